@@ -1,0 +1,1 @@
+"""brokerd: five wire formats over one durable log."""

@@ -1,0 +1,88 @@
+# Tests: tests/test_values.py
+"""Named errors. Each says what went wrong, where, and what to do, in one sentence.
+
+``retryable`` tells a client that the same request may succeed later, unchanged.
+Wire formats map these to their own codes; nothing below a Protocol knows a wire code.
+"""
+
+from __future__ import annotations
+
+
+class BrokerdError(Exception):
+    """Base of every error that brokerd raises on purpose."""
+
+    retryable = False
+
+
+class InvalidName(BrokerdError):
+    """A topic or group name is empty, too long, or holds control characters."""
+
+
+class InvalidRequest(BrokerdError):
+    """A request's values make no sense, whatever the state of the broker."""
+
+
+class UnknownTopic(BrokerdError):
+    """The topic does not exist and this request does not create it."""
+
+
+class UnknownPartition(BrokerdError):
+    """The topic has no such partition."""
+
+
+class UnknownOffset(BrokerdError):
+    """The offset is not one that has been assigned."""
+
+
+class NotLeaseOwner(BrokerdError):
+    """Somebody else holds the live lease of the record."""
+
+
+class LeaseLost(BrokerdError):
+    """The lease named by the request is over."""
+
+
+class RecordTooLarge(BrokerdError):
+    """The record is larger than a format or a frame allows."""
+
+
+class NoSpace(BrokerdError):
+    """The disk has no room for the request; nothing of it was applied."""
+
+    retryable = True
+
+
+class LimitExceeded(BrokerdError):
+    """A configured limit is reached."""
+
+    retryable = True
+
+
+class ShuttingDown(BrokerdError):
+    """The broker is stopping and takes no new work."""
+
+    retryable = True
+
+
+class StorageFailed(BrokerdError):
+    """A write or sync failed; the process must stop and replay (never retried)."""
+
+
+class DamagedData(BrokerdError):
+    """Bytes on disk fail their checksum; the message names file, position and offsets."""
+
+
+class NewerFormat(BrokerdError):
+    """A file was written by a newer brokerd than this one; upgrade to read it."""
+
+
+class DirectoryLocked(BrokerdError):
+    """Another broker owns the data directory."""
+
+
+class UnsafeFileSystem(BrokerdError):
+    """The data directory is on a network file system."""
+
+
+class ConfigError(BrokerdError):
+    """The configuration is wrong; the message names the key, the value and the source."""

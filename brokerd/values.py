@@ -1,0 +1,64 @@
+# Tests: tests/test_values.py
+"""The narrow waist: frozen values that every room may hold, and nothing that acts.
+
+Times are integers in microseconds. ``*_time_us`` is broker time (microseconds since the Unix
+epoch, never going backwards); ``now_us`` arguments elsewhere are monotonic time.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+MAX_NAME_BYTES = 255
+"""Longest topic or group name, in bytes of UTF-8."""
+
+
+class Encoding(IntEnum):
+    """How a record's value bytes are to be read, so that it comes back as it went in."""
+
+    BYTES = 0
+    TEXT = 1
+    """UTF-8 text."""
+    MSGPACK = 2
+    """One MessagePack object, kept as the producer wrote it."""
+
+
+class Format(IntEnum):
+    """The wire format a record was produced through."""
+
+    UNKNOWN = 0
+    MAMAMIA = 1
+    FLYMQ = 2
+    BLIPMQ = 3
+    RUSTLOG = 4
+    MEGA = 5
+
+
+class Record(NamedTuple):
+    """One record of a partition, as read back from the log."""
+
+    offset: int
+    value: bytes
+    key: bytes | None = None
+    encoding: int = Encoding.BYTES
+    metadata: bytes | None = None
+    """A MessagePack map, or None when the producer sent none (an empty map is not None)."""
+    append_time_us: int = 0
+    producer_time: int | None = None
+    """The producer's own timestamp, any 64-bit integer, stored as given."""
+    expires_at_us: int = 0
+    """Broker time after which the record is gone; 0 means never."""
+    producer_format: int = Format.UNKNOWN
+
+
+class Grant(NamedTuple):
+    """A lease just granted on one record."""
+
+    offset: int
+    token: int
+    """Fences this grant: larger for every later grant of the same group and partition."""
+    grants: int
+    """How often the record has been leased by this group, this grant included."""
+    failures: int
+    duration_us: int
