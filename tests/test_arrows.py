@@ -1,0 +1,200 @@
+"""The arrows of docs/architecture.rst, as a test: who may import whom, read from the source itself.
+
+A room is a module or package directly under ``brokerd``. Every import statement counts, wherever it
+stands, because a function that imports sideways is an arrow too.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+WAIST = {"values", "errors"}
+WIRING = {"tap", "service", "config", "endpoints", "logs", "notify", "outcome"}
+"""The modules that make up tap's room: they see every other room, and nobody below sees them."""
+
+EVERYTHING = {"*"}
+ARROWS: dict[str, set[str]] = {
+    "values": set(),
+    "errors": set(),
+    "walformat": set(),
+    "codecs": WAIST,
+    "groups": WAIST | {"walformat"},
+    "wal": WAIST | {"walformat"},
+    "security": WAIST,
+    "archive": WAIST | {"walformat"},
+    "broker": WAIST | {"groups", "wal", "walformat", "security", "archive.table"},
+    "protocols": WAIST | {"codecs", "broker", "security"},
+    "admin": WAIST | {"broker"},
+    "client": WAIST | {"codecs"},
+    "cli": WAIST | {"client", "codecs", "wal", "walformat", "config", "endpoints"},
+    "sim": EVERYTHING,
+    **dict.fromkeys(WIRING, EVERYTHING),
+}
+
+TWISTED: dict[str, set[str]] = {
+    "values": set(),
+    "errors": set(),
+    "walformat": set(),
+    "codecs": set(),
+    "groups": set(),
+    "archive": set(),
+    "security": set(),
+    "wal": {"twisted.logger"},
+    "broker": {
+        "twisted.logger",
+        "twisted.internet.defer",
+        "twisted.internet.interfaces",
+        "twisted.python.failure",
+    },
+}
+"""Which parts of Twisted a room may import. A room that is not listed may import any."""
+
+REACTOR_INSIDE_FUNCTIONS = WIRING | {"cli", "sim"}
+WALFORMAT_LIBRARIES = {"msgpack", "xxhash"}
+
+
+class Import(NamedTuple):
+    """One imported name, dotted and absolute."""
+
+    name: str
+    line: int
+    at_module_level: bool
+
+
+def imports_of(
+    module: str, is_package: bool, tree: ast.AST, nested: bool = False
+) -> Iterator[Import]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, not nested)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = module.split(".")
+                keep = len(parts) - node.level + (1 if is_package else 0)
+                base = ".".join([*parts[:keep], *([node.module] if node.module else [])])
+            for alias in node.names:
+                yield Import(f"{base}.{alias.name}", node.lineno, not nested)
+        else:
+            is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            yield from imports_of(module, is_package, node, nested or is_function)
+
+
+def _below(name: str, roots: set[str]) -> bool:
+    return any(name == root or name.startswith(root + ".") for root in roots)
+
+
+def _breach(room: str, imported: Import) -> str | None:
+    """Say which rule an import of this room breaks, or return None."""
+    name = imported.name
+    top, _, inside = name.partition(".")
+    if top == "brokerd":
+        target = inside.partition(".")[0]
+        if target in ("", room):
+            return None
+        if target == "sim" and room != "sim":
+            return "nothing imports sim"
+        allowed = ARROWS[room]
+        if allowed is not EVERYTHING and target in ARROWS and not _below(inside, allowed):
+            return f"{room} may import only {sorted(allowed) or 'nothing of ours'}"
+        return None
+    if top == "pyspark" and room != "archive":
+        return "only archive imports pyspark"
+    if _below(name, {"twisted.internet.reactor"}):
+        if imported.at_module_level:
+            return "no reactor import at module level: take it as an argument"
+        if room not in REACTOR_INSIDE_FUNCTIONS:
+            return f"{room} never imports the reactor: take it as an argument"
+    if top in ("twisted", "zope") and room in TWISTED and not _below(name, TWISTED[room]):
+        return f"{room} may import only {sorted(TWISTED[room]) or 'nothing'} of Twisted"
+    if room == "walformat" and top not in WALFORMAT_LIBRARIES | sys.stdlib_module_names:
+        return f"walformat may import only the standard library and {sorted(WALFORMAT_LIBRARIES)}"
+    return None
+
+
+def breaches(path: str, source: str) -> list[str]:
+    """Check one module.
+
+    :param path: its path from the root of the repository, such as ``brokerd/wal/lock.py``.
+    :return: one line for each breach, ``file:line: imports name: rule``.
+    """
+    parts = path.removesuffix(".py").split("/")
+    is_package = parts[-1] == "__init__"
+    module = ".".join(parts[:-1] if is_package else parts)
+    room = "values" if module == "brokerd" else parts[1]
+    if room not in ARROWS:
+        return [f"{path}:1: a room without arrows: give {room!r} its rule in tests/test_arrows.py"]
+    found = []
+    for imported in imports_of(module, is_package, ast.parse(source, path)):
+        rule = _breach(room, imported)
+        if rule:
+            found.append(f"{path}:{imported.line}: imports {imported.name}: {rule}")
+    return found
+
+
+def test_every_import_follows_the_arrows() -> None:
+    """The whole package keeps the arrows of the design."""
+    found: list[str] = []
+    for path in sorted((ROOT / "brokerd").rglob("*.py")):
+        found += breaches(path.relative_to(ROOT).as_posix(), path.read_text())
+    assert not found, "\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "rule"),
+    [
+        ("brokerd/codecs/mamamia.py", "import brokerd.broker", "codecs may import only"),
+        ("brokerd/codecs/mamamia.py", "from brokerd import wal", "codecs may import only"),
+        ("brokerd/codecs/mamamia.py", "from twisted.python import log", "of Twisted"),
+        ("brokerd/groups/store.py", "from ..wal.writer import Wal", "groups may import only"),
+        (
+            "brokerd/groups/store.py",
+            "def f():\n    from ..wal import Wal",
+            "groups may import only",
+        ),
+        ("brokerd/wal/__init__.py", "from ..broker import Broker", "wal may import only"),
+        ("brokerd/wal/writer.py", "from twisted.internet import defer", "of Twisted"),
+        ("brokerd/broker/topics.py", "from brokerd.protocols import mamamia", "broker may import"),
+        ("brokerd/broker/log.py", "from brokerd.archive import job", "broker may import only"),
+        ("brokerd/broker/log.py", "from twisted.internet import task", "of Twisted"),
+        ("brokerd/walformat.py", "from brokerd.errors import NewerFormat", "nothing of ours"),
+        ("brokerd/walformat.py", "import numpy", "walformat may import only"),
+        ("brokerd/tap.py", "from twisted.internet import reactor", "no reactor import at module"),
+        ("brokerd/admin/site.py", "def f():\n    from twisted.internet import reactor", "never"),
+        ("brokerd/admin/site.py", "from brokerd.tap import Options", "admin may import only"),
+        ("brokerd/tap.py", "import brokerd.sim.clock", "nothing imports sim"),
+        ("brokerd/broker/log.py", "import pyspark.sql", "only archive imports pyspark"),
+        ("brokerd/cellar/rats.py", "", "a room without arrows"),
+    ],
+)
+def test_a_wrong_arrow_is_named_with_file_line_and_rule(path: str, source: str, rule: str) -> None:
+    """The check would see each kind of breach, and its message says where and why."""
+    (message,) = breaches(path, source)
+    assert message.startswith(f"{path}:")
+    assert rule in message
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("brokerd/codecs/mamamia.py", "import msgpack\nfrom brokerd.values import Encoding"),
+        ("brokerd/wal/writer.py", "from twisted.logger import Logger\nfrom .. import walformat"),
+        ("brokerd/broker/log.py", "from brokerd.archive.table import read"),
+        ("brokerd/broker/__init__.py", "from .topics import Topics"),
+        ("brokerd/protocols/mamamia.py", "from twisted.internet.protocol import Factory"),
+        ("brokerd/tap.py", "def makeService():\n    from twisted.internet import reactor"),
+        ("brokerd/sim/net.py", "import brokerd.tap"),
+    ],
+)
+def test_a_right_arrow_is_left_alone(path: str, source: str) -> None:
+    """Imports that the design allows raise nothing."""
+    assert breaches(path, source) == []
