@@ -1,0 +1,408 @@
+# Tests: tests/test_config.py
+"""The configuration: every option with its default, and where each value came from.
+
+Four layers, later ones win: the defaults below, a TOML file, ``BROKERD_SECTION_KEY`` variables of
+the environment, and options of the command line (``--set section.key=value`` and the named ones).
+Unknown keys and wrong types are refused with :class:`brokerd.errors.ConfigError`, which names the
+key, what is wanted, what was found and its source. ``etc/brokerd.toml`` gives each option's reason;
+a test keeps it equal to this module.
+
+Nothing here touches the disk except :func:`read_file`, and nothing reads the environment by itself.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+from brokerd.errors import ConfigError
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+FORMATS = ("mamamia", "flymq", "blipmq", "rustlog", "mega")
+"""Every wire format that has a name."""
+BUILT_FORMATS = ("mamamia",)
+"""The wire formats of this version."""
+
+Count = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Size = Annotated[int, Meta(ge=0, extra={"unit": "bytes"})]
+FrameSize = Annotated[int, Meta(ge=64 * KIB, le=GIB, extra={"unit": "bytes"})]
+SegmentSize = Annotated[int, Meta(ge=MIB, le=GIB, extra={"unit": "bytes"})]
+
+
+class Wal(Struct, frozen=True):
+    """The journal."""
+
+    durability: str = "fsync"
+    segment_bytes: SegmentSize = 64 * MIB
+    segment_age_seconds: Positive = 900
+    snapshot_interval_bytes: SegmentSize = 256 * MIB
+    allow_network_fs: bool = False
+
+
+class Broker(Struct, frozen=True):
+    """Memory and batching."""
+
+    tail_cache_bytes: Size = 64 * MIB
+    read_cache_bytes: Size = 32 * MIB
+    frame_bytes: FrameSize = 8 * MIB
+    max_uncommitted_bytes: FrameSize = 32 * MIB
+    mark_quiet_ms: Positive = 100
+
+
+class Groups(Struct, frozen=True):
+    """What a consumer group does unless it was told otherwise."""
+
+    max_attempts: Positive = 3
+    attempts: Literal["failures", "grants"] = "failures"
+    backoff_base_ms: Count = 0
+    backoff_max_ms: Count = 600_000
+    default_duration_seconds: Positive = 30
+
+
+class Limits(Struct, frozen=True):
+    """What one client, or all of them together, may ask for. A rate of 0 means no limit."""
+
+    connections: Positive = 10_000
+    frame_bytes: Annotated[int, Meta(ge=KIB, le=GIB, extra={"unit": "bytes"})] = 10 * MIB
+    idle_seconds: Count = 0
+    unfinished_frame_seconds: Count = 60
+    in_flight_requests: Positive = 10_000
+    in_flight_bytes: FrameSize = 4 * MIB
+    requests_per_second: Count = 0
+    bytes_per_second: Size = 0
+    max_topics: Positive = 100_000
+
+
+class Log(Struct, frozen=True):
+    """The operator's log."""
+
+    format: Literal["text", "json"] = "text"
+    level: Literal["debug", "info", "warn", "error", "critical"] = "info"
+
+
+class Admin(Struct, frozen=True):
+    """Health, metrics and the page. The endpoint ``none`` switches it off."""
+
+    endpoint: str = "tcp:9644"
+
+
+class Security(Struct, frozen=True):
+    """Who may do what."""
+
+    auth: Literal["off", "on"] = "off"
+
+
+class Config(Struct, frozen=True):
+    """The whole configuration. ``listen`` maps a format to its endpoint."""
+
+    data_dir: str = "./brokerd-data"
+    listen: dict[str, str] = field(default_factory=lambda: {"mamamia": "tcp:9000"})
+    wal: Wal = Wal()
+    broker: Broker = Broker()
+    groups: Groups = Groups()
+    limits: Limits = Limits()
+    log: Log = Log()
+    admin: Admin = Admin()
+    security: Security = Security()
+
+
+SECTIONS: dict[str, type[Struct]] = {
+    "wal": Wal,
+    "broker": Broker,
+    "groups": Groups,
+    "limits": Limits,
+    "log": Log,
+    "admin": Admin,
+    "security": Security,
+}
+LISTEN = "listen"
+ENVIRONMENT_PREFIX = "BROKERD_"
+ORCHESTRATOR_PREFIXES = ("BROKERD_SERVICE_", "BROKERD_PORT")
+"""Kubernetes and Docker set these by themselves for a service called brokerd; they mean nothing."""
+
+
+class Setting(NamedTuple):
+    """One value as it was given, before its type is known to be right."""
+
+    name: str
+    """Dotted, such as ``wal.segment_bytes``."""
+    raw: Any
+    source: str
+    """Where it stands, for people: a file and key, a variable, or an option."""
+    is_text: bool
+    """True if only text could be given there, so that ``"3"`` may mean the number."""
+
+
+class Loaded(NamedTuple):
+    """A sound configuration, and the source of each value that is not a default."""
+
+    config: Config
+    sources: dict[str, str]
+
+
+def read_file(path: Path) -> list[Setting]:
+    """Read a TOML file into settings.
+
+    :raises ConfigError: if it cannot be read or is not TOML, with line and column.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8: byte {error.start} is wrong") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    return list(_settings_of_document(document, path))
+
+
+def _settings_of_document(document: Mapping[str, Any], path: Path) -> Iterable[Setting]:
+    for name, value in document.items():
+        if name == "data_dir":
+            yield Setting(name, value, f"{path}: {name}", False)
+        elif name in SECTIONS or name == LISTEN:
+            if not isinstance(value, dict):
+                raise ConfigError(f"{name} is a section: write [{name}] ({path}: {name})")
+            for key, inner in value.items():
+                yield Setting(f"{name}.{key}", inner, f"{path}: [{name}] {key}", False)
+        else:
+            known = ["data_dir", LISTEN, *SECTIONS]
+            raise ConfigError(f"unknown section or key {name!r}{_near(name, known)} ({path})")
+
+
+def read_environment(environment: Mapping[str, str]) -> list[Setting]:
+    """Pick the ``BROKERD_*`` variables. Those that orchestrators set by themselves are left out.
+
+    :raises ConfigError: if a variable names nothing that exists.
+    """
+    names = {_variable(name): name for name in _all_names()}
+    settings = []
+    for variable, raw in sorted(environment.items()):
+        if not variable.startswith(ENVIRONMENT_PREFIX):
+            continue
+        source = f"environment variable {variable}"
+        if variable in names:
+            settings.append(Setting(names[variable], raw, source, True))
+        elif variable.startswith("BROKERD_LISTEN_"):
+            form = variable.removeprefix("BROKERD_LISTEN_").lower().replace("_", "+")
+            settings.append(Setting(f"{LISTEN}.{form}", raw, source, True))
+        elif not variable.startswith(ORCHESTRATOR_PREFIXES):
+            raise ConfigError(f"unknown {source}{_near(variable, list(names))}")
+    return settings
+
+
+def read_assignments(assignments: Iterable[str]) -> list[Setting]:
+    """Read the values of ``--set``, such as ``wal.durability=os``.
+
+    :raises ConfigError: if there is no ``=`` in one.
+    """
+    settings = []
+    for assignment in assignments:
+        name, equals, raw = assignment.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {assignment}: expected section.key=value")
+        settings.append(Setting(name.strip(), raw, f"--set {name.strip()}", True))
+    return settings
+
+
+def read_listeners(listeners: Sequence[str]) -> list[Setting]:
+    """Read the values of ``--listen``, such as ``mamamia=tcp:9000``.
+
+    :raises ConfigError: if one has no ``=`` or a format stands in two of them.
+    """
+    settings: dict[str, Setting] = {}
+    for listener in listeners:
+        form, equals, endpoint = listener.partition("=")
+        if not equals or not endpoint:
+            raise ConfigError(f"--listen {listener}: expected FORMAT=ENDPOINT")
+        if form in settings:
+            raise ConfigError(f"--listen {listener}: {form} has an endpoint already")
+        settings[form] = Setting(f"{LISTEN}.{form}", endpoint, f"--listen {listener}", True)
+    return list(settings.values())
+
+
+def load(
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    assignments: Iterable[str] = (),
+    listeners: Sequence[str] = (),
+    options: Iterable[Setting] = (),
+) -> Loaded:
+    """Put the four layers on top of each other.
+
+    A ``[listen]`` table in the file replaces the default listeners, and any ``--listen`` replaces
+    all others; elsewhere one listener is added or changed at a time, and ``none`` removes it.
+
+    :raises ConfigError: for the first thing that is wrong.
+    """
+    layers = [
+        read_file(file) if file is not None else [],
+        read_environment(environment or {}),
+        read_assignments(assignments),
+        list(options),
+    ]
+    listen = Config().listen
+    if any(setting.name.startswith(LISTEN + ".") for setting in layers[0]):
+        listen = {}
+    named = read_listeners(listeners)
+    if named:
+        listen = {}
+        layers = [
+            [setting for setting in layer if not setting.name.startswith(LISTEN + ".")]
+            for layer in layers
+        ]
+    return _build(listen, [setting for layer in [*layers, named] for setting in layer])
+
+
+def _build(listen: dict[str, str], settings: Iterable[Setting]) -> Loaded:
+    values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    sources: dict[str, str] = {}
+    data_dir = Config().data_dir
+    for setting in settings:
+        section, _, key = setting.name.partition(".")
+        if setting.name == "data_dir":
+            data_dir = _convert(str, setting)
+            if not data_dir or "\0" in data_dir:
+                raise _wrong(setting, "expected the path of a directory")
+        elif section == LISTEN and key:
+            _set_listener(listen, key, setting)
+        elif section in SECTIONS and key in SECTIONS[section].__struct_fields__:
+            values[section][key] = _convert(_type_of(section, key), setting)
+            _check(setting, values[section][key])
+        else:
+            near = _near(setting.name, list(_all_names()))
+            raise ConfigError(f"unknown key {setting.name!r}{near} ({setting.source})")
+        sources[setting.name] = setting.source
+    built: dict[str, Any] = {name: SECTIONS[name](**given) for name, given in values.items()}
+    return Loaded(Config(data_dir=data_dir, listen=listen, **built), sources)
+
+
+def _set_listener(listen: dict[str, str], form: str, setting: Setting) -> None:
+    parts = form.split("+")
+    for part in parts:
+        if part not in FORMATS:
+            near = _near(part, list(FORMATS))
+            raise ConfigError(f"unknown wire format {part!r}{near} ({setting.source})")
+    endpoint = _convert(str, setting)
+    if endpoint == "none":
+        listen.pop(form, None)
+        return
+    for part in parts:
+        if part not in BUILT_FORMATS:
+            built = ", ".join(BUILT_FORMATS)
+            raise ConfigError(
+                f"{part} is not part of this version, which has: {built} ({setting.source})"
+            )
+    if len(parts) != len(set(parts)):
+        raise ConfigError(f"{form} names a format twice ({setting.source})")
+    listen[form] = endpoint
+
+
+def parse_durability(text: str) -> tuple[str, int]:
+    """Read ``wal.durability``.
+
+    :return: the mode (``fsync``, ``interval`` or ``os``) and the interval in milliseconds, else 0.
+    :raises ConfigError: for anything else.
+    """
+    mode, colon, number = text.partition(":")
+    if mode in ("fsync", "os") and not colon:
+        return mode, 0
+    if mode == "interval" and re.fullmatch("[0-9]{1,5}", number) and 1 <= int(number) <= 60_000:
+        return mode, int(number)
+    raise ConfigError(f'expected "fsync", "os" or "interval:<ms>" with 1 to 60000 ms, got {text!r}')
+
+
+def parse_size(text: str) -> int:
+    """Read a size such as ``67108864`` or ``64MiB``, in bytes.
+
+    :raises ValueError: for anything else.
+    """
+    units = {"KiB": KIB, "MiB": MIB, "GiB": GIB}
+    factor = 1
+    for unit, size in units.items():
+        if text.endswith(unit):
+            text, factor = text.removesuffix(unit).rstrip(), size
+            break
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(text)
+    return int(text) * factor
+
+
+def _type_of(section: str, key: str) -> Any:
+    return get_type_hints(SECTIONS[section], include_extras=True)[key]
+
+
+def _convert(kind: Any, setting: Setting) -> Any:
+    raw = setting.raw
+    meta = _meta_of(kind)
+    if meta is not None and meta.extra and isinstance(raw, str):
+        try:
+            raw = parse_size(raw.strip())
+        except ValueError:
+            raise _wrong(setting, _wanted(kind)) from None
+    try:
+        return msgspec.convert(raw, kind, strict=not setting.is_text)
+    except msgspec.ValidationError:
+        raise _wrong(setting, _wanted(kind)) from None
+
+
+def _check(setting: Setting, value: Any) -> None:
+    """Refuse values of the right type that mean nothing here."""
+    if setting.name == "wal.durability":
+        try:
+            parse_durability(value)
+        except ConfigError as error:
+            raise ConfigError(f"{setting.name}: {error} ({setting.source})") from None
+    if setting.name == "security.auth" and value == "on":
+        raise _wrong(setting, 'security is not part of this version: expected "off"')
+
+
+def _meta_of(kind: Any) -> Meta | None:
+    return next((part for part in get_args(kind) if isinstance(part, Meta)), None)
+
+
+def _wanted(kind: Any) -> str:
+    if kind is bool:
+        return "expected true or false"
+    if kind is str:
+        return "expected text"
+    meta = _meta_of(kind)
+    if meta is None:
+        return "expected one of " + ", ".join(f'"{choice}"' for choice in get_args(kind))
+    what = 'a size such as 1048576 or "1MiB"' if meta.extra else "a whole number"
+    if meta.le is not None:
+        return f"expected {what}, from {meta.ge} to {meta.le}"
+    return f"expected {what}, at least {meta.ge}"
+
+
+def _wrong(setting: Setting, wanted: str) -> ConfigError:
+    return ConfigError(f"{setting.name}: {wanted}, got {setting.raw!r} ({setting.source})")
+
+
+def _near(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f", did you mean {close[0]!r}?" if close else ""
+
+
+def _all_names() -> Iterable[str]:
+    yield "data_dir"
+    for form in BUILT_FORMATS:
+        yield f"{LISTEN}.{form}"
+    for section, struct in SECTIONS.items():
+        for key in struct.__struct_fields__:
+            yield f"{section}.{key}"
+
+
+def _variable(name: str) -> str:
+    return ENVIRONMENT_PREFIX + name.replace(".", "_").upper()

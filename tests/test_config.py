@@ -1,0 +1,238 @@
+"""The configuration as an operator meets it: layers, refusals, and the annotated example file."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from brokerd.config import (
+    FORMATS,
+    SECTIONS,
+    Config,
+    load,
+    parse_durability,
+    parse_size,
+)
+from brokerd.errors import ConfigError
+
+EXAMPLE = Path(__file__).resolve().parent.parent / "etc" / "brokerd.toml"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "brokerd.toml"
+
+
+def test_example_file_states_exactly_the_defaults() -> None:
+    """etc/brokerd.toml may be copied as it is: it changes nothing."""
+    assert load(EXAMPLE).config == Config()
+
+
+def test_example_file_names_every_option() -> None:
+    """No option is missing from etc/brokerd.toml, and none there is unknown to the code."""
+    document = tomllib.loads(EXAMPLE.read_text())
+    for section, struct in SECTIONS.items():
+        assert set(document.pop(section)) == set(struct.__struct_fields__), section
+    assert set(document) == {"data_dir", "listen"}
+
+
+def test_example_file_gives_a_reason_for_every_option() -> None:
+    """Each option, or the run of options it stands in, follows a comment."""
+    lines = EXAMPLE.read_text().splitlines()
+    for number, line in enumerate(lines):
+        if re.match(r"\w+ =", line):
+            above = lines[number - 1]
+            assert above.startswith(("#", "backoff", "requests_per", "[listen]")), line
+
+
+def test_later_layers_win(file: Path) -> None:
+    """Defaults, then the file, then the environment, then --set."""
+    file.write_text("[groups]\nmax_attempts = 4\nbackoff_base_ms = 4\nbackoff_max_ms = 4\n")
+    loaded = load(
+        file,
+        {"BROKERD_GROUPS_BACKOFF_BASE_MS": "5", "BROKERD_GROUPS_BACKOFF_MAX_MS": "5"},
+        ["groups.backoff_max_ms=6"],
+    )
+    groups = loaded.config.groups
+    assert (groups.max_attempts, groups.backoff_base_ms, groups.backoff_max_ms) == (4, 5, 6)
+    assert groups.default_duration_seconds == Config().groups.default_duration_seconds
+    assert loaded.sources == {
+        "groups.max_attempts": f"{file}: [groups] max_attempts",
+        "groups.backoff_base_ms": "environment variable BROKERD_GROUPS_BACKOFF_BASE_MS",
+        "groups.backoff_max_ms": "--set groups.backoff_max_ms",
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("[wall]\nx=1", "unknown section or key 'wall', did you mean 'wal'?"),
+        ("[wal]\ndurabilty='os'", "unknown key 'wal.durabilty', did you mean 'wal.durability'?"),
+        ("[wal]\nsegment_bytes='lots'", 'wal.segment_bytes: expected a size such as 1048576 or "1'),
+        ("[wal]\nsegment_bytes=1", "from 1048576 to 1073741824, got 1"),
+        ("[wal]\nsegment_bytes=true", "got True"),
+        ("[wal]\nallow_network_fs='true'", "wal.allow_network_fs: expected true or false"),
+        ("[groups]\nmax_attempts=0", "groups.max_attempts: expected a whole number, at least 1"),
+        ("[groups]\nmax_attempts='3'", "got '3'"),
+        ("[groups]\nattempts='both'", 'expected one of "failures", "grants", got \'both\''),
+        ("[security]\nauth='on'", "security is not part of this version"),
+        ("[listen]\nmamamia=9000", "listen.mamamia: expected text, got 9000"),
+        ("[listen]\nflymq='tcp:1'", "flymq is not part of this version, which has: mamamia"),
+        ("[listen]\nmamamai='tcp:1'", "unknown wire format 'mamamai', did you mean 'mamamia'?"),
+        ("data_dir=1", "data_dir: expected text, got 1"),
+        ("data_dir=''", "data_dir: expected the path of a directory"),
+        ("wal=1", "wal is a section: write [wal]"),
+        ("wal", "is not TOML: Expected '='"),
+    ],
+)
+def test_file_mistakes_are_named_with_their_place(file: Path, line: str, said: str) -> None:
+    """A mistake in the file is answered by key, wish, value and file."""
+    file.write_text(line)
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    assert said in str(caught.value)
+    assert str(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """A missing file, a directory and a file that is not text get one line each."""
+    (tmp_path / "latin").write_bytes(b"# \xe9\n")
+    for name, said in [("gone", "No such file"), ("", "Is a directory"), ("latin", "not UTF-8")]:
+        with pytest.raises(ConfigError, match=said):
+            load(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("variable", "said"),
+    [
+        ("BROKERD_WLA_DURABILITY", "did you mean 'BROKERD_WAL_DURABILITY'?"),
+        ("BROKERD_ZZZZ", "unknown environment variable BROKERD_ZZZZ"),
+        ("BROKERD_WAL_ALLOW_NETWORK_FS", "(environment variable BROKERD_WAL_ALLOW_NETWORK_FS)"),
+        ("BROKERD_LISTEN_FLYMQ_RUSTLOG", "flymq is not part of this version"),
+    ],
+)
+def test_environment_mistakes_name_the_variable(variable: str, said: str) -> None:
+    """An unknown variable or a wrong value is refused by the variable's name."""
+    with pytest.raises(ConfigError) as caught:
+        load(environment={variable: "sometimes"})
+    assert said in str(caught.value)
+
+
+def test_variables_of_orchestrators_are_ignored() -> None:
+    """Kubernetes announces a service called brokerd by variables that are not ours."""
+    environment = {"BROKERD_SERVICE_HOST": "10.0.0.1", "BROKERD_PORT_9000_TCP": "tcp://x"}
+    assert load(environment={**environment, "HOME": "/"}).config == Config()
+
+
+def test_environment_text_becomes_numbers_and_truth() -> None:
+    """Text is read as the option's own type where only text can be given."""
+    config = load(
+        environment={
+            "BROKERD_DATA_DIR": "/data",
+            "BROKERD_WAL_ALLOW_NETWORK_FS": "true",
+            "BROKERD_WAL_SEGMENT_BYTES": "1MiB",
+            "BROKERD_LISTEN_MAMAMIA": "tcp:1",
+        }
+    ).config
+    assert config.data_dir == "/data"
+    assert config.wal.allow_network_fs is True
+    assert config.wal.segment_bytes == 1024 * 1024
+    assert config.listen == {"mamamia": "tcp:1"}
+
+
+@pytest.mark.parametrize(
+    ("assignment", "said"),
+    [
+        ("wal.durability", "expected section.key=value"),
+        ("wal=os", "unknown key 'wal'"),
+        ("durability=os", "unknown key 'durability'"),
+        ("wal.durability=sometimes", 'wal.durability: expected "fsync", "os" or "interval:<ms>"'),
+        ("groups.max_attempts=three", "groups.max_attempts: expected a whole number"),
+    ],
+)
+def test_set_mistakes_name_the_option(assignment: str, said: str) -> None:
+    """A wrong --set says which one it was."""
+    with pytest.raises(ConfigError) as caught:
+        load(assignments=[assignment])
+    assert said in str(caught.value)
+    assert "--set" in str(caught.value)
+
+
+def test_listen_options_replace_every_other_listener(file: Path) -> None:
+    """With any --listen, only those listen."""
+    file.write_text("[listen]\nmamamia = 'tcp:1'\n")
+    config = load(file, {}, ["listen.mamamia=tcp:2"], ["mamamia=tcp:0:interface=127.0.0.1"]).config
+    assert config.listen == {"mamamia": "tcp:0:interface=127.0.0.1"}
+
+
+def test_listener_can_be_removed() -> None:
+    """The endpoint none takes a listener away."""
+    assert load(assignments=["listen.mamamia=none"]).config.listen == {}
+
+
+@pytest.mark.parametrize(
+    ("listener", "said"),
+    [
+        ("mamamia", "expected FORMAT=ENDPOINT"),
+        ("mamamia=", "expected FORMAT=ENDPOINT"),
+        ("mamama=tcp:0", "unknown wire format 'mamama', did you mean 'mamamia'?"),
+        ("mamamia+mamamia=tcp:0", "names a format twice"),
+        *[(f"{form}=tcp:0", "not part of this version") for form in FORMATS[1:]],
+    ],
+)
+def test_listen_mistakes_are_refused(listener: str, said: str) -> None:
+    """A wrong --listen is answered with what was expected."""
+    with pytest.raises(ConfigError) as caught:
+        load(listeners=[listener])
+    assert said in str(caught.value)
+
+
+def test_one_format_has_one_endpoint() -> None:
+    """listeners.json has one address for each format, so a second --listen for it is refused."""
+    with pytest.raises(ConfigError, match="mamamia has an endpoint already"):
+        load(listeners=["mamamia=tcp:0", "mamamia=tcp:1"])
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [("fsync", ("fsync", 0)), ("os", ("os", 0)), ("interval:50", ("interval", 50))],
+)
+def test_durability_modes(text: str, meaning: tuple[str, int]) -> None:
+    """The three modes are read as mode and milliseconds."""
+    assert parse_durability(text) == meaning
+
+
+@pytest.mark.parametrize(
+    "text", ["", "FSYNC", "fsync:1", "interval", "interval:0", "interval:60001", "interval:-1"]
+)
+def test_other_durability_modes_are_refused(text: str) -> None:
+    """Anything else is refused, because a guess here loses data."""
+    with pytest.raises(ConfigError):
+        parse_durability(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("0", 0), ("10", 10), ("1KiB", 1024), ("2 MiB", 2 << 20), ("1GiB", 1 << 30)]
+)
+def test_sizes(text: str, size: int) -> None:
+    """Sizes are bytes or carry a binary unit."""
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1MB", "1.5MiB", "MiB", "²"])
+def test_other_sizes_are_refused(text: str) -> None:
+    """Units that could mean two things, fractions and signs are refused."""
+    with pytest.raises(ValueError):
+        parse_size(text)
+
+
+def test_configuration_cannot_be_changed() -> None:
+    """Options are values: nothing changes them while the broker runs."""
+    with pytest.raises(AttributeError):
+        Config().wal.segment_bytes = 1  # type: ignore[misc]
+    assert msgspec.structs.replace(Config().wal, segment_bytes=2).segment_bytes == 2
