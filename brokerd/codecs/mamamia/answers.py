@@ -1,0 +1,194 @@
+# Tests: tests/codecs/test_mamamia_answers.py
+"""Answers to bytes: the server's half of writing. Every function returns one complete frame.
+
+Key order is that of the reference server (notes section 2). Nothing here looks at the limit on
+frames: use `answer_length` before a record is stored or leased, and `BATCH_ROOM` with
+`batch_item_length` while a batch is gathered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+
+from brokerd.codecs.mamamia.frames import frame
+from brokerd.codecs.mamamia.packing import (
+    pack,
+    pack_bin,
+    pack_str,
+    pack_value,
+    packed_length,
+)
+from brokerd.codecs.mamamia.values import MAX_LENGTH, Command, GroupState
+
+_U8 = Struct(">BB").pack
+_U16 = Struct(">BH").pack
+_U32 = Struct(">BI").pack
+_U64 = Struct(">BQ").pack
+_HEADER = Struct(">IBB").pack
+
+_PRODUCED = b"\x01\x01\x81\xaamessage_id"
+_PRODUCED_BY_WIDTH = {
+    width: (len(_PRODUCED) + width).to_bytes(4, "big") + _PRODUCED for width in (1, 2, 3, 5, 9)
+}
+_PRODUCED_1, _PRODUCED_2, _PRODUCED_3, _PRODUCED_5, _PRODUCED_9 = _PRODUCED_BY_WIDTH.values()
+_SMALL = [bytes([number]) for number in range(128)]
+
+_ACQUIRED = b"\x81\xa7message\x84\xa2id"
+_LOG_ID = b"\xa6log_id"
+_PAYLOAD = b"\xa7payload"
+_METADATA = b"\xa8metadata"
+_KEY = b"\xa3key"
+_NIL = b"\xc0"
+_ACQUIRED_NOTHING = frame(Command.ACQUIRE_NEXT, b"\x81\xa7message" + _NIL)
+_SETTLED = frame(Command.SETTLE, b"\x81\xa6status\xa7settled")
+_FLOAT = Struct(">Bd").pack
+_ID_BYTES_MAX = 9
+
+SETTLED = "settled"
+"""The result of a settle that was accepted."""
+
+_MESSAGES = b"\x81\xa8messages"
+_ARRAY_BYTES_MAX = 3  # an array of up to MAX_BATCH items
+BATCH_ROOM = MAX_LENGTH - 2 - len(_MESSAGES) - _ARRAY_BYTES_MAX
+"""What the items of one ACQUIRE_BATCH answer may come to, in bytes."""
+
+
+def _unsigned(number: int) -> bytes:
+    """An int of 0 to 2^64 - 1, shortest form."""
+    if number < 0x80:
+        return _SMALL[number]
+    if number < 0x100:
+        return _U8(0xCC, number)
+    if number < 0x10000:
+        return _U16(0xCD, number)
+    if number < 0x100000000:
+        return _U32(0xCE, number)
+    return _U64(0xCF, number)
+
+
+def produced(message_id: int) -> bytes:
+    """The answer to PRODUCE: ``{message_id}``."""
+    if message_id < 0x80:
+        return _PRODUCED_1 + _SMALL[message_id]
+    if message_id < 0x100:
+        return _PRODUCED_2 + _U8(0xCC, message_id)
+    if message_id < 0x10000:
+        return _PRODUCED_3 + _U16(0xCD, message_id)
+    if message_id < 0x100000000:
+        return _PRODUCED_5 + _U32(0xCE, message_id)
+    return _PRODUCED_9 + _U64(0xCF, message_id)
+
+
+def acquired(
+    message_id: int, log_id: str, value: bytes, encoding: int, metadata: bytes | None
+) -> bytes:
+    """The answer to ACQUIRE_NEXT with a message; `metadata` is a MessagePack map or None."""
+    body = b"".join((
+        _ACQUIRED, _unsigned(message_id), _LOG_ID, pack_str(log_id.encode()),
+        _PAYLOAD, pack_value(value, encoding), _METADATA, metadata or _NIL,
+    ))
+    return _HEADER(len(body) + 2, 1, 2) + body
+
+
+def acquired_nothing() -> bytes:
+    """The answer to ACQUIRE_NEXT when there is nothing to lease: ``{message: nil}``."""
+    return _ACQUIRED_NOTHING
+
+
+def settled() -> bytes:
+    """The answer to SETTLE: ``{status: "settled"}``."""
+    return _SETTLED
+
+
+def error(command: int, text: str) -> bytes:
+    """``{error: text}``, as the answer to any command (0 to 255)."""
+    return frame(command, b"\x81\xa5error" + pack_str(text.encode()))
+
+
+def answer_length(log_id: str, value: bytes, encoding: int, metadata: bytes | None) -> int:
+    """Length field of the ACQUIRE_NEXT answer this record would need with the largest id.
+
+    Refuse a PRODUCE when it is over MAX_LENGTH (notes section 7).
+    """
+    name_bytes = len(log_id.encode())
+    return (
+        2 + len(_ACQUIRED) + _ID_BYTES_MAX + len(_LOG_ID) + name_bytes
+        + (1 if name_bytes < 32 else 2) + len(_PAYLOAD) + packed_length(value, encoding)
+        + len(_METADATA) + len(metadata or _NIL)
+    )
+
+
+def extended(remaining: float) -> bytes:
+    """The answer to EXTEND: ``{remaining}``, in seconds."""
+    return frame(Command.EXTEND, b"\x81\xa9remaining" + _FLOAT(0xCB, remaining))
+
+
+def produced_batch(message_ids: Sequence[int]) -> bytes:
+    """The answer to PRODUCE_BATCH: ``{message_ids}`` in the order of the messages."""
+    return frame(Command.PRODUCE_BATCH, b"\x81\xabmessage_ids" + pack(list(message_ids)))
+
+
+def batch_item_length(
+    value: bytes, encoding: int, metadata: bytes | None, key: bytes | None
+) -> int:
+    """Length of `batch_item`'s answer at most, whatever its numbers.
+
+    Add items to an ACQUIRE_BATCH answer while the sum stays within BATCH_ROOM. A record that
+    fits an ACQUIRE_NEXT answer always fits alone.
+    """
+    bare = _bare_item_length(value, encoding, metadata)
+    full = bare + _leased_length(key)
+    return full if full <= BATCH_ROOM else bare
+
+
+def batch_item(
+    message_id: int, value: bytes, encoding: int, metadata: bytes | None,
+    key: bytes | None, token: int, grants: int, remaining: float,
+) -> bytes:
+    """One message of an ACQUIRE_BATCH answer, for `acquired_batch`.
+
+    `remaining` is seconds. A message too large to be sent with `key`, `token`, `grants` and
+    `remaining` is written without them (page, ACQUIRE_BATCH).
+    """
+    full_length = _bare_item_length(value, encoding, metadata) + _leased_length(key)
+    bare = b"".join((
+        b"\xa2id", _unsigned(message_id), _PAYLOAD, pack_value(value, encoding),
+        _METADATA, metadata or _NIL,
+    ))
+    if full_length > BATCH_ROOM:
+        return b"\x83" + bare
+    return b"".join((
+        b"\x87", bare, _KEY, _NIL if key is None else pack_bin(key),
+        b"\xa5token", _unsigned(token), b"\xa6grants", _unsigned(grants),
+        b"\xa9remaining", _FLOAT(0xCB, remaining),
+    ))
+
+
+def _bare_item_length(value: bytes, encoding: int, metadata: bytes | None) -> int:
+    return (
+        1 + 3 + _ID_BYTES_MAX + len(_PAYLOAD) + packed_length(value, encoding)
+        + len(_METADATA) + len(metadata or _NIL)
+    )
+
+
+def _leased_length(key: bytes | None) -> int:
+    key_length = 1 if key is None else packed_length(key, 0)
+    return len(_KEY) + key_length + 6 + 9 + 7 + 9 + 10 + 9
+
+
+def acquired_batch(items: Sequence[bytes]) -> bytes:
+    """The answer to ACQUIRE_BATCH from `batch_item`s: at most MAX_BATCH, within BATCH_ROOM."""
+    count = len(items)
+    head = bytes([0x90 | count]) if count < 16 else _U16(0xDC, count)
+    return frame(Command.ACQUIRE_BATCH, b"".join((_MESSAGES, head, *items)))
+
+
+def settled_batch(results: Sequence[str]) -> bytes:
+    """The answer to SETTLE_BATCH: SETTLED or an error text for each settle, in order."""
+    return frame(Command.SETTLE_BATCH, b"\x81\xa7results" + pack(list(results)))
+
+
+def group_info(state: GroupState) -> bytes:
+    """The answer to GROUP_INFO."""
+    return frame(Command.GROUP_INFO, pack(state._asdict()))

@@ -1,0 +1,244 @@
+# Tests: tests/codecs/test_mamamia_requests.py
+"""MessagePack as the Mamamia format uses it: walking maps without believing them, and headers.
+
+A body is walked in two steps. First its structure: msgpack's ``skip`` follows declared lengths and
+fails where bytes are missing, and builds nothing. Then every value is decoded for real, so that
+bad UTF-8, wrong map keys and broken timestamps are found. A large value is decoded with hooks
+that drop each inner array and map once it has been checked.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from msgpack import Unpacker, packb, unpackb
+from msgpack.exceptions import UnpackException
+
+from brokerd.codecs.mamamia.values import MAX_BATCH, BodyError, RequestError
+from brokerd.values import Encoding
+
+Key = str | bytes
+
+UNDECODABLE = (ValueError, UnpackException)
+"""What msgpack raises for bytes it cannot decode (UnicodeDecodeError is a ValueError)."""
+
+SHALLOW_BYTES = 1_000
+"""A value this short can neither nest too deep nor declare much that is not there."""
+_WHOLE_BYTES = 65_536
+"""Values above this are decoded piecemeal."""
+# An answer nests a payload deeper than the request did. Decoding it below eight arrays makes
+# sure that whatever is taken in can be decoded again by those it is sent to.
+_DEPTH_GUARD = b"\x91" * 8
+
+_ARRAY = [None]
+_MAP: dict[str, Any] = {"": None}
+"""Stand for an array and a map too large to keep as objects; true, as they are."""
+
+
+def _drop_map(_: object) -> None:
+    return None
+
+
+def _drop_array(_: object) -> None:
+    return None
+
+
+def _any_extension(code: int, data: bytes) -> None:
+    """Extension types are data: stored and sent back as they came."""
+
+
+def _kinds() -> list[str]:
+    kinds = ["an int"] * 256
+    spans = {
+        "a map": (0x80, 0x8F), "an array": (0x90, 0x9F), "a str": (0xA0, 0xBF),
+        "nil": (0xC0, 0xC0), "a bool": (0xC2, 0xC3), "a bin": (0xC4, 0xC6),
+        "an extension": (0xC7, 0xC9), "a float": (0xCA, 0xCB),
+    }
+    spans_high = {
+        "an extension": (0xD4, 0xD8), "a str": (0xD9, 0xDB), "an array": (0xDC, 0xDD),
+        "a map": (0xDE, 0xDF),
+    }
+    for table in (spans, spans_high):
+        for name, (first, last) in table.items():
+            kinds[first:last + 1] = [name] * (last + 1 - first)
+    return kinds
+
+
+KINDS = _kinds()
+"""What an object is, by its first byte (MessagePack specification, Formats)."""
+
+
+class Field(NamedTuple):
+    """One value of a map."""
+
+    raw: bytes
+    value: Any
+    """The decoded object; for a large array or map only something of its type and truth."""
+    start: int
+    """Where `raw` begins in the body."""
+    items: list[Fields | Field] | None = None
+    """The walked items, for the array named when the map was walked (at most MAX_BATCH)."""
+
+    @property
+    def kind(self) -> str:
+        return KINDS[self.raw[0]]
+
+
+Fields = dict[Key, Field]
+
+
+class Walked(NamedTuple):
+    fields: Fields
+    repeats: bool
+    """Whether a key came twice (the last value counts)."""
+
+
+def checked(raw: bytes) -> Any:
+    """Decode one whole object whose structure is known to be sound.
+
+    :raises BodyError: it cannot be decoded.
+    """
+    kind = KINDS[raw[0]]
+    container = kind in ("a map", "an array")
+    try:
+        if len(raw) <= SHALLOW_BYTES or not container:
+            return unpackb(raw, ext_hook=_any_extension)
+        if len(raw) <= _WHOLE_BYTES:
+            unpackb(_DEPTH_GUARD + raw, ext_hook=_any_extension)
+        else:
+            unpackb(_DEPTH_GUARD + raw, ext_hook=_any_extension,
+                    object_hook=_drop_map, list_hook=_drop_array)
+    except UNDECODABLE as error:
+        raise BodyError(f"the body is not MessagePack of this format: {error}") from error
+    return _MAP if kind == "a map" else _ARRAY
+
+
+def walk(body: bytes, array_key: str | None = None) -> Walked:
+    """A request's map, every value checked; `array_key` names the array whose items are walked too.
+
+    :raises BodyError: the body is not exactly one object.
+    :raises RequestError: it is one, and not a map.
+    """
+    unpacker = Unpacker(max_buffer_size=max(len(body), 1), ext_hook=_any_extension)
+    unpacker.feed(body)
+    try:
+        is_map = KINDS[body[0]] == "a map"
+        if is_map:
+            walked = _walk_map(unpacker, body, array_key)
+        else:
+            unpacker.skip()
+    except UNDECODABLE as error:
+        raise BodyError(f"the body is not one MessagePack object: {error}") from error
+    except IndexError:
+        raise BodyError("the body is not one MessagePack object: it ends too early") from None
+    if unpacker.tell() != len(body):
+        raise BodyError("the body is more than one MessagePack object")
+    if not is_map:
+        checked(body)
+        raise RequestError(f"the body must be a map, not {KINDS[body[0]]}")
+    return walked
+
+
+def _walk_map(unpacker: Unpacker, body: bytes, array_key: str | None) -> Walked:
+    fields: Fields = {}
+    count = unpacker.read_map_header()
+    for _ in range(count):
+        if KINDS[body[unpacker.tell()]] not in ("a str", "a bin"):
+            raise BodyError("a map key is neither str nor bin")
+        key = unpacker.unpack()
+        start = unpacker.tell()
+        items = _walk_items(unpacker, body, start) if key == array_key else None
+        if items is None:
+            unpacker.skip()
+            raw = body[start:unpacker.tell()]
+            fields[key] = Field(raw, checked(raw), start)
+        else:
+            fields[key] = Field(body[start:start + 1], _ARRAY, start, items)
+    return Walked(fields, len(fields) != count)
+
+
+def _walk_items(unpacker: Unpacker, body: bytes, start: int) -> list[Fields | Field] | None:
+    """The items of an array, or None when it is none or too long to be of use."""
+    if not 0 < _array_size(body, start) <= MAX_BATCH:
+        return None
+    items: list[Fields | Field] = []
+    for _ in range(unpacker.read_array_header()):
+        item_start = unpacker.tell()
+        if KINDS[body[item_start]] == "a map":
+            items.append(_walk_map(unpacker, body, None).fields)
+        else:
+            unpacker.skip()
+            raw = body[item_start:unpacker.tell()]
+            items.append(Field(raw, checked(raw), item_start))
+    return items
+
+
+def _array_size(body: bytes, start: int) -> int:
+    """Declared number of items of the array at `start`; 0 when it is no array."""
+    first = body[start]
+    if first & 0xF0 == 0x90:
+        return first & 0x0F
+    width = {0xDC: 2, 0xDD: 4}.get(first, 0)
+    return int.from_bytes(body[start + 1:start + 1 + width], "big")
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def has_control_characters(text: str) -> bool:
+    """Whether any character is of Unicode category Cc."""
+    return _CONTROL.search(text) is not None
+
+
+def pack(value: object) -> bytes:
+    """One object in the profile of this format (notes section 2)."""
+    packed: bytes = packb(value)
+    return packed
+
+
+def pack_str(utf8: bytes) -> bytes:
+    """A *str* of these UTF-8 bytes, with the shortest header."""
+    size = len(utf8)
+    if size < 32:
+        return _FIXSTR[size] + utf8
+    if size < 0x100:
+        return b"\xd9" + size.to_bytes(1, "big") + utf8
+    if size < 0x10000:
+        return b"\xda" + size.to_bytes(2, "big") + utf8
+    return b"\xdb" + size.to_bytes(4, "big") + utf8
+
+
+_FIXSTR = [bytes([0xA0 | size]) for size in range(32)]
+
+
+def pack_bin(data: bytes) -> bytes:
+    """A *bin*, with the shortest header."""
+    size = len(data)
+    if size < 0x100:
+        return _BIN8[size] + data
+    if size < 0x10000:
+        return b"\xc5" + size.to_bytes(2, "big") + data
+    return b"\xc6" + size.to_bytes(4, "big") + data
+
+
+_BIN8 = [bytes([0xC4, size]) for size in range(256)]
+
+
+def pack_value(value: bytes, encoding: int) -> bytes:
+    """A record's value as the MessagePack object it came in as."""
+    if encoding == Encoding.BYTES:
+        return pack_bin(value)
+    if encoding == Encoding.TEXT:
+        return pack_str(value)
+    return value
+
+
+def packed_length(value: bytes, encoding: int) -> int:
+    """Length of `pack_value`'s answer, without making it."""
+    size = len(value)
+    if encoding == Encoding.MSGPACK:
+        return size
+    if encoding == Encoding.TEXT and size < 32:
+        return size + 1
+    return size + (2 if size < 0x100 else 3 if size < 0x10000 else 5)

@@ -1,0 +1,229 @@
+# Tests: tests/codecs/test_mamamia_requests.py
+"""The Mamamia format's values and errors, free of bytes. Layouts: docs/protocols/mamamia.rst.
+
+Durations, waits and delays are seconds, as on the wire, finite and within plus or minus
+``SECONDS_MAX``, so that microseconds fit 64 bits.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from brokerd.errors import BrokerdError
+from brokerd.values import Encoding
+
+MAX_LENGTH: Final = 10_485_760
+"""Largest value of a frame's length field, which counts version, command and body (notes 1)."""
+DEFAULT_DURATION: Final = 30.0
+"""Lease seconds when a request has no duration (notes section 3)."""
+SECONDS_MAX: Final = 3_155_760_000.0
+"""100 years: what is longer counts as this."""
+MAX_BATCH: Final = 10_000
+"""Most messages or settles of one batch command."""
+MAX_PARTITION: Final = 32_766
+PARTITION_SHIFT: Final = 48
+MAX_MESSAGE_ID: Final = (1 << 63) - 1
+
+
+class Command(IntEnum):
+    """The command byte. From 0x80 up: brokerd's extensions."""
+
+    PRODUCE = 0x01
+    ACQUIRE_NEXT = 0x02
+    SETTLE = 0x03
+    EXTEND = 0x81
+    PRODUCE_BATCH = 0x82
+    ACQUIRE_BATCH = 0x83
+    SETTLE_BATCH = 0x84
+    GROUP_INFO = 0x85
+
+
+class FrameError(BrokerdError):
+    """The byte stream is out of step: close the connection, there is nobody to answer."""
+
+
+class BodyError(BrokerdError):
+    """A frame's body is not one MessagePack object: close the connection (notes section 6)."""
+
+
+class RequestError(BrokerdError):
+    """The body decodes, its values are wrong: answer ``{"error": text}``, stay open (notes 5)."""
+
+
+class Produce(NamedTuple):
+    log_id: str
+    value: bytes
+    """Raw bytes (BYTES), UTF-8 (TEXT), or the MessagePack object as it was sent (MSGPACK)."""
+    encoding: int = Encoding.BYTES
+    metadata: bytes | None = None
+    """A MessagePack map as it was sent."""
+    key: bytes | None = None
+    partition: int | None = None
+
+
+class Acquire(NamedTuple):
+    log_id: str
+    group_id: str
+    client_id: str
+    duration: float = DEFAULT_DURATION
+    wait: float = 0.0
+
+
+class Settle(NamedTuple):
+    log_id: str
+    group_id: str
+    message_id: int
+    client_id: str
+    success: bool
+    delay: float | None = None
+    """Seconds until a failed message may be leased again; None leaves it to the group."""
+
+
+class Extend(NamedTuple):
+    log_id: str
+    group_id: str
+    client_id: str
+    message_id: int
+    duration: float = DEFAULT_DURATION
+
+
+class BatchMessage(NamedTuple):
+    """One message of a PRODUCE_BATCH; fields as in `Produce`."""
+
+    value: bytes
+    encoding: int = Encoding.BYTES
+    metadata: bytes | None = None
+    key: bytes | None = None
+    partition: int | None = None
+
+
+class ProduceBatch(NamedTuple):
+    log_id: str
+    messages: tuple[BatchMessage, ...]
+
+
+class AcquireBatch(NamedTuple):
+    log_id: str
+    group_id: str
+    client_id: str
+    max_messages: int
+    duration: float = DEFAULT_DURATION
+    wait: float = 0.0
+
+
+class BatchSettle(NamedTuple):
+    """One settle of a SETTLE_BATCH."""
+
+    message_id: int
+    success: bool
+    token: int | None = None
+    """The grant it is good for; None means whatever SETTLE by this client_id would do."""
+    delay: float | None = None
+
+
+class SettleBatch(NamedTuple):
+    log_id: str
+    group_id: str
+    client_id: str
+    settles: tuple[BatchSettle, ...]
+
+
+class GroupInfo(NamedTuple):
+    log_id: str
+    group_id: str
+
+
+Request = (
+    Produce | Acquire | Settle | Extend | ProduceBatch | AcquireBatch | SettleBatch | GroupInfo
+)
+
+
+class Message(NamedTuple):
+    """A leased message as a client sees it: payload and metadata are Python objects."""
+
+    id: int
+    log_id: str
+    payload: Any
+    metadata: dict[str | bytes, Any] | None
+
+
+class Produced(NamedTuple):
+    message_id: int
+
+
+class Acquired(NamedTuple):
+    message: Message | None
+
+
+class Settled(NamedTuple):
+    pass
+
+
+class Failed(NamedTuple):
+    """The broker refused the request; nothing of it was applied."""
+
+    text: str
+
+
+class Extended(NamedTuple):
+    remaining: float
+    """Seconds left of the lease."""
+
+
+class ProducedBatch(NamedTuple):
+    message_ids: tuple[int, ...]
+
+
+class LeasedMessage(NamedTuple):
+    """One message of an ACQUIRE_BATCH; the last four are None in a bare item (page, batch)."""
+
+    id: int
+    payload: Any
+    metadata: dict[str | bytes, Any] | None
+    key: bytes | None
+    token: int | None
+    grants: int | None
+    remaining: float | None
+
+
+class AcquiredBatch(NamedTuple):
+    messages: tuple[LeasedMessage, ...]
+
+
+class SettledBatch(NamedTuple):
+    results: tuple[str, ...]
+    """``settled`` or an error text, in the order of the settles."""
+
+
+class GroupState(NamedTuple):
+    """The answer to GROUP_INFO; key by key as on the wire."""
+
+    floor: int
+    next: int
+    lag: int
+    leased: int
+    ready: int
+    delayed: int
+    dead: int
+    committed: int | None
+    oldest_age: float | None
+    """Seconds since the oldest unsettled record was appended; None when there is none."""
+    max_attempts: int
+    partitions: int
+
+
+Answer = (
+    Produced | Acquired | Settled | Failed | Extended | ProducedBatch | AcquiredBatch
+    | SettledBatch | GroupState
+)
+
+
+def message_id_of(partition: int, offset: int) -> int:
+    """The wire's id of a record (page, section Message ids)."""
+    return partition << PARTITION_SHIFT | offset
+
+
+def split_message_id(message_id: int) -> tuple[int, int]:
+    """``(partition, offset)`` of a message id."""
+    return message_id >> PARTITION_SHIFT, message_id & ((1 << PARTITION_SHIFT) - 1)
