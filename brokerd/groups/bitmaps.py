@@ -1,0 +1,217 @@
+# Tests: tests/groups/test_bitmaps.py
+"""Sets of offsets as sparse bitmaps.
+
+A bitmap is a dict of words: ``offset >> 10`` to a Python integer of up to 1024 bits. The integers
+never change, so a shallow copy of the dict is a snapshot of the set, and a word costs the same
+(about 260 bytes with its dict slot, 100 when full, because all full words are one object) whether
+it holds one offset or a thousand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush
+
+WORD_SHIFT = 10
+WORD_BITS = 1 << WORD_SHIFT
+WORD_MASK = WORD_BITS - 1
+FULL = (1 << WORD_BITS) - 1
+"""The one object that stands for every full word."""
+
+BIT = tuple(1 << position for position in range(WORD_BITS))
+
+
+def words_between(first: int, end: int) -> Iterator[tuple[int, int]]:
+    """The words that [first, end) touches, each with the bits of the range in it."""
+    if first >= end:
+        return
+    last = (end - 1) >> WORD_SHIFT
+    for key in range(first >> WORD_SHIFT, last + 1):
+        base = key << WORD_SHIFT
+        low = max(first - base, 0)
+        high = min(end - base, WORD_BITS)
+        yield key, FULL if high - low == WORD_BITS else (1 << high) - (1 << low)
+
+
+def keys_between(keys: Iterable[int], size: int, first: int, end: int) -> list[int]:
+    """Those of ``size`` dict keys that lie in [first, end), by the shorter of the two ways.
+
+    The caller must expect keys that do not exist: a short range is returned as it is.
+    """
+    if end - first <= size:
+        return list(range(first, end))
+    return [key for key in keys if first <= key < end]
+
+
+class FloorSet:
+    """A set of offsets that holds everything below ``floor``, which itself is not in it.
+
+    Adding the floor moves it over the members that follow. Used for the settled records (their
+    floor is the lease floor) and for the touched ones (their floor is the cursor: the lowest record
+    never leased).
+    """
+
+    __slots__ = ("above", "floor", "words")
+
+    def __init__(self) -> None:
+        self.floor = 0
+        self.above = 0
+        """How many members lie above the floor."""
+        self.words: dict[int, int] = {}
+        """Members above the floor; bits below the floor mean nothing."""
+
+    def __contains__(self, offset: int) -> bool:
+        if offset < self.floor:
+            return True
+        word = self.words.get(offset >> WORD_SHIFT)
+        return word is not None and bool(word & BIT[offset & WORD_MASK])
+
+    def add(self, offset: int) -> None:
+        """Make ``offset`` a member. O(1) amortised: the floor passes each word once."""
+        if offset == self.floor:
+            if self.words:
+                self._rise(offset + 1)
+            else:
+                self.floor = offset + 1
+        elif offset > self.floor:
+            self.merge_word(offset >> WORD_SHIFT, BIT[offset & WORD_MASK])
+
+    def add_range(self, first: int, end: int) -> None:
+        """Make [first, end) members. O(1) a word of the range; O(words held) from the floor on."""
+        if first > self.floor:
+            for key, bits in words_between(first, end):
+                self.merge_word(key, bits)
+        elif end > self.floor:
+            self._drop_below(end)
+            self._rise(end)
+
+    def load(self, floor: int, words: dict[int, int]) -> None:
+        """Become the set of everything below ``floor`` and the members of ``words`` above it."""
+        self.words = words
+        self.above = sum(
+            (word >> max(floor - (key << WORD_SHIFT), 0)).bit_count() for key, word in words.items()
+        )
+        self._rise(floor)
+
+    def merge_word(self, key: int, bits: int) -> None:
+        """Make the offsets of these bits of word ``key``, all above the floor, members."""
+        old = self.words.get(key, 0)
+        new = old | bits
+        if new != old:
+            self.above += (new ^ old).bit_count()
+            self.words[key] = FULL if new == FULL else new
+
+    def _rise(self, offset: int) -> None:
+        """Put the floor at the first offset from ``offset`` on that is no member."""
+        words = self.words
+        if not offset & WORD_MASK:
+            words.pop((offset >> WORD_SHIFT) - 1, None)
+        while (word := words.get(offset >> WORD_SHIFT)) is not None:
+            rest = word >> (offset & WORD_MASK)
+            run = (~rest & (rest + 1)).bit_length() - 1
+            if not run:
+                break
+            self.above -= run
+            offset += run
+            if offset & WORD_MASK:
+                break
+            del words[(offset >> WORD_SHIFT) - 1]
+        self.floor = offset
+
+    def _drop_below(self, end: int) -> None:
+        """Take the members in [floor, end) out of the words and out of the count."""
+        words = self.words
+        low, high = self.floor >> WORD_SHIFT, end >> WORD_SHIFT
+        for key in keys_between(words, len(words), low, high + 1):
+            word = words.get(key)
+            if word is None:
+                continue
+            base = key << WORD_SHIFT
+            inside = word >> max(self.floor - base, 0) << max(self.floor - base, 0)
+            if key == high:
+                inside &= (1 << (end - base)) - 1
+            self.above -= inside.bit_count()
+            if key < high:
+                del words[key]
+
+
+class LowestFirst:
+    """A set of offsets that names its lowest member at once; every operation is O(log words).
+
+    The heap holds exactly the keys of ``words``; a word that became empty leaves both when it comes
+    up, or when empty ones are more than half.
+    """
+
+    __slots__ = ("_empty", "_heap", "count", "words")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.words: dict[int, int] = {}
+        self._heap: list[int] = []
+        self._empty = 0
+
+    def __contains__(self, offset: int) -> bool:
+        word = self.words.get(offset >> WORD_SHIFT)
+        return word is not None and bool(word & BIT[offset & WORD_MASK])
+
+    def add(self, offset: int) -> None:
+        """Make ``offset``, which is no member, a member."""
+        self.add_word(offset >> WORD_SHIFT, BIT[offset & WORD_MASK])
+
+    def add_word(self, key: int, bits: int) -> None:
+        """Make the offsets of these bits of word ``key``, which are no members, members."""
+        word = self.words.get(key)
+        if word is None:
+            heappush(self._heap, key)
+            word = 0
+        elif not word:
+            self._empty -= 1
+        self.words[key] = word | bits
+        self.count += bits.bit_count()
+
+    def discard(self, offset: int) -> None:
+        """Make ``offset``, which is a member, no member."""
+        self._clear(offset >> WORD_SHIFT, BIT[offset & WORD_MASK])
+
+    def discard_range(self, first: int, end: int) -> None:
+        """Make [first, end) no members. O(the words of the range, or all words if fewer)."""
+        if first >= end:
+            return
+        low, high = first >> WORD_SHIFT, ((end - 1) >> WORD_SHIFT) + 1
+        for key in keys_between(self.words, len(self.words), low, high):
+            if key in self.words:
+                base = key << WORD_SHIFT
+                below_end = (1 << min(end - base, WORD_BITS)) - 1
+                below_first = (1 << max(first - base, 0)) - 1
+                self._clear(key, below_end ^ below_first)
+
+    def lowest(self) -> int:
+        """The lowest member. The set must not be empty."""
+        heap, words = self._heap, self.words
+        while not (word := words[heap[0]]):
+            del words[heappop(heap)]
+            self._empty -= 1
+        return (heap[0] << WORD_SHIFT) + (word & -word).bit_length() - 1
+
+    def clear(self) -> None:
+        """Forget all members."""
+        self.words.clear()
+        self._heap.clear()
+        self.count = self._empty = 0
+
+    def _clear(self, key: int, bits: int) -> None:
+        old = self.words[key]
+        new = old & ~bits
+        self.words[key] = new
+        self.count -= (old ^ new).bit_count()
+        if old and not new:
+            self._empty += 1
+            if self._empty > 64 and self._empty * 2 > len(self._heap):
+                self._compact()
+
+    def _compact(self) -> None:
+        for key in [key for key, word in self.words.items() if not word]:
+            del self.words[key]
+        self._heap[:] = self.words
+        heapify(self._heap)
+        self._empty = 0

@@ -1,0 +1,108 @@
+# Tests: tests/groups/test_rows.py
+"""A sparse table from offsets to rows of fixed size, in blocks of 256 offsets.
+
+A block is (which offsets have a row, the packed rows in offset order); the index of a row is the
+number of set bits below its own. Blocks never change, a write makes a new one (at most a few
+kilobytes to copy), so a shallow copy of the dict is a snapshot. A row costs its packed size, a
+block about 250 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+
+from brokerd.groups.bitmaps import BIT, keys_between
+
+BLOCK_SHIFT = 8
+BLOCK_OFFSETS = 1 << BLOCK_SHIFT
+BLOCK_MASK = BLOCK_OFFSETS - 1
+
+Block = tuple[int, bytes]
+Row = tuple[int, ...]
+
+
+class OffsetRows:
+    """offset -> row of integers; ``layout`` is a struct format such as ``"<QQ"``."""
+
+    __slots__ = ("_layout", "blocks", "count")
+
+    def __init__(self, layout: str) -> None:
+        self._layout = Struct(layout)
+        self.blocks: dict[int, Block] = {}
+        self.count = 0
+
+    @property
+    def row_bytes(self) -> int:
+        """Packed size of one row."""
+        return self._layout.size
+
+    def get(self, offset: int) -> Row | None:
+        """The row of ``offset``, or None."""
+        block = self.blocks.get(offset >> BLOCK_SHIFT)
+        if block is None:
+            return None
+        bits, rows = block
+        bit = BIT[offset & BLOCK_MASK]
+        if not bits & bit:
+            return None
+        return self._layout.unpack_from(rows, (bits & (bit - 1)).bit_count() * self._layout.size)
+
+    def put(self, offset: int, *row: int) -> None:
+        """Set the row of ``offset``, replacing the one it has."""
+        bits, rows = self.blocks.get(offset >> BLOCK_SHIFT, (0, b""))
+        bit = BIT[offset & BLOCK_MASK]
+        start = (bits & (bit - 1)).bit_count() * self._layout.size
+        rest = start
+        if bits & bit:
+            rest += self._layout.size
+        else:
+            self.count += 1
+        packed = self._layout.pack(*row)
+        self.blocks[offset >> BLOCK_SHIFT] = (bits | bit, rows[:start] + packed + rows[rest:])
+
+    def pop(self, offset: int) -> Row | None:
+        """Remove the row of ``offset`` and return it; None when it has none."""
+        row = self.get(offset)
+        if row is not None:
+            self._remove(offset >> BLOCK_SHIFT, BIT[offset & BLOCK_MASK])
+        return row
+
+    def drop_range(self, first: int, end: int) -> None:
+        """Remove the rows of [first, end). O(the blocks of the range, or all blocks if fewer)."""
+        if first >= end:
+            return
+        low, high = first >> BLOCK_SHIFT, ((end - 1) >> BLOCK_SHIFT) + 1
+        for key in keys_between(self.blocks, len(self.blocks), low, high):
+            if key in self.blocks:
+                base = key << BLOCK_SHIFT
+                below_end = (1 << min(end - base, BLOCK_OFFSETS)) - 1
+                self._remove(key, below_end ^ ((1 << max(first - base, 0)) - 1))
+
+    def clear(self) -> None:
+        """Remove all rows."""
+        self.blocks.clear()
+        self.count = 0
+
+    def items(self, first: int = 0) -> Iterator[tuple[int, Row]]:
+        """(offset, row) in offset order, from ``first`` on."""
+        for key in sorted(key for key in self.blocks if key >= first >> BLOCK_SHIFT):
+            bits, rows = self.blocks[key]
+            for row in self._layout.iter_unpack(rows):
+                low = bits & -bits
+                bits ^= low
+                offset = (key << BLOCK_SHIFT) + low.bit_length() - 1
+                if offset >= first:
+                    yield offset, row
+
+    def _remove(self, key: int, mask: int) -> None:
+        """Remove the rows of the contiguous positions in ``mask`` from one block."""
+        bits, rows = self.blocks[key]
+        removed = bits & mask
+        if removed == bits:
+            del self.blocks[key]
+        elif removed:
+            start = (bits & ((mask & -mask) - 1)).bit_count() * self._layout.size
+            rest = start + removed.bit_count() * self._layout.size
+            self.blocks[key] = (bits ^ removed, rows[:start] + rows[rest:])
+        self.count -= removed.bit_count()

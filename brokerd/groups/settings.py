@@ -1,0 +1,78 @@
+# Tests: tests/groups/test_settings.py
+"""How one consumer group treats its records: attempts, back-off, default lease.
+
+Settings travel in the journal as JSON text (event CONFIGURED) and in snapshots, so every field is
+an integer or a word.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Literal
+
+from brokerd.errors import InvalidRequest
+
+MAX_ATTEMPTS_LIMIT = 1_000_000
+"""Largest accepted ``max_attempts``."""
+
+MAX_DURATION_US = 100 * 365 * 86_400 * 1_000_000
+"""Longest lease or delay: a hundred years. Longer ones are cut to it."""
+
+
+@dataclass(frozen=True)
+class GroupSettings:
+    """Settings of a consumer group. Raises InvalidRequest for values that make no sense."""
+
+    max_attempts: int = 3
+    """The attempt that makes a record a dead letter when it fails."""
+    attempts: Literal["failures", "grants"] = "failures"
+    """The counter that is compared with ``max_attempts``."""
+    backoff_base_us: int = 0
+    """Wait after the first failure; doubles with each further one. 0 means none."""
+    backoff_max_us: int = 600_000_000
+    default_duration_us: int = 30_000_000
+    """Lease duration when a request names none."""
+
+    def __post_init__(self) -> None:
+        if self.attempts not in ("failures", "grants"):
+            raise InvalidRequest(
+                f"group setting attempts is {self.attempts!r}; use 'failures' or 'grants'"
+            )
+        _check_range("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS_LIMIT)
+        for name in ("backoff_base_us", "backoff_max_us", "default_duration_us"):
+            _check_range(name, getattr(self, name), 0, MAX_DURATION_US)
+
+    def backoff_us(self, failures: int) -> int:
+        """Wait of a record that came back with so many failures: base * 2 ** (failures - 1)."""
+        if failures <= 0 or not self.backoff_base_us:
+            return 0
+        return min(self.backoff_base_us << min(failures - 1, 63), self.backoff_max_us)
+
+    def to_json(self) -> str:
+        """The settings as one line of JSON; ``from_json`` reads it back."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> GroupSettings:
+        """Read ``to_json`` text. Keys left out take their defaults.
+
+        Raises InvalidRequest for text that is not a JSON object of known settings.
+        """
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise InvalidRequest(f"group settings are not JSON ({error}): {text[:80]!r}") from None
+        if not isinstance(values, dict):
+            raise InvalidRequest(f"group settings must be a JSON object, not {text[:80]!r}")
+        unknown = sorted(set(values) - {field.name for field in fields(cls)})
+        if unknown:
+            raise InvalidRequest(f"unknown group setting {unknown[0]!r}; remove it")
+        return cls(**values)
+
+
+def _check_range(name: str, value: object, low: int, high: int) -> None:
+    if type(value) is not int or not low <= value <= high:
+        raise InvalidRequest(
+            f"group setting {name} is {value!r}; use an integer from {low} to {high}"
+        )

@@ -1,0 +1,381 @@
+# Tests: tests/groups/test_store.py, tests/groups/test_model.py
+"""The state of one (topic, group, partition), and what each event does to it.
+
+Nothing here decides: an event is a fact, and applying the same events in the same order gives the
+same state, live or at replay. docs/leases.rst tabulates the events and the states.
+
+Where a record is kept:
+
+- untouched: nowhere; it is not in ``_touched``, whose floor is the cursor
+- leased: ``_leases``, by owner in ``_owners``, its deadline in ``_deadlines``
+- came back: its attempts in ``_returned`` and either in ``_ready`` or in ``_delays`` and ``_due``
+- settled or dead: ``_settled``, whose floor is the lease floor; a dead one in ``_dead`` too
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from brokerd.errors import DamagedData, NewerFormat
+from brokerd.groups.bitmaps import WORD_SHIFT, FloorSet, LowestFirst, keys_between
+from brokerd.groups.due import DueQueue
+from brokerd.groups.rows import BLOCK_SHIFT, OffsetRows
+from brokerd.groups.settings import GroupSettings
+from brokerd.walformat import EventKind, GroupEvent
+
+LeaseRow = tuple[int, str, int, int, int, int]
+"""(deadline_us, owner, token, grants, failures, duration_us) of a live lease."""
+
+RETURNED_LAYOUT = "<IIQ"
+"""grants, failures * 2 + (1 if the last grant's failure is counted), token of the last grant."""
+DELAY_LAYOUT = "<q"
+"""When the record becomes ready, microseconds."""
+DEAD_LAYOUT = "<III"
+"""grants, failures, index of the reason."""
+
+BLOCKS_PER_WORD_SHIFT = WORD_SHIFT - BLOCK_SHIFT
+NO_OFFSET = -1
+END_OF_OFFSETS = 1 << 63
+
+
+class Lease(NamedTuple):
+    """One lease, as listed. It is over when ``now_us`` is past ``deadline_us``."""
+
+    offset: int
+    deadline_us: int
+    owner: str
+    token: int
+    grants: int
+    failures: int
+    duration_us: int
+
+
+class DeadLetter(NamedTuple):
+    """A record that will not be delivered again, and why."""
+
+    offset: int
+    reason: str
+    grants: int
+    failures: int
+
+
+class GroupState:
+    """Leases, attempts, floor, dead letters and committed offset of one group and partition."""
+
+    __slots__ = (
+        "_dead",
+        "_deadlines",
+        "_delays",
+        "_due",
+        "_leases",
+        "_owners",
+        "_ready",
+        "_reasons",
+        "_returned",
+        "_settled",
+        "_token",
+        "_touched",
+        "committed",
+        "settings",
+    )
+
+    def __init__(self, settings: GroupSettings) -> None:
+        self.settings = settings
+        self.committed = NO_OFFSET
+        """The committed offset as given; -1 when there is none."""
+        self._token = 0
+        self._settled = FloorSet()
+        self._touched = FloorSet()
+        self._leases: dict[int, LeaseRow] = {}
+        self._owners: dict[str, set[int]] = {}
+        self._deadlines = DueQueue(_deadline_in(self._leases))
+        self._returned = OffsetRows(RETURNED_LAYOUT)
+        self._ready = LowestFirst()
+        self._delays = OffsetRows(DELAY_LAYOUT)
+        self._due = DueQueue(_due_in(self._delays))
+        self._dead = OffsetRows(DEAD_LAYOUT)
+        self._reasons: dict[str, int] = {}
+
+    def apply(self, event: GroupEvent, now_us: int) -> None:
+        """Do what ``event`` says, at ``now_us``.
+
+        Raises NewerFormat for a kind of event that this version does not know, and DamagedData for
+        an event that cannot follow the ones before it.
+        """
+        transition = _TRANSITIONS.get(event[0])
+        if transition is None:
+            raise NewerFormat(
+                f"group event kind {event[0]} at offset {event[1]} is unknown to this version; "
+                "start the brokerd that wrote it, or a newer one"
+            )
+        transition(self, event, now_us)
+
+    # What can be seen
+
+    @property
+    def floor(self) -> int:
+        """The lease floor: every record below it is settled or dead, the one at it is not."""
+        return self._settled.floor
+
+    @property
+    def last_token(self) -> int:
+        """Token of the latest grant; 0 before the first."""
+        return self._token
+
+    @property
+    def leased(self) -> int:
+        """Number of leases, those included that lapsed and were not yet noticed."""
+        return len(self._leases)
+
+    @property
+    def ready(self) -> int:
+        """Number of records that came back and are eligible now."""
+        return self._ready.count
+
+    @property
+    def delayed(self) -> int:
+        """Number of records that came back and still wait."""
+        return self._delays.count
+
+    @property
+    def dead(self) -> int:
+        """Number of dead letters."""
+        return self._dead.count
+
+    def leases(self) -> Iterator[Lease]:
+        """The leases in offset order."""
+        return (Lease(offset, *self._leases[offset]) for offset in sorted(self._leases))
+
+    def dead_letters(self, first: int = 0) -> Iterator[DeadLetter]:
+        """The dead letters in offset order, from offset ``first`` on."""
+        reasons = list(self._reasons)
+        for offset, (grants, failures, reason) in self._dead.items(first):
+            yield DeadLetter(offset, reasons[reason], grants, failures)
+
+    def attempts(self, offset: int) -> tuple[int, int]:
+        """(grants, failures) of a record that is not settled; dead ones included."""
+        lease = self._leases.get(offset)
+        if lease is not None:
+            return lease[3], lease[4]
+        row = self._returned.get(offset)
+        if row is not None:
+            return row[0], row[1] >> 1
+        row = self._dead.get(offset)
+        return (row[0], row[1]) if row is not None else (0, 0)
+
+    def lag(self, end: int) -> int:
+        """Number of records below ``end`` that are neither settled nor dead."""
+        return max(end - self._settled.floor - self._settled.above, 0)
+
+    def oldest_unsettled(self, end: int) -> int | None:
+        """Offset of the first record below ``end`` that is neither settled nor dead, or None."""
+        floor = self._settled.floor
+        return floor if floor < end else None
+
+    def next_due_us(self) -> int | None:
+        """When ``expire`` next has something to do, or None: the earliest end of a lease or delay.
+
+        A lease lapses strictly after its deadline, so for a lease this is one past it.
+        """
+        deadline = self._deadlines.earliest_us()
+        due = self._due.earliest_us()
+        if deadline is None:
+            return due
+        return deadline + 1 if due is None or deadline < due else due
+
+    # Parts of a transition
+
+    def _end_lease(self, offset: int) -> LeaseRow | None:
+        """Take the record out of the leases; None when it has none."""
+        lease = self._leases.pop(offset, None)
+        if lease is not None:
+            owner = lease[1]
+            held = self._owners[owner]
+            held.discard(offset)
+            if not held:
+                del self._owners[owner]
+        return lease
+
+    def _take_back(self, offset: int) -> tuple[int, int, int] | None:
+        """Take the record out of those that came back: (grants, failures, token), or None."""
+        row = self._returned.pop(offset) if self._returned.count else None
+        if row is None:
+            return None
+        if self._delays.count and self._delays.pop(offset) is not None:
+            return row[0], row[1] >> 1, row[2]
+        self._ready.discard(offset)
+        return row[0], row[1] >> 1, row[2]
+
+    def _leave(self, offset: int) -> tuple[int, int, int]:
+        """Take the record out of wherever it is: (grants, failures, token) so far."""
+        lease = self._end_lease(offset)
+        if lease is not None:
+            return lease[3], lease[4], lease[2]
+        row = self._take_back(offset)
+        if row is not None:
+            return row
+        self._touched.add(offset)
+        return 0, 0, 0
+
+    def _come_back(
+        self, offset: int, attempts: tuple[int, int, int], counted: bool, due_us: int, now_us: int
+    ) -> None:
+        """Keep the attempts of a record and make it eligible at ``due_us``."""
+        grants, failures, token = attempts
+        self._returned.put(offset, grants, failures << 1 | counted, token)
+        if due_us > now_us:
+            self._delays.put(offset, due_us)
+            self._due.push(due_us, offset)
+        else:
+            self._ready.add(offset)
+
+    def _live(self, event: GroupEvent) -> LeaseRow:
+        lease = self._leases.get(event[1])
+        if lease is None:
+            raise DamagedData(
+                f"group event {EventKind(event[0]).name} at offset {event[1]}, which has no lease: "
+                "the events before it are incomplete"
+            )
+        return lease
+
+    # One transition per kind of event
+
+    def _apply_leased(self, event: GroupEvent, now_us: int) -> None:
+        _, offset, duration_us, token, grants, owner, _ = event
+        row = self._take_back(offset) if self._returned.count else None
+        if row is None:
+            failures = 0
+            self._touched.add(offset)
+        else:
+            failures = row[1]
+        deadline_us = now_us + duration_us if duration_us > 0 else now_us - 1
+        self._leases[offset] = (deadline_us, owner, token, grants, failures, duration_us)
+        held = self._owners.get(owner)
+        if held is None:
+            self._owners[owner] = {offset}
+        else:
+            held.add(offset)
+        self._deadlines.push(deadline_us, offset)
+        self._token = token
+
+    def _apply_extended(self, event: GroupEvent, now_us: int) -> None:
+        _, owner, token, grants, failures, _ = self._live(event)
+        offset, duration_us = event[1], event[2]
+        deadline_us = now_us + duration_us if duration_us > 0 else now_us - 1
+        self._leases[offset] = (deadline_us, owner, token, grants, failures, duration_us)
+        self._deadlines.push(deadline_us, offset)
+
+    def _apply_settled(self, event: GroupEvent, now_us: int) -> None:
+        offset = event[1]
+        if self._end_lease(offset) is None:
+            self._leave(offset)
+        self._settled.add(offset)
+
+    def _apply_failed(self, event: GroupEvent, now_us: int) -> None:
+        _, offset, delay_us, _, failures, _, _ = event
+        grants, _, token = self._leave(offset)
+        self._come_back(offset, (grants, failures, token), True, now_us + delay_us, now_us)
+
+    def _apply_ended(self, event: GroupEvent, now_us: int) -> None:
+        """RELEASED or EXPIRED: the lease is over and no failure is counted."""
+        _, _, token, grants, failures, _ = self._live(event)
+        offset, delay_us = event[1], event[2]
+        self._end_lease(offset)
+        self._come_back(offset, (grants, failures, token), False, now_us + delay_us, now_us)
+
+    def _apply_dead(self, event: GroupEvent, now_us: int) -> None:
+        _, offset, _, _, failures, _, reason = event
+        grants, _, _ = self._leave(offset)
+        index = self._reasons.setdefault(reason, len(self._reasons))
+        self._dead.put(offset, grants, failures, index)
+        self._settled.add(offset)
+
+    def _apply_settled_range(self, event: GroupEvent, now_us: int) -> None:
+        first, end = event[1], event[2]
+        for offset in keys_between(self._leases, len(self._leases), first, end):
+            self._end_lease(offset)
+        self._returned.drop_range(first, end)
+        self._delays.drop_range(first, end)
+        self._ready.discard_range(first, end)
+        self._touched.add_range(first, end)
+        self._settled.add_range(first, end)
+
+    def _apply_seek(self, event: GroupEvent, now_us: int) -> None:
+        floor = event[1]
+        for offset, (_, _, token, grants, failures, _) in self._leases.items():
+            self._returned.put(offset, grants, failures << 1, token)
+        self._clear_leases()
+        self._returned.drop_range(0, floor)
+        self._delays.clear()
+        self._due.refill([])
+        self._ready.clear()
+        touched: dict[int, int] = {}
+        for key, (bits, _) in self._returned.blocks.items():
+            word, bits = word_of_block(key, bits)
+            self._ready.add_word(word, bits)
+            touched[word] = touched.get(word, 0) | bits
+        self._dead.drop_range(floor, END_OF_OFFSETS)
+        self._touched.load(floor, touched)
+        self._settled.load(floor, {})
+
+    def _apply_committed(self, event: GroupEvent, now_us: int) -> None:
+        self.committed = event[1]
+
+    def _apply_configured(self, event: GroupEvent, now_us: int) -> None:
+        self.settings = GroupSettings.from_json(event[6])
+
+    def _apply_deleted(self, event: GroupEvent, now_us: int) -> None:
+        self.committed = NO_OFFSET
+        self._clear_leases()
+        self._returned.clear()
+        self._ready.clear()
+        self._delays.clear()
+        self._due.refill([])
+        self._dead.clear()
+        self._reasons.clear()
+        self._touched.load(0, {})
+        self._settled.load(0, {})
+
+    def _clear_leases(self) -> None:
+        self._leases.clear()
+        self._owners.clear()
+        self._deadlines.refill([])
+
+
+def word_of_block(key: int, bits: int) -> tuple[int, int]:
+    """The bitmap word, and the bits in it, of a row block and its bits."""
+    position = key & ((1 << BLOCKS_PER_WORD_SHIFT) - 1)
+    return key >> BLOCKS_PER_WORD_SHIFT, bits << (position << BLOCK_SHIFT)
+
+
+def _deadline_in(leases: dict[int, LeaseRow]) -> Callable[[int], int | None]:
+    def deadline(offset: int) -> int | None:
+        lease = leases.get(offset)
+        return None if lease is None else lease[0]
+
+    return deadline
+
+
+def _due_in(delays: OffsetRows) -> Callable[[int], int | None]:
+    def due(offset: int) -> int | None:
+        row = delays.get(offset)
+        return None if row is None else row[0]
+
+    return due
+
+
+_TRANSITIONS: dict[int, Callable[[GroupState, GroupEvent, int], None]] = {
+    EventKind.LEASED: GroupState._apply_leased,
+    EventKind.EXTENDED: GroupState._apply_extended,
+    EventKind.SETTLED: GroupState._apply_settled,
+    EventKind.FAILED: GroupState._apply_failed,
+    EventKind.RELEASED: GroupState._apply_ended,
+    EventKind.EXPIRED: GroupState._apply_ended,
+    EventKind.DEAD: GroupState._apply_dead,
+    EventKind.COMMITTED: GroupState._apply_committed,
+    EventKind.SETTLED_RANGE: GroupState._apply_settled_range,
+    EventKind.SEEK: GroupState._apply_seek,
+    EventKind.CONFIGURED: GroupState._apply_configured,
+    EventKind.DELETED: GroupState._apply_deleted,
+}

@@ -1,0 +1,345 @@
+# Tests: tests/groups/test_store.py, tests/groups/test_model.py
+"""The lease store of one (topic, group, partition): values in, values and events out.
+
+Every command decides, writes what it decided as a GroupEvent to ``events``, and applies that event
+by the code that replay uses (``brokerd.groups.state``). The caller drains ``events`` into the
+journal. No clock: ``now_us`` is monotonic microseconds, ``end`` the next offset of the partition.
+docs/leases.rst is the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from brokerd.errors import LeaseLost, NotLeaseOwner, UnknownOffset
+from brokerd.groups import snapshot
+from brokerd.groups.settings import MAX_DURATION_US, GroupSettings
+from brokerd.groups.state import GroupState, LeaseRow
+from brokerd.values import Grant
+from brokerd.walformat import EventKind, GroupEvent
+
+MAX_COUNT = (1 << 31) - 1
+"""Counters stop here; they never wrap."""
+
+MAX_ATTEMPTS_REASON = "max_attempts"
+
+# Plain integers: looking a member up in its enum costs more than the rest of an event.
+_LEASED = int(EventKind.LEASED)
+_EXTENDED = int(EventKind.EXTENDED)
+_SETTLED = int(EventKind.SETTLED)
+_FAILED = int(EventKind.FAILED)
+_RELEASED = int(EventKind.RELEASED)
+_EXPIRED = int(EventKind.EXPIRED)
+_DEAD = int(EventKind.DEAD)
+_COMMITTED = int(EventKind.COMMITTED)
+_SETTLED_RANGE = int(EventKind.SETTLED_RANGE)
+_SEEK = int(EventKind.SEEK)
+_CONFIGURED = int(EventKind.CONFIGURED)
+_DELETED = int(EventKind.DELETED)
+
+_new_tuple = tuple.__new__
+
+
+class GroupPartition(GroupState):
+    """Lease store of one topic, group and partition.
+
+    An ``owner`` or ``token`` of None is not checked.
+    """
+
+    __slots__ = ("events",)
+
+    def __init__(self, settings: GroupSettings) -> None:
+        super().__init__(settings)
+        self.events: list[GroupEvent] = []
+        """What happened since the caller last took the events out, oldest first."""
+
+    def acquire(
+        self, now_us: int, end: int, owner: str, duration_us: int, limit: int = 1
+    ) -> list[Grant]:
+        """Lease up to ``limit`` eligible records below ``end`` to ``owner``, lowest offset first.
+
+        A duration of zero or less lapses at once. O(log n) a record.
+        """
+        if self._has_due(now_us):
+            self.expire(now_us)
+        duration_us = _bounded(duration_us)
+        touched, ready = self._touched, self._ready
+        add_event, apply_leased = self.events.append, self._apply_leased
+        token = self._token
+        granted: list[Grant] = []
+        for _ in range(limit):
+            offset = touched.floor
+            grants, failures = 1, 0
+            if ready.count and (lowest := ready.lowest()) < offset:
+                offset = lowest
+                grants, failures = self.attempts(offset)
+                grants = min(grants + 1, MAX_COUNT)
+            if offset >= end:
+                break
+            token += 1
+            event = (_LEASED, offset, duration_us, token, grants, owner, "")
+            add_event(event)
+            apply_leased(event, now_us)
+            granted.append(_new_tuple(Grant, (offset, token, grants, failures, duration_us)))
+        return granted
+
+    def settle(
+        self,
+        now_us: int,
+        end: int,
+        offset: int,
+        success: bool,
+        owner: str | None = None,
+        token: int | None = None,
+        delay_us: int | None = None,
+        reason: str = "",
+    ) -> bool:
+        """Settle a record: done, or failed (``delay_us`` None means the group's back-off).
+
+        True when it changed something, False when it was so already. Raises NotLeaseOwner while
+        another owner's lease lives, LeaseLost for a token that is not the latest of the record, and
+        UnknownOffset for an offset that was never assigned.
+        """
+        lease = self._leases.get(offset)
+        if lease is None or lease[0] < now_us:
+            return self._settle_unleased(now_us, end, offset, success, token, delay_us, reason)
+        if owner is not None and owner != lease[1]:
+            raise _not_owner()
+        if token is not None and token != lease[2]:
+            raise _lease_lost(offset)
+        if success:
+            event = (_SETTLED, offset, 0, 0, 0, "", "")
+            self.events.append(event)
+            self._apply_settled(event, now_us)
+        else:
+            self._fail(now_us, offset, delay_us, reason)
+        return True
+
+    def extend(
+        self,
+        now_us: int,
+        offset: int,
+        duration_us: int,
+        owner: str | None = None,
+        token: int | None = None,
+    ) -> int:
+        """Let the live lease run ``duration_us`` from now instead; returns what remains of it.
+
+        Raises NotLeaseOwner and, when no such lease lives, LeaseLost.
+        """
+        lease = self._live_lease(now_us, offset, owner, token)
+        duration_us = _bounded(duration_us)
+        self._record((_EXTENDED, offset, duration_us, lease[2], 0, "", ""), now_us)
+        return duration_us
+
+    def release(
+        self,
+        now_us: int,
+        offset: int,
+        owner: str | None = None,
+        token: int | None = None,
+        delay_us: int = 0,
+    ) -> None:
+        """End the live lease without a failure; the record is eligible again after ``delay_us``.
+
+        Raises NotLeaseOwner and, when no such lease lives, LeaseLost.
+        """
+        lease = self._live_lease(now_us, offset, owner, token)
+        self._record((_RELEASED, offset, _bounded(delay_us), lease[2], 0, "", ""), now_us)
+
+    def release_owner(self, now_us: int, owner: str) -> int:
+        """End all live leases of ``owner``; returns how many. O(log n) a lease."""
+        held = sorted(self._owners.get(owner, ()))
+        released = 0
+        for offset in held:
+            if not self._lapse_if_due(now_us, offset):
+                token = self._leases[offset][2]
+                self._record((_RELEASED, offset, 0, token, 0, "", ""), now_us)
+                released += 1
+        return released
+
+    def dead_letter(self, now_us: int, end: int, offset: int, reason: str) -> bool:
+        """Make a record a dead letter, whoever holds it. False when it is settled or dead already.
+
+        Raises UnknownOffset for an offset that was never assigned.
+        """
+        _check_offset(offset, end)
+        self._lapse_if_due(now_us, offset)
+        if offset in self._settled:
+            return False
+        self._record((_DEAD, offset, 0, 0, self.attempts(offset)[1], "", reason), now_us)
+        return True
+
+    def expire(self, now_us: int) -> int:
+        """End the leases that lapsed and ready the records whose delay is over; returns how many.
+
+        O(log n) a record. Only the former are events.
+        """
+        changed = 0
+        while (offset := self._deadlines.pop_before(now_us)) >= 0:
+            self._lapse(now_us, offset)
+            changed += 1
+        while (offset := self._due.pop_before(now_us + 1)) >= 0:
+            self._delays.pop(offset)
+            self._ready.add(offset)
+            changed += 1
+        return changed
+
+    def settle_range(self, first: int, end: int) -> None:
+        """Settle every record of [first, end), ending the leases in it: the records are gone.
+
+        A range that begins at or below the floor costs what is kept about it, another one O(1) for
+        each 1,024 offsets.
+        """
+        first = max(first, self._settled.floor)
+        if first < end:
+            self._record((_SETTLED_RANGE, first, end, 0, 0, "", ""), 0)
+
+    def seek(self, floor: int) -> None:
+        """End all leases and go on from ``floor``: below all settled, from there on all open.
+
+        Records that were open keep their attempts, settled and dead ones begin anew. O(all state).
+        """
+        self._record((_SEEK, max(floor, 0), 0, 0, 0, "", ""), 0)
+
+    def commit_offset(self, offset: int) -> None:
+        """Store the committed offset as given; -1 means none."""
+        self._record((_COMMITTED, offset, 0, 0, 0, "", ""), 0)
+
+    def configure(self, settings: GroupSettings) -> None:
+        """Take other settings from now on. Records that are dead already stay so."""
+        self._record((_CONFIGURED, 0, 0, 0, 0, "", settings.to_json()), 0)
+
+    def delete(self) -> None:
+        """Forget everything but the settings and the last token."""
+        self._record((_DELETED, 0, 0, 0, 0, "", ""), 0)
+
+    def resume(self, now_us: int) -> None:
+        """After replay: every lease gets its full duration again, counted from ``now_us``."""
+        for offset, (_, owner, token, grants, failures, duration_us) in self._leases.items():
+            deadline_us = now_us + duration_us if duration_us > 0 else now_us - 1
+            self._leases[offset] = (deadline_us, owner, token, grants, failures, duration_us)
+        self._deadlines.refill([(lease[0], offset) for offset, lease in self._leases.items()])
+
+    def freeze(self, now_us: int = 0) -> snapshot.FrozenGroup:
+        """A copy that stays as it is, taken in O(words and leases); ``encode`` it at leisure.
+
+        Times are kept relative to ``now_us``.
+        """
+        return snapshot.freeze(self, now_us)
+
+    @classmethod
+    def decode(cls, data: bytes | Iterable[bytes], now_us: int = 0) -> GroupPartition:
+        """The store that was frozen and encoded, times counted from ``now_us``; no events.
+
+        ``data`` is the chunks of ``encode``, in order, or all of them joined. Raises DamagedData
+        and NewerFormat.
+        """
+        return snapshot.decode(cls, data, now_us)
+
+    def _record(self, event: GroupEvent, now_us: int) -> None:
+        self.events.append(event)
+        self.apply(event, now_us)
+
+    def _has_due(self, now_us: int) -> bool:
+        """Whether a lease or delay may be over; stale entries can make it true for nothing."""
+        bound = now_us << 64
+        deadlines, due = self._deadlines.heap, self._due.heap
+        if deadlines and deadlines[0] < bound:
+            return True
+        return bool(due) and due[0] < bound + (1 << 64)
+
+    def _settle_unleased(
+        self,
+        now_us: int,
+        end: int,
+        offset: int,
+        success: bool,
+        token: int | None,
+        delay_us: int | None,
+        reason: str,
+    ) -> bool:
+        """Settle a record that has no live lease: late, resent, or never leased."""
+        _check_offset(offset, end)
+        self._lapse_if_due(now_us, offset)
+        if offset in self._settled:
+            return False
+        row = self._returned.get(offset)
+        if token is not None and (row is None or row[2] != token):
+            raise _lease_lost(offset)
+        if success:
+            self._record((_SETTLED, offset, 0, 0, 0, "", ""), now_us)
+        elif row is not None and row[1] & 1:
+            return False
+        else:
+            self._fail(now_us, offset, delay_us, reason)
+        return True
+
+    def _fail(self, now_us: int, offset: int, delay_us: int | None, reason: str) -> None:
+        grants, failures = self.attempts(offset)
+        failures = min(failures + 1, MAX_COUNT)
+        if self._is_last(grants, failures):
+            event = (_DEAD, offset, 0, 0, failures, "", reason or MAX_ATTEMPTS_REASON)
+        else:
+            wait_us = self.settings.backoff_us(failures) if delay_us is None else _bounded(delay_us)
+            event = (_FAILED, offset, wait_us, 0, failures, "", reason)
+        self._record(event, now_us)
+
+    def _lapse(self, now_us: int, offset: int) -> None:
+        """End a lease whose deadline has passed; a back-off runs from the deadline on."""
+        deadline_us, _, token, grants, failures, _ = self._leases[offset]
+        settings = self.settings
+        if settings.attempts == "grants" and grants >= settings.max_attempts:
+            event = (_DEAD, offset, 0, 0, failures, "", MAX_ATTEMPTS_REASON)
+        else:
+            delay_us = max(deadline_us + settings.backoff_us(failures) - now_us, 0)
+            event = (_EXPIRED, offset, delay_us, token, 0, "", "")
+        self._record(event, now_us)
+
+    def _lapse_if_due(self, now_us: int, offset: int) -> bool:
+        """End the record's lease if it lapsed, whether or not a timer has seen it."""
+        lease = self._leases.get(offset)
+        if lease is None or lease[0] >= now_us:
+            return False
+        self._lapse(now_us, offset)
+        return True
+
+    def _is_last(self, grants: int, failures: int) -> bool:
+        settings = self.settings
+        attempts = grants if settings.attempts == "grants" else failures
+        return attempts >= settings.max_attempts
+
+    def _live_lease(
+        self, now_us: int, offset: int, owner: str | None, token: int | None
+    ) -> LeaseRow:
+        self._lapse_if_due(now_us, offset)
+        lease = self._leases.get(offset)
+        if lease is None:
+            raise _lease_lost(offset)
+        if owner is not None and owner != lease[1]:
+            raise _not_owner()
+        if token is not None and token != lease[2]:
+            raise _lease_lost(offset)
+        return lease
+
+
+def _bounded(duration_us: int) -> int:
+    return min(max(duration_us, 0), MAX_DURATION_US)
+
+
+def _check_offset(offset: int, end: int) -> None:
+    if not 0 <= offset < end:
+        raise UnknownOffset(
+            f"offset {offset} has not been assigned: the next offset of this partition is {end}"
+        )
+
+
+def _not_owner() -> NotLeaseOwner:
+    # Mamamia clients know this text: docs/protocols/mamamia.rst.
+    return NotLeaseOwner("Client does not own the lease for this message")
+
+
+def _lease_lost(offset: int) -> LeaseLost:
+    return LeaseLost(
+        f"the lease of offset {offset} is over, or another one took its place; acquire it again"
+    )

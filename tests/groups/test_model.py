@@ -1,0 +1,289 @@
+# Tests: brokerd/groups/
+"""Whatever is done to a lease store, in any order, it behaves as the naive model does.
+
+After every step the store is also rebuilt twice, from its events and from its snapshot; both must
+look the same as the model. HYPOTHESIS_PROFILE=long digs deeper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from brokerd.errors import BrokerdError
+from brokerd.groups import GroupPartition, GroupSettings
+from brokerd.walformat import GroupEvent
+from tests.groups.model import Model
+from tests.strategies import groups as some
+
+LOOKED_AT = sorted({*range(30), *some.BOUNDARIES})
+"""Offsets whose attempts are compared."""
+
+
+def outcome(command: Callable[[], Any]) -> Any:
+    """What a command answers: its value, or the name of its error."""
+    try:
+        return command()
+    except BrokerdError as error:
+        return type(error).__name__
+
+
+def seen(store: GroupPartition, end: int) -> dict[str, Any]:
+    """All that can be seen of a store in which nothing is due."""
+    return {
+        "floor": min(store.floor, end),
+        "lag": store.lag(end),
+        "oldest": store.oldest_unsettled(end),
+        "leases": list(store.leases()),
+        "counts": (store.leased, store.ready, store.delayed, store.dead),
+        "dead": list(store.dead_letters()),
+        "attempts": {o: a for o in LOOKED_AT if (a := store.attempts(o)) != (0, 0)},
+        "next due": store.next_due_us(),
+        "committed": store.committed,
+        "token": store.last_token,
+        "settings": store.settings,
+    }
+
+
+def expected(model: Model, now_us: int) -> dict[str, Any]:
+    """The same of the model, in which nothing is due either."""
+    floor, end = model.floor(), len(model.records)
+    leases, dead = model.leases(), model.dead_letters()
+    ready, delayed = model.ready(now_us), model.delayed(now_us)
+    return {
+        "floor": floor,
+        "lag": model.lag(),
+        "oldest": floor if floor < end else None,
+        "leases": leases,
+        "counts": (len(leases), len(ready), len(delayed), len(dead)),
+        "dead": dead,
+        "attempts": {o: a for o, a in model.attempts().items() if o in LOOKED_AT},
+        "next due": model.next_due_us(now_us),
+        "committed": model.committed,
+        "token": model.token,
+        "settings": model.settings,
+    }
+
+
+class LeaseStoreMachine(RuleBasedStateMachine):
+    """A store, its model, and everything a broker, a worker or an operator may do."""
+
+    @initialize(group_settings=some.group_settings(), count=some.batch_sizes)
+    def begin(self, group_settings: GroupSettings, count: int) -> None:
+        self.first_settings = group_settings
+        self.store = GroupPartition(group_settings)
+        self.model = Model(group_settings)
+        self.journal: list[tuple[int, GroupEvent | None]] = []
+        """What happened and when; None is a restart."""
+        self.now = 0
+        self.end = 0
+        self.produce(count)
+
+    def both(self, store: Callable[[], Any], model: Callable[[], Any]) -> None:
+        """Do the same to the store and to the model; the answers must agree."""
+        answer = outcome(store)
+        self.drain()
+        assert answer == outcome(model)
+
+    def drain(self) -> None:
+        self.journal.extend((self.now, event) for event in self.store.events)
+        self.store.events.clear()
+
+    def place(self, data: st.DataObject) -> int:
+        """An offset, more often than not one where something happens."""
+        places = [self.model.floor(), self.store._touched.floor]
+        places += [lease.offset for lease in self.model.leases()[:8]]
+        places += self.model.ready(self.now)[:4] + self.model.delayed(self.now)[:4]
+        return data.draw(
+            st.one_of(
+                st.builds(int.__add__, st.sampled_from(places), some.near),
+                some.offsets,
+            ),
+            label="offset",
+        )
+
+    def holder(self, data: st.DataObject, offset: int) -> tuple[str | None, int | None]:
+        """An owner, a token, both or neither: the right ones, or somebody else's."""
+        record = self.model.records[offset] if 0 <= offset < self.end else None
+        right = record.owner if record is not None and record.owner else "ann"
+        owner = data.draw(st.one_of(st.just(right), st.none(), some.owners), label="owner")
+        token = record.token if record is not None else None
+        tokens = [None, token, token, max(self.model.token, 1)]
+        return owner, data.draw(st.sampled_from(tokens), label="token")
+
+    @rule(count=some.batch_sizes)
+    def produce(self, count: int) -> None:
+        if self.end + count <= 2100:
+            self.end += count
+            self.model.produce(count)
+
+    @rule(step=some.steps_us)
+    def pass_time(self, step: int) -> None:
+        self.now += step
+
+    @rule(owner=some.owners, duration=some.durations_us, limit=some.limits)
+    def acquire(self, owner: str, duration: int, limit: int) -> None:
+        self.both(
+            lambda: self.store.acquire(self.now, self.end, owner, duration, limit),
+            lambda: self.model.acquire(self.now, owner, duration, limit),
+        )
+
+    @rule(
+        data=st.data(),
+        success=st.booleans(),
+        delay=st.one_of(st.none(), some.delays_us),
+        reason=some.reasons,
+        again=st.booleans(),
+    )
+    def settle(
+        self, data: st.DataObject, success: bool, delay: int | None, reason: str, again: bool
+    ) -> None:
+        offset = self.place(data)
+        owner, token = self.holder(data, offset)
+        for _ in range(1 + again):
+            self.both(
+                lambda: self.store.settle(
+                    self.now, self.end, offset, success, owner, token, delay, reason
+                ),
+                lambda: self.model.settle(self.now, offset, success, owner, token, delay, reason),
+            )
+
+    @precondition(lambda self: self.model.leases())
+    @rule(data=st.data(), success=st.booleans())
+    def settle_some_of_mine(self, data: st.DataObject, success: bool) -> None:
+        """A worker settles some of what it was granted, in any order."""
+        leases = self.model.leases()[:40]
+        chosen = data.draw(st.lists(st.sampled_from(leases), unique=True), label="settled")
+        for lease in chosen:
+            args = (success, lease.owner, lease.token, None, "")
+            self.both(
+                lambda o=lease.offset, a=args: self.store.settle(self.now, self.end, o, *a),
+                lambda o=lease.offset, a=args: self.model.settle(self.now, o, *a),
+            )
+
+    @rule(data=st.data(), duration=some.durations_us)
+    def extend(self, data: st.DataObject, duration: int) -> None:
+        offset = self.place(data)
+        owner, token = self.holder(data, offset)
+        self.both(
+            lambda: self.store.extend(self.now, offset, duration, owner, token),
+            lambda: self.model.extend(self.now, offset, duration, owner, token),
+        )
+
+    @rule(data=st.data(), delay=some.delays_us)
+    def release(self, data: st.DataObject, delay: int) -> None:
+        offset = self.place(data)
+        owner, token = self.holder(data, offset)
+        self.both(
+            lambda: self.store.release(self.now, offset, owner, token, delay),
+            lambda: self.model.release(self.now, offset, owner, token, delay),
+        )
+
+    @rule(owner=some.owners)
+    def release_owner(self, owner: str) -> None:
+        self.both(
+            lambda: self.store.release_owner(self.now, owner),
+            lambda: self.model.release_owner(self.now, owner),
+        )
+
+    @rule(data=st.data(), reason=some.reasons)
+    def dead_letter(self, data: st.DataObject, reason: str) -> None:
+        offset = self.place(data)
+        self.both(
+            lambda: self.store.dead_letter(self.now, self.end, offset, reason),
+            lambda: self.model.dead_letter(self.now, offset, reason),
+        )
+
+    @rule(data=st.data(), length=some.batch_sizes)
+    def settle_range(self, data: st.DataObject, length: int) -> None:
+        first = self.place(data)
+        end = min(first + length, self.end)
+        self.catch_up()
+        self.both(
+            lambda: self.store.settle_range(first, end),
+            lambda: self.model.settle_range(first, end),
+        )
+
+    @rule(data=st.data())
+    def seek(self, data: st.DataObject) -> None:
+        floor = min(max(self.place(data), 0), self.end)
+        self.catch_up()
+        self.both(lambda: self.store.seek(floor), lambda: self.model.seek(floor))
+
+    @rule(offset=some.offsets)
+    def commit_offset(self, offset: int) -> None:
+        self.store.commit_offset(offset)
+        self.model.committed = offset
+        self.drain()
+
+    @rule(group_settings=some.group_settings())
+    def configure(self, group_settings: GroupSettings) -> None:
+        self.catch_up()
+        self.store.configure(group_settings)
+        self.model.settings = group_settings
+        self.drain()
+
+    @rule()
+    def delete(self) -> None:
+        self.both(self.store.delete, self.model.delete)
+
+    @rule()
+    def expire(self) -> None:
+        self.catch_up()
+        assert seen(self.store, self.end) == expected(self.model, self.now)
+
+    @rule(from_snapshot=st.booleans())
+    def restart(self, from_snapshot: bool) -> None:
+        self.catch_up()
+        self.store = self.thawed() if from_snapshot else self.replayed()
+        self.store.resume(self.now)
+        self.model.resume(self.now)
+        self.journal.append((self.now, None))
+
+    def catch_up(self) -> None:
+        """End what lapsed, in both, so that what follows meets the same leases."""
+        self.store.expire(self.now)
+        self.drain()
+        self.model.lapse(self.now)
+
+    def replayed(self) -> GroupPartition:
+        store = GroupPartition(self.first_settings)
+        for now_us, event in self.journal:
+            if event is None:
+                store.resume(now_us)
+            else:
+                store.apply(event, now_us)
+        assert store.events == [], "replay makes no events"
+        return store
+
+    def thawed(self) -> GroupPartition:
+        """The store as its snapshot gives it back."""
+        chunks = self.store.freeze(self.now).encode()
+        return GroupPartition.decode(list(chunks), self.now)
+
+    @invariant()
+    def rebuilt_stores_look_the_same(self) -> None:
+        self.model.lapse(self.now)
+        for rebuild in (self.replayed, self.thawed):
+            store = rebuild()
+            store.expire(self.now)
+            store.events.clear()
+            assert seen(store, self.end) == expected(self.model, self.now), rebuild.__name__
+
+    def teardown(self) -> None:
+        """In the end everything that is left can be leased, once, lowest offset first."""
+        if not hasattr(self, "store"):
+            return
+        self.now += 1_000
+        self.expire()
+        self.both(
+            lambda: self.store.acquire(self.now, self.end, "last", 10, 4000),
+            lambda: self.model.acquire(self.now, "last", 10, 4000),
+        )
+        assert self.store.acquire(self.now, self.end, "nobody", 10) == []
+
+
+TestLeaseStore = LeaseStoreMachine.TestCase

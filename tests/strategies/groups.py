@@ -1,0 +1,36 @@
+# Tests: tests/groups/
+"""Strategies for the lease store: few owners, short times, offsets that meet word boundaries."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from brokerd.groups import GroupSettings
+
+owners = st.sampled_from(["ann", "bob", "cid"])
+durations_us = st.sampled_from([-5, 0, 1, 2, 5, 10, 50])
+delays_us = st.sampled_from([-1, 0, 1, 3, 10])
+steps_us = st.sampled_from([0, 1, 2, 5, 10, 60])
+limits = st.sampled_from([0, 1, 1, 2, 3, 10, 300])
+batch_sizes = st.sampled_from([1, 1, 2, 3, 10, 260, 1030])
+reasons = st.sampled_from(["", "too_large", "bad key"])
+
+BOUNDARIES = (0, 255, 256, 257, 511, 512, 1022, 1023, 1024, 1025, 1279, 1280, 2047, 2048, 2049)
+offsets = st.one_of(
+    st.integers(min_value=-1, max_value=12),
+    st.integers(min_value=-1, max_value=2100),
+    st.sampled_from(BOUNDARIES),
+)
+near = st.sampled_from([-1, 0, 0, 0, 1, 2, 3])
+"""A step from a place where something happens: the floor, the cursor, a lease."""
+
+
+@st.composite
+def group_settings(draw: st.DrawFn) -> GroupSettings:
+    """Settings with few attempts and short back-offs."""
+    return GroupSettings(
+        max_attempts=draw(st.sampled_from([1, 2, 2, 3, 4])),
+        attempts=draw(st.sampled_from(["failures", "grants"])),
+        backoff_base_us=draw(st.sampled_from([0, 0, 2, 7])),
+        backoff_max_us=draw(st.sampled_from([5, 20])),
+    )
