@@ -1,0 +1,220 @@
+# Tests: tests/broker/test_chunks.py
+"""Records in memory: chunks of columns, found by offset, bounded in bytes.
+
+A `Chunk` holds consecutive records of one partition as parallel columns. The newest chunk of a
+partition is the one being appended to; older ones stay cached until the `ChunkCache`, shared by
+all partitions, is over its budget and drops the oldest first. What has been dropped is read
+back from the log in chunks of the same kind.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from brokerd.values import Format, Record
+from brokerd.walformat import RecordColumns
+
+CHUNK_RECORDS = 1024
+CHUNK_BYTES = 256 * 1024
+"""A chunk is closed at the end of the frame in which it reaches either of these."""
+
+RECORD_OVERHEAD_BYTES = 120
+"""What one cached record costs besides its own bytes: object headers and column slots."""
+
+
+class Chunk:
+    """Consecutive records of one partition, as columns; ``base`` is the first offset."""
+
+    __slots__ = (
+        "base",
+        "cached_bytes",
+        "encodings",
+        "expires_at_us",
+        "formats",
+        "keys",
+        "metadata",
+        "producer_times",
+        "ticket",
+        "times_us",
+        "values",
+    )
+
+    def __init__(self, base: int) -> None:
+        self.base = base
+        self.values: list[bytes] = []
+        self.keys: list[bytes | None] = []
+        self.metadata: list[bytes | None] = []
+        self.encodings = bytearray()
+        self.formats = bytearray()
+        self.producer_times: list[int | None] | None = None
+        self.expires_at_us: list[int] | None = None
+        self.times_us: list[int] = []
+        """Append times; shorter than ``values`` while a frame is being gathered."""
+        self.cached_bytes = 0
+        self.ticket = 0
+        """The commit that made the newest of these records durable."""
+
+    def extend(self, count: int, columns: RecordColumns) -> None:
+        """Append the records of a decoded batch that starts where this chunk ends."""
+        before = len(self.values)
+        self.values += columns.values
+        self.keys += columns.keys if columns.keys is not None else [None] * count
+        self.metadata += columns.metadata if columns.metadata is not None else [None] * count
+        self.encodings += bytes(_column(columns.encodings, count))
+        self.formats += bytes(_column(columns.producer_format, count))
+        self.times_us += _column(columns.append_time_us, count)
+        if columns.producer_time is not None or self.producer_times is not None:
+            self.producer_times = self.producer_times or [None] * before
+            self.producer_times += columns.producer_time or [None] * count
+        if columns.expires_at_us is not None or self.expires_at_us is not None:
+            self.expires_at_us = self.expires_at_us or [0] * before
+            self.expires_at_us += columns.expires_at_us or [0] * count
+
+    def content_bytes(self) -> int:
+        """What the records take in memory, near enough for a cache budget."""
+        return (
+            sum(map(len, self.values))
+            + sum(len(key) for key in self.keys if key)
+            + sum(len(item) for item in self.metadata if item)
+            + len(self.values) * RECORD_OVERHEAD_BYTES
+        )
+
+    @property
+    def end(self) -> int:
+        return self.base + len(self.values)
+
+    def optional_columns(self, producer_time: int | None, expires_at_us: int) -> None:
+        """Append to the columns that most producers never use."""
+        before = len(self.values) - 1
+        if self.producer_times is None and producer_time is not None:
+            self.producer_times = [None] * before
+        if self.producer_times is not None:
+            self.producer_times.append(producer_time)
+        if self.expires_at_us is None and expires_at_us:
+            self.expires_at_us = [0] * before
+        if self.expires_at_us is not None:
+            self.expires_at_us.append(expires_at_us)
+
+    def columns(self, first: int, time_us: int) -> RecordColumns:
+        """The records from index ``first`` on, all appended at ``time_us``, for the log."""
+        keys = self.keys[first:]
+        metadata = self.metadata[first:]
+        return RecordColumns(
+            values=self.values[first:],
+            keys=None if keys.count(None) == len(keys) else keys,
+            encodings=_collapse(self.encodings, first),
+            metadata=None if metadata.count(None) == len(metadata) else metadata,
+            append_time_us=time_us,
+            producer_time=None if self.producer_times is None else self.producer_times[first:],
+            expires_at_us=None if self.expires_at_us is None else self.expires_at_us[first:],
+            producer_format=_collapse(self.formats, first),
+        )
+
+    def record(self, index: int, pending_time_us: int = 0) -> Record:
+        """The record at ``index``; ``pending_time_us`` for one whose frame is not built yet."""
+        times = self.times_us
+        return Record(
+            offset=self.base + index,
+            value=self.values[index],
+            key=self.keys[index],
+            encoding=self.encodings[index],
+            metadata=self.metadata[index],
+            append_time_us=times[index] if index < len(times) else pending_time_us,
+            producer_time=None if self.producer_times is None else self.producer_times[index],
+            expires_at_us=0 if self.expires_at_us is None else self.expires_at_us[index],
+            producer_format=Format(self.formats[index]),
+        )
+
+
+def _column(column: Sequence[int] | int, count: int) -> list[int]:
+    return [column] * count if isinstance(column, int) else list(column)
+
+
+def _collapse(column: bytearray, first: int) -> Sequence[int] | int:
+    part = column[first:]
+    return part[0] if part.count(part[:1]) == len(part) else part
+
+
+class ChunkList:
+    """The cached chunks of one partition in offset order, with gaps where some were dropped."""
+
+    __slots__ = ("_bases", "_chunks", "_last", "open")
+
+    def __init__(self) -> None:
+        self.open: Chunk | None = None
+        """The chunk being appended to."""
+        self._bases: list[int] = []
+        self._chunks: list[Chunk] = []
+        self._last: Chunk | None = None
+
+    def add(self, chunk: Chunk) -> None:
+        at = bisect_right(self._bases, chunk.base)
+        self._bases.insert(at, chunk.base)
+        self._chunks.insert(at, chunk)
+
+    def remove(self, chunk: Chunk) -> None:
+        at = bisect_right(self._bases, chunk.base) - 1
+        while self._chunks[at] is not chunk:
+            at -= 1
+        del self._bases[at], self._chunks[at]
+        if self._last is chunk:
+            self._last = None
+        if self.open is chunk:
+            self.open = None
+
+    def find(self, offset: int) -> Chunk | None:
+        """The chunk that holds ``offset``, or None if it is not in memory."""
+        chunk = self._last
+        if chunk is not None and 0 <= offset - chunk.base < len(chunk.values):
+            return chunk
+        at = bisect_right(self._bases, offset) - 1
+        if at < 0:
+            return None
+        chunk = self._chunks[at]
+        if offset - chunk.base >= len(chunk.values):
+            return None
+        self._last = chunk
+        return chunk
+
+
+class ChunkCache:
+    """A byte budget over the chunks of all partitions; the oldest chunk goes first.
+
+    ``may_drop(chunk)`` says whether the log can give the chunk's records back, which it cannot
+    before they are on disk.
+    """
+
+    def __init__(self, limit_bytes: int, may_drop: Callable[[Chunk], bool]) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self._may_drop = may_drop
+        self._order: deque[tuple[ChunkList, Chunk]] = deque()
+
+    def add(self, chunks: ChunkList, chunk: Chunk) -> None:
+        """Take a chunk in; its bytes count once `grow` has been told of them."""
+        chunks.add(chunk)
+        self._order.append((chunks, chunk))
+
+    def grow(self, chunk: Chunk, added_bytes: int) -> None:
+        """Count bytes that were appended to a chunk of this cache."""
+        chunk.cached_bytes += added_bytes
+        self.used_bytes += added_bytes
+
+    def trim(self) -> None:
+        """Drop oldest chunks until the budget holds."""
+        while self.used_bytes > self.limit_bytes and self._order:
+            chunks, chunk = self._order[0]
+            if not self._may_drop(chunk):
+                break
+            self._order.popleft()
+            chunks.remove(chunk)
+            self.used_bytes -= chunk.cached_bytes
+
+    def clear(self) -> None:
+        """Forget everything."""
+        while self._order:
+            chunks, chunk = self._order.popleft()
+            chunks.remove(chunk)
+        self.used_bytes = 0

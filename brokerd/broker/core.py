@@ -1,0 +1,534 @@
+# Tests: tests/broker/test_broker.py
+"""The broker: topics, records, leases. Values in, values out; no wire, no disk.
+
+Every method applies its change at once and returns; `Broker.journal` says with which commit it
+becomes durable, and the Protocol holds the answer until then. All methods must be called in one
+thread, the reactor's; only `Broker.replay` may run elsewhere, before `Broker.start`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from twisted.logger import Logger
+
+from brokerd.broker.chunks import Chunk, ChunkCache
+from brokerd.broker.clock import BrokerTime
+from brokerd.broker.journal import (
+    BATCH_FRAME_BYTES,
+    EVENT_FRAME_BYTES,
+    RECORD_FRAME_BYTES,
+    Clock,
+    Journal,
+)
+from brokerd.broker.reads import ColdReader, Loaded
+from brokerd.broker.snapshotter import Snapshotter
+from brokerd.broker.state import State, topic_created_entry
+from brokerd.broker.timetable import Timetable
+from brokerd.broker.topics import ConsumerGroup, Lane, Partition, Topic, check_name
+from brokerd.broker.waiters import Waiter, Waiters
+from brokerd.errors import LimitExceeded, UnknownOffset, UnknownTopic
+from brokerd.groups import GroupSettings
+from brokerd.values import Encoding, Format, Grant
+from brokerd.wal import Committer, RecoveryReport, Snapshots, Wal
+
+MAX_PARTITIONS = 32_767
+
+
+@dataclass(frozen=True)
+class BrokerSettings:
+    """Limits and policies of one broker; see etc/brokerd.toml for the reasons."""
+
+    tail_cache_bytes: int = 64 << 20
+    read_cache_bytes: int = 32 << 20
+    frame_bytes: int = 8 << 20
+    max_uncommitted_bytes: int = 32 << 20
+    mark_quiet_us: int = 100_000
+    snapshot_interval_bytes: int = 256 << 20
+    segment_age_us: int = 900_000_000
+    max_topics: int = 100_000
+    groups: GroupSettings = field(default_factory=GroupSettings)
+
+
+class GroupInfo(NamedTuple):
+    """Where a group stands, over all partitions of a topic; counts of records."""
+
+    floor: int
+    next: int
+    lag: int
+    leased: int
+    ready: int
+    delayed: int
+    dead: int
+    committed: int | None
+    oldest_age_us: int | None
+    max_attempts: int
+    partitions: int
+
+
+class Taking(Protocol):
+    """Says which records an acquire may lease.
+
+    ``lane`` is set before a lane is asked; ``takes(offset)`` is called with each record about to
+    be leased and False ends the lane's turn; ``stopped`` true ends the whole acquire.
+    """
+
+    lane: Lane
+    stopped: bool
+
+    def takes(self, offset: int) -> bool: ...
+
+
+@dataclass
+class Counters:
+    """What the broker has done since it started; numbers for metrics."""
+
+    records_produced: dict[int, int] = field(default_factory=lambda: dict.fromkeys(Format, 0))
+    bytes_produced: int = 0
+    leases_granted: int = 0
+    settled: int = 0
+    failed: int = 0
+    expired: int = 0
+
+
+class Broker:
+    """The one owner of topics, groups and the journal."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        wal: Wal,
+        snapshots: Snapshots,
+        pool: Committer,
+        clock: Clock,
+        wall: Callable[[], float],
+        settings: BrokerSettings,
+    ) -> None:
+        self.settings = settings
+        self.counters = Counters()
+        self._wal = wal
+        self._clock = clock
+        self.time = BrokerTime(wall, clock.seconds, self._report_jump)
+        self._state = State(settings.groups)
+        self._tail = ChunkCache(settings.tail_cache_bytes, self._is_durable)
+        self._cold = ChunkCache(settings.read_cache_bytes, lambda chunk: True)
+        self._reader = ColdReader(wal, pool, self._cold)
+        self._waiters = Waiters(clock)
+        self._timetable = Timetable(clock, self.time, self._due)
+        self._snapshotter = Snapshotter(
+            self._state,
+            wal,
+            snapshots,
+            pool,
+            clock,
+            self.time,
+            settings.snapshot_interval_bytes,
+            idle=lambda: not self.journal.gathered_bytes,
+        )
+        self.journal = Journal(
+            wal,
+            clock,
+            self.time,
+            self._tail,
+            frame_bytes=min(settings.frame_bytes, wal.options.segment_bytes // 4),
+            max_uncommitted_bytes=settings.max_uncommitted_bytes,
+            mark_quiet_us=settings.mark_quiet_us,
+            before_frame=self._serve_touched,
+            after_frame=self._snapshotter.step,
+        )
+        self.ready = False
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def replay(self) -> RecoveryReport:
+        """Rebuild the state from the newest snapshot and the log; may take long."""
+        return self._snapshotter.replay()
+
+    def start(self) -> None:
+        """Begin to serve. Live leases get their full duration again, counted from here."""
+        self.time.resume_from(self._state.last_time_us)
+        now_us = self.time.now_us()
+        for lane in self._state.lanes():
+            lane.store.resume(now_us)
+            self._timetable.schedule(lane)
+        self.journal.start()
+        self.ready = True
+
+    def stop(self) -> None:
+        """Take no new work and hand what is left to the log; the caller then closes the log."""
+        self.ready = False
+        self._timetable.stop()
+        self.journal.close()
+
+    def _report_jump(self, from_us: int, to_us: int) -> None:
+        self._log.warn(
+            "the wall clock jumped forward by {seconds} s; nothing expires by it for ten minutes",
+            seconds=(to_us - from_us) // 1_000_000,
+            event_id="clock-jump",
+        )
+
+    def _is_durable(self, chunk: Chunk) -> bool:
+        return (
+            len(chunk.times_us) == len(chunk.values)
+            and chunk.ticket <= self.journal.durable_ticket
+        )
+
+    # -- topics -------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> Topic | None:
+        """The topic of this name, if there is one."""
+        return self._state.by_name.get(name)
+
+    def topics(self) -> Iterator[Topic]:
+        """All topics, in order of creation."""
+        return iter(self._state.by_id.values())
+
+    def existing_topic(self, name: str) -> Topic:
+        topic = self._state.by_name.get(name)
+        if topic is None:
+            raise UnknownTopic(f"there is no topic {name!r}; create it or produce to it first")
+        return topic
+
+    def create_topic(self, name: str, partitions: int = 1) -> Topic:
+        """Create a topic, or return the one of that name.
+
+        Raises `InvalidName`, `LimitExceeded`, `NoSpace` or `Congested`.
+        """
+        existing = self._state.by_name.get(name)
+        if existing is not None:
+            return existing
+        check_name(name, "topic name")
+        if not 1 <= partitions <= MAX_PARTITIONS:
+            raise LimitExceeded(f"a topic has 1 to {MAX_PARTITIONS} partitions, not {partitions}")
+        if len(self._state.by_name) >= self.settings.max_topics:
+            raise LimitExceeded(
+                f"there are {len(self._state.by_name)} topics already; raise limits.max_topics"
+            )
+        topic = Topic(self._state.next_topic_id, name, partitions)
+        entry = topic_created_entry(topic)
+        self.admit(len(entry.body) + BATCH_FRAME_BYTES)
+        self._state.add_topic(topic)
+        self.journal.add_entry(entry)
+        return topic
+
+    # -- records ------------------------------------------------------------------------------
+
+    def produce(
+        self,
+        partition: Partition,
+        value: bytes,
+        encoding: int = Encoding.BYTES,
+        key: bytes | None = None,
+        metadata: bytes | None = None,
+        producer_format: int = Format.UNKNOWN,
+        producer_time: int | None = None,
+        expires_at_us: int = 0,
+    ) -> int:
+        """Append one record and return its offset.
+
+        Raises `NoSpace` or `Congested` before anything is changed.
+        """
+        self.admit(len(value) + len(key or b"") + len(metadata or b"") + RECORD_FRAME_BYTES)
+        return self.append(
+            partition,
+            value,
+            encoding,
+            key,
+            metadata,
+            producer_format,
+            producer_time,
+            expires_at_us,
+        )
+
+    def admit(self, size: int) -> None:
+        """Make sure that ``size`` more bytes have a place in the log, or raise as `produce`."""
+        journal = self.journal
+        if journal.gathered_bytes + size > journal.limit_bytes:
+            journal.make_room(size)
+
+    def append(
+        self,
+        partition: Partition,
+        value: bytes,
+        encoding: int = Encoding.BYTES,
+        key: bytes | None = None,
+        metadata: bytes | None = None,
+        producer_format: int = Format.UNKNOWN,
+        producer_time: int | None = None,
+        expires_at_us: int = 0,
+    ) -> int:
+        """Append one record that was admitted, alone or with others, and return its offset."""
+        journal = self.journal
+        offset = partition.next_offset
+        if offset == partition.framed:
+            journal.add_partition(partition)
+            if partition.chunks.open is None:
+                partition.chunks.open = Chunk(offset)
+                self._tail.add(partition.chunks, partition.chunks.open)
+        chunk = partition.chunks.open
+        assert chunk is not None
+        chunk.values.append(value)
+        chunk.keys.append(key)
+        chunk.metadata.append(metadata)
+        chunk.encodings.append(encoding)
+        chunk.formats.append(producer_format)
+        if (
+            producer_time is not None
+            or expires_at_us
+            or chunk.producer_times is not None
+            or chunk.expires_at_us is not None
+        ):
+            chunk.optional_columns(producer_time, expires_at_us)
+        partition.next_offset = offset + 1
+        size = len(value) + RECORD_FRAME_BYTES
+        if key is not None:
+            size += len(key)
+        if metadata is not None:
+            size += len(metadata)
+        journal.gathered_bytes += size
+        self.counters.records_produced[producer_format] += 1
+        self.counters.bytes_produced += len(value)
+        return offset
+
+    def find(self, partition: Partition, offset: int) -> Chunk | None:
+        """The chunk in memory that holds ``offset``, if any; else `load` it."""
+        return partition.chunks.find(offset) or partition.cold.find(offset)
+
+    def load(self, partition: Partition, offset: int, loaded: Loaded) -> None:
+        """Read ``offset`` and what follows it from the log; see `ColdReader.load`."""
+        self._reader.load(partition, offset, loaded)
+
+    # -- leases -------------------------------------------------------------------------------
+
+    def acquire(
+        self,
+        topic_name: str,
+        group_name: str,
+        owner: str,
+        duration_us: int,
+        limit: int,
+        taking: Taking,
+    ) -> list[tuple[Lane, Grant]]:
+        """Lease up to ``limit`` records that ``taking`` takes, lowest eligible offset first.
+
+        Partitions take turns. Nothing to lease, or no such topic, gives an empty list; a group
+        begins to exist with its first lease. Raises `InvalidName` or `NoSpace`.
+        """
+        topic = self._state.by_name.get(topic_name)
+        if topic is None:
+            return []
+        group = topic.groups.get(group_name)
+        if group is None:
+            if not any(partition.next_offset for partition in topic.partitions):
+                return []
+            group = self._create_group(topic, group_name)
+        journal = self.journal
+        if journal.gathered_bytes + limit * EVENT_FRAME_BYTES > journal.limit_bytes:
+            journal.check_reserve()
+        now_us = self.time.now_us()
+        lanes = group.lanes
+        found: list[tuple[Lane, Grant]] = []
+        for step in range(len(lanes)):
+            lane = lanes[(group.turn + step) % len(lanes)]
+            store = lane.store
+            taking.lane = lane
+            grants = store.acquire(
+                now_us,
+                lane.partition.next_offset,
+                owner,
+                duration_us,
+                limit - len(found),
+                taking.takes,
+            )
+            if store.events:
+                self._touch(lane, len(grants))
+            if grants:
+                if lane.scheduled_us is None or now_us + duration_us < lane.scheduled_us:
+                    self._timetable.schedule(lane)
+                found += [(lane, grant) for grant in grants]
+                if len(found) >= limit:
+                    group.turn = (group.turn + step + 1) % len(lanes)
+                    break
+            if taking.stopped:
+                break
+        self.counters.leases_granted += len(found)
+        return found
+
+    def settle(
+        self,
+        lane: Lane,
+        offset: int,
+        success: bool,
+        owner: str | None = None,
+        token: int | None = None,
+        delay_us: int | None = None,
+    ) -> bool:
+        """Settle a record as processed or failed; True if that changed anything.
+
+        Raises `UnknownOffset`, `NotLeaseOwner`, `LeaseLost` or `NoSpace`.
+        """
+        self._check_event_room()
+        store = lane.store
+        changed = store.settle(
+            self.time.now_us(),
+            lane.partition.next_offset,
+            offset,
+            success,
+            owner=owner,
+            token=token,
+            delay_us=delay_us,
+        )
+        if changed:
+            self._touch(lane, 1)
+            if success:
+                self.counters.settled += 1
+            else:
+                self.counters.failed += 1
+                self._timetable.schedule(lane)
+        return changed
+
+    def extend(
+        self,
+        lane: Lane,
+        offset: int,
+        duration_us: int,
+        owner: str | None = None,
+        token: int | None = None,
+    ) -> int:
+        """Give a live lease a new duration from now; returns what remains, in microseconds.
+
+        Raises `NotLeaseOwner`, `LeaseLost`, `UnknownOffset` or `NoSpace`.
+        """
+        self._check_event_room()
+        store = lane.store
+        remaining_us = store.extend(
+            self.time.now_us(), offset, duration_us, owner=owner, token=token
+        )
+        self._touch(lane, 1)
+        self._timetable.schedule(lane)
+        return remaining_us
+
+    def dead_letter(self, lane: Lane, offset: int, reason: str) -> None:
+        """Move a record to the group's dead letters, whoever holds its lease."""
+        self._check_event_room()
+        lane.store.dead_letter(
+            self.time.now_us(), lane.partition.next_offset, offset, reason
+        )
+        self._touch(lane, 1)
+
+    def lane(self, topic_name: str, group_name: str, index: int, offset: int) -> Lane:
+        """A group's lane through the partition that holds ``offset``, made if need be.
+
+        Raises `UnknownOffset` when there is no such record, and `InvalidName`.
+        """
+        topic = self._state.by_name.get(topic_name)
+        if (
+            topic is None
+            or index >= len(topic.partitions)
+            or not 0 <= offset < topic.partitions[index].next_offset
+        ):
+            raise UnknownOffset(
+                f"topic {topic_name!r} has no record {offset} in partition {index}: "
+                "it was never produced"
+            )
+        group = topic.groups.get(group_name) or self._create_group(topic, group_name)
+        return group.lanes[index]
+
+    def _create_group(self, topic: Topic, name: str) -> ConsumerGroup:
+        check_name(name, "group name")
+        group = ConsumerGroup(topic, name, self.settings.groups)
+        topic.groups[name] = group
+        return group
+
+    def _check_event_room(self) -> None:
+        journal = self.journal
+        if journal.gathered_bytes + EVENT_FRAME_BYTES > journal.limit_bytes:
+            journal.check_reserve()
+
+    def _touch(self, lane: Lane, events: int, schedule: bool = True) -> None:
+        if not lane.dirty:
+            self.journal.add_lane(lane, schedule)
+        self.journal.gathered_bytes += events * EVENT_FRAME_BYTES
+
+    # -- waiting and time ---------------------------------------------------------------------
+
+    def wait(
+        self,
+        topic_name: str,
+        group_name: str,
+        wait_us: int,
+        attempt: Callable[[], bool],
+        timed_out: Callable[[], None],
+    ) -> Waiter:
+        """Try ``attempt`` again whenever the group may find something; see `Waiters.add`."""
+        return self._waiters.add(topic_name, group_name, wait_us, attempt, timed_out)
+
+    def _serve_touched(self) -> None:
+        """Let long polls take what this frame brings, so that one commit serves both."""
+        if self._waiters:
+            names = {partition.topic.name for partition in self.journal.touched_partitions}
+            names |= {lane.partition.topic.name for lane in self.journal.touched_lanes}
+            self._waiters.serve(names)
+
+    def _due(self, lane: Lane, now_us: int) -> None:
+        before = len(lane.store.events)
+        lane.store.expire(now_us)
+        lapsed = len(lane.store.events) - before
+        if lapsed:
+            self.counters.expired += lapsed
+            self._touch(lane, lapsed, schedule=False)
+        name = lane.partition.topic.name
+        if name in self._waiters:
+            self._waiters.serve([name])
+
+    # -- what can be seen ---------------------------------------------------------------------
+
+    def group_info(self, topic_name: str, group_name: str) -> GroupInfo:
+        """Where a group stands in a topic; an unknown one is an empty one."""
+        topic = self._state.by_name.get(topic_name)
+        group = topic.groups.get(group_name) if topic is not None else None
+        lanes = group.lanes if group is not None else []
+        ends = sum(p.next_offset for p in topic.partitions) if topic is not None else 0
+        committed = [lane.store.committed for lane in lanes if lane.store.committed >= 0]
+        ages = [age for lane in lanes if (age := self.oldest_age_us(lane)) is not None]
+        settled = sum(
+            lane.partition.next_offset - lane.store.lag(lane.partition.next_offset)
+            for lane in lanes
+        )
+        return GroupInfo(
+            floor=sum(lane.store.floor for lane in lanes),
+            next=ends,
+            lag=ends - settled,
+            leased=sum(lane.store.leased for lane in lanes),
+            ready=sum(self._ready(lane) for lane in lanes) if lanes else ends,
+            delayed=sum(lane.store.delayed for lane in lanes),
+            dead=sum(lane.store.dead for lane in lanes),
+            committed=sum(committed) if committed else None,
+            oldest_age_us=max(ages, default=None),
+            max_attempts=self.settings.groups.max_attempts,
+            partitions=len(topic.partitions) if topic is not None else 0,
+        )
+
+    @staticmethod
+    def _ready(lane: Lane) -> int:
+        store = lane.store
+        return store.lag(lane.partition.next_offset) - store.leased - store.delayed
+
+    def oldest_age_us(self, lane: Lane) -> int | None:
+        """Age of the oldest unsettled record of a lane, in broker time; None if there is none."""
+        partition = lane.partition
+        offset = lane.store.oldest_unsettled(partition.next_offset)
+        if offset is None:
+            return None
+        chunk = self.find(partition, offset)
+        if chunk is not None:
+            time_us = chunk.record(offset - chunk.base, self.journal.frame_time_us).append_time_us
+        else:
+            found = self._wal.time_of(partition.topic.topic_id, partition.index, offset)
+            if found is None:
+                return None
+            time_us = found
+        return max(0, self.time.time_us() - time_us)

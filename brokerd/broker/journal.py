@@ -1,0 +1,364 @@
+# Tests: tests/broker/test_journal.py
+"""Group commit as the broker sees it: work gathers, becomes a frame, becomes durable.
+
+Whatever the requests of one reactor turn change is applied at once and gathers here. At the end
+of the turn, or as soon as the commit in flight is done, all of it becomes one frame of the
+write-ahead log. Every commit has a *ticket*, a growing number; an answer that depends on
+changes leaves when their ticket is durable.
+
+Order inside a frame: control entries (topics created), then records by partition, then events
+by lane. A control entry that must come after records or events already gathered calls
+`Journal.cut` first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from brokerd.broker.chunks import CHUNK_BYTES, CHUNK_RECORDS, RECORD_OVERHEAD_BYTES, ChunkCache
+from brokerd.broker.clock import BrokerTime
+from brokerd.broker.topics import Lane, Partition
+from brokerd.errors import BrokerdError, NoSpace, ShuttingDown, StorageFailed
+from brokerd.wal import Wal
+from brokerd.walformat import Entry, EntryKind, encode_group_events, encode_records
+
+RECORD_FRAME_BYTES = 64
+"""More than a record's columns can take in a frame, besides its own bytes."""
+
+BATCH_FRAME_BYTES = 256
+"""More than the headers and padding of one entry can take in a frame."""
+
+EVENT_FRAME_BYTES = 64
+"""More than the columns of one group event can take, besides its strings."""
+
+
+class Congested(BrokerdError):
+    """Not an answer: the request must wait until `Journal.when_uncongested` calls."""
+
+    retryable = True
+
+
+class DelayedCall(Protocol):
+    """What `Clock.callLater` returns."""
+
+    def cancel(self) -> None: ...
+
+    def active(self) -> bool: ...
+
+
+class Clock(Protocol):
+    """The part of Twisted's ``IReactorTime`` that the broker uses."""
+
+    def seconds(self) -> float: ...
+
+    def callLater(
+        self, delay: float, function: Callable[..., object], /, *args: object
+    ) -> DelayedCall: ...
+
+
+class Journal:
+    """Gathers changes and hands them to the log, one frame a commit.
+
+    ``before_frame`` runs before a frame is built and may add to it; ``after_frame`` runs when
+    nothing is gathered, so the state in memory equals the log up to ``wal.appended_lsn``.
+    """
+
+    def __init__(
+        self,
+        wal: Wal,
+        clock: Clock,
+        time: BrokerTime,
+        cache: ChunkCache,
+        *,
+        frame_bytes: int,
+        max_uncommitted_bytes: int,
+        mark_quiet_us: int,
+        before_frame: Callable[[], None],
+        after_frame: Callable[[], None],
+    ) -> None:
+        self._wal = wal
+        self._clock = clock
+        self._time = time
+        self._cache = cache
+        self._frame_bytes = frame_bytes
+        self._max_uncommitted_bytes = max_uncommitted_bytes
+        self._mark_quiet_us = mark_quiet_us
+        self._before_frame = before_frame
+        self._after_frame = after_frame
+        self._entries: list[Entry] = []
+        self._partitions: list[Partition] = []
+        self._lanes: list[Lane] = []
+        self.gathered_bytes = 0
+        """Upper bound of what the gathered changes will take in the log."""
+        self.limit_bytes = 0
+        """``gathered_bytes`` may grow to this without asking `make_room`."""
+        self.durable_ticket = 0
+        self.commits = 0
+        self.frame_time_us = 0
+        """Append time of the records being gathered."""
+        self._uncommitted: deque[tuple[int, int]] = deque()
+        self._uncommitted_bytes = 0
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._parked: deque[Callable[[], None]] = deque()
+        self._turn_end_scheduled = False
+        self._quiet_call: DelayedCall | None = None
+        self._last_append_us = 0
+        self._marked = True
+        self._closed = False
+        wal.on_durable = self._on_durable
+        wal.on_room = self._on_room
+
+    def start(self) -> None:
+        """Begin to accept work; the log must be open."""
+        self.durable_ticket = self._wal.durable_ticket
+        self._set_limit()
+
+    @property
+    def touched_partitions(self) -> list[Partition]:
+        """Partitions with records in the frame being gathered."""
+        return self._partitions
+
+    @property
+    def touched_lanes(self) -> list[Lane]:
+        """Lanes with events in the frame being gathered."""
+        return self._lanes
+
+    # -- adding to the frame ------------------------------------------------------------------
+
+    def add_partition(self, partition: Partition) -> None:
+        """Tell of the first record a partition gets in this frame, before it is appended."""
+        self._first_change()
+        self._partitions.append(partition)
+        self.gathered_bytes += BATCH_FRAME_BYTES
+
+    def add_lane(self, lane: Lane, schedule: bool = True) -> None:
+        """Tell that events of a lane wait; ``schedule=False`` lets them wait for others."""
+        lane.dirty = True
+        if schedule:
+            self._first_change()
+        elif not self.gathered_bytes:
+            self.frame_time_us = self._time.time_us()
+            self._expect_quiet()
+        self._lanes.append(lane)
+        self.gathered_bytes += BATCH_FRAME_BYTES + EVENT_FRAME_BYTES
+
+    def add_entry(self, entry: Entry) -> None:
+        """Add a control entry; it comes before all records and events of this frame."""
+        self._first_change()
+        self._entries.append(entry)
+        self.gathered_bytes += BATCH_FRAME_BYTES + len(entry.body)
+
+    def _first_change(self) -> None:
+        if not self.gathered_bytes:
+            self.frame_time_us = self._time.time_us()
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._turn_end_scheduled and not self._wal.busy:
+            self._turn_end_scheduled = True
+            self._clock.callLater(0, self._turn_end)
+
+    # -- room ---------------------------------------------------------------------------------
+
+    def make_room(self, size: int) -> None:
+        """Called when ``size`` more bytes would exceed ``limit_bytes``; returns if they may be
+        added after all.
+
+        Raises `Congested` when they may be later, `NoSpace` when the disk is full,
+        `ShuttingDown` and `StorageFailed` when the log takes nothing any more.
+        """
+        self._check_open()
+        size += BATCH_FRAME_BYTES
+        if self._wal.room < self.gathered_bytes + size:
+            self._no_room(size)
+        if self._uncommitted_bytes and (
+            self._uncommitted_bytes + self.gathered_bytes + size > self._max_uncommitted_bytes
+        ):
+            self._schedule()
+            raise Congested("too much work waits for the disk")
+        if self.gathered_bytes and self.gathered_bytes + size > self._frame_bytes:
+            self.cut()
+            if self._wal.room < size:
+                self._no_room(size)
+
+    def _no_room(self, size: int) -> None:
+        if self.gathered_bytes:
+            self._schedule()
+        error = self._wal.allocation_error
+        if error is not None:
+            raise NoSpace(
+                f"the disk has no room for {size} bytes ({error}); free some space, then try again"
+            )
+        self._wal.request_room(self.gathered_bytes + size)
+        raise Congested("log space is being allocated")
+
+    def check_reserve(self) -> None:
+        """Raise `NoSpace` if not even the reserve for settles has room for one more event."""
+        self._check_open()
+        if self._wal.reserve_room < self.gathered_bytes + 4 * BATCH_FRAME_BYTES:
+            raise NoSpace(
+                "the disk is full and the reserve for settles is used up; free some space, "
+                "then try again"
+            )
+
+    def _check_open(self) -> None:
+        if self._wal.failed:
+            raise StorageFailed("a write to the log failed; the broker is stopping")
+        if self._closed:
+            raise ShuttingDown("the broker is shutting down; connect again later")
+
+    def _set_limit(self) -> None:
+        """Recompute ``limit_bytes``."""
+        uncommitted = self._max_uncommitted_bytes - self._uncommitted_bytes
+        self.limit_bytes = (
+            -1 if self._closed else min(self._frame_bytes, uncommitted, self._wal.room)
+        )
+
+    def when_uncongested(self, callback: Callable[[], None]) -> None:
+        """Call back once, when a request that met `Congested` may be tried again."""
+        self._parked.append(callback)
+
+    def _on_room(self) -> None:
+        self._set_limit()
+        self._unpark()
+
+    def _unpark(self) -> None:
+        parked, self._parked = self._parked, deque()
+        for callback in parked:
+            callback()
+
+    # -- commits ------------------------------------------------------------------------------
+
+    def ticket(self) -> int:
+        """The commit that everything applied so far will be durable with."""
+        if self.gathered_bytes:
+            self._schedule()
+            return self._wal.next_ticket
+        return self._wal.next_ticket - 1
+
+    def when_durable(self, ticket: int, callback: Callable[[], None]) -> None:
+        """Call back when ``ticket`` is durable; tickets must be given in growing order."""
+        self._waiting.append((ticket, callback))
+
+    def _turn_end(self) -> None:
+        self._turn_end_scheduled = False
+        if not self._wal.busy:
+            self._commit()
+
+    def _commit(self) -> None:
+        self._before_frame()
+        if self.gathered_bytes:
+            self.cut()
+
+    def cut(self) -> None:
+        """Hand what has gathered to the log as one frame."""
+        if not self.gathered_bytes:
+            return
+        entries = self._entries
+        ticket = self._wal.next_ticket
+        for partition in self._partitions:
+            entries.append(self._records_entry(partition, ticket))
+        for lane in self._lanes:
+            lane.dirty = False
+            events = lane.store.events
+            if events:
+                body = encode_group_events(lane.group.name, events)
+                entries.append(
+                    Entry(
+                        EntryKind.GROUP_EVENTS,
+                        lane.partition.topic.topic_id,
+                        lane.partition.index,
+                        0,
+                        len(events),
+                        body,
+                    )
+                )
+                events.clear()
+        self._entries = []
+        self._partitions = []
+        self._lanes = []
+        self.gathered_bytes = 0
+        if entries:
+            self._append(entries)
+
+    def _records_entry(self, partition: Partition, ticket: int) -> Entry:
+        chunk = partition.chunks.open
+        assert chunk is not None, "a partition with gathered records has an open chunk"
+        first = partition.framed - chunk.base
+        count = len(chunk.values) - first
+        body = encode_records(chunk.columns(first, self.frame_time_us))
+        base_offset = partition.framed
+        partition.framed = partition.next_offset
+        chunk.times_us.extend([self.frame_time_us] * count)
+        chunk.ticket = ticket
+        self._cache.grow(chunk, len(body) + count * RECORD_OVERHEAD_BYTES)
+        if len(chunk.values) >= CHUNK_RECORDS or chunk.cached_bytes >= CHUNK_BYTES:
+            partition.chunks.open = None
+        return Entry(
+            EntryKind.RECORDS, partition.topic.topic_id, partition.index, base_offset, count, body
+        )
+
+    def _append(self, entries: list[Entry]) -> None:
+        size = sum(len(entry.body) for entry in entries)
+        self._last_append_us = self._time.now_us()
+        self._marked = entries[-1].kind == EntryKind.MARK
+        ticket = self._wal.append(entries, self.frame_time_us)
+        self.commits += 1
+        self._uncommitted.append((ticket, size))
+        self._uncommitted_bytes += size
+        self._set_limit()
+        self._after_frame()
+
+    def _on_durable(self, ticket: int) -> None:
+        self.durable_ticket = ticket
+        uncommitted = self._uncommitted
+        while uncommitted and uncommitted[0][0] <= ticket:
+            self._uncommitted_bytes -= uncommitted.popleft()[1]
+        self._set_limit()
+        if self.gathered_bytes and not self._turn_end_scheduled and not self._wal.busy:
+            self._commit()
+        waiting = self._waiting
+        while waiting and waiting[0][0] <= ticket:
+            waiting.popleft()[1]()
+        self._cache.trim()
+        if self._parked:
+            self._unpark()
+        self._expect_quiet()
+
+    # -- marks --------------------------------------------------------------------------------
+
+    def _expect_quiet(self) -> None:
+        if self._quiet_call is None and not self._closed:
+            self._quiet_call = self._clock.callLater(self._mark_quiet_us / 1e6, self._quiet)
+
+    def _quiet(self) -> None:
+        """Commit what waits for company; when nothing was written for a while, a mark."""
+        self._quiet_call = None
+        if self._wal.busy or self._closed:
+            return
+        quiet_us = self._time.now_us() - self._last_append_us
+        if self.gathered_bytes:
+            self._commit()
+        elif self._marked:
+            return
+        elif quiet_us >= self._mark_quiet_us:
+            self.mark()
+        self._expect_quiet()
+
+    def mark(self) -> None:
+        """Write an empty frame that says how far the log is synced."""
+        self.frame_time_us = self._time.time_us()
+        self._append([Entry(EntryKind.MARK, 0, 0, 0, 0, b"")])
+
+    def close(self) -> None:
+        """Refuse new work and hand over what has gathered."""
+        self._closed = True
+        if self._quiet_call is not None:
+            self._quiet_call.cancel()
+            self._quiet_call = None
+        if not self._wal.failed:
+            self.cut()
+        self._set_limit()
+        self._unpark()

@@ -1,0 +1,98 @@
+# Tests: tests/broker/test_reads.py
+"""Records that are no longer in memory: read back from the log, off the reactor thread.
+
+One read a partition is under way at a time; whoever asks meanwhile waits for it and is often
+served by it, because a read takes in what follows the offset asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from brokerd.broker.chunks import CHUNK_BYTES, CHUNK_RECORDS, Chunk, ChunkCache
+from brokerd.broker.topics import Partition
+from brokerd.errors import DamagedData
+from brokerd.wal import Committer, ReadPlan, Wal
+from brokerd.walformat import decode_records
+
+READ_AHEAD_BYTES = 1024 * 1024
+
+Loaded = Callable[[Chunk | None, Exception | None], None]
+
+
+def run_plan(plan: ReadPlan | None) -> list[Chunk]:
+    """Read and decode what was planned; small neighbouring batches become one chunk."""
+    chunks: list[Chunk] = []
+    for batch in plan.run() if plan is not None else ():
+        chunk = chunks[-1] if chunks else None
+        if (
+            chunk is None
+            or chunk.end != batch.base_offset
+            or len(chunk.values) >= CHUNK_RECORDS
+            or chunk.cached_bytes >= CHUNK_BYTES
+        ):
+            chunk = Chunk(batch.base_offset)
+            chunks.append(chunk)
+        chunk.extend(batch.count, decode_records(batch.body, batch.count))
+        chunk.cached_bytes += len(batch.body)
+    for chunk in chunks:
+        chunk.cached_bytes = chunk.content_bytes()
+    return chunks
+
+
+class ColdReader:
+    """Brings chunks from the log into ``cache``; ``pool`` runs the reading."""
+
+    def __init__(self, wal: Wal, pool: Committer, cache: ChunkCache) -> None:
+        self._wal = wal
+        self._pool = pool
+        self._cache = cache
+        self._waiting: dict[Partition, list[tuple[int, Loaded]]] = {}
+        self.reads = 0
+
+    def load(self, partition: Partition, offset: int, loaded: Loaded) -> None:
+        """Call ``loaded(chunk, None)`` with a chunk that holds ``offset``, or
+        ``loaded(None, error)``; `DamagedData` if the log cannot give it.
+        """
+        waiting = self._waiting.get(partition)
+        if waiting is not None:
+            waiting.append((offset, loaded))
+            return
+        plan = self._wal.plan_read(
+            partition.topic.topic_id, partition.index, offset, READ_AHEAD_BYTES
+        )
+        self._waiting[partition] = [(offset, loaded)]
+        self.reads += 1
+        self._pool.submit(partial(run_plan, plan), partial(self._done, partition, offset))
+
+    def _done(
+        self,
+        partition: Partition,
+        offset: int,
+        chunks: list[Chunk] | None,
+        error: Exception | None,
+    ) -> None:
+        for chunk in chunks or ():
+            if partition.cold.find(chunk.base) is None:
+                self._cache.add(partition.cold, chunk)
+                self._cache.used_bytes += chunk.cached_bytes
+        retry = []
+        for wanted, loaded in self._waiting.pop(partition):
+            found = partition.cold.find(wanted)
+            if found is not None:
+                loaded(found, None)
+            elif wanted == offset:
+                loaded(None, error or self._missing(partition, offset))
+            else:
+                retry.append((wanted, loaded))
+        for wanted, loaded in retry:
+            self.load(partition, wanted, loaded)
+        self._cache.trim()
+
+    @staticmethod
+    def _missing(partition: Partition, offset: int) -> DamagedData:
+        return DamagedData(
+            f"topic {partition.topic.name!r} partition {partition.index} offset {offset} "
+            "is not in the log; run brokerctl wal verify"
+        )

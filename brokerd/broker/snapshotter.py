@@ -1,0 +1,207 @@
+# Tests: tests/broker/test_snapshotter.py
+"""Takes snapshots of the broker's state without stalling it, and rebuilds the state from them.
+
+A snapshot is taken in steps at frame boundaries, where the state in memory equals the log up to
+``wal.appended_lsn``: each step freezes some lanes, which is a shallow copy, and notes that
+position. Encoding and writing happen in the background once the log is durable up to the last
+position noted, so a snapshot never holds what the log could still lose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgpack
+from twisted.logger import Logger
+
+from brokerd.broker.clock import BrokerTime
+from brokerd.broker.journal import Clock
+from brokerd.broker.state import SNAPSHOT_LANE, SNAPSHOT_META, SNAPSHOT_TOPIC, State
+from brokerd.broker.topics import Lane, Topic
+from brokerd.wal import Committer, RecoveryReport, SnapshotChunk, Snapshots, Wal
+
+STEP_THINGS = 200
+"""Topics or lanes captured in one step."""
+
+STEP_SECONDS = 0.005
+"""Pause between steps while nothing else drives them."""
+
+Encode = Callable[[], SnapshotChunk]
+
+
+class Snapshotter:
+    """Snapshots every ``interval_bytes`` of log. ``idle()`` says whether nothing is gathered."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        state: State,
+        wal: Wal,
+        snapshots: Snapshots,
+        pool: Committer,
+        clock: Clock,
+        time: BrokerTime,
+        interval_bytes: int,
+        idle: Callable[[], bool],
+    ) -> None:
+        self._state = state
+        self._wal = wal
+        self._snapshots = snapshots
+        self._pool = pool
+        self._clock = clock
+        self._time = time
+        self._interval_bytes = interval_bytes
+        self._idle = idle
+        self._start_lsn = 0
+        self._captured_lsn = 0
+        self._todo: Iterator[Topic | Lane] | None = None
+        self._chunks: list[Encode] = []
+        self._writing = False
+        self.written = 0
+        self.last_lsn = 0
+        self.last_error: str | None = None
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def replay(self) -> RecoveryReport:
+        """Rebuild the state from the newest good snapshot and the frames after it."""
+        start_lsn = 0
+        self._state.begin_replay(self._time.now_us() - self._time.time_us())
+        loaded = self._snapshots.load_newest()
+        if loaded is not None:
+            start_lsn = loaded.start_lsn
+            for chunk in loaded.chunks:
+                self._state.load(chunk)
+        report = self._wal.open(start_lsn, self._state.apply)
+        self._state.end_replay()
+        self._start_lsn = self.last_lsn = start_lsn
+        return report
+
+    # -- taking -------------------------------------------------------------------------------
+
+    @property
+    def taking(self) -> bool:
+        """Whether a snapshot is being taken or written."""
+        return self._todo is not None or self._writing or bool(self._chunks)
+
+    def step(self) -> None:
+        """Called at every frame boundary: begin, go on with, or finish a snapshot."""
+        if self.taking:
+            self._go_on()
+        elif self._wal.appended_lsn - self._start_lsn >= self._interval_bytes:
+            self.begin()
+
+    def begin(self) -> None:
+        """Start a snapshot; must be called at a frame boundary."""
+        self._start_lsn = self._captured_lsn = self._wal.appended_lsn
+        self._chunks = [self._meta()]
+        self._todo = self._things()
+        self._capture()
+        self._tick()
+
+    def _things(self) -> Iterator[Topic | Lane]:
+        topics = list(self._state.by_id.values())
+        yield from topics
+        for topic in topics:
+            for group in list(topic.groups.values()):
+                yield from group.lanes
+
+    def _tick(self) -> None:
+        if self._idle():
+            self._go_on()
+        if self.taking and not self._writing:
+            self._clock.callLater(STEP_SECONDS, self._tick)
+
+    def _go_on(self) -> None:
+        if self._todo is not None:
+            self._capture()
+        elif not self._writing and self._wal.durable_lsn >= self._captured_lsn:
+            self._writing = True
+            chunks, self._chunks = self._chunks, []
+            start_lsn = self._start_lsn
+            self._pool.submit(lambda: self._write(start_lsn, chunks), self._written)
+
+    def _capture(self) -> None:
+        assert self._todo is not None
+        self._captured_lsn = self._wal.appended_lsn
+        for _ in range(STEP_THINGS):
+            thing = next(self._todo, None)
+            if thing is None:
+                self._todo = None
+                return
+            self._chunks.append(self._copy(thing, self._captured_lsn))
+
+    def _copy(self, thing: Topic | Lane, lsn: int) -> Encode:
+        if isinstance(thing, Topic):
+            return capture_topic(thing, lsn)
+        return capture_lane(thing, lsn, self._time.now_us(), self._time.time_us())
+
+    def _meta(self) -> Encode:
+        fields = {
+            "next_topic_id": self._state.next_topic_id,
+            "time_us": self._time.time_us(),
+        }
+        chunk = SnapshotChunk(SNAPSHOT_META, b"", self._start_lsn, msgpack.packb(fields))
+        return lambda: chunk
+
+    def _write(self, start_lsn: int, chunks: list[Encode]) -> None:
+        self._snapshots.write(start_lsn, (encode() for encode in chunks))
+
+    def _written(self, _result: object, error: Exception | None) -> None:
+        self._writing = False
+        if error is None:
+            self.written += 1
+            self.last_lsn = self._start_lsn
+            self.last_error = None
+            self._log.info(
+                "snapshot written at {lsn}", lsn=self._start_lsn, event_id="snapshot-written"
+            )
+        else:
+            self.last_error = str(error)
+            self._log.error(
+                "cannot write the snapshot at {lsn}: {error}; the log keeps everything, "
+                "but the next start takes longer",
+                lsn=self._start_lsn,
+                error=error,
+                event_id="snapshot-failed",
+            )
+
+    def write_last(self) -> None:
+        """Take and write one snapshot here and now; for a clean stop, after the last commit."""
+        self._start_lsn = self._wal.appended_lsn
+        chunks = [self._meta()]
+        chunks += [self._copy(thing, self._start_lsn) for thing in self._things()]
+        self._write(self._start_lsn, chunks)
+
+
+def capture_topic(topic: Topic, lsn: int) -> Encode:
+    """Copy what a snapshot says of ``topic``; the result encodes it, in any thread."""
+    fields = {
+        "topic_id": topic.topic_id,
+        "name": topic.name,
+        "next_offsets": [partition.next_offset for partition in topic.partitions],
+    }
+    key = b"%d" % topic.topic_id
+    return lambda: SnapshotChunk(SNAPSHOT_TOPIC, key, lsn, msgpack.packb(fields))
+
+
+def capture_lane(lane: Lane, lsn: int, now_us: int, time_us: int) -> Encode:
+    """Copy what a snapshot says of a lane; the result encodes it, in any thread."""
+    frozen = lane.store.freeze(now_us)
+    topic_id = lane.partition.topic.topic_id
+    partition = lane.partition.index
+    group = lane.group.name
+
+    def encode() -> SnapshotChunk:
+        fields = {
+            "topic_id": topic_id,
+            "partition": partition,
+            "group": group,
+            "time_us": time_us,
+            "store": b"".join(frozen.encode()),
+        }
+        key = b"%d/%d/%s" % (topic_id, partition, group.encode("utf-8", "surrogatepass"))
+        return SnapshotChunk(SNAPSHOT_LANE, key, lsn, msgpack.packb(fields))
+
+    return encode

@@ -1,0 +1,118 @@
+# Tests: tests/broker/test_broker.py
+"""Topics, their partitions, and the consumer groups that read them."""
+
+from __future__ import annotations
+
+from brokerd.broker.chunks import ChunkList
+from brokerd.errors import InvalidName, UnknownPartition
+from brokerd.groups import GroupPartition, GroupSettings
+from brokerd.values import MAX_NAME_BYTES
+
+
+def check_name(name: str, what: str) -> str:
+    """Return ``name`` if it may name a topic or group, else raise `InvalidName`.
+
+    Up to 255 bytes of UTF-8 without control characters. The empty name is allowed here because
+    Mamamia's programs may use it; formats with a narrower rule check their own.
+    """
+    if len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+        raise InvalidName(
+            f"{what} is longer than {MAX_NAME_BYTES} bytes of UTF-8: {name[:32]!r}...; "
+            "use a shorter one"
+        )
+    if not name.isprintable() and any(
+        ord(letter) < 32 or 127 <= ord(letter) < 160 or 0xD800 <= ord(letter) < 0xE000
+        for letter in name
+    ):
+        raise InvalidName(f"{what} holds a control character: {name!r}; leave it out")
+    return name
+
+
+def fnv1a_32(data: bytes) -> int:
+    """The FNV-1a hash, 32 bits (RFC 9923); FlyMQ's programs choose partitions by it."""
+    value = 0x811C9DC5
+    for byte in data:
+        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return value
+
+
+class Partition:
+    """One partition: the next offset to assign and the newest records."""
+
+    __slots__ = ("chunks", "cold", "framed", "index", "next_offset", "topic")
+
+    def __init__(self, topic: Topic, index: int) -> None:
+        self.topic = topic
+        self.index = index
+        self.next_offset = 0
+        self.framed = 0
+        """Offsets below this are in a frame already handed to the log."""
+        self.chunks = ChunkList()
+        self.cold = ChunkList()
+        """Chunks read back from the log."""
+
+    def restore(self, next_offset: int) -> None:
+        self.next_offset = self.framed = next_offset
+
+
+class Lane:
+    """A group's way through one partition: its lease store and what the broker keeps about it."""
+
+    __slots__ = ("dirty", "group", "partition", "scheduled_us", "store")
+
+    def __init__(self, group: ConsumerGroup, partition: Partition, store: GroupPartition) -> None:
+        self.group = group
+        self.partition = partition
+        self.store = store
+        self.dirty = False
+        """Whether the journal knows of events that wait for the next frame."""
+        self.scheduled_us: int | None = None
+        """When the broker's timer will look at this lane next."""
+
+
+class ConsumerGroup:
+    """A consumer group of a topic: one lane a partition."""
+
+    __slots__ = ("lanes", "name", "topic", "turn")
+
+    def __init__(self, topic: Topic, name: str, settings: GroupSettings) -> None:
+        self.topic = topic
+        self.name = name
+        self.lanes = [
+            Lane(self, partition, GroupPartition(settings)) for partition in topic.partitions
+        ]
+        self.turn = 0
+        """The lane to be asked first by the next acquire."""
+
+
+class Topic:
+    """A topic; its id is never used again, not even for a topic of the same name."""
+
+    __slots__ = ("_turn", "groups", "name", "partitions", "topic_id")
+
+    def __init__(self, topic_id: int, name: str, partition_count: int) -> None:
+        self.topic_id = topic_id
+        self.name = name
+        self.partitions = [Partition(self, index) for index in range(partition_count)]
+        self.groups: dict[str, ConsumerGroup] = {}
+        self._turn = 0
+
+    def choose(self, key: bytes | None, index: int | None = None) -> Partition:
+        """The partition for a new record: the one asked for, else by key, else in turn."""
+        partitions = self.partitions
+        if index is not None:
+            return self.partition(index)
+        if len(partitions) == 1:
+            return partitions[0]
+        if key is not None:
+            return partitions[fnv1a_32(key) % len(partitions)]
+        self._turn = (self._turn + 1) % len(partitions)
+        return partitions[self._turn]
+
+    def partition(self, index: int) -> Partition:
+        if 0 <= index < len(self.partitions):
+            return self.partitions[index]
+        raise UnknownPartition(
+            f"topic {self.name!r} has no partition {index}; it has {len(self.partitions)}, "
+            "numbered from 0"
+        )

@@ -1,0 +1,86 @@
+"""Records in memory: what goes in comes out, and the cache keeps its budget."""
+
+from __future__ import annotations
+
+from brokerd.broker.chunks import RECORD_OVERHEAD_BYTES, Chunk, ChunkCache, ChunkList
+from brokerd.values import Encoding, Format
+from brokerd.walformat import decode_records, encode_records
+
+
+def filled(base: int, *values: bytes) -> Chunk:
+    chunk = Chunk(base)
+    for value in values:
+        chunk.values.append(value)
+        chunk.keys.append(None)
+        chunk.metadata.append(None)
+        chunk.encodings.append(Encoding.TEXT)
+        chunk.formats.append(Format.MAMAMIA)
+    chunk.times_us = [5] * len(values)
+    return chunk
+
+
+def test_records_survive_the_way_through_log_columns() -> None:
+    """Keys, metadata, both kinds of time and the formats come back for every record."""
+    chunk = filled(10, b"a", b"", b"ccc")
+    chunk.keys[1] = b"key"
+    chunk.metadata[2] = b"\x80"
+    chunk.encodings[0] = Encoding.MSGPACK
+    chunk.producer_times = [None, -3, None]
+    chunk.expires_at_us = [0, 0, 99]
+    before = [chunk.record(index) for index in range(3)]
+    body = encode_records(chunk.columns(0, 5))
+    again = Chunk(10)
+    again.extend(3, decode_records(body, 3))
+    assert [again.record(index) for index in range(3)] == before
+
+
+def test_a_batch_without_optional_columns_joins_one_with_them() -> None:
+    plain, timed = filled(0, b"a"), filled(1, b"b")
+    timed.producer_times = [7]
+    timed.expires_at_us = [8]
+    joined = Chunk(0)
+    for part in (plain, timed, plain):
+        joined.extend(1, decode_records(encode_records(part.columns(0, 5)), 1))
+    assert [joined.record(i).producer_time for i in range(3)] == [None, 7, None]
+    assert [joined.record(i).expires_at_us for i in range(3)] == [0, 8, 0]
+
+
+def test_find_gives_the_chunk_that_holds_the_offset_or_none() -> None:
+    chunks = ChunkList()
+    first, third = filled(0, b"a", b"b"), filled(4, b"e")
+    chunks.add(third)
+    chunks.add(first)
+    found = [chunks.find(offset) for offset in range(-1, 6)]
+    assert found == [None, first, first, None, None, third, None]
+
+
+def test_the_oldest_chunk_goes_first_and_the_budget_holds() -> None:
+    cache = ChunkCache(2 * RECORD_OVERHEAD_BYTES, lambda chunk: True)
+    chunks = ChunkList()
+    for base in range(4):
+        chunk = filled(base, b"x")
+        cache.add(chunks, chunk)
+        cache.grow(chunk, RECORD_OVERHEAD_BYTES)
+    chunks.open = chunks.find(3)
+    cache.trim()
+    assert cache.used_bytes == 2 * RECORD_OVERHEAD_BYTES
+    assert [chunks.find(offset) is not None for offset in range(4)] == [False, False, True, True]
+    assert chunks.open is not None
+
+
+def test_what_is_not_on_disk_yet_stays_whatever_the_budget() -> None:
+    durable: set[int] = set()
+    cache = ChunkCache(0, lambda chunk: chunk.base in durable)
+    chunks = ChunkList()
+    for base in (0, 1):
+        chunk = filled(base, b"x")
+        cache.add(chunks, chunk)
+        cache.grow(chunk, 100)
+    chunks.open = chunks.find(1)
+    cache.trim()
+    assert cache.used_bytes == 200
+    durable.update((0, 1))
+    cache.trim()
+    assert cache.used_bytes == 0
+    assert chunks.open is None
+    assert chunks.find(1) is None
