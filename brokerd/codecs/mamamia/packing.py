@@ -67,6 +67,10 @@ def _kinds() -> list[str]:
 
 KINDS = _kinds()
 """What an object is, by its first byte (MessagePack specification, Formats)."""
+_KEY_FIRST_BYTES = frozenset(n for n in range(256) if KINDS[n] in ("a str", "a bin"))
+_CONTAINER_FIRST_BYTES = frozenset(n for n in range(256) if KINDS[n] in ("a map", "an array"))
+_BYTES, _TEXT, _MSGPACK = int(Encoding.BYTES), int(Encoding.TEXT), int(Encoding.MSGPACK)
+_new = tuple.__new__  # half the cost of calling a NamedTuple
 
 
 class Field(NamedTuple):
@@ -95,14 +99,12 @@ class Walked(NamedTuple):
 
 
 def checked(raw: bytes) -> Any:
-    """Decode one whole object whose structure is known to be sound.
+    """Decode one whole array or map whose structure is known to be sound.
 
     :raises BodyError: it cannot be decoded.
     """
-    kind = KINDS[raw[0]]
-    container = kind in ("a map", "an array")
     try:
-        if len(raw) <= SHALLOW_BYTES or not container:
+        if len(raw) <= SHALLOW_BYTES:
             return unpackb(raw, ext_hook=_any_extension)
         if len(raw) <= _WHOLE_BYTES:
             unpackb(_DEPTH_GUARD + raw, ext_hook=_any_extension)
@@ -111,7 +113,7 @@ def checked(raw: bytes) -> Any:
                     object_hook=_drop_map, list_hook=_drop_array)
     except UNDECODABLE as error:
         raise BodyError(f"the body is not MessagePack of this format: {error}") from error
-    return _MAP if kind == "a map" else _ARRAY
+    return _MAP if KINDS[raw[0]] == "a map" else _ARRAY
 
 
 def walk(body: bytes, array_key: str | None = None) -> Walked:
@@ -123,39 +125,52 @@ def walk(body: bytes, array_key: str | None = None) -> Walked:
     unpacker = Unpacker(max_buffer_size=max(len(body), 1), ext_hook=_any_extension)
     unpacker.feed(body)
     try:
-        is_map = KINDS[body[0]] == "a map"
-        if is_map:
+        if KINDS[body[0]] == "a map":
             walked = _walk_map(unpacker, body, array_key)
         else:
-            unpacker.skip()
+            _walk_value(unpacker, body, 0)
+            walked = None
     except UNDECODABLE as error:
         raise BodyError(f"the body is not one MessagePack object: {error}") from error
     except IndexError:
         raise BodyError("the body is not one MessagePack object: it ends too early") from None
     if unpacker.tell() != len(body):
         raise BodyError("the body is more than one MessagePack object")
-    if not is_map:
-        checked(body)
+    if walked is None:
         raise RequestError(f"the body must be a map, not {KINDS[body[0]]}")
     return walked
 
 
 def _walk_map(unpacker: Unpacker, body: bytes, array_key: str | None) -> Walked:
     fields: Fields = {}
+    unpack, tell = unpacker.unpack, unpacker.tell
     count = unpacker.read_map_header()
+    start = tell()
     for _ in range(count):
-        if KINDS[body[unpacker.tell()]] not in ("a str", "a bin"):
+        if body[start] not in _KEY_FIRST_BYTES:
             raise BodyError("a map key is neither str nor bin")
-        key = unpacker.unpack()
-        start = unpacker.tell()
+        key = unpack()
+        start = tell()
         items = _walk_items(unpacker, body, start) if key == array_key else None
-        if items is None:
-            unpacker.skip()
-            raw = body[start:unpacker.tell()]
-            fields[key] = Field(raw, checked(raw), start)
-        else:
+        if items is not None:
             fields[key] = Field(body[start:start + 1], _ARRAY, start, items)
+        elif body[start] in _CONTAINER_FIRST_BYTES:
+            fields[key] = _walk_value(unpacker, body, start)
+        else:  # as _walk_value would, without its call
+            value = unpack()
+            fields[key] = _new(Field, (body[start:tell()], value, start, None))
+        start = tell()
     return Walked(fields, len(fields) != count)
+
+
+def _walk_value(unpacker: Unpacker, body: bytes, start: int) -> Field:
+    """The object at `start`, checked."""
+    if body[start] in _CONTAINER_FIRST_BYTES:
+        unpacker.skip()
+        raw = body[start:unpacker.tell()]
+        return Field(raw, checked(raw), start)
+    value = unpacker.unpack()
+    return Field(body[start:unpacker.tell()], value, start)
 
 
 def _walk_items(unpacker: Unpacker, body: bytes, start: int) -> list[Fields | Field] | None:
@@ -168,9 +183,7 @@ def _walk_items(unpacker: Unpacker, body: bytes, start: int) -> list[Fields | Fi
         if KINDS[body[item_start]] == "a map":
             items.append(_walk_map(unpacker, body, None).fields)
         else:
-            unpacker.skip()
-            raw = body[item_start:unpacker.tell()]
-            items.append(Field(raw, checked(raw), item_start))
+            items.append(_walk_value(unpacker, body, item_start))
     return items
 
 
@@ -227,9 +240,9 @@ _BIN8 = [bytes([0xC4, size]) for size in range(256)]
 
 def pack_value(value: bytes, encoding: int) -> bytes:
     """A record's value as the MessagePack object it came in as."""
-    if encoding == Encoding.BYTES:
+    if encoding == _BYTES:
         return pack_bin(value)
-    if encoding == Encoding.TEXT:
+    if encoding == _TEXT:
         return pack_str(value)
     return value
 
@@ -237,8 +250,8 @@ def pack_value(value: bytes, encoding: int) -> bytes:
 def packed_length(value: bytes, encoding: int) -> int:
     """Length of `pack_value`'s answer, without making it."""
     size = len(value)
-    if encoding == Encoding.MSGPACK:
+    if encoding == _MSGPACK:
         return size
-    if encoding == Encoding.TEXT and size < 32:
+    if encoding == _TEXT and size < 32:
         return size + 1
     return size + (2 if size < 0x100 else 3 if size < 0x10000 else 5)

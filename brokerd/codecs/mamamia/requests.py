@@ -47,11 +47,14 @@ from brokerd.codecs.mamamia.values import (
 from brokerd.values import MAX_NAME_BYTES, Encoding
 
 _METADATA_KEY = b"\xa8metadata"
+_KEY_KEY = b"\xa3key"
+_MAP_OF_3, _MAP_OF_4 = 0x83, 0x84
 _METADATA_NIL = _METADATA_KEY + b"\xc0"
 _REMEMBERED_BYTES = 2_048
 """Nothing longer is remembered, so that an idle connection stays small."""
 _NEVER = b"\xc1"
 """Begins no body: 0xc1 is not used by MessagePack."""
+_BYTES, _TEXT, _MSGPACK = int(Encoding.BYTES), int(Encoding.TEXT), int(Encoding.MSGPACK)
 _new = tuple.__new__  # half the cost of calling a NamedTuple
 
 Item = TypeVar("Item")
@@ -96,17 +99,19 @@ class Decoder:
         raise RequestError(f"Unknown command: {command}")
 
     def _decode_produce(self, body: bytes) -> Produce:
-        # The remembered prefix is "map of 3, log_id, its value, payload": a decoder that has read
-        # it expects the payload's object, one key and one object. If the rest is M, the key
-        # "metadata" and X, with M and X one object each, then reading object by object must find
-        # just these, since no MessagePack object is the beginning of another.
+        # The remembered prefix is "map of 3, log_id, its value, payload": who has read it expects
+        # the payload's object, then one key and one object. If the rest is M, the key "metadata"
+        # and X, with M and X one object each, then reading object by object must find just
+        # these, since no MessagePack object is the beginning of another. Likewise for a map
+        # of 4 whose rest is M, "metadata", X, "key" and K.
         prefix = self._produce_prefix
         if body.startswith(prefix):
             start = len(prefix)
-            # A bin of up to 255 bytes that reaches from here to a nil metadata.
+            # A bin of up to 255 bytes that reaches from here to a nil metadata at the end.
             if (
                 body.endswith(_METADATA_NIL)
                 and body[start] == 0xC4
+                and body[0] == _MAP_OF_3
                 and body[start + 1] == len(body) - start - 12
             ):
                 return _new(
@@ -118,34 +123,40 @@ class Decoder:
         return self._walk_produce(body)
 
     def _split_produce(self, body: bytes, start: int) -> Produce | None:
-        """Payload and metadata of a body with the remembered prefix; None: walk it."""
-        split = body.rfind(_METADATA_KEY, start)
-        if split < 0:
-            return None
-        payload = body[start:split]
-        packed_metadata = body[split + len(_METADATA_KEY):]
-        if len(packed_metadata) > SHALLOW_BYTES:
-            return None
+        """Payload, metadata (and key) of a body with the remembered prefix; None: walk it."""
+        end = len(body)
+        key = None
         try:
-            if len(payload) > SHALLOW_BYTES and KINDS[payload[0]] not in ("a bin", "a str"):
+            if body[0] == _MAP_OF_4:
+                end = body.rfind(_KEY_KEY, start)
+                packed_key = body[end + len(_KEY_KEY):]
+                if end < 0 or KINDS[packed_key[0]] not in ("a bin", "a str"):
+                    return None
+                key = _stored(packed_key, unpackb(packed_key))[0]
+            split = body.rfind(_METADATA_KEY, start, end)
+            if split < 0:
                 return None
-            decoded = unpackb(payload)
+            payload = body[start:split]
+            packed_metadata = body[split + len(_METADATA_KEY):end]
+            if not (_cheap(payload) and len(packed_metadata) <= SHALLOW_BYTES):
+                return None
+            value, encoding = _stored(payload, unpackb(payload))
             metadata = None
             if packed_metadata != b"\xc0":
                 if type(unpackb(packed_metadata)) is not dict:
                     return None
                 metadata = packed_metadata
-        except UNDECODABLE:
+        except (*UNDECODABLE, IndexError):  # not the usual shape: find out by walking
             return None
-        value, encoding = _stored(payload, decoded)
-        return Produce(self._produce_log_id, value, encoding, metadata)
+        return _new(Produce, (self._produce_log_id, value, encoding, metadata, key, None))
 
     def _walk_produce(self, body: bytes) -> Produce:
         fields = walk(body).fields
         log_id = _name(fields, "log_id")
         produce = Produce(log_id, *_message(fields))
-        prefix = b"\x83\xa6log_id" + fields["log_id"].raw + b"\xa7payload"
-        if body.startswith(prefix) and len(prefix) <= _REMEMBERED_BYTES:
+        prefix = body[:1] + b"\xa6log_id" + fields["log_id"].raw + b"\xa7payload"
+        usual = body[0] in (_MAP_OF_3, _MAP_OF_4) and body.startswith(prefix)
+        if usual and len(prefix) <= _REMEMBERED_BYTES:
             self._produce_prefix = prefix
             self._produce_log_id = log_id
         return produce
@@ -325,13 +336,18 @@ def _delay(fields: Fields) -> float | None:
     return _span(fields, "delay")
 
 
+def _cheap(raw: bytes) -> bool:
+    """Whether decoding this on its first byte's word is harmless: no long array or map."""
+    return len(raw) <= SHALLOW_BYTES or KINDS[raw[0]] in ("a bin", "a str")
+
+
 def _stored(raw: bytes, decoded: object) -> tuple[bytes, int]:
     """A payload as it is stored: (value, encoding)."""
     if type(decoded) is bytes:
-        return decoded, Encoding.BYTES
+        return decoded, _BYTES
     if type(decoded) is str:
-        return decoded.encode(), Encoding.TEXT
-    return raw, Encoding.MSGPACK
+        return decoded.encode(), _TEXT
+    return raw, _MSGPACK
 
 
 def _message(fields: Fields) -> tuple[bytes, int, bytes | None, bytes | None, int | None]:
