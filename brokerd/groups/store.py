@@ -9,7 +9,7 @@ docs/leases.rst is the contract.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from brokerd.errors import LeaseLost, NotLeaseOwner, UnknownOffset
 from brokerd.groups import snapshot
@@ -54,11 +54,18 @@ class GroupPartition(GroupState):
         """What happened since the caller last took the events out, oldest first."""
 
     def acquire(
-        self, now_us: int, end: int, owner: str, duration_us: int, limit: int = 1
+        self,
+        now_us: int,
+        end: int,
+        owner: str,
+        duration_us: int,
+        limit: int = 1,
+        takes: Callable[[int], bool] | None = None,
     ) -> list[Grant]:
         """Lease up to ``limit`` eligible records below ``end`` to ``owner``, lowest offset first.
 
-        A duration of zero or less lapses at once. O(log n) a record.
+        ``takes(offset)`` is asked before each lease; its first False ends the call. A duration of
+        zero or less lapses at once. O(log n) a record.
         """
         if self._has_due(now_us):
             self.expire(now_us)
@@ -74,7 +81,7 @@ class GroupPartition(GroupState):
                 offset = lowest
                 grants, failures = self.attempts(offset)
                 grants = min(grants + 1, MAX_COUNT)
-            if offset >= end:
+            if offset >= end or (takes is not None and not takes(offset)):
                 break
             token += 1
             event = (_LEASED, offset, duration_us, token, grants, owner, "")
