@@ -1,0 +1,184 @@
+# Tests: tests/test_bench.py
+"""``make bench``: durable rates of a broker of its own beside the rate of the disk, and its memory.
+
+The broker runs with its defaults on free ports, its data in a temporary directory inside
+``--directory`` (default: the current one), so on the same file system as the working copy. Nothing
+is left behind. Method and figures: docs/benchmarks.rst. Exit codes: 0 measured, 1 errors among the
+answers, 2 it could not be measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pstats
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from brokerd.cli.bench import BenchFailed, Plan, measure
+from brokerd.cli.machine import describe
+
+from . import memory, suite
+from .admin import AdminFailed, fetch_status
+from .process import BrokerFailed, BrokerProcess
+
+_FAILURES = (AdminFailed, BenchFailed, BrokerFailed, OSError)
+_PROFILE_FUNCTIONS = 25
+_CEILING_SECONDS = 1.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run from the command line and return the exit code."""
+    options = _parse(arguments)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+
+    def show(line: str) -> None:
+        print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
+
+    try:
+        with tempfile.TemporaryDirectory(prefix=".bench-", dir=options.directory) as name:
+            if options.profile:
+                return _profile(Path(name), options, show)
+            return _bench(Path(name), options, show)
+    except KeyboardInterrupt:
+        print("bench: interrupted; nothing is left", file=sys.stderr)
+        return 130
+    except _FAILURES as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
+
+
+def _bench(directory: Path, options: argparse.Namespace, show: Callable[[str], None]) -> int:
+    report: dict[str, Any] = {"machine": asdict(describe(directory))}
+    show(_machine_text(report["machine"]))
+    if not options.no_rates:
+        report |= _rates(directory, options, show)
+    if not options.no_memory:
+        report |= _memory(directory, options, show)
+    if options.json:
+        print(json.dumps(report))
+    return 1 if any(line["figures"]["errors"] for line in report.get("scenarios", ())) else 0
+
+
+def _machine_text(machine: dict[str, Any]) -> str:
+    return (
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}, "
+        f"Python {machine['python']}, {machine['file_system']}"
+    )
+
+
+def _rates(
+    directory: Path, options: argparse.Namespace, show: Callable[[str], None]
+) -> dict[str, Any]:
+    ceilings = suite.ceilings(_CEILING_SECONDS)
+    for ceiling in ceilings:
+        show(
+            f"the generator itself, against a dummy, 16 x 64: "
+            f"{ceiling.scenario} {ceiling.requests_per_s:,.0f} requests/s"
+        )
+    with _broker(directory, "rates", options) as broker:
+        broker.start()
+        durability = fetch_status(broker.admin)["durability"]
+        show(f"durability {durability}; 100-byte payloads; latency in ms, of one request")
+        show(_HEAD)
+        lines = suite.run(broker, options.seconds, directory, lambda line: show(_line_text(line)))
+        peak = broker.memory_bytes("VmHWM")
+        show(f"peak resident memory of the broker: {peak / memory.MIB:.0f} MiB")
+        broker.stop()
+    return {
+        "durability": durability,
+        "generator": [asdict(ceiling) for ceiling in ceilings],
+        "scenarios": [asdict(line) for line in lines],
+        "peak_rss_bytes": peak,
+    }
+
+
+_HEAD = (
+    f"{'scenario':<21}{'conns x window':>15}{'messages/s':>12}{'MB/s':>8}{'p50':>9}{'p99':>9}"
+    f"{'p99.9':>9}{'syncs/s':>9}{'B/sync':>9}{'raw syncs/s':>12}{'errors':>8}"
+)
+
+
+def _line_text(line: suite.Line) -> str:
+    f = line.figures
+    shape = f"{f.connections} x {f.window}" + (f" x {f.batch}" if f.batch > 1 else "")
+    return (
+        f"{f.scenario:<21}{shape:>15}{f.msgs_per_s:>12,.0f}{f.mb_per_s:>8.1f}{f.p50_ms:>9.3f}"
+        f"{f.p99_ms:>9.3f}{f.p999_ms:>9.3f}{line.syncs_per_s:>9,.0f}{line.bytes_per_sync:>9,}"
+        f"{line.raw_fdatasync_per_s:>12,.0f}{f.errors:>8}"
+        + (f"  {f.first_error}" if f.first_error else "")
+    )
+
+
+def _memory(
+    directory: Path, options: argparse.Namespace, show: Callable[[str], None]
+) -> dict[str, Any]:
+    with _broker(directory, "memory", options) as broker:
+        broker.start()
+        idle = memory.idle_connections(broker, options.idle)
+        show(f"{idle.connections:,} idle connections: {idle.kib_each:.1f} KiB each")
+        show(f"{'resident memory':<54}{'MiB':>8}{'seconds':>10}")
+        phases = memory.million_records(
+            broker,
+            options.records,
+            lambda p: show(f"  {p.name:<52}{p.rss_bytes / memory.MIB:>8.0f}{p.seconds:>10.1f}"),
+        )
+        peak = broker.memory_bytes("VmHWM")
+        show(f"  {'peak':<52}{peak / memory.MIB:>8.0f}")
+        broker.stop()
+    return {
+        "idle": {**asdict(idle), "kib_each": round(idle.kib_each, 2)},
+        "memory": [asdict(phase) for phase in phases],
+        "memory_peak_bytes": peak,
+    }
+
+
+def _profile(directory: Path, options: argparse.Namespace, show: Callable[[str], None]) -> int:
+    """Run the busiest scenarios under cProfile and print where the reactor thread's time went."""
+    for scenario in ("produce", "acquire-settle"):
+        for connections, window in ((64, 1), (16, 64)):
+            name = f"{scenario}-{connections}x{window}"
+            statistics = directory / f"{name}.prof"
+            with _broker(directory, name, options, statistics) as broker:
+                broker.start()
+                plan = Plan(scenario, broker.address, connections, window, seconds=options.seconds)
+                figures = measure(plan)
+                broker.stop()
+            show(f"{name}: {figures.msgs_per_s:,.0f} messages/s while being profiled")
+            stats = pstats.Stats(str(statistics), stream=sys.stderr if options.json else sys.stdout)
+            stats.sort_stats("tottime").print_stats(_PROFILE_FUNCTIONS)
+    return 0
+
+
+def _broker(
+    directory: Path, name: str, options: argparse.Namespace, profile: Path | None = None
+) -> BrokerProcess:
+    return BrokerProcess(directory / name, directory / f"{name}.log", options.set, profile)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=(__doc__ or "").split("\n\n")[0]
+    )
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each scenario (default: 3)")
+    parser.add_argument("--directory", type=Path, default=Path(), help="on the disk to measure")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument("--profile", action="store_true", help="profile the broker instead")
+    parser.add_argument("--no-rates", action="store_true", help="memory only")
+    parser.add_argument("--no-memory", action="store_true", help="rates only")
+    parser.add_argument("--records", type=int, default=1_000_000, help="default: 1000000")
+    parser.add_argument("--idle", type=int, default=1000, help="connections (default: 1000)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="for the broker"
+    )
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+# Tests: tests/test_torture.py
+"""What demo and torture ask of a broker's admin HTTP."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+_TIMEOUT_SECONDS = 30.0
+
+
+class AdminFailed(Exception):
+    """The admin HTTP did not answer as it should; the message has the address and the reason."""
+
+
+def fetch_status(admin: str) -> dict[str, Any]:
+    """Ask for ``/api/v1/status``.
+
+    :param admin: ``host:port``.
+    :raises AdminFailed: when it does not answer.
+    """
+    return _fetch(f"http://{admin}/api/v1/status")
+
+
+def fetch_dead_letters(admin: str, topic: str, group: str) -> dict[int, int]:
+    """Ask for the dead letters of a group: offset -> failures.
+
+    :raises AdminFailed: when it does not answer.
+    """
+    url = f"http://{admin}/api/v1/topics/{topic}/groups/{group}/dead-letters"
+    try:
+        letters = _fetch(url)["dead_letters"]
+        return {letter["offset"]: letter["failures"] for letter in letters}
+    except (KeyError, TypeError) as error:
+        raise AdminFailed(f"{url}: no list of dead letters: {error!r}") from error
+
+
+def _fetch(url: str) -> dict[str, Any]:
+    try:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS) as answer:
+            body = json.load(answer)
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        raise AdminFailed(f"{url}: {error}") from error
+    if not isinstance(body, dict):
+        raise AdminFailed(f"{url}: not an object")
+    return body

@@ -1,0 +1,103 @@
+# Tests: tests/test_bench.py
+"""What a broker's memory does: a thousand idle connections, a million records in and out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from brokerd.cli import load
+from brokerd.cli.bench import BenchFailed, Plan, fill, measure, new_log
+
+from .process import BrokerProcess
+from .wire import PRODUCE, Wire
+
+_SETTLE_SECONDS = 1.0
+_CONSUME_SECONDS_MAX = 300.0
+_SIZE = 100
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Idle:
+    """What idle connections cost."""
+
+    connections: int
+    before_bytes: int
+    after_bytes: int
+
+    @property
+    def kib_each(self) -> float:
+        """Resident KiB a connection."""
+        return (self.after_bytes - self.before_bytes) / self.connections / 1024
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Resident memory after a phase."""
+
+    name: str
+    seconds: float
+    rss_bytes: int
+
+
+def idle_connections(broker: BrokerProcess, count: int) -> Idle:
+    """Open connections that say nothing and compare the resident memory.
+
+    One connection is used first, so that what the first request loads is not counted.
+    """
+    with Wire(broker.address) as first:
+        first.ask(PRODUCE, {"log_id": new_log(), "payload": b"", "metadata": None})
+        time.sleep(_SETTLE_SECONDS)
+        before = broker.memory_bytes()
+        sockets = [load.connect(broker.address) for _ in range(count)]
+        # The last one is answered only after all before it were accepted.
+        first.ask(PRODUCE, {"log_id": new_log(), "payload": b"", "metadata": None})
+        time.sleep(_SETTLE_SECONDS)
+        after = broker.memory_bytes()
+        for sock in sockets:
+            sock.close()
+    return Idle(count, before, after)
+
+
+def million_records(
+    broker: BrokerProcess, records: int, show: Callable[[Phase], None]
+) -> list[Phase]:
+    """Produce and consume ``records`` in batches, then one by one, each with a log of its own.
+
+    :raises BenchFailed: when not every record came back.
+    """
+    phases = [Phase("at rest", 0.0, broker.memory_bytes())]
+    show(phases[0])
+
+    def note(name: str, began: float) -> None:
+        spent = time.monotonic() - began
+        time.sleep(_SETTLE_SECONDS)
+        phases.append(Phase(name, round(spent, 2), broker.memory_bytes()))
+        show(phases[-1])
+
+    for name, batch, scenario, window in (
+        ("in batches of 100", 100, "acquire-settle-batch", 4),
+        ("one by one", 1, "acquire-settle", 64),
+    ):
+        log = new_log()
+        began = time.monotonic()
+        fill(broker.address, log, records, _SIZE, batch)
+        note(f"{records:,} produced {name}", began)
+        began = time.monotonic()
+        plan = Plan(
+            scenario,
+            broker.address,
+            connections=16,
+            window=window,
+            size=_SIZE,
+            seconds=_CONSUME_SECONDS_MAX,
+            warm_up_seconds=0.0,
+            batch=100,
+        )
+        settled = measure(plan, log).settled
+        if settled != records:
+            raise BenchFailed(f"{settled:,} of {records:,} records came back {name}")
+        note(f"{records:,} leased and settled {name}", began)
+    return phases

@@ -1,0 +1,198 @@
+# Tests: tests/test_torture.py
+"""A broker in a process of its own, as a user starts it: ``twistd -n --pidfile= brokerd ...``.
+
+Contract: :meth:`BrokerProcess.start` returns once ``listeners.json`` says that everything
+listens; :meth:`kill` is SIGKILL, :meth:`stop` is SIGTERM. The first start takes free ports, later
+starts take the same ones again, so that clients find their broker after a crash. The process is
+ended with the block that opened it, and by the kernel should the parent itself be killed. Only
+this object's own process is ever signalled, by its id.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+_POLL_SECONDS = 0.005
+_PR_SET_PDEATHSIG = 1
+_LOG_TAIL_LINES = 15
+
+
+class BrokerFailed(Exception):
+    """The broker did not start or did not stop; the message has the end of its log."""
+
+
+class BrokerProcess:
+    """One broker on one data directory, started as often as needed.
+
+    :param data_dir: its data directory.
+    :param settings: ``section.key=value`` for ``--set``.
+    :param log: the file its output is appended to.
+    :param profile: when given, run under cProfile and leave the statistics there at a clean stop.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        log: Path,
+        settings: Sequence[str] = (),
+        profile: Path | None = None,
+    ) -> None:
+        self.data_dir = data_dir
+        self._log = log
+        self._settings = list(settings)
+        self._profile = profile
+        self._process: subprocess.Popen[bytes] | None = None
+        self._listeners: dict[str, str] = {}
+
+    def __enter__(self) -> BrokerProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running broker."""
+        if self._process is None:
+            raise BrokerFailed("the broker has not been started")
+        return self._process.pid
+
+    @property
+    def address(self) -> str:
+        """Where Mamamia listens, ``host:port``."""
+        return self._listeners["mamamia"]
+
+    @property
+    def admin(self) -> str:
+        """Where the admin HTTP listens, ``host:port``."""
+        return self._listeners["admin"]
+
+    def start(self, seconds_max: float = 60.0) -> float:
+        """Start the broker and wait until it serves.
+
+        :return: seconds from the start of the process to its readiness.
+        :raises BrokerFailed: when it exits or is not ready in time.
+        """
+        begin = time.monotonic()
+        self.launch()
+        self.wait_ready(seconds_max)
+        return time.monotonic() - begin
+
+    def launch(self) -> None:
+        """Start the process and return at once."""
+        # A killed broker leaves its file behind; it must not be taken for the new one's.
+        self._listeners_path.unlink(missing_ok=True)
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+
+    def wait_ready(self, seconds_max: float = 60.0) -> None:
+        """Wait until a launched broker serves.
+
+        :raises BrokerFailed: when it exits or is not ready in time.
+        """
+        deadline = time.monotonic() + seconds_max
+        while True:
+            try:
+                self._listeners = json.loads(self._listeners_path.read_text())
+                return
+            except FileNotFoundError:
+                pass  # Not there yet; it appears whole, by a rename.
+            if self._process is None or self._process.poll() is not None:
+                raise BrokerFailed(
+                    f"the broker exited with {self._exit_code()}:\n{self.log_tail()}"
+                )
+            if time.monotonic() > deadline:
+                raise BrokerFailed(f"not ready after {seconds_max:.0f} s:\n{self.log_tail()}")
+            time.sleep(_POLL_SECONDS)
+
+    def kill(self) -> None:
+        """SIGKILL the broker and wait until it is gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self, seconds_max: float = 30.0) -> int:
+        """SIGTERM the broker and return its exit code.
+
+        :raises BrokerFailed: when it does not stop in time.
+        """
+        if self._process is None:
+            raise BrokerFailed("the broker has not been started")
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(seconds_max)
+        except subprocess.TimeoutExpired:
+            raise BrokerFailed(
+                f"not stopped after {seconds_max:.0f} s:\n{self.log_tail()}"
+            ) from None
+
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def command(self) -> list[str]:
+        """The command line of the next start."""
+        twistd = [str(Path(sys.executable).with_name("twistd")), "-n", "--pidfile="]
+        if self._profile is not None:
+            twistd += ["--profiler=cprofile", "--savestats", f"--profile={self._profile}"]
+        wire = _endpoint(self._listeners.get("mamamia"))
+        admin = _endpoint(self._listeners.get("admin"))
+        options = [f"--data-dir={self.data_dir}", f"--listen=mamamia={wire}", f"--admin={admin}"]
+        return [*twistd, "brokerd", *options, *(f"--set={setting}" for setting in self._settings)]
+
+    def memory_bytes(self, field: str = "VmRSS") -> int:
+        """Memory of the running process: ``VmRSS`` now, ``VmHWM`` at its peak."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith(f"{field}:"):
+                return int(line.split()[1]) * 1024
+        raise BrokerFailed(f"/proc/{self.pid}/status has no {field}")
+
+    def log_tail(self) -> str:
+        """The last lines of the broker's output."""
+        try:
+            lines = self._log.read_text(errors="replace").splitlines()
+        except OSError as error:
+            return f"(no log: {error})"
+        return "\n".join(lines[-_LOG_TAIL_LINES:])
+
+    @property
+    def _listeners_path(self) -> Path:
+        return self.data_dir / "run" / "listeners.json"
+
+    def _exit_code(self) -> int | None:
+        return None if self._process is None else self._process.returncode
+
+
+def _endpoint(address: str | None) -> str:
+    """The endpoint that listens on an address of an earlier start, or on any free port."""
+    port = "0" if address is None else address.rpartition(":")[2]
+    return f"tcp:{port}:interface=127.0.0.1"
+
+
+try:
+    _LIBC: ctypes.CDLL | None = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
+except OSError:
+    _LIBC = None
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to end this process when the one that started it is killed."""
+    if _LIBC is not None and hasattr(_LIBC, "prctl"):
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -1,0 +1,86 @@
+# Tests: tests/test_bench.py
+"""The rates of ``make bench``: each scenario beside what the disk itself does with such commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from brokerd.cli.bench import Figures, Plan, default_backlog, fill, measure, new_log
+from brokerd.cli.machine import sync_rate
+
+from .admin import fetch_status
+from .process import BrokerProcess
+from .responder import Responder
+
+_RAW_SECONDS = 0.5
+_LEAST_BLOCK_BYTES = 512
+
+
+@dataclass(frozen=True)
+class Line:
+    """One scenario's figures and the commits the broker made for them."""
+
+    figures: Figures
+    syncs_per_s: float
+    bytes_per_sync: int
+    raw_fdatasync_per_s: float
+    """Measured right after, with blocks of ``bytes_per_sync``."""
+
+
+def plans(address: str, seconds: float) -> Iterator[Plan]:
+    """The scenarios of ``make bench``, plain commands first."""
+    for scenario in ("produce", "acquire-settle"):
+        for connections, window in ((1, 1), (64, 1), (16, 64)):
+            yield Plan(scenario, address, connections, window, seconds=seconds)
+    for scenario in ("produce-batch", "acquire-settle-batch"):
+        yield Plan(scenario, address, connections=8, window=4, seconds=seconds, batch=100)
+
+
+def measure_line(broker: BrokerProcess, plan: Plan, directory: Path) -> Line:
+    """Run one scenario and measure the disk right after it.
+
+    The commits counted include those of the warm-up, not those of the backlog.
+
+    :raises BenchFailed: when there is nothing to measure.
+    :raises AdminFailed: when the broker does not tell its commits.
+    """
+    log = new_log()
+    if plan.scenario.startswith("acquire-settle"):
+        fill(plan.address, log, default_backlog(plan), plan.size)
+    before = _commits(fetch_status(broker.admin))
+    figures = measure(plan, log)
+    after = _commits(fetch_status(broker.admin))
+    syncs = max(1, after[0] - before[0])
+    size = max(_LEAST_BLOCK_BYTES, (after[1] - before[1]) // syncs)
+    seconds = figures.seconds + plan.warm_up_seconds
+    return Line(figures, round(syncs / seconds, 1), size, sync_rate(directory, size, _RAW_SECONDS))
+
+
+def _commits(status: dict[str, Any]) -> tuple[int, int]:
+    wal = status["wal"]
+    return wal["syncs"], wal["written_bytes"]
+
+
+def ceilings(seconds: float) -> list[Figures]:
+    """What the load generator reaches against a dummy that does no work."""
+    found = []
+    for scenario in ("produce", "acquire-settle"):
+        with Responder() as dummy:
+            plan = Plan(scenario, dummy.address, 16, 64, seconds=seconds, backlog=1)
+            found.append(measure(plan))
+    return found
+
+
+def run(
+    broker: BrokerProcess, seconds: float, directory: Path, show: Callable[[Line], None]
+) -> list[Line]:
+    """Measure every scenario against a running broker, showing each as it is there."""
+    lines = []
+    for plan in plans(broker.address, seconds):
+        line = measure_line(broker, plan, directory)
+        show(line)
+        lines.append(line)
+    return lines

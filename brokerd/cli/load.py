@@ -1,0 +1,362 @@
+# Tests: tests/test_bench.py
+"""One worker of the load generator: many non-blocking connections in one process.
+
+Contract: :func:`run` keeps every connection's window full from ``begin`` until ``seconds`` after
+it, then stops asking, and waits a bounded time for the answers that are still due. Only answers
+that arrive between ``begin`` and ``begin + seconds`` are counted as rate and latency; what comes
+before is warm-up, what comes after is drained. Latency is that of a request: from the write
+that sent it to the read that brought its answer.
+
+``python -m brokerd.cli.load`` is the worker process that :mod:`brokerd.cli.bench` starts: it reads
+one line of JSON (:class:`LoadSpec`), connects, says ``ready``, reads a line with the moment to
+begin (system-wide monotonic seconds), and prints its :class:`LoadResult` as one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import selectors
+import socket
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from .scenarios import (
+    PRODUCE,
+    PRODUCE_BATCH,
+    BatchConsumer,
+    Consumer,
+    Repeater,
+    Role,
+    request,
+)
+
+SCENARIOS = ("produce", "acquire-settle", "mixed", "produce-batch", "acquire-settle-batch")
+
+_READ_BYTES = 1 << 18
+_DRAIN_SECONDS = 10.0
+_MIXED_WAIT_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class LoadSpec:
+    """What one worker is to do; every field is plain, so that it travels as JSON."""
+
+    scenario: str
+    address: str
+    """``host:port``, ``[v6]:port`` or ``unix:PATH``."""
+    connections: int
+    window: int
+    """Requests in flight on each connection."""
+    size: int
+    """Payload bytes."""
+    seconds: float
+    log: str
+    group: str
+    worker: str
+    """Makes the client ids of this worker its own."""
+    batch: int = 100
+    """Messages in one request of the batch scenarios."""
+    lease_seconds: float = 60.0
+
+
+@dataclass
+class LoadResult:
+    """What one worker saw; :func:`merge` adds several up."""
+
+    produced: int = 0
+    settled: int = 0
+    requests: int = 0
+    empty: int = 0
+    errors: int = 0
+    example: str = ""
+    """The first error answer, for the report."""
+    seconds: float = 0.0
+    """From ``begin`` to the last answer counted."""
+    latency_us: Counter[int] = field(default_factory=Counter)
+    """Requests by latency, rounded up to three significant digits."""
+
+
+def parse_address(address: str) -> tuple[int, str | tuple[str, int]]:
+    """Split ``host:port``, ``[v6]:port`` or ``unix:PATH`` into a socket family and its address.
+
+    :raises ValueError: naming the address and the forms that are understood.
+    """
+    if address.startswith("unix:"):
+        return socket.AF_UNIX, address[len("unix:") :]
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError(f"address {address!r}: give HOST:PORT, [V6]:PORT or unix:PATH")
+    if host.startswith("["):
+        return socket.AF_INET6, (host.strip("[]"), int(port))
+    return socket.AF_INET, (host, int(port))
+
+
+def make_role(spec: LoadSpec, number: int) -> Role:
+    """Build the role of connection ``number`` of a worker."""
+    client = f"bench-{spec.worker}-{number}"
+    scenario = spec.scenario
+    if scenario == "mixed":
+        scenario = "produce" if number % 2 == 0 else "acquire-settle"
+    if scenario == "produce":
+        return Repeater(produce_frame(spec.log, spec.size), spec.window)
+    if scenario == "produce-batch":
+        return Repeater(produce_frame(spec.log, spec.size, spec.batch), spec.window, spec.batch)
+    if scenario == "acquire-settle":
+        wait_seconds = _MIXED_WAIT_SECONDS if spec.scenario == "mixed" else 0.0
+        return Consumer(spec.log, spec.group, client, spec.window, spec.lease_seconds, wait_seconds)
+    if scenario == "acquire-settle-batch":
+        return BatchConsumer(
+            spec.log, spec.group, client, spec.window, spec.lease_seconds, spec.batch
+        )
+    raise ValueError(f"unknown scenario {scenario!r}: give one of {', '.join(SCENARIOS)}")
+
+
+def produce_frame(log: str, size: int, batch: int = 1) -> bytes:
+    """A PRODUCE request with a payload of ``size`` bytes, or a PRODUCE_BATCH of ``batch`` such."""
+    message: dict[str, object] = {"payload": b"x" * size, "metadata": None}
+    if batch == 1:
+        return request(PRODUCE, {"log_id": log, **message})
+    return request(PRODUCE_BATCH, {"log_id": log, "messages": [message] * batch})
+
+
+class _Connection:
+    """A non-blocking socket, its role, and what is in flight."""
+
+    __slots__ = ("answered", "asked", "inbox", "marks", "outbox", "role", "sock")
+
+    def __init__(self, sock: socket.socket, role: Role) -> None:
+        self.sock = sock
+        self.role = role
+        self.inbox = b""
+        self.outbox: bytes | memoryview = b""
+        self.asked = 0
+        self.answered = 0
+        self.marks: deque[tuple[int, float]] = deque()
+        """(requests asked so far, when) for each write, oldest first."""
+
+    def ask(self, data: bytes | memoryview, requests: int, now: float) -> bool:
+        """Send requests; return whether the socket took everything."""
+        self.asked += requests
+        self.marks.append((self.asked, now))
+        if self.outbox:
+            self.outbox = bytes(self.outbox) + bytes(data)
+            return False
+        self.outbox = data
+        return self.flush()
+
+    def flush(self) -> bool:
+        try:
+            sent = self.sock.send(self.outbox)
+        except BlockingIOError:
+            return False
+        self.outbox = memoryview(self.outbox)[sent:] if sent < len(self.outbox) else b""
+        return not self.outbox
+
+
+def connect(address: str) -> socket.socket:
+    """Connect a socket to the address, without Nagle's delay where there is one.
+
+    :raises OSError: when nobody listens there.
+    :raises ValueError: when the address cannot be read.
+    """
+    family, target = parse_address(address)
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(30)
+        sock.connect(target)
+        if family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setblocking(False)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def run(spec: LoadSpec, sockets: Iterable[socket.socket], begin: float) -> LoadResult:
+    """Drive the sockets as the spec says and return what was seen.
+
+    :param begin: system-wide monotonic seconds at which counting starts; the load starts now.
+    """
+    load = _Load([_Connection(s, make_role(spec, n)) for n, s in enumerate(sockets)])
+    load.start()
+    load.turn(begin, lambda: False)
+    counted = load.begin_counting()
+    load.turn(begin + spec.seconds, load.is_idle)
+    result = load.result(counted)
+    load.stop()
+    load.turn(time.monotonic() + _DRAIN_SECONDS, load.is_idle)
+    return result
+
+
+class _Load:
+    """The loop over all connections of a worker."""
+
+    def __init__(self, connections: list[_Connection]) -> None:
+        self._connections = connections
+        self._selector = selectors.DefaultSelector()
+        self._latency_us: Counter[int] = Counter()
+        self._lost = 0
+        self._due = 0
+        self._last_answer = self._began = time.monotonic()
+
+    def start(self) -> None:
+        for connection in self._connections:
+            self._selector.register(connection.sock, selectors.EVENT_READ, connection)
+            data, requests = connection.role.first()
+            self._ask(connection, data, requests, time.monotonic())
+
+    def stop(self) -> None:
+        for connection in self._connections:
+            connection.role.stop()
+
+    def is_idle(self) -> bool:
+        return self._due == 0
+
+    def begin_counting(self) -> LoadResult:
+        """Forget the warm-up's latencies and return its counts, to be taken off in the end."""
+        warm_up = self._sum()
+        self._latency_us.clear()
+        self._began = self._last_answer = time.monotonic()
+        return warm_up
+
+    def result(self, warm_up: LoadResult) -> LoadResult:
+        total = self._sum()
+        total.seconds = self._last_answer - self._began
+        total.produced -= warm_up.produced
+        total.settled -= warm_up.settled
+        total.empty -= warm_up.empty
+        total.requests = self._latency_us.total()
+        total.latency_us = Counter(self._latency_us)
+        return total
+
+    def _sum(self) -> LoadResult:
+        total = LoadResult(errors=self._lost)
+        for tally in (connection.role.tally for connection in self._connections):
+            total.produced += tally.produced
+            total.settled += tally.settled
+            total.empty += tally.empty
+            total.errors += tally.errors
+            total.example = total.example or tally.example
+        return total
+
+    def turn(self, until: float, is_done: Callable[[], bool]) -> None:
+        """Serve the sockets until a moment of monotonic seconds, or until ``is_done()``."""
+        while (now := time.monotonic()) < until and not is_done():
+            for key, events in self._selector.select(until - now):
+                connection: _Connection = key.data
+                try:
+                    if events & selectors.EVENT_WRITE and connection.flush():
+                        self._selector.modify(connection.sock, selectors.EVENT_READ, connection)
+                    if events & selectors.EVENT_READ:
+                        self._read(connection)
+                except OSError as error:
+                    self._lose(connection, str(error))
+
+    def _read(self, connection: _Connection) -> None:
+        data = connection.sock.recv(_READ_BYTES)
+        now = time.monotonic()
+        if not data:
+            self._lose(connection, "the broker closed the connection")
+            return
+        if connection.inbox:
+            data = connection.inbox + data
+        step = connection.role.answers(data)
+        connection.inbox = data[step.consumed :]
+        if step.answers:
+            self._due -= step.answers
+            self._last_answer = now
+            self._sample(connection, step.answers, now)
+        if step.replies:
+            self._ask(connection, step.reply, step.replies, now)
+
+    def _ask(
+        self, connection: _Connection, data: bytes | memoryview, requests: int, now: float
+    ) -> None:
+        self._due += requests
+        if not connection.ask(data, requests, now):
+            both = selectors.EVENT_READ | selectors.EVENT_WRITE
+            self._selector.modify(connection.sock, both, connection)
+
+    def _sample(self, connection: _Connection, answers: int, now: float) -> None:
+        answered = connection.answered
+        goal = connection.answered = answered + answers
+        marks = connection.marks
+        while answered < goal:
+            asked, when = marks[0]
+            reached = min(asked, goal)
+            self._latency_us[_rounded_us(now - when)] += reached - answered
+            answered = reached
+            if reached == asked:
+                marks.popleft()
+
+    def _lose(self, connection: _Connection, why: str) -> None:
+        self._lost += 1
+        self._due -= connection.asked - connection.answered
+        connection.role.tally.example = connection.role.tally.example or why
+        self._selector.unregister(connection.sock)
+        connection.sock.close()
+
+
+def _rounded_us(seconds: float) -> int:
+    """Round up to three significant digits, so that a day of latencies stays a small table."""
+    value = math.ceil(seconds * 1e6)
+    step = 1
+    while value >= 1000 * step:
+        step *= 10
+    return -(-value // step) * step
+
+
+def merge(results: Iterable[LoadResult]) -> LoadResult:
+    """Add up what several workers saw; ``seconds`` is the longest of them."""
+    total = LoadResult()
+    for result in results:
+        total.produced += result.produced
+        total.settled += result.settled
+        total.requests += result.requests
+        total.empty += result.empty
+        total.errors += result.errors
+        total.example = total.example or result.example
+        total.seconds = max(total.seconds, result.seconds)
+        total.latency_us += result.latency_us
+    return total
+
+
+def percentile_ms(latency_us: Counter[int], share: float) -> float:
+    """The latency that ``share`` (0..1) of the requests did not exceed; 0 when there were none."""
+    wanted = share * latency_us.total()
+    seen = 0
+    for value in sorted(latency_us):
+        seen += latency_us[value]
+        if seen >= wanted:
+            return value / 1000
+    return 0.0
+
+
+def result_to_json(result: LoadResult) -> str:
+    """Write a result as one line, for the process that started this one."""
+    return json.dumps(vars(result))
+
+
+def result_from_json(line: str) -> LoadResult:
+    """Read what a worker process printed."""
+    fields = json.loads(line)
+    fields["latency_us"] = Counter({int(us): n for us, n in fields["latency_us"].items()})
+    return LoadResult(**fields)
+
+
+def main() -> None:
+    """Be a worker process: spec in, ``ready`` out, begin in, result out."""
+    spec = LoadSpec(**json.loads(sys.stdin.readline()))
+    sockets = [connect(spec.address) for _ in range(spec.connections)]
+    print("ready", flush=True)
+    begin = float(sys.stdin.readline())
+    print(result_to_json(run(spec, sockets, begin)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+# Tests: tests/test_bench.py
+"""What a benchmark's figures must be read beside: cores, file system, the disk's own sync rate."""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_SYNC_FILE_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine a benchmark ran on."""
+
+    cpu: str
+    cores: int
+    """Cores this process may use."""
+    python: str
+    system: str
+    file_system: str
+    """Type of the file system under the directory that was asked about."""
+
+
+def describe(directory: Path) -> Machine:
+    """Describe this machine and the file system under ``directory``."""
+    return Machine(
+        cpu=_cpu_name(),
+        cores=len(os.sched_getaffinity(0)),
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.release()}",
+        file_system=file_system_type(directory),
+    )
+
+
+def file_system_type(directory: Path) -> str:
+    """Name the type of the file system that holds ``directory``, ``unknown`` where /proc is not."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text()
+    except OSError:
+        return "unknown"
+    device = os.stat(directory).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    real = os.path.realpath(directory)
+    best = ("", "unknown")
+    for line in mounts.splitlines():
+        fields = line.split()
+        point = fields[4].replace("\\040", " ")
+        inside = point == "/" or real == point or real.startswith(point + "/")
+        if inside and (fields[2] == number or best[1] == "unknown") and len(point) >= len(best[0]):
+            best = (point, fields[fields.index("-") + 1])
+    return best[1]
+
+
+def sync_rate(directory: Path, block_bytes: int, seconds: float) -> float:
+    """Measure how many times a second one writer can write a block and ``fdatasync`` it.
+
+    The blocks go one behind the other into a file that was filled with zeros before, as the
+    broker's journal does it, so that no sync pays for allocation.
+
+    :param directory: where to measure; the file is gone afterwards.
+    :param block_bytes: size of one write.
+    :return: syncs a second.
+    :raises OSError: when the directory cannot be written.
+    """
+    block = os.urandom(block_bytes)
+    size = max(_SYNC_FILE_BYTES, block_bytes)
+    with tempfile.TemporaryFile(dir=directory, prefix="sync-rate-") as file:
+        descriptor = file.fileno()
+        os.pwrite(descriptor, bytes(size), 0)
+        os.fsync(descriptor)
+        done = at = 0
+        begin = time.monotonic()
+        while (spent := time.monotonic() - begin) < seconds:
+            os.pwrite(descriptor, block, at)
+            os.fdatasync(descriptor)
+            done += 1
+            at = at + block_bytes if at + 2 * block_bytes <= size else 0
+    return done / spent
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass  # Not Linux: the general name does.
+    return platform.processor() or platform.machine()

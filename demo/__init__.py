@@ -1,0 +1,1 @@
+"""The demonstration: real data through a broker that is killed in the middle."""

@@ -1,0 +1,55 @@
+# Tests: tests/test_demo.py
+"""A progress line: drawn over itself on a terminal, one plain line every tenth elsewhere."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+_BAR_WIDTH = 24
+_TENTHS = 10
+
+
+class Progress:
+    """Shows how much has been produced and settled.
+
+    :param total: what both counts go up to; settled may pass it, and is then shown as full.
+    """
+
+    def __init__(self, out: TextIO, total: int) -> None:
+        self._out = out
+        self._total = total
+        self._is_terminal = out.isatty()
+        self._shown_tenth = 0
+        self._has_line = False
+
+    def show(self, produced: int, settled: int, rate: float) -> None:
+        """Draw the counts; ``rate`` is settled messages a second."""
+        if self._is_terminal:
+            self._out.write(
+                f"\r  produced {self._bar(produced)} settled {self._bar(settled)} {rate:8,.0f}/s "
+            )
+            self._has_line = True
+        else:
+            tenth = _TENTHS * min(settled, self._total) // self._total
+            if tenth == self._shown_tenth:
+                return
+            self._shown_tenth = tenth
+            self._out.write(f"  produced {produced:,}  settled {settled:,}\n")
+        self._out.flush()
+
+    def say(self, line: str) -> None:
+        """Print a line above the progress line."""
+        self.end_line()
+        self._out.write(f"{line}\n")
+        self._out.flush()
+
+    def end_line(self) -> None:
+        """Leave the progress line as it stands and go on below it."""
+        if self._has_line:
+            self._out.write("\n")
+            self._has_line = False
+
+    def _bar(self, count: int) -> str:
+        share = min(1.0, count / self._total)
+        filled = int(share * _BAR_WIDTH)
+        return f"[{'#' * filled}{'.' * (_BAR_WIDTH - filled)}] {share:4.0%}"
