@@ -1,0 +1,1 @@
+"""The admin HTTP site: health, metrics, status as JSON, and a page."""

@@ -1,0 +1,142 @@
+# Tests: tests/admin/test_metrics.py
+"""Metrics for Prometheus, computed from one status at scrape time, so nothing is counted twice.
+
+docs/operations.rst lists them. There is no process-global registry: each scrape gets a registry of
+its own around a frozen status, which another thread may then format without a lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+MAX_GROUP_SERIES = 1_000
+"""How many (topic, group, partition) get series of their own in one scrape, largest lag first."""
+
+GROUP_LABELS = ("topic", "group", "partition")
+
+
+class Definition(NamedTuple):
+    """One metric: its place in the status, name, kind and meaning."""
+
+    path: str
+    """Dotted keys of the status."""
+    name: str
+    kind: type[CounterMetricFamily] | type[GaugeMetricFamily]
+    meaning: str
+    label: str = ""
+    """If given, the status has a map there, and its keys are the values of this label."""
+
+
+C, G = CounterMetricFamily, GaugeMetricFamily
+DEFINITIONS = (
+    Definition("ready", "brokerd_ready", G, "1 while clients are served, else 0"),
+    Definition("uptime_seconds", "brokerd_uptime_seconds", G, "Time since the service started"),
+    Definition("topics", "brokerd_topics", G, "Topics that exist"),
+    Definition("connections", "brokerd_connections", G, "Open client connections", "format"),
+    Definition(
+        "connections_refused",
+        "brokerd_connections_refused",
+        C,
+        "Connections closed at once because limits.connections was reached",
+        "format",
+    ),
+    Definition("records_produced", "brokerd_records_produced", C, "Records appended", "format"),
+    Definition("bytes_produced", "brokerd_produced_bytes", C, "Bytes of values appended"),
+    Definition("leases_granted", "brokerd_leases_granted", C, "Leases handed out"),
+    Definition("settled", "brokerd_records_settled", C, "Records settled as processed"),
+    Definition("failed", "brokerd_records_failed", C, "Settles that said failed"),
+    Definition("expired", "brokerd_leases_expired", C, "Leases that lapsed"),
+    Definition(
+        "uncommitted_bytes",
+        "brokerd_uncommitted_bytes",
+        G,
+        "Bytes that wait for the disk before their answers may leave",
+    ),
+    Definition("wal.frames", "brokerd_wal_frames", C, "Commits written to the journal"),
+    Definition("wal.syncs", "brokerd_wal_syncs", C, "Syncs of the journal"),
+    Definition("wal.written_bytes", "brokerd_wal_written_bytes", C, "Bytes written"),
+    Definition("wal.segments", "brokerd_wal_segments", G, "Journal files"),
+    Definition("wal.bytes", "brokerd_wal_bytes", G, "Bytes of the journal on disk"),
+    Definition("wal.room_bytes", "brokerd_wal_room_bytes", G, "Allocated and not yet written"),
+    Definition("wal.starved", "brokerd_wal_starved", G, "1 while work is refused for lack of room"),
+    Definition("recovery.seconds", "brokerd_recovery_seconds", G, "How long the replay took"),
+    Definition("recovery.frames", "brokerd_recovery_frames", G, "Commits that were replayed"),
+    Definition(
+        "recovery.damages", "brokerd_recovery_damages", G, "Damaged places found by the replay"
+    ),
+)
+
+GROUP_DEFINITIONS = (
+    Definition("lag", "brokerd_group_lag_records", G, "Records not yet settled"),
+    Definition("leased", "brokerd_group_leased_records", G, "Records under a live lease"),
+    Definition("delayed", "brokerd_group_delayed_records", G, "Records that wait for a back-off"),
+    Definition("dead", "brokerd_group_dead_letters", G, "Dead letters"),
+    Definition(
+        "oldest_age_seconds",
+        "brokerd_group_oldest_unsettled_seconds",
+        G,
+        "Age of the oldest record not yet settled",
+    ),
+)
+
+
+class StatusCollector:
+    """Turns one status into metric families; keys that the status lacks are left out."""
+
+    def __init__(self, status: Mapping[str, Any]) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric of the status."""
+        for definition in DEFINITIONS:
+            value = _at(self._status, definition.path)
+            if value is not None:
+                yield _family(definition, value)
+        groups = self._status.get("groups")
+        if groups is not None:
+            yield from self._group_families(groups)
+
+    def _group_families(self, groups: list[Mapping[str, Any]]) -> Iterator[Metric]:
+        shown = sorted(groups, key=lambda group: -group["lag"])[:MAX_GROUP_SERIES]
+        for definition in GROUP_DEFINITIONS:
+            family = definition.kind(definition.name, definition.meaning, labels=GROUP_LABELS)
+            for group in shown:
+                value = group.get(definition.path)
+                if value is not None:
+                    family.add_metric([str(group[label]) for label in GROUP_LABELS], value)
+            yield family
+        yield GaugeMetricFamily(
+            "brokerd_group_series_omitted",
+            f"Partitions of groups beyond the {MAX_GROUP_SERIES} with the largest lag",
+            value=len(groups) - len(shown),
+        )
+
+
+def make_registry(status: Mapping[str, Any]) -> CollectorRegistry:
+    """Make the registry of one scrape: the status, and the figures of the process."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(StatusCollector(status))
+    ProcessCollector(registry=registry)
+    return registry
+
+
+def _at(status: Mapping[str, Any], path: str) -> Any:
+    value: Any = status
+    for key in path.split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            return None
+        value = value[key]
+    return value
+
+
+def _family(definition: Definition, value: Any) -> Metric:
+    if not definition.label:
+        return definition.kind(definition.name, definition.meaning, value=value)
+    family = definition.kind(definition.name, definition.meaning, labels=[definition.label])
+    for label, number in value.items():
+        family.add_metric([str(label)], number)
+    return family

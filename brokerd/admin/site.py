@@ -1,0 +1,266 @@
+# Tests: tests/admin/test_site.py
+"""The admin site: ``/health/live``, ``/health/ready``, ``/metrics``, ``/api/v1/status``, ``/``.
+
+It is read-only. Every request has a deadline, bodies are small, connections are few, so that a
+slow or greedy HTTP client costs little. The access log takes its time from the log, which runs on
+the wall clock: the reactor's clock is monotonic and would print nonsense.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from importlib import resources
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from twisted.internet.interfaces import IAddress, IDelayedCall
+from twisted.internet.protocol import connectionDone
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web import http
+from twisted.web.resource import IResource, Resource
+from twisted.web.server import Request, Site
+
+from brokerd.admin.health import Health, Phase
+from brokerd.admin.metrics import make_registry
+
+IDLE_SECONDS = 30
+REQUEST_SECONDS = 30.0
+"""How long a request may take to arrive as a whole, however it trickles in."""
+MAX_BODY_BYTES = 64 * 1024
+MAX_CONNECTIONS = 100
+
+Status = Callable[[], Mapping[str, Any]]
+MetricsResource = Callable[[CollectorRegistry], IResource]
+
+_STATIC = {
+    b"": ("index.html", b"text/html; charset=utf-8"),
+    b"page.css": ("page.css", b"text/css; charset=utf-8"),
+    b"page.js": ("page.js", b"text/javascript; charset=utf-8"),
+}
+
+
+def make_site(
+    status: Status, health: Health, metrics: MetricsResource, reactor: Any, log: Logger
+) -> AdminSite:
+    """Put the site together.
+
+    :param status: gives the facts for the page, the API and the metrics; called in the reactor.
+    :param metrics: makes the resource that prints a registry, such as prometheus_client's.
+    :param reactor: times the requests.
+    """
+    return AdminSite(_Root(status, health, metrics), reactor, log)
+
+
+class _JSON(Resource):
+    """A resource whose answer is one JSON object; a slash after its path makes no difference."""
+
+    def __init__(self, answer: Callable[[], tuple[int, Mapping[str, Any]]]) -> None:
+        super().__init__()
+        self._answer = answer
+
+    def render_GET(self, request: Request) -> bytes:
+        """Answer with the code and the object."""
+        code, value = self._answer()
+        return _json(request, code, value)
+
+    def getChild(self, path: bytes, request: Request) -> Resource:
+        """Find the resource itself behind a slash, and nothing below it."""
+        return self if path == b"" and not request.postpath else _Missing()
+
+
+class _Exact(Resource):
+    """A branch of the tree: its children, and 404 as JSON for everything else."""
+
+    def getChild(self, path: bytes, request: Request) -> Resource:
+        """Find nothing; children were looked at before."""
+        return _Missing()
+
+    def render_GET(self, request: Request) -> bytes:
+        """Answer that a branch itself is nothing."""
+        return _not_found(request)
+
+
+class _Root(_Exact):
+    def __init__(self, status: Status, health: Health, metrics: MetricsResource) -> None:
+        super().__init__()
+        self._health = health
+        branch = _Exact()
+        branch.putChild(b"live", _JSON(self._live))
+        branch.putChild(b"ready", _JSON(self._ready))
+        self.putChild(b"health", branch)
+        self.putChild(b"metrics", _Metrics(status, metrics))
+        version = _Exact()
+        version.putChild(b"status", _JSON(lambda: (http.OK, status())))
+        api = _Exact()
+        api.putChild(b"v1", version)
+        self.putChild(b"api", api)
+        for path in _STATIC:
+            self.putChild(path, _Static(path))
+
+    def _live(self) -> tuple[int, Mapping[str, Any]]:
+        failed = self._health.phase is Phase.FAILED
+        return (http.SERVICE_UNAVAILABLE if failed else http.OK), self._describe()
+
+    def _ready(self) -> tuple[int, Mapping[str, Any]]:
+        return (http.OK if self._health.ready else http.SERVICE_UNAVAILABLE), self._describe()
+
+    def _describe(self) -> Mapping[str, Any]:
+        described = {"phase": self._health.phase.value}
+        if self._health.reason:
+            described["reason"] = self._health.reason
+        return described
+
+
+class _Metrics(Resource):
+    """Takes the status in the reactor's thread and leaves the printing to Prometheus's resource."""
+
+    isLeaf = True
+
+    def __init__(self, status: Status, metrics: MetricsResource) -> None:
+        super().__init__()
+        self._status = status
+        self._metrics = metrics
+
+    def render_GET(self, request: Request) -> Any:
+        """Print the metrics of this moment."""
+        return self._metrics(make_registry(self._status())).render(request)
+
+
+class _Static(Resource):
+    isLeaf = True
+
+    def __init__(self, path: bytes) -> None:
+        super().__init__()
+        name, self._type = _STATIC[path]
+        self._body = resources.files("brokerd.admin").joinpath("static", name).read_bytes()
+
+    def render_GET(self, request: Request) -> bytes:
+        request.setHeader(b"content-type", self._type)
+        request.setHeader(b"cache-control", b"no-cache")
+        request.setHeader(b"content-security-policy", b"default-src 'self'")
+        return self._body
+
+
+class _Missing(Resource):
+    isLeaf = True
+
+    def render_GET(self, request: Request) -> bytes:
+        return _not_found(request)
+
+
+def _not_found(request: Request) -> bytes:
+    return _json(request, http.NOT_FOUND, {"error": "there is nothing here"})
+
+
+def _json(request: Request, code: int, value: Mapping[str, Any]) -> bytes:
+    request.setResponseCode(code)
+    request.setHeader(b"content-type", b"application/json")
+    request.setHeader(b"cache-control", b"no-store")
+    return json.dumps(value).encode() + b"\n"
+
+
+class _Request(Request):
+    """A request whose body is bounded, declared or chunked."""
+
+    _received = 0
+    _refused = False
+
+    def gotLength(self, length: int | None) -> None:
+        too_long = length is not None and length > MAX_BODY_BYTES
+        super().gotLength(0 if too_long else length)
+        if too_long:
+            self._refuse()
+
+    def handleContentChunk(self, data: bytes) -> None:
+        self._received += len(data)
+        if self._received > MAX_BODY_BYTES:
+            self._refuse()
+        else:
+            super().handleContentChunk(data)
+
+    def _refuse(self) -> None:
+        if not self._refused:
+            self._refused = True
+            transport: Any = self.channel.transport
+            transport.write(b"HTTP/1.1 413 Content Too Large\r\nconnection: close\r\n\r\n")
+            transport.loseConnection()
+
+
+class _Channel(http.HTTPChannel):
+    """A connection whose every request has a deadline from its start to its last byte."""
+
+    site: AdminSite
+    _deadline: IDelayedCall | None = None
+
+    def connectionMade(self) -> None:
+        super().connectionMade()
+        self._start_deadline()
+
+    def allContentReceived(self) -> None:
+        self._stop_deadline()
+        super().allContentReceived()
+
+    def requestDone(self, request: Any) -> None:
+        super().requestDone(request)
+        self._stop_deadline()
+        self._start_deadline()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._stop_deadline()
+        super().connectionLost(reason)
+        self.site.connection_closed()
+
+    def _start_deadline(self) -> None:
+        self._deadline = self.site.clock.callLater(REQUEST_SECONDS, self._expired)
+
+    def _stop_deadline(self) -> None:
+        if self._deadline is not None and self._deadline.active():
+            self._deadline.cancel()
+
+    def _expired(self) -> None:
+        transport: Any = self.transport
+        transport.abortConnection()
+
+
+class AdminSite(Site):
+    """The HTTP factory of the admin endpoint."""
+
+    noisy = False
+    protocol = _Channel  # type: ignore[assignment]  # plain HTTP/1.1; Site would also offer HTTP/2
+    requestFactory = _Request
+
+    def __init__(self, root: IResource, reactor: Any, log: Logger) -> None:
+        super().__init__(root, requestFactory=_Request, timeout=IDLE_SECONDS, reactor=reactor)
+        self.clock = reactor
+        self._access_log = log
+        self._connections = 0
+
+    def buildProtocol(self, addr: IAddress | None) -> Any:
+        """Take a connection, or refuse it with None when there are too many."""
+        if self._connections >= MAX_CONNECTIONS:
+            return None
+        self._connections += 1
+        return super().buildProtocol(addr)
+
+    def connection_closed(self) -> None:
+        """Count a connection that ended."""
+        self._connections -= 1
+
+    def log(self, request: Any) -> None:
+        """Write one access line as an event of its own."""
+        self._access_log.info(
+            '{client} "{method} {path} {protocol}" {code} {sent_bytes}',
+            event_id="admin_request",
+            client=getattr(request.client, "host", None) or "-",
+            method=_text(request.method),
+            path=_text(request.uri),
+            protocol=_text(request.clientproto),
+            code=request.code,
+            sent_bytes=request.sentLength,
+        )
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("ascii", "backslashreplace")

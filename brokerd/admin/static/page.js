@@ -1,0 +1,94 @@
+"use strict";
+
+const EVERY_MS = 2000;
+const SHOWN_GROUPS = 50;
+let before = null;
+
+const element = (id) => document.getElementById(id);
+const show = (id, text) => { element(id).textContent = text; };
+const number = (value) => Math.round(value ?? 0).toLocaleString("en");
+
+function bytes(value) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let step = 0;
+  while (value >= 1024 && step < units.length - 1) { value /= 1024; step += 1; }
+  return `${value.toFixed(step ? 1 : 0)} ${units[step]}`;
+}
+
+function phase(name, text) {
+  element("phase").className = `phase ${name}`;
+  show("phase", text);
+}
+
+function total(status, key) {
+  const value = status[key] ?? 0;
+  return typeof value === "object" ? Object.values(value).reduce((sum, one) => sum + one, 0) : value;
+}
+
+function rates(status) {
+  const shown = [["produced", "records_produced"], ["leased", "leases_granted"], ["settled", "settled"]];
+  for (const [id, key] of shown) {
+    const now = total(status, key);
+    show(id, `${number(now)} since the start`);
+    const seconds = before ? status.uptime_seconds - before.uptime_seconds : 0;
+    if (seconds > 0) { show(`rate-${id}`, number((now - total(before, key)) / seconds)); }
+  }
+  before = status;
+}
+
+function cells(row, values, firstNumber) {
+  values.forEach((value, index) => {
+    const cell = row.insertCell();
+    cell.textContent = value;
+    if (index >= firstNumber) { cell.className = "n"; }
+  });
+}
+
+function groups(status) {
+  const body = element("groups");
+  body.replaceChildren();
+  const all = [...(status.groups ?? [])].sort((one, other) => other.lag - one.lag);
+  for (const group of all.slice(0, SHOWN_GROUPS)) {
+    cells(body.insertRow(), [group.topic, group.group, group.partition, number(group.lag),
+      number(group.leased), number(group.delayed), number(group.dead)], 3);
+  }
+  if (all.length === 0 || all.length > SHOWN_GROUPS) {
+    const cell = body.insertRow().insertCell();
+    cell.colSpan = 7;
+    cell.className = "none";
+    cell.textContent = all.length ? `and ${all.length - SHOWN_GROUPS} more with less lag` : "none yet";
+  }
+}
+
+function facts(status) {
+  const wal = status.wal ?? {};
+  show("wal-bytes", wal.bytes === undefined ? "–" : bytes(wal.bytes));
+  show("wal-segments", wal.segments === undefined ? "" : `${number(wal.segments)} files`);
+  const list = [["durability", status.durability], ["data directory", status.data_dir],
+    ["topics", number(status.topics)], ["uptime", `${number(status.uptime_seconds)} s`]];
+  for (const [name, address] of Object.entries(status.listeners ?? {})) { list.push([name, address]); }
+  element("facts").replaceChildren(...list.flatMap(([name, value]) => {
+    const term = document.createElement("dt");
+    const fact = document.createElement("dd");
+    term.textContent = name;
+    fact.textContent = value ?? "–";
+    return [term, fact];
+  }));
+}
+
+async function refresh() {
+  try {
+    const answer = await fetch("api/v1/status", { cache: "no-store" });
+    const status = await answer.json();
+    show("version", status.version ?? "");
+    phase(status.phase, status.reason ? `${status.phase}: ${status.reason}` : status.phase);
+    rates(status);
+    groups(status);
+    facts(status);
+  } catch (error) {
+    phase("gone", "no answer");
+  }
+  setTimeout(refresh, EVERY_MS);
+}
+
+refresh();

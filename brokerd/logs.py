@@ -1,0 +1,86 @@
+# Tests: tests/test_logs.py
+"""The operator's log: one event a line, as text for people or as JSON for machines.
+
+Every event that means something to an operator has a stable ``event_id`` and its facts as fields;
+docs/operations.rst lists them. No event carries a payload. Control characters are escaped, so that
+a name sent by a client cannot forge a line. Times are wall-clock time in UTC.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from twisted.logger import (
+    FileLogObserver,
+    FilteringLogObserver,
+    ILogObserver,
+    LogEvent,
+    LogLevel,
+    LogLevelFilterPredicate,
+    formatEvent,
+)
+
+_FACTS = (str, int, float, bool, type(None))
+
+
+def make_observer(file: TextIO, form: str, level: str) -> ILogObserver:
+    """Make the observer that writes events of at least this level to the file.
+
+    :param form: ``text`` or ``json``.
+    """
+    lines = {"text": text_line, "json": json_line}
+    return at_level(FileLogObserver(file, lines[form]), level)
+
+
+def at_level(observer: ILogObserver, level: str) -> ILogObserver:
+    """Let only events of at least this level through to an observer."""
+    predicate = LogLevelFilterPredicate(LogLevel.levelWithName(level))
+    return FilteringLogObserver(observer, [predicate])
+
+
+def text_line(event: LogEvent) -> str:
+    """Write an event as ``time level [event_id] message``, any traceback below it."""
+    event_id = event.get("event_id")
+    label = f" [{event_id}]" if event_id else ""
+    line = f"{_time(event)} {_level(event):<8}{label} {_message(event)}\n"
+    return line + _traceback(event)
+
+
+def json_line(event: LogEvent) -> str:
+    """Write an event as one JSON object: time, level, event, message, then its facts."""
+    fields: dict[str, Any] = {
+        "time": _time(event),
+        "level": _level(event),
+        "event": event.get("event_id"),
+        "message": _message(event),
+    }
+    if fields["event"]:
+        for name, value in event.items():
+            if not name.startswith("log_") and name != "event_id" and isinstance(value, _FACTS):
+                fields.setdefault(name, value)
+    trace = _traceback(event)
+    if trace:
+        fields["traceback"] = trace
+    return json.dumps(fields, ensure_ascii=False) + "\n"
+
+
+def _time(event: LogEvent) -> str:
+    moment = datetime.fromtimestamp(event.get("log_time", 0), UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _level(event: LogEvent) -> str:
+    level = event.get("log_level", LogLevel.info)
+    return str(level.name)
+
+
+def _message(event: LogEvent) -> str:
+    text = formatEvent(event)
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def _traceback(event: LogEvent) -> str:
+    failure = event.get("log_failure")
+    return str(failure.getTraceback()) if failure is not None else ""

@@ -1,0 +1,339 @@
+# Tests: tests/test_service.py
+"""The service ``twistd`` runs: everything in order up, and in the opposite order down.
+
+Up: lock, admin site, replay, listeners, ``run/listeners.json``, readiness. Down: listeners, the
+answers that are owed, the core (snapshot, mark, close, unlock), the admin site. Whatever fails is
+one line on stderr and one exit code (:mod:`brokerd.outcome`); a core that failed is never closed
+as if it were well.
+
+The core is an argument: the journal, the broker and its Protocols, or a stand-in of the tests.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from twisted.application.service import Service
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError, maybeDeferred
+from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import (
+    IAddress,
+    IListeningPort,
+    IProtocolFactory,
+    IStreamServerEndpoint,
+)
+from twisted.logger import ILogObserver, Logger
+from twisted.python.failure import Failure
+
+from brokerd import outcome
+from brokerd.admin.health import Health, Phase
+from brokerd.endpoints import address_text
+from brokerd.errors import BrokerdError, DirectoryLocked, StorageFailed
+from brokerd.notify import Notifier
+from brokerd.outcome import Outcome
+
+ADMIN = "admin"
+DRAIN_SECONDS = 10.0
+"""How long a stop waits for commits in flight and for answers to leave."""
+
+
+class Core(Protocol):
+    """What the service starts and stops, in the order of these methods."""
+
+    on_fatal: Callable[[BaseException], None]
+    """Called once when a write or sync failed; the core acknowledges nothing from then on."""
+
+    def lock(self) -> None:
+        """Take the data directory, or raise DirectoryLocked or UnsafeFileSystem."""
+
+    def open(self) -> Deferred[None]:
+        """Replay the journal, out of the reactor's thread; cancelling gives up at once."""
+
+    def factory(self, form: str) -> IProtocolFactory:
+        """Make the factory of a wire format."""
+
+    def drain(self) -> Deferred[None]:
+        """Take no new requests; fire when every answer that is owed has left."""
+
+    def close(self) -> Deferred[None]:
+        """Write the snapshot and the mark, close and unlock."""
+
+    def status(self) -> dict[str, Any]:
+        """Describe the core for the admin site, in values that JSON can hold, at any moment."""
+
+    def abandon(self) -> None:
+        """Let go at once, as a crash would; nothing more is written."""
+
+
+class Listener:
+    """One thing that listens: its name in listeners.json, where, and for whom."""
+
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        endpoint: IStreamServerEndpoint,
+        factory: Callable[[], IProtocolFactory],
+    ) -> None:
+        self.name = name
+        self.description = description
+        self.endpoint = endpoint
+        self.factory = factory
+
+
+class StartFailed(Exception):
+    """The broker cannot start: an exit code and the line to say."""
+
+    def __init__(self, code: int, line: str) -> None:
+        super().__init__(line)
+        self.code = code
+
+
+class BrokerdService(Service):
+    """The broker as a service of ``twistd``.
+
+    :param reactor: runs the service; its clock is taken as it is.
+    :param data_dir: an absolute path; made if it is not there, with all that holds it.
+    :param listeners: opened in this order once the replay is done.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        data_dir: Path,
+        core: Core,
+        listeners: list[Listener],
+        health: Health,
+        outcome: Outcome,
+        notifier: Notifier,
+        log: Logger,
+    ) -> None:
+        self._reactor = reactor
+        self._data_dir = data_dir
+        self._core = core
+        self._listeners = listeners
+        self._admin: Listener | None = None
+        self._started_at = reactor.seconds()
+        self._health = health
+        self._outcome = outcome
+        self._notifier = notifier
+        self._log = log
+        self.log_observer: ILogObserver | None = None
+        self._locked = False
+        self._opened = False
+        self._ports: dict[str, IListeningPort] = {}
+        self._starting: Deferred[None] | None = None
+
+    def setServiceParent(self, parent: Any) -> None:
+        """Join the application, and give it our log observer, which ``twistd`` then takes."""
+        super().setServiceParent(parent)
+        if self.log_observer is not None:
+            parent.setComponent(ILogObserver, self.log_observer)
+
+    def attach_admin(self, admin: Listener) -> None:
+        """Add the admin site, which opens before the replay, so that health can be asked for."""
+        self._admin = admin
+
+    def status(self) -> dict[str, Any]:
+        """Describe the whole broker, in values that JSON can hold."""
+        return {
+            "phase": self._health.phase.value,
+            "reason": self._health.reason,
+            "ready": int(self._health.ready),
+            "uptime_seconds": round(self._reactor.seconds() - self._started_at, 3),
+            "data_dir": str(self._data_dir),
+            "listeners": self._addresses(),
+            **self._core.status(),
+        }
+
+    # Up.
+
+    def startService(self) -> None:
+        """Begin to start; the rest happens in the reactor."""
+        super().startService()
+        self._core.on_fatal = self._fatal
+        self._reactor.callWhenRunning(self._begin)
+
+    def _begin(self) -> None:
+        if not self.running:
+            return
+        self._starting = Deferred.fromCoroutine(self._start())
+        self._starting.addErrback(_ignore_cancelled)
+
+    async def _start(self) -> None:
+        try:
+            await self._open()
+        except CancelledError:
+            raise
+        except StartFailed as error:
+            self._give_up(error.code, str(error))
+        except BrokerdError as error:
+            self._give_up(exit_code(error), str(error))
+        except OSError as error:
+            self._give_up(exit_code(error), _os_error_text(error))
+        except Exception as error:  # a bug: its traceback belongs in the log, not on the terminal
+            self._log.failure("the start failed", event_id="start_failed")
+            self._give_up(outcome.USAGE, f"unexpected {type(error).__name__}; see the log")
+
+    async def _open(self) -> None:
+        self._make_data_dir()
+        self._core.lock()
+        self._locked = True
+        self._remove_listeners_file()
+        if self._admin is not None:
+            await self._listen(self._admin)
+        self._health.phase = Phase.REPLAYING
+        self._notifier.send("STATUS=replaying the journal")
+        await self._core.open()
+        self._opened = True
+        for listener in self._listeners:
+            await self._listen(listener)
+        self._write_listeners_file()
+        self._health.phase = Phase.READY
+        addresses = self._addresses()
+        summary = ", ".join(f"{name} {address}" for name, address in addresses.items())
+        self._notifier.send("READY=1", f"STATUS=serving: {summary}")
+        self._log.info("ready: {summary}", event_id="ready", summary=summary)
+        self._outcome.ready()
+
+    def _make_data_dir(self) -> None:
+        try:
+            self._data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            line = f"cannot make the data directory: {_os_error_text(error)}"
+            raise StartFailed(outcome.USAGE, line) from error
+
+    async def _listen(self, listener: Listener) -> None:
+        try:
+            port = await listener.endpoint.listen(listener.factory())
+        except (CannotListenError, OSError) as error:
+            raise _cannot_listen(listener, error) from error
+        self._ports[listener.name] = port
+        self._log.info(
+            "{listener} listens on {address}",
+            event_id="listening",
+            listener=listener.name,
+            address=address_text(port.getHost()),
+        )
+
+    def _addresses(self) -> dict[str, str]:
+        hosts: dict[str, IAddress] = {name: port.getHost() for name, port in self._ports.items()}
+        found = {}
+        for name in [*(listener.name for listener in self._listeners), ADMIN]:
+            if name in hosts:
+                for form in name.split("+"):
+                    found[form] = address_text(hosts[name])
+        return found
+
+    # listeners.json
+
+    @property
+    def _listeners_file(self) -> Path:
+        return self._data_dir / "run" / "listeners.json"
+
+    def _write_listeners_file(self) -> None:
+        write_json(self._listeners_file, self._addresses())
+
+    def _remove_listeners_file(self) -> None:
+        self._listeners_file.unlink(missing_ok=True)
+
+    # Down.
+
+    def _fatal(self, error: BaseException) -> None:
+        """The core failed while it ran: acknowledge nothing more, and leave."""
+        self._give_up(outcome.STORAGE_FAILED, str(error))
+
+    def _give_up(self, code: int, line: str) -> None:
+        if self._health.phase is not Phase.FAILED:
+            self._health.fail(line)
+            self._log.critical("{reason}", event_id="failed", reason=line, exit_code=code)
+            self._outcome.fail(code, line)
+            if self.running:
+                self._reactor.stop()
+
+    def stopService(self) -> Deferred[None]:
+        """Stop in order; fires when all is closed, and never fails."""
+        super().stopService()
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        self._notifier.send("STOPPING=1", "STATUS=stopping")
+        if self._health.phase is not Phase.FAILED:
+            self._health.phase = Phase.STOPPING
+            self._log.info("stopping", event_id="stopping")
+        if self._starting is not None:
+            self._starting.cancel()
+        for listener in self._listeners:
+            await self._stop_listening(listener.name)
+        if self._locked:
+            await self._close_core()
+        await self._stop_listening(ADMIN)
+        if self._health.phase is not Phase.FAILED:
+            self._log.info("stopped", event_id="stopped")
+
+    async def _stop_listening(self, name: str) -> None:
+        port = self._ports.pop(name, None)
+        if port is not None:
+            await maybeDeferred(port.stopListening)
+
+    async def _close_core(self) -> None:
+        self._remove_listeners_file()
+        if not self._opened or self._health.phase is Phase.FAILED:
+            self._core.abandon()
+            return
+        try:
+            await self._core.drain().addTimeout(DRAIN_SECONDS, self._reactor)
+        except TimeoutError:
+            self._log.warn(
+                "some answers did not leave within {seconds} s; their clients will ask again",
+                event_id="drain_timeout",
+                seconds=DRAIN_SECONDS,
+            )
+        try:
+            await self._core.close()
+        except Exception as error:
+            if not isinstance(error, BrokerdError | OSError):
+                self._log.failure("closing failed", event_id="close_failed")
+            self._give_up(outcome.STORAGE_FAILED, f"closing failed: {error}")
+            self._core.abandon()
+
+
+def _ignore_cancelled(failure: Failure) -> None:
+    failure.trap(CancelledError)
+
+
+def exit_code(error: BaseException) -> int:
+    """Choose the exit code for an error that ends the process."""
+    if isinstance(error, DirectoryLocked):
+        return outcome.IN_USE
+    if isinstance(error, StorageFailed | OSError):
+        return outcome.STORAGE_FAILED
+    return outcome.USAGE
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a small JSON file so that a reader sees all of it or none."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(value) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def _cannot_listen(listener: Listener, error: Exception) -> StartFailed:
+    cause = error.socketError if isinstance(error, CannotListenError) else error
+    taken = getattr(cause, "errno", None) == errno.EADDRINUSE or not isinstance(cause, OSError)
+    reason = "it is in use" if taken else (getattr(cause, "strerror", None) or str(cause))
+    return StartFailed(
+        outcome.IN_USE if taken else outcome.USAGE,
+        f"{listener.name} cannot listen on {listener.description}: {reason}",
+    )
+
+
+def _os_error_text(error: OSError) -> str:
+    place = f"{error.filename}: " if error.filename else ""
+    return f"{place}{error.strerror or error}"

@@ -1,0 +1,185 @@
+# Tests: tests/test_tap.py
+"""``twistd brokerd``: the options, and the one place where all parts are put together.
+
+:func:`makeService` runs before the daemon's fork. It reads and checks the configuration and makes
+paths absolute, and it opens nothing: lock, threads, files and sockets begin with the service.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from twisted.logger import ILogObserver, LegacyLogObserverWrapper, Logger
+from twisted.python import usage
+from twisted.python.logfile import LogFile
+
+from brokerd import __version__
+from brokerd.admin.health import Health
+from brokerd.admin.site import MetricsResource, make_site
+from brokerd.config import Config, Loaded, Log, Setting, load, parse_durability
+from brokerd.endpoints import parse
+from brokerd.errors import ConfigError
+from brokerd.logs import at_level, make_observer
+from brokerd.notify import Notifier
+from brokerd.outcome import Outcome, say
+from brokerd.service import ADMIN, BrokerdService, Core, Listener
+
+MakeCore = Callable[[Config, Path, Any], Core]
+
+_log = Logger(namespace="brokerd")
+
+
+class Options(usage.Options):
+    """The options of ``twistd brokerd``."""
+
+    synopsis = "[--config FILE] [--data-dir DIR] [--listen FORMAT=ENDPOINT ...] [options]"
+    longdesc = "A durable message broker. Every option of the configuration: etc/brokerd.toml."
+
+    optParameters = [  # noqa: RUF012 - Twisted's own declaration
+        ["config", "c", None, "Read this TOML file"],
+        ["data-dir", "d", None, "Keep the data here [default: ./brokerd-data]"],
+        ["admin", None, None, "Serve health, metrics and the page here, or none"],
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listeners: list[str] = []
+        self.assignments: list[str] = []
+
+    def opt_listen(self, value: str) -> None:
+        """FORMAT=ENDPOINT: serve a wire format there; may be repeated, and then only these serve"""
+        self.listeners.append(value)
+
+    def opt_set(self, value: str) -> None:
+        """SECTION.KEY=VALUE: set one value of the configuration; may be repeated"""
+        self.assignments.append(value)
+
+    def opt_version(self) -> None:
+        """Print the version and exit"""
+        print(f"brokerd {__version__}")
+        raise SystemExit(0)
+
+    def parseArgs(self, *arguments: str) -> None:
+        """Refuse arguments that are not options."""
+        if arguments:
+            raise usage.UsageError(f"unexpected argument {arguments[0]!r}")
+
+    def parseOptions(self, options: Sequence[str] | None = None) -> None:
+        """Parse; a mistake is one line on stderr and exit code 1, without the whole help."""
+        try:
+            super().parseOptions(options)
+        except usage.UsageError as error:
+            raise SystemExit(f"brokerd: {error}; see twistd brokerd --help") from error
+
+
+def load_options(options: Options, environment: Mapping[str, str]) -> Loaded:
+    """Read the configuration that the options and the environment ask for.
+
+    :raises ConfigError: for the first mistake.
+    """
+    named = [
+        Setting(name, options[key], f"--{key}", True)
+        for key, name in (("data-dir", "data_dir"), ("admin", "admin.endpoint"))
+        if options[key] is not None
+    ]
+    file = Path(options["config"]) if options["config"] is not None else None
+    return load(file, environment, options.assignments, options.listeners, named)
+
+
+def assemble(
+    config: Config,
+    environment: Mapping[str, str],
+    reactor: Any,
+    make_core: MakeCore,
+    metrics: MetricsResource,
+    outcome: Outcome,
+) -> BrokerdService:
+    """Put a service together without opening anything.
+
+    :raises ConfigError: if an endpoint is not one.
+    """
+    data_dir = Path(os.path.abspath(config.data_dir))
+    core = make_core(config, data_dir, reactor)
+    listeners = [
+        Listener(form, text, parse(reactor, form, text), partial(core.factory, form))
+        for form, text in config.listen.items()
+    ]
+    health = Health()
+    notifier = Notifier(environment, _log)
+    service = BrokerdService(reactor, data_dir, core, listeners, health, outcome, notifier, _log)
+    if config.admin.endpoint != "none":
+        endpoint = parse(reactor, ADMIN, config.admin.endpoint)
+        site = make_site(service.status, health, metrics, reactor, _log)
+        service.attach_admin(Listener(ADMIN, config.admin.endpoint, endpoint, lambda: site))
+    return service
+
+
+def makeService(options: Options) -> BrokerdService:
+    """Make the service for ``twistd``; a mistake is one line on stderr and exit code 1."""
+    from prometheus_client.twisted import MetricsResource as metrics_resource
+    from twisted.internet import reactor
+
+    from brokerd.assembly import make_core
+
+    try:
+        config = load_options(options, os.environ).config
+        outcome = Outcome()
+        use_monotonic_clock(reactor)
+        service = assemble(config, os.environ, reactor, make_core, metrics_resource, outcome)
+    except ConfigError as error:
+        raise SystemExit(f"brokerd: {error}") from error
+    parent: Mapping[str, Any] = options.parent or {}
+    service.log_observer = make_log_observer(config.log, parent, reactor)
+    if not (parent.get("nodaemon") or parent.get("debug")):
+        outcome.follow_daemon(reactor)
+    reactor.callWhenRunning(announce, config)
+    reactor.callWhenRunning(outcome.stop_on_signals, reactor)
+    return service
+
+
+def use_monotonic_clock(reactor: Any) -> None:
+    """Make every timer of the reactor deaf to steps of the wall clock.
+
+    ``reactor.seconds`` is wall time unless it is set; leases and timeouts must not end early or
+    late because somebody set the clock. Set it before anything asks for a timer.
+    """
+    reactor.seconds = time.monotonic
+
+
+def announce(config: Config) -> None:
+    """Say loudly that acknowledged data may be lost in a power cut, if it may."""
+    mode, interval_ms = parse_durability(config.wal.durability)
+    if mode == "fsync":
+        return
+    loss = f"up to {interval_ms} ms of" if mode == "interval" else "any recent"
+    line = (
+        f'wal.durability is "{config.wal.durability}": after a power cut {loss} '
+        "acknowledged work may be gone"
+    )
+    say(f"WARNING: {line}")
+    _log.warn("{line}", event_id="durability_reduced", line=line)
+
+
+def make_log_observer(config: Log, parent: Mapping[str, Any], reactor: Any) -> ILogObserver:
+    """Make the log observer where ``twistd`` was told to log: syslog, a file or stdout.
+
+    :param parent: the options of ``twistd`` itself.
+    """
+    if parent.get("syslog"):
+        from twisted.python.syslog import SyslogObserver
+
+        syslog: Any = SyslogObserver(parent.get("prefix", "brokerd"))
+        return at_level(LegacyLogObserverWrapper(syslog.emit), config.level)
+    name = parent.get("logfile")
+    if name == "-" or (parent.get("nodaemon") and not name):
+        return make_observer(sys.stdout, config.format, config.level)
+    file = LogFile.fromFullPath(os.path.abspath(name or "twistd.log"))
+    signal.signal(signal.SIGUSR1, lambda number, frame: reactor.callFromThread(file.rotate))
+    return make_observer(file, config.format, config.level)

@@ -1,0 +1,225 @@
+"""The admin site over an in-memory transport: answers, bounds, deadlines, access log."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from twisted.internet.address import IPv4Address
+from twisted.internet.protocol import connectionDone
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.logger import Logger, capturedLogs
+from twisted.web.resource import Resource
+
+from brokerd.admin.health import Health, Phase
+from brokerd.admin.site import IDLE_SECONDS, MAX_CONNECTIONS, REQUEST_SECONDS, make_site
+
+PEER = IPv4Address("TCP", "127.0.0.1", 4000)
+
+
+class Wire(StringTransport):
+    """A transport that knows when it was cut."""
+
+    aborted = False
+
+    def abortConnection(self) -> None:
+        self.aborted = True
+        self.loseConnection()
+
+
+class Browser:
+    """Talks to a site without a network."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.health = Health()
+        self.site = make_site(
+            lambda: {"phase": self.health.phase.value, "topics": 2},
+            self.health,
+            Printed,
+            self.clock,
+            Logger(),
+        )
+
+    def connect(self) -> tuple[Any, Wire] | None:
+        channel = self.site.buildProtocol(PEER)
+        if channel is None:
+            return None
+        wire = Wire(peerAddress=PEER)
+        channel.makeConnection(wire)
+        return channel, wire
+
+    def ask(self, head: str, body: bytes = b"") -> tuple[int, dict[str, str], bytes]:
+        """Send one request; return code, headers and body."""
+        connected = self.connect()
+        assert connected is not None
+        channel, wire = connected
+        channel.dataReceived(head.replace("\n", "\r\n").encode() + b"\r\n\r\n" + body)
+        top, _, content = wire.value().partition(b"\r\n\r\n")
+        status, *lines = top.decode().split("\r\n")
+        headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+        return int(status.split()[1]), headers, content
+
+    def get(self, path: str) -> tuple[int, dict[str, str], bytes]:
+        return self.ask(f"GET {path} HTTP/1.0\nhost: here")
+
+
+class Printed(Resource):
+    """Prints a registry, in this thread."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__()
+        self._registry = registry
+
+    def render_GET(self, request: Any) -> bytes:
+        return generate_latest(self._registry)
+
+
+@pytest.fixture
+def browser() -> Browser:
+    return Browser()
+
+
+@pytest.mark.parametrize(
+    ("phase", "live", "ready"),
+    [
+        (Phase.STARTING, 200, 503),
+        (Phase.REPLAYING, 200, 503),
+        (Phase.READY, 200, 200),
+        (Phase.STOPPING, 200, 503),
+        (Phase.FAILED, 503, 503),
+    ],
+)
+def test_health_of_every_phase(browser: Browser, phase: Phase, live: int, ready: int) -> None:
+    """Alive from the first moment unless it failed; ready only while clients are served."""
+    browser.health.phase = phase
+    assert browser.get("/health/live")[0] == live
+    code, headers, body = browser.get("/health/ready")
+    assert (code, headers["content-type"]) == (ready, "application/json")
+    assert json.loads(body) == {"phase": phase.value}
+
+
+def test_a_failure_gives_its_reason(browser: Browser) -> None:
+    """The first reason is the one that is shown."""
+    browser.health.fail("the disk is gone")
+    browser.health.fail("something that followed")
+    _, _, body = browser.get("/health/live")
+    assert json.loads(body) == {"phase": "failed", "reason": "the disk is gone"}
+
+
+def test_status_is_json(browser: Browser) -> None:
+    """The page's source of facts is there for scripts too."""
+    code, _, body = browser.get("/api/v1/status")
+    assert (code, json.loads(body)["topics"]) == (200, 2)
+
+
+def test_metrics_are_of_this_moment(browser: Browser) -> None:
+    """Each scrape computes its figures anew."""
+    code, _, body = browser.get("/metrics")
+    assert code == 200
+    assert b"brokerd_topics 2.0\n" in body
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/nope",
+        "/health",
+        "/health/",
+        "/health/dead",
+        "/api",
+        "/api/v1",
+        "/api/v2/status",
+        "/health/live/more",
+        "/../etc/passwd",
+        "/static/page.js",
+    ],
+)
+def test_everything_else_is_404_as_json(browser: Browser, path: str) -> None:
+    """A wrong path is told in the same language as the rest."""
+    code, headers, body = browser.get(path)
+    assert (code, headers["content-type"]) == (404, "application/json")
+    assert json.loads(body) == {"error": "there is nothing here"}
+
+
+def test_the_page_brings_all_it_needs(browser: Browser) -> None:
+    """HTML, style and script come from here, and nothing from elsewhere."""
+    _, headers, page = browser.get("/")
+    assert headers["content-type"].startswith("text/html")
+    assert headers["content-security-policy"] == "default-src 'self'"
+    for name in re.findall(r'(?:href|src)="([^"]+)"', page.decode()):
+        assert browser.get(f"/{name}")[0] in (200, 503), name
+    assert b"://" not in page + browser.get("/page.js")[2] + browser.get("/page.css")[2]
+
+
+def test_the_site_is_read_only(browser: Browser) -> None:
+    """Nothing answers to POST."""
+    assert browser.ask("POST /health/live HTTP/1.0\ncontent-length: 2", b"{}")[0] == 405
+
+
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        ("content-length: 999999999999", b""),
+        ("transfer-encoding: chunked", b"20000\r\n" + b"x" * 0x20000 + b"\r\n"),
+    ],
+)
+def test_large_bodies_are_refused(browser: Browser, head: str, body: bytes) -> None:
+    """Declared or chunked, a body over the bound gets 413 and the end of the connection."""
+    connected = browser.connect()
+    assert connected is not None
+    channel, wire = connected
+    channel.dataReceived(f"POST / HTTP/1.1\r\nhost: h\r\n{head}\r\n\r\n".encode() + body)
+    assert wire.value().startswith(b"HTTP/1.1 413 Content Too Large\r\n")
+    assert wire.value().count(b"HTTP/1.1") == 1
+    assert wire.disconnecting
+
+
+def test_a_request_that_trickles_in_is_cut_off(browser: Browser) -> None:
+    """A byte now and then does not hold a connection for longer than the deadline."""
+    connected = browser.connect()
+    assert connected is not None
+    channel, wire = connected
+    channel.dataReceived(b"GET /health/live HTTP/1.1\r\n")
+    for _ in range(int(REQUEST_SECONDS) - 1):
+        browser.clock.advance(1)
+        channel.dataReceived(b"x-slow: 1\r\n")
+    assert not wire.aborted
+    browser.clock.advance(1)
+    assert wire.aborted
+
+
+def test_a_connection_in_use_is_kept(browser: Browser) -> None:
+    """A scraper may keep its connection: each request has a deadline of its own."""
+    connected = browser.connect()
+    assert connected is not None
+    channel, wire = connected
+    for _ in range(5):
+        browser.clock.advance(IDLE_SECONDS - 1)
+        channel.dataReceived(b"GET /health/live HTTP/1.1\r\nhost: h\r\n\r\n")
+    assert wire.value().count(b"HTTP/1.1 200 OK") == 5
+    assert not wire.aborted
+
+
+def test_connections_are_bounded_and_given_back(browser: Browser) -> None:
+    """Too many are refused; one that ends makes room for another."""
+    connections = [browser.connect() for _ in range(MAX_CONNECTIONS)]
+    assert browser.connect() is None
+    assert connections[0] is not None
+    connections[0][0].connectionLost(connectionDone)
+    assert browser.connect() is not None
+
+
+def test_the_access_log_runs_on_the_wall_clock(browser: Browser) -> None:
+    """The line's time comes from the log, whatever the reactor's clock says."""
+    with capturedLogs() as captured:
+        browser.ask('GET /a"b HTTP/1.0\nhost: h')
+    (event,) = [event for event in captured if event.get("event_id") == "admin_request"]
+    assert event["log_time"] > 1_600_000_000
+    assert browser.clock.seconds() == 0
+    facts = {name: event[name] for name in ("client", "method", "path", "code")}
+    assert facts == {"client": "127.0.0.1", "method": "GET", "path": '/a"b', "code": 404}

@@ -1,0 +1,89 @@
+"""Endpoint strings: loopback unless told otherwise, and mistakes found before the fork."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.testing import MemoryReactorClock
+
+from brokerd.endpoints import address_text, localise, parse, split
+from brokerd.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("given", "opened"),
+    [
+        ("tcp:9000", "tcp:9000:interface=127.0.0.1"),
+        ("tcp:port=9000:backlog=5", "tcp:port=9000:backlog=5:interface=127.0.0.1"),
+        ("tcp:9000:interface=0.0.0.0", "tcp:9000:interface=0.0.0.0"),
+        (r"tcp:9000:interface=\:\:1", r"tcp:9000:interface=\:\:1"),
+        ("tcp:9000:10.0.0.1", "tcp:9000:10.0.0.1"),
+        ("ssl:443:privateKey=a.pem", "ssl:443:privateKey=a.pem:interface=127.0.0.1"),
+        ("haproxy:tcp:9000", "haproxy:tcp:9000:interface=127.0.0.1"),
+        ("unix:/run/b.sock:mode=600", "unix:/run/b.sock:mode=600"),
+        ("systemd:domain=INET:index=0", "systemd:domain=INET:index=0"),
+    ],
+)
+def test_tcp_without_interface_is_loopback(given: str, opened: str) -> None:
+    """Nothing listens to the network unless the operator names an interface."""
+    assert localise(given) == opened
+
+
+def test_relative_unix_path_is_made_absolute(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket stays where the command was typed, colons in the directory included."""
+    odd = tmp_path / "a:b"
+    odd.mkdir()
+    monkeypatch.chdir(odd)
+    kind, path, mode = split(localise("unix:b.sock:mode=600"))
+    assert (kind, mode) == ("unix", "mode=600")
+    assert path.replace("\\", "") == os.path.join(odd, "b.sock")
+
+
+def test_an_endpoint_listens_where_it_says() -> None:
+    """The parsed endpoint binds loopback and the port given."""
+    reactor = MemoryReactorClock()
+    parse(reactor, "mamamia", "tcp:9000").listen(None)  # type: ignore[arg-type]
+    ((port, _factory, _backlog, interface),) = reactor.tcpServers
+    assert (port, interface) == (9000, "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("", "Unknown endpoint type"),
+        ("9000", "Unknown endpoint type"),
+        ("foo:1", "Unknown endpoint type: 'foo'"),
+        ("tcp", "the port is a number from 0 to 65535"),
+        ("tcp:x", "the port is a number from 0 to 65535"),
+        ("tcp:-1", "the port is a number from 0 to 65535"),
+        ("tcp:65536", "the port is a number from 0 to 65535"),
+        ("haproxy:tcp:65536", "the port is a number from 0 to 65535"),
+        ("unix:", "the path of the socket is missing"),
+        ("tcp:1:bogus=2", "bogus"),
+        ("ssl:443:privateKey=/nowhere/key.pem", "/nowhere/key.pem"),
+        ("systemd:domain=INET:index=0", "systemd:domain=INET:index=0"),
+    ],
+)
+def test_wrong_endpoints_are_one_clear_line(given: str, said: str) -> None:
+    """What is not an endpoint is refused before anything is opened."""
+    with pytest.raises(ConfigError) as caught:
+        parse(MemoryReactorClock(), "mamamia", given)
+    message = str(caught.value)
+    assert message.startswith(f"mamamia: {given!r} is not a server endpoint such as tcp:9000")
+    assert said in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        (IPv4Address("TCP", "127.0.0.1", 9000), "127.0.0.1:9000"),
+        (IPv6Address("TCP", "::1", 9000), "[::1]:9000"),
+        (UNIXAddress(b"/run/b.sock"), "unix:/run/b.sock"),
+    ],
+)
+def test_addresses_as_listeners_json_shows_them(address: object, text: str) -> None:
+    """host:port, [v6]:port or unix:PATH."""
+    assert address_text(address) == text  # type: ignore[arg-type]

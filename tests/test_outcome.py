@@ -1,0 +1,153 @@
+"""How real processes end: one line on stderr, an exit code, a daemon that is waited for."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+OPTIONS = ["--pidfile=", "brokerd", "--admin", "tcp:0", "--listen", "mamamia=tcp:0"]
+SECONDS = 30
+
+
+class Twistd:
+    """Starts ``twistd`` with a stand-in core in a directory of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.started: list[subprocess.Popen[str]] = []
+
+    def start(self, *arguments: str, trouble: str = "") -> subprocess.Popen[str]:
+        program = [sys.executable, str(ROOT / "tests" / "fakecore.py")]
+        process = subprocess.Popen(
+            [*program, *arguments],
+            cwd=self.directory,
+            env={**os.environ, "FAKE_CORE": trouble, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+    def run(self, *arguments: str, trouble: str = "") -> tuple[int, list[str]]:
+        """Run to the end; return the exit code and the lines of stderr."""
+        process = self.start(*arguments, trouble=trouble)
+        _, said = process.communicate(timeout=SECONDS)
+        return process.returncode, said.splitlines()
+
+    def wait_for_log(self, process: subprocess.Popen[str], event_id: str) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if f"[{event_id}]" in line:
+                return
+        pytest.fail(f"{event_id} did not come")
+
+
+@pytest.fixture
+def twistd(tmp_path: Path) -> Iterator[Twistd]:
+    runner = Twistd(tmp_path)
+    yield runner
+    for process in runner.started:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        process.communicate(timeout=SECONDS)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_a_clean_stop(twistd: Twistd, number: signal.Signals) -> None:
+    """SIGTERM and Ctrl-C end the broker with exit code 0, not by the signal."""
+    process = twistd.start("-n", *OPTIONS)
+    twistd.wait_for_log(process, "ready")
+    listeners = twistd.directory / "brokerd-data" / "run" / "listeners.json"
+    assert set(json.loads(listeners.read_text())) == {"mamamia", "admin"}
+    process.send_signal(number)
+    out, said = process.communicate(timeout=SECONDS)
+    assert (process.returncode, said) == (0, "")
+    assert "[stopped] stopped" in out
+    assert not listeners.exists()
+
+
+def test_a_replay_without_end_can_be_stopped(twistd: Twistd) -> None:
+    """SIGTERM in the middle of the replay is a clean stop too."""
+    process = twistd.start("-n", *OPTIONS, trouble="open:never")
+    twistd.wait_for_log(process, "listening")
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=SECONDS)
+    assert (process.returncode, said) == (0, "")
+
+
+FAILURES = [
+    ("lock:DirectoryLocked", 75, "brokerd: DirectoryLocked as asked for"),
+    ("open:StorageFailed", 74, "brokerd: StorageFailed as asked for"),
+    ("open:NewerFormat", 1, "brokerd: NewerFormat as asked for"),
+    ("open:Bug", 1, "brokerd: unexpected RuntimeError; see the log"),
+]
+
+
+@pytest.mark.parametrize(("trouble", "code", "line"), FAILURES)
+@pytest.mark.parametrize("mode", ["foreground", "daemon"])
+def test_a_failed_start_is_one_line_and_a_code(
+    twistd: Twistd, mode: str, trouble: str, code: int, line: str
+) -> None:
+    """The command that was typed prints one line and exits with the code, daemon or not."""
+    flags = ["-n"] if mode == "foreground" else []
+    assert twistd.run(*flags, *OPTIONS, trouble=trouble) == (code, [line])
+
+
+def test_a_failed_write_while_serving_is_74(twistd: Twistd) -> None:
+    """The broker leaves by itself when the disk fails."""
+    code, said = twistd.run("-n", *OPTIONS, trouble="serve:StorageFailed")
+    assert (code, said) == (74, ["brokerd: StorageFailed as asked for"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--nope"], "brokerd: option --nope not recognized; see twistd brokerd --help"),
+        (["extra"], "brokerd: unexpected argument 'extra'; see twistd brokerd --help"),
+        (["--set", "wal=1"], "brokerd: unknown key 'wal' (--set wal)"),
+        (["--config", "gone"], "brokerd: cannot read gone: No such file or directory"),
+    ],
+)
+def test_a_usage_mistake_is_one_line_and_1(twistd: Twistd, arguments: list[str], said: str) -> None:
+    """No help text, no traceback, nothing made on disk."""
+    assert twistd.run("-n", "--pidfile=", "brokerd", *arguments) == (1, [said])
+    assert list(twistd.directory.iterdir()) == []
+
+
+def test_less_durability_is_announced_on_stderr(twistd: Twistd) -> None:
+    """An operator cannot overlook that acknowledged work may be lost."""
+    process = twistd.start("-n", *OPTIONS, "--set", "wal.durability=interval:50")
+    twistd.wait_for_log(process, "ready")
+    process.terminate()
+    _, said = process.communicate(timeout=SECONDS)
+    assert said.startswith('brokerd: WARNING: wal.durability is "interval:50": ')
+
+
+def test_the_daemon_is_ready_when_the_command_returns(twistd: Twistd) -> None:
+    """After ``twistd brokerd`` the addresses can be read at once, and the log is in its file."""
+    (twistd.directory / "logs").mkdir()
+    log = twistd.directory / "logs" / "brokerd.log"
+    pid_file = twistd.directory / "pid"
+    arguments = [f"--pidfile={pid_file}", "--logfile", str(log), *OPTIONS[1:]]
+    assert twistd.run(*arguments) == (0, [])
+    pid = int(pid_file.read_text())
+    listeners = twistd.directory / "brokerd-data" / "run" / "listeners.json"
+    assert listeners.exists()
+    os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + SECONDS
+    while pid_file.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert "[stopped] stopped" in log.read_text()
+    assert not listeners.exists()

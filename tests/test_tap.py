@@ -1,0 +1,138 @@
+"""``twistd brokerd`` before the fork: options become a service, and nothing is opened yet."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.application.service import IServiceMaker
+from twisted.internet.testing import MemoryReactorClock
+from twisted.plugin import getPlugins
+from twisted.web.resource import Resource
+
+from brokerd.errors import ConfigError
+from brokerd.outcome import Outcome
+from brokerd.tap import Options, assemble, load_options, make_log_observer, use_monotonic_clock
+from tests.fakecore import FakeCore
+
+
+def options(*arguments: str) -> Options:
+    parsed = Options()
+    parsed.parseOptions(list(arguments))
+    return parsed
+
+
+def assembled(reactor: Any, *arguments: str) -> Any:
+    config = load_options(options(*arguments), {}).config
+    outcome = Outcome(at_exit=lambda leave: None)
+    return assemble(config, {}, reactor, FakeCore, lambda registry: Resource(), outcome)
+
+
+def test_twistd_knows_brokerd() -> None:
+    """The plugin is found under its name, with our options."""
+    (plugin,) = [plugin for plugin in getPlugins(IServiceMaker) if plugin.tapname == "brokerd"]
+    assert plugin.options is Options
+
+
+def test_named_options_win_over_everything(tmp_path: Path) -> None:
+    """--data-dir, --admin and --listen beat --set, the environment and the file."""
+    file = tmp_path / "brokerd.toml"
+    file.write_text("data_dir = '/one'\n[admin]\nendpoint = 'tcp:1'\n[listen]\nmamamia = 'tcp:1'\n")
+    given = options(
+        *("--config", str(file), "--set", "data_dir=/two", "--set", "admin.endpoint=tcp:2"),
+        *("--data-dir", "/three", "--admin", "none", "--listen", "mamamia=tcp:3"),
+    )
+    loaded = load_options(given, {"BROKERD_DATA_DIR": "/zero"})
+    assert loaded.config.data_dir == "/three"
+    assert loaded.config.admin.endpoint == "none"
+    assert loaded.config.listen == {"mamamia": "tcp:3"}
+    assert loaded.sources["data_dir"] == "--data-dir"
+
+
+def test_admin_stays_on_when_listeners_are_named() -> None:
+    """--listen says nothing about the admin site."""
+    config = load_options(options("--listen", "mamamia=tcp:0"), {}).config
+    assert config.admin.endpoint == "tcp:9644"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--nope"], "option --nope not recognized"),
+        (["--listen"], "option --listen requires argument"),
+        (["stray"], "unexpected argument 'stray'"),
+    ],
+)
+def test_usage_mistakes_leave_with_one_line(arguments: list[str], said: str) -> None:
+    """The process would print this line on stderr and exit with 1."""
+    with pytest.raises(SystemExit) as caught:
+        options(*arguments)
+    assert caught.value.code == f"brokerd: {said}; see twistd brokerd --help"
+
+
+def test_making_the_service_opens_nothing(tmp_path: Path) -> None:
+    """No file, no port, no lock before the fork."""
+    reactor = MemoryReactorClock()
+    assembled(reactor, "--data-dir", str(tmp_path / "data"))
+    assert reactor.tcpServers == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_paths_are_absolute_before_the_daemon_changes_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative data directory stays where the command was typed."""
+    monkeypatch.chdir(tmp_path)
+    service = assembled(MemoryReactorClock(), "--data-dir", "here")
+    assert service.status()["data_dir"] == str(tmp_path / "here")
+
+
+@pytest.mark.parametrize("argument", ["--listen=mamamia=tcp:x", "--admin=nowhere"])
+def test_wrong_endpoints_are_found_before_the_fork(argument: str) -> None:
+    """An endpoint that cannot be is a configuration mistake."""
+    with pytest.raises(ConfigError, match="is not a server endpoint"):
+        assembled(MemoryReactorClock(), argument)
+
+
+def test_defaults_serve_loopback_only(tmp_path: Path) -> None:
+    """Without options brokerd listens on 9000 and 9644 of this machine alone."""
+    reactor = MemoryReactorClock()
+    reactor.running = True
+    service = assembled(reactor, "--data-dir", str(tmp_path))
+    service.startService()
+    served = {(port, interface) for port, _, _, interface in reactor.tcpServers}
+    assert served == {(9000, "127.0.0.1"), (9644, "127.0.0.1")}
+
+
+def test_timers_follow_the_monotonic_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of the wall clock neither fires nor delays a timer of Twisted's own."""
+    from twisted.internet.selectreactor import SelectReactor
+
+    reactor = SelectReactor()
+    monkeypatch.setattr("time.monotonic", lambda: 500.0)
+    use_monotonic_clock(reactor)
+    call = reactor.callLater(10, lambda: None)
+    assert call.getTime() == 510.0
+    call.reset(20)
+    assert call.getTime() == 520.0
+    assert reactor.timeout() == 20.0
+    call.cancel()
+
+
+def test_foreground_logs_to_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``twistd -n`` and ``--logfile -`` write to stdout, in the configured format."""
+    config = load_options(options("--set", "log.format=json"), {}).config
+    for parent in ({"nodaemon": 1, "logfile": None}, {"nodaemon": 1, "logfile": "-"}):
+        out = io.StringIO()
+        monkeypatch.setattr("sys.stdout", out)
+        observer = make_log_observer(config.log, parent, MemoryReactorClock())
+        observer(_event())
+        assert out.getvalue().startswith('{"time": "1970-01-01T00:00:00.000Z"')
+
+
+def _event() -> dict[str, Any]:
+    from twisted.logger import LogLevel
+
+    return {"log_time": 0, "log_level": LogLevel.info, "log_namespace": "x", "log_format": "hello"}
