@@ -1,0 +1,90 @@
+"""What a reader of frames observes, however the bytes arrive."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.codecs.mamamia import MAX_LENGTH, FrameReader, frame
+from tests.strategies.mamamia import frames
+
+LISTS = st.lists(frames, max_size=8)
+
+
+def chunks_of(data: bytes, cuts: list[int]) -> list[bytes]:
+    edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    return [data[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+
+
+@given(LISTS, st.lists(st.integers(0, 10_000), max_size=10))
+def test_any_chunking_yields_the_same_frames(sent, cuts):
+    data = b"".join(frame(command, body) for command, body in sent)
+    for pieces in ([data], chunks_of(data, cuts), [data[i:i + 1] for i in range(len(data))]):
+        reader = FrameReader()
+        read = [one for piece in pieces for one in reader.feed(piece)]
+        assert read == sent
+        assert reader.error is None
+        assert reader.partial_bytes == 0
+
+
+@given(LISTS, st.integers(0, 1) | st.integers(MAX_LENGTH + 1, (1 << 32) - 1), st.binary(max_size=9),
+       st.lists(st.integers(0, 10_000), max_size=5))
+def test_frames_before_a_wrong_length_are_returned_and_none_after(sent, length, tail, cuts):
+    data = b"".join(frame(*one) for one in sent) + length.to_bytes(4, "big") + tail
+    for pieces in ([data], chunks_of(data, cuts), [data[i:i + 1] for i in range(len(data))]):
+        reader = FrameReader()
+        read = [one for piece in pieces for one in reader.feed(piece)]
+        assert read == sent
+        assert str(length) in str(reader.error)
+        assert reader.partial_bytes == 0
+        assert reader.feed(frame(1, b"x")) == []
+
+
+def test_a_wrong_length_is_known_from_its_four_bytes():
+    reader = FrameReader()
+    assert reader.feed((MAX_LENGTH + 1).to_bytes(4, "big")) == []
+    assert reader.error is not None
+
+
+def test_the_largest_length_is_accepted_and_gathered_from_pieces():
+    body = bytes(MAX_LENGTH - 2)
+    data = frame(7, body)
+    reader = FrameReader()
+    read = []
+    for start in range(0, len(data), 65_536):
+        read += reader.feed(data[start:start + 65_536])
+        assert reader.partial_bytes <= len(data)
+    assert read == [(7, body)]
+    assert reader.partial_bytes == 0
+
+
+def test_a_smaller_limit_can_be_set():
+    reader = FrameReader(max_length=10)
+    assert reader.feed(frame(1, b"12345678")) == [(1, b"12345678")]
+    reader.feed(frame(1, b"123456789"))
+    assert reader.error is not None
+
+
+def test_only_the_unfinished_frame_is_held():
+    reader = FrameReader()
+    whole = frame(1, b"x" * 1_000)
+    assert len(reader.feed(whole * 50 + whole[:7])) == 50
+    assert reader.partial_bytes == 7
+
+
+def test_frames_put_back_come_first_and_once():
+    reader = FrameReader()
+    first = reader.feed(b"".join(frame(n, b"") for n in range(5)))
+    reader.put_back(first[2:])
+    assert reader.held_frames == 3
+    later = reader.feed(frame(5, b""))
+    assert [command for command, _ in later] == [2, 3, 4, 5]
+    assert reader.feed(b"") == []
+
+
+def test_frames_put_back_are_returned_after_an_error_too():
+    reader = FrameReader()
+    read = reader.feed(frame(1, b"") + frame(2, b"") + bytes(4))
+    assert reader.error is not None
+    reader.put_back(read[1:])
+    assert reader.feed(b"") == [(2, b"")]

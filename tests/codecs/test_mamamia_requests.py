@@ -1,0 +1,398 @@
+"""What a server makes of request bodies: good, odd and bad ones."""
+
+from __future__ import annotations
+
+import re
+import struct
+import tracemalloc
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.codecs import mamamia as mm
+from brokerd.values import Encoding
+from tests.strategies import mamamia as some
+
+PRODUCE = {"log_id": "l", "payload": 1, "metadata": None}
+ACQUIRE = {"log_id": "l", "group_id": "g", "client_id": "c", "duration": 1.0}
+SETTLE = {"log_id": "l", "group_id": "g", "message_id": 0, "client_id": "c", "success": True}
+EXTEND = {"log_id": "l", "group_id": "g", "client_id": "c", "message_id": 0}
+ACQUIRE_BATCH = {**ACQUIRE, "max": 3}
+SETTLE_BATCH = {"log_id": "l", "group_id": "g", "client_id": "c"}
+ITEM = {"message_id": 0, "success": True}
+
+
+def decode(command: int, body: dict[Any, Any] | bytes) -> mm.Request:
+    return mm.Decoder().decode(command, body if isinstance(body, bytes) else msgpack.packb(body))
+
+
+def without(body: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name != key}
+
+
+def produce_of(payload: bytes) -> bytes:
+    return b"\x82\xa6log_id\xa1l\xa7payload" + payload
+
+
+REFUSED = [
+    (1, [], "the body must be a map, not an array"),
+    (1, None, "the body must be a map, not nil"),
+    (1, {}, "'log_id'"),
+    (1, without(PRODUCE, "payload"), "'payload'"),
+    *((2, without(ACQUIRE, key), f"'{key}'") for key in ("log_id", "group_id", "client_id")),
+    *((3, without(SETTLE, key), f"'{key}'") for key in SETTLE),
+    *((0x81, without(EXTEND, key), f"'{key}'") for key in EXTEND),
+    (0x82, {"log_id": "l"}, "'messages'"),
+    (0x83, ACQUIRE, "'max'"),
+    (0x84, SETTLE_BATCH, "'settles'"),
+    (0x85, {"log_id": "l"}, "'group_id'"),
+    (1, {**PRODUCE, "log_id": 5}, "log_id must be a str, not an int"),
+    (1, {**PRODUCE, "log_id": b"l"}, "log_id must be a str, not a bin"),
+    (2, {**ACQUIRE, "client_id": None}, "client_id must be a str, not nil"),
+    (2, {**ACQUIRE, "group_id": {}}, "group_id must be a str, not a map"),
+    (1, {**PRODUCE, "log_id": "x" * 256}, "log_id must be at most 255 bytes"),
+    (1, {**PRODUCE, "log_id": "é" * 128}, "log_id must be at most 255 bytes"),
+    (1, {**PRODUCE, "log_id": "a\nb"}, "log_id must not hold control characters"),
+    (2, {**ACQUIRE, "client_id": "\x7f"}, "client_id must not hold control characters"),
+    (1, {**PRODUCE, "metadata": "m"}, "metadata must be a map or nil, not a str"),
+    (1, {**PRODUCE, "metadata": []}, "metadata must be a map or nil, not an array"),
+    (1, {**PRODUCE, "key": 1}, "key must be a str, bin or nil, not an int"),
+    (1, {**PRODUCE, "partition": 32_767}, "partition must be from 0 to 32766"),
+    (1, {**PRODUCE, "partition": -1}, "partition must be from 0 to 32766"),
+    (1, {**PRODUCE, "partition": True}, "partition must be an int, not a bool"),
+    (2, {**ACQUIRE, "duration": "1"}, "duration must be a number, not a str"),
+    (2, {**ACQUIRE, "duration": None}, "duration must be a number, not nil"),
+    (2, {**ACQUIRE, "duration": True}, "duration must be a number, not a bool"),
+    (2, {**ACQUIRE, "duration": float("nan")}, "duration must be finite"),
+    (2, {**ACQUIRE, "duration": float("-inf")}, "duration must be finite"),
+    (2, {**ACQUIRE, "wait": -0.5}, "wait must not be negative"),
+    (2, {**ACQUIRE, "wait": float("inf")}, "wait must be finite"),
+    (3, {**SETTLE, "delay": -1}, "delay must not be negative"),
+    (3, {**SETTLE, "delay": []}, "delay must be a number, not an array"),
+    (3, {**SETTLE, "message_id": True}, "message_id must be an int, not a bool"),
+    (3, {**SETTLE, "message_id": 0.0}, "message_id must be an int, not a float"),
+    (3, {**SETTLE, "message_id": -1}, "message_id must be from 0 to 2^63 - 1"),
+    (3, {**SETTLE, "message_id": 1 << 63}, "message_id must be from 0 to 2^63 - 1"),
+    (0x83, {**ACQUIRE_BATCH, "max": 0}, "max must be at least 1"),
+    (0x82, {"log_id": "l", "messages": {}}, "messages must be an array, not a map"),
+    (0x82, {"log_id": "l", "messages": []}, "messages must have 1 to 10000 items"),
+    (0x82, {"log_id": "l", "messages": [1] * 10_001}, "messages must have 1 to 10000 items"),
+    (0x82, {"log_id": "l", "messages": [{"payload": 1}, 5]}, "messages[1] must be a map, not an int"),
+    (0x82, {"log_id": "l", "messages": [{"payload": 1}] * 3 + [{}]}, "messages[3]: 'payload'"),
+    (0x84, {**SETTLE_BATCH, "settles": [ITEM, {**ITEM, "token": 0.5}]},
+     "settles[1]: token must be an int, not a float"),
+    (0, PRODUCE, "Unknown command: 0"),
+    (9, [], "Unknown command: 9"),
+    (0x86, PRODUCE, "Unknown command: 134"),
+    (255, {}, "Unknown command: 255"),
+]
+
+
+@pytest.mark.parametrize(("command", "body", "text"), REFUSED)
+def test_a_wrong_value_is_answered_with_what_is_wrong(command, body, text):
+    with pytest.raises(mm.RequestError) as refusal:
+        decode(command, msgpack.packb(body))
+    assert str(refusal.value) == text
+
+
+GOOD = msgpack.packb(PRODUCE)
+DEEP = 1_100
+CLOSING = {
+    "empty body": b"",
+    "truncated": GOOD[:-1],
+    "truncated in a str": b"\x81\xa6log",
+    "trailing bytes": GOOD + b"\xc0",
+    "not a map, trailing bytes": b"\x01\x01",
+    "bad UTF-8 in a name": b"\x82\xa6log_id\xa1\xff\xa7payload\x01",
+    "bad UTF-8 in the payload": produce_of(b"\xa2\xc3\x28"),
+    "bad UTF-8 inside the payload": produce_of(b"\x91\xa1\xff"),
+    "bad UTF-8 inside a long payload": produce_of(b"\xdc\x03\xe8" + b"\xa1\xff" * 1_000),
+    "bad UTF-8 inside a huge payload": produce_of(
+        b"\xdd" + struct.pack(">I", 100_000) + b"\xa1x" * 99_999 + b"\xa1\xff"
+    ),
+    "bad UTF-8 in an unknown key's value": b"\x83\xa6log_id\xa1l\xa7payload\x01\xa1x\xa1\xff",
+    "bad UTF-8 in a key": b"\x83\xa6log_id\xa1l\xa7payload\x01\xa1\xff\x01",
+    "bad UTF-8 in metadata": GOOD[:-1] + b"\x81\xa1k\xa1\xff",
+    "integer key": b"\x81\x00\x01",
+    "nil key": b"\x81\xc0\x01",
+    "array key": b"\x81\x90\x01",
+    "map key": b"\x81\x80\x01",
+    "extension key": b"\x81\xd4\x01\x01\x01",
+    "integer key inside the payload": produce_of(b"\x81\x01\x01"),
+    "byte c1": produce_of(b"\xc1"),
+    "broken timestamp": produce_of(b"\xc7\x03\xff\x01\x02\x03"),
+    "timestamp out of range": produce_of(b"\xc7\x0c\xff\xff\xff\xff\xff" + b"\xff" * 8),
+    "nesting too deep": produce_of(b"\x91" * DEEP + b"\xc0"),
+    "long array that is not there": produce_of(b"\xdd\xff\xff\xff\xff"),
+    "long map that is not there": produce_of(b"\xdf\xff\xff\xff\xff"),
+    "long str that is not there": produce_of(b"\xdb\xff\xff\xff\xff"),
+    "long bin that is not there": produce_of(b"\xc6\xff\xff\xff\xff"),
+    "body map that is not there": b"\xdf\xff\xff\xff\xff",
+    "long str key that is not there": b"\x81\xdb\xff\xff\xff\xffabc",
+    "array of messages that is not there": b"\x82\xa6log_id\xa1l\xa8messages\xdc\x00\x05",
+    "array of messages cut in its header": b"\x82\xa6log_id\xa1l\xa8messages\xdd\x00",
+    "bad UTF-8 in a message": b"\x82\xa6log_id\xa1l\xa8messages\x91\x81\xa7payload\xa1\xff",
+}
+
+
+@pytest.mark.parametrize("command", [1, 2, 3, 9, 0x82])
+@pytest.mark.parametrize("name", CLOSING)
+def test_what_cannot_be_decoded_closes(name, command):
+    """Whatever the command, known or not."""
+    with pytest.raises(mm.BodyError):
+        decode(command, CLOSING[name])
+
+
+@pytest.mark.parametrize("name", CLOSING)
+def test_what_cannot_be_decoded_closes_after_good_requests_too(name):
+    """What a decoder remembers does not make it believe more."""
+    decoder = mm.Decoder()
+    for metadata in (None, {}):
+        decoder.decode(1, msgpack.packb({**PRODUCE, "metadata": metadata}))
+    with pytest.raises(mm.BodyError):
+        decoder.decode(1, CLOSING[name])
+
+
+def test_nothing_is_allocated_on_the_word_of_a_length():
+    """Nested arrays that each claim a million items they do not have."""
+    liar = produce_of((b"\xdd\x00\x0f\x42\x40") * 900)
+    batch = b"\x82\xa6log_id\xa1l\xa8messages" + b"\xdc\x27\x10" + b"\xdd\x00\x0f\x42\x40" * 900
+    for command, body in ((1, liar), (0x82, batch)):
+        tracemalloc.start()
+        try:
+            with pytest.raises(mm.BodyError):
+                decode(command, body)
+            assert tracemalloc.get_traced_memory()[1] < 200_000
+        finally:
+            tracemalloc.stop()
+
+
+def test_a_large_body_costs_no_more_than_documented():
+    """Many small objects: inner containers are not all kept at once."""
+    size = 500_000
+    body = produce_of(b"\xdd" + struct.pack(">I", size) + b"\x80" * size)
+    tracemalloc.start()
+    try:
+        request = decode(1, body)
+        assert tracemalloc.get_traced_memory()[1] < 30 * len(body)
+    finally:
+        tracemalloc.stop()
+    assert isinstance(request, mm.Produce)
+    assert request.value == body[len(produce_of(b"")):]
+
+
+@pytest.mark.parametrize("levels", [1, 500, 1_000])
+def test_whatever_nesting_is_accepted_can_be_decoded_from_every_answer(levels):
+    payload = b"\x91" * levels + b"\xc0"
+    request = decode(1, produce_of(payload))
+    assert isinstance(request, mm.Produce)
+    for answer in (
+        mm.acquired(0, "l", request.value, request.encoding, None),
+        mm.acquired_batch([mm.batch_item(0, *request[1:5], 1, 1, 1.0)]),
+    ):
+        (frame,) = mm.FrameReader().feed(answer)
+        mm.decode_response(*frame)
+
+
+def test_nesting_that_no_answer_could_carry_is_undecodable():
+    """There is no depth between: accepted means deliverable."""
+    for levels in range(990, DEEP):
+        payload = b"\x91" * levels + b"\xc0"
+        try:
+            decode(1, produce_of(payload))
+        except mm.BodyError:
+            break
+        frame = mm.acquired_batch([mm.batch_item(0, payload, 2, None, None, 1, 1, 1.0)])
+        msgpack.unpackb(frame[6:])
+    else:
+        pytest.fail("no depth was refused")
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"\xcc\x01", b"\xca\x3f\x80\x00\x00", b"\xdc\x00\x00", b"\xde\x00\x01\xd9\x01a\x01",
+     b"\xd6\xff\x00\x00\x00\x01", b"\xd4\x05\x01", b"\xc7\x01\xfe\x01", b"\xc0", b"\xc2"],
+)
+def test_other_payloads_are_kept_to_the_byte(payload):
+    """However unusual their layout, extension types included."""
+    decoder = mm.Decoder()
+    body = produce_of(payload) + b"\xa8metadata\xc0"
+    for _ in range(2):
+        request = decoder.decode(1, b"\x83" + body[1:])
+        assert request == mm.Produce("l", payload, Encoding.MSGPACK)
+
+
+@pytest.mark.parametrize("head", [b"\xa2", b"\xd9\x02", b"\xda\x00\x02", b"\xdb\x00\x00\x00\x02"])
+def test_text_is_kept_as_text_whatever_its_header(head):
+    assert decode(1, produce_of(head + b"hi")) == mm.Produce("l", b"hi", Encoding.TEXT)
+
+
+@pytest.mark.parametrize("head", [b"\xc4\x02", b"\xc5\x00\x02", b"\xc6\x00\x00\x00\x02"])
+def test_bytes_are_kept_as_bytes_whatever_their_header(head):
+    assert decode(1, produce_of(head + b"\xff\x00")) == mm.Produce("l", b"\xff\x00")
+
+
+def test_absent_and_empty_metadata_differ():
+    assert decode(1, PRODUCE).metadata is None
+    assert decode(1, without(PRODUCE, "metadata")).metadata is None
+    assert decode(1, {**PRODUCE, "metadata": {}}).metadata == b"\x80"
+
+
+def test_keys_may_be_text_or_bytes_or_nil():
+    assert decode(1, {**PRODUCE, "key": "é"}).key == "é".encode()
+    assert decode(1, {**PRODUCE, "key": b"\xff"}).key == b"\xff"
+    assert decode(1, {**PRODUCE, "key": None}).key is None
+
+
+def test_empty_names_are_legal():
+    assert decode(2, dict.fromkeys(ACQUIRE, "") | {"duration": 1}) == mm.Acquire("", "", "", 1.0)
+
+
+def test_the_longest_name_is_legal():
+    assert decode(1, {**PRODUCE, "log_id": "é" * 127 + "x"}).log_id == "é" * 127 + "x"
+
+
+def test_duration_has_a_default_and_a_largest_value():
+    assert decode(2, without(ACQUIRE, "duration")).duration == 30.0
+    assert decode(2, {**ACQUIRE, "duration": 0}).duration == 0.0
+    assert decode(2, {**ACQUIRE, "duration": -3}).duration == -3.0
+    assert decode(2, {**ACQUIRE, "duration": 1e300}).duration == 3_155_760_000.0
+    assert decode(2, {**ACQUIRE, "duration": (1 << 64) - 1}).duration == 3_155_760_000.0
+    assert decode(2, {**ACQUIRE, "duration": -1e300}).duration == -3_155_760_000.0
+    assert decode(2, {**ACQUIRE, "duration": 1e300}).duration * 1e6 < 1 << 63
+
+
+@pytest.mark.parametrize("value", [None, False, 0, 0.0, "", b"", [], {}])
+def test_success_is_false_for_anything_empty(value):
+    assert decode(3, {**SETTLE, "success": value}).success is False
+
+
+@pytest.mark.parametrize("value", [True, 1, -1, "no", b"\0", [None], {"": 0}, [0] * 2_000])
+def test_success_is_true_for_anything_else(value):
+    assert decode(3, {**SETTLE, "success": value}).success is True
+
+
+def test_unknown_keys_are_ignored():
+    extra = {"zz": [1, {"a": b"b"}], b"log_id": 5}
+    assert decode(1, {**PRODUCE, **extra}) == mm.Produce("l", b"\x01", Encoding.MSGPACK)
+
+
+def test_the_last_of_a_repeated_key_counts():
+    body = b"\x83\xa6log_id\xa1a\xa6log_id\xa1b\xa7payload\x01"
+    assert decode(1, body) == mm.Produce("b", b"\x01", Encoding.MSGPACK)
+
+
+def test_a_repeated_message_id_is_not_mistaken_for_the_usual_shape():
+    """The first id changes, the second one is what counts."""
+    head = b"\x86\xa6log_id\xa1l\xa8group_id\xa1g\xaamessage_id"
+    tail = b"\xaamessage_id\x07\xa9client_id\xa1c\xa7success\xc3"
+    decoder = mm.Decoder()
+    for first in (b"\x01", b"\x02", b"\x03"):
+        assert decoder.decode(3, head + first + tail) == mm.Settle("l", "g", 7, "c", True)
+
+
+def test_max_is_capped():
+    assert decode(0x83, {**ACQUIRE_BATCH, "max": 1 << 40}).max_messages == 10_000
+
+
+def test_the_longest_batch_is_accepted():
+    batch = decode(0x82, {"log_id": "l", "messages": [{"payload": b""}] * 10_000})
+    assert batch.messages == (mm.BatchMessage(b""),) * 10_000
+
+
+# A decoder that remembers must find what one that remembers nothing finds.
+
+GOOD_BODIES = [
+    (1, msgpack.packb({"log_id": "l", "payload": b"x" * 20, "metadata": None})),
+    (1, msgpack.packb({"log_id": "l", "payload": "metadata", "metadata": {"metadata": None}})),
+    (1, msgpack.packb({"log_id": "l", "payload": {"n": [1]}, "metadata": {"ts": 1.5}})),
+    (1, msgpack.packb({"log_id": "l", "payload": b"\xa8metadata\xc0", "metadata": None})),
+    (1, msgpack.packb({"log_id": "l", "payload": 5, "metadata": {}, "key": "key"})),
+    (1, msgpack.packb({"log_id": "l", "payload": b"ab", "metadata": None, "key": b"\xa3key"})),
+    (1, msgpack.packb({"log_id": "l", "payload": b"ab", "metadata": None, "partition": 3})),
+    (2, msgpack.packb(ACQUIRE)),
+    (3, msgpack.packb(SETTLE)),
+    (3, msgpack.packb({**SETTLE, "success": False, "message_id": 300})),
+    (3, msgpack.packb({**SETTLE, "delay": 2, "message_id": 1 << 40})),
+    (0x82, msgpack.packb({"log_id": "l", "messages": [{"payload": b"x"}, {"payload": {}}]})),
+    (0x84, msgpack.packb({**SETTLE_BATCH, "settles": [ITEM, {**ITEM, "token": 5}]})),
+]
+
+
+def outcome(decoder: mm.Decoder, command: int, body: bytes) -> object:
+    """The request, or which named error; anything else fails the test."""
+    try:
+        return decoder.decode(command, body)
+    except mm.RequestError as error:
+        return str(error)
+    except mm.BodyError:
+        return mm.BodyError
+
+
+@st.composite
+def mutations(draw: st.DrawFn) -> tuple[int, bytes]:
+    """A good body with a few bytes changed, cut, doubled or swapped in from another."""
+    command, body = draw(st.sampled_from(GOOD_BODIES))
+    changed = bytearray(body)
+    for _ in range(draw(st.integers(0, 3))):
+        at = draw(st.integers(0, max(len(changed) - 1, 0)))
+        match draw(st.sampled_from(["byte", "cut", "insert", "splice", "delete"])):
+            case "byte" if changed:
+                changed[at] = draw(st.integers(0, 255))
+            case "cut":
+                del changed[at:]
+            case "insert":
+                changed[at:at] = draw(st.binary(max_size=6) | some.scalars.map(msgpack.packb))
+            case "splice":
+                _, other = draw(st.sampled_from(GOOD_BODIES))
+                changed[at:] = other[draw(st.integers(0, len(other))):]
+            case _:
+                del changed[at:at + draw(st.integers(1, 4))]
+    return command, bytes(changed)
+
+
+@given(st.lists(mutations(), min_size=1, max_size=12))
+def test_bad_bytes_raise_named_errors_only_and_memory_changes_no_answer(bodies):
+    remembering = mm.Decoder()
+    for command, body in [*GOOD_BODIES, *bodies, *GOOD_BODIES]:
+        assert outcome(remembering, command, body) == outcome(mm.Decoder(), command, body)
+
+
+@given(st.integers(0, 255), st.binary(max_size=100))
+def test_noise_raises_named_errors_only(command, body):
+    outcome(mm.Decoder(), command, body)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["l", "m"]), some.payloads,
+                          st.none() | st.dictionaries(some.keys, some.payloads, max_size=2),
+                          st.none() | some.keys), max_size=10))
+def test_every_payload_is_stored_as_it_was_sent(messages):
+    decoder = mm.Decoder()
+    for log_id, payload, metadata, key in messages:
+        body = {"log_id": log_id, "payload": payload, "metadata": metadata}
+        if key is not None:
+            body["key"] = key
+        value, encoding = mm.pack_payload(payload)
+        raw_key = key.encode() if isinstance(key, str) else key
+        assert decoder.decode(1, msgpack.packb(body)) == mm.Produce(
+            log_id, value, encoding, None if metadata is None else msgpack.packb(metadata), raw_key
+        )
+
+
+def test_large_requests_are_not_remembered():
+    """An idle connection stays small."""
+    decoder = mm.Decoder()
+    huge = {"zz": "x" * 100_000}
+    for command, body in ((1, PRODUCE), (2, ACQUIRE), (3, SETTLE)):
+        decoder.decode(command, msgpack.packb({**body, **huge}))
+        decoder.decode(command, msgpack.packb({**huge, **body}))
+    held = [getattr(decoder, name) for name in decoder.__slots__]
+    assert sum(len(repr(one)) for one in held) < 10_000
+
+
+def test_error_texts_never_repeat_what_was_sent():
+    for _, _, text in REFUSED:
+        assert re.search(r"x{9}|é", text) is None
