@@ -100,6 +100,7 @@ class BrokerdService(Service):
     :param reactor: runs the service; its clock is taken as it is.
     :param data_dir: an absolute path; made if it is not there, with all that holds it.
     :param listeners: opened in this order once the replay is done.
+    :param facts: what never changes and belongs into the status, such as the version.
     """
 
     def __init__(
@@ -112,8 +113,10 @@ class BrokerdService(Service):
         outcome: Outcome,
         notifier: Notifier,
         log: Logger,
+        facts: Mapping[str, Any],
     ) -> None:
         self._reactor = reactor
+        self._facts = facts
         self._data_dir = data_dir
         self._core = core
         self._listeners = listeners
@@ -148,6 +151,7 @@ class BrokerdService(Service):
             "uptime_seconds": round(self._reactor.seconds() - self._started_at, 3),
             "data_dir": str(self._data_dir),
             "listeners": self._addresses(),
+            **self._facts,
             **self._core.status(),
         }
 

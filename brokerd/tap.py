@@ -113,7 +113,10 @@ def assemble(
     ]
     health = Health()
     notifier = Notifier(environment, _log)
-    service = BrokerdService(reactor, data_dir, core, listeners, health, outcome, notifier, _log)
+    facts = {"version": __version__, "durability": config.wal.durability}
+    service = BrokerdService(
+        reactor, data_dir, core, listeners, health, outcome, notifier, _log, facts
+    )
     if config.admin.endpoint != "none":
         endpoint = parse(reactor, ADMIN, config.admin.endpoint)
         site = make_site(service.status, health, metrics, reactor, _log)

@@ -82,6 +82,7 @@ class House:
             self.outcome,
             self.notifier,  # type: ignore[arg-type]
             Logger(),
+            {"durability": "fsync"},
         )
         admin = parse(self.reactor, "admin", "tcp:9644")
         self.service.attach_admin(Listener("admin", "tcp:9644", admin, Factory))
@@ -301,6 +302,7 @@ def test_status_joins_the_service_and_the_core(build: Build) -> None:
     house.reactor.advance(2.5)
     status = house.service.status()
     assert (status["phase"], status["ready"], status["topics"]) == ("ready", 1, 2)
+    assert status["durability"] == "fsync"
     assert status["uptime_seconds"] == 2.5
     assert status["listeners"]["mamamia"].endswith(":9000")
     json.dumps(status)

@@ -1,0 +1,84 @@
+# Tests: tests/cli/test_config.py
+"""``brokerctl config check [FILE]`` and ``brokerctl config show [FILE]``.
+
+Both read a file, if one is named, and the ``BROKERD_*`` environment, as ``twistd brokerd`` would.
+``check`` says whether that would start: 0 sound, 1 refused with the reason. ``show`` prints the
+configuration that results, with the source of every value.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from brokerd.config import LISTEN, SECTIONS, Loaded, load
+from brokerd.endpoints import parse
+from brokerd.errors import ConfigError
+
+_FILE = click.argument("file", required=False, type=click.Path(path_type=Path))
+
+
+@click.group("config")
+def config_group() -> None:
+    """Check or show the configuration."""
+
+
+@config_group.command("check")
+@_FILE
+@click.pass_context
+def check(context: click.Context, file: Path | None) -> None:
+    """Say whether FILE and the environment are a sound configuration."""
+    try:
+        _load(file)
+    except ConfigError as error:
+        if not context.obj["json"]:
+            raise
+        click.echo(json.dumps({"ok": False, "error": str(error)}))
+        context.exit(1)
+    click.echo(json.dumps({"ok": True}) if context.obj["json"] else "the configuration is sound")
+
+
+@config_group.command("show")
+@_FILE
+@click.pass_context
+def show(context: click.Context, file: Path | None) -> None:
+    """Print the configuration that FILE and the environment make, and where each value is from."""
+    loaded = _load(file)
+    if context.obj["json"]:
+        values = msgspec.to_builtins(loaded.config)
+        click.echo(json.dumps({"config": values, "sources": loaded.sources}))
+    else:
+        click.echo(format_toml(loaded), nl=False)
+
+
+def _load(file: Path | None) -> Loaded:
+    loaded = load(file, os.environ)
+    endpoints = dict(loaded.config.listen)
+    if loaded.config.admin.endpoint != "none":
+        endpoints["admin"] = loaded.config.admin.endpoint
+    for name, endpoint in endpoints.items():
+        parse(None, name, endpoint)  # a reactor is only needed to open it
+    return loaded
+
+
+def format_toml(loaded: Loaded) -> str:
+    """Write a configuration as TOML, with the source of each value as a comment."""
+    config, sources = loaded
+    lines = [_line("data_dir", config.data_dir, sources.get("data_dir")), "", f"[{LISTEN}]"]
+    for form, endpoint in config.listen.items():
+        lines.append(_line(form, endpoint, sources.get(f"{LISTEN}.{form}")))
+    for section in SECTIONS:
+        lines += ["", f"[{section}]"]
+        for key, value in msgspec.structs.asdict(getattr(config, section)).items():
+            lines.append(_line(key, value, sources.get(f"{section}.{key}")))
+    return "\n".join(lines) + "\n"
+
+
+def _line(key: str, value: Any, source: str | None) -> str:
+    name = f'"{key}"' if "+" in key else key
+    return f"{name} = {json.dumps(value)}  # {source or 'default'}"

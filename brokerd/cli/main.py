@@ -1,0 +1,62 @@
+# Tests: tests/cli/test_main.py
+"""``brokerctl``: looks at a broker and its data, and helps with its configuration.
+
+Global options come before the verb: ``brokerctl --json --data-dir DIR wal verify``. Verbs find them
+in ``context.obj``: ``data_dir`` (text), ``server`` (text or None) and ``json`` (bool). Exit codes:
+0 done, 1 refused or something is wrong (one line on stderr), 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from brokerd import __version__
+from brokerd.errors import BrokerdError
+
+VERBS = {
+    "bench": "brokerd.cli.bench:bench_command",
+    "config": "brokerd.cli.config:config_group",
+    "wal": "brokerd.cli.wal:wal_group",
+}
+"""Where each verb is, imported when it is used, so that none waits for the others' imports."""
+
+
+class Verbs(click.Group):
+    """The verbs, found by name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name every verb."""
+        return sorted(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one verb, or return None if there is no such verb."""
+        if cmd_name not in VERBS:
+            return None
+        module, _, name = VERBS[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@click.option("--server", metavar="URL", help="The admin address of a running broker.")
+@click.option(
+    "--data-dir", default="./brokerd-data", show_default=True, help="The data directory to look at."
+)
+@click.version_option(__version__, prog_name="brokerctl")
+@click.pass_context
+def cli(context: click.Context, as_json: bool, server: str | None, data_dir: str) -> None:
+    """Look at a broker and its data, and check its configuration."""
+    context.obj = {"json": as_json, "server": server, "data_dir": data_dir}
+
+
+def main() -> None:
+    """Run ``brokerctl``; what is refused becomes one line on stderr and exit code 1."""
+    try:
+        cli(prog_name="brokerctl")
+    except BrokerdError as error:
+        print(f"brokerctl: {error}", file=sys.stderr)
+        sys.exit(1)

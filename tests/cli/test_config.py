@@ -1,0 +1,58 @@
+"""``brokerctl config``: sound or refused, and where each value comes from."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from brokerd.cli.main import cli
+from brokerd.config import Config
+from brokerd.errors import ConfigError
+
+EXAMPLE = Path(__file__).resolve().parent.parent.parent / "etc" / "brokerd.toml"
+
+
+def brokerctl(*arguments: str, **environment: str) -> Result:
+    return CliRunner().invoke(cli, arguments, env=environment)
+
+
+def test_a_sound_file_is_0() -> None:
+    """The annotated example is sound, and says so for people and for programs."""
+    result = brokerctl("config", "check", str(EXAMPLE))
+    assert (result.exit_code, result.output) == (0, "the configuration is sound\n")
+    assert json.loads(brokerctl("--json", "config", "check").output) == {"ok": True}
+
+
+@pytest.mark.parametrize("line", ["[wal]\nx=1", "[listen]\nmamamia='tcp:x'"])
+def test_a_wrong_file_is_refused_with_its_reason(tmp_path: Path, line: str) -> None:
+    """Also endpoints are looked at, without opening them."""
+    file = tmp_path / "brokerd.toml"
+    file.write_text(line)
+    assert isinstance(brokerctl("config", "check", str(file)).exception, ConfigError)
+    result = brokerctl("--json", "config", "check", str(file))
+    answer = json.loads(result.output)
+    assert (result.exit_code, answer["ok"]) == (1, False)
+    assert answer["error"]
+
+
+def test_show_names_the_source_of_every_value(tmp_path: Path) -> None:
+    """What show prints is TOML again, and comments tell where a value was set."""
+    file = tmp_path / "brokerd.toml"
+    file.write_text("[groups]\nmax_attempts = 5\n")
+    output = brokerctl("config", "show", str(file), BROKERD_WAL_DURABILITY="os").output
+    assert f"max_attempts = 5  # {file}: [groups] max_attempts\n" in output
+    assert 'durability = "os"  # environment variable BROKERD_WAL_DURABILITY\n' in output
+    assert 'data_dir = "./brokerd-data"  # default\n' in output
+    assert tomllib.loads(output)["groups"]["max_attempts"] == 5
+
+
+def test_show_as_json() -> None:
+    """Programs get values and sources apart."""
+    shown = json.loads(brokerctl("--json", "config", "show", BROKERD_DATA_DIR="/x").output)
+    assert shown["config"]["data_dir"] == "/x"
+    assert shown["config"]["wal"]["segment_bytes"] == Config().wal.segment_bytes
+    assert shown["sources"] == {"data_dir": "environment variable BROKERD_DATA_DIR"}

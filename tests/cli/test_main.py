@@ -1,0 +1,48 @@
+"""``brokerctl`` itself: verbs, global options, and how it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from brokerd import __version__
+from brokerd.cli.main import VERBS, cli
+
+
+def test_every_verb_is_listed_and_can_be_imported() -> None:
+    """--help names each verb with a line of its own."""
+    result = CliRunner().invoke(cli, ["--help"])
+    assert result.exit_code == 0
+    for verb in VERBS:
+        assert f"\n  {verb} " in result.output
+
+
+@pytest.mark.parametrize("arguments", [["nope"], ["--nope"], ["config", "nope"]])
+def test_wrong_usage_is_2(arguments: list[str]) -> None:
+    """An unknown verb or option is answered with the usage."""
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 2
+    assert "nope" in result.output
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    """--version tells what is installed."""
+    assert __version__ in CliRunner().invoke(cli, ["--version"]).output
+
+
+def test_a_refusal_is_one_line_and_1(tmp_path: Path) -> None:
+    """No traceback: what, where, what to do."""
+    command = [sys.executable, "-c", "from brokerd.cli.main import main; main()"]
+    result = subprocess.run(
+        [*command, "config", "check", str(tmp_path / "gone")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert result.stderr == f"brokerctl: cannot read {tmp_path}/gone: No such file or directory\n"
