@@ -1,0 +1,40 @@
+# Tests: tests/wal
+"""The write-ahead log: segments, group commit, recovery, indexes, snapshots.
+
+Bodies are opaque here; their layout is :mod:`brokerd.walformat`. Disk, threads, clock and random
+bytes are arguments. What others may use is listed below.
+"""
+
+from brokerd.wal.catalog import SegmentStatus
+from brokerd.wal.committer import Committer, InlineCommitter, ThreadCommitter
+from brokerd.wal.disk import Disk, File, RealDisk
+from brokerd.wal.lock import DirectoryLock
+from brokerd.wal.log import Wal, WalOptions
+from brokerd.wal.memory import MemoryDisk
+from brokerd.wal.reader import Batch, ReadPlan
+from brokerd.wal.recovery import Cut, Damage, Frame, LostRange, RecoveryReport
+from brokerd.wal.snapshot import LoadedSnapshot, SnapshotChunk, Snapshots
+
+__all__ = [
+    "Batch",
+    "Committer",
+    "Cut",
+    "Damage",
+    "DirectoryLock",
+    "Disk",
+    "File",
+    "Frame",
+    "InlineCommitter",
+    "LoadedSnapshot",
+    "LostRange",
+    "MemoryDisk",
+    "ReadPlan",
+    "RealDisk",
+    "RecoveryReport",
+    "SegmentStatus",
+    "SnapshotChunk",
+    "Snapshots",
+    "ThreadCommitter",
+    "Wal",
+    "WalOptions",
+]

@@ -1,0 +1,137 @@
+# Tests: tests/wal/test_allocation.py
+"""Segments allocated ahead of need, so that a full disk is met before any work is accepted.
+
+One spare of the ordinary size is always there or being prepared. A frame larger than that gets a
+special one on request. A spare has a temporary name and zeros in it, synced; the commit that
+begins to use it gives it a header and its name.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+from brokerd.wal.committer import Committer
+from brokerd.wal.disk import Disk, File, write_zeros
+from brokerd.walformat import SEGMENT_HEADER_BYTES
+
+_SIZE_STEP = 4096
+
+
+class Spare(NamedTuple):
+    """An allocated segment without a place in the log yet."""
+
+    name: str
+    file: File
+    segment_id: bytes
+    size: int
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of frames it can take."""
+        return self.size - SEGMENT_HEADER_BYTES
+
+
+class Allocator:
+    """Keeps spares. ``changed()`` is called in the reactor thread when an allocation ended.
+
+    ``error`` says why the last allocation failed; nothing is allocated any more until
+    :meth:`retry`.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        background: Committer,
+        random_bytes: Callable[[int], bytes],
+        segment_bytes: int,
+        free_bytes_min: int,
+    ) -> None:
+        self._disk = disk
+        self._path = path
+        self._background = background
+        self._random_bytes = random_bytes
+        self._segment_bytes = segment_bytes
+        self._free_bytes_min = free_bytes_min
+        self._wanted = 0
+        self.changed: Callable[[], None] = lambda: None
+        self.spares: list[Spare] = []
+        self.allocating = False
+        self.error: str | None = None
+        self.closed = False
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of frames that the largest spare can take."""
+        return max((spare.capacity for spare in self.spares), default=0)
+
+    def prepare(self, size: int, free_bytes_min: int | None = None) -> Spare:
+        """Allocate one segment here and now. Raises OSError; nothing is left behind then."""
+        size += -size % _SIZE_STEP
+        keep = self._free_bytes_min if free_bytes_min is None else free_bytes_min
+        if self._disk.free_bytes(self._path) - size < keep:
+            raise OSError(errno.ENOSPC, f"{size} more bytes would leave less than {keep} free")
+        segment_id = self._random_bytes(16)
+        name = f"spare-{segment_id.hex()}.tmp"
+        path = os.path.join(self._path, name)
+        file = self._disk.create(path)
+        try:
+            write_zeros(file, size)
+        except OSError:
+            file.close()
+            self._disk.unlink(path)
+            raise
+        return Spare(name, file, segment_id, size)
+
+    def request(self, capacity: int) -> None:
+        """Ask for a spare that can take ``capacity`` bytes of frames."""
+        self._wanted = max(self._wanted, capacity)
+        self.ensure()
+
+    def ensure(self) -> None:
+        """Begin to allocate what is missing, unless that is under way or has failed."""
+        if self.allocating or self.error is not None or self.closed:
+            return
+        if self._wanted > self.capacity and self._wanted > self._ordinary_capacity:
+            self._allocate(self._wanted + SEGMENT_HEADER_BYTES)
+        elif not self.spares:
+            self._allocate(self._segment_bytes)
+
+    @property
+    def _ordinary_capacity(self) -> int:
+        return self._segment_bytes - SEGMENT_HEADER_BYTES
+
+    def retry(self) -> None:
+        """Try again after a failure."""
+        if self.error is not None:
+            self.error = None
+            self.ensure()
+            if not self.allocating:
+                self.changed()
+
+    def take(self, frame_bytes: int) -> Spare | None:
+        """Hand out the smallest spare that can take a frame; None if there is none."""
+        fitting = [spare for spare in self.spares if spare.capacity >= frame_bytes]
+        if not fitting:
+            return None
+        spare = min(fitting, key=lambda spare: spare.size)
+        self.spares.remove(spare)
+        return spare
+
+    def _allocate(self, size: int) -> None:
+        self.allocating = True
+        self._background.submit(lambda: self.prepare(size), self._allocated)
+
+    def _allocated(self, spare: Spare | None, error: Exception | None) -> None:
+        self.allocating = False
+        if spare is not None:
+            self.spares.append(spare)
+        else:
+            self.error = str(error)
+        if spare is None or spare.capacity >= self._wanted:
+            self._wanted = 0
+        self.ensure()
+        self.changed()

@@ -1,0 +1,109 @@
+# Tests: tests/wal/test_committer.py
+"""Where slow work runs: off the reactor thread in a broker, step by step in tests.
+
+A committer takes ``work`` and ``done``: ``work()`` runs elsewhere, then ``done(result, error)``
+runs in the reactor thread. With one thread, work runs in the order given and so do its ``done``
+calls. The log uses one such committer for writes; others serve allocation, snapshots and reads.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+Work = Callable[[], Any]
+Done = Callable[[Any, Exception | None], None]
+
+
+class Committer(Protocol):
+    """Runs work outside the reactor thread and reports back inside it."""
+
+    def submit(self, work: Work, done: Done) -> None:
+        """Run ``work()``, then ``done(result, None)`` or ``done(None, error)``."""
+
+
+class ThreadCommitter:
+    """Threads that take work from one queue.
+
+    ``call_from_thread(function, *args)`` must run the function in the reactor thread, soon
+    (Twisted: ``reactor.callFromThread``). One thread, the default, keeps the order of work.
+    """
+
+    def __init__(
+        self,
+        call_from_thread: Callable[..., object],
+        threads: int = 1,
+        name: str = "wal",
+    ) -> None:
+        self._call_from_thread = call_from_thread
+        self._count = threads
+        self._name = name
+        self._work: queue.SimpleQueue[tuple[Work, Done] | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Start the threads. Work submitted before waits for this."""
+        for index in range(self._count):
+            thread = threading.Thread(target=self._run, name=f"{self._name}-{index}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self) -> None:
+        """Let the threads finish what was submitted, and join them."""
+        for _ in self._threads:
+            self._work.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._threads.clear()
+
+    def submit(self, work: Work, done: Done) -> None:
+        self._work.put((work, done))
+
+    def _run(self) -> None:
+        while (item := self._work.get()) is not None:
+            work, done = item
+            try:
+                result = work()
+            except Exception as error:
+                self._call_from_thread(done, None, error)
+            else:
+                self._call_from_thread(done, result, None)
+            del item, work, done
+
+
+class InlineCommitter:
+    """A committer for tests: work waits until :meth:`step` or :meth:`run` is called."""
+
+    def __init__(self) -> None:
+        self._work: deque[tuple[Work, Done]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._work)
+
+    def submit(self, work: Work, done: Done) -> None:
+        self._work.append((work, done))
+
+    def step(self) -> bool:
+        """Run the oldest piece of work and its ``done``; False if there is none."""
+        if not self._work:
+            return False
+        work, done = self._work.popleft()
+        try:
+            result = work()
+        except Exception as error:
+            done(None, error)
+        else:
+            done(result, None)
+        return True
+
+    def run(self) -> None:
+        """Run until nothing waits, including what ``done`` calls submit."""
+        while self.step():
+            pass
+
+    def drop(self) -> None:
+        """Forget what waits, as a crash would."""
+        self._work.clear()

@@ -1,0 +1,202 @@
+# Tests: tests/wal/test_disk.py
+"""What the log needs of a disk, and the real one.
+
+Everything the log does to files goes through a :class:`Disk`, so that tests and the simulator can
+keep unsynced bytes apart, run out of space, or fail the nth call. Paths are text. Positions and
+sizes are bytes. Every method raises OSError as the operating system would; none retries.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Protocol
+
+ZERO_SLICE_BYTES = 1 << 20
+_ZEROS = bytes(ZERO_SLICE_BYTES)
+
+
+class File(Protocol):
+    """An open file. It closes itself when nobody refers to it any more."""
+
+    def pread(self, length: int, position: int) -> bytes:
+        """Up to ``length`` bytes; fewer only at the end of the file."""
+
+    def pwrite(self, data: bytes, position: int) -> None:
+        """Write all of ``data``."""
+
+    def sync(self) -> None:
+        """fdatasync: contents and size are on the disk when this returns."""
+
+    def truncate(self, size: int) -> None: ...
+
+    def size(self) -> int: ...
+
+    def map(self) -> memoryview:
+        """A read-only view of the whole file as it is now; the file must not be empty."""
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A file system. Names in a directory are durable only after :meth:`sync_directory`."""
+
+    def create(self, path: str) -> File:
+        """Create a file for reading and writing; FileExistsError if the name is taken."""
+
+    def open(self, path: str, write: bool = False) -> File: ...
+
+    def list(self, directory: str) -> list[str]:
+        """Names in a directory, sorted; none if there is no such directory."""
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory and its parents, durably, unless it is there."""
+
+    def rename(self, old: str, new: str) -> None: ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def sync_directory(self, directory: str) -> None: ...
+
+    def free_bytes(self, directory: str) -> int:
+        """Bytes that may still be written by this user."""
+
+    def file_system(self, path: str) -> str:
+        """Type of the file system that holds ``path``, such as ``ext4``; "" if unknown."""
+
+
+def write_zeros(file: File, size: int) -> None:
+    """Fill a new file with ``size`` zero bytes, syncing as it goes.
+
+    In slices, so that a commit's sync never queues behind a whole segment of dirty pages.
+    """
+    for position in range(0, size, ZERO_SLICE_BYTES):
+        file.pwrite(_ZEROS[: size - position], position)
+        file.sync()
+
+
+def write_atomically(disk: Disk, directory: str, name: str, parts: list[bytes]) -> None:
+    """Put a file in place whole or not at all: temporary name, sync, rename, directory sync."""
+    path = os.path.join(directory, name)
+    temporary = path + ".tmp"
+    if name + ".tmp" in disk.list(directory):
+        disk.unlink(temporary)
+    file = disk.create(temporary)
+    try:
+        position = 0
+        for part in parts:
+            file.pwrite(part, position)
+            position += len(part)
+        file.sync()
+    except OSError:
+        file.close()
+        disk.unlink(temporary)
+        raise
+    file.close()
+    disk.rename(temporary, path)
+    disk.sync_directory(directory)
+
+
+class RealFile:
+    """A file descriptor."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def pread(self, length: int, position: int) -> bytes:
+        data = os.pread(self._descriptor, length, position)
+        while len(data) < length:
+            more = os.pread(self._descriptor, length - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def pwrite(self, data: bytes, position: int) -> None:
+        written = os.pwrite(self._descriptor, data, position)
+        while written < len(data):
+            written += os.pwrite(self._descriptor, memoryview(data)[written:], position + written)
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def map(self) -> memoryview:
+        return memoryview(mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ))
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class RealDisk:
+    """The operating system's files."""
+
+    def create(self, path: str) -> File:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        return RealFile(os.open(path, flags, 0o640))
+
+    def open(self, path: str, write: bool = False) -> File:
+        return RealFile(os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC))
+
+    def list(self, directory: str) -> list[str]:
+        try:
+            return sorted(os.listdir(directory))
+        except FileNotFoundError:
+            return []
+
+    def make_directory(self, path: str) -> None:
+        if os.path.isdir(path):
+            return
+        parent = os.path.dirname(os.path.abspath(path))
+        self.make_directory(parent)
+        os.mkdir(path, 0o750)
+        self.sync_directory(parent)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def sync_directory(self, directory: str) -> None:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def free_bytes(self, directory: str) -> int:
+        status = os.statvfs(directory)
+        return status.f_bavail * status.f_frsize
+
+    def file_system(self, path: str) -> str:
+        try:
+            with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
+                lines = mounts.read().splitlines()
+        except FileNotFoundError:
+            return ""
+        return file_system_of(os.path.realpath(path), lines)
+
+
+def file_system_of(path: str, mountinfo: list[str]) -> str:
+    """The type of the mount that holds an absolute path, by lines of /proc/self/mountinfo.
+
+    The longest mount point that is a prefix wins; of equal ones, the later, which hides the other.
+    """
+    best, found = -1, ""
+    for line in mountinfo:
+        fields, _, rest = line.partition(" - ")
+        point = fields.split(" ")[4].encode().decode("unicode_escape").rstrip("/")
+        if (path == point or path.startswith(point + "/")) and len(point) >= best:
+            best, found = len(point), rest.split(" ")[0]
+    return found

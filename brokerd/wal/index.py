@@ -1,0 +1,246 @@
+# Tests: tests/wal/test_index.py
+"""Where the batches of one segment lie: in memory while it is written, in a file once sealed.
+
+Both kinds answer the same two questions: which partitions does the segment hold
+(:class:`PartitionSpan`), and where are a partition's batches (:class:`Rows`, by base offset). The
+file's layout is in docs/wal-format.rst, section "Index of a sealed segment"; it is mapped and
+searched, not loaded, so memory does not grow with the number of batches of sealed segments. Columns
+are used as the machine's own numbers, so this needs a little-endian machine.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple, Protocol
+
+from xxhash import xxh3_64_intdigest
+
+from brokerd.errors import DamagedData, NewerFormat
+from brokerd.walformat import FORMAT_VERSION, segment_salt
+
+INDEX_MAGIC = b"BRKDIDX\0"
+INDEX_HEADER_BYTES = 88
+SPAN_BYTES = 40
+
+_HEADER = struct.Struct("<8sHHI16sQQQq")
+_CHECKSUMS = struct.Struct("<QQQ")
+_SPAN = struct.Struct("<QIIqqII")
+_COLUMNS: tuple[Literal["q", "I"], ...] = ("q", "q", "I", "I", "I")
+
+
+class PartitionSpan(NamedTuple):
+    """What a segment holds of one partition. Offsets may have gaps only where data is damaged."""
+
+    topic_id: int
+    partition: int
+    first_offset: int
+    end_offset: int
+    """Just past the last record."""
+    first_row: int
+    rows: int
+
+
+class Rows(NamedTuple):
+    """Batches of one partition in one segment, by base offset; all columns have one length."""
+
+    base_offset: Sequence[int]
+    time_us: Sequence[int]
+    """Broker time of the frame."""
+    count: Sequence[int]  # type: ignore[assignment]  # tuple.count() gives way to the field
+    position: Sequence[int]
+    """Of the entry's header, in bytes from the start of the file."""
+    body_bytes: Sequence[int]
+
+    def find(self, offset: int) -> int:
+        """The row of the batch that holds an offset, -1 if none does."""
+        row = bisect_right(self.base_offset, offset) - 1
+        if row >= 0 and offset < self.base_offset[row] + self.count[row]:
+            return row
+        return -1
+
+
+class SegmentIndex(Protocol):
+    """Either kind of index."""
+
+    def spans(self) -> Iterator[PartitionSpan]:
+        """The partitions in the segment, sorted by topic id and partition."""
+
+    def rows(self, topic_id: int, partition: int) -> Rows | None:
+        """The batches of a partition, None if there are none."""
+
+
+def _new_rows() -> tuple[array[int], ...]:
+    return tuple(array(code) for code in _COLUMNS)
+
+
+class GrowingIndex:
+    """The index of the segment being written. 28 bytes a batch, plus 0.6 KB a partition."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[int, int], tuple[array[int], ...]] = {}
+        self.batches = 0
+        self.last_time_us = 0
+
+    def add(
+        self,
+        topic_id: int,
+        partition: int,
+        base_offset: int,
+        time_us: int,
+        count: int,
+        position: int,
+        body_bytes: int,
+    ) -> bool:
+        """Add the next batch; True if it is the first of its partition.
+
+        Batches of a partition come in the order of their offsets.
+        """
+        columns = self._rows.get((topic_id, partition))
+        is_first = columns is None
+        if columns is None:
+            columns = self._rows[topic_id, partition] = _new_rows()
+        bases, times, counts, positions, sizes = columns
+        bases.append(base_offset)
+        times.append(time_us)
+        counts.append(count)
+        positions.append(position)
+        sizes.append(body_bytes)
+        self.batches += 1
+        return is_first
+
+    def spans(self) -> Iterator[PartitionSpan]:
+        row = 0
+        for topic_id, partition in sorted(self._rows):
+            bases, _, counts, _, _ = self._rows[topic_id, partition]
+            end = bases[-1] + counts[-1]
+            yield PartitionSpan(topic_id, partition, bases[0], end, row, len(bases))
+            row += len(bases)
+
+    def rows(self, topic_id: int, partition: int) -> Rows | None:
+        columns = self._rows.get((topic_id, partition))
+        return None if columns is None else Rows(*columns)
+
+    def encode(self, segment_id: bytes, first_lsn: int, end_lsn: int) -> bytes:
+        """The index file of the segment, now that it is complete."""
+        directory = b"".join(
+            _SPAN.pack(
+                s.topic_id, s.partition, 0, s.first_offset, s.end_offset, s.first_row, s.rows
+            )
+            for s in self.spans()
+        )
+        keys = sorted(self._rows)
+        parts = []
+        for column in range(len(_COLUMNS)):
+            data = b"".join(self._rows[key][column].tobytes() for key in keys)
+            parts.append(data + bytes(-len(data) % 8))
+        columns = b"".join(parts)
+        head = _HEADER.pack(
+            INDEX_MAGIC,
+            FORMAT_VERSION,
+            0,
+            len(keys),
+            segment_id,
+            first_lsn,
+            end_lsn,
+            self.batches,
+            self.last_time_us,
+        )
+        seed = xxh3_64_intdigest(head, segment_salt(segment_id))
+        checksums = _CHECKSUMS.pack(
+            xxh3_64_intdigest(directory, seed), xxh3_64_intdigest(columns, seed), seed
+        )
+        return head + checksums + directory + columns
+
+
+class IndexHeader(NamedTuple):
+    """The header of an index file, verified."""
+
+    partitions: int
+    segment_id: bytes
+    first_lsn: int
+    end_lsn: int
+    batches: int
+    last_time_us: int
+    directory_checksum: int
+    columns_checksum: int
+    seed: int
+
+    @property
+    def columns_position(self) -> int:
+        return INDEX_HEADER_BYTES + self.partitions * SPAN_BYTES
+
+
+def decode_index_header(data: bytes) -> IndexHeader:
+    """Read the first 88 bytes of an index. Raises DamagedData, NewerFormat."""
+    if len(data) < INDEX_HEADER_BYTES:
+        raise DamagedData(f"index header is cut short: {len(data)} bytes of 88")
+    magic, version, flags, partitions, segment_id, first_lsn, end_lsn, batches, last_time_us = (
+        _HEADER.unpack_from(data)
+    )
+    directory_checksum, columns_checksum, seed = _CHECKSUMS.unpack_from(data, _HEADER.size)
+    if magic != INDEX_MAGIC:
+        raise DamagedData(f"not an index: magic is {magic!r}")
+    if seed != xxh3_64_intdigest(data[: _HEADER.size], segment_salt(segment_id)):
+        raise DamagedData("index header checksum does not match")
+    if version > FORMAT_VERSION or flags:
+        raise NewerFormat(f"index version {version}, flags {flags:#x}; upgrade brokerd to read it")
+    return IndexHeader(
+        partitions,
+        segment_id,
+        first_lsn,
+        end_lsn,
+        batches,
+        last_time_us,
+        directory_checksum,
+        columns_checksum,
+        seed,
+    )
+
+
+def decode_spans(header: IndexHeader, directory: bytes) -> list[PartitionSpan]:
+    """Read the directory of an index. Raises DamagedData."""
+    if xxh3_64_intdigest(directory, header.seed) != header.directory_checksum:
+        raise DamagedData("index directory checksum does not match")
+    return [
+        PartitionSpan(topic_id, partition, first, end, row, rows)
+        for topic_id, partition, _, first, end, row, rows in _SPAN.iter_unpack(directory)
+    ]
+
+
+class MappedIndex:
+    """The index of a sealed segment, searched where it lies. Raises DamagedData, NewerFormat."""
+
+    def __init__(self, view: memoryview) -> None:
+        header = decode_index_header(bytes(view[:INDEX_HEADER_BYTES]))
+        start = header.columns_position
+        self._directory = view[INDEX_HEADER_BYTES:start]
+        self._partitions = header.partitions
+        if xxh3_64_intdigest(self._directory, header.seed) != header.directory_checksum:
+            raise DamagedData("index directory checksum does not match")
+        if xxh3_64_intdigest(view[start:], header.seed) != header.columns_checksum:
+            raise DamagedData("index columns checksum does not match")
+        columns = []
+        for code in _COLUMNS:
+            end = start + header.batches * struct.calcsize(code)
+            columns.append(view[start:end].cast(code))
+            start = end + (-end % 8)
+        self._columns = tuple(columns)
+
+    def _key(self, index: int) -> tuple[int, int]:
+        topic_id, partition, *_ = _SPAN.unpack_from(self._directory, index * SPAN_BYTES)
+        return topic_id, partition
+
+    def spans(self) -> Iterator[PartitionSpan]:
+        for topic_id, partition, _, first, end, row, rows in _SPAN.iter_unpack(self._directory):
+            yield PartitionSpan(topic_id, partition, first, end, row, rows)
+
+    def rows(self, topic_id: int, partition: int) -> Rows | None:
+        wanted = (topic_id, partition)
+        at = bisect_left(range(self._partitions), wanted, key=self._key)
+        if at == self._partitions or self._key(at) != wanted:
+            return None
+        row, rows = _SPAN.unpack_from(self._directory, at * SPAN_BYTES)[5:]
+        return Rows(*(column[row : row + rows] for column in self._columns))

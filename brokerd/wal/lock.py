@@ -1,0 +1,59 @@
+# Tests: tests/wal/test_lock.py
+"""One broker per directory: a lock that the system releases when the process ends, however it ends.
+
+The lock is ``fcntl`` on ``DATA_DIR/lock``; the file holds the owner's process id for people and is
+never deleted, because deleting a locked file lets two processes hold two locks.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+from brokerd.errors import DirectoryLocked, UnsafeFileSystem
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    ("9p", "afs", "ceph", "cifs", "coda", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "gfs2")
+    + ("glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb3", "smbfs", "vboxsf")
+)
+"""Types on which locks or syncs may not mean what they say."""
+
+
+class DirectoryLock:
+    """The lock on a data directory, held from :meth:`acquire` to :meth:`release`."""
+
+    def __init__(self, data_dir: str) -> None:
+        self._data_dir = data_dir
+        self._descriptor = -1
+
+    def acquire(self, file_system: str = "", allow_network: bool = False) -> None:
+        """Take the lock. ``file_system`` is the type of the directory's, as `Disk` tells it.
+
+        Raises UnsafeFileSystem for a network file system unless ``allow_network``; DirectoryLocked,
+        naming the process id, when another broker has the directory; OSError.
+        """
+        if file_system in NETWORK_FILE_SYSTEMS and not allow_network:
+            raise UnsafeFileSystem(
+                f"{self._data_dir} is on {file_system}, a network file system, where locks and "
+                "syncs may not hold; use a local disk, or set wal.allow_network_fs = true"
+            )
+        path = os.path.join(self._data_dir, "lock")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            owner = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
+            os.close(descriptor)
+            raise DirectoryLocked(
+                f"{self._data_dir} is in use by another broker, process {owner}; stop it first, "
+                "or choose another --data-dir"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Give the lock back; nothing happens if it is not held."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

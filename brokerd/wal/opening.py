@@ -1,0 +1,193 @@
+# Tests: tests/wal/test_recovery.py
+"""Opens the directory of a log: reads all of it that is needed, then puts it in order.
+
+Two steps that never mix. :func:`replay` only reads, so that a newer format, or an error of the
+caller's ``apply``, leaves the directory as it was. :func:`tidy` then deletes leftovers, rewrites
+what may exist in the page cache only, trims the last segment and writes missing indexes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+from brokerd.errors import DamagedData
+from brokerd.wal.catalog import Segment, index_name, segment_name
+from brokerd.wal.disk import Disk, write_atomically
+from brokerd.wal.index import PartitionSpan
+from brokerd.wal.recovery import (
+    Damage,
+    Frame,
+    RecoveryReport,
+    SegmentReplay,
+    load_spans,
+    read_segment_header,
+    rewrite,
+)
+from brokerd.walformat import SEGMENT_HEADER_BYTES
+
+
+class Replayed(NamedTuple):
+    """What was read. ``segments`` are in order, each with the partitions it holds."""
+
+    report: RecoveryReport
+    segments: list[tuple[Segment, list[PartitionSpan]]]
+    synced: int
+    """Position in the last segment below which all is known to be synced."""
+
+
+def segment_lsns(disk: Disk, path: str) -> list[int]:
+    """First LSNs of the segment files in a directory, in order."""
+    names = (name for name in disk.list(path) if name.endswith(".wal"))
+    return sorted(int(name[:-4]) for name in names if name[:-4].isdigit() and len(name) == 24)
+
+
+def replay(disk: Disk, path: str, from_lsn: int, apply: Callable[[Frame], None]) -> Replayed:
+    """Read a log, and apply its frames from ``from_lsn`` on. Changes nothing on disk.
+
+    Segments wholly below ``from_lsn`` are known by their indexes alone. Raises NewerFormat and
+    OSError.
+    """
+    report = RecoveryReport()
+    segments: list[tuple[Segment, list[PartitionSpan]]] = []
+    lsns = segment_lsns(disk, path)
+    synced = 0
+    _check_start(report, lsns, from_lsn)
+    for first_lsn, next_lsn in zip(lsns, [*lsns, None][1:], strict=True):
+        expected_end = None if next_lsn is None else next_lsn - first_lsn
+        segment = _open_segment(disk, path, first_lsn, expected_end, report)
+        if segment is None:
+            continue
+        is_old = next_lsn is not None and next_lsn <= from_lsn
+        spans = _indexed_spans(disk, path, segment, next_lsn)
+        if spans is None or not is_old:
+            file = disk.open(os.path.join(path, segment.name))
+            scan = SegmentReplay(file, segment, report, expected_end)
+            for frame in scan.frames():
+                if frame.lsn >= from_lsn:
+                    apply(frame)
+                    report.frames += 1
+                    report.bytes += frame.end - frame.lsn
+            synced = max(0, scan.synced - first_lsn)
+            if spans is None:
+                spans = list(scan.index.spans())
+            else:
+                segment.growing = None
+        for span in spans:
+            key = span.topic_id, span.partition
+            report.next_offsets[key] = max(report.next_offsets.get(key, 0), span.end_offset)
+        segments.append((segment, spans))
+    report.next_lsn = max(0, from_lsn + -from_lsn % 8)
+    if segments:
+        _check_end(report, segments[-1][0], from_lsn)
+    return Replayed(report, segments, synced)
+
+
+def _check_start(report: RecoveryReport, lsns: list[int], from_lsn: int) -> None:
+    if lsns and from_lsn < lsns[0]:
+        problem = f"nothing is left of the log from LSN {from_lsn} to {lsns[0]}"
+        report.damages.append(Damage(segment_name(from_lsn), 0, lsns[0] - from_lsn, problem))
+
+
+def _check_end(report: RecoveryReport, last: Segment, from_lsn: int) -> None:
+    end = last.end_lsn if last.position > SEGMENT_HEADER_BYTES else last.first_lsn
+    report.next_lsn = max(report.next_lsn, end)
+    if from_lsn > end:
+        problem = f"the log ends at LSN {end}, before the snapshot at {from_lsn}"
+        report.damages.append(Damage(last.name, last.position, from_lsn - last.first_lsn, problem))
+
+
+def _open_segment(
+    disk: Disk, path: str, first_lsn: int, expected_end: int | None, report: RecoveryReport
+) -> Segment | None:
+    """The segment, or None when nothing of it can be read; what is wrong is reported."""
+    name = segment_name(first_lsn)
+    file = disk.open(os.path.join(path, name))
+    try:
+        header, problem = read_segment_header(file, name)
+    except DamagedData as error:
+        report.damages.append(Damage(name, 0, expected_end or file.size(), str(error)))
+        return None
+    if problem is not None:
+        report.damages.append(Damage(name, 0, SEGMENT_HEADER_BYTES, problem))
+    segment = Segment(header)
+    segment.sealed = True
+    segment.position = expected_end or SEGMENT_HEADER_BYTES
+    return segment
+
+
+def _indexed_spans(
+    disk: Disk, path: str, segment: Segment, next_lsn: int | None
+) -> list[PartitionSpan] | None:
+    """What the segment's index file says; None if there is none to be trusted."""
+    if next_lsn is None:
+        return None
+    try:
+        return load_spans(disk, path, segment, next_lsn)
+    except (DamagedData, FileNotFoundError):
+        return None
+
+
+def tidy(disk: Disk, path: str, replayed: Replayed) -> None:
+    """Put the directory in order after :func:`replay`. Raises OSError.
+
+    A segment whose index cannot be written for lack of space keeps it in memory.
+    """
+    report = replayed.report
+    for name in disk.list(path):
+        if name.endswith(".tmp"):
+            disk.unlink(os.path.join(path, name))
+    if replayed.segments:
+        last, _ = replayed.segments[-1]
+        if last.position > SEGMENT_HEADER_BYTES:
+            report.rewritten_bytes = _settle(disk, path, last, replayed.synced)
+        else:
+            replayed.segments.pop()
+            disk.unlink(os.path.join(path, last.name))
+    for segment, _ in replayed.segments:
+        if segment.growing is not None:
+            trim(disk, path, segment)
+            if write_index(disk, path, segment) is None:
+                segment.growing = None
+                report.rebuilt_indexes += 1
+    disk.sync_directory(path)
+
+
+def _settle(disk: Disk, path: str, last: Segment, synced: int) -> int:
+    """Make sure that what was accepted of the last segment is on the disk."""
+    file = disk.open(os.path.join(path, last.name), write=True)
+    start = max(synced, SEGMENT_HEADER_BYTES)
+    rewrite(file, start, last.position)
+    return last.position - start
+
+
+def trim(disk: Disk, path: str, segment: Segment) -> None:
+    """Cut off the tail of a segment that is complete, and sync it. Raises OSError."""
+    file = disk.open(os.path.join(path, segment.name), write=True)
+    if file.size() > segment.position:
+        file.truncate(segment.position)
+    file.sync()
+
+
+def write_index(disk: Disk, path: str, segment: Segment) -> OSError | None:
+    """Write the index file of a complete segment. An error is returned: it can be rebuilt."""
+    assert segment.growing is not None, "a segment without its index in memory has its file"
+    data = segment.growing.encode(segment.header.segment_id, segment.first_lsn, segment.end_lsn)
+    try:
+        write_atomically(disk, path, index_name(segment.first_lsn), [data])
+    except OSError as error:
+        return error
+    return None
+
+
+def rebuild_index(disk: Disk, path: str, segment: Segment) -> None:
+    """Write the index file of a sealed segment again, from the segment. Raises OSError."""
+    file = disk.open(os.path.join(path, segment.name))
+    scratch = Segment(segment.header)
+    scan = SegmentReplay(file, scratch, RecoveryReport(), segment.position)
+    for _ in scan.frames():
+        pass
+    error = write_index(disk, path, scratch)
+    if error is not None:
+        raise error

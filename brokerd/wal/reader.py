@@ -1,0 +1,152 @@
+# Tests: tests/wal/test_reader.py
+"""Reads planned batches from segment files, in any thread, and verifies every checksum.
+
+A plan names rows of indexes; it holds the files open, so that it can run although segments are
+sealed meanwhile. Batches that lie close together are read in one go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from brokerd.errors import DamagedData
+from brokerd.wal.disk import File
+from brokerd.wal.index import Rows
+from brokerd.walformat import (
+    ENTRY_HEADER_BYTES,
+    EntryKind,
+    FormatError,
+    entry_body,
+    parse_entry_header,
+    segment_salt,
+)
+
+GAP_BYTES = 16 << 10
+"""Bytes that may lie between two batches which are still read in one go."""
+RUN_BYTES = 1 << 20
+"""A run of batches is read in pieces of about this size."""
+
+
+class Batch(NamedTuple):
+    """A batch of records as it was appended; ``walformat.decode_records`` reads the body."""
+
+    base_offset: int
+    count: int  # type: ignore[assignment]  # tuple.count() gives way to the field
+    body: bytes
+
+
+class PlannedRows(NamedTuple):
+    """Rows ``row`` to ``stop`` of a partition in one segment."""
+
+    file: File
+    name: str
+    segment_id: bytes
+    rows: Rows
+    row: int
+    stop: int
+
+
+class _Extent(NamedTuple):
+    """Rows ``row`` to ``stop`` whose entries lie between two positions, to be read in one go."""
+
+    row: int
+    stop: int
+    start: int
+    end: int
+
+
+class ReadPlan:
+    """Batches of one partition, to be read by :meth:`run`."""
+
+    def __init__(
+        self, topic_id: int, partition: int, pieces: list[PlannedRows], max_bytes: int
+    ) -> None:
+        self._topic_id = topic_id
+        self._partition = partition
+        self._pieces = pieces
+        self._max_bytes = max_bytes
+
+    def run(self) -> list[Batch]:
+        """Read. The offsets of the batches follow one another without a gap.
+
+        At least one batch comes back, then more while their bodies fit ``max_bytes``. Reading ends
+        early before a damaged batch; if that is the first, DamagedData says where it lies.
+        """
+        batches: list[Batch] = []
+        left = self._max_bytes
+        for piece in self._pieces:
+            for extent in self._extents(piece, batches, left):
+                try:
+                    found = self._read(piece, extent, batches)
+                except DamagedData:
+                    if batches:
+                        return batches
+                    raise
+                left -= found
+                if left <= 0:
+                    return batches
+        return batches
+
+    def _extents(self, piece: PlannedRows, read: list[Batch], left: int) -> Iterator[_Extent]:
+        """Cut the rows into runs for one read each, up to the first gap in the offsets."""
+        rows = piece.rows
+        row = piece.row
+        expected = read[-1].base_offset + read[-1].count if read else rows.base_offset[row]
+        first, start, end = row, rows.position[row], 0
+        while row < piece.stop and rows.base_offset[row] == expected:
+            position = rows.position[row]
+            size = rows.body_bytes[row]
+            entry_end = position + ENTRY_HEADER_BYTES + size
+            is_over = size > left and (row > first or bool(read))
+            if row > first and (
+                is_over or position - end > GAP_BYTES or entry_end - start > RUN_BYTES
+            ):
+                yield _Extent(first, row, start, end)
+                first, start = row, position
+            if is_over:
+                return
+            left -= size
+            end = entry_end
+            expected += rows.count[row]
+            row += 1
+        if row > first:
+            yield _Extent(first, row, start, end)
+
+    def _read(self, piece: PlannedRows, extent: _Extent, batches: list[Batch]) -> int:
+        """Read one run of rows and add their batches; returns the bytes of their bodies."""
+        try:
+            data = piece.file.pread(extent.end - extent.start, extent.start)
+        except OSError as error:
+            raise self._damaged(piece, extent.row, str(error)) from error
+        salt = segment_salt(piece.segment_id)
+        rows = piece.rows
+        size = 0
+        for row in range(extent.row, extent.stop):
+            position = rows.position[row] - extent.start
+            expected = (
+                EntryKind.RECORDS,
+                self._topic_id,
+                self._partition,
+                rows.base_offset[row],
+                rows.count[row],
+            )
+            try:
+                header = parse_entry_header(data, salt, position)
+                if header[:5] != expected:
+                    raise FormatError("the entry is not the one the index names")
+                body = entry_body(data, header, position)
+            except FormatError as error:
+                raise self._damaged(piece, row, str(error)) from None
+            batches.append(Batch(header.base_offset, header.count, body))
+            size += len(body)
+        return size
+
+    def _damaged(self, piece: PlannedRows, row: int, problem: str) -> DamagedData:
+        rows = piece.rows
+        first = rows.base_offset[row]
+        return DamagedData(
+            f"{piece.name} at {rows.position[row]}: topic id {self._topic_id} partition "
+            f"{self._partition} offsets {first} to {first + rows.count[row] - 1} cannot be read: "
+            f"{problem}; run brokerctl wal verify"
+        )

@@ -1,0 +1,302 @@
+# Tests: tests/wal/test_recovery.py
+"""Reads a log back after a start: what is sound, what is torn, what is damaged.
+
+The rules are docs/wal-format.rst, section "Reading a log back". Nothing on disk changes before
+everything has been read: a newer format leaves the directory as it was. Then leftovers are deleted,
+accepted bytes beyond the last synced position are written again and synced, and the last segment is
+trimmed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from brokerd.errors import DamagedData, NewerFormat
+from brokerd.wal.catalog import Segment, index_name
+from brokerd.wal.disk import Disk, File
+from brokerd.wal.index import (
+    INDEX_HEADER_BYTES,
+    GrowingIndex,
+    PartitionSpan,
+    decode_index_header,
+    decode_spans,
+)
+from brokerd.wal.scan import FoundFrame, SegmentScanner, Unreadable
+from brokerd.walformat import (
+    FRAME_HEADER_BYTES,
+    FRAME_MAGIC,
+    SEGMENT_HEADER_BYTES,
+    Entry,
+    EntryHeader,
+    EntryKind,
+    FormatError,
+    SegmentHeader,
+    UnsupportedFormat,
+    decode_segment_header,
+    parse_frame_header,
+    segment_salt,
+)
+
+REWRITE_BYTES = 1 << 20
+
+
+class Frame(NamedTuple):
+    """A frame as replayed: the entries of it that are sound. ``end`` is the LSN just past it."""
+
+    lsn: int
+    end: int
+    time_us: int
+    entries: list[Entry]
+
+
+class LostRange(NamedTuple):
+    """Offsets of a partition that cannot be read any more; ``end`` is exclusive."""
+
+    topic_id: int
+    partition: int
+    first: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Bytes that were written and synced once, and are wrong now."""
+
+    name: str
+    """The segment's file name."""
+    position: int
+    end: int
+    """Position of the next byte that is sound."""
+    problem: str
+    lost: list[LostRange] = field(default_factory=list)
+    """As far as entry headers and the gaps in later offsets tell."""
+
+    def __str__(self) -> str:
+        text = f"{self.name} at {self.position} to {self.end}: {self.problem}"
+        for lost in self.lost:
+            text += (
+                f"; lost topic id {lost.topic_id} partition {lost.partition} "
+                f"offsets {lost.first} to {lost.end - 1}"
+            )
+        return text
+
+
+class Cut(NamedTuple):
+    """Where a torn tail was cut off."""
+
+    name: str
+    position: int
+    lsn: int
+    problem: str
+
+
+@dataclass
+class RecoveryReport:
+    """What a start found."""
+
+    frames: int = 0
+    """Frames applied."""
+    bytes: int = 0
+    """Bytes of the frames applied."""
+    seconds: float = 0.0
+    cut: Cut | None = None
+    damages: list[Damage] = field(default_factory=list)
+    last_time_us: int = 0
+    next_lsn: int = 0
+    next_offsets: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(topic id, partition) -> the offset after the last known record."""
+    rewritten_bytes: int = 0
+    """Accepted bytes that were written and synced again."""
+    rebuilt_indexes: int = 0
+
+
+def read_segment_header(file: File, name: str) -> tuple[SegmentHeader, str | None]:
+    """The header of a segment file, and what is wrong with the block if it had to be guessed.
+
+    A damaged block is replaced by what the name and the first sound frame tell. Raises DamagedData
+    when no frame tells either, NewerFormat.
+    """
+    first_lsn = int(name.partition(".")[0])
+    try:
+        header = decode_segment_header(file.pread(SEGMENT_HEADER_BYTES, 0))
+        if header.first_lsn == first_lsn:
+            return header, None
+        problem = f"the header says the segment begins at LSN {header.first_lsn}"
+    except UnsupportedFormat as error:
+        raise NewerFormat(f"{name}: {error}; upgrade brokerd to read it") from None
+    except FormatError as error:
+        problem = str(error)
+    segment_id = _id_from_frames(file, first_lsn)
+    if segment_id is None:
+        raise DamagedData(f"{name} at 0: {problem}, and no sound frame follows")
+    return SegmentHeader(segment_id, first_lsn, file.size(), 0), problem
+
+
+def _id_from_frames(file: File, first_lsn: int) -> bytes | None:
+    """The segment id that the first sound frame names."""
+    size = file.size()
+    step = 1 << 20
+    for start in range(SEGMENT_HEADER_BYTES, size, step):
+        data = file.pread(step + FRAME_HEADER_BYTES, start)
+        at = data.find(FRAME_MAGIC)
+        while 0 <= at < step:
+            candidate = data[at + 24 : at + 40]
+            try:
+                header = parse_frame_header(data, segment_salt(candidate), at)
+            except FormatError:
+                pass  # not a frame: look on
+            else:
+                if header.lsn == first_lsn + start + at:
+                    return candidate
+            at = data.find(FRAME_MAGIC, at + 1)
+    return None
+
+
+def load_spans(disk: Disk, path: str, segment: Segment, end_lsn: int) -> list[PartitionSpan]:
+    """The directory of a segment's index file, for a segment that is not scanned.
+
+    Raises DamagedData or FileNotFoundError when the index must be rebuilt.
+    """
+    file = disk.open(os.path.join(path, index_name(segment.first_lsn)))
+    header = decode_index_header(file.pread(INDEX_HEADER_BYTES, 0))
+    if (
+        header.segment_id != segment.header.segment_id
+        or header.first_lsn != segment.first_lsn
+        or header.end_lsn != end_lsn
+    ):
+        raise DamagedData(f"{index_name(segment.first_lsn)} is of another segment")
+    segment.last_time_us = header.last_time_us
+    length = header.columns_position - INDEX_HEADER_BYTES
+    return decode_spans(header, file.pread(length, INDEX_HEADER_BYTES))
+
+
+class SegmentReplay:
+    """Replays one segment: builds its index, gathers damage, finds a torn tail.
+
+    ``expected_end`` is the position where the next segment says this one ends; None for the last.
+    """
+
+    def __init__(
+        self,
+        file: File,
+        segment: Segment,
+        report: RecoveryReport,
+        expected_end: int | None,
+    ) -> None:
+        self._file = file
+        self._segment = segment
+        self._report = report
+        self._expected_end = expected_end
+        self._size = file.size()
+        self._claim: int | None = None
+        stop = self._size if expected_end is None else min(self._size, expected_end)
+        self._scanner = SegmentScanner(file, segment.header, segment.name, stop)
+        self.index = segment.growing = GrowingIndex()
+        self.end = SEGMENT_HEADER_BYTES
+        """Position after the last thing that counts."""
+        self.synced = 0
+        """Highest last synced position found."""
+
+    def frames(self) -> Iterator[Frame]:
+        """Sound frames, and the sound entries of damaged ones, in order."""
+        for found in self._scanner.scan():
+            if isinstance(found, Unreadable):
+                if self._is_end(found):
+                    break
+                self._damaged(found.position, found.end, found.problem, [])
+                self.end = found.end
+                continue
+            if found.problem is not None:
+                if self._is_torn(found.position, found.problem):
+                    break
+                lost = [_lost(entry.header) for entry in found.entries if entry.entry is None]
+                end = found.position + found.header.length
+                self._damaged(found.position, end, found.problem, [r for r in lost if r])
+            yield self._accept(found)
+        self._segment.position = self.end
+        if self._expected_end is not None and self.end < self._expected_end:
+            self._missing_end(self._expected_end)
+
+    def _is_end(self, found: Unreadable) -> bool:
+        """Whether nothing that counts follows an unreadable stretch."""
+        if self._expected_end is None:
+            if found.zeros and found.end == self._size:
+                return True
+            return self._is_torn(found.position, found.problem)
+        return found.zeros and found.end == min(self._size, self._expected_end)
+
+    def _is_torn(self, position: int, problem: str) -> bool:
+        if self._expected_end is not None:
+            return False
+        if self._claim is None:
+            self._claim = self._scanner.synced_claim(position)
+        lsn = self._segment.first_lsn + position
+        if self._claim > lsn:
+            return False
+        self._report.cut = Cut(self._segment.name, position, lsn, problem)
+        return True
+
+    def _damaged(self, position: int, end: int, problem: str, lost: list[LostRange]) -> None:
+        self._report.damages.append(Damage(self._segment.name, position, end, problem, lost))
+
+    def _missing_end(self, expected: int) -> None:
+        problem = (
+            f"the file ends at {self._size}; a segment after it is missing, or its tail"
+            if self._size < expected
+            else "zeros where frames should be"
+        )
+        self._damaged(self.end, expected, problem, [])
+        self._segment.position = self.end = expected
+
+    def _accept(self, found: FoundFrame) -> Frame:
+        header = found.header
+        self.end = found.position + header.length
+        self.synced = max(self.synced, header.last_synced)
+        self.index.last_time_us = self._segment.last_time_us = header.time_us
+        self._report.last_time_us = max(self._report.last_time_us, header.time_us)
+        entries = []
+        for position, head, entry in found.entries:
+            if head.kind == EntryKind.RECORDS:
+                self._expect(head.topic_id, head.partition, head.base_offset, head.count)
+                self.index.add(
+                    head.topic_id,
+                    head.partition,
+                    head.base_offset,
+                    header.time_us,
+                    head.count,
+                    position,
+                    head.body_bytes,
+                )
+            if entry is not None:
+                entries.append(entry)
+        return Frame(header.lsn, header.lsn + header.length, header.time_us, entries)
+
+    def _expect(self, topic_id: int, partition: int, base_offset: int, count: int) -> None:
+        """Follow the offsets of a partition; a gap after damage is what the damage lost."""
+        key = topic_id, partition
+        expected = self._report.next_offsets.get(key, base_offset)
+        if base_offset > expected and self._report.damages:
+            lost = LostRange(topic_id, partition, expected, base_offset)
+            self._report.damages[-1].lost.append(lost)
+        self._report.next_offsets[key] = max(expected, base_offset + count)
+
+
+def _lost(header: EntryHeader) -> LostRange | None:
+    if header.kind != EntryKind.RECORDS:
+        return None
+    end = header.base_offset + header.count
+    return LostRange(header.topic_id, header.partition, header.base_offset, end)
+
+
+def rewrite(file: File, start: int, end: int) -> None:
+    """Write bytes that may exist in the page cache only once more, and sync them.
+
+    A sync that failed in an earlier process may have left them there without anybody being told.
+    """
+    for position in range(start, end, REWRITE_BYTES):
+        length = min(REWRITE_BYTES, end - position)
+        file.pwrite(file.pread(length, position), position)
+    file.sync()

@@ -1,0 +1,240 @@
+# Tests: tests/wal/test_snapshot.py
+"""Snapshots of the broker's state: written in chunks, read back before they count.
+
+The layout is docs/wal-format.rst, section "Snapshot". What chunks say is for the broker to know.
+Memory is one chunk when writing and one snapshot's largest chunk when reading.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from twisted.logger import Logger
+from xxhash import xxh3_64_intdigest
+
+from brokerd.errors import DamagedData, NewerFormat
+from brokerd.wal.disk import Disk, File
+from brokerd.walformat import FORMAT_VERSION, segment_salt
+
+SNAPSHOT_MAGIC = b"BRKDSNP\0"
+CHUNK_MAGIC = b"BKch"
+END_KIND = 0xFFFF
+SNAPSHOT_HEADER_BYTES = 56
+CHUNK_HEADER_BYTES = 48
+CHUNK_BYTES_MAX = 1 << 30
+KEPT_SNAPSHOTS = 2
+
+_HEADER = struct.Struct("<8sHHI16sQq")
+_CHUNK = struct.Struct("<4sHHIIQQ")
+_U64 = struct.Struct("<Q")
+_U64_PAIR = struct.Struct("<QQ")
+
+
+class SnapshotChunk(NamedTuple):
+    """A piece of state: the effect of every event below ``lsn`` on what ``key`` names."""
+
+    kind: int
+    """Chosen by the broker, 0 to 65534."""
+    key: bytes
+    lsn: int
+    body: bytes
+
+
+class LoadedSnapshot(NamedTuple):
+    """A verified snapshot. ``chunks`` can be gone through once; replay begins at ``start_lsn``."""
+
+    start_lsn: int
+    time_us: int
+    chunks: Iterator[SnapshotChunk]
+    rejected: list[str]
+    """Newer snapshots that were bad: file and problem."""
+
+
+def snapshot_name(start_lsn: int) -> str:
+    return f"{start_lsn:020d}.snap"
+
+
+def encode_snapshot_header(snapshot_id: bytes, start_lsn: int, time_us: int) -> bytes:
+    """The first 56 bytes of a snapshot."""
+    head = _HEADER.pack(SNAPSHOT_MAGIC, FORMAT_VERSION, 0, 0, snapshot_id, start_lsn, time_us)
+    return head + _U64.pack(xxh3_64_intdigest(head, 0))
+
+
+def encode_chunk(chunk: SnapshotChunk, position: int, salt: int) -> bytes:
+    """One chunk for its position in the file. Raises ValueError for one that is too large."""
+    kind, key, lsn, body = chunk
+    if len(key) + len(body) > CHUNK_BYTES_MAX:
+        raise ValueError(f"a chunk of {len(key) + len(body)} bytes is over {CHUNK_BYTES_MAX}")
+    head = _CHUNK.pack(CHUNK_MAGIC, kind, 0, len(key), len(body), lsn, position)
+    checksum = xxh3_64_intdigest(head, salt)
+    content = key + body
+    return b"".join(
+        (
+            head,
+            _U64_PAIR.pack(checksum, xxh3_64_intdigest(content, checksum)),
+            content,
+            bytes(-len(content) % 8),
+        )
+    )
+
+
+class SnapshotFile:
+    """Reads one snapshot. Every step verifies; DamagedData names file and position."""
+
+    def __init__(self, file: File, name: str) -> None:
+        self._file = file
+        self._name = name
+        data = file.pread(SNAPSHOT_HEADER_BYTES, 0)
+        if len(data) < SNAPSHOT_HEADER_BYTES:
+            raise self._damaged(0, "the header is cut short")
+        magic, version, flags, _, snapshot_id, self.start_lsn, self.time_us = _HEADER.unpack_from(
+            data
+        )
+        if magic != SNAPSHOT_MAGIC:
+            raise self._damaged(0, "wrong magic")
+        if _U64.unpack_from(data, _HEADER.size)[0] != xxh3_64_intdigest(data[: _HEADER.size], 0):
+            raise self._damaged(0, "the header checksum does not match")
+        if version > FORMAT_VERSION or flags:
+            raise NewerFormat(f"{name}: snapshot version {version}; upgrade brokerd to read it")
+        if name != snapshot_name(self.start_lsn):
+            raise self._damaged(0, f"it says it begins at LSN {self.start_lsn}")
+        self._salt = segment_salt(snapshot_id)
+
+    def _damaged(self, position: int, problem: str) -> DamagedData:
+        return DamagedData(f"{self._name} at {position}: {problem}")
+
+    def chunks(self) -> Iterator[SnapshotChunk]:
+        """All chunks, ending only at a sound end chunk."""
+        position = SNAPSHOT_HEADER_BYTES
+        count = 0
+        while True:
+            chunk, size = self._chunk(position)
+            position += size
+            if chunk.kind == END_KIND:
+                if chunk.lsn != count:
+                    raise self._damaged(position, f"{count} chunks of {chunk.lsn}")
+                return
+            count += 1
+            yield chunk
+
+    def _chunk(self, position: int) -> tuple[SnapshotChunk, int]:
+        data = self._file.pread(CHUNK_HEADER_BYTES, position)
+        if len(data) < CHUNK_HEADER_BYTES:
+            raise self._damaged(position, "the file ends before its end chunk")
+        magic, kind, flags, key_bytes, body_bytes, lsn, said = _CHUNK.unpack_from(data)
+        checksum, content_checksum = _U64_PAIR.unpack_from(data, _CHUNK.size)
+        if checksum != xxh3_64_intdigest(data[: _CHUNK.size], self._salt):
+            raise self._damaged(position, "a chunk's header checksum does not match")
+        if magic != CHUNK_MAGIC or said != position:
+            raise self._damaged(position, f"a chunk says it is at {said}")
+        if flags:
+            raise NewerFormat(
+                f"{self._name} at {position}: chunk flags {flags:#x}; upgrade brokerd"
+            )
+        content = self._file.pread(key_bytes + body_bytes, position + CHUNK_HEADER_BYTES)
+        if xxh3_64_intdigest(content, checksum) != content_checksum:
+            raise self._damaged(position, "a chunk's content checksum does not match")
+        size = CHUNK_HEADER_BYTES + len(content) + -len(content) % 8
+        return SnapshotChunk(kind, content[:key_bytes], lsn, content[key_bytes:]), size
+
+
+class Snapshots:
+    """The snapshots in one directory. All methods block; run them off the reactor thread.
+
+    ``random_bytes(n)`` makes ids; ``time_us()`` is broker time, for the header only.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        random_bytes: Callable[[int], bytes],
+        time_us: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._disk = disk
+        self._path = path
+        self._random_bytes = random_bytes
+        self._time_us = time_us
+        self.rejected: list[str] = []
+        """Bad snapshots that :meth:`load_newest` passed over: file and problem."""
+
+    def write(self, start_lsn: int, chunks: Iterable[SnapshotChunk]) -> int:
+        """Write a snapshot, read it back, and delete all but the two newest; returns its bytes.
+
+        Raises OSError, and DamagedData if it does not read back; nothing is left behind then, and
+        older snapshots stay.
+        """
+        self._disk.make_directory(self._path)
+        name = snapshot_name(start_lsn)
+        temporary = os.path.join(self._path, name + ".tmp")
+        if name + ".tmp" in self._disk.list(self._path):
+            self._disk.unlink(temporary)
+        file = self._disk.create(temporary)
+        try:
+            size = self._write(file, start_lsn, chunks)
+            file.sync()
+            for _ in SnapshotFile(file, name).chunks():
+                pass
+        except Exception:
+            file.close()
+            self._disk.unlink(temporary)
+            raise
+        self._disk.rename(temporary, os.path.join(self._path, name))
+        self._disk.sync_directory(self._path)
+        self._delete_old()
+        return size
+
+    def _write(self, file: File, start_lsn: int, chunks: Iterable[SnapshotChunk]) -> int:
+        snapshot_id = self._random_bytes(16)
+        salt = segment_salt(snapshot_id)
+        header = encode_snapshot_header(snapshot_id, start_lsn, self._time_us())
+        file.pwrite(header, 0)
+        position = len(header)
+        count = 0
+        for chunk in chunks:
+            data = encode_chunk(chunk, position, salt)
+            file.pwrite(data, position)
+            position += len(data)
+            count += 1
+        end = encode_chunk(SnapshotChunk(END_KIND, b"", count, b""), position, salt)
+        file.pwrite(end, position)
+        return position + len(end)
+
+    def names(self) -> list[str]:
+        """File names of all snapshots, newest first."""
+        found = (name for name in self._disk.list(self._path) if name.endswith(".snap"))
+        return sorted(found, reverse=True)
+
+    def _delete_old(self) -> None:
+        for name in self.names()[KEPT_SNAPSHOTS:]:
+            self._disk.unlink(os.path.join(self._path, name))
+
+    def load_newest(self) -> LoadedSnapshot | None:
+        """The newest snapshot that verifies, None if there is none.
+
+        Bad ones are logged and listed in ``rejected``. Raises NewerFormat, OSError.
+        """
+        self.rejected = []
+        for name in self.names():
+            path = os.path.join(self._path, name)
+            try:
+                snapshot = SnapshotFile(self._disk.open(path), name)
+                for _ in snapshot.chunks():
+                    pass
+            except DamagedData as error:
+                self.rejected.append(str(error))
+                self._log.error(
+                    "a snapshot is damaged and not used: {problem}",
+                    problem=str(error),
+                    event_id="snapshot-damaged",
+                )
+                continue
+            return LoadedSnapshot(
+                snapshot.start_lsn, snapshot.time_us, snapshot.chunks(), self.rejected
+            )
+        return None
