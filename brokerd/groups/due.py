@@ -44,6 +44,10 @@ class DueQueue:
                 return offset
         return -1
 
+    def may_be_due(self, bound_us: int) -> bool:
+        """Whether ``pop_before`` may find something; cheap, and True for stale entries too."""
+        return bool(self.heap) and self.heap[0] < bound_us << OFFSET_BITS
+
     def earliest_us(self) -> int | None:
         """When the first offset is due, or None."""
         heap = self.heap

@@ -87,13 +87,17 @@ class OffsetRows:
     def items(self, first: int = 0) -> Iterator[tuple[int, Row]]:
         """(offset, row) in offset order, from ``first`` on."""
         for key in sorted(key for key in self.blocks if key >= first >> BLOCK_SHIFT):
-            bits, rows = self.blocks[key]
-            for row in self._layout.iter_unpack(rows):
-                low = bits & -bits
-                bits ^= low
-                offset = (key << BLOCK_SHIFT) + low.bit_length() - 1
+            for offset, row in self.block_items(key):
                 if offset >= first:
                     yield offset, row
+
+    def block_items(self, key: int) -> Iterator[tuple[int, Row]]:
+        """(offset, row) of one block as it is now, in offset order."""
+        bits, rows = self.blocks[key]
+        for row in self._layout.iter_unpack(rows):
+            low = bits & -bits
+            bits ^= low
+            yield (key << BLOCK_SHIFT) + low.bit_length() - 1, row
 
     def _remove(self, key: int, mask: int) -> None:
         """Remove the rows of the contiguous positions in ``mask`` from one block."""

@@ -7,7 +7,7 @@ a sequence of sections, little-endian, each of at most about a megabyte::
     u8 section, u32 payload bytes, payload
 
     HEADER     u16 version, i64 floor, i64 cursor, u64 last token, i64 committed, settings as JSON
-    REASONS    JSON array of strings; a dead letter names its reason by position
+    REASONS    JSON array of [reason]; a dead letter names its reason by position
     SETTLED    words (u64 key, 128 bytes of bits), TOUCHED the same; a payload of
                keys alone (SETTLED_FULL, TOUCHED_FULL) means full words
     RETURNED   blocks (u64 key, 32 bytes of bits, one row for each bit): u32 grants,
@@ -32,20 +32,21 @@ from typing import Any, NamedTuple, TypeVar
 
 from brokerd.errors import DamagedData, InvalidRequest, NewerFormat
 from brokerd.groups.bitmaps import FULL, WORD_BITS
+from brokerd.groups.delays import moved
 from brokerd.groups.rows import BLOCK_OFFSETS, Block, OffsetRows
 from brokerd.groups.settings import GroupSettings
-from brokerd.groups.state import DELAY_LAYOUT, GroupState, LeaseRow, word_of_block
+from brokerd.groups.state import GroupState, LeaseRow, word_of_block
 
 VERSION = 1
 CHUNK_BYTES = 1 << 20
 """A section is closed when it has grown to this size."""
-LEASES_PER_CHUNK = 4096
+ROWS_PER_CHUNK = 4096
+LEASE_TYPES = (int, int, str, int, int, int, int)
 
 _SECTION = Struct("<BI")
 _HEADER = Struct("<HqqQq")
 _KEY = Struct("<Q")
 _COUNT = Struct("<I")
-_DELAY = Struct(DELAY_LAYOUT)
 _WORD_BYTES = WORD_BITS // 8
 _BLOCK_BITS_BYTES = BLOCK_OFFSETS // 8
 
@@ -97,14 +98,14 @@ class FrozenGroup(NamedTuple):
     def _sections(self) -> Iterator[bytes]:
         header = _HEADER.pack(VERSION, self.floor, self.cursor, self.token, self.committed)
         yield _section(Section.HEADER, header + self.settings.to_json().encode())
-        for part in _parts(self.reasons, LEASES_PER_CHUNK):
-            yield _section(Section.REASONS, _json(part))
+        for part in _parts(self.reasons, ROWS_PER_CHUNK):
+            yield _section(Section.REASONS, _json([[reason] for reason in part]))
         yield from _word_sections(Section.SETTLED, Section.SETTLED_FULL, self.settled)
         yield from _word_sections(Section.TOUCHED, Section.TOUCHED_FULL, self.touched)
         yield from _block_sections(Section.RETURNED, self.returned)
-        yield from _block_sections(Section.DELAYED, _moved(self.delays, -self.now_us))
+        yield from _block_sections(Section.DELAYED, moved(self.delays, -self.now_us))
         yield from _block_sections(Section.DEAD, self.dead)
-        for offsets in _parts(list(self.leases), LEASES_PER_CHUNK):
+        for offsets in _parts(list(self.leases), ROWS_PER_CHUNK):
             rows = [self._lease(offset, self.leases[offset]) for offset in offsets]
             yield _section(Section.LEASES, _json(rows))
 
@@ -124,7 +125,7 @@ def freeze(state: GroupState, now_us: int) -> FrozenGroup:
         state._settled.words.copy(),
         state._touched.words.copy(),
         state._returned.blocks.copy(),
-        state._delays.blocks.copy(),
+        state._delays.rows.blocks.copy(),
         state._dead.blocks.copy(),
         list(state._reasons),
         state._leases.copy(),
@@ -227,14 +228,6 @@ def _block_sections(section: Section, blocks: dict[int, Block]) -> Iterator[byte
     )
 
 
-def _moved(delays: dict[int, Block], by_us: int) -> dict[int, Block]:
-    """The blocks of delays with every time moved by ``by_us``."""
-    return {
-        key: (bits, b"".join(_DELAY.pack(due + by_us) for (due,) in _DELAY.iter_unpack(rows)))
-        for key, (bits, rows) in delays.items()
-    }
-
-
 def _read_header(make: type[State], payload: bytes) -> tuple[State, int, int]:
     if len(payload) < _HEADER.size:
         raise DamagedData(f"group snapshot: the header has {len(payload)} bytes")
@@ -268,27 +261,31 @@ def _read_into(state: GroupState, section: int, payload: bytes, now_us: int) -> 
     if section == Section.RETURNED:
         _read_blocks(state._returned, payload)
     elif section == Section.DELAYED:
-        _read_blocks(state._delays, payload)
+        _read_blocks(state._delays.rows, payload)
     elif section == Section.DEAD:
         _read_blocks(state._dead, payload)
     elif section == Section.REASONS:
-        for reason in _read_array(section, payload):
-            state._reasons[reason] = len(state._reasons)
+        for reason in _read_array(section, payload, (str,)):
+            state._reasons[reason[0]] = len(state._reasons)
     elif section == Section.LEASES:
-        for offset, remaining_us, *rest in _read_array(section, payload):
+        for offset, remaining_us, *rest in _read_array(section, payload, LEASE_TYPES):
             state._leases[offset] = (now_us + remaining_us, *rest)
     else:
         raise DamagedData(f"group snapshot: section {section} is unknown")
 
 
-def _read_array(section: int, payload: bytes) -> list[Any]:
+def _read_array(section: int, payload: bytes, types: tuple[type, ...]) -> list[Any]:
+    """The rows of a JSON section, each with items of these types."""
     try:
-        items = json.loads(payload)
+        rows = json.loads(payload)
     except ValueError as error:
         raise DamagedData(f"group snapshot: section {section} is not JSON: {error}") from None
-    if not isinstance(items, list):
+    if not isinstance(rows, list):
         raise DamagedData(f"group snapshot: section {section} holds no array")
-    return items
+    for row in rows:
+        if not isinstance(row, list) or tuple(map(type, row)) != types:
+            raise DamagedData(f"group snapshot: section {section} holds a row of other types")
+    return rows
 
 
 def _read_blocks(table: OffsetRows, payload: bytes) -> None:
@@ -309,9 +306,8 @@ def _derive(state: GroupState, now_us: int) -> None:
     for offset, lease in state._leases.items():
         state._owners.setdefault(lease[1], set()).add(offset)
     state._deadlines.refill([(lease[0], offset) for offset, lease in state._leases.items()])
-    state._delays.blocks.update(_moved(state._delays.blocks, now_us))
-    state._due.refill([(row[0], offset) for offset, row in state._delays.items()])
+    state._delays.load(now_us)
     for key, (bits, _) in state._returned.blocks.items():
-        waiting, _ = state._delays.blocks.get(key, (0, b""))
+        waiting, _ = state._delays.rows.blocks.get(key, (0, b""))
         if bits & ~waiting:
             state._ready.add_word(*word_of_block(key, bits & ~waiting))

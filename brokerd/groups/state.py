@@ -8,7 +8,7 @@ Where a record is kept:
 
 - untouched: nowhere; it is not in ``_touched``, whose floor is the cursor
 - leased: ``_leases``, by owner in ``_owners``, its deadline in ``_deadlines``
-- came back: its attempts in ``_returned`` and either in ``_ready`` or in ``_delays`` and ``_due``
+- came back: its attempts in ``_returned`` and either in ``_ready`` or in ``_delays``
 - settled or dead: ``_settled``, whose floor is the lease floor; a dead one in ``_dead`` too
 """
 
@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from brokerd.errors import DamagedData, NewerFormat
 from brokerd.groups.bitmaps import WORD_SHIFT, FloorSet, LowestFirst, keys_between
+from brokerd.groups.delays import Delays
 from brokerd.groups.due import DueQueue
 from brokerd.groups.rows import BLOCK_SHIFT, OffsetRows
 from brokerd.groups.settings import GroupSettings
@@ -29,8 +30,6 @@ LeaseRow = tuple[int, str, int, int, int, int]
 
 RETURNED_LAYOUT = "<IIQ"
 """grants, failures * 2 + (1 if the last grant's failure is counted), token of the last grant."""
-DELAY_LAYOUT = "<q"
-"""When the record becomes ready, microseconds."""
 DEAD_LAYOUT = "<III"
 """grants, failures, index of the reason."""
 
@@ -67,7 +66,6 @@ class GroupState:
         "_dead",
         "_deadlines",
         "_delays",
-        "_due",
         "_leases",
         "_owners",
         "_ready",
@@ -92,8 +90,7 @@ class GroupState:
         self._deadlines = DueQueue(_deadline_in(self._leases))
         self._returned = OffsetRows(RETURNED_LAYOUT)
         self._ready = LowestFirst()
-        self._delays = OffsetRows(DELAY_LAYOUT)
-        self._due = DueQueue(_due_in(self._delays))
+        self._delays = Delays()
         self._dead = OffsetRows(DEAD_LAYOUT)
         self._reasons: dict[str, int] = {}
 
@@ -179,7 +176,7 @@ class GroupState:
         A lease lapses strictly after its deadline, so for a lease this is one past it.
         """
         deadline = self._deadlines.earliest_us()
-        due = self._due.earliest_us()
+        due = self._delays.next_us()
         if deadline is None:
             return due
         return deadline + 1 if due is None or deadline < due else due
@@ -202,9 +199,8 @@ class GroupState:
         row = self._returned.pop(offset) if self._returned.count else None
         if row is None:
             return None
-        if self._delays.count and self._delays.pop(offset) is not None:
-            return row[0], row[1] >> 1, row[2]
-        self._ready.discard(offset)
+        if not (self._delays.count and self._delays.discard(offset)):
+            self._ready.discard(offset)
         return row[0], row[1] >> 1, row[2]
 
     def _leave(self, offset: int) -> tuple[int, int, int]:
@@ -226,7 +222,6 @@ class GroupState:
         self._returned.put(offset, grants, failures << 1 | counted, token)
         if due_us > now_us:
             self._delays.put(offset, due_us)
-            self._due.push(due_us, offset)
         else:
             self._ready.add(offset)
 
@@ -296,7 +291,7 @@ class GroupState:
         for offset in keys_between(self._leases, len(self._leases), first, end):
             self._end_lease(offset)
         self._returned.drop_range(first, end)
-        self._delays.drop_range(first, end)
+        self._delays.discard_range(first, end)
         self._ready.discard_range(first, end)
         self._touched.add_range(first, end)
         self._settled.add_range(first, end)
@@ -308,7 +303,6 @@ class GroupState:
         self._clear_leases()
         self._returned.drop_range(0, floor)
         self._delays.clear()
-        self._due.refill([])
         self._ready.clear()
         touched: dict[int, int] = {}
         for key, (bits, _) in self._returned.blocks.items():
@@ -331,7 +325,6 @@ class GroupState:
         self._returned.clear()
         self._ready.clear()
         self._delays.clear()
-        self._due.refill([])
         self._dead.clear()
         self._reasons.clear()
         self._touched.load(0, {})
@@ -355,14 +348,6 @@ def _deadline_in(leases: dict[int, LeaseRow]) -> Callable[[int], int | None]:
         return None if lease is None else lease[0]
 
     return deadline
-
-
-def _due_in(delays: OffsetRows) -> Callable[[int], int | None]:
-    def due(offset: int) -> int | None:
-        row = delays.get(offset)
-        return None if row is None else row[0]
-
-    return due
 
 
 _TRANSITIONS: dict[int, Callable[[GroupState, GroupEvent, int], None]] = {

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from brokerd.errors import LeaseLost, NotLeaseOwner, UnknownOffset
 from brokerd.groups import snapshot
 from brokerd.groups.settings import MAX_DURATION_US, GroupSettings
-from brokerd.groups.state import GroupState, LeaseRow
+from brokerd.groups.state import GroupState, LeaseRow, word_of_block
 from brokerd.values import Grant
 from brokerd.walformat import EventKind, GroupEvent
 
@@ -67,7 +67,9 @@ class GroupPartition(GroupState):
         ``takes(offset)`` is asked before each lease; its first False ends the call. A duration of
         zero or less lapses at once. O(log n) a record.
         """
-        if self._has_due(now_us):
+        if self._deadlines.may_be_due(now_us) or (
+            self._delays.count and self._delays.may_be_due(now_us + 1)
+        ):
             self.expire(now_us)
         duration_us = _bounded(duration_us)
         touched, ready = self._touched, self._ready
@@ -186,10 +188,9 @@ class GroupPartition(GroupState):
         while (offset := self._deadlines.pop_before(now_us)) >= 0:
             self._lapse(now_us, offset)
             changed += 1
-        while (offset := self._due.pop_before(now_us + 1)) >= 0:
-            self._delays.pop(offset)
-            self._ready.add(offset)
-            changed += 1
+        while (block := self._delays.pop_before(now_us + 1)) is not None:
+            self._ready.add_word(*word_of_block(*block))
+            changed += block[1].bit_count()
         return changed
 
     def settle_range(self, first: int, end: int) -> None:
@@ -247,14 +248,6 @@ class GroupPartition(GroupState):
     def _record(self, event: GroupEvent, now_us: int) -> None:
         self.events.append(event)
         self.apply(event, now_us)
-
-    def _has_due(self, now_us: int) -> bool:
-        """Whether a lease or delay may be over; stale entries can make it true for nothing."""
-        bound = now_us << 64
-        deadlines, due = self._deadlines.heap, self._due.heap
-        if deadlines and deadlines[0] < bound:
-            return True
-        return bool(due) and due[0] < bound + (1 << 64)
 
     def _settle_unleased(
         self,

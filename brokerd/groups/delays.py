@@ -1,0 +1,126 @@
+# Tests: tests/groups/test_delays.py
+"""Records that wait, and when each is ready again.
+
+A heap entry for every record would cost several times what the record does. Here each block of 256
+offsets has one entry, for its earliest record; whoever takes that record finds the next one of the
+block by looking through it. Records of a batch that failed together leave together.
+"""
+
+from __future__ import annotations
+
+from struct import Struct, unpack
+
+from brokerd.groups.bitmaps import BIT, keys_between
+from brokerd.groups.due import DueQueue
+from brokerd.groups.rows import BLOCK_MASK, BLOCK_OFFSETS, BLOCK_SHIFT, Block, OffsetRows
+
+LAYOUT = "<q"
+"""When the record is ready, microseconds."""
+
+_TIME = Struct(LAYOUT)
+
+
+class Delays:
+    """Offsets and the times at which they are ready, earliest block first."""
+
+    __slots__ = ("_earliest_us", "_queue", "rows")
+
+    def __init__(self) -> None:
+        self.rows = OffsetRows(LAYOUT)
+        self._earliest_us: dict[int, int] = {}
+        self._queue = DueQueue(self._earliest_us.get)
+
+    @property
+    def count(self) -> int:
+        """How many records wait."""
+        return self.rows.count
+
+    def put(self, offset: int, ready_us: int) -> None:
+        """Let ``offset``, which does not wait yet, wait until ``ready_us``."""
+        self.rows.put(offset, ready_us)
+        key = offset >> BLOCK_SHIFT
+        earliest_us = self._earliest_us.get(key)
+        if earliest_us is None or ready_us < earliest_us:
+            self._expect(key, ready_us)
+
+    def discard(self, offset: int) -> bool:
+        """Let ``offset`` wait no longer; False when it did not."""
+        row = self.rows.pop(offset)
+        if row is None:
+            return False
+        key = offset >> BLOCK_SHIFT
+        if row[0] == self._earliest_us[key]:
+            self._look_through(key)
+        return True
+
+    def discard_range(self, first: int, end: int) -> None:
+        """Let the records of [first, end) wait no longer. O(the blocks of the range, or all)."""
+        blocks = self.rows.blocks
+        low, high = first >> BLOCK_SHIFT, (end >> BLOCK_SHIFT) + 1
+        touched = [key for key in keys_between(blocks, len(blocks), low, high) if key in blocks]
+        self.rows.drop_range(first, end)
+        for key in touched:
+            self._look_through(key)
+
+    def pop_before(self, bound_us: int) -> tuple[int, int] | None:
+        """Take out records that are ready before ``bound_us``: (block, bits), or None."""
+        key = self._queue.pop_before(bound_us)
+        if key < 0:
+            return None
+        bits, packed = self.rows.blocks[key]
+        first = key << BLOCK_SHIFT
+        if max(_times(packed)) < bound_us:
+            self.rows.drop_range(first, first + BLOCK_OFFSETS)
+            del self._earliest_us[key]
+            return key, bits
+        ready = 0
+        for offset, (ready_us,) in self.rows.block_items(key):
+            if ready_us < bound_us:
+                self.rows.pop(offset)
+                ready |= BIT[offset & BLOCK_MASK]
+        self._look_through(key)
+        return key, ready
+
+    def may_be_due(self, bound_us: int) -> bool:
+        """Whether ``pop_before`` may find something; cheap, and True for nothing at times."""
+        return self._queue.may_be_due(bound_us)
+
+    def next_us(self) -> int | None:
+        """When the first record is ready, or None."""
+        return self._queue.earliest_us()
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.rows.clear()
+        self._earliest_us.clear()
+        self._queue.refill([])
+
+    def load(self, by_us: int) -> None:
+        """Move every time in ``rows`` by ``by_us`` and expect all its blocks."""
+        self.rows.blocks.update(moved(self.rows.blocks, by_us))
+        for key, (_, packed) in self.rows.blocks.items():
+            self._expect(key, min(_times(packed)))
+
+    def _expect(self, key: int, ready_us: int) -> None:
+        self._earliest_us[key] = ready_us
+        self._queue.push(ready_us, key)
+
+    def _look_through(self, key: int) -> None:
+        """Expect the earliest record that is left in a block, if any is."""
+        block = self.rows.blocks.get(key)
+        if block is None:
+            del self._earliest_us[key]
+        else:
+            self._expect(key, min(_times(block[1])))
+
+
+def moved(blocks: dict[int, Block], by_us: int) -> dict[int, Block]:
+    """Blocks of delays with every time moved by ``by_us``."""
+    return {
+        key: (bits, b"".join([_TIME.pack(ready_us + by_us) for ready_us in _times(packed)]))
+        for key, (bits, packed) in blocks.items()
+    }
+
+
+def _times(packed: bytes) -> tuple[int, ...]:
+    return unpack(f"<{len(packed) // _TIME.size}q", packed)

@@ -1,0 +1,79 @@
+# Tests: brokerd/groups/bitmaps.py
+"""Bitmaps behave as sets of offsets do, across word boundaries too."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.groups.bitmaps import FULL, WORD_BITS, FloorSet, LowestFirst
+from tests.strategies import groups as some
+
+places = some.offsets.filter(lambda offset: offset >= 0)
+ranges = st.tuples(places, some.batch_sizes).map(lambda pair: (pair[0], pair[0] + pair[1]))
+
+
+@given(st.lists(st.one_of(places, ranges), max_size=30))
+def test_a_floor_set_is_a_set_with_its_first_gap_as_floor(steps: list) -> None:
+    found, members = FloorSet(), set()
+    for step in steps:
+        if isinstance(step, tuple):
+            found.add_range(*step)
+            members.update(range(*step))
+        else:
+            found.add(step)
+            members.add(step)
+        floor = next(n for n in range(5000) if n not in members)
+        assert found.floor == floor
+        assert found.above == sum(member > floor for member in members)
+        assert all((n in found) == (n in members) for n in some.BOUNDARIES)
+        assert all(key >= floor >> 10 for key in found.words), "words below the floor are gone"
+
+
+@given(st.sets(places, max_size=30), st.integers(0, 2100))
+def test_a_loaded_floor_set_raises_its_floor_over_members(members: set[int], floor: int) -> None:
+    words: dict[int, int] = {}
+    for offset in members:
+        words[offset >> 10] = words.get(offset >> 10, 0) | 1 << (offset & 1023)
+    found = FloorSet()
+    found.load(floor, words)
+    first_gap = next(n for n in range(floor, 5000) if n not in members)
+    assert found.floor == first_gap
+    assert found.above == sum(member > first_gap for member in members)
+
+
+def test_full_words_are_one_object() -> None:
+    found = FloorSet()
+    found.add_range(1, 10 * WORD_BITS)
+    for offset in range(20 * WORD_BITS, 21 * WORD_BITS):
+        found.add(offset)
+    assert {id(word) for key, word in found.words.items() if key} == {id(FULL)}
+
+
+@given(st.lists(st.tuples(st.sampled_from(["add", "discard", "lowest", "range"]), places, ranges)))
+def test_lowest_first_always_names_the_lowest(steps: list) -> None:
+    found, members = LowestFirst(), set()
+    for what, offset, (first, end) in steps:
+        if what == "add" and offset not in members:
+            found.add(offset)
+            members.add(offset)
+        elif what == "discard" and offset in members:
+            found.discard(offset)
+            members.discard(offset)
+        elif what == "range":
+            found.discard_range(first, end)
+            members.difference_update(range(first, end))
+        elif what == "lowest" and members:
+            assert found.lowest() == min(members)
+        assert found.count == len(members)
+        assert (offset in found) == (offset in members)
+
+
+def test_words_that_became_empty_do_not_pile_up() -> None:
+    found = LowestFirst()
+    found.add(0)
+    for offset in range(WORD_BITS, 10_000 * WORD_BITS, WORD_BITS):
+        found.add(offset)
+        found.discard(offset)
+    assert len(found.words) < 200
+    assert found.lowest() == 0

@@ -1,0 +1,126 @@
+# Tests: brokerd/groups/snapshot.py
+"""A frozen group stays as it was, comes back as it was, and damage to it is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.errors import DamagedData, NewerFormat
+from brokerd.groups import GroupPartition, GroupSettings
+from brokerd.groups.snapshot import CHUNK_BYTES
+
+END = 5000
+
+
+def a_busy_store() -> GroupPartition:
+    """One with something in every table, away from zero."""
+    store = GroupPartition(GroupSettings(max_attempts=4, backoff_base_us=7))
+    store.acquire(100, END, "ann", 50, limit=600)
+    for offset in range(0, 600, 2):
+        store.settle(110, END, offset, True, "ann")
+    for offset in range(1, 300, 4):
+        store.settle(110, END, offset, False, "ann", delay_us=offset % 3 * 40)
+    store.dead_letter(110, END, 301, "too_large")
+    store.dead_letter(110, END, 4000, "bad key")
+    store.settle_range(1000, 4000)
+    store.commit_offset(17)
+    store.events.clear()
+    return store
+
+
+def everything(store: GroupPartition) -> list[object]:
+    return [
+        list(store.leases()),
+        list(store.dead_letters()),
+        (store.floor, store.lag(END), store.ready, store.delayed, store.committed),
+        (store.last_token, store.settings, store.next_due_us()),
+        [store.attempts(offset) for offset in range(END)],
+    ]
+
+
+def test_comes_back_as_it_was_and_goes_on_alike() -> None:
+    store = a_busy_store()
+    again = GroupPartition.decode(b"".join(store.freeze().encode()))
+    assert everything(again) == everything(store)
+    assert again.events == []
+    for one in (store, again):
+        one.expire(10_000)
+        one.acquire(10_000, END, "bob", 10, limit=END)
+        one.release_owner(10_000, "bob")
+    assert again.events == store.events
+
+
+def test_the_chunks_may_come_one_by_one_or_joined() -> None:
+    chunks = list(a_busy_store().freeze().encode())
+    assert len(chunks) > 5
+    joined = GroupPartition.decode(b"".join(chunks))
+    assert everything(GroupPartition.decode(iter(chunks))) == everything(joined)
+
+
+def test_times_are_counted_from_the_clock_of_whoever_decodes() -> None:
+    store = a_busy_store()
+    data = b"".join(store.freeze(now_us=110).encode())
+    again = GroupPartition.decode(data, now_us=1_000_110)
+    due_us = store.next_due_us()
+    assert due_us is not None
+    assert again.next_due_us() == due_us + 1_000_000
+    assert [lease.deadline_us for lease in again.leases()] == [
+        lease.deadline_us + 1_000_000 for lease in store.leases()
+    ]
+
+
+def test_what_happens_later_does_not_reach_the_frozen_copy() -> None:
+    store = a_busy_store()
+    frozen = store.freeze()
+    before = b"".join(frozen.encode())
+    store.expire(10_000)
+    store.acquire(10_000, END, "bob", 10, limit=END)
+    store.settle_range(0, 450)
+    store.dead_letter(10_000, END, 500, "new reason")
+    store.configure(GroupSettings(max_attempts=9))
+    store.seek(0)
+    assert b"".join(frozen.encode()) == before
+
+
+def test_no_chunk_is_much_larger_than_a_megabyte() -> None:
+    store = GroupPartition(GroupSettings())
+    for offset in range(0, 40_000_000, 2048):
+        store.settle(0, 40_000_000, offset + 1, True)
+    store.acquire(0, 40_000_000, "ann", 10, limit=9000)
+    chunks = list(store.freeze().encode())
+    assert max(map(len, chunks)) < CHUNK_BYTES + 10_000
+    assert len(chunks) > 5
+    assert GroupPartition.decode(chunks).lag(40_000_000) == store.lag(40_000_000)
+
+
+def test_a_snapshot_cut_anywhere_is_damage() -> None:
+    data = b"".join(a_busy_store().freeze().encode())
+    for length in [*range(200), *range(200, len(data), 37), len(data) - 1]:
+        with pytest.raises(DamagedData, match="group snapshot"):
+            GroupPartition.decode(data[:length])
+
+
+def test_a_missing_or_misplaced_section_is_damage() -> None:
+    chunks = list(a_busy_store().freeze().encode())
+    with pytest.raises(DamagedData, match="before the header"):
+        GroupPartition.decode(chunks[1:])
+    with pytest.raises(DamagedData, match="end mark says otherwise"):
+        GroupPartition.decode(chunks[:2] + chunks[3:])
+    with pytest.raises(DamagedData, match="section 77 is unknown"):
+        GroupPartition.decode([chunks[0], b"\x4d\0\0\0\0", *chunks[1:]])
+
+
+def test_a_later_version_is_refused_as_newer() -> None:
+    header, *rest = a_busy_store().freeze().encode()
+    later = header[:5] + (2).to_bytes(2, "little") + header[7:]
+    with pytest.raises(NewerFormat, match="version 2"):
+        GroupPartition.decode([later, *rest])
+
+
+@pytest.mark.parametrize("section", range(1, 11))
+def test_a_section_of_nonsense_is_damage(section: int) -> None:
+    header, *_, end = a_busy_store().freeze().encode()
+    for payload in (b"\xff" * 13, b'{"a":1}', b"[[1]]", b"[1]"):
+        nonsense = bytes([section]) + len(payload).to_bytes(4, "little") + payload
+        with pytest.raises((DamagedData, NewerFormat)):
+            GroupPartition.decode([header, nonsense, end])

@@ -1,0 +1,540 @@
+# Tests: brokerd/groups/store.py, brokerd/groups/state.py
+"""The rules of docs/leases.rst, one by one, as a worker or an operator meets them."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.errors import DamagedData, LeaseLost, NewerFormat, NotLeaseOwner, UnknownOffset
+from brokerd.groups import MAX_DURATION_US, DeadLetter, GroupPartition, GroupSettings, Lease
+from brokerd.values import Grant
+from brokerd.walformat import EventKind
+
+SECOND = 1_000_000
+END = 10
+
+
+def a_store(**settings: object) -> GroupPartition:
+    return GroupPartition(GroupSettings(**settings))  # type: ignore[arg-type]
+
+
+def offsets(grants: list[Grant]) -> list[int]:
+    return [grant.offset for grant in grants]
+
+
+def kinds(store: GroupPartition) -> list[str]:
+    return [EventKind(event[0]).name for event in store.events]
+
+
+class TestAcquire:
+    def test_gives_each_record_once_lowest_first(self) -> None:
+        store = a_store()
+        assert offsets(store.acquire(0, END, "ann", SECOND)) == [0]
+        assert offsets(store.acquire(0, END, "ann", SECOND)) == [1]
+        assert offsets(store.acquire(0, END, "bob", SECOND, limit=3)) == [2, 3, 4]
+
+    def test_stops_at_the_end_of_the_partition(self) -> None:
+        store = a_store()
+        assert offsets(store.acquire(0, 2, "ann", SECOND, limit=5)) == [0, 1]
+        assert store.acquire(0, 2, "ann", SECOND) == []
+        assert offsets(store.acquire(0, 3, "ann", SECOND)) == [2]
+
+    def test_an_empty_partition_or_a_limit_of_zero_gives_nothing(self) -> None:
+        store = a_store()
+        assert store.acquire(0, 0, "ann", SECOND) == []
+        assert store.acquire(0, END, "ann", SECOND, limit=0) == []
+        assert store.events == []
+
+    def test_a_grant_tells_token_attempts_and_duration(self) -> None:
+        store = a_store()
+        assert store.acquire(0, END, "ann", SECOND) == [Grant(0, 1, 1, 0, SECOND)]
+        store.settle(0, END, 0, False, "ann")
+        assert store.acquire(0, END, "ann", SECOND) == [Grant(0, 2, 2, 1, SECOND)]
+
+    def test_skips_settled_and_dead_records_ahead_of_it(self) -> None:
+        store = a_store()
+        store.settle(0, END, 1, True, "ann")
+        store.dead_letter(0, END, 2, "too_large")
+        store.settle_range(4, 6)
+        assert offsets(store.acquire(0, END, "ann", SECOND, limit=END)) == [0, 3, 6, 7, 8, 9]
+
+    def test_a_record_that_came_back_goes_before_newer_ones(self) -> None:
+        store = a_store()
+        store.acquire(0, END, "ann", SECOND, limit=3)
+        store.settle(0, END, 1, False, "ann")
+        assert offsets(store.acquire(0, END, "bob", SECOND, limit=2)) == [1, 3]
+
+    def test_the_event_says_who_for_how_long_and_which_grant(self) -> None:
+        store = a_store()
+        store.acquire(0, END, "ann", SECOND)
+        assert store.events == [(EventKind.LEASED, 0, SECOND, 1, 1, "ann", "")]
+
+    def test_an_endless_duration_is_cut(self) -> None:
+        (grant,) = a_store().acquire(0, END, "ann", 1 << 80)
+        assert grant.duration_us == MAX_DURATION_US
+
+
+class TestDeadline:
+    def test_a_lease_lapses_strictly_after_its_deadline(self) -> None:
+        store = a_store()
+        store.acquire(0, 1, "ann", 10)
+        assert store.acquire(10, 1, "bob", 10) == []
+        assert offsets(store.acquire(11, 1, "bob", 10)) == [0]
+
+    @pytest.mark.parametrize("duration_us", [0, -5])
+    def test_no_duration_lapses_at_once_at_the_same_microsecond_too(self, duration_us: int) -> None:
+        store = a_store()
+        tokens = [store.acquire(7, END, "ann", duration_us)[0][:2] for _ in range(3)]
+        assert tokens == [(0, 1), (0, 2), (0, 3)]
+
+    def test_one_acquire_never_gives_the_same_record_twice(self) -> None:
+        assert offsets(a_store().acquire(0, END, "ann", 0, limit=3)) == [0, 1, 2]
+
+    def test_expiry_is_an_event_and_counts_no_failure(self) -> None:
+        store = a_store(max_attempts=1)
+        store.acquire(0, 1, "ann", 10)
+        assert store.expire(11) == 1
+        assert kinds(store) == ["LEASED", "EXPIRED"]
+        assert store.attempts(0) == (1, 0)
+        assert store.ready == 1
+
+    def test_the_next_due_time_is_the_first_at_which_expire_does_something(self) -> None:
+        store = a_store()
+        assert store.next_due_us() is None
+        store.acquire(0, END, "ann", 10)
+        store.acquire(0, END, "bob", 5)
+        assert store.next_due_us() == 6
+        assert store.expire(5) == 0
+        assert store.expire(6) == 1
+        assert store.next_due_us() == 11
+        store.settle(6, END, 0, False, "ann", delay_us=3)
+        assert store.next_due_us() == 9
+        assert (store.expire(8), store.delayed, store.ready) == (0, 1, 1)
+        assert (store.expire(9), store.delayed, store.ready) == (1, 0, 2)
+        assert store.next_due_us() is None
+
+    def test_extending_moves_the_deadline_either_way(self) -> None:
+        store = a_store()
+        store.acquire(0, 1, "ann", 10)
+        assert store.extend(5, 0, 100, "ann") == 100
+        assert store.expire(105) == 0
+        assert store.extend(105, 0, 1, "ann") == 1
+        assert store.expire(107) == 1
+
+    def test_extending_a_lapsed_or_foreign_lease_is_refused(self) -> None:
+        store = a_store()
+        store.acquire(0, 1, "ann", 10)
+        with pytest.raises(NotLeaseOwner):
+            store.extend(5, 0, 10, "bob")
+        with pytest.raises(LeaseLost):
+            store.extend(5, 0, 10, "ann", token=99)
+        with pytest.raises(LeaseLost, match="offset 0"):
+            store.extend(11, 0, 10, "ann")
+        with pytest.raises(LeaseLost):
+            store.extend(11, 5, 10, "ann")
+
+    def test_many_extensions_leave_no_pile_of_old_deadlines(self) -> None:
+        store = a_store()
+        store.acquire(0, 1, "ann", SECOND)
+        for now_us in range(10_000):
+            store.extend(now_us, 0, SECOND, "ann")
+            store.events.clear()
+        assert len(store._deadlines.heap) < 3_000
+        assert store.next_due_us() == 9_999 + SECOND + 1
+
+
+class TestSettleByOwner:
+    def test_a_settled_record_never_comes_again(self) -> None:
+        store = a_store()
+        store.acquire(0, 2, "ann", 10)
+        assert store.settle(0, 2, 0, True, "ann") is True
+        assert offsets(store.acquire(100, 2, "ann", 10, limit=5)) == [1]
+
+    def test_another_owner_is_refused_while_the_lease_lives(self) -> None:
+        store = a_store()
+        store.acquire(0, 1, "ann", 10)
+        with pytest.raises(
+            NotLeaseOwner, match=r"^Client does not own the lease for this message$"
+        ):
+            store.settle(10, 1, 0, True, "bob")
+        assert kinds(store) == ["LEASED"]
+
+    @pytest.mark.parametrize("owner", ["ann", "bob"])
+    def test_after_the_lease_lapsed_anyone_may_settle(self, owner: str) -> None:
+        store = a_store()
+        store.acquire(0, 1, "ann", 10)
+        assert store.settle(11, 1, 0, True, owner) is True
+        assert store.lag(1) == 0
+
+    def test_a_late_owner_is_refused_once_another_holds_the_record(self) -> None:
+        store = a_store()
+        store.acquire(0, 1, "ann", 10)
+        store.acquire(11, 1, "bob", 10)
+        with pytest.raises(NotLeaseOwner):
+            store.settle(12, 1, 0, True, "ann")
+
+    def test_a_record_never_leased_can_be_settled(self) -> None:
+        store = a_store()
+        assert store.settle(0, 3, 1, True, "ann") is True
+        assert offsets(store.acquire(0, 3, "bob", 10, limit=3)) == [0, 2]
+
+    @pytest.mark.parametrize("success", [True, False])
+    def test_settling_again_changes_nothing(self, success: bool) -> None:
+        store = a_store()
+        store.acquire(0, 1, "ann", 10)
+        store.settle(0, 1, 0, True, "ann")
+        store.events.clear()
+        assert store.settle(0, 1, 0, success, "ann") is False
+        assert store.settle(0, 1, 0, success, "bob") is False
+        assert store.events == []
+
+    @pytest.mark.parametrize("offset", [-1, 3, 1 << 62])
+    def test_an_offset_that_was_never_assigned_is_an_error(self, offset: int) -> None:
+        store = a_store()
+        with pytest.raises(UnknownOffset, match=f"offset {offset} .* next offset .* is 3"):
+            store.settle(0, 3, offset, True, "ann")
+        with pytest.raises(UnknownOffset):
+            store.dead_letter(0, 3, offset, "why")
+        assert store.lag(4) == 4
+
+
+class TestSettleByToken:
+    def test_needs_the_token_of_the_live_lease(self) -> None:
+        store = a_store()
+        (grant,) = store.acquire(0, 1, "ann", 10)
+        with pytest.raises(LeaseLost):
+            store.settle(0, 1, 0, True, token=grant.token + 1)
+        assert store.settle(0, 1, 0, True, token=grant.token) is True
+        assert store.settle(0, 1, 0, True, token=grant.token) is False
+
+    def test_a_late_settle_is_accepted_while_nobody_else_took_the_record(self) -> None:
+        store = a_store()
+        (grant,) = store.acquire(0, 1, "ann", 10)
+        store.expire(11)
+        assert store.settle(12, 1, 0, True, token=grant.token) is True
+
+    def test_an_older_token_is_lost(self) -> None:
+        store = a_store()
+        (old,) = store.acquire(0, 1, "ann", 10)
+        (new,) = store.acquire(11, 1, "ann", 10)
+        with pytest.raises(LeaseLost):
+            store.settle(12, 1, 0, True, token=old.token)
+        store.expire(100)
+        with pytest.raises(LeaseLost):
+            store.settle(100, 1, 0, True, token=old.token)
+        assert store.settle(100, 1, 0, True, token=new.token) is True
+
+    def test_a_record_never_leased_has_no_token(self) -> None:
+        with pytest.raises(LeaseLost):
+            a_store().settle(0, 1, 0, True, token=0)
+
+
+class TestFailure:
+    def test_the_third_failure_makes_a_dead_letter_in_one_event(self) -> None:
+        store = a_store(max_attempts=3)
+        for _ in range(3):
+            store.acquire(0, 1, "ann", 10)
+            assert store.settle(0, 1, 0, False, "ann") is True
+        assert kinds(store)[-3:] == ["FAILED", "LEASED", "DEAD"]
+        assert store.events[-1][4:] == (3, "", "max_attempts")
+        assert list(store.dead_letters()) == [DeadLetter(0, "max_attempts", 3, 3)]
+        assert store.lag(1) == 0
+        assert store.acquire(100, 1, "ann", 10) == []
+        assert store.settle(100, 1, 0, False, "ann") is False
+
+    def test_the_dead_letter_keeps_the_reason_the_worker_gave(self) -> None:
+        store = a_store(max_attempts=1)
+        store.settle(0, 1, 0, False, reason="bad key")
+        assert list(store.dead_letters()) == [DeadLetter(0, "bad key", 0, 1)]
+
+    def test_counts_once_a_grant_however_often_it_is_sent(self) -> None:
+        store = a_store()
+        store.acquire(0, 1, "ann", 10)
+        assert store.settle(0, 1, 0, False, "ann") is True
+        assert store.settle(0, 1, 0, False, "ann") is False
+        assert store.attempts(0) == (1, 1)
+
+    def test_a_late_failure_counts_after_expiry_and_once(self) -> None:
+        store = a_store()
+        store.acquire(0, 1, "ann", 10)
+        assert store.settle(20, 1, 0, False, "ann") is True
+        assert store.settle(20, 1, 0, False, "ann") is False
+        assert kinds(store) == ["LEASED", "EXPIRED", "FAILED"]
+        assert store.attempts(0) == (1, 1)
+
+    def test_a_record_never_leased_fails_once(self) -> None:
+        store = a_store()
+        assert store.settle(0, 2, 1, False, "ann") is True
+        assert store.settle(0, 2, 1, False, "ann") is False
+        assert store.attempts(1) == (0, 1)
+        assert store.acquire(0, 2, "bob", 10, limit=2)[1] == Grant(1, 2, 1, 1, 10)
+
+    def test_waits_for_the_back_off_which_doubles_up_to_its_bound(self) -> None:
+        store = a_store(max_attempts=10, backoff_base_us=100, backoff_max_us=350)
+        waits = []
+        now_us = 0
+        for _ in range(4):
+            store.acquire(now_us, 1, "ann", 10)
+            store.settle(now_us, 1, 0, False, "ann")
+            waits.append((store.next_due_us() or 0) - now_us)
+            now_us += waits[-1]
+        assert waits == [100, 200, 350, 350]
+
+    def test_an_explicit_delay_is_taken_instead_of_the_back_off(self) -> None:
+        store = a_store(backoff_base_us=100)
+        store.acquire(0, 1, "ann", 10)
+        store.settle(0, 1, 0, False, "ann", delay_us=5)
+        assert store.acquire(4, 1, "bob", 10) == []
+        assert offsets(store.acquire(5, 1, "bob", 10)) == [0]
+        store.settle(5, 1, 0, False, "bob", delay_us=0)
+        assert store.ready == 1
+
+    def test_a_delayed_record_lets_newer_ones_pass(self) -> None:
+        store = a_store()
+        store.acquire(0, END, "ann", 10)
+        store.settle(0, END, 0, False, "ann", delay_us=5)
+        assert offsets(store.acquire(0, END, "ann", 10)) == [1]
+        assert offsets(store.acquire(5, END, "ann", 10, limit=2)) == [0, 2]
+
+    def test_an_expired_record_that_failed_before_waits_from_its_deadline(self) -> None:
+        store = a_store(backoff_base_us=100)
+        store.settle(0, 1, 0, False)
+        store.acquire(100, 1, "ann", 10)
+        store.expire(150)
+        assert store.next_due_us() == 210
+
+
+class TestGrantsCount:
+    def test_a_record_that_comes_back_from_its_last_grant_by_expiry_is_dead(self) -> None:
+        store = a_store(max_attempts=2, attempts="grants")
+        store.acquire(0, 1, "ann", 10)
+        assert offsets(store.acquire(11, 1, "ann", 10)) == [0]
+        assert store.acquire(22, 1, "ann", 10) == []
+        assert kinds(store) == ["LEASED", "EXPIRED", "LEASED", "DEAD"]
+        assert list(store.dead_letters()) == [DeadLetter(0, "max_attempts", 2, 0)]
+
+    def test_a_failure_of_the_last_grant_is_dead_too(self) -> None:
+        store = a_store(max_attempts=1, attempts="grants")
+        store.acquire(0, 1, "ann", 10)
+        store.settle(0, 1, 0, False, "ann")
+        assert list(store.dead_letters()) == [DeadLetter(0, "max_attempts", 1, 1)]
+
+    def test_a_settle_after_the_last_grant_lapsed_comes_too_late(self) -> None:
+        store = a_store(max_attempts=1, attempts="grants")
+        store.acquire(0, 1, "ann", 10)
+        assert store.settle(11, 1, 0, True, "ann") is False
+        assert store.dead == 1
+
+    def test_a_release_of_the_last_grant_is_no_attempt_that_failed(self) -> None:
+        store = a_store(max_attempts=1, attempts="grants")
+        store.acquire(0, 1, "ann", 10)
+        store.release(0, 0, "ann")
+        assert store.acquire(0, 1, "ann", 10) == [Grant(0, 2, 2, 0, 10)]
+
+
+class TestRelease:
+    def test_gives_the_record_back_without_a_failure(self) -> None:
+        store = a_store()
+        store.acquire(0, 1, "ann", 10)
+        store.release(0, 0, "ann")
+        assert store.acquire(0, 1, "bob", 10) == [Grant(0, 2, 2, 0, 10)]
+
+    def test_after_a_delay_if_asked(self) -> None:
+        store = a_store()
+        (grant,) = store.acquire(0, 1, "ann", 10)
+        store.release(0, 0, token=grant.token, delay_us=5)
+        assert store.acquire(4, 1, "bob", 10) == []
+        assert offsets(store.acquire(5, 1, "bob", 10)) == [0]
+
+    def test_only_a_live_lease_of_ones_own(self) -> None:
+        store = a_store()
+        store.acquire(0, 1, "ann", 10)
+        with pytest.raises(NotLeaseOwner):
+            store.release(0, 0, "bob")
+        with pytest.raises(LeaseLost):
+            store.release(11, 0, "ann")
+
+    def test_all_of_an_owner_and_nobody_elses(self) -> None:
+        store = a_store()
+        store.acquire(0, END, "ann", 10, limit=2)
+        store.acquire(0, END, "bob", 10)
+        store.acquire(0, END, "ann", 10)
+        assert store.release_owner(0, "ann") == 3
+        assert [lease.offset for lease in store.leases()] == [2]
+        assert offsets(store.acquire(0, END, "cid", 10, limit=4)) == [0, 1, 3, 4]
+        assert store.release_owner(0, "ann") == 0
+
+    def test_of_an_owner_counts_only_what_still_lived(self) -> None:
+        store = a_store()
+        store.acquire(0, END, "ann", 10)
+        store.acquire(5, END, "ann", 10)
+        assert store.release_owner(12, "ann") == 1
+        assert kinds(store)[2:] == ["EXPIRED", "RELEASED"]
+
+
+class TestDeadLetter:
+    def test_ends_the_lease_and_settles_the_record(self) -> None:
+        store = a_store()
+        store.acquire(0, 2, "ann", 10)
+        assert store.dead_letter(0, 2, 0, "too_large") is True
+        assert store.leased == 0
+        assert store.floor == 1
+        assert store.dead_letter(0, 2, 0, "again") is False
+        assert list(store.dead_letters()) == [DeadLetter(0, "too_large", 1, 0)]
+
+    def test_are_listed_from_an_offset_on(self) -> None:
+        store = a_store()
+        for offset in (700, 3, 260):
+            store.dead_letter(0, 1000, offset, f"r{offset}")
+        assert [letter[:2] for letter in store.dead_letters(4)] == [(260, "r260"), (700, "r700")]
+
+
+class TestFloor:
+    def test_moves_over_consecutive_settled_records(self) -> None:
+        store = a_store()
+        store.acquire(0, END, "ann", 10, limit=5)
+        for offset, floor in ((1, 0), (3, 0), (0, 2), (2, 4)):
+            store.settle(0, END, offset, True, "ann")
+            assert store.floor == floor
+        assert store.lag(END) == 6
+        assert store.oldest_unsettled(END) == 4
+
+    def test_lag_counts_what_is_not_settled(self) -> None:
+        store = a_store()
+        assert (store.lag(0), store.oldest_unsettled(0)) == (0, None)
+        store.settle(0, END, 5, True)
+        assert (store.lag(END), store.oldest_unsettled(END)) == (9, 0)
+        store.settle_range(0, END)
+        assert (store.lag(END), store.oldest_unsettled(END)) == (0, None)
+
+    def test_crosses_whole_words_at_once(self) -> None:
+        store = a_store()
+        store.settle_range(1, 1_000_000)
+        assert store.floor == 0
+        assert store.lag(1_000_001) == 2
+        store.settle(0, 1_000_001, 0, True)
+        assert store.floor == 1_000_000
+
+    def test_a_removed_range_ends_the_leases_and_attempts_in_it(self) -> None:
+        store = a_store()
+        store.acquire(0, END, "ann", 10, limit=4)
+        store.settle(0, END, 2, False)
+        store.settle(0, END, 3, False, delay_us=5)
+        store.settle_range(1, 4)
+        assert [lease.offset for lease in store.leases()] == [0]
+        assert (store.ready, store.delayed, store.next_due_us()) == (0, 0, 11)
+        assert store.settle(0, END, 1, True, "bob") is False
+
+    def test_a_range_already_settled_is_no_event(self) -> None:
+        store = a_store()
+        store.settle_range(0, 5)
+        store.events.clear()
+        store.settle_range(-3, 5)
+        store.settle_range(7, 7)
+        assert store.events == []
+
+
+class TestSeek:
+    def test_back_makes_settled_and_dead_records_new(self) -> None:
+        store = a_store(max_attempts=1)
+        store.acquire(0, END, "ann", 10, limit=4)
+        store.settle(0, END, 0, True, "ann")
+        store.settle(0, END, 1, False, "ann")
+        store.seek(0)
+        assert (store.leased, store.dead, store.lag(END)) == (0, 0, END)
+        grants = store.acquire(0, END, "bob", 10, limit=END)
+        assert [grant[2:4] for grant in grants] == [(1, 0)] * 2 + [(2, 0)] * 2 + [(1, 0)] * 6
+        assert grants[0].token == 5
+
+    def test_forward_leaves_what_is_below_and_keeps_its_dead_letters(self) -> None:
+        store = a_store()
+        store.acquire(0, END, "ann", 10, limit=2)
+        store.dead_letter(0, END, 2, "why")
+        store.seek(5)
+        assert (store.floor, store.leased, store.dead) == (5, 0, 1)
+        assert offsets(store.acquire(0, END, "ann", 10)) == [5]
+
+    def test_ends_delays(self) -> None:
+        store = a_store()
+        store.settle(0, END, 3, False, delay_us=SECOND)
+        store.seek(2)
+        assert (store.delayed, store.ready, store.next_due_us()) == (0, 1, None)
+        assert offsets(store.acquire(0, END, "ann", 10, limit=3)) == [2, 3, 4]
+
+
+class TestCommittedOffset:
+    def test_is_a_number_of_its_own(self) -> None:
+        store = a_store()
+        assert store.committed == -1
+        store.commit_offset(7)
+        assert (store.committed, store.floor, store.lag(END)) == (7, 0, END)
+        store.settle_range(0, END)
+        store.seek(3)
+        assert store.committed == 7
+        store.commit_offset(2)
+        assert store.committed == 2
+
+
+class TestSettingsAndDeletion:
+    def test_new_settings_hold_from_then_on(self) -> None:
+        store = a_store(max_attempts=1)
+        store.settle(0, END, 0, False)
+        store.configure(GroupSettings(max_attempts=2))
+        store.settle(0, END, 1, False)
+        assert [letter.offset for letter in store.dead_letters()] == [0]
+
+    def test_a_deleted_group_starts_over_but_its_tokens_do_not(self) -> None:
+        store = a_store(max_attempts=1)
+        (old,) = store.acquire(0, END, "ann", 10)
+        store.dead_letter(0, END, 4, "why")
+        store.settle(0, END, 2, True)
+        store.commit_offset(3)
+        store.delete()
+        assert (store.floor, store.leased, store.dead, store.committed) == (0, 0, 0, -1)
+        (new,) = store.acquire(0, END, "ann", 10)
+        assert (new.offset, new.grants) == (0, 1)
+        assert new.token > old.token
+
+
+class TestReplay:
+    def test_a_live_lease_gets_its_full_duration_again_from_readiness(self) -> None:
+        live = a_store()
+        live.acquire(0, END, "ann", 100)
+        live.extend(50, 0, 200, "ann")
+        again = a_store()
+        for event in live.events:
+            again.apply(event, 0)
+        again.resume(1_000)
+        assert list(again.leases()) == [Lease(0, 1_200, "ann", 1, 1, 0, 200)]
+        assert again.next_due_us() == 1_201
+        assert again.expire(1_200) == 0
+        assert again.settle(1_200, END, 0, True, "ann") is True
+
+    def test_a_lease_that_lapsed_unseen_is_given_anew_too(self) -> None:
+        store = a_store()
+        store.acquire(0, END, "ann", 10)
+        store.resume(500)
+        assert store.expire(510) == 0
+        assert store.expire(511) == 1
+
+    def test_the_clock_may_be_negative_for_what_happened_before_this_process(self) -> None:
+        store = a_store()
+        for event in ((EventKind.FAILED, 3, 100, 0, 1, "", ""),):
+            store.apply(event, -40)
+        assert store.next_due_us() == 60
+
+    def test_tokens_go_on_growing(self) -> None:
+        store = a_store()
+        store.apply((EventKind.LEASED, 0, 10, 41, 1, "ann", ""), 0)
+        assert store.acquire(0, END, "ann", 10)[0].token == 42
+
+    def test_an_unknown_event_is_named_as_newer(self) -> None:
+        with pytest.raises(NewerFormat, match="kind 99 at offset 5"):
+            a_store().apply((99, 5, 0, 0, 0, "", ""), 0)
+
+    @pytest.mark.parametrize(
+        "kind", [EventKind.EXTENDED, EventKind.RELEASED, EventKind.EXPIRED], ids=lambda k: k.name
+    )
+    def test_an_event_that_cannot_follow_is_damage(self, kind: EventKind) -> None:
+        with pytest.raises(DamagedData, match=f"{kind.name} at offset 5"):
+            a_store().apply((kind, 5, 0, 0, 0, "", ""), 0)
