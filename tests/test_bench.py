@@ -1,0 +1,381 @@
+"""``brokerctl bench``: it counts what was answered, exactly, and costs little beside a broker."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import msgpack
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.process import BrokerProcess
+from benchmarks.responder import Responder
+from benchmarks.responder import answers as dummy_answers
+from brokerd.cli import load, machine
+from brokerd.cli.bench import (
+    BenchFailed,
+    Plan,
+    bench_command,
+    default_backlog,
+    fill,
+    find_admin,
+    measure,
+    new_log,
+    worker_specs,
+)
+from brokerd.cli.scenarios import (
+    ACQUIRE,
+    ACQUIRE_BATCH,
+    PRODUCE,
+    PRODUCE_BATCH,
+    SETTLE,
+    SETTLE_BATCH,
+    BatchConsumer,
+    Consumer,
+    Repeater,
+    Role,
+    request,
+)
+from brokerd.codecs import mamamia
+
+JSON_KEYS = {
+    "scenario",
+    "format",
+    "connections",
+    "window",
+    "msgs_per_s",
+    "mb_per_s",
+    "p50_ms",
+    "p99_ms",
+    "p999_ms",
+    "errors",
+    "durability",
+    "raw_fdatasync_per_s",
+}
+
+
+def answers_to(role: Role, stream: bytes, cuts: list[int]) -> tuple[int, bytes]:
+    """Feed a stream cut into pieces; return how many answers were found and what was sent."""
+    found, sent, rest = 0, b"", b""
+    edges = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
+    for begin, end in itertools.pairwise(edges):
+        rest += stream[begin:end]
+        step = role.answers(rest)
+        rest = rest[step.consumed :]
+        found += step.answers
+        sent += bytes(step.reply)
+    assert rest == b""
+    return found, sent
+
+
+def frames_in(stream: bytes) -> list[tuple[int, dict[str, object]]]:
+    """Split a stream into (command, body)."""
+    found = []
+    while stream:
+        size = 4 + int.from_bytes(stream[:4], "big")
+        found.append((stream[5], msgpack.unpackb(stream[6:size])))
+        stream = stream[size:]
+    return found
+
+
+class TestRoles:
+    @given(
+        ids=st.lists(st.integers(0, 1 << 40), min_size=1, max_size=200),
+        cuts=st.lists(st.integers(0, 1 << 16), max_size=5),
+    )
+    def test_a_producer_counts_every_answer_whatever_its_size_and_the_cuts(
+        self, ids: list[int], cuts: list[int]
+    ) -> None:
+        """As many requests go out again as answers came in, and no answer counts twice."""
+        template = load.produce_frame("log", 3)
+        role = Repeater(template, window=200)
+        stream = b"".join(mamamia.produced(number) for number in ids)
+        found, sent = answers_to(role, stream, cuts)
+        assert (found, role.tally.produced, role.tally.errors) == (len(ids), len(ids), 0)
+        assert sent == template * len(ids)
+
+    def test_a_refused_produce_counts_as_an_error_and_keeps_its_text(self) -> None:
+        """Errors are never taken for messages."""
+        role = Repeater(load.produce_frame("log", 3), window=8)
+        stream = mamamia.produced(1) + mamamia.error(PRODUCE, "no room")
+        assert answers_to(role, stream, [])[0] == 2
+        assert (role.tally.produced, role.tally.errors) == (1, 1)
+        assert "no room" in role.tally.example
+
+    def test_a_batch_counts_its_messages(self) -> None:
+        """One answer to PRODUCE_BATCH stands for as many messages as were sent."""
+        role = Repeater(load.produce_frame("log", 3, batch=5), window=2, messages=5)
+        assert answers_to(role, mamamia.produced_batch([1, 2, 3, 4, 5]), [])[0] == 1
+        assert role.tally.produced == 5
+
+    @given(
+        ids=st.lists(st.integers(0, 1 << 62), min_size=1, max_size=50),
+        cuts=st.lists(st.integers(0, 1 << 16), max_size=5),
+    )
+    def test_a_consumer_settles_exactly_the_ids_it_was_given(
+        self, ids: list[int], cuts: list[int]
+    ) -> None:
+        """Every acquired message is answered by its own SETTLE, of any id size."""
+        role = Consumer("log", "group", "client", 50, 30.0, wait_seconds=0)
+        stream = b"".join(mamamia.acquired(n, "log", b"value", 0, None) for n in ids)
+        found, sent = answers_to(role, stream, cuts)
+        assert found == len(ids)
+        wanted = {"log_id": "log", "group_id": "group", "client_id": "client", "success": True}
+        assert frames_in(sent) == [(SETTLE, {**wanted, "message_id": n}) for n in ids]
+
+    def test_a_consumer_goes_on_after_a_settle_and_ends_with_the_backlog(self) -> None:
+        """A settled message is counted and the next asked for; nothing there ends it."""
+        role = Consumer("log", "group", "client", 1, 30.0, wait_seconds=0)
+        _, sent = answers_to(role, mamamia.settled(), [])
+        assert [command for command, _ in frames_in(sent)] == [ACQUIRE]
+        assert answers_to(role, mamamia.acquired_nothing(), []) == (1, b"")
+        assert (role.tally.settled, role.tally.empty) == (1, 1)
+
+    def test_a_polling_consumer_asks_again_and_lets_the_broker_wait(self) -> None:
+        """In the mixed scenario an empty answer is followed by another ACQUIRE with ``wait``."""
+        role = Consumer("log", "group", "client", 1, 30.0, wait_seconds=1.0)
+        _, sent = answers_to(role, mamamia.acquired_nothing(), [])
+        assert frames_in(sent)[0][1]["wait"] == 1.0
+
+    def test_a_refused_settle_is_an_error(self) -> None:
+        """What the broker refuses is no settled message."""
+        role = Consumer("log", "group", "client", 1, 30.0, wait_seconds=0)
+        answers_to(role, mamamia.error(SETTLE, "not yours"), [])
+        assert (role.tally.settled, role.tally.errors) == (0, 1)
+
+    def test_a_batch_consumer_settles_with_tokens_and_counts_results(self) -> None:
+        """ACQUIRE_BATCH is answered by one SETTLE_BATCH that names every grant."""
+        role = BatchConsumer("log", "group", "client", 1, 30.0, batch=10)
+        messages = [{"id": 7, "token": 3, "payload": b""}, {"id": 9, "token": 4, "payload": b""}]
+        _, sent = answers_to(role, request(ACQUIRE_BATCH, {"messages": messages}), [])
+        ((command, body),) = frames_in(sent)
+        assert command == SETTLE_BATCH
+        assert body["settles"] == [
+            {"message_id": 7, "token": 3, "success": True},
+            {"message_id": 9, "token": 4, "success": True},
+        ]
+        answers_to(role, request(SETTLE_BATCH, {"results": ["settled", "lease lost"]}), [])
+        assert (role.tally.settled, role.tally.errors) == (1, 1)
+        assert answers_to(role, request(ACQUIRE_BATCH, {"messages": []}), []) == (1, b"")
+
+    def test_nothing_is_sent_after_stop(self) -> None:
+        """The answers that are due when the time is up are read, not followed by requests."""
+        role = Repeater(load.produce_frame("log", 3), window=2)
+        role.stop()
+        assert answers_to(role, mamamia.produced(1), []) == (1, b"")
+
+    @pytest.mark.parametrize(
+        ("command", "frame"),
+        [
+            (PRODUCE, load.produce_frame("log", 100)),
+            (PRODUCE_BATCH, load.produce_frame("log", 100, batch=3)),
+            (ACQUIRE, bytes(Consumer("log", "g", "c", 1, 9.0, 0).first()[0])),
+            (ACQUIRE_BATCH, bytes(BatchConsumer("log", "g", "c", 1, 9.0, 5).first()[0])),
+        ],
+    )
+    def test_its_requests_are_what_the_codec_reads(self, command: int, frame: bytes) -> None:
+        """The generator speaks the format that the broker decodes."""
+        decoded = mamamia.Decoder().decode(command, frame[6:])
+        assert decoded.log_id == "log"
+
+
+class TestRun:
+    def test_it_counts_exactly_what_a_peer_answered(self) -> None:
+        """The totals of a run over a real socket are those of the peer at the other end."""
+        ours, theirs = socket.socketpair()
+        served = Counter[int]()
+
+        def serve() -> None:
+            rest = b""
+            while data := theirs.recv(1 << 16):
+                rest += data
+                reply, used = dummy_answers(rest)
+                served[PRODUCE] += used // len(load.produce_frame("log", 10))
+                rest = rest[used:]
+                theirs.sendall(reply)
+
+        peer = threading.Thread(target=serve)
+        peer.start()
+        ours.setblocking(False)
+        spec = load.LoadSpec("produce", "unused", 1, 16, 10, 0.1, "log", "group", "0")
+        result = load.run(spec, [ours], begin=time.monotonic())
+        ours.close()
+        peer.join()
+        theirs.close()
+        # Those in flight when the time was up were answered and are not counted.
+        assert 0 < result.produced <= served[PRODUCE] <= result.produced + 16
+        assert result.requests == result.produced == result.latency_us.total()
+        assert (result.errors, result.settled) == (0, 0)
+
+    def test_a_broken_connection_is_an_error_and_not_a_hang(self) -> None:
+        """A broker that goes away ends the run at once, with the reason."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.close()
+        spec = load.LoadSpec("produce", "unused", 1, 1, 10, 30.0, "log", "group", "0")
+        result = load.run(spec, [ours], begin=time.monotonic())
+        assert (result.produced, result.errors) == (0, 1)
+        assert result.example
+
+    def test_results_travel_between_processes_and_add_up(self) -> None:
+        """A result read back from JSON is the same, and the sum of two is their sum."""
+        one = load.LoadResult(produced=2, requests=3, seconds=1.0, latency_us=Counter({10: 3}))
+        two = load.LoadResult(settled=1, errors=1, example="why", seconds=2.0)
+        again = load.result_from_json(load.result_to_json(one))
+        assert again == one
+        total = load.merge([again, two])
+        assert (total.produced, total.settled, total.requests, total.errors) == (2, 1, 3, 1)
+        assert (total.example, total.seconds) == ("why", 2.0)
+
+    def test_percentiles_are_those_of_the_requests(self) -> None:
+        """The share of requests asked for did not take longer."""
+        latency_us = Counter({100: 98, 2000: 1, 50_000: 1})
+        assert load.percentile_ms(latency_us, 0.5) == 0.1
+        assert load.percentile_ms(latency_us, 0.99) == 2.0
+        assert load.percentile_ms(latency_us, 0.999) == 50.0
+        assert load.percentile_ms(Counter(), 0.5) == 0.0
+
+    @pytest.mark.parametrize(
+        ("address", "wanted"),
+        [
+            ("127.0.0.1:9000", (socket.AF_INET, ("127.0.0.1", 9000))),
+            ("[::1]:9000", (socket.AF_INET6, ("::1", 9000))),
+            ("unix:/run/b.sock", (socket.AF_UNIX, "/run/b.sock")),
+        ],
+    )
+    def test_addresses_are_read_as_listeners_json_writes_them(
+        self, address: str, wanted: object
+    ) -> None:
+        """host:port, [v6]:port and unix:PATH."""
+        assert load.parse_address(address) == wanted
+
+    @pytest.mark.parametrize("address", ["", "nine", "host:", ":1", "host:x"])
+    def test_a_bad_address_is_named_with_the_forms_that_are_understood(self, address: str) -> None:
+        """The message says what was given and what to give."""
+        with pytest.raises(ValueError, match="HOST:PORT"):
+            load.parse_address(address)
+
+
+class TestPlan:
+    @given(connections=st.integers(1, 200), workers=st.integers(0, 8))
+    def test_connections_are_shared_among_the_workers(self, connections: int, workers: int) -> None:
+        """No connection is lost or made twice, and no worker is idle."""
+        specs = worker_specs(Plan("produce", "x:1", connections, workers=workers), "log")
+        assert sum(spec.connections for spec in specs) == connections
+        assert all(spec.connections for spec in specs)
+
+    @given(connections=st.integers(1, 200))
+    def test_mixed_workers_have_producers_and_consumers(self, connections: int) -> None:
+        """Half of the connections of every worker produce."""
+        specs = worker_specs(Plan("mixed", "x:1", connections), "log")
+        assert all(spec.connections % 2 == 0 and spec.connections for spec in specs)
+
+    @pytest.mark.parametrize("scenario", load.SCENARIOS)
+    def test_the_backlog_is_bounded(self, scenario: str) -> None:
+        """An hour's measurement does not fill the disk first."""
+        assert 0 < default_backlog(Plan(scenario, "x:1", 64, 64, seconds=3600)) <= 1_000_000
+
+
+class TestMachine:
+    def test_the_disk_is_measured_and_nothing_is_left(self, tmp_path: Path) -> None:
+        """A rate comes out and the file is gone."""
+        assert machine.sync_rate(tmp_path, 4096, 0.01) > 0
+        assert list(tmp_path.iterdir()) == []
+
+    def test_the_machine_is_described(self, tmp_path: Path) -> None:
+        """Cores and file system are known on Linux."""
+        found = machine.describe(tmp_path)
+        assert found.cores > 0
+        assert found.file_system not in ("", "unknown")
+
+
+class TestCommand:
+    def test_it_prints_one_json_object_with_the_promised_keys(self) -> None:
+        """``--json`` is what scripts read."""
+        with Responder() as dummy:
+            options = ["produce", "--address", dummy.address, "--connections", "4", "--window"]
+            options += ["8", "--seconds", "0.2", "--json"]
+            result = CliRunner().invoke(bench_command, options)
+        assert result.exit_code == 0, result.output
+        report = json.loads(result.output)
+        assert report.keys() >= JSON_KEYS
+        assert report["msgs_per_s"] > 0
+        assert report["errors"] == 0
+        assert report["durability"] == "unknown"
+
+    def test_it_prints_the_same_for_people(self) -> None:
+        """Without ``--json`` the figures come with their units."""
+        with Responder() as dummy:
+            options = ["acquire-settle", "--address", dummy.address, "--seconds", "0.2"]
+            result = CliRunner().invoke(bench_command, [*options, "--backlog", "1"])
+        assert result.exit_code == 0, result.output
+        assert "messages/s" in result.output
+        assert "write+fdatasync" in result.output
+
+    def test_nobody_at_the_address_is_one_line(self) -> None:
+        """The address and the reason, exit code 1, no traceback."""
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = CliRunner().invoke(bench_command, ["produce", "--address", address])
+        assert result.exit_code == 1
+        assert address in result.output
+        assert "refused" in result.output
+        assert "Traceback" not in result.output
+
+    def test_the_admin_address_is_taken_only_from_the_same_broker(self, tmp_path: Path) -> None:
+        """Another broker's durability is never shown."""
+        (tmp_path / "run").mkdir()
+        listeners = {"mamamia": "127.0.0.1:9000", "admin": "127.0.0.1:9644"}
+        (tmp_path / "run" / "listeners.json").write_text(json.dumps(listeners))
+        assert find_admin(tmp_path, "mamamia", "localhost:9000") == "127.0.0.1:9644"
+        assert find_admin(tmp_path, "mamamia", "127.0.0.1:9001") is None
+        assert find_admin(tmp_path / "none", "mamamia", "127.0.0.1:9000") is None
+
+
+class TestBroker:
+    def test_a_real_broker_answers_every_scenario_without_an_error(self, tmp_path: Path) -> None:
+        """Each scenario moves messages through a broker of its own."""
+        with BrokerProcess(tmp_path / "data", tmp_path / "log") as broker:
+            broker.start()
+            for scenario in load.SCENARIOS:
+                plan = Plan(
+                    scenario,
+                    broker.address,
+                    connections=4,
+                    window=4,
+                    seconds=0.2,
+                    warm_up_seconds=0.1,
+                    batch=10,
+                    backlog=20_000,
+                )
+                found = measure(plan)
+                assert found.messages > 0, scenario
+                assert (found.errors, found.first_error) == (0, ""), scenario
+            assert broker.stop() == 0
+
+    def test_a_backlog_is_consumed_to_the_last_message(self, tmp_path: Path) -> None:
+        """What was filled in is what comes out, once."""
+        with BrokerProcess(tmp_path / "data", tmp_path / "log") as broker:
+            broker.start()
+            log = new_log()
+            fill(broker.address, log, 1000, 10)
+            fill(broker.address, log, 1000, 10, batch=100)
+            plan = Plan("acquire-settle", broker.address, 3, 7, seconds=30, warm_up_seconds=0)
+            found = measure(plan, log)
+            assert (found.settled, found.errors) == (2000, 0)
+            broker.stop()
+
+    def test_a_broker_that_is_not_there_fails_the_fill(self) -> None:
+        """The backlog says which address it could not reach."""
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(BenchFailed, match=address):
+            fill(address, "log", 10, 10)

@@ -1,0 +1,241 @@
+"""``make demo``: its books find every broken promise, and a whole run proves a real broker."""
+
+from __future__ import annotations
+
+import csv
+import io
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from brokerd.codecs import mamamia
+from demo import flights
+from demo.flights import DemoFailed, prepare
+from demo.ledger import Delivery, Ledger, is_to_fail
+from demo.progress import Progress
+from demo.rows import Row, RowsMissing, read_rows
+from demo.workers import LOG, produce_request
+
+COLUMNS = ["year", "dep_time", "carrier", "tailnum", "air_time"]
+LEASE = 3.0
+
+
+def write_table(path: Path, rows: int) -> Path:
+    """A small table in the package's own form: flights.csv inside a zip."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(COLUMNS)
+    for number in range(rows):
+        carrier = ("UA", "AA", "B6")[number % 3]
+        writer.writerow(["2013", "NA" if number % 7 == 0 else 517, carrier, f"N{number}", "227"])
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("flights.csv", text.getvalue())
+    return path
+
+
+def kept_ledger(rows: int = 1000) -> Ledger:
+    """The books of a broker that did everything right, row n at offset n."""
+    ledger = Ledger(rows, LEASE)
+    ledger.acknowledge({number: number for number in range(rows)})
+    ledger.deliver([Delivery(number, number, True, 0.0, 0.1) for number in range(rows)])
+    for number in range(rows):
+        if is_to_fail(number):
+            for _ in range(3):
+                ledger.settle(number, False, 0.2)
+        else:
+            ledger.settle(number, True, 0.2)
+    return ledger
+
+
+class TestLedger:
+    def test_a_broker_that_kept_its_promises_has_nothing_to_answer_for(self) -> None:
+        """No finding without a fault."""
+        assert kept_ledger().prove(1000, 0, {500: 3}) == []
+
+    def test_a_copy_of_a_resent_row_is_no_fault(self) -> None:
+        """A row whose first answer was lost stands twice, and that is counted."""
+        ledger = kept_ledger()
+        ledger.deliver([Delivery(1000, 7, True, 0.0, 0.1)])
+        assert ledger.prove(1001, 0, {500: 3}) == []
+        assert ledger.unacknowledged_copies() == 1
+
+    @pytest.mark.parametrize(
+        ("spoil", "finding"),
+        [
+            (lambda ledger: ledger.delivered.pop(3), "never delivered: 3"),
+            (lambda ledger: ledger.row_of.pop(3), "1 rows were never acknowledged: 3"),
+            (lambda ledger: ledger.row_of.update({3: 4}), "hold another row"),
+            (lambda ledger: ledger.acknowledge({3: 3}), "offset 3 was acknowledged twice"),
+            (
+                lambda ledger: ledger.deliver([Delivery(1000, 3, False, 0.0, 0.1)]),
+                "other content",
+            ),
+            (lambda ledger: ledger.deliver([Delivery(3, 4, True, 0.0, 0.1)]), "as row 3 and"),
+            (
+                lambda ledger: ledger.deliver([Delivery(3, 3, True, 0.3, 0.4)]),
+                "offset 3 was delivered again",
+            ),
+            (
+                lambda ledger: ledger.deliver([Delivery(3, 3, True, 0.1, 0.4)]),
+                "offset 3 was delivered again",
+            ),
+            (lambda ledger: ledger.settle(500, False, 0.3), "more than 3 failures"),
+            (lambda ledger: ledger.delivered.update({2000: 3}), "beyond the end"),
+            (lambda ledger: ledger.report("consumer 1 failed"), "consumer 1 failed"),
+        ],
+    )
+    def test_each_broken_promise_is_found(
+        self, spoil: Callable[[Ledger], object], finding: str
+    ) -> None:
+        """Loss, mix-up, corruption and redelivery are told apart and name the offset."""
+        ledger = kept_ledger()
+        spoil(ledger)
+        assert any(finding in line for line in ledger.prove(1000, 0, {500: 3}))
+
+    def test_an_answer_that_lay_unread_for_a_whole_lease_proves_nothing(self) -> None:
+        """It may be older than the settle of the one who leased the message afterwards."""
+        ledger = kept_ledger()
+        ledger.deliver([Delivery(3, 3, True, 0.1, 0.1 + LEASE)])
+        assert ledger.prove(1000, 0, {500: 3}) == []
+
+    @pytest.mark.parametrize(
+        ("next_offset", "lag", "dead", "finding"),
+        [
+            (1001, 0, {500: 3}, "of the log were never delivered: 1000"),
+            (1000, 2, {500: 3}, "lags 2 messages"),
+            (1000, 0, {}, "missing among the dead letters: 500"),
+            (1000, 0, {500: 3, 7: 3}, "should not be: 7"),
+            (1000, 0, {500: 2}, "other than 3 failures: 500"),
+        ],
+    )
+    def test_the_brokers_last_word_must_agree(
+        self, next_offset: int, lag: int, dead: dict[int, int], finding: str
+    ) -> None:
+        """Lag, length and dead letters are held against the books."""
+        assert any(finding in line for line in kept_ledger().prove(next_offset, lag, dead))
+
+
+class TestDirectory:
+    def test_an_earlier_demos_directory_is_wiped(self, tmp_path: Path) -> None:
+        """Twice in a row works."""
+        directory = tmp_path / ".demo"
+        prepare(directory)
+        (directory / "data").mkdir()
+        (directory / "data" / "old").write_text("old")
+        prepare(directory)
+        assert not (directory / "data").exists()
+
+    def test_somebody_elses_directory_is_left_alone(self, tmp_path: Path) -> None:
+        """What the demo did not make it does not wipe."""
+        (tmp_path / "thesis.tex").write_text("three years of work")
+        with pytest.raises(DemoFailed, match="was not made by the demo"):
+            prepare(tmp_path)
+        assert (tmp_path / "thesis.tex").read_text() == "three years of work"
+
+    def test_a_link_is_not_followed(self, tmp_path: Path) -> None:
+        """A link called .demo may point anywhere."""
+        (tmp_path / "real").mkdir()
+        (tmp_path / ".demo").symlink_to(tmp_path / "real")
+        with pytest.raises(DemoFailed, match="no plain directory"):
+            prepare(tmp_path / ".demo")
+
+
+class TestRows:
+    def test_rows_are_read_with_numbers_texts_and_nothing(self, tmp_path: Path) -> None:
+        """Numbers are numbers, NA is nil, and the carrier is at hand."""
+        rows = read_rows(write_table(tmp_path / "t.zip", 10), None)
+        assert len(rows) == 10
+        assert rows[0].carrier == "UA"
+        assert msgpack.unpackb(rows[0].packed) == {
+            "year": 2013,
+            "dep_time": None,
+            "carrier": "UA",
+            "tailnum": "N0",
+            "air_time": 227,
+        }
+
+    def test_only_as_many_as_asked_for(self, tmp_path: Path) -> None:
+        """ROWS=n takes the first n."""
+        rows = read_rows(write_table(tmp_path / "t.zip", 10), 4)
+        assert [row.number for row in rows] == [0, 1, 2, 3]
+
+    def test_another_file_is_refused_by_name(self, tmp_path: Path) -> None:
+        """No traceback for a file that is no table."""
+        path = tmp_path / "t.zip"
+        path.write_text("no zip")
+        with pytest.raises(RowsMissing, match=r"t\.zip"):
+            read_rows(path, None)
+
+    def test_a_row_travels_as_a_map_with_carrier_and_number(self) -> None:
+        """The frame is what the codec reads: payload map, key and metadata."""
+        row = Row(7, "UA", msgpack.packb({"carrier": "UA", "year": 2013}))
+        frame = produce_request(row)
+        decoded = mamamia.Decoder().decode(frame[5], frame[6:])
+        assert isinstance(decoded, mamamia.Produce)
+        assert (decoded.log_id, decoded.key, decoded.value) == (LOG, b"UA", row.packed)
+        assert decoded.metadata is not None
+        assert msgpack.unpackb(decoded.metadata) == {"row": 7}
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class TestProgress:
+    def test_a_terminal_gets_one_line_drawn_over_itself(self) -> None:
+        """The bar moves in place."""
+        out = _Terminal()
+        progress = Progress(out, 100)
+        progress.show(50, 25, 1000.0)
+        progress.show(100, 100, 1000.0)
+        assert out.getvalue().count("\r") == 2
+        assert "50%" in out.getvalue()
+        assert "\n" not in out.getvalue()
+
+    def test_a_pipe_gets_a_plain_line_every_tenth(self) -> None:
+        """Logs stay readable."""
+        out = io.StringIO()
+        progress = Progress(out, 100)
+        for settled in range(101):
+            progress.show(100, settled, 1.0)
+        lines = out.getvalue().splitlines()
+        assert len(lines) == 10
+        assert not any("\r" in line for line in lines)
+
+
+class TestDemo:
+    def test_a_whole_run_is_proven_and_can_be_repeated(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        """Produce, SIGKILL, restart, finish, prove: exit code 0, twice in a row."""
+        table = write_table(tmp_path / "t.zip", 3000)
+        arguments = ["--rows=all", f"--table={table}", f"--directory={tmp_path / 'demo'}"]
+        for _ in range(2):
+            code = flights.main(arguments)
+            out = capfd.readouterr()
+            assert code == 0, out.out + out.err
+            assert "SIGKILL" in out.out
+            assert "Proven" in out.out
+
+    def test_a_missing_table_is_one_line(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Exit code 2 and the file's name; the directory is not touched."""
+        code = flights.main([f"--table={tmp_path / 'no'}", f"--directory={tmp_path / 'demo'}"])
+        assert code == 2
+        assert str(tmp_path / "no") in capsys.readouterr().err
+        assert not (tmp_path / "demo").exists()
+
+    @pytest.mark.parametrize("rows", ["0", "999", "many", "-5"])
+    def test_an_unusable_number_of_rows_is_refused(
+        self, rows: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Below a thousand no row would fail; the message says what to give."""
+        with pytest.raises(SystemExit) as caught:
+            flights.main([f"--rows={rows}"])
+        assert caught.value.code == 2
+        assert "1000" in capsys.readouterr().err
