@@ -1,0 +1,136 @@
+"""The wheel as a stranger meets it: built, installed, found by twistd, gone afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+
+from brokerd import __version__
+
+ROOT = Path(__file__).resolve().parent.parent
+SECONDS = 300
+
+packaging = pytest.mark.packaging
+
+
+def run(*command: object, **options: object) -> str:
+    """Run a command that must succeed; return its output."""
+    result = subprocess.run(
+        [str(part) for part in command],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        env={**os.environ, "PIP_CONSTRAINT": str(ROOT / "constraints.txt"), "PYTHONPATH": ""},
+        **options,  # type: ignore[call-overload]
+    )
+    assert result.returncode == 0, f"{command}: {result.stdout}{result.stderr}"
+    return str(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy so that nothing is left in the tree."""
+    source = tmp_path_factory.mktemp("source")
+    for name in ("brokerd", "twisted"):
+        shutil.copytree(
+            ROOT / name,
+            source / name,
+            ignore=shutil.ignore_patterns("__pycache__", "dropin.cache"),
+        )
+    for name in ("setup.cfg", "pyproject.toml", "README.rst", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    run(sys.executable, "-m", "build", "--wheel", source, "--outdir", source / "dist")
+    (built,) = (source / "dist").glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh environment with nothing but the wheel and what it asks for."""
+    directory = tmp_path_factory.mktemp("environment")
+    run(sys.executable, "-m", "venv", directory)
+    run(directory / "bin" / "python", "-m", "pip", "install", "--quiet", wheel)
+    return directory
+
+
+def test_the_version_is_one() -> None:
+    """setup.cfg and the package say the same."""
+    metadata = ConfigParser()
+    metadata.read(ROOT / "setup.cfg")
+    assert metadata["metadata"]["version"] == __version__
+
+
+def test_the_plugin_directory_has_no_init() -> None:
+    """With an __init__.py our twisted/plugins would hide Twisted's own."""
+    assert not (ROOT / "twisted" / "__init__.py").exists()
+    assert not (ROOT / "twisted" / "plugins" / "__init__.py").exists()
+
+
+@packaging
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    """Every module, the plugin, the page and the type marker; no tests, no demo."""
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "brokerd").rglob("*.py")}
+    assert names - modules == {
+        "twisted/plugins/brokerd_plugin.py",
+        "brokerd/py.typed",
+        "brokerd/admin/static/index.html",
+        "brokerd/admin/static/page.css",
+        "brokerd/admin/static/page.js",
+    }
+    assert modules - names == set()
+
+
+@packaging
+def test_twistd_lists_brokerd_once_installed(environment: Path) -> None:
+    """The plugin is registered by the wheel itself."""
+    assert "  brokerd " in run(environment / "bin" / "twistd", "--help", cwd=environment)
+    run(environment / "bin" / "brokerctl", "config", "check", ROOT / "etc" / "brokerd.toml")
+
+
+@packaging
+def test_an_installed_broker_starts_and_stops(environment: Path, tmp_path: Path) -> None:
+    """From the wheel alone it serves, and SIGTERM ends it cleanly."""
+    arguments = ["-n", "--pidfile=", "brokerd", "--admin", "tcp:0", "--listen", "mamamia=tcp:0"]
+    listeners = tmp_path / "brokerd-data" / "run" / "listeners.json"
+    with (tmp_path / "output").open("w") as output:
+        broker = subprocess.Popen(
+            [environment / "bin" / "twistd", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": ""},
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        deadline = time.monotonic() + SECONDS
+        while not listeners.exists() and broker.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert listeners.exists(), (tmp_path / "output").read_text()
+        assert set(json.loads(listeners.read_text())) == {"mamamia", "admin"}
+        broker.send_signal(signal.SIGTERM)
+        assert broker.wait(timeout=SECONDS) == 0, (tmp_path / "output").read_text()
+        assert not listeners.exists()
+    finally:
+        if broker.poll() is None:
+            broker.kill()
+            broker.wait()
+
+
+@packaging
+def test_uninstalling_leaves_nothing(environment: Path) -> None:
+    """No file of ours stays, and twistd forgets us. (Last here: it takes the wheel away.)"""
+    run(environment / "bin" / "python", "-m", "pip", "uninstall", "--quiet", "--yes", "brokerd")
+    left = [path for path in environment.rglob("*broker*") if "site-packages" in path.parts]
+    assert left == []
+    assert not (environment / "bin" / "brokerctl").exists()
+    assert "brokerd" not in run(environment / "bin" / "twistd", "--help", cwd=environment)
