@@ -6,9 +6,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from brokerd.cli.bench import Figures, Plan, default_backlog, fill, measure, new_log
+from brokerd.cli.bench import (
+    Figures,
+    Plan,
+    commit_bytes,
+    commits,
+    default_backlog,
+    fill,
+    measure,
+    new_log,
+)
 from brokerd.cli.machine import sync_rate
 
 from .admin import fetch_status
@@ -16,7 +24,6 @@ from .process import BrokerProcess
 from .responder import Responder
 
 _RAW_SECONDS = 0.5
-_LEAST_BLOCK_BYTES = 512
 
 
 @dataclass(frozen=True)
@@ -50,18 +57,13 @@ def measure_line(broker: BrokerProcess, plan: Plan, directory: Path) -> Line:
     log = new_log()
     if plan.scenario.startswith("acquire-settle"):
         fill(plan.address, log, default_backlog(plan), plan.size)
-    before = _commits(fetch_status(broker.admin))
+    before = fetch_status(broker.admin)
     figures = measure(plan, log)
-    after = _commits(fetch_status(broker.admin))
-    syncs = max(1, after[0] - before[0])
-    size = max(_LEAST_BLOCK_BYTES, (after[1] - before[1]) // syncs)
+    after = fetch_status(broker.admin)
+    syncs = commits(after)[0] - commits(before)[0]
+    size = commit_bytes(before, after)
     seconds = figures.seconds + plan.warm_up_seconds
     return Line(figures, round(syncs / seconds, 1), size, sync_rate(directory, size, _RAW_SECONDS))
-
-
-def _commits(status: dict[str, Any]) -> tuple[int, int]:
-    wal = status["wal"]
-    return wal["syncs"], wal["written_bytes"]
 
 
 def ceilings(seconds: float) -> list[Figures]:

@@ -24,6 +24,7 @@ from brokerd.cli.bench import (
     BenchFailed,
     Plan,
     bench_command,
+    commit_bytes,
     default_backlog,
     fill,
     find_admin,
@@ -338,6 +339,21 @@ class TestCommand:
         assert find_admin(tmp_path, "mamamia", "localhost:9000") == "127.0.0.1:9644"
         assert find_admin(tmp_path, "mamamia", "127.0.0.1:9001") is None
         assert find_admin(tmp_path / "none", "mamamia", "127.0.0.1:9000") is None
+
+
+class TestCommits:
+    def test_the_disk_is_measured_with_blocks_as_large_as_the_commits(self) -> None:
+        """Bytes by syncs between the two looks."""
+        before = {"wal": {"syncs": 10, "written_bytes": 1000}}
+        after = {"wal": {"syncs": 14, "written_bytes": 9000}}
+        assert commit_bytes(before, after) == 2000
+
+    @pytest.mark.parametrize("status", [{}, {"wal": None}, {"wal": {"syncs": 5}}])
+    def test_a_broker_that_does_not_tell_is_measured_with_pages(
+        self, status: dict[str, object]
+    ) -> None:
+        """4096 bytes, when there is nothing better to go by."""
+        assert commit_bytes(status, status) == 4096
 
 
 class TestBroker:

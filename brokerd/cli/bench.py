@@ -37,6 +37,7 @@ _FILL_WINDOW = 1000
 _FILL_SILENCE_SECONDS = 60.0
 _RATE_SECONDS = 0.5
 _PLAIN_BLOCK_BYTES = 4096
+_LEAST_BLOCK_BYTES = 512
 
 
 class BenchFailed(Exception):
@@ -279,6 +280,22 @@ def fetch_status(server: str) -> dict[str, Any]:
     return status if isinstance(status, dict) else {}
 
 
+def commits(status: dict[str, Any]) -> tuple[int, int]:
+    """Syncs and bytes the journal has written so far, as a status tells; zeros when it does not."""
+    wal = status.get("wal")
+    if not isinstance(wal, dict):
+        return 0, 0
+    return int(wal.get("syncs", 0)), int(wal.get("written_bytes", 0))
+
+
+def commit_bytes(before: dict[str, Any], after: dict[str, Any]) -> int:
+    """Mean size of the commits between two statuses, 4096 when they do not tell."""
+    syncs = commits(after)[0] - commits(before)[0]
+    if syncs <= 0:
+        return _PLAIN_BLOCK_BYTES
+    return max(_LEAST_BLOCK_BYTES, (commits(after)[1] - commits(before)[1]) // syncs)
+
+
 def find_admin(data_dir: Path, wire: str, address: str) -> str | None:
     """The admin address of the broker that listens on ``address``, if its directory says so."""
     try:
@@ -378,20 +395,22 @@ def bench_command(
         backlog=backlog,
     )
     admin = root.get("server") or find_admin(data_dir, wire, address)
+    before = fetch_status(admin) if admin else {}
     try:
         found = measure(plan)
     except BenchFailed as error:
         raise click.ClickException(str(error)) from error
     status = fetch_status(admin) if admin else {}
     where = disk or (data_dir if admin and data_dir.is_dir() else Path.cwd())
-    rate = machine.sync_rate(where, _PLAIN_BLOCK_BYTES, _RATE_SECONDS)
+    block_bytes = commit_bytes(before, status)
+    rate = machine.sync_rate(where, block_bytes, _RATE_SECONDS)
     report = {
         "format": wire,
         "address": address,
         **asdict(found),
         "durability": str(status.get("durability", "unknown")),
         "raw_fdatasync_per_s": round(rate, 1),
-        "raw_block_bytes": _PLAIN_BLOCK_BYTES,
+        "raw_block_bytes": block_bytes,
         **asdict(machine.describe(where)),
     }
     if as_json or root.get("json"):
