@@ -309,17 +309,17 @@ def _set_listener(listen: dict[str, str], form: str, setting: Setting) -> None:
     listen[form] = endpoint
 
 
-def parse_durability(text: str) -> tuple[str, int]:
+def parse_durability(text: str) -> tuple[Literal["fsync", "interval", "os"], int]:
     """Read ``wal.durability``.
 
     :return: the mode (``fsync``, ``interval`` or ``os``) and the interval in milliseconds, else 0.
     :raises ConfigError: for anything else.
     """
-    mode, colon, number = text.partition(":")
-    if mode in ("fsync", "os") and not colon:
-        return mode, 0
+    mode, _, number = text.partition(":")
+    if text in ("fsync", "os"):
+        return ("fsync", 0) if text == "fsync" else ("os", 0)
     if mode == "interval" and re.fullmatch("[0-9]{1,5}", number) and 1 <= int(number) <= 60_000:
-        return mode, int(number)
+        return "interval", int(number)
     raise ConfigError(f'expected "fsync", "os" or "interval:<ms>" with 1 to 60000 ms, got {text!r}')
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from twisted.logger import Logger
 
@@ -30,7 +30,7 @@ from brokerd.broker.timetable import Timetable
 from brokerd.broker.topics import ConsumerGroup, Lane, Partition, Topic, check_name
 from brokerd.broker.waiters import Waiter, Waiters
 from brokerd.errors import LimitExceeded, UnknownOffset, UnknownTopic
-from brokerd.groups import GroupSettings
+from brokerd.groups import DeadLetter, GroupSettings
 from brokerd.values import Encoding, Format, Grant
 from brokerd.wal import Committer, RecoveryReport, Snapshots, Wal
 
@@ -102,7 +102,8 @@ class Broker:
         self,
         wal: Wal,
         snapshots: Snapshots,
-        pool: Committer,
+        readers: Committer,
+        snapshot_writer: Committer,
         clock: Clock,
         wall: Callable[[], float],
         settings: BrokerSettings,
@@ -115,14 +116,14 @@ class Broker:
         self._state = State(settings.groups)
         self._tail = ChunkCache(settings.tail_cache_bytes, self._is_durable)
         self._cold = ChunkCache(settings.read_cache_bytes, lambda chunk: True)
-        self._reader = ColdReader(wal, pool, self._cold)
+        self._reader = ColdReader(wal, readers, self._cold)
         self._waiters = Waiters(clock)
         self._timetable = Timetable(clock, self.time, self._due)
         self._snapshotter = Snapshotter(
             self._state,
             wal,
             snapshots,
-            pool,
+            snapshot_writer,
             clock,
             self.time,
             settings.snapshot_interval_bytes,
@@ -158,10 +159,18 @@ class Broker:
         self.ready = True
 
     def stop(self) -> None:
-        """Take no new work and hand what is left to the log; the caller then closes the log."""
+        """Take no new work and hand what is left, and a mark, to the log.
+
+        The caller then closes the log, and may call `write_last_snapshot` after that.
+        """
         self.ready = False
         self._timetable.stop()
+        self._snapshotter.stop()
         self.journal.close()
+
+    def write_last_snapshot(self) -> None:
+        """Write a snapshot of the state at the end of the closed log. Blocks."""
+        self._snapshotter.write_last()
 
     def _report_jump(self, from_us: int, to_us: int) -> None:
         self._log.warn(
@@ -486,6 +495,55 @@ class Broker:
 
     # -- what can be seen ---------------------------------------------------------------------
 
+    def status(self) -> dict[str, Any]:
+        """Counts and sizes, in values that JSON can hold; the admin site shows them."""
+        counters = self.counters
+        return {
+            "topics": len(self._state.by_id),
+            "records_produced": {
+                Format(form).name.lower(): count
+                for form, count in counters.records_produced.items()
+            },
+            "bytes_produced": counters.bytes_produced,
+            "leases_granted": counters.leases_granted,
+            "settled": counters.settled,
+            "failed": counters.failed,
+            "expired": counters.expired,
+            "uncommitted_bytes": self.journal.uncommitted_bytes,
+            "tail_cache_bytes": self._tail.used_bytes,
+            "read_cache_bytes": self._cold.used_bytes,
+            "reads_from_disk": self._reader.reads,
+            "snapshots_written": self._snapshotter.written,
+            "snapshot_lsn": self._snapshotter.last_lsn,
+            "snapshot_error": self._snapshotter.last_error,
+            "groups": [self._lane_status(lane) for lane in self._state.lanes()],
+        }
+
+    def _lane_status(self, lane: Lane) -> dict[str, Any]:
+        store = lane.store
+        age_us = self.oldest_age_us(lane)
+        return {
+            "topic": lane.partition.topic.name,
+            "group": lane.group.name,
+            "partition": lane.partition.index,
+            "floor": store.floor,
+            "lag": store.lag(lane.partition.next_offset),
+            "leased": store.leased,
+            "delayed": store.delayed,
+            "dead": store.dead,
+            "oldest_age_seconds": None if age_us is None else age_us / 1e6,
+        }
+
+    def dead_letters(self, topic_name: str, group_name: str) -> Iterator[tuple[int, DeadLetter]]:
+        """The dead letters of a group as (partition, letter), by partition and offset.
+
+        Raises `UnknownTopic`; an unknown group has none.
+        """
+        group = self.existing_topic(topic_name).groups.get(group_name)
+        for lane in group.lanes if group is not None else ():
+            for letter in lane.store.dead_letters():
+                yield lane.partition.index, letter
+
     def group_info(self, topic_name: str, group_name: str) -> GroupInfo:
         """Where a group stands in a topic; an unknown one is an empty one."""
         topic = self._state.by_name.get(topic_name)
@@ -528,7 +586,7 @@ class Broker:
             time_us = chunk.record(offset - chunk.base, self.journal.frame_time_us).append_time_us
         else:
             found = self._wal.time_of(partition.topic.topic_id, partition.index, offset)
-            if found is None:
+            if found is None:  # the log cannot say, because that part of it is damaged
                 return None
             time_us = found
         return max(0, self.time.time_us() - time_us)

@@ -116,6 +116,11 @@ class Journal:
         self._set_limit()
 
     @property
+    def uncommitted_bytes(self) -> int:
+        """Bytes gathered, queued or being written."""
+        return self.gathered_bytes + self._uncommitted_bytes
+
+    @property
     def touched_partitions(self) -> list[Partition]:
         """Partitions with records in the frame being gathered."""
         return self._partitions
@@ -353,12 +358,14 @@ class Journal:
         self._append([Entry(EntryKind.MARK, 0, 0, 0, 0, b"")])
 
     def close(self) -> None:
-        """Refuse new work and hand over what has gathered."""
+        """Refuse new work, hand over what has gathered, and write a last mark."""
         self._closed = True
         if self._quiet_call is not None:
             self._quiet_call.cancel()
             self._quiet_call = None
         if not self._wal.failed:
             self.cut()
+            if not self._marked:
+                self.mark()
         self._set_limit()
         self._unpark()

@@ -41,6 +41,10 @@ def run_plan(plan: ReadPlan | None) -> list[Chunk]:
     return chunks
 
 
+def _fail(error: DamagedData) -> list[Chunk]:
+    raise error
+
+
 class ColdReader:
     """Brings chunks from the log into ``cache``; ``pool`` runs the reading."""
 
@@ -59,12 +63,19 @@ class ColdReader:
         if waiting is not None:
             waiting.append((offset, loaded))
             return
-        plan = self._wal.plan_read(
-            partition.topic.topic_id, partition.index, offset, READ_AHEAD_BYTES
-        )
         self._waiting[partition] = [(offset, loaded)]
         self.reads += 1
-        self._pool.submit(partial(run_plan, plan), partial(self._done, partition, offset))
+        self._pool.submit(self._work(partition, offset), partial(self._done, partition, offset))
+
+    def _work(self, partition: Partition, offset: int) -> Callable[[], list[Chunk]]:
+        """What the pool has to do; failing to plan fails there too, so it is never at once."""
+        try:
+            plan = self._wal.plan_read(
+                partition.topic.topic_id, partition.index, offset, READ_AHEAD_BYTES
+            )
+        except DamagedData as error:
+            return partial(_fail, error)
+        return partial(run_plan, plan)
 
     def _done(
         self,

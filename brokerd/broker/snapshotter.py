@@ -15,7 +15,7 @@ import msgpack
 from twisted.logger import Logger
 
 from brokerd.broker.clock import BrokerTime
-from brokerd.broker.journal import Clock
+from brokerd.broker.journal import Clock, DelayedCall
 from brokerd.broker.state import SNAPSHOT_LANE, SNAPSHOT_META, SNAPSHOT_TOPIC, State
 from brokerd.broker.topics import Lane, Topic
 from brokerd.wal import Committer, RecoveryReport, SnapshotChunk, Snapshots, Wal
@@ -39,7 +39,7 @@ class Snapshotter:
         state: State,
         wal: Wal,
         snapshots: Snapshots,
-        pool: Committer,
+        writer: Committer,
         clock: Clock,
         time: BrokerTime,
         interval_bytes: int,
@@ -48,7 +48,7 @@ class Snapshotter:
         self._state = state
         self._wal = wal
         self._snapshots = snapshots
-        self._pool = pool
+        self._writer = writer
         self._clock = clock
         self._time = time
         self._interval_bytes = interval_bytes
@@ -58,6 +58,7 @@ class Snapshotter:
         self._todo: Iterator[Topic | Lane] | None = None
         self._chunks: list[Encode] = []
         self._writing = False
+        self._tick_call: DelayedCall | None = None
         self.written = 0
         self.last_lsn = 0
         self.last_error: str | None = None
@@ -108,10 +109,11 @@ class Snapshotter:
                 yield from group.lanes
 
     def _tick(self) -> None:
+        self._tick_call = None
         if self._idle():
             self._go_on()
         if self.taking and not self._writing:
-            self._clock.callLater(STEP_SECONDS, self._tick)
+            self._tick_call = self._clock.callLater(STEP_SECONDS, self._tick)
 
     def _go_on(self) -> None:
         if self._todo is not None:
@@ -120,7 +122,7 @@ class Snapshotter:
             self._writing = True
             chunks, self._chunks = self._chunks, []
             start_lsn = self._start_lsn
-            self._pool.submit(lambda: self._write(start_lsn, chunks), self._written)
+            self._writer.submit(lambda: self._write(start_lsn, chunks), self._written)
 
     def _capture(self) -> None:
         assert self._todo is not None
@@ -166,6 +168,14 @@ class Snapshotter:
                 error=error,
                 event_id="snapshot-failed",
             )
+
+    def stop(self) -> None:
+        """Take no more snapshots by itself."""
+        self._todo = None
+        self._chunks = []
+        if self._tick_call is not None:
+            self._tick_call.cancel()
+            self._tick_call = None
 
     def write_last(self) -> None:
         """Take and write one snapshot here and now; for a clean stop, after the last commit."""

@@ -38,6 +38,11 @@ class Waiter:
         self._waiters.forget(self._name, self._group, self)
         self._timed_out()
 
+    def give_up(self) -> None:
+        """Do now what happens when the wait is over."""
+        self.cancel()
+        self._timed_out()
+
     def cancel(self) -> None:
         """Stop waiting; nothing is called any more."""
         if self._call.active():

@@ -17,9 +17,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import IntFlag
+from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IHalfCloseableProtocol, IPushProducer
-from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.protocol import Factory, Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -45,6 +47,8 @@ class Limits:
     """Limits of one listener; 0 switches a time-out off."""
 
     connections: int = 10_000
+    frame_bytes: int = 10 << 20
+    """Largest request frame, where a format has one to set."""
     in_flight_requests: int = 10_000
     in_flight_bytes: int = 4 << 20
     """Answers waiting to be sent, per connection; one answer may exceed it."""
@@ -72,6 +76,7 @@ class Connection(Protocol):
     """
 
     factory: ConnectionFactory
+    transport: Any  # Twisted declares less than every stream transport has
     _log = Logger()
 
     def __init__(self, broker: Broker) -> None:
@@ -103,6 +108,9 @@ class Connection(Protocol):
     def stopped(self) -> None:
         """The connection is gone: let go of long polls and the like."""
 
+    def stopping(self) -> None:
+        """The broker is stopping: answer long polls now."""
+
     def pending(self) -> Answers:
         """Hold the place of one answer; give it to `resolve` later."""
         self._enqueue()
@@ -132,6 +140,12 @@ class Connection(Protocol):
     def close_after_answers(self) -> None:
         """Take no more requests, and close once everything before is answered."""
         self.hold(Hold.CLOSING)
+
+    def close_for_stop(self) -> None:
+        """Answer what was asked, take no more requests, and close."""
+        self.close_after_answers()
+        self.stopping()
+        self._flush()
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -265,7 +279,7 @@ class Connection(Protocol):
         self.transport.unregisterProducer()
         self.transport.loseConnection()
 
-    def connectionLost(self, reason: Failure) -> None:
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Forget everything about the peer; leases belong to client ids and stay."""
         self.gone = True
         self.holds |= Hold.CLOSING
@@ -290,19 +304,20 @@ class ConnectionFactory(Factory):
         self.accepted = 0
         self.refused = 0
         self._sweep_call: DelayedCall | None = None
+        self._empty: list[Deferred[None]] = []
 
     def new_connection(self) -> Connection:
         """A connection of this factory's format."""
         raise NotImplementedError
 
-    def buildProtocol(self, addr: object) -> Connection | None:
+    def buildProtocol(self, addr: object) -> Any:
         """A connection, or None when there are too many already."""
         if len(self.connections) >= self.limits.connections:
             self.refused += 1
             self._log.warn(
-                "{format}: connection refused, {count} are open already; raise "
+                "{listener}: connection refused, {count} are open already; raise "
                 "limits.connections if that is too few",
-                format=self.name,
+                listener=self.name,
                 count=len(self.connections),
                 event_id="connection-refused",
             )
@@ -317,6 +332,10 @@ class ConnectionFactory(Factory):
 
     def closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        if not self.connections:
+            waiting, self._empty = self._empty, []
+            for empty in waiting:
+                empty.callback(None)
 
     def startFactory(self) -> None:
         """The first port listens."""
@@ -347,8 +366,8 @@ class ConnectionFactory(Factory):
 
     def _time_out(self, connection: Connection, why: str) -> None:
         self._log.info(
-            "{format}: closing {peer}: {why} in time",
-            format=self.name,
+            "{listener}: closing {peer}: {why} in time",
+            listener=self.name,
             peer=connection.transport.getPeer(),
             why=why,
             event_id="connection-timed-out",
@@ -358,7 +377,16 @@ class ConnectionFactory(Factory):
     def close_all(self) -> None:
         """Take no more requests from anybody and close each connection once it is answered."""
         for connection in list(self.connections):
-            connection.close_after_answers()
+            connection.close_for_stop()
+
+    def when_empty(self) -> Deferred[None]:
+        """Fires when the last connection is gone."""
+        empty: Deferred[None] = Deferred()
+        if self.connections:
+            self._empty.append(empty)
+        else:
+            empty.callback(None)
+        return empty
 
     def abort_all(self) -> None:
         """Close every connection now; what waits to be answered never will be."""

@@ -182,9 +182,9 @@ ACQUIRE_BATCH = Attempt(Command.ACQUIRE_BATCH, acquired_batch([]), BATCH_ROOM, a
 class MamamiaConnection(Connection):
     """One client's connection."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, frame_bytes: int) -> None:
         super().__init__(broker)
-        self._reader = FrameReader()
+        self._reader = FrameReader(min(frame_bytes, MAX_LENGTH))
         self._decoder = Decoder()
         self._frames: list[tuple[int, bytes]] = []
         self._waiters: set[Waiter] = set()
@@ -227,6 +227,11 @@ class MamamiaConnection(Connection):
         for waiter in self._waiters:
             waiter.cancel()
         self._waiters.clear()
+
+    def stopping(self) -> None:
+        """Long polls of a broker that stops found nothing."""
+        for waiter in list(self._waiters):
+            waiter.give_up()
 
     # -- producing ----------------------------------------------------------------------------
 
@@ -451,4 +456,4 @@ class MamamiaFactory(ConnectionFactory):
         super().__init__("mamamia", broker, clock, limits)
 
     def new_connection(self) -> MamamiaConnection:
-        return MamamiaConnection(self.broker)
+        return MamamiaConnection(self.broker, self.limits.frame_bytes)

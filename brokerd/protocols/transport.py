@@ -8,11 +8,12 @@ TLS above all, takes the public road.
 
 from __future__ import annotations
 
+from typing import Any
+
 from twisted.internet import tcp, unix
-from twisted.internet.interfaces import ITransport
 
 
-def send(transport: ITransport, data: bytes) -> None:
+def send(transport: Any, data: bytes) -> None:
     """Write ``data`` in order with everything written before; as soon as possible."""
     kind = type(transport)
     if (
@@ -31,7 +32,7 @@ def send(transport: ITransport, data: bytes) -> None:
     transport.write(data)
 
 
-def no_delay(transport: ITransport) -> None:
+def no_delay(transport: Any) -> None:
     """Send small answers at once instead of waiting for more (TCP only)."""
     set_no_delay = getattr(transport, "setTcpNoDelay", None)
     if set_no_delay is not None:

@@ -1,0 +1,293 @@
+# Tests: tests/test_assembly.py
+"""The core of a broker put together from its parts: disk, threads, log, broker, factories.
+
+What `brokerd.service` starts and stops. `make_core` opens nothing; the lock, files and threads
+begin with the methods of `BrokerCore`, in the order the service calls them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+
+from brokerd.broker import Broker, BrokerSettings
+from brokerd.config import Config, parse_durability
+from brokerd.errors import StorageFailed
+from brokerd.groups import GroupSettings
+from brokerd.protocols.connection import ConnectionFactory, Limits
+from brokerd.protocols.mamamia import MamamiaFactory
+from brokerd.wal import (
+    DirectoryLock,
+    RealDisk,
+    RecoveryReport,
+    Snapshots,
+    ThreadCommitter,
+    Wal,
+    WalOptions,
+)
+
+READ_THREADS = 2
+TICK_SECONDS = 1.0
+"""How often a segment's age is looked at and a failed allocation is tried again."""
+
+SWITCH_INTERVAL_SECONDS = 0.0005
+"""How long a thread that finished a sync waits for a busy reactor to let it say so."""
+
+FACTORIES: dict[str, Callable[[Broker, Any, Limits], ConnectionFactory]] = {
+    "mamamia": MamamiaFactory,
+}
+"""The wire formats of this version: a new one is one line here."""
+
+
+def make_core(config: Config, data_dir: Path, reactor: Any) -> BrokerCore:
+    """The core for ``config``; opens nothing."""
+    return BrokerCore(config, data_dir, reactor)
+
+
+def broker_settings(config: Config) -> BrokerSettings:
+    """The broker's settings, in its units."""
+    return BrokerSettings(
+        tail_cache_bytes=config.broker.tail_cache_bytes,
+        read_cache_bytes=config.broker.read_cache_bytes,
+        frame_bytes=config.broker.frame_bytes,
+        max_uncommitted_bytes=config.broker.max_uncommitted_bytes,
+        mark_quiet_us=config.broker.mark_quiet_ms * 1000,
+        snapshot_interval_bytes=config.wal.snapshot_interval_bytes,
+        max_topics=config.limits.max_topics,
+        groups=GroupSettings(
+            max_attempts=config.groups.max_attempts,
+            attempts=config.groups.attempts,
+            backoff_base_us=config.groups.backoff_base_ms * 1000,
+            backoff_max_us=config.groups.backoff_max_ms * 1000,
+        ),
+    )
+
+
+def connection_limits(config: Config) -> Limits:
+    """The limits of a listener, in its units."""
+    return Limits(
+        connections=config.limits.connections,
+        frame_bytes=config.limits.frame_bytes,
+        in_flight_requests=config.limits.in_flight_requests,
+        in_flight_bytes=config.limits.in_flight_bytes,
+        idle_us=config.limits.idle_seconds * 1_000_000,
+        unfinished_frame_us=config.limits.unfinished_frame_seconds * 1_000_000,
+    )
+
+
+class BrokerCore:
+    """Everything behind the listeners; see `brokerd.service.Core` for the contract."""
+
+    _log = Logger(namespace="brokerd")
+
+    def __init__(self, config: Config, data_dir: Path, reactor: Any) -> None:
+        self.on_fatal: Callable[[BaseException], None] = lambda error: None
+        self._config = config
+        self._reactor = reactor
+        self._data_dir = data_dir
+        self._disk = RealDisk()
+        self._lock = DirectoryLock(str(data_dir))
+        mode, self._sync_interval_ms = parse_durability(config.wal.durability)
+        threads = reactor.callFromThread
+        self._committer = ThreadCommitter(threads, name="wal-commit")
+        self._background = ThreadCommitter(threads, name="wal-segments")
+        self._snapshot_writer = ThreadCommitter(threads, name="snapshots")
+        self._readers = ThreadCommitter(threads, READ_THREADS, name="reads")
+        self._wal = Wal(
+            self._disk,
+            str(data_dir / "wal"),
+            WalOptions(
+                segment_bytes=config.wal.segment_bytes,
+                durability=mode,
+                seal_age_us=config.wal.segment_age_seconds * 1_000_000,
+            ),
+            self._committer,
+            self._background,
+            os.urandom,
+            reactor.seconds,
+        )
+        self._wal.on_fatal = self._failed
+        self._broker = Broker(
+            self._wal,
+            Snapshots(
+                self._disk, str(data_dir / "state"), os.urandom, lambda: time.time_ns() // 1000
+            ),
+            self._readers,
+            self._snapshot_writer,
+            reactor,
+            time.time,
+            broker_settings(config),
+        )
+        self._limits = connection_limits(config)
+        self._factories: dict[str, ConnectionFactory] = {}
+        self._loops: list[LoopingCall] = []
+        self._recovery: RecoveryReport | None = None
+
+    # -- up -----------------------------------------------------------------------------------
+
+    def lock(self) -> None:
+        """Take the data directory, or raise DirectoryLocked or UnsafeFileSystem."""
+        self._lock.acquire(
+            self._disk.file_system(str(self._data_dir)), self._config.wal.allow_network_fs
+        )
+
+    def open(self) -> Deferred[None]:
+        """Replay the log in a thread, then begin to serve."""
+        sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+        for threads in (self._committer, self._background, self._snapshot_writer, self._readers):
+            threads.start()
+        opened: Deferred[None] = Deferred()
+
+        def replayed(report: RecoveryReport | None, error: Exception | None) -> None:
+            if opened.called:
+                return
+            if report is None:
+                opened.errback(error)
+                return
+            self._start(report)
+            opened.callback(None)
+
+        self._readers.submit(self._broker.replay, replayed)
+        return opened
+
+    def _start(self, report: RecoveryReport) -> None:
+        self._recovery = report
+        self._say_recovery(report)
+        self._broker.start()
+        self._loop(TICK_SECONDS, self._tick)
+        if self._sync_interval_ms:
+            self._loop(self._sync_interval_ms / 1000, self._wal.sync)
+
+    def _loop(self, seconds: float, function: Callable[[], None]) -> None:
+        loop = LoopingCall(function)
+        loop.clock = self._reactor
+        loop.start(seconds, now=False)
+        self._loops.append(loop)
+
+    def _tick(self) -> None:
+        self._wal.seal_if_older(self._broker.time.time_us())
+        if self._wal.allocation_error is not None:
+            self._wal.retry_allocation()
+
+    def _say_recovery(self, report: RecoveryReport) -> None:
+        self._log.info(
+            "replayed {frames} frames, {bytes} bytes, in {seconds:.3f} s",
+            event_id="replayed",
+            frames=report.frames,
+            bytes=report.bytes,
+            seconds=report.seconds,
+        )
+        if report.cut is not None:
+            self._log.warn(
+                "the end of {name} was torn and cut at {position} (LSN {lsn}): {problem}",
+                event_id="tail-cut",
+                **report.cut._asdict(),
+            )
+        for damage in report.damages:
+            self._log.error(
+                "damage in the log, not served: {damage}; run brokerctl wal verify",
+                event_id="damage",
+                damage=str(damage),
+            )
+
+    def factory(self, form: str) -> ConnectionFactory:
+        """The factory of a wire format's listener."""
+        factory = FACTORIES[form](self._broker, self._reactor, self._limits)
+        self._factories[form] = factory
+        return factory
+
+    # -- down ---------------------------------------------------------------------------------
+
+    def _failed(self, error: BaseException) -> None:
+        for factory in self._factories.values():
+            factory.abort_all()
+        self.on_fatal(error)
+
+    def drain(self) -> Deferred[None]:
+        """Take no new requests; fires when every answer that is owed has left."""
+        for factory in self._factories.values():
+            factory.close_all()
+        return gathered([factory.when_empty() for factory in self._factories.values()])
+
+    async def _close(self) -> None:
+        self._stop_timers()
+        self._broker.stop()
+        closed: Deferred[StorageFailed | None] = Deferred()
+        self._wal.close(closed.callback)
+        failure = await closed
+        if failure is not None:
+            raise failure
+        written: Deferred[list[Exception]] = Deferred()
+        self._snapshot_writer.submit(
+            self._broker.write_last_snapshot,
+            lambda _, error: written.callback([] if error is None else [error]),
+        )
+        for error in await written:
+            self._log.warn(
+                "no snapshot was written at the stop: {error}; the next start replays the log",
+                event_id="snapshot-failed",
+                error=error,
+            )
+        for threads in (self._committer, self._background, self._snapshot_writer, self._readers):
+            threads.stop()
+        self._lock.release()
+
+    def close(self) -> Deferred[None]:
+        """Write the mark and the snapshot, close and unlock."""
+        return Deferred.fromCoroutine(self._close())
+
+    def abandon(self) -> None:
+        """Let go at once, as a crash would; nothing more is written."""
+        self._stop_timers()
+        for factory in self._factories.values():
+            factory.abort_all()
+        self._lock.release()
+
+    def _stop_timers(self) -> None:
+        for loop in self._loops:
+            if loop.running:
+                loop.stop()
+
+    # -- what can be seen ---------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Describe the core, in values that JSON can hold."""
+        status: dict[str, Any] = {
+            "durability": self._config.wal.durability,
+            "connections": {name: len(f.connections) for name, f in self._factories.items()},
+            "connections_refused": {name: f.refused for name, f in self._factories.items()},
+        }
+        if self._broker.ready:
+            status |= self._broker.status()
+            segments = self._wal.segments()
+            status["wal"] = {
+                "frames": self._wal.durable_ticket,
+                "durable_lsn": self._wal.durable_lsn,
+                "segments": len(segments),
+                "bytes": sum(segment.size for segment in segments),
+                "room_bytes": self._wal.room,
+                "starved": int(self._wal.starved),
+                "allocation_error": self._wal.allocation_error,
+            }
+        if self._recovery is not None:
+            status["recovery"] = {
+                "seconds": round(self._recovery.seconds, 6),
+                "frames": self._recovery.frames,
+                "bytes": self._recovery.bytes,
+                "damages": len(self._recovery.damages),
+                "cut": None if self._recovery.cut is None else self._recovery.cut._asdict(),
+            }
+        return status
+
+
+def gathered(deferreds: list[Deferred[None]]) -> Deferred[None]:
+    """Fires when all have."""
+    return DeferredList(deferreds).addCallback(lambda _: None)
