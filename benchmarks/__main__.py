@@ -101,7 +101,7 @@ def _rates(
 
 _HEAD = (
     f"{'scenario':<21}{'conns x window':>15}{'messages/s':>12}{'MB/s':>8}{'p50':>9}{'p99':>9}"
-    f"{'p99.9':>9}{'syncs/s':>9}{'B/sync':>9}{'raw syncs/s':>12}{'errors':>8}"
+    f"{'p99.9':>9}{'commits/s':>10}{'B/commit':>9}{'raw syncs/s':>12}{'errors':>8}"
 )
 
 
@@ -110,7 +110,7 @@ def _line_text(line: suite.Line) -> str:
     shape = f"{f.connections} x {f.window}" + (f" x {f.batch}" if f.batch > 1 else "")
     return (
         f"{f.scenario:<21}{shape:>15}{f.msgs_per_s:>12,.0f}{f.mb_per_s:>8.1f}{f.p50_ms:>9.3f}"
-        f"{f.p99_ms:>9.3f}{f.p999_ms:>9.3f}{line.syncs_per_s:>9,.0f}{line.bytes_per_sync:>9,}"
+        f"{f.p99_ms:>9.3f}{f.p999_ms:>9.3f}{line.commits_per_s:>10,.0f}{line.bytes_per_commit:>9,}"
         f"{line.raw_fdatasync_per_s:>12,.0f}{f.errors:>8}"
         + (f"  {f.first_error}" if f.first_error else "")
     )

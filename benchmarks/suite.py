@@ -31,10 +31,10 @@ class Line:
     """One scenario's figures and the commits the broker made for them."""
 
     figures: Figures
-    syncs_per_s: float
-    bytes_per_sync: int
+    commits_per_s: float
+    bytes_per_commit: int
     raw_fdatasync_per_s: float
-    """Measured right after, with blocks of ``bytes_per_sync``."""
+    """Measured right after, with blocks of ``bytes_per_commit``."""
 
 
 def plans(address: str, seconds: float) -> Iterator[Plan]:
@@ -60,10 +60,10 @@ def measure_line(broker: BrokerProcess, plan: Plan, directory: Path) -> Line:
     before = fetch_status(broker.admin)
     figures = measure(plan, log)
     after = fetch_status(broker.admin)
-    syncs = commits(after)[0] - commits(before)[0]
+    count = commits(after)[0] - commits(before)[0]
     size = commit_bytes(before, after)
     seconds = figures.seconds + plan.warm_up_seconds
-    return Line(figures, round(syncs / seconds, 1), size, sync_rate(directory, size, _RAW_SECONDS))
+    return Line(figures, round(count / seconds, 1), size, sync_rate(directory, size, _RAW_SECONDS))
 
 
 def ceilings(seconds: float) -> list[Figures]:

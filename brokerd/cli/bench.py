@@ -281,19 +281,23 @@ def fetch_status(server: str) -> dict[str, Any]:
 
 
 def commits(status: dict[str, Any]) -> tuple[int, int]:
-    """Syncs and bytes the journal has written so far, as a status tells; zeros when it does not."""
+    """Commits and bytes of the journal so far, as a status tells; zeros when it does not.
+
+    A status without a count of syncs tells frames, of which one sync may make several durable.
+    """
     wal = status.get("wal")
     if not isinstance(wal, dict):
         return 0, 0
-    return int(wal.get("syncs", 0)), int(wal.get("written_bytes", 0))
+    count = wal.get("syncs", wal.get("frames", 0))
+    return int(count), int(wal.get("written_bytes", wal.get("durable_lsn", 0)))
 
 
 def commit_bytes(before: dict[str, Any], after: dict[str, Any]) -> int:
     """Mean size of the commits between two statuses, 4096 when they do not tell."""
-    syncs = commits(after)[0] - commits(before)[0]
-    if syncs <= 0:
+    count = commits(after)[0] - commits(before)[0]
+    if count <= 0:
         return _PLAIN_BLOCK_BYTES
-    return max(_LEAST_BLOCK_BYTES, (commits(after)[1] - commits(before)[1]) // syncs)
+    return max(_LEAST_BLOCK_BYTES, (commits(after)[1] - commits(before)[1]) // count)
 
 
 def find_admin(data_dir: Path, wire: str, address: str) -> str | None:
