@@ -375,7 +375,7 @@ class _ColumnReader:
 
 # -- Batch of records ----------------------------------------------------------------------------
 
-_RECORDS = struct.Struct("<IIIIq8q")
+_RECORDS = struct.Struct("<IIIIq i4x I4x q q q B7x B7x i4x")
 
 
 def _lengths(items: Sequence[bytes | None]) -> Sequence[int]:
@@ -553,7 +553,7 @@ def records_expire_at_us(body: Bytes) -> int:
 
 # -- Group events --------------------------------------------------------------------------------
 
-_EVENTS = struct.Struct("<IIIIqqqQqqq")
+_EVENTS = struct.Struct("<IIII B7x q q Q I4x I4x I4x")
 _EVENT_CODES = ("B", "q", "q", "Q", "I", "I", "I")
 _ALL_CONSTANT = 0x1111111
 

@@ -1,0 +1,277 @@
+# Tests: tests/wal/test_cli.py
+"""``brokerctl wal``: verify and dump a log, of a stopped or a running broker. Read-only.
+
+Exit codes: 0 sound, 1 damage found. Record values, keys and metadata are printed only with
+``--payloads``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import msgpack
+
+from brokerd.errors import ConfigError
+from brokerd.wal.disk import Disk, RealDisk
+from brokerd.wal.scan import FoundEntry, FoundFrame, Unreadable
+from brokerd.wal.verify import VerifyReport, verify, walk
+from brokerd.walformat import (
+    Entry,
+    EntryKind,
+    EventKind,
+    FormatError,
+    decode_group_events,
+    decode_records,
+)
+
+
+@click.group("wal")
+def wal_group() -> None:
+    """Verify or dump the write-ahead log."""
+
+
+def _paths(context: click.Context) -> tuple[Disk, str, str]:
+    """(disk, log directory, snapshot directory). Raises ConfigError when there is no log."""
+    data_dir = (context.obj or {}).get("data_dir") or "./brokerd-data"
+    wal_path = os.path.join(data_dir, "wal")
+    if not os.path.isdir(wal_path):
+        raise ConfigError(f"{wal_path} is not there; name the broker's directory with --data-dir")
+    return RealDisk(), wal_path, os.path.join(data_dir, "state")
+
+
+def _as_json(context: click.Context, here: bool) -> bool:
+    return here or bool((context.obj or {}).get("json"))
+
+
+# -- verify --------------------------------------------------------------------------------------
+
+
+@wal_group.command("verify")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def verify_command(context: click.Context, as_json: bool) -> None:
+    """Read every byte of the log, its indexes and its snapshots; exit 1 if anything is damaged."""
+    disk, wal_path, state_path = _paths(context)
+    report = verify(disk, wal_path, state_path)
+    if _as_json(context, as_json):
+        click.echo(json.dumps(_report_fields(report)))
+    else:
+        for line in _report_lines(report):
+            click.echo(line)
+    context.exit(0 if report.sound else 1)
+
+
+def _report_fields(report: VerifyReport) -> dict[str, Any]:
+    return {
+        "sound": report.sound,
+        "segments": report.segments,
+        "frames": report.frames,
+        "entries": report.entries,
+        "records": report.records,
+        "bytes": report.bytes,
+        "next_lsn": report.next_lsn,
+        "torn": None if report.torn is None else report.torn._asdict(),
+        "damages": [
+            {
+                "file": damage.name,
+                "position": damage.position,
+                "end": damage.end,
+                "problem": damage.problem,
+                "lost": [lost._asdict() for lost in damage.lost],
+            }
+            for damage in report.damages
+        ],
+        "indexes": report.indexes,
+        "bad_indexes": report.bad_indexes,
+        "snapshots": report.snapshots,
+        "bad_snapshots": report.bad_snapshots,
+    }
+
+
+def _report_lines(report: VerifyReport) -> Iterator[str]:
+    for damage in report.damages:
+        yield f"DAMAGE {damage}"
+    for problem in report.bad_indexes:
+        yield f"BAD INDEX {problem} (rebuilt at the next start)"
+    for problem in report.bad_snapshots:
+        yield f"BAD SNAPSHOT {problem}"
+    if report.torn is not None:
+        yield (
+            f"unfinished write at the end, {report.torn.name} at {report.torn.position}: "
+            f"{report.torn.problem}; no damage, the next start cuts it off"
+        )
+    yield (
+        f"{report.segments} segments, {report.frames} frames, {report.entries} entries, "
+        f"{report.records} records, {report.bytes} bytes, up to LSN {report.next_lsn}; "
+        f"{report.indexes} indexes, {report.snapshots} snapshots"
+    )
+    yield "sound" if report.sound else "DAMAGED"
+
+
+# -- dump ----------------------------------------------------------------------------------------
+
+
+@wal_group.command("dump")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a frame.")
+@click.option("--from-lsn", type=click.IntRange(0), default=0, help="Begin at this LSN.")
+@click.option("--topic-id", type=click.IntRange(0), help="Only entries of this topic id.")
+@click.option("--partition", type=click.IntRange(0), help="Only entries of this partition.")
+@click.option(
+    "--kind",
+    type=click.Choice([kind.name.lower() for kind in EntryKind]),
+    help="Only entries of this kind.",
+)
+@click.option("--limit", type=click.IntRange(1), help="Stop after so many frames.")
+@click.option("--payloads", is_flag=True, help="Print values, keys and bodies too (base64).")
+@click.pass_context
+def dump_command(
+    context: click.Context,
+    as_json: bool,
+    from_lsn: int,
+    topic_id: int | None,
+    partition: int | None,
+    kind: str | None,
+    limit: int | None,
+    payloads: bool,
+) -> None:
+    """List frames and entries; exit 1 if damage was met on the way."""
+    disk, wal_path, _ = _paths(context)
+    wanted = (None if kind is None else EntryKind[kind.upper()].value, topic_id, partition)
+    is_filtered = any(field is not None for field in wanted)
+    as_json = _as_json(context, as_json)
+    printed, is_damaged = 0, False
+    for name, found in walk(disk, wal_path, from_lsn):
+        fields = _found_fields(name, found, wanted, payloads)
+        is_damaged = is_damaged or fields["problem"] is not None
+        if is_filtered and fields["problem"] is None and not fields["entries"]:
+            continue
+        if as_json:
+            click.echo(json.dumps(fields))
+        else:
+            for line in _found_lines(fields):
+                click.echo(line)
+        printed += 1
+        if printed == limit:
+            break
+    context.exit(1 if is_damaged else 0)
+
+
+def _found_fields(
+    name: str,
+    found: FoundFrame | Unreadable,
+    wanted: tuple[int | None, int | None, int | None],
+    payloads: bool,
+) -> dict[str, Any]:
+    """One frame, or one stretch where there is none, as values that JSON can hold."""
+    fields: dict[str, Any] = {"file": name, "position": found.position}
+    if isinstance(found, Unreadable):
+        return fields | {"end": found.end, "problem": found.problem, "entries": []}
+    header = found.header
+    return fields | {
+        "lsn": header.lsn,
+        "length": header.length,
+        "time_us": header.time_us,
+        "last_synced": header.last_synced,
+        "problem": found.problem,
+        "entries": [
+            _entry_fields(entry, payloads)
+            for entry in found.entries
+            if all(
+                want is None or want == has
+                for want, has in zip(wanted, entry.header[:3], strict=True)
+            )
+        ],
+    }
+
+
+def _entry_fields(found: FoundEntry, payloads: bool) -> dict[str, Any]:
+    header = found.header
+    fields: dict[str, Any] = {
+        "kind": EntryKind(header.kind).name.lower(),
+        "topic_id": header.topic_id,
+        "partition": header.partition,
+        "base_offset": header.base_offset,
+        "count": header.count,
+        "bytes": header.body_bytes,
+        "sound": found.entry is not None,
+    }
+    if found.entry is not None:
+        try:
+            fields |= _body_fields(found.entry, payloads)
+        except FormatError as error:
+            fields["unreadable"] = str(error)
+    return fields
+
+
+def _event_name(kind: int) -> str:
+    return EventKind(kind).name.lower() if kind in list(EventKind) else f"event {kind}"
+
+
+def _body_fields(entry: Entry, payloads: bool) -> dict[str, Any]:
+    if entry.kind == EntryKind.GROUP_EVENTS:
+        group, events = decode_group_events(entry.body, entry.count)
+        names = ("offset", "amount", "token", "count", "owner", "reason")
+        return {
+            "group": group,
+            "events": [
+                {"event": _event_name(event[0])} | dict(zip(names, event[1:], strict=True))
+                for event in events
+            ],
+        }
+    if entry.kind == EntryKind.TOPIC:
+        return {"topic": msgpack.unpackb(entry.body)}
+    if not payloads:
+        return {}
+    if entry.kind == EntryKind.RECORDS:
+        columns = decode_records(entry.body, entry.count)
+        return {
+            "values": [_base64(value) for value in columns.values],
+            "keys": [_base64(key) for key in columns.keys or ()],
+            "metadata": [_base64(metadata) for metadata in columns.metadata or ()],
+        }
+    return {"body": _base64(entry.body)}
+
+
+def _base64(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode("ascii")
+
+
+def _found_lines(fields: dict[str, Any]) -> Iterator[str]:
+    place = f"{fields['file']} at {fields['position']}"
+    if "lsn" not in fields:
+        yield f"UNREADABLE {place} to {fields['end']}: {fields['problem']}"
+        return
+    time = datetime.fromtimestamp(fields["time_us"] / 1e6, UTC).isoformat()
+    yield f"lsn {fields['lsn']} ({place}), {fields['length']} bytes, {time}"
+    if fields["problem"] is not None:
+        yield f"  DAMAGED: {fields['problem']}"
+    for entry in fields["entries"]:
+        yield from _entry_lines(entry)
+
+
+def _entry_lines(entry: dict[str, Any]) -> Iterator[str]:
+    place = f"topic id {entry['topic_id']} partition {entry['partition']}"
+    state = "" if entry["sound"] else " DAMAGED"
+    if entry["kind"] == "records":
+        last = entry["base_offset"] + entry["count"] - 1
+        yield f"  records {place} offsets {entry['base_offset']}-{last}{state}"
+    else:
+        yield f"  {entry['kind']} {place}, {entry['bytes']} bytes{state}"
+    for event in entry.get("events", ()):
+        shown = " ".join(f"{name}={value}" for name, value in event.items() if name != "event")
+        yield f"    {entry['group']}: {event['event']} {shown}"
+    if "topic" in entry:
+        yield f"    {entry['topic']}"
+    for name in ("values", "keys", "metadata"):
+        for at, text in enumerate(entry.get(name, ())):
+            yield f"    {name} {entry['base_offset'] + at}: {text}"
+    if "unreadable" in entry:
+        yield f"    the body makes no sense: {entry['unreadable']}"
+    if "body" in entry:
+        yield f"    body: {entry['body']}"
