@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from enum import IntFlag
-from typing import Any
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IHalfCloseableProtocol, IPushProducer
@@ -30,16 +29,19 @@ from brokerd.broker import Broker, Clock, DelayedCall
 from brokerd.protocols.transport import no_delay, send
 
 
-class Hold(IntFlag):
-    """Reasons for not taking further requests of a connection."""
+class Hold:
+    """Reasons for not taking further requests of a connection: bits of ``holds``.
 
-    READER = 1
+    Plain integers, because an IntFlag costs more than the rest of looking at them.
+    """
+
+    READER: Final = 1
     """The peer does not read its answers."""
-    BACKLOG = 2
+    BACKLOG: Final = 2
     """Too many requests or bytes wait to be answered."""
-    CONGESTED = 4
+    CONGESTED: Final = 4
     """The next request waits for room in the log."""
-    CLOSING = 8
+    CLOSING: Final = 8
 
 
 @dataclass(frozen=True)
@@ -209,10 +211,13 @@ class Connection(Protocol):
             send(self.transport, data)
         if not queue:
             self._queued_bytes = 0
-            if self.holds & Hold.CLOSING or self._peer_done:
-                self.finish()
-                return
-        if self.holds & Hold.BACKLOG:
+        if self.holds or self._peer_done:
+            self._flushed()
+
+    def _flushed(self) -> None:
+        if not self._queue and (self.holds & Hold.CLOSING or self._peer_done):
+            self.finish()
+        elif self.holds & Hold.BACKLOG:
             self._check_backlog()
 
     def _check_backlog(self) -> None:
@@ -225,13 +230,13 @@ class Connection(Protocol):
 
     # -- holds --------------------------------------------------------------------------------
 
-    def hold(self, reason: Hold) -> None:
+    def hold(self, reason: int) -> None:
         """Stop taking requests and reading the socket."""
         if not self.holds:
             self.transport.pauseProducing()
         self.holds |= reason
 
-    def release(self, reason: Hold) -> None:
+    def release(self, reason: int) -> None:
         """Go on when no other reason holds the connection."""
         if not self.holds & reason:
             return
