@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import msgpack
 import pytest
 from hypothesis import given
@@ -65,10 +67,8 @@ def test_an_answer_of_a_wrong_shape_is_named_as_such(command, body):
 
 @given(st.sampled_from(list(mm.Command)), st.binary(max_size=60) | some.payloads.map(msgpack.packb))
 def test_no_answer_raises_anything_unnamed(command, body):
-    try:
+    with contextlib.suppress(mm.BodyError):
         mm.decode_response(command, body)
-    except mm.BodyError:
-        pass
 
 
 @given(st.integers(0, 32_766), st.integers(0, (1 << 48) - 1))

@@ -1,0 +1,65 @@
+# Tests: tests/client/test_addresses.py
+"""Addresses as they stand in listeners.json: ``host:port``, ``[v6]:port``, ``unix:PATH``."""
+
+from __future__ import annotations
+
+import socket
+from typing import NamedTuple
+
+from brokerd.client.errors import AddressError
+
+_PORT_MAX = 65_535
+
+
+class Address(NamedTuple):
+    """Where a broker listens: a host and port, or the path of a UNIX socket."""
+
+    host: str
+    port: int
+    path: str | None = None
+
+    def __str__(self) -> str:
+        if self.path is not None:
+            return f"unix:{self.path}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """The address that `text` names.
+
+    :raises AddressError: it names none.
+    """
+    if text.startswith("unix:"):
+        path = text.removeprefix("unix:")
+        if not path:
+            raise AddressError("the address 'unix:' has no path; write unix:PATH")
+        return Address("", 0, path)
+    host, colon, port_text = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    host = host[1:-1] if bracketed else host
+    unclear = not host or "[" in host or "]" in host or (":" in host) != bracketed
+    port_is_good = port_text.isascii() and port_text.isdigit() and int(port_text) <= _PORT_MAX
+    if not colon or unclear or not port_is_good:
+        raise AddressError(
+            f"{text!r} is not an address; write host:port, [v6]:port or unix:PATH"
+        )
+    return Address(host, int(port_text))
+
+
+def open_socket(address: Address, timeout: float) -> socket.socket:
+    """A connected stream socket with this timeout (seconds); Nagle's delay is off.
+
+    :raises OSError: nobody listens there, or not in time.
+    """
+    if address.path is None:
+        opened = socket.create_connection((address.host, address.port), timeout)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return opened
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        opened.settimeout(timeout)
+        opened.connect(address.path)
+    except OSError:
+        opened.close()
+        raise
+    return opened

@@ -1,0 +1,303 @@
+# Tests: tests/client/test_mamamia.py
+"""A blocking Mamamia client on a plain or TLS socket. Page: docs/protocols/mamamia.rst.
+
+::
+
+    with MamamiaClient("127.0.0.1:9000") as client:
+        client.produce("orders", {"n": 1}, key="k")
+        message = client.acquire("orders", "billing", "worker-1", wait=5.0)
+
+One client belongs to one thread. It connects when first used, and again after a lost connection.
+A request that was under way then is sent once more, if carrying it out twice does no harm:
+settles, extensions and group information. With ``resend=True`` produces and acquires are sent
+again too, also after a timeout, as the reference client does: a message may then be stored twice,
+or a lease be left to lapse.
+"""
+
+from __future__ import annotations
+
+import select
+import ssl
+from collections.abc import Callable, Iterable, Sequence
+from socket import socket
+from types import TracebackType
+from typing import Self, TypeVar
+
+from brokerd.client import calls
+from brokerd.client.addresses import Address, open_socket, parse_address
+from brokerd.client.calls import Call, Metadata, batch_message, result_of
+from brokerd.client.errors import AddressError, ConnectionLost, MamamiaError
+from brokerd.codecs.mamamia import (
+    COMMANDS,
+    DEFAULT_DURATION,
+    Answer,
+    BatchMessage,
+    BatchSettle,
+    BodyError,
+    Extend,
+    Frame,
+    FrameReader,
+    GroupInfo,
+    GroupState,
+    LeasedMessage,
+    Message,
+    Request,
+    Settle,
+    SettleBatch,
+    decode_response,
+    encode_request,
+)
+
+__all__ = [
+    "AddressError", "BatchMessage", "BatchSettle", "ConnectionLost", "GroupState",
+    "LeasedMessage", "MamamiaClient", "MamamiaError", "Message", "batch_message",
+]
+
+TIMEOUT = 60.0
+"""Seconds to connect, and to wait for bytes of an answer, as in the reference client."""
+_RECEIVE_BYTES = 65_536
+_IN_FLIGHT_MAX = 1_000
+_OUTGOING_BYTES = 65_536
+"""Encode no more requests while this much waits to be sent."""
+_HARMLESS_TWICE = (Settle, SettleBatch, Extend, GroupInfo)
+
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+Result = TypeVar("Result")
+Connect = Callable[[Address, float], socket]
+
+
+class MamamiaClient:
+    """One connection to a broker.
+
+    :param address: ``host:port``, ``[v6]:port`` or ``unix:PATH``.
+    :param timeout: seconds to connect, and seconds without a byte before giving up. A ``wait``
+        adds to it.
+    :param ssl_context: speak TLS, checked against `server_hostname` (the host if None).
+    :param resend: send any request again after a lost connection.
+    :param connect: opens the socket; for tests and unusual networks.
+    :raises AddressError: the address cannot be read.
+
+    Methods raise MamamiaError (the broker refused), ConnectionLost and other OSErrors (among them
+    TimeoutError). After any but the first the next call connects anew.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout: float = TIMEOUT,
+        ssl_context: ssl.SSLContext | None = None,
+        server_hostname: str | None = None,
+        resend: bool = False,
+        connect: Connect = open_socket,
+    ) -> None:
+        self.address = parse_address(address)
+        self._timeout = timeout
+        self._ssl_context = ssl_context
+        self._server_hostname = server_hostname or self.address.host or None
+        self._resend = resend
+        self._connect = connect
+        self._socket: socket | None = None
+        self._reader = FrameReader()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection, if there is one. Leases stay; they are the client_id's."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def produce(
+        self, log_id: str, payload: object, metadata: Metadata | None = None, *,
+        key: bytes | str | None = None, partition: int | None = None,
+    ) -> int:
+        """Append a message; its id."""
+        return self._call(calls.produce(log_id, payload, metadata, key, partition))
+
+    def acquire(
+        self, log_id: str, group_id: str, client_id: str, duration: float = DEFAULT_DURATION,
+        wait: float = 0.0,
+    ) -> Message | None:
+        """Lease the next message for `duration` seconds, waiting for one up to `wait` seconds."""
+        return self._call(calls.acquire(log_id, group_id, client_id, duration, wait), wait)
+
+    def settle(
+        self, log_id: str, group_id: str, message_id: int, client_id: str, success: bool = True,
+        delay: float | None = None,
+    ) -> None:
+        """End a lease; a failed message may be leased again after `delay` seconds."""
+        self._call(calls.settle(log_id, group_id, message_id, client_id, success, delay))
+
+    def extend(
+        self, log_id: str, group_id: str, client_id: str, message_id: int,
+        duration: float = DEFAULT_DURATION,
+    ) -> float:
+        """Give a lease `duration` seconds from now; the seconds left."""
+        return self._call(calls.extend(log_id, group_id, client_id, message_id, duration))
+
+    def produce_batch(self, log_id: str, messages: Iterable[BatchMessage]) -> tuple[int, ...]:
+        """Append 1 to 10,000 messages (see `batch_message`), all or none; their ids."""
+        return self._call(calls.produce_batch(log_id, messages))
+
+    def acquire_batch(
+        self, log_id: str, group_id: str, client_id: str, max_messages: int,
+        duration: float = DEFAULT_DURATION, wait: float = 0.0,
+    ) -> tuple[LeasedMessage, ...]:
+        """Lease up to `max_messages`, waiting for the first up to `wait` seconds."""
+        return self._call(
+            calls.acquire_batch(log_id, group_id, client_id, max_messages, duration, wait), wait
+        )
+
+    def settle_batch(
+        self, log_id: str, group_id: str, client_id: str, settles: Iterable[BatchSettle]
+    ) -> tuple[str, ...]:
+        """End 1 to 10,000 leases; for each ``settled`` or the broker's error text."""
+        return self._call(calls.settle_batch(log_id, group_id, client_id, settles))
+
+    def group_info(self, log_id: str, group_id: str) -> GroupState:
+        """Where a group stands."""
+        return self._call(calls.group_info(log_id, group_id))
+
+    def _call(self, call: Call[Result], wait: float = 0.0) -> Result:
+        (answer,) = self.send_many([call.request], wait)
+        return result_of(answer, call)
+
+    def send_many(self, requests: Sequence[Request], wait: float = 0.0) -> list[Answer]:
+        """Send requests without waiting for each answer; the answers, in order.
+
+        A refused request is a `Failed` among them and does not disturb the others.
+
+        :param wait: the longest ``wait`` of the requests, in seconds; adds to the timeout.
+        :raises ConnectionLost: with the answers that did arrive.
+        """
+        answers: list[Answer] = []
+        self._connected()
+        try:
+            self._exchange(requests, answers, wait)
+        except (ConnectionError, TimeoutError) as error:
+            if not self._may_resend(error, requests[len(answers):]):
+                raise _with_answers(error, answers) from error
+            try:
+                self._exchange(requests, answers, wait)
+            except (ConnectionError, TimeoutError) as again:
+                raise _with_answers(again, answers) from again
+        return answers
+
+    def _may_resend(self, error: OSError, rest: Sequence[Request]) -> bool:
+        """Whether requests without an answer may be sent once more."""
+        if self._resend:
+            return True
+        if not isinstance(error, ConnectionError) or not rest:
+            return False
+        return all(isinstance(request, _HARMLESS_TWICE) for request in rest)
+
+    def _exchange(self, requests: Sequence[Request], answers: list[Answer], wait: float) -> None:
+        """Send the requests that have no answer yet and collect theirs."""
+        finished = False
+        try:
+            self._pipeline(self._connected(), requests, answers, self._timeout + wait)
+            finished = True
+        finally:
+            if not finished:  # half an exchange is of no use to the next one
+                self.close()
+
+    def _pipeline(
+        self, connected: socket, requests: Sequence[Request], answers: list[Answer],
+        timeout: float,
+    ) -> None:
+        """Send and receive by turns, so that neither end waits for the other to read."""
+        outgoing = bytearray()
+        upcoming = len(answers)
+        while len(answers) < len(requests):
+            while (
+                upcoming < len(requests)
+                and upcoming - len(answers) < _IN_FLIGHT_MAX
+                and len(outgoing) < _OUTGOING_BYTES
+            ):
+                outgoing += encode_request(requests[upcoming])
+                upcoming += 1
+            sent = _send_some(connected, outgoing) if outgoing else 0
+            del outgoing[:sent]
+            frames = self._receive_some(connected)
+            if frames is None:
+                if not sent:
+                    self._wait(connected, bool(outgoing), timeout)
+                continue
+            if len(frames) > upcoming - len(answers):
+                raise ConnectionLost(f"{self.address} sent an answer nobody asked for")
+            for frame in frames:
+                answers.append(checked_answer(requests[len(answers)], frame))
+
+    def _receive_some(self, connected: socket) -> list[Frame] | None:
+        """The frames that the bytes now there complete, maybe none; None when there are no bytes."""
+        try:
+            data = connected.recv(_RECEIVE_BYTES)
+        except _NOT_NOW:
+            return None
+        if not data:
+            raise ConnectionLost(f"{self.address} closed the connection")
+        frames = self._reader.feed(data)
+        if self._reader.error is not None:
+            raise ConnectionLost(f"{self.address}: {self._reader.error}")
+        return frames
+
+    def _wait(self, connected: socket, to_send: bool, timeout: float) -> None:
+        """Until bytes arrive, or can be sent if there are any."""
+        poll = select.poll()
+        poll.register(connected, select.POLLIN | (select.POLLOUT if to_send else 0))
+        if not poll.poll(timeout * 1000):
+            raise TimeoutError(f"no answer from {self.address} within {timeout} seconds")
+
+    def _connected(self) -> socket:
+        if self._socket is None:
+            opened = self._connect(self.address, self._timeout)
+            if self._ssl_context is not None:
+                opened = self._ssl_context.wrap_socket(
+                    opened, server_hostname=self._server_hostname
+                )
+            opened.setblocking(False)
+            self._socket = opened
+            self._reader = FrameReader()
+        return self._socket
+
+
+def checked_answer(request: Request, frame: Frame) -> Answer:
+    """The answer to `request`.
+
+    :raises ConnectionLost: the frame is not one, so that the stream is out of step.
+    """
+    command, body = frame
+    expected = COMMANDS[type(request)]
+    if command != expected:
+        raise ConnectionLost(
+            f"the broker answered command {command} where {int(expected)} was asked; "
+            "the connection is out of step"
+        )
+    try:
+        return decode_response(command, body)
+    except BodyError as error:
+        raise ConnectionLost(f"the broker's answer cannot be read: {error}") from error
+
+
+def _send_some(connected: socket, outgoing: bytearray) -> int:
+    """Send what can be sent now; how many bytes that was."""
+    try:
+        return connected.send(outgoing)
+    except _NOT_NOW:
+        return 0
+
+
+def _with_answers(error: OSError, answers: Sequence[Answer]) -> OSError:
+    """The error to raise when some answers are there: a timeout stays one."""
+    return error if isinstance(error, TimeoutError) else ConnectionLost(str(error), answers)

@@ -1,0 +1,205 @@
+# Tests: tests/client/test_mamamia_async.py
+"""A Mamamia client for Twisted programs: Deferreds, answered in the order of the calls.
+
+::
+
+    client = await connect(clientFromString(reactor, "tcp:127.0.0.1:9000"))
+    message_id = await client.produce("orders", {"n": 1})
+
+Calls may be made without waiting for earlier answers; they are pipelined on one connection. A lost
+connection fails every call under way, in order; nothing is sent again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeVar
+
+from twisted.internet.defer import Deferred, fail
+from twisted.internet.endpoints import connectProtocol
+from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.python.failure import Failure
+
+from brokerd.client import calls
+from brokerd.client.calls import Call, Metadata, result_of
+from brokerd.client.errors import ConnectionLost, MamamiaError
+from brokerd.client.mamamia import checked_answer
+from brokerd.codecs.mamamia import (
+    DEFAULT_DURATION,
+    BatchMessage,
+    BatchSettle,
+    Frame,
+    FrameReader,
+    GroupState,
+    LeasedMessage,
+    Message,
+    encode_request,
+)
+from brokerd.errors import LimitExceeded
+
+IN_FLIGHT_MAX = 1_000
+"""Requests sent and not answered."""
+WAITING_MAX = 10_000
+"""Requests made and not sent, because so many are in flight."""
+
+Result = TypeVar("Result")
+
+
+class _Pending(NamedTuple):
+    call: Call[Any]
+    encoded: bytes
+    answered: Deferred[Any]
+
+
+def connect(endpoint: IStreamClientEndpoint) -> Deferred[MamamiaProtocol]:
+    """A connected client; fails as the endpoint does."""
+    connected: Deferred[MamamiaProtocol] = connectProtocol(endpoint, MamamiaProtocol())
+    return connected
+
+
+class MamamiaProtocol(Protocol):
+    """One connection to a broker; build it with `connect`.
+
+    Every method's Deferred fails with MamamiaError when the broker refuses, ConnectionLost when
+    the connection ends first, LimitExceeded when too many calls wait. Cancelling one gives up its
+    result, not the request.
+    """
+
+    def __init__(
+        self, in_flight_max: int = IN_FLIGHT_MAX, waiting_max: int = WAITING_MAX
+    ) -> None:
+        self._in_flight_max = in_flight_max
+        self._waiting_max = waiting_max
+        self._in_flight: deque[_Pending] = deque()
+        self._waiting: deque[_Pending] = deque()
+        self._reader = FrameReader()
+        self._lost: ConnectionLost | None = None
+
+    def produce(
+        self, log_id: str, payload: object, metadata: Metadata | None = None, *,
+        key: bytes | str | None = None, partition: int | None = None,
+    ) -> Deferred[int]:
+        """Append a message; its id."""
+        return self._call(calls.produce(log_id, payload, metadata, key, partition))
+
+    def acquire(
+        self, log_id: str, group_id: str, client_id: str, duration: float = DEFAULT_DURATION,
+        wait: float = 0.0,
+    ) -> Deferred[Message | None]:
+        """Lease the next message for `duration` seconds, waiting for one up to `wait` seconds."""
+        return self._call(calls.acquire(log_id, group_id, client_id, duration, wait))
+
+    def settle(
+        self, log_id: str, group_id: str, message_id: int, client_id: str, success: bool = True,
+        delay: float | None = None,
+    ) -> Deferred[None]:
+        """End a lease; a failed message may be leased again after `delay` seconds."""
+        return self._call(calls.settle(log_id, group_id, message_id, client_id, success, delay))
+
+    def extend(
+        self, log_id: str, group_id: str, client_id: str, message_id: int,
+        duration: float = DEFAULT_DURATION,
+    ) -> Deferred[float]:
+        """Give a lease `duration` seconds from now; the seconds left."""
+        return self._call(calls.extend(log_id, group_id, client_id, message_id, duration))
+
+    def produce_batch(
+        self, log_id: str, messages: Iterable[BatchMessage]
+    ) -> Deferred[tuple[int, ...]]:
+        """Append 1 to 10,000 messages, all or none; their ids."""
+        return self._call(calls.produce_batch(log_id, messages))
+
+    def acquire_batch(
+        self, log_id: str, group_id: str, client_id: str, max_messages: int,
+        duration: float = DEFAULT_DURATION, wait: float = 0.0,
+    ) -> Deferred[tuple[LeasedMessage, ...]]:
+        """Lease up to `max_messages`, waiting for the first up to `wait` seconds."""
+        return self._call(
+            calls.acquire_batch(log_id, group_id, client_id, max_messages, duration, wait)
+        )
+
+    def settle_batch(
+        self, log_id: str, group_id: str, client_id: str, settles: Iterable[BatchSettle]
+    ) -> Deferred[tuple[str, ...]]:
+        """End 1 to 10,000 leases; for each ``settled`` or the broker's error text."""
+        return self._call(calls.settle_batch(log_id, group_id, client_id, settles))
+
+    def group_info(self, log_id: str, group_id: str) -> Deferred[GroupState]:
+        """Where a group stands."""
+        return self._call(calls.group_info(log_id, group_id))
+
+    def close(self) -> None:
+        """End the connection once what was written is sent; calls under way fail."""
+        if self.transport is not None:
+            self.transport.loseConnection()
+
+    def _call(self, call: Call[Result]) -> Deferred[Result]:
+        if self._lost is not None:
+            return fail(ConnectionLost(str(self._lost)))
+        if len(self._in_flight) >= self._in_flight_max and len(self._waiting) >= self._waiting_max:
+            return fail(LimitExceeded(
+                f"{len(self._in_flight)} requests are in flight and {len(self._waiting)} wait; "
+                "wait for answers before making more"
+            ))
+        pending = _Pending(call, encode_request(call.request), Deferred())
+        self._waiting.append(pending)
+        self._send_waiting()
+        return pending.answered
+
+    def connectionMade(self) -> None:
+        """Send what was asked for before there was a connection."""
+        self._send_waiting()
+
+    def _send_waiting(self) -> None:
+        if self.transport is None:
+            return
+        outgoing = []
+        while self._waiting and len(self._in_flight) < self._in_flight_max:
+            pending = self._waiting.popleft()
+            self._in_flight.append(pending)
+            outgoing.append(pending.encoded)
+        if outgoing:
+            self.transport.write(b"".join(outgoing))
+
+    def dataReceived(self, data: bytes) -> None:
+        """Answer the calls in flight, oldest first; end a connection that is out of step."""
+        if self._lost is not None:
+            return
+        try:
+            for frame in self._reader.feed(data):
+                self._answer_oldest(frame)
+            if self._reader.error is not None:
+                raise ConnectionLost(str(self._reader.error))
+        except ConnectionLost as error:
+            self._fail_all(error)
+            self.close()
+            return
+        self._send_waiting()
+
+    def _answer_oldest(self, frame: Frame) -> None:
+        if not self._in_flight:
+            raise ConnectionLost("the broker sent an answer nobody asked for")
+        call, _, answered = self._in_flight[0]
+        answer = checked_answer(call.request, frame)
+        self._in_flight.popleft()
+        try:
+            result = result_of(answer, call)
+        except MamamiaError as refusal:
+            answered.errback(refusal)
+        else:
+            answered.callback(result)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Fail what is under way."""
+        self._fail_all(ConnectionLost(f"the connection ended: {reason.getErrorMessage()}"))
+
+    def _fail_all(self, error: ConnectionLost) -> None:
+        if self._lost is None:
+            self._lost = error
+        under_way = [*self._in_flight, *self._waiting]
+        self._in_flight.clear()
+        self._waiting.clear()
+        for pending in under_way:
+            pending.answered.errback(ConnectionLost(str(error)))

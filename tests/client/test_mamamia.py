@@ -1,0 +1,320 @@
+"""What a user of the blocking Mamamia client observes, against a scripted peer."""
+
+from __future__ import annotations
+
+import datetime
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+from brokerd.client.mamamia import (
+    BatchSettle,
+    ConnectionLost,
+    LeasedMessage,
+    MamamiaClient,
+    MamamiaError,
+    batch_message,
+)
+from brokerd.codecs import mamamia as mm
+
+STATE = mm.GroupState(2, 5, 3, 1, 1, 1, 0, None, 1.5, 3, 1)
+
+
+class Peer:
+    """A broker's end of connections: answers are written beforehand, requests read afterwards."""
+
+    def __init__(self) -> None:
+        self.ends: list[socket.socket] = []
+        self._ready: list[socket.socket] = []
+
+    def will_accept(self, *answers: bytes, then_close: bool = False) -> None:
+        """The next connection will find these bytes (and then the end of the stream)."""
+        ours, theirs = socket.socketpair()
+        ours.sendall(b"".join(answers))
+        if then_close:
+            ours.shutdown(socket.SHUT_WR)
+        self.ends.append(ours)
+        self._ready.append(theirs)
+
+    def connect(self, address: object, timeout: float) -> socket.socket:
+        if not self._ready:
+            raise ConnectionRefusedError("nobody listens")
+        return self._ready.pop(0)
+
+    def requests(self, connection: int = 0) -> list[mm.Request]:
+        end = self.ends[connection]
+        end.setblocking(False)
+        try:
+            data = end.recv(1 << 20)
+        except BlockingIOError:
+            return []
+        decoder = mm.Decoder()
+        return [decoder.decode(*one) for one in mm.FrameReader().feed(data)]
+
+    def close(self) -> None:
+        for end in [*self.ends, *self._ready]:
+            end.close()
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    one = Peer()
+    yield one
+    one.close()
+
+
+def client_of(peer: Peer, **options: object) -> MamamiaClient:
+    return MamamiaClient("broker:9000", connect=peer.connect, timeout=5.0, **options)
+
+
+CALLS: list[tuple[Callable[[MamamiaClient], object], mm.Request, bytes, object]] = [
+    (lambda c: c.produce("l", {"n": 1}, {"m": 2}, key="k", partition=3),
+     mm.Produce("l", b"\x81\xa1n\x01", 2, b"\x81\xa1m\x02", b"k", 3), mm.produced(7), 7),
+    (lambda c: c.produce("l", "text"), mm.Produce("l", b"text", 1), mm.produced(300), 300),
+    (lambda c: c.produce("l", b"bin", {}), mm.Produce("l", b"bin", 0, b"\x80"), mm.produced(0), 0),
+    (lambda c: c.acquire("l", "g", "c", 2, wait=1), mm.Acquire("l", "g", "c", 2.0, 1.0),
+     mm.acquired(5, "l", b"x", 0, None), mm.Message(5, "l", b"x", None)),
+    (lambda c: c.acquire("l", "g", "c"), mm.Acquire("l", "g", "c"), mm.acquired_nothing(), None),
+    (lambda c: c.settle("l", "g", 5, "c"), mm.Settle("l", "g", 5, "c", True), mm.settled(), None),
+    (lambda c: c.settle("l", "g", 5, "c", False, 0.5), mm.Settle("l", "g", 5, "c", False, 0.5),
+     mm.settled(), None),
+    (lambda c: c.extend("l", "g", "c", 5, 9.0), mm.Extend("l", "g", "c", 5, 9.0),
+     mm.extended(9.0), 9.0),
+    (lambda c: c.produce_batch("l", [batch_message(1), batch_message(b"b", key=b"k")]),
+     mm.ProduceBatch("l", (mm.BatchMessage(b"\x01", 2), mm.BatchMessage(b"b", 0, None, b"k"))),
+     mm.produced_batch([1, 2]), (1, 2)),
+    (lambda c: c.acquire_batch("l", "g", "c", 9, wait=0.5),
+     mm.AcquireBatch("l", "g", "c", 9, 30.0, 0.5),
+     mm.acquired_batch([mm.batch_item(1, b"t", 1, None, b"k", 4, 1, 30.0)]),
+     (LeasedMessage(1, "t", None, b"k", 4, 1, 30.0),)),
+    (lambda c: c.settle_batch("l", "g", "c", [BatchSettle(1, True, 4)]),
+     mm.SettleBatch("l", "g", "c", (mm.BatchSettle(1, True, 4),)),
+     mm.settled_batch(["settled"]), ("settled",)),
+    (lambda c: c.group_info("l", "g"), mm.GroupInfo("l", "g"), mm.group_info(STATE), STATE),
+]
+
+
+@pytest.mark.parametrize(("call", "request_sent", "answer", "result"), CALLS)
+def test_each_call_sends_its_request_and_returns_its_result(
+    peer, call, request_sent, answer, result
+):
+    peer.will_accept(answer)
+    with client_of(peer) as client:
+        assert call(client) == result
+    assert peer.requests() == [request_sent]
+
+
+@pytest.mark.parametrize(("call", "request_sent", "answer", "result"), CALLS)
+def test_a_refusal_raises_the_brokers_text_and_the_connection_lives(
+    peer, call, request_sent, answer, result
+):
+    command = answer[5]
+    peer.will_accept(mm.error(command, "no room"))
+    with client_of(peer) as client:
+        with pytest.raises(MamamiaError, match=r"^no room$"):
+            call(client)
+        peer.ends[0].sendall(answer)
+        assert call(client) == result
+    assert peer.requests() == [request_sent] * 2
+
+
+def test_requests_sent_together_are_answered_in_order(peer):
+    peer.will_accept(mm.produced(0), mm.error(3, "no"), mm.acquired_nothing())
+    requests = [
+        mm.Produce("l", b"x"), mm.Settle("l", "g", 1, "c", True), mm.Acquire("l", "g", "c")
+    ]
+    with client_of(peer) as client:
+        assert client.send_many(requests) == [
+            mm.Produced(0), mm.Failed("no"), mm.Acquired(None)
+        ]
+        assert client.send_many([]) == []
+    assert peer.requests() == requests
+
+
+def test_more_bytes_than_any_buffer_holds_can_be_sent_together():
+    """The peer reads no request before its last answer is taken: neither waits for ever."""
+    ours, theirs = socket.socketpair()
+    payload = bytes(10_000)
+
+    def echo() -> None:
+        reader, decoder, answered = mm.FrameReader(), mm.Decoder(), 0
+        while answered < COUNT:
+            for command, body in reader.feed(ours.recv(65_536)):
+                decoder.decode(command, body)
+                ours.sendall(mm.acquired(answered, "l", payload, 0, None))
+                answered += 1
+
+    thread = threading.Thread(target=echo)
+    thread.start()
+    requests = [mm.Acquire("l", "g", "c" * 200)] * COUNT
+    with ours, MamamiaClient("b:1", connect=lambda *_: theirs, timeout=10.0) as client:
+        answers = client.send_many(requests)
+        thread.join(10.0)
+    assert [one.message.id for one in answers] == list(range(COUNT))
+
+
+COUNT = 3_000
+SETTLE = mm.Settle("l", "g", 1, "c", True)
+PRODUCE = mm.Produce("l", b"x")
+
+
+@pytest.mark.parametrize(
+    "request_sent",
+    [SETTLE, mm.Extend("l", "g", "c", 1), mm.GroupInfo("l", "g"),
+     mm.SettleBatch("l", "g", "c", (mm.BatchSettle(1, True),))],
+)
+def test_what_is_harmless_twice_is_sent_again_once(peer, request_sent):
+    answers = {
+        3: mm.settled(), 0x81: mm.extended(1.0), 0x84: mm.settled_batch(["settled"]),
+        0x85: mm.group_info(STATE),
+    }
+    answer = answers[mm.COMMANDS[type(request_sent)]]
+    peer.will_accept(then_close=True)
+    peer.will_accept(answer)
+    with client_of(peer) as client:
+        assert len(client.send_many([request_sent])) == 1
+    assert peer.requests(0) == peer.requests(1) == [request_sent]
+
+
+def test_it_is_sent_again_only_once(peer):
+    for _ in range(3):
+        peer.will_accept(then_close=True)
+    with client_of(peer) as client, pytest.raises(ConnectionLost, match="broker:9000 closed"):
+        client.send_many([SETTLE])
+    assert peer.requests(2) == []
+
+
+@pytest.mark.parametrize("request_sent", [PRODUCE, mm.Acquire("l", "g", "c")])
+def test_what_is_not_harmless_twice_is_not_sent_again(peer, request_sent):
+    """The next call finds a new connection."""
+    peer.will_accept(then_close=True)
+    peer.will_accept(mm.produced(4))
+    with client_of(peer) as client:
+        with pytest.raises(ConnectionLost):
+            client.send_many([request_sent])
+        assert client.produce("l", b"x") == 4
+
+
+def test_it_is_sent_again_when_asked_for(peer):
+    peer.will_accept(then_close=True)
+    peer.will_accept(mm.produced(4))
+    with client_of(peer, resend=True) as client:
+        assert client.produce("l", b"x") == 4
+    assert peer.requests(0) == peer.requests(1) == [PRODUCE]
+
+
+def test_only_requests_without_an_answer_are_sent_again(peer):
+    peer.will_accept(mm.produced(0), then_close=True)
+    peer.will_accept(mm.settled())
+    with client_of(peer) as client:
+        assert client.send_many([PRODUCE, SETTLE]) == [mm.Produced(0), mm.Settled()]
+    assert peer.requests(1) == [SETTLE]
+
+
+def test_a_lost_connection_tells_which_answers_arrived(peer):
+    peer.will_accept(mm.produced(0), then_close=True)
+    with client_of(peer) as client, pytest.raises(ConnectionLost) as lost:
+        client.send_many([PRODUCE, PRODUCE])
+    assert lost.value.answers == (mm.Produced(0),)
+
+
+def test_nobody_listening_is_the_systems_own_error(peer):
+    with client_of(peer) as client, pytest.raises(ConnectionRefusedError):
+        client.produce("l", b"x")
+
+
+@pytest.mark.parametrize(
+    ("answer", "match"),
+    [
+        (mm.settled(), "command 3 where 1 was asked"),
+        (mm.frame(1, b"\xc1"), "cannot be read"),
+        ((mm.MAX_LENGTH + 1).to_bytes(4, "big"), "length is 10485761"),
+        (mm.produced(0) * 2, "nobody asked for"),
+    ],
+)
+def test_a_peer_out_of_step_is_dropped(peer, answer, match):
+    peer.will_accept(answer)
+    peer.will_accept(mm.produced(9))
+    with client_of(peer) as client:
+        with pytest.raises(ConnectionLost, match=match):
+            client.produce("l", b"x")
+        assert client.produce("l", b"x") == 9
+
+
+def test_silence_ends_in_a_timeout_and_a_new_connection(peer):
+    peer.will_accept()
+    peer.will_accept(mm.produced(1))
+    with MamamiaClient("b:1", connect=peer.connect, timeout=0.01) as client:
+        with pytest.raises(TimeoutError, match=r"b:1 within 0\.01 seconds"):
+            client.settle("l", "g", 1, "c")
+        assert client.produce("l", b"x") == 1
+
+
+def test_an_argument_without_a_wire_form_leaves_a_usable_client(peer):
+    peer.will_accept()
+    peer.will_accept(mm.settled())
+    with client_of(peer) as client:
+        with pytest.raises(OverflowError):
+            client.settle("l", "g", 1 << 70, "c")
+        client.settle("l", "g", 1, "c")
+
+
+def certificate(directory: Path) -> tuple[Path, Path]:
+    """A self-signed certificate for "broker" and its key, as PEM files."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")])
+    day = datetime.timedelta(days=1)
+    today = datetime.datetime.now(datetime.UTC)
+    built = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(today - day).not_valid_after(today + day)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("broker")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    paths = directory / "cert.pem", directory / "key.pem"
+    paths[0].write_bytes(built.public_bytes(Encoding.PEM))
+    paths[1].write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
+    return paths
+
+
+def test_a_large_answer_arrives_over_tls(tmp_path):
+    cert, key = certificate(tmp_path)
+    ours, theirs = socket.socketpair()
+    payload = bytes(1_000_000)
+
+    def serve() -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(cert, key)
+        with context.wrap_socket(ours, server_side=True) as served:
+            reader = mm.FrameReader()
+            while not reader.feed(served.recv(65_536)):
+                pass
+            served.sendall(mm.acquired(0, "l", payload, 0, None))
+            served.recv(1)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    context = ssl.create_default_context(cafile=str(cert))
+    with MamamiaClient(
+        "broker:9000", connect=lambda *_: theirs, ssl_context=context, timeout=10.0
+    ) as client:
+        assert client.acquire("l", "g", "c") == mm.Message(0, "l", payload, None)
+    thread.join(10.0)
+
+
+def test_importing_the_blocking_client_does_not_import_twisted():
+    code = "import sys, brokerd.client.mamamia; assert 'twisted' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
