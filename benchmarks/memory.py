@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from brokerd.cli import load
 from brokerd.cli.bench import BenchFailed, Plan, fill, measure, new_log
 
+from .admin import fetch_status
 from .process import BrokerProcess
 from .wire import PRODUCE, Wire
 
@@ -46,18 +48,24 @@ def idle_connections(broker: BrokerProcess, count: int) -> Idle:
     """Open connections that say nothing and compare the resident memory.
 
     One connection is used first, so that what the first request loads is not counted.
+
+    :raises BenchFailed: when the broker does not count them all.
     """
+    produce: dict[str, object] = {"log_id": new_log(), "payload": b"", "metadata": None}
     with Wire(broker.address) as first:
-        first.ask(PRODUCE, {"log_id": new_log(), "payload": b"", "metadata": None})
-        time.sleep(_SETTLE_SECONDS)
-        before = broker.memory_bytes()
-        sockets = [load.connect(broker.address) for _ in range(count)]
-        # The last one is answered only after all before it were accepted.
-        first.ask(PRODUCE, {"log_id": new_log(), "payload": b"", "metadata": None})
+        first.ask(PRODUCE, produce)
+    time.sleep(_SETTLE_SECONDS)
+    before = broker.memory_bytes()
+    with ExitStack() as stack:
+        for _ in range(count - 1):
+            stack.enter_context(load.connect(broker.address))
+        # Connections are accepted in order, so the last one's answer tells that all are.
+        stack.enter_context(Wire(broker.address)).ask(PRODUCE, produce)
         time.sleep(_SETTLE_SECONDS)
         after = broker.memory_bytes()
-        for sock in sockets:
-            sock.close()
+        counted = fetch_status(broker.admin)["connections"]["mamamia"]
+    if counted != count:
+        raise BenchFailed(f"{counted:,} of {count:,} idle connections are open")
     return Idle(count, before, after)
 
 
