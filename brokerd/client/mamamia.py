@@ -240,7 +240,7 @@ class MamamiaClient:
                 answers.append(checked_answer(requests[len(answers)], frame))
 
     def _receive_some(self, connected: socket) -> list[Frame] | None:
-        """The frames that the bytes now there complete, maybe none; None when there are no bytes."""
+        """The frames that the bytes now there complete, maybe none; None without bytes."""
         try:
             data = connected.recv(_RECEIVE_BYTES)
         except _NOT_NOW:
