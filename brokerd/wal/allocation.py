@@ -1,4 +1,4 @@
-# Tests: tests/wal/test_allocation.py
+# Tests: tests/wal/test_log.py
 """Segments allocated ahead of need, so that a full disk is met before any work is accepted.
 
 One spare of the ordinary size is always there or being prepared. A frame larger than that gets a
@@ -72,8 +72,12 @@ class Allocator:
         """Allocate one segment here and now. Raises OSError; nothing is left behind then."""
         size += -size % _SIZE_STEP
         keep = self._free_bytes_min if free_bytes_min is None else free_bytes_min
-        if self._disk.free_bytes(self._path) - size < keep:
-            raise OSError(errno.ENOSPC, f"{size} more bytes would leave less than {keep} free")
+        free = self._disk.free_bytes(self._path)
+        if free - size < keep:
+            raise OSError(
+                errno.ENOSPC,
+                f"no space for a segment of {size} bytes: {free} are free, {keep} must stay free",
+            )
         segment_id = self._random_bytes(16)
         name = f"spare-{segment_id.hex()}.tmp"
         path = os.path.join(self._path, name)
@@ -130,7 +134,7 @@ class Allocator:
         if spare is not None:
             self.spares.append(spare)
         else:
-            self.error = str(error)
+            self.error = getattr(error, "strerror", None) or str(error)
         if spare is None or spare.capacity >= self._wanted:
             self._wanted = 0
         self.ensure()

@@ -1,4 +1,4 @@
-# Tests: tests/wal/test_catalog.py
+# Tests: tests/wal/test_reader.py
 """All segments of a log and, for every partition, which of them hold it.
 
 Memory: 12 bytes for each pair of segment and partition that it holds, plus the indexes and files of

@@ -1,4 +1,4 @@
-# Tests: tests/wal/test_index.py
+# Tests: tests/wal/test_reader.py
 """Where the batches of one segment lie: in memory while it is written, in a file once sealed.
 
 Both kinds answer the same two questions: which partitions does the segment hold

@@ -200,7 +200,7 @@ class Wal:
             try:
                 return self._allocator.prepare(size, keep)
             except OSError as error:
-                self._allocator.error = str(error)
+                self._allocator.error = error.strerror or str(error)
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
         return None

@@ -113,7 +113,7 @@ class MemoryDisk:
         self._used += size
 
     def crash(self, survives: Callable[[str, int, bytes], bool] | None = None) -> None:
-        """Lose what was not synced.
+        """Lose what was not synced, and disarm all failures.
 
         ``survives(path, position, block)`` decides for each 512-byte piece of an unsynced write
         whether it reached the disk all the same; by default none did.
@@ -130,11 +130,13 @@ class MemoryDisk:
             node.data = data
             node.synced = bytes(data)
             node.pending.clear()
+        self._failures.clear()
+        self.on_call = None
         self._seen = dict(self._durable)
         self._used = sum(len(node.data) for node in self._seen.values())
 
     def content(self, path: str) -> bytearray:
-        """The bytes of a file, to look at or to damage. Damage counts as synced."""
+        """The bytes of a file, to look at or to damage; a crash takes damage back."""
         return self._seen[path].data
 
     def copy(self) -> MemoryDisk:

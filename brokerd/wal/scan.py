@@ -1,4 +1,4 @@
-# Tests: tests/wal/test_scan.py
+# Tests: tests/wal/test_recovery.py
 """Reads a segment file from one end to the other and says what it finds; judges nothing.
 
 Finds come in order of position: sound frames, frames with damaged entries, and stretches where no

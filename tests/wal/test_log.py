@@ -1,0 +1,422 @@
+"""Appending and group commit: what is acknowledged, when, and at what cost in syncs."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from brokerd.errors import NoSpace, StorageFailed
+from brokerd.wal import MemoryDisk, WalOptions
+from tests.wal.rig import PATH, SMALL, Rig, content, events, records
+
+
+class TestGroupCommit:
+    def test_tickets_count_frames_and_become_durable_in_order(self) -> None:
+        rig = Rig()
+        assert [rig.wal.append([records(i)], 1) for i in range(4)] == [1, 2, 3, 4]
+        assert rig.wal.next_ticket == 5
+        rig.run()
+        assert rig.durable == [1, 4]
+        assert rig.wal.durable_ticket == 4
+        assert rig.wal.durable_lsn == rig.wal.appended_lsn
+
+    def test_nothing_is_acknowledged_before_the_sync_returned(self) -> None:
+        rig = Rig()
+        rig.put(records(0))
+        seen: list[tuple[str, list[int]]] = []
+        rig.disk.on_call = lambda name, path: seen.append((name, list(rig.durable)))
+        rig.wal.append([records(1)], 1)
+        assert rig.durable == [1]
+        rig.commits.run()
+        assert seen == [("pwrite", [1]), ("sync", [1])]
+        assert rig.durable == [1, 2]
+
+    def test_frames_appended_during_a_commit_share_the_next_write_and_sync(self) -> None:
+        rig = Rig()
+        rig.put(records(0))
+        rig.disk.calls.clear()
+        for offset in range(1, 101):
+            rig.wal.append([records(offset)], 1)
+        rig.run()
+        assert rig.disk.calls["sync"] == 2
+        assert rig.disk.calls["pwrite"] == 2
+        assert rig.durable[-2:] == [2, 101]
+
+    def test_busy_until_the_commit_in_flight_is_done(self) -> None:
+        rig = Rig()
+        states = []
+        rig.wal.on_durable = lambda ticket: states.append(rig.wal.busy)
+        rig.wal.append([records(0)], 1)
+        assert rig.wal.busy
+        rig.run()
+        assert states == [False]
+
+    def test_a_frame_appended_by_on_durable_is_committed(self) -> None:
+        rig = Rig()
+
+        def on_durable(ticket: int) -> None:
+            rig.durable.append(ticket)
+            if ticket < 3:
+                rig.wal.append([records(ticket)], 1)
+
+        rig.wal.on_durable = on_durable
+        rig.put(records(0))
+        assert rig.durable == [1, 2, 3]
+
+    def test_a_frame_says_how_far_the_log_was_synced_when_it_was_written(self) -> None:
+        rig = Rig()
+        rig.put(records(0))
+        synced = rig.wal.durable_lsn
+        rig.put(records(1))
+        frame = content(rig.disk, rig.files()[0])[synced:]
+        assert int.from_bytes(frame[40:48], "little") == synced
+
+
+class TestDurabilityModes:
+    def test_os_acknowledges_what_is_written_without_a_sync(self) -> None:
+        rig = Rig(options=WalOptions(64 << 10, "os", free_bytes_min=0))
+        rig.put(records(0))
+        rig.disk.calls.clear()
+        rig.put(records(1))
+        assert rig.durable == [1, 2]
+        assert rig.disk.calls["sync"] == 0
+
+    def test_interval_syncs_when_its_owner_says_and_only_if_there_is_news(self) -> None:
+        rig = Rig(options=WalOptions(64 << 10, "interval", free_bytes_min=0))
+        rig.put(records(0))
+        rig.disk.calls.clear()
+        rig.put(records(1))
+        for _ in range(3):
+            rig.wal.sync()
+            rig.run()
+        assert rig.disk.calls["sync"] == 1
+        assert len(rig.restart().frames) == 2
+
+    def test_a_failed_interval_sync_is_fatal(self) -> None:
+        rig = Rig(options=WalOptions(64 << 10, "interval", free_bytes_min=0))
+        rig.put(records(0))
+        rig.put(records(1))
+        rig.disk.fail("sync")
+        rig.wal.sync()
+        rig.run()
+        assert rig.wal.failed and len(rig.fatal) == 1
+
+    @pytest.mark.parametrize("mode", ["os", "interval"])
+    def test_an_older_segment_is_synced_before_a_newer_one_exists(self, mode: str) -> None:
+        rig = Rig(options=WalOptions(64 << 10, mode, free_bytes_min=0))  # type: ignore[arg-type]
+        for offset in range(30):
+            rig.wal.append([records(offset, size=4000)], 1)
+            rig.commits.run()
+            if offset < 15:
+                rig.background.run()
+        after = rig.restart()
+        assert after.report.damages == []
+        assert [entry.base_offset for entry in after.entries()] == list(range(len(after.entries())))
+        assert len(after.entries()) >= 15
+
+
+class TestFailures:
+    @pytest.mark.parametrize("call", ["pwrite", "sync"])
+    def test_a_failed_write_or_sync_acknowledges_nothing_ever_again(self, call: str) -> None:
+        rig = Rig()
+        rig.put(records(0))
+        rig.disk.fail(call)
+        rig.wal.append([records(1)], 1)
+        rig.wal.append([records(2)], 1)
+        rig.run()
+        assert rig.durable == [1]
+        assert [type(error) for error in rig.fatal] == [StorageFailed]
+        assert rig.wal.failed
+        with pytest.raises(StorageFailed):
+            rig.wal.append([records(3)], 1)
+        rig.run()
+        assert rig.durable == [1] and len(rig.fatal) == 1
+
+    @pytest.mark.parametrize("call", ["rename", "sync_directory"])
+    def test_a_segment_that_cannot_begin_is_fatal(self, call: str) -> None:
+        rig = Rig()
+        rig.disk.fail(call)
+        rig.wal.append([records(0)], 1)
+        rig.run()
+        assert rig.durable == [] and len(rig.fatal) == 1
+
+    def test_nothing_is_retried_after_a_failure(self) -> None:
+        rig = Rig()
+        rig.put(records(0))
+        rig.disk.fail("sync")
+        rig.wal.append([records(1)], 1)
+        rig.run()
+        rig.disk.calls.clear()
+        rig.wal.seal()
+        rig.wal.sync()
+        rig.run()
+        assert not rig.disk.calls["pwrite"] and not rig.disk.calls["sync"]
+
+
+class TestSegments:
+    def fill(self, rig: Rig, frames: int = 40, size: int = 4000) -> None:
+        for offset in range(frames):
+            rig.put(records(offset, size=size), events(offset))
+
+    def test_names_meet_end_to_end_and_sealed_segments_are_trimmed_and_indexed(self) -> None:
+        rig = Rig()
+        self.fill(rig)
+        status = rig.wal.segments()
+        assert len(status) > 2
+        assert [s.first_lsn for s in status[1:]] == [s.end_lsn for s in status[:-1]]
+        assert [s.sealed for s in status] == [True] * (len(status) - 1) + [False]
+        for segment in status[:-1]:
+            assert len(content(rig.disk, segment.name)) == segment.end_lsn - segment.first_lsn
+        assert len(rig.files(".idx")) == len(status) - 1
+        assert len({segment.segment_id for segment in status}) == len(status)
+
+    def test_a_commit_across_two_segments_keeps_the_order(self) -> None:
+        rig = Rig()
+        rig.put(records(0))
+        for offset in range(1, 25):
+            rig.wal.append([records(offset, size=4000)], 1)
+        rig.run()
+        assert len(rig.wal.segments()) == 2
+        assert [f.entries[0].base_offset for f in rig.restart().frames] == list(range(25))
+
+    def test_seal_begins_a_new_segment_and_does_nothing_to_an_empty_one(self) -> None:
+        rig = Rig()
+        rig.wal.seal()
+        rig.put(records(0))
+        rig.wal.seal()
+        rig.wal.seal()
+        rig.run()
+        assert [s.sealed for s in rig.wal.segments()] == [True]
+        rig.put(records(1))
+        assert [s.sealed for s in rig.wal.segments()] == [True, False]
+        assert rig.read(0, 900) == [b"0", b"1"]
+
+    def test_seal_waits_for_a_commit_in_flight(self) -> None:
+        rig = Rig()
+        rig.put(records(0))
+        rig.wal.append([records(1)], 1)
+        rig.wal.seal()
+        rig.background.run()
+        assert not rig.wal.segments()[0].sealed
+        rig.run()
+        assert rig.wal.segments()[0].sealed
+
+    def test_seal_waits_for_a_spare(self) -> None:
+        rig = Rig()
+        rig.wal.append([records(0)], 1)
+        rig.commits.run()
+        rig.wal.seal()
+        assert not rig.wal.segments()[0].sealed
+        rig.run()
+        assert rig.wal.segments()[0].sealed
+
+    def test_a_segment_is_sealed_by_the_age_of_its_first_frame(self) -> None:
+        rig = Rig()
+        rig.put(records(0), time_us=1_000)
+        rig.put(records(1), time_us=800_000_000)
+        rig.wal.seal_if_older(900_000_999)
+        rig.run()
+        assert not rig.wal.segments()[0].sealed
+        rig.wal.seal_if_older(900_001_000)
+        rig.run()
+        assert rig.wal.segments()[0].sealed
+
+    def test_an_index_that_finds_no_space_is_written_later(self) -> None:
+        rig = Rig()
+        rig.put(records(0))
+        rig.disk.on_call = lambda name, path: (
+            rig.disk.fail("pwrite", 1, errno.ENOSPC)
+            if name == "create" and ".idx" in path
+            else None
+        )
+        rig.wal.seal()
+        rig.run()
+        rig.disk.on_call = None
+        assert rig.files(".idx") == []
+        assert rig.read(0) == [b"0"] and not rig.wal.failed
+        rig.wal.retry_allocation()
+        rig.run()
+        assert len(rig.files(".idx")) == 1
+        assert rig.read(0) == [b"0"]
+
+    def test_a_failed_trim_is_fatal(self) -> None:
+        rig = Rig()
+        rig.put(records(0))
+        rig.wal.seal()
+        rig.disk.fail("truncate")
+        rig.run()
+        assert len(rig.fatal) == 1
+
+
+class TestRoom:
+    def test_whatever_is_admitted_finds_room_however_it_is_cut_into_frames(self) -> None:
+        for size in (100, 3_000, 17_000, 30_000):
+            rig = Rig()
+            for offset in range(60):
+                frame = [records(offset, size=size)]
+                needed = 64 + 48 + 88 + size + 16
+                if rig.wal.room < needed:
+                    rig.run()
+                assert rig.wal.room >= needed
+                rig.wal.append(frame, 1)
+            rig.run()
+            assert rig.durable[-1] == 60
+
+    def test_a_full_disk_is_met_before_it_happens_and_settles_go_on(self) -> None:
+        rig = Rig(MemoryDisk(capacity=70 << 10))
+        offset = 0
+        while rig.wal.room > 5_000:
+            rig.put(records(offset, size=4000))
+            offset += 1
+        assert "space" in str(rig.wal.allocation_error)
+        assert not rig.wal.starved
+        settles = 0
+        while rig.wal.reserve_room > 200:
+            rig.put(events(settles))
+            settles += 1
+        assert settles >= SMALL.reserve // 300
+        assert rig.fatal == []
+        with pytest.raises(NoSpace, match="space"):
+            rig.wal.append([records(offset, size=9000)], 1)
+        assert len(rig.restart().frames) == offset + settles
+
+    def test_service_resumes_when_space_returns(self) -> None:
+        rig = Rig(MemoryDisk(capacity=70 << 10))
+        rig.put(records(0))
+        assert rig.wal.allocation_error is not None
+        calls = rig.room_calls
+        rig.disk.capacity = 1 << 20
+        rig.wal.retry_allocation()
+        assert rig.wal.starved
+        rig.run()
+        assert rig.wal.allocation_error is None and not rig.wal.starved
+        assert rig.room_calls > calls
+        assert rig.wal.room > 40_000
+
+    def test_a_failed_allocation_leaves_no_file_behind(self) -> None:
+        rig = Rig(MemoryDisk(capacity=70 << 10))
+        rig.put(records(0))
+        assert rig.files(".tmp") == []
+
+    def test_an_allocation_that_would_eat_the_reserve_of_others_is_refused(self) -> None:
+        options = WalOptions(64 << 10, free_bytes_min=100 << 10)
+        rig = Rig(MemoryDisk(capacity=200 << 10), options)
+        rig.put(records(0))
+        assert "free" in str(rig.wal.allocation_error)
+
+    def test_a_start_on_a_full_disk_still_takes_settles(self) -> None:
+        options = WalOptions(64 << 10, free_bytes_min=1 << 20)
+        rig = Rig(MemoryDisk(capacity=100 << 10), options)
+        assert rig.wal.room == 0
+        assert rig.wal.reserve_room >= options.reserve
+        rig.put(events(0))
+        assert rig.durable == [1]
+
+    def test_a_start_on_a_disk_without_any_space_goes_on_when_there_is_some(self) -> None:
+        rig = Rig(MemoryDisk(capacity=0))
+        assert rig.wal.reserve_room == 0
+        with pytest.raises(NoSpace):
+            rig.wal.append([events(0)], 1)
+        rig.disk.capacity = 1 << 20
+        rig.wal.retry_allocation()
+        rig.run()
+        rig.put(events(0))
+        assert rig.durable == [1]
+
+    def test_one_frame_larger_than_a_segment_gets_room_on_request(self) -> None:
+        rig = Rig()
+        big = records(0, size=300_000)
+        assert rig.wal.room < 300_000
+        rig.wal.request_room(300_500)
+        assert rig.wal.starved
+        rig.run()
+        assert rig.wal.room >= 300_500
+        rig.put(events(1))
+        rig.put(big)
+        rig.put(records(1))
+        after = rig.restart()
+        assert after.read(0)[0].startswith(b"0...")
+        assert after.read(1) == [b"1"]
+
+    def test_a_large_request_that_finds_no_space_says_so_and_small_work_goes_on(self) -> None:
+        rig = Rig(MemoryDisk(capacity=200 << 10))
+        rig.put(records(0))
+        rig.wal.request_room(300_000)
+        rig.run()
+        assert rig.wal.allocation_error is not None
+        assert rig.wal.room > 20_000
+        rig.wal.retry_allocation()
+        rig.run()
+        assert rig.wal.allocation_error is None
+
+    def test_the_next_segment_is_allocated_ahead_of_need(self) -> None:
+        rig = Rig()
+        rig.put(records(0))
+        assert len(rig.files(".tmp")) == 1
+        assert rig.wal.room > 40_000
+
+
+class TestClose:
+    def test_close_waits_for_queued_frames_and_leaves_only_segments(self) -> None:
+        rig = Rig()
+        rig.put(records(0))
+        for offset in range(1, 5):
+            rig.wal.append([records(offset)], 1)
+        closed: list[StorageFailed | None] = []
+        rig.wal.close(closed.append)
+        assert closed == []
+        rig.run()
+        assert closed == [None]
+        assert rig.durable[-1] == 5
+        assert rig.files(".tmp") == []
+        assert len(rig.restart().frames) == 5
+
+    @pytest.mark.parametrize("mode", ["os", "interval"])
+    def test_close_syncs_in_every_mode(self, mode: str) -> None:
+        rig = Rig(options=WalOptions(64 << 10, mode, free_bytes_min=0))  # type: ignore[arg-type]
+        rig.put(records(0))
+        rig.put(records(1))
+        closed: list[StorageFailed | None] = []
+        rig.wal.close(closed.append)
+        rig.run()
+        assert closed == [None]
+        assert len(rig.restart().frames) == 2
+
+    def test_a_log_that_is_closed_takes_nothing(self) -> None:
+        rig = Rig()
+        rig.wal.close(lambda error: None)
+        with pytest.raises(StorageFailed):
+            rig.wal.append([records(0)], 1)
+
+    def test_close_during_allocation_and_sealing_waits_for_them(self) -> None:
+        rig = Rig()
+        rig.put(records(0))
+        rig.wal.seal()
+        closed: list[StorageFailed | None] = []
+        rig.wal.close(closed.append)
+        rig.commits.run()
+        assert closed == []
+        rig.run()
+        assert closed == [None]
+        assert rig.files(".tmp") == []
+
+    def test_closing_a_log_that_failed_says_so(self) -> None:
+        rig = Rig()
+        rig.disk.fail("pwrite")
+        rig.wal.append([records(0)], 1)
+        closed: list[StorageFailed | None] = []
+        rig.wal.close(closed.append)
+        rig.run()
+        assert [type(error) for error in closed] == [StorageFailed]
+
+
+def test_sizes_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValueError, match="segment_bytes must be"):
+        WalOptions(segment_bytes=1000)
+
+
+def test_the_log_keeps_to_its_directory() -> None:
+    rig = Rig()
+    rig.put(records(0))
+    assert all(path.startswith(PATH + "/") for path in rig.disk._seen)

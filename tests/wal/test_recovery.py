@@ -1,0 +1,459 @@
+"""What a start makes of a directory: torn tails are cut, damage is reported, neither is served."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
+
+from brokerd.errors import DamagedData, NewerFormat
+from brokerd.wal import LostRange, MemoryDisk, WalOptions
+from brokerd.walformat import Entry, encode_frame, segment_salt
+from tests.wal.rig import PATH, SMALL, Rig, content, events, records
+
+FRAMES = [
+    [records(0)],
+    [records(1, 3), events(0)],
+    [records(0, topic_id=2), records(4)],
+    [events(1)],
+    [records(5, 2)],
+]
+
+
+def small_log() -> tuple[MemoryDisk, str, list[int]]:
+    """A log of a few frames, each its own commit: (disk, file name, frame ends in the file)."""
+    rig = Rig()
+    ends = []
+    for number, frame in enumerate(FRAMES):
+        rig.put(*frame, time_us=100 + number)
+        ends.append(rig.wal.appended_lsn)
+    return rig.disk.copy(), rig.files()[0], ends
+
+
+def entries_of(frames: list[list[Entry]]) -> list[Entry]:
+    return [entry for frame in frames for entry in frame]
+
+
+def reseal(data: bytearray, start: int, end: int, seed: int) -> None:
+    """Make the checksum at ``end`` right for the bytes before it."""
+    data[end : end + 8] = struct.pack("<Q", xxh3_64_intdigest(bytes(data[start:end]), seed))
+
+
+class TestReplay:
+    def test_frames_come_back_in_order_with_time_and_position(self) -> None:
+        disk, _, ends = small_log()
+        rig = Rig(disk)
+        assert rig.entries() == entries_of(FRAMES)
+        assert [frame.end for frame in rig.frames] == ends
+        assert [frame.lsn for frame in rig.frames] == [4096, *ends[:-1]]
+        assert [frame.time_us for frame in rig.frames] == [100, 101, 102, 103, 104]
+
+    def test_the_report_says_where_everything_goes_on(self) -> None:
+        disk, _, ends = small_log()
+        report = Rig(disk).report
+        assert (report.frames, report.bytes) == (5, ends[-1] - 4096)
+        assert report.next_lsn == ends[-1]
+        assert report.last_time_us == 104
+        assert report.next_offsets == {(1, 0): 7, (2, 0): 1}
+        assert report.cut is None and report.damages == []
+
+    def test_only_frames_from_the_given_position_are_applied(self) -> None:
+        disk, _, ends = small_log()
+        rig = Rig(disk, from_lsn=ends[2])
+        assert rig.entries() == entries_of(FRAMES[3:])
+        assert rig.report.next_offsets == {(1, 0): 7, (2, 0): 1}
+
+    def test_writing_goes_on_in_a_new_segment(self) -> None:
+        disk, name, ends = small_log()
+        rig = Rig(disk)
+        rig.put(records(7))
+        assert rig.files() == [name, f"{ends[-1]:020d}.wal"]
+        assert rig.read(6, 9999) == [b"5", b"6", b"7"]
+        assert rig.restart().entries() == [*entries_of(FRAMES), records(7)]
+
+    def test_starting_many_times_adds_no_files(self) -> None:
+        disk, name, _ = small_log()
+        for _ in range(4):
+            rig = Rig(disk)
+            assert rig.files() == [name]
+            assert len(rig.files(".tmp")) == 1
+
+    def test_sealed_segments_below_the_position_are_not_read(self) -> None:
+        rig = Rig()
+        for offset in range(40):
+            rig.put(records(offset, size=4000))
+        last = rig.wal.segments()[-1]
+        rig.disk.calls.clear()
+        after = rig.restart(from_lsn=last.first_lsn)
+        read = rig.disk.calls["pread"]
+        assert len(after.frames) < 20
+        assert after.report.next_offsets == {(1, 0): 40}
+        assert read < 20
+        assert after.read(0) == [b"0" + b"." * 4000]
+
+    def test_an_empty_directory_is_a_new_log(self) -> None:
+        rig = Rig()
+        assert rig.frames == [] and rig.report.next_lsn == 0
+
+    def test_leftovers_of_a_crash_are_deleted(self) -> None:
+        disk, _, _ = small_log()
+        disk.create(f"{PATH}/spare-00.tmp")
+        disk.create(f"{PATH}/x.idx.tmp")
+        rig = Rig(disk)
+        assert "spare-00.tmp" not in rig.files("") and "x.idx.tmp" not in rig.files("")
+
+    def test_accepted_bytes_that_may_be_in_the_cache_only_are_written_and_synced_again(
+        self,
+    ) -> None:
+        disk, name, ends = small_log()
+        written: list[tuple[str, str]] = []
+        disk.on_call = lambda call, path: written.append((call, path))
+        rig = Rig(disk)
+        path = f"{PATH}/{name}"
+        assert rig.report.rewritten_bytes == ends[-1] - ends[-2]
+        assert written.index(("sync", path)) > written.index(("pwrite", path))
+
+    def test_a_failed_sync_at_the_start_is_not_swallowed(self) -> None:
+        disk, _, _ = small_log()
+        disk.fail("sync")
+        with pytest.raises(OSError):
+            Rig(disk)
+
+
+class TestTornTail:
+    def test_cut_at_every_length_the_log_recovers_a_prefix(self) -> None:
+        disk, name, ends = small_log()
+        whole = bytes(content(disk, name))
+        for length in range(4096, ends[-1] + 9):
+            torn = disk.copy()
+            content(torn, name)[length:] = bytes(len(whole) - length)
+            rig = Rig(torn)
+            kept = sum(end <= length for end in ends)
+            # Trailing zeros of a frame may be cut without harm.
+            found = len(rig.frames)
+            assert found >= kept
+            assert rig.entries() == entries_of(FRAMES[:found])
+            assert found == kept or not any(whole[length : ends[found - 1]])
+            assert rig.report.damages == []
+
+    def test_the_cut_is_reported_and_stays_cut(self) -> None:
+        disk, name, ends = small_log()
+        content(disk, name)[ends[-1] - 8 :] = bytes(len(content(disk, name)) - ends[-1] + 8)
+        rig = Rig(disk)
+        cut = rig.report.cut
+        assert cut is not None
+        assert (cut.name, cut.position, cut.lsn) == (name, ends[-2], ends[-2])
+        assert rig.report.next_offsets == {(1, 0): 5, (2, 0): 1}
+        rig.put(records(5))
+        again = rig.restart()
+        assert again.report.cut is None and again.report.damages == []
+        assert again.entries() == [*entries_of(FRAMES[:-1]), records(5)]
+
+    def test_a_file_cut_short_recovers_too(self) -> None:
+        disk, name, ends = small_log()
+        for length in range(4096, ends[-1], 8):
+            torn = disk.copy()
+            del content(torn, name)[length:]
+            rig = Rig(torn)
+            assert len(rig.frames) == sum(end <= length for end in ends)
+            assert rig.report.damages == []
+
+    @given(st.integers(0, 2**32), st.integers(1, 12), st.booleans())
+    def test_a_power_cut_loses_nothing_acknowledged_and_keeps_a_prefix(
+        self, seed: int, frames: int, is_partial: bool
+    ) -> None:
+        dice = random.Random(seed)
+        rig = Rig()
+        for offset in range(frames):
+            rig.wal.append([records(offset, size=dice.choice([0, 900, 9000]))], 1)
+            for _ in range(dice.randrange(3)):
+                rig.commits.step()
+                rig.background.step()
+        durable = rig.wal.durable_ticket
+        # The commit in flight reaches the disk in pieces, or not at all.
+        rig.disk.fail("sync")
+        rig.commits.step()
+        after = rig.restart((lambda *_: dice.random() < 0.8) if is_partial else None)
+        found = [entry.base_offset for entry in after.entries()]
+        assert found == list(range(len(found)))
+        assert len(found) >= durable
+        assert after.report.damages == []
+
+    def test_stale_frames_of_another_segment_never_pass(self) -> None:
+        disk, name, ends = small_log()
+        stale = encode_frame([records(7)], ends[-1], bytes(16), ends[-1], 9)
+        content(disk, name)[ends[-1] : ends[-1] + len(stale)] = stale
+        rig = Rig(disk)
+        assert rig.entries() == entries_of(FRAMES)
+        assert rig.report.cut is not None
+
+    def test_a_frame_of_this_segment_at_another_place_never_passes(self) -> None:
+        disk, name, ends = small_log()
+        data = content(disk, name)
+        copied = bytes(data[ends[0] : ends[1]])
+        data[ends[-1] : ends[-1] + len(copied)] = copied
+        assert Rig(disk).entries() == entries_of(FRAMES)
+
+    def test_a_frame_inside_a_record_never_passes(self) -> None:
+        rig = Rig()
+        inner = encode_frame([records(99)], 8192, bytes(16), 8192, 1)
+        rig.put(records(0)._replace(body=inner))
+        rig.put(records(1))
+        content(rig.disk, rig.files()[0])[4096] ^= 1
+        found = Rig(rig.disk.copy()).entries()
+        assert [entry.base_offset for entry in found] == [1]
+
+
+class TestDamage:
+    def test_no_flipped_byte_is_silently_wrong(self) -> None:
+        disk, name, ends = small_log()
+        everything = entries_of(FRAMES)
+        for position in range(ends[-1]):
+            if 64 <= position < 4096:
+                continue
+            bad = disk.copy()
+            content(bad, name)[position] ^= 0x10
+            rig = Rig(bad)
+            found = rig.entries()
+            if found == everything:
+                is_padding = content(disk, name)[position] == 0
+                assert is_padding or rig.report.damages, f"byte {position} was not noticed"
+                continue
+            assert all(entry in everything for entry in found)
+            assert rig.report.damages or rig.report.cut is not None
+            if position < ends[-2]:
+                assert rig.report.damages, f"byte {position} was synced and is no tear"
+                assert found[-1] == everything[-1]
+
+    def test_damage_names_file_position_and_the_offsets_lost(self) -> None:
+        disk, name, ends = small_log()
+        content(disk, name)[ends[0] + 64 + 48 + 88] ^= 1
+        rig = Rig(disk)
+        (damage,) = rig.report.damages
+        assert (damage.name, damage.position, damage.end) == (name, ends[0], ends[1])
+        assert damage.lost == [LostRange(1, 0, 1, 4)]
+        assert "entry 0" in damage.problem
+        assert "topic id 1 partition 0 offsets 1 to 3" in str(damage)
+
+    def test_the_sound_entries_of_a_damaged_frame_are_still_applied(self) -> None:
+        disk, name, ends = small_log()
+        content(disk, name)[ends[0] + 64 + 48 + 88] ^= 1
+        rig = Rig(disk)
+        assert rig.entries() == [records(0), events(0), *entries_of(FRAMES[2:])]
+        assert rig.report.next_offsets[1, 0] == 7
+
+    def test_a_frame_without_a_header_is_told_by_the_gap_in_later_offsets(self) -> None:
+        disk, name, ends = small_log()
+        content(disk, name)[ends[0]] ^= 1
+        rig = Rig(disk)
+        (damage,) = rig.report.damages
+        assert (damage.position, damage.end) == (ends[0], ends[1])
+        assert damage.lost == [LostRange(1, 0, 1, 4)]
+
+    def test_damage_is_never_served_and_the_rest_is(self) -> None:
+        disk, name, ends = small_log()
+        content(disk, name)[ends[0] + 64 + 48 + 88] ^= 1
+        rig = Rig(disk)
+        with pytest.raises(DamagedData, match="offsets 1 to 3"):
+            rig.read(2)
+        assert rig.read(0, 9999) == [b"0"]
+        assert rig.read(4, 9999) == [b"4", b"5", b"6"]
+
+    def test_offsets_lost_with_their_header_are_not_found(self) -> None:
+        disk, name, ends = small_log()
+        content(disk, name)[ends[0]] ^= 1
+        rig = Rig(disk)
+        assert rig.wal.plan_read(1, 0, 2, 1) is None
+        assert rig.wal.next_readable(1, 0, 2) == 4
+        assert rig.wal.next_readable(1, 0, 0) == 0
+        assert rig.wal.next_readable(1, 0, 7) is None
+
+    def test_damage_is_reported_at_every_start_that_reads_it(self) -> None:
+        disk, name, ends = small_log()
+        content(disk, name)[ends[0]] ^= 1
+        rig = Rig(disk)
+        rig.put(records(7))
+        for _ in range(2):
+            rig = rig.restart()
+            assert len(rig.report.damages) == 1
+
+    def test_zeros_in_the_middle_are_damage(self) -> None:
+        disk, name, ends = small_log()
+        content(disk, name)[ends[0] : ends[1]] = bytes(ends[1] - ends[0])
+        rig = Rig(disk)
+        assert [damage.position for damage in rig.report.damages] == [ends[0]]
+        assert len(rig.frames) == 4
+
+    def test_what_is_unreadable_at_the_end_of_an_older_segment_is_damage(self) -> None:
+        rig = Rig()
+        for offset in range(20):
+            rig.put(records(offset, size=4000))
+        first = rig.wal.segments()[0]
+        content(rig.disk, first.name)[-100:] = bytes(100)
+        after = Rig(rig.disk.copy())
+        assert [damage.name for damage in after.report.damages] == [first.name]
+        assert after.report.cut is None
+        assert len(after.entries()) == 19
+
+    def test_a_missing_segment_is_damage(self) -> None:
+        rig = Rig()
+        for offset in range(40):
+            rig.put(records(offset, size=4000))
+        segments = rig.wal.segments()
+        rig.disk.unlink(f"{PATH}/{segments[1].name}")
+        after = Rig(rig.disk.copy())
+        (damage,) = after.report.damages
+        assert "missing" in damage.problem
+        assert damage.lost == [LostRange(1, 0, 14, 28)]
+        assert after.report.next_offsets == {(1, 0): 40}
+        assert after.wal.plan_read(1, 0, 20, 1) is None
+        assert after.wal.next_readable(1, 0, 20) == 28
+
+    def test_a_log_that_ends_before_the_snapshot_is_damage_and_its_positions_are_not_used_again(
+        self,
+    ) -> None:
+        disk, _, ends = small_log()
+        rig = Rig(disk, from_lsn=ends[-1] + 1000)
+        assert len(rig.report.damages) == 1
+        assert rig.report.next_lsn >= ends[-1] + 1000
+        rig.put(records(7))
+        assert Rig(rig.disk.copy(), from_lsn=rig.report.next_lsn).entries() == [records(7)]
+
+    def test_a_log_whose_first_segments_are_gone_is_damage(self) -> None:
+        rig = Rig()
+        for offset in range(20):
+            rig.put(records(offset, size=4000))
+        rig.disk.unlink(f"{PATH}/{rig.wal.segments()[0].name}")
+        after = Rig(rig.disk.copy())
+        assert "nothing is left" in after.report.damages[0].problem
+
+    def test_a_damaged_segment_header_is_replaced_by_what_the_frames_say(self) -> None:
+        disk, name, _ = small_log()
+        content(disk, name)[20] ^= 1
+        rig = Rig(disk)
+        assert rig.entries() == entries_of(FRAMES)
+        assert "header checksum" in rig.report.damages[0].problem
+
+    def test_a_segment_that_is_all_rubbish_is_reported_and_left_alone(self) -> None:
+        rig = Rig()
+        for offset in range(40):
+            rig.put(records(offset, size=4000))
+        name = rig.wal.segments()[1].name
+        content(rig.disk, name)[:] = b"x" * 5000
+        after = Rig(rig.disk.copy())
+        assert after.report.damages[0].name == name
+        assert after.report.next_offsets == {(1, 0): 40}
+        assert bytes(content(after.disk, name)) == b"x" * 5000
+
+
+class TestNewerFormat:
+    def newer(self, change: Callable[[bytearray, int], None]) -> MemoryDisk:
+        disk, name, _ = small_log()
+        data = content(disk, name)
+        change(data, segment_salt(bytes(data[16:32])))
+        return disk
+
+    def test_nothing_is_changed_when_the_log_is_newer(self) -> None:
+        def segment(data: bytearray, salt: int) -> None:
+            data[8] = 2
+            reseal(data, 0, 56, 0)
+
+        def frame(data: bytearray, salt: int) -> None:
+            data[4096 + 4] = 2
+            reseal(data, 4096, 4096 + 56, salt)
+
+        def entry(data: bytearray, salt: int) -> None:
+            data[4096 + 64] = 99
+            reseal(data, 4096 + 64, 4096 + 96, salt)
+
+        for change in (segment, frame, entry):
+            disk = self.newer(change)
+            disk.create(f"{PATH}/left.tmp")
+            before = {path: bytes(node.data) for path, node in disk._seen.items()}
+            with pytest.raises(NewerFormat, match="upgrade"):
+                Rig(disk)
+            assert {path: bytes(node.data) for path, node in disk._seen.items()} == before
+
+    def test_nothing_is_changed_when_the_caller_cannot_apply(self) -> None:
+        disk, _, _ = small_log()
+        disk.create(f"{PATH}/left.tmp")
+        rig = Rig()
+        wal = rig.wal
+        wal._disk = disk
+
+        def refuse(frame: object) -> None:
+            raise NewerFormat("no")
+
+        with pytest.raises(NewerFormat):
+            wal.open(0, refuse)
+        assert "left.tmp" in disk.list(PATH)
+
+
+class TestIndexes:
+    def log(self) -> Rig:
+        rig = Rig()
+        for offset in range(40):
+            rig.put(records(offset, size=4000), records(offset, topic_id=2))
+        return rig
+
+    def test_a_missing_index_is_rebuilt(self) -> None:
+        rig = self.log()
+        name = rig.files(".idx")[0]
+        data = bytes(content(rig.disk, name))
+        rig.disk.unlink(f"{PATH}/{name}")
+        after = Rig(rig.disk.copy(), from_lsn=rig.wal.appended_lsn)
+        assert bytes(content(after.disk, name)) == data
+        assert after.report.rebuilt_indexes == 2
+        assert after.read(3, topic_id=2) == [b"3"]
+
+    def test_an_index_with_any_wrong_byte_is_rebuilt(self) -> None:
+        rig = self.log()
+        name = rig.files(".idx")[0]
+        data = bytes(content(rig.disk, name))
+        for position in range(0, len(data), 3):
+            disk = rig.disk.copy()
+            content(disk, name)[position] ^= 1
+            after = Rig(disk, from_lsn=rig.wal.appended_lsn)
+            assert after.read(3) == [b"3" + b"." * 4000]
+            assert after.read(3, topic_id=2) == [b"3"]
+            assert bytes(content(disk, name)) == data
+
+    def test_an_index_of_another_segment_is_rebuilt(self) -> None:
+        rig = self.log()
+        first, second = rig.files(".idx")[:2]
+        content(rig.disk, first)[:] = content(rig.disk, second)
+        after = Rig(rig.disk.copy(), from_lsn=rig.wal.appended_lsn)
+        assert after.read(3, topic_id=2) == [b"3"]
+
+    def test_a_disk_without_space_keeps_the_index_in_memory(self) -> None:
+        rig = self.log()
+        disk = rig.disk.copy()
+        for name in rig.files(".idx"):
+            disk.unlink(f"{PATH}/{name}")
+        disk.capacity = disk._used - (1 << 20)
+        after = Rig(disk)
+        assert after.files(".idx") == []
+        assert after.read(3, topic_id=2) == [b"3"]
+        disk.capacity = None
+        after.wal.retry_allocation()
+        after.run()
+        assert len(after.files(".idx")) == len(after.files())
+        assert after.read(3, topic_id=2) == [b"3"]
+
+
+def test_recovery_with_a_large_frame_and_other_segment_sizes() -> None:
+    rig = Rig()
+    rig.put(records(0))
+    rig.wal.request_room(2_000_000)
+    rig.run()
+    rig.put(records(1, size=1_900_000))
+    rig.put(records(2))
+    disk = rig.disk.copy()
+    after = Rig(disk, WalOptions(1 << 20, free_bytes_min=0))
+    assert [len(entry.body) > 1_000_000 for entry in after.entries()] == [False, True, False]
+    assert SMALL.segment_bytes < 1 << 20
