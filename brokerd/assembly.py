@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +257,11 @@ class BrokerCore:
                 loop.stop()
 
     # -- what can be seen ---------------------------------------------------------------------
+
+    def dead_letters(self, topic: str, group: str) -> Iterator[dict[str, Any]]:
+        """The dead letters of a group, by partition and offset. Raises UnknownTopic."""
+        for partition, letter in self._broker.dead_letters(topic, group):
+            yield {"partition": partition, **letter._asdict()}
 
     def status(self) -> dict[str, Any]:
         """Describe the core, in values that JSON can hold."""
