@@ -1,0 +1,136 @@
+"""``brokerctl wal``: what a user sees, in lines and in JSON, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import msgpack
+import pytest
+from click.testing import CliRunner, Result
+
+from brokerd.cli.wal import wal_group
+from brokerd.errors import ConfigError
+from brokerd.wal import InlineCommitter, RealDisk, Wal
+from brokerd.walformat import Entry, EntryKind
+from tests.wal.rig import SMALL, events, records
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    commits = InlineCommitter()
+    wal = Wal(
+        RealDisk(),
+        str(tmp_path / "wal"),
+        SMALL,
+        commits,
+        InlineCommitter(),
+        random.Random(1).randbytes,
+        lambda: 0.0,
+    )
+    wal.open(0, lambda frame: None)
+    topic = Entry(EntryKind.TOPIC, 1, 0, 0, 0, msgpack.packb({"op": "created", "name": "orders"}))
+    wal.append([topic, records(0, 3)], 1_700_000_000_000_000)
+    commits.run()
+    wal.append([records(0, topic_id=2), events(1)], 1_700_000_001_000_000)
+    commits.run()
+    return tmp_path
+
+
+def segment(data_dir: Path) -> Path:
+    return next((data_dir / "wal").glob("*.wal"))
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def run(data_dir: Path, *args: str, as_json: bool = False) -> Result:
+    return CliRunner().invoke(
+        wal_group, args, obj={"data_dir": str(data_dir), "json": as_json}, catch_exceptions=False
+    )
+
+
+class TestVerify:
+    def test_a_sound_log(self, data_dir: Path) -> None:
+        result = run(data_dir, "verify")
+        assert result.exit_code == 0
+        assert "1 segments, 2 frames, 4 entries, 4 records" in result.output
+        assert result.output.endswith("sound\n")
+
+    def test_a_damaged_log(self, data_dir: Path) -> None:
+        flip(segment(data_dir), 4096)
+        result = run(data_dir, "verify")
+        assert result.exit_code == 1
+        assert f"DAMAGE {segment(data_dir).name} at 4096" in result.output
+        assert result.output.endswith("DAMAGED\n")
+
+    def test_a_torn_tail(self, data_dir: Path) -> None:
+        end = json.loads(run(data_dir, "verify", "--json").output)["next_lsn"]
+        flip(segment(data_dir), end)
+        result = run(data_dir, "verify")
+        assert result.exit_code == 0
+        assert "no damage" in result.output
+
+    @pytest.mark.parametrize("everywhere", [True, False])
+    def test_json(self, data_dir: Path, everywhere: bool) -> None:
+        flip(segment(data_dir), 4096)
+        args = ["verify"] if everywhere else ["verify", "--json"]
+        result = run(data_dir, *args, as_json=everywhere)
+        found = json.loads(result.output)
+        assert result.exit_code == 1 and found["sound"] is False
+        assert found["damages"][0]["file"] == segment(data_dir).name
+
+    def test_a_directory_without_a_log_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="--data-dir"):
+            run(tmp_path / "none", "verify")
+
+
+class TestDump:
+    def test_lines(self, data_dir: Path) -> None:
+        result = run(data_dir, "dump")
+        assert result.exit_code == 0
+        assert "lsn 4096 (00000000000000000000.wal at 4096)" in result.output
+        assert "2023-11-14T22:13:20+00:00" in result.output
+        assert "  records topic id 1 partition 0 offsets 0-2" in result.output
+        assert "    g: settled offset=1" in result.output
+        assert "'name': 'orders'" in result.output
+
+    def test_payloads_only_when_asked(self, data_dir: Path) -> None:
+        assert "MQ==" not in run(data_dir, "dump").output
+        assert "    values 1: MQ==" in run(data_dir, "dump", "--payloads").output
+
+    def test_json_filters_and_limits(self, data_dir: Path) -> None:
+        def frames(*args: str) -> list[dict[str, object]]:
+            output = run(data_dir, "dump", "--json", *args).output
+            return [json.loads(line) for line in output.splitlines()]
+
+        both = frames()
+        assert [frame["lsn"] for frame in both] == [4096, both[1]["lsn"]]
+        assert frames("--from-lsn", str(both[1]["lsn"])) == both[1:]
+        assert frames("--limit", "1") == both[:1]
+        (only,) = frames("--topic-id", "2")
+        assert [entry["topic_id"] for entry in only["entries"]] == [2]  # type: ignore[attr-defined]
+        assert len(frames("--kind", "records")) == 2
+        assert frames("--kind", "mark") == []
+        assert frames("--partition", "5") == []
+
+    def test_damage_is_shown_and_the_rest_too(self, data_dir: Path) -> None:
+        flip(segment(data_dir), 4096)
+        result = run(data_dir, "dump")
+        assert result.exit_code == 1
+        assert "UNREADABLE 00000000000000000000.wal at 4096" in result.output
+        assert "records topic id 2" in result.output
+
+    def test_a_body_that_makes_no_sense_is_said_not_thrown(self, data_dir: Path) -> None:
+        commits = InlineCommitter()
+        random_bytes = random.Random(2).randbytes
+        path = str(data_dir / "wal")
+        wal = Wal(RealDisk(), path, SMALL, commits, commits, random_bytes, lambda: 0.0)
+        wal.open(0, lambda frame: None)
+        wal.append([events(0)._replace(body=b"?")], 1)
+        commits.run()
+        assert "makes no sense" in run(data_dir, "dump").output

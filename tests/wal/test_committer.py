@@ -1,0 +1,86 @@
+"""Committers: work elsewhere, answers in the reactor thread, in order, errors included."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import Any
+
+from brokerd.wal import InlineCommitter, ThreadCommitter
+
+
+class Reactor:
+    """Runs in this thread what other threads ask for."""
+
+    def __init__(self) -> None:
+        self.calls: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+
+    def call_from_thread(self, function: Any, *args: Any) -> None:
+        self.calls.put((function, *args))
+
+    def run(self, count: int) -> None:
+        for _ in range(count):
+            function, *args = self.calls.get(timeout=10)
+            function(*args)
+
+
+def test_one_thread_keeps_the_order_and_answers_in_the_reactor_thread() -> None:
+    reactor = Reactor()
+    committer = ThreadCommitter(reactor.call_from_thread)
+    results: list[Any] = []
+    threads: set[int] = set()
+
+    def work(number: int) -> int:
+        threads.add(threading.get_ident())
+        return number
+
+    for number in range(5):
+        committer.submit(
+            lambda n=number: work(n),
+            lambda result, error: results.append((result, threading.get_ident())),
+        )
+    assert not threads
+    committer.start()
+    reactor.run(5)
+    committer.stop()
+    assert results == [(number, threading.get_ident()) for number in range(5)]
+    assert len(threads) == 1 and threading.get_ident() not in threads
+
+
+def test_an_error_is_the_answer_and_the_thread_goes_on() -> None:
+    reactor = Reactor()
+    committer = ThreadCommitter(reactor.call_from_thread)
+    committer.start()
+    answers: list[Any] = []
+    committer.submit(lambda: 1 // 0, lambda result, error: answers.append(error))
+    committer.submit(lambda: 7, lambda result, error: answers.append(result))
+    reactor.run(2)
+    committer.stop()
+    assert isinstance(answers[0], ZeroDivisionError) and answers[1] == 7
+
+
+def test_stop_finishes_what_was_submitted_and_joins_the_threads() -> None:
+    before = threading.active_count()
+    reactor = Reactor()
+    committer = ThreadCommitter(reactor.call_from_thread, threads=3, name="read")
+    committer.start()
+    for number in range(20):
+        committer.submit(lambda n=number: n, lambda result, error: None)
+    committer.stop()
+    assert reactor.calls.qsize() == 20
+    assert threading.active_count() == before
+
+
+def test_the_inline_one_runs_when_told() -> None:
+    committer = InlineCommitter()
+    answers: list[Any] = []
+    committer.submit(lambda: 1, lambda result, error: answers.append(result))
+    committer.submit(lambda: 1 // 0, lambda result, error: answers.append(type(error)))
+    assert answers == [] and len(committer) == 2
+    assert committer.step() and answers == [1]
+    committer.run()
+    assert answers == [1, ZeroDivisionError] and not committer.step()
+    committer.submit(lambda: 2, lambda result, error: answers.append(result))
+    committer.drop()
+    committer.run()
+    assert answers == [1, ZeroDivisionError]

@@ -1,0 +1,128 @@
+"""Both disks keep the same promises; the one in memory can also lose, fill up and fail."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from brokerd.wal import Disk, MemoryDisk, RealDisk
+from brokerd.wal.disk import file_system_of, write_atomically, write_zeros
+
+
+@pytest.fixture(params=["real", "memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Disk, str]:
+    if request.param == "real":
+        return RealDisk(), str(tmp_path / "a" / "b")
+    return MemoryDisk(), "a/b"
+
+
+class TestBothDisks:
+    def test_files(self, place: tuple[Disk, str]) -> None:
+        disk, directory = place
+        assert disk.list(directory) == []
+        disk.make_directory(directory)
+        disk.make_directory(directory)
+        file = disk.create(f"{directory}/x")
+        file.pwrite(b"hello", 3)
+        file.sync()
+        assert file.size() == 8
+        assert file.pread(99, 0) == b"\0\0\0hello"
+        assert bytes(file.map()) == b"\0\0\0hello"
+        file.truncate(4)
+        assert disk.open(f"{directory}/x").pread(9, 2) == b"\0h"
+        file.close()
+        disk.rename(f"{directory}/x", f"{directory}/y")
+        disk.sync_directory(directory)
+        assert disk.list(directory) == ["y"]
+        disk.unlink(f"{directory}/y")
+        assert disk.list(directory) == []
+        assert disk.free_bytes(directory) > 0
+
+    def test_a_name_is_created_once(self, place: tuple[Disk, str]) -> None:
+        disk, directory = place
+        disk.make_directory(directory)
+        disk.create(f"{directory}/x")
+        with pytest.raises(FileExistsError):
+            disk.create(f"{directory}/x")
+        with pytest.raises(FileNotFoundError):
+            disk.open(f"{directory}/z")
+
+    def test_a_file_opened_for_reading_is_not_written(self, place: tuple[Disk, str]) -> None:
+        disk, directory = place
+        disk.make_directory(directory)
+        disk.create(f"{directory}/x")
+        with pytest.raises(OSError):
+            disk.open(f"{directory}/x").pwrite(b"a", 0)
+
+    def test_zeros(self, place: tuple[Disk, str]) -> None:
+        disk, directory = place
+        disk.make_directory(directory)
+        file = disk.create(f"{directory}/x")
+        write_zeros(file, 2_500_000)
+        assert file.size() == 2_500_000
+        assert not any(file.pread(2_500_000, 0))
+
+    def test_a_file_is_replaced_whole(self, place: tuple[Disk, str]) -> None:
+        disk, directory = place
+        disk.make_directory(directory)
+        disk.create(f"{directory}/x.tmp").pwrite(b"left over", 0)
+        write_atomically(disk, directory, "x", [b"a", b"bc"])
+        write_atomically(disk, directory, "x", [b"d"])
+        assert disk.open(f"{directory}/x").pread(9, 0) == b"d"
+        assert disk.list(directory) == ["x"]
+
+
+class TestMemoryDisk:
+    def test_a_crash_loses_what_was_not_synced(self) -> None:
+        disk = MemoryDisk()
+        file = disk.create("d/x")
+        file.pwrite(b"synced", 0)
+        file.sync()
+        disk.sync_directory("d")
+        file.pwrite(b"lost", 0)
+        disk.create("d/new")
+        disk.crash()
+        assert disk.list("d") == ["x"]
+        assert disk.open("d/x").pread(99, 0) == b"synced"
+
+    def test_a_crash_may_keep_some_blocks(self) -> None:
+        disk = MemoryDisk()
+        file = disk.create("d/x")
+        disk.sync_directory("d")
+        file.pwrite(b"a" * 512 + b"b" * 512, 0)
+        disk.crash(lambda path, position, block: position == 512)
+        assert disk.open("d/x").pread(2000, 0) == bytes(512) + b"b" * 512
+
+    def test_capacity_and_failures(self) -> None:
+        disk = MemoryDisk(capacity=100)
+        file = disk.create("d/x")
+        file.pwrite(bytes(100), 0)
+        with pytest.raises(OSError) as full:
+            file.pwrite(b"1", 100)
+        assert full.value.errno == errno.ENOSPC
+        file.truncate(10)
+        file.pwrite(bytes(90), 10)
+        disk.fail("sync", 2)
+        file.sync()
+        with pytest.raises(OSError):
+            file.sync()
+        file.sync()
+        disk.unlink("d/x")
+        assert disk.free_bytes("d") == 100
+
+
+def test_the_file_system_is_that_of_the_deepest_mount() -> None:
+    mounts = [
+        "22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw",
+        "23 22 0:5 / /mnt/my\\040disk rw - nfs4 host:/x rw",
+        "24 22 0:6 / /mnt rw - tmpfs tmpfs rw",
+        "25 24 0:7 / /mnt/my\\040disk/in rw - xfs /dev/sdb rw",
+    ]
+    assert file_system_of("/home", mounts) == "ext4"
+    assert file_system_of("/mnt/x", mounts) == "tmpfs"
+    assert file_system_of("/mnt/my disk/y", mounts) == "nfs4"
+    assert file_system_of("/mnt/my disk/in", mounts) == "xfs"
+    assert file_system_of("/mntx", mounts) == "ext4"
+    assert RealDisk().file_system("/proc") == "proc"

@@ -1,0 +1,239 @@
+"""Reading batches back: what is found, in how many reads, across segments, verified each time."""
+
+from __future__ import annotations
+
+import errno
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.errors import DamagedData
+from brokerd.wal import InlineCommitter, RealDisk, Wal, catalog
+from brokerd.wal.index import GrowingIndex, MappedIndex, PartitionSpan
+from tests.wal.rig import SMALL, Rig, content, events, records
+
+
+class TestReading:
+    def test_the_whole_batch_that_holds_the_offset_comes_back(self) -> None:
+        rig = Rig()
+        rig.put(records(0, 10))
+        (batch,) = rig.wal.plan_read(1, 0, 7, 1).run()  # type: ignore[union-attr]
+        assert (batch.base_offset, batch.count) == (0, 10)
+
+    def test_what_follows_comes_too_while_it_fits(self) -> None:
+        rig = Rig()
+        for offset in range(10):
+            rig.put(records(offset, size=100))
+        size = len(records(0, size=100).body)
+        for batches in range(1, 11):
+            assert len(rig.read(0, size * batches)) == batches
+            assert len(rig.read(0, size * batches + size - 1)) == batches
+
+    def test_at_least_one_batch_comes_however_large(self) -> None:
+        rig = Rig()
+        rig.put(records(0, size=5000))
+        assert len(rig.read(0, 1)) == 1
+
+    def test_offsets_outside_the_log_are_not_found(self) -> None:
+        rig = Rig()
+        rig.put(records(5))
+        for key in ((1, 0, 4), (1, 0, 6), (1, 1, 5), (2, 0, 5)):
+            assert rig.wal.plan_read(*key, 100) is None
+            assert rig.wal.time_of(*key) is None
+        assert rig.wal.first_offset(1, 0) == 5
+        assert rig.wal.first_offset(2, 0) is None
+
+    def test_only_durable_batches_are_seen(self) -> None:
+        rig = Rig()
+        rig.put(records(0))
+        rig.wal.append([records(1)], 1)
+        assert rig.wal.plan_read(1, 0, 1, 1) is None
+        rig.commits.step()
+        assert rig.read(1) == [b"1"]
+
+    def test_partitions_and_topics_do_not_mix(self) -> None:
+        rig = Rig()
+        for offset in range(5):
+            rig.put(
+                records(offset, topic_id=1, partition=0),
+                records(offset * 10, topic_id=1, partition=1),
+                records(offset * 100, topic_id=2),
+                events(offset),
+            )
+        assert rig.read(0, 999) == [b"0", b"1", b"2", b"3", b"4"]
+        assert rig.read(20, topic_id=1, partition=1) == [b"20"]
+        assert rig.read(300, topic_id=2) == [b"300"]
+
+    def test_the_time_of_a_record_is_that_of_its_frame(self) -> None:
+        rig = Rig()
+        rig.put(records(0, 3), time_us=70)
+        rig.put(records(3), time_us=80)
+        assert [rig.wal.time_of(1, 0, offset) for offset in range(5)] == [70, 70, 70, 80, None]
+
+    def test_reads_run_across_segments_sealed_active_and_after_a_restart(self) -> None:
+        rig = Rig()
+        for offset in range(60):
+            rig.put(records(offset, size=3000), records(offset, topic_id=2))
+        assert len(rig.wal.segments()) >= 4
+        for now in (rig, rig.restart()):
+            for first in (0, 13, 59):
+                values = now.read(first, 10**6, topic_id=2)
+                assert values == [b"%d" % offset for offset in range(first, 60)]
+
+    def test_a_plan_made_before_sealing_still_runs_after_it(self) -> None:
+        rig = Rig()
+        rig.put(records(0), records(0, topic_id=2))
+        plan = rig.wal.plan_read(1, 0, 0, 100)
+        rig.wal.seal()
+        rig.put(records(1))
+        rig.run()
+        assert plan is not None
+        assert [batch.base_offset for batch in plan.run()] == [0]
+
+    def test_neighbouring_batches_are_read_in_one_go(self) -> None:
+        rig = Rig()
+        for offset in range(200):
+            rig.put(records(offset))
+        rig.disk.calls.clear()
+        assert len(rig.read(0, 10**6)) == 200
+        assert rig.disk.calls["pread"] == 1
+
+    def test_far_batches_are_read_apart_so_that_little_is_read_in_vain(self) -> None:
+        rig = Rig()
+        for offset in range(3):
+            rig.put(records(offset), records(offset, topic_id=2, size=17_000))
+        rig.disk.calls.clear()
+        assert len(rig.read(0, 10**6)) == 3
+        assert rig.disk.calls["pread"] == 3
+
+    def test_more_segments_than_are_kept_open(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(catalog, "OPEN_SEGMENTS_MAX", 2)
+        rig = Rig()
+        for offset in range(60):
+            rig.put(records(offset, size=4000))
+        for offset in (0, 20, 40, 0, 59):
+            assert rig.read(offset)[0].startswith(b"%d." % offset)
+
+
+class TestDamage:
+    def test_a_wrong_byte_is_noticed_and_named(self) -> None:
+        rig = Rig()
+        rig.put(records(0, 4))
+        data = content(rig.disk, rig.files()[0])
+        data[4096 + 64 + 48 + 88] ^= 1
+        with pytest.raises(DamagedData, match=r"0000\.wal at 4160.*topic id 1.*offsets 0 to 3"):
+            rig.read(1)
+
+    def test_batches_before_the_damage_come_back_first(self) -> None:
+        rig = Rig()
+        position = 0
+        for offset in range(5):
+            position = rig.wal.appended_lsn if offset == 3 else position
+            rig.put(records(offset))
+        content(rig.disk, rig.files()[0])[position + 64] ^= 1
+        assert rig.read(0, 10**6) == [b"0", b"1", b"2"]
+        with pytest.raises(DamagedData):
+            rig.read(3, 10**6)
+        assert rig.read(4, 10**6) == [b"4"]
+
+    def test_a_disk_that_cannot_read_is_damage_not_a_crash(self) -> None:
+        rig = Rig()
+        rig.put(records(0))
+        rig.disk.fail("pread", 1, errno.EIO)
+        with pytest.raises(DamagedData, match="Input/output"):
+            rig.read(0)
+
+    def test_a_batch_in_the_place_of_another_is_noticed(self) -> None:
+        rig = Rig()
+        rig.put(records(0))
+        first = rig.wal.appended_lsn
+        rig.put(records(1))
+        data = content(rig.disk, rig.files()[0])
+        size = rig.wal.appended_lsn - first
+        data[4096:first] = data[first : first + size]
+        with pytest.raises(DamagedData, match="not the one"):
+            rig.read(0)
+
+
+batches = st.lists(
+    st.tuples(st.integers(1, 3), st.integers(0, 2), st.integers(1, 5)), min_size=1, max_size=40
+)
+
+
+class TestIndex:
+    @given(batches)
+    def test_the_file_answers_as_the_memory_does(self, added: list[tuple[int, int, int]]) -> None:
+        growing = GrowingIndex()
+        ends: dict[tuple[int, int], int] = {}
+        for row, (topic_id, partition, count) in enumerate(added):
+            base = ends.get((topic_id, partition), 0)
+            is_first = growing.add(topic_id, partition, base, row, count, 4096 + row * 8, row)
+            assert is_first == ((topic_id, partition) not in ends)
+            ends[topic_id, partition] = base + count
+        data = growing.encode(bytes(16), 0, 99)
+        mapped = MappedIndex(memoryview(data))
+        assert list(mapped.spans()) == list(growing.spans())
+        for topic_id in range(5):
+            for partition in range(4):
+                rows, said = growing.rows(topic_id, partition), mapped.rows(topic_id, partition)
+                assert (rows is None) == (said is None)
+                if rows is None or said is None:
+                    continue
+                assert list(map(list, rows)) == list(map(list, said))
+                for offset in range(-1, ends[topic_id, partition] + 2):
+                    assert said.find(offset) == rows.find(offset)
+                    is_held = 0 <= offset < ends[topic_id, partition]
+                    assert (rows.find(offset) >= 0) == is_held
+
+    def test_the_exact_bytes(self) -> None:
+        growing = GrowingIndex()
+        growing.add(7, 1, 5, 1000, 3, 4160, 99)
+        growing.last_time_us = 1000
+        data = growing.encode(bytes(range(16)), 4096, 8192)
+        assert data == bytes.fromhex(
+            "42524b4449445800 0100 0000 01000000 000102030405060708090a0b0c0d0e0f"
+            "0010000000000000 0020000000000000 0100000000000000 e803000000000000"
+            "3cbd77a9d99a4486 3fc6f830177d0de6 e2affa0623c7f89a"
+            "0700000000000000 01000000 00000000 0500000000000000 0800000000000000 00000000 01000000"
+            "0500000000000000 e803000000000000 0300000000000000 4010000000000000 6300000000000000"
+        )
+
+    def test_a_gap_left_by_damage_is_not_found(self) -> None:
+        growing = GrowingIndex()
+        growing.add(1, 0, 0, 0, 2, 0, 0)
+        growing.add(1, 0, 5, 0, 2, 0, 0)
+        rows = growing.rows(1, 0)
+        assert rows is not None
+        assert [rows.find(offset) for offset in range(8)] == [0, 0, -1, -1, -1, 1, 1, -1]
+        assert list(growing.spans()) == [PartitionSpan(1, 0, 0, 7, 0, 2)]
+
+    def test_a_hundred_thousand_small_batches_cost_28_bytes_each(self) -> None:
+        growing = GrowingIndex()
+        for offset in range(100_000):
+            growing.add(1, 0, offset, 0, 1, offset, 1)
+        assert len(growing.encode(bytes(16), 0, 0)) < 100_000 * 28 + 200
+
+
+def test_on_a_real_disk_the_index_is_mapped(tmp_path: Path) -> None:
+    path = str(tmp_path / "a" / "wal")
+    commits, background = InlineCommitter(), InlineCommitter()
+    dice = random.Random(1)
+
+    def fresh() -> Wal:
+        return Wal(RealDisk(), path, SMALL, commits, background, dice.randbytes, lambda: 0.0)
+
+    wal = fresh()
+    wal.open(0, lambda frame: None)
+    for offset in range(40):
+        wal.append([records(offset, size=4000)], 1)
+        commits.run()
+        background.run()
+    for now in (wal, fresh()):
+        if now is not wal:
+            assert now.open(0, lambda frame: None).frames == 40
+        plan = now.plan_read(1, 0, 3, 10**6)
+        assert plan is not None
+        assert [batch.base_offset for batch in plan.run()] == list(range(3, 40))

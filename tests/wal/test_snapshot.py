@@ -1,0 +1,159 @@
+"""Snapshots: only those that read back count, the two newest stay, a bad one is passed over."""
+
+from __future__ import annotations
+
+import errno
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.errors import DamagedData
+from brokerd.wal import MemoryDisk, SnapshotChunk, Snapshots
+from brokerd.wal.snapshot import encode_chunk, encode_snapshot_header
+from brokerd.walformat import segment_salt
+
+PATH = "data/state"
+CHUNKS = [
+    SnapshotChunk(1, b"meta", 500, b"body"),
+    SnapshotChunk(2, b"", 512, b""),
+    SnapshotChunk(3, b"1/0/g", 600, b"x" * 300),
+]
+
+
+def snapshots(disk: MemoryDisk | None = None) -> tuple[Snapshots, MemoryDisk]:
+    disk = disk or MemoryDisk()
+    return Snapshots(disk, PATH, random.Random(1).randbytes, lambda: 77), disk
+
+
+def load(found: Snapshots) -> tuple[int, list[SnapshotChunk]] | None:
+    loaded = found.load_newest()
+    return None if loaded is None else (loaded.start_lsn, list(loaded.chunks))
+
+
+class TestRoundTrip:
+    def test_a_snapshot_comes_back(self) -> None:
+        store, _ = snapshots()
+        assert load(store) is None
+        store.write(500, iter(CHUNKS))
+        assert load(store) == (500, CHUNKS)
+        loaded = store.load_newest()
+        assert loaded is not None and loaded.time_us == 77
+
+    @given(
+        st.lists(
+            st.builds(
+                SnapshotChunk,
+                st.integers(0, 65534),
+                st.binary(max_size=9),
+                st.integers(0, 2**64 - 1),
+                st.binary(max_size=99),
+            ),
+            max_size=5,
+        )
+    )
+    def test_any_chunks_come_back(self, chunks: list[SnapshotChunk]) -> None:
+        store, _ = snapshots()
+        store.write(8, chunks)
+        assert load(store) == (8, chunks)
+
+    def test_it_survives_a_power_cut_once_written(self) -> None:
+        store, disk = snapshots()
+        store.write(500, CHUNKS)
+        disk.crash()
+        assert load(snapshots(disk)[0]) == (500, CHUNKS)
+
+    def test_the_exact_bytes(self) -> None:
+        snapshot_id = bytes(range(16))
+        assert encode_snapshot_header(snapshot_id, 500, 77) == bytes.fromhex(
+            "42524b44534e5000 0100 0000 00000000 000102030405060708090a0b0c0d0e0f"
+            "f401000000000000 4d00000000000000 49d21d172b0d657d"
+        )
+        assert encode_chunk(CHUNKS[0], 56, segment_salt(snapshot_id)) == bytes.fromhex(
+            "424b6368 0100 0000 04000000 04000000 f401000000000000 3800000000000000"
+            "465a7303cb587d76 b5170258416ab449 6d657461 626f6479"
+        )
+
+
+class TestKeeping:
+    def test_the_two_newest_are_kept(self) -> None:
+        store, _ = snapshots()
+        for lsn in (100, 200, 300):
+            store.write(lsn, CHUNKS)
+        assert store.names() == [f"{300:020d}.snap", f"{200:020d}.snap"]
+
+    def test_a_failed_write_leaves_nothing_behind_and_the_older_ones_stay(self) -> None:
+        for call, nth in (("pwrite", 2), ("sync", 1), ("create", 1)):
+            store, disk = snapshots()
+            store.write(100, CHUNKS)
+            disk.fail(call, nth, errno.ENOSPC)
+            with pytest.raises(OSError):
+                store.write(200, CHUNKS)
+            assert disk.list(PATH) == [f"{100:020d}.snap"]
+            store.write(200, CHUNKS)
+            assert load(store) == (200, CHUNKS)
+
+    def test_a_snapshot_that_does_not_read_back_does_not_count(self) -> None:
+        store, disk = snapshots()
+        store.write(100, CHUNKS)
+
+        def rot(call: str, path: str) -> None:
+            if call == "sync":
+                disk.content(path)[-60] ^= 1
+
+        disk.on_call = rot
+        with pytest.raises(DamagedData):
+            store.write(200, CHUNKS)
+        disk.on_call = None
+        assert disk.list(PATH) == [f"{100:020d}.snap"]
+
+    def test_an_error_of_the_chunks_is_passed_on_and_leaves_nothing(self) -> None:
+        store, disk = snapshots()
+
+        def chunks() -> object:
+            yield CHUNKS[0]
+            raise KeyError("state")
+
+        with pytest.raises(KeyError):
+            store.write(100, chunks())  # type: ignore[arg-type]
+        assert disk.list(PATH) == []
+
+    def test_a_leftover_of_a_crash_is_overwritten(self) -> None:
+        store, disk = snapshots()
+        disk.create(f"{PATH}/{100:020d}.snap.tmp")
+        store.write(100, CHUNKS)
+        assert load(store) == (100, CHUNKS)
+
+
+class TestDamage:
+    def test_every_flipped_byte_is_noticed_and_the_older_one_is_taken(self) -> None:
+        store, disk = snapshots()
+        store.write(100, CHUNKS[:1])
+        store.write(500, CHUNKS)
+        data = disk.content(f"{PATH}/{500:020d}.snap")
+        whole = bytes(data)
+        for position in range(len(data)):
+            data[position] ^= 1
+            found = load(store)
+            if found != (500, CHUNKS):
+                assert found == (100, CHUNKS[:1])
+                assert len(store.rejected) == 1 and f"{500:020d}.snap at" in store.rejected[0]
+            else:
+                assert whole[position] == 0, "only padding may differ"
+            data[position] ^= 1
+
+    def test_cut_anywhere_it_does_not_count(self) -> None:
+        store, disk = snapshots()
+        store.write(500, CHUNKS)
+        data = disk.content(f"{PATH}/{500:020d}.snap")
+        whole = bytes(data)
+        for length in range(len(whole)):
+            data[:] = whole[:length]
+            assert load(store) is None
+
+    def test_a_snapshot_under_another_name_does_not_count(self) -> None:
+        store, disk = snapshots()
+        store.write(500, CHUNKS)
+        disk.rename(f"{PATH}/{500:020d}.snap", f"{PATH}/{900:020d}.snap")
+        assert load(store) is None

@@ -1,0 +1,108 @@
+"""Verify says what is damaged, by file, position and offsets, and changes nothing."""
+
+from __future__ import annotations
+
+from brokerd.wal import MemoryDisk, SnapshotChunk, Snapshots
+from brokerd.wal.scan import FoundFrame, Unreadable
+from brokerd.wal.verify import VerifyReport, verify, walk
+from tests.wal.rig import PATH, Rig, content, events, records
+
+STATE = "data/state"
+
+
+def log(frames: int = 40) -> MemoryDisk:
+    rig = Rig()
+    for offset in range(frames):
+        rig.put(records(offset, size=4000), events(offset))
+    Snapshots(rig.disk, STATE, lambda n: bytes(n)).write(8, [SnapshotChunk(1, b"k", 8, b"a body")])
+    return rig.disk.copy()
+
+
+def check(disk: MemoryDisk) -> VerifyReport:
+    before = {path: bytes(node.data) for path, node in disk._seen.items()}
+    report = verify(disk, PATH, STATE)
+    assert {path: bytes(node.data) for path, node in disk._seen.items()} == before
+    return report
+
+
+def test_a_sound_log_is_counted() -> None:
+    report = check(log())
+    assert report.sound and report.torn is None
+    assert (report.frames, report.entries, report.records) == (40, 80, 40)
+    assert (report.segments, report.indexes, report.snapshots) == (3, 2, 1)
+
+
+def test_a_torn_tail_is_told_but_is_no_damage() -> None:
+    disk = log(3)
+    name = disk.list(PATH)[0]
+    end = check(disk).next_lsn
+    content(disk, name)[end : end + 8] = b"BKfr\1\0\0\0"
+    report = check(disk)
+    assert report.sound
+    assert report.torn is not None and report.torn.position == end
+
+
+def test_damage_is_told_by_file_position_and_offsets() -> None:
+    disk = log()
+    name = [name for name in disk.list(PATH) if name.endswith(".wal")][1]
+    content(disk, name)[4096 + 64 + 200] ^= 1
+    report = check(disk)
+    assert not report.sound
+    (damage,) = report.damages
+    assert damage.name == name and damage.position == 4096
+    assert [(lost.first, lost.end) for lost in damage.lost] == [(14, 15)]
+
+
+def test_a_bad_index_or_snapshot_is_told() -> None:
+    disk = log()
+    index = next(name for name in disk.list(PATH) if name.endswith(".idx"))
+    content(disk, index)[-1] ^= 1
+    snapshot = disk.list(STATE)[0]
+    disk.content(f"{STATE}/{snapshot}")[-60] ^= 1
+    report = check(disk)
+    assert not report.sound and report.damages == []
+    assert index in report.bad_indexes[0] and snapshot in report.bad_snapshots[0]
+
+
+def test_an_index_that_is_sound_but_says_something_else_is_told() -> None:
+    disk = log()
+    rig = Rig()
+    rig.put(records(0))
+    index = next(name for name in disk.list(PATH) if name.endswith(".idx"))
+    segment = content(disk, index.replace(".idx", ".wal"))
+    wrong = rig.wal._catalog.segments[0].growing
+    assert wrong is not None
+    end = len(segment)
+    content(disk, index)[:] = wrong.encode(bytes(segment[16:32]), 0, end)
+    assert "not what the segment holds" in check(disk).bad_indexes[0]
+
+
+def test_a_segment_of_rubbish_is_damage() -> None:
+    disk = log()
+    name = disk.list(PATH)[0].replace(".idx", ".wal")
+    content(disk, name)[:] = b"rubbish"
+    report = check(disk)
+    assert report.damages[0].name == name
+
+
+def test_a_running_brokers_log_can_be_verified() -> None:
+    rig = Rig()
+    for offset in range(40):
+        rig.wal.append([records(offset, size=4000)], 1)
+        rig.commits.step()
+        rig.background.step()
+        assert verify(rig.disk, PATH, STATE).sound
+
+
+def test_walk_lists_frames_and_what_is_none() -> None:
+    disk = log(3)
+    name = disk.list(PATH)[0]
+    frames = [found for _, found in walk(disk, PATH)]
+    assert all(isinstance(found, FoundFrame) for found in frames) and len(frames) == 3
+    second = frames[1]
+    assert [found.position for _, found in walk(disk, PATH, second.position)] == [
+        found.position for found in frames[1:]
+    ]
+    content(disk, name)[second.position] ^= 1
+    kinds = [type(found) for _, found in walk(disk, PATH)]
+    assert kinds == [FoundFrame, Unreadable, FoundFrame]
