@@ -198,9 +198,8 @@ class MamamiaClient:
         """Whether requests without an answer may be sent once more."""
         if self._resend:
             return True
-        if not isinstance(error, ConnectionError) or not rest:
-            return False
-        return all(isinstance(request, _HARMLESS_TWICE) for request in rest)
+        ended = isinstance(error, ConnectionError)
+        return ended and all(isinstance(request, _HARMLESS_TWICE) for request in rest)
 
     def _exchange(self, requests: Sequence[Request], answers: list[Answer], wait: float) -> None:
         """Send the requests that have no answer yet and collect theirs."""

@@ -165,8 +165,6 @@ class MamamiaProtocol(Protocol):
 
     def dataReceived(self, data: bytes) -> None:
         """Answer the calls in flight, oldest first; end a connection that is out of step."""
-        if self._lost is not None:
-            return
         try:
             for frame in self._reader.feed(data):
                 self._answer_oldest(frame)

@@ -36,6 +36,9 @@ def test_the_announced_length_counts_every_header(size, encoding):
     frame = mm.acquired(MAX_MESSAGE_ID, "log", value, encoding, None)
     assert length_of(frame) == mm.answer_length("log", value, encoding, None)
     payload = value if encoding == 0 else value.decode()
+    for name in ("", "n" * 31, "n" * 32, "é" * 16, "n" * 255):
+        named = mm.acquired(MAX_MESSAGE_ID, name, value, encoding, None)
+        assert length_of(named) == mm.answer_length(name, value, encoding, None)
     assert frame[6:] == msgpack.packb({"message": {
         "id": MAX_MESSAGE_ID, "log_id": "log", "payload": payload, "metadata": None,
     }})

@@ -79,8 +79,9 @@ def test_frames_put_back_come_first_and_once():
     first = reader.feed(b"".join(frame(n, b"") for n in range(5)))
     reader.put_back(first[2:])
     assert reader.held_frames == 3
+    reader.put_back(first[1:2])
     later = reader.feed(frame(5, b""))
-    assert [command for command, _ in later] == [2, 3, 4, 5]
+    assert [command for command, _ in later] == [1, 2, 3, 4, 5]
     assert reader.feed(b"") == []
 
 

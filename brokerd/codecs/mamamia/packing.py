@@ -90,12 +90,7 @@ class Field(NamedTuple):
 
 
 Fields = dict[Key, Field]
-
-
-class Walked(NamedTuple):
-    fields: Fields
-    repeats: bool
-    """Whether a key came twice (the last value counts)."""
+"""A map's values; of a repeated key the last."""
 
 
 def checked(raw: bytes) -> Any:
@@ -116,7 +111,7 @@ def checked(raw: bytes) -> Any:
     return _MAP if KINDS[raw[0]] == "a map" else _ARRAY
 
 
-def walk(body: bytes, array_key: str | None = None) -> Walked:
+def walk(body: bytes, array_key: str | None = None) -> Fields:
     """A request's map, every value checked; `array_key` names the array whose items are walked too.
 
     :raises BodyError: the body is not exactly one object.
@@ -126,22 +121,22 @@ def walk(body: bytes, array_key: str | None = None) -> Walked:
     unpacker.feed(body)
     try:
         if KINDS[body[0]] == "a map":
-            walked = _walk_map(unpacker, body, array_key)
+            fields = _walk_map(unpacker, body, array_key)
         else:
             _walk_value(unpacker, body, 0)
-            walked = None
+            fields = None
     except UNDECODABLE as error:
         raise BodyError(f"the body is not one MessagePack object: {error}") from error
     except IndexError:
         raise BodyError("the body is not one MessagePack object: it ends too early") from None
     if unpacker.tell() != len(body):
         raise BodyError("the body is more than one MessagePack object")
-    if walked is None:
+    if fields is None:
         raise RequestError(f"the body must be a map, not {KINDS[body[0]]}")
-    return walked
+    return fields
 
 
-def _walk_map(unpacker: Unpacker, body: bytes, array_key: str | None) -> Walked:
+def _walk_map(unpacker: Unpacker, body: bytes, array_key: str | None) -> Fields:
     fields: Fields = {}
     unpack, tell = unpacker.unpack, unpacker.tell
     count = unpacker.read_map_header()
@@ -160,7 +155,7 @@ def _walk_map(unpacker: Unpacker, body: bytes, array_key: str | None) -> Walked:
             value = unpack()
             fields[key] = _new(Field, (body[start:tell()], value, start, None))
         start = tell()
-    return Walked(fields, len(fields) != count)
+    return fields
 
 
 def _walk_value(unpacker: Unpacker, body: bytes, start: int) -> Field:
@@ -181,7 +176,7 @@ def _walk_items(unpacker: Unpacker, body: bytes, start: int) -> list[Fields | Fi
     for _ in range(unpacker.read_array_header()):
         item_start = unpacker.tell()
         if KINDS[body[item_start]] == "a map":
-            items.append(_walk_map(unpacker, body, None).fields)
+            items.append(_walk_map(unpacker, body, None))
         else:
             items.append(_walk_value(unpacker, body, item_start))
     return items

@@ -151,7 +151,7 @@ class Decoder:
         return _new(Produce, (self._produce_log_id, value, encoding, metadata, key, None))
 
     def _walk_produce(self, body: bytes) -> Produce:
-        fields = walk(body).fields
+        fields = walk(body)
         log_id = _name(fields, "log_id")
         produce = Produce(log_id, *_message(fields))
         prefix = body[:1] + b"\xa6log_id" + fields["log_id"].raw + b"\xa7payload"
@@ -162,7 +162,7 @@ class Decoder:
         return produce
 
     def _decode_acquire(self, body: bytes) -> Acquire:
-        fields = walk(body).fields
+        fields = walk(body)
         acquire = Acquire(
             _name(fields, "log_id"), _name(fields, "group_id"), _name(fields, "client_id"),
             _duration(fields), _wait(fields),
@@ -173,9 +173,9 @@ class Decoder:
         return acquire
 
     def _decode_settle(self, body: bytes) -> Settle:
-        # The remembered prefix P ends where the value of message_id begins, and each remembered
-        # suffix S once followed P + (one object) to the end of a body without repeated keys. So a
-        # body P + M + S, with M one object, is the same map with another message_id.
+        # The remembered prefix P ends where the (last) value of message_id begins, and each
+        # remembered suffix S once followed P + (one object) to the end of a body. So a body
+        # P + M + S, with M one object, is the same map with another message_id.
         prefix = self._settle_prefix
         if body.startswith(prefix):
             cut = len(body) - self._settle_suffix_bytes
@@ -191,7 +191,7 @@ class Decoder:
         return self._walk_settle(body)
 
     def _walk_settle(self, body: bytes) -> Settle:
-        fields, repeats = walk(body)
+        fields = walk(body)
         settle = Settle(
             _name(fields, "log_id"), _name(fields, "group_id"), _message_id(fields),
             _name(fields, "client_id"), bool(_required(fields, "success").value),
@@ -200,7 +200,7 @@ class Decoder:
         field = fields["message_id"]
         prefix = body[:field.start]
         suffix = body[field.start + len(field.raw):]
-        if not repeats and len(prefix) + len(suffix) <= _REMEMBERED_BYTES:
+        if len(prefix) + len(suffix) <= _REMEMBERED_BYTES:
             self._remember_settle(prefix, suffix, settle)
         return settle
 
@@ -215,7 +215,7 @@ class Decoder:
 
 
 def _decode_extend(body: bytes) -> Extend:
-    fields = walk(body).fields
+    fields = walk(body)
     return Extend(
         _name(fields, "log_id"), _name(fields, "group_id"), _name(fields, "client_id"),
         _message_id(fields), _duration(fields),
@@ -223,13 +223,13 @@ def _decode_extend(body: bytes) -> Extend:
 
 
 def _decode_produce_batch(body: bytes) -> ProduceBatch:
-    fields = walk(body, "messages").fields
+    fields = walk(body, "messages")
     log_id = _name(fields, "log_id")
     return ProduceBatch(log_id, _items(fields, "messages", _batch_message))
 
 
 def _decode_acquire_batch(body: bytes) -> AcquireBatch:
-    fields = walk(body).fields
+    fields = walk(body)
     log_id, group_id = _name(fields, "log_id"), _name(fields, "group_id")
     client_id = _name(fields, "client_id")
     most = _integer(_required(fields, "max"), "max")
@@ -241,7 +241,7 @@ def _decode_acquire_batch(body: bytes) -> AcquireBatch:
 
 
 def _decode_settle_batch(body: bytes) -> SettleBatch:
-    fields = walk(body, "settles").fields
+    fields = walk(body, "settles")
     return SettleBatch(
         _name(fields, "log_id"), _name(fields, "group_id"), _name(fields, "client_id"),
         _items(fields, "settles", _batch_settle),
@@ -249,7 +249,7 @@ def _decode_settle_batch(body: bytes) -> SettleBatch:
 
 
 def _decode_group_info(body: bytes) -> GroupInfo:
-    fields = walk(body).fields
+    fields = walk(body)
     return GroupInfo(_name(fields, "log_id"), _name(fields, "group_id"))
 
 
