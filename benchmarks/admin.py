@@ -31,10 +31,13 @@ def fetch_dead_letters(admin: str, topic: str, group: str) -> dict[int, int]:
     """
     url = f"http://{admin}/api/v1/topics/{topic}/groups/{group}/dead-letters"
     try:
-        letters = _fetch(url)["dead_letters"]
-        return {letter["offset"]: letter["failures"] for letter in letters}
+        answer = _fetch(url)
+        letters = {letter["offset"]: letter["failures"] for letter in answer["dead_letters"]}
     except (KeyError, TypeError) as error:
         raise AdminFailed(f"{url}: no list of dead letters: {error!r}") from error
+    if answer.get("more"):
+        raise AdminFailed(f"{url}: the list stops after {len(letters)} dead letters")
+    return letters
 
 
 def _fetch(url: str) -> dict[str, Any]:
