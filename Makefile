@@ -38,7 +38,7 @@ run: $(READY)
 	$(BIN)/twistd -n --pidfile= brokerd $(ARGS)
 
 demo: $(FLIGHTS)
-	@$(BIN)/python demo/flights.py $(ARGS)
+	@$(BIN)/python -m demo.flights $(ARGS)
 
 test: $(READY)
 	$(BIN)/python -m pytest $(ARGS)
@@ -52,7 +52,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks $(ARGS)
 
 soak: $(READY)
-	$(BIN)/python -m benchmarks.torture $(ARGS)
+	$(BIN)/python -m benchmarks.torture --kills 50 $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

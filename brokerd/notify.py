@@ -31,7 +31,7 @@ class Notifier:
         except OSError as error:
             self._log.warn(
                 "the supervisor at {address} was not told {lines}: {error}",
-                event_id="notify_failed",
+                event_id="notify-failed",
                 address=self._address,
                 lines=" ".join(lines),
                 error=error.strerror or str(error),

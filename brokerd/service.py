@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -65,6 +65,12 @@ class Core(Protocol):
 
     def status(self) -> dict[str, Any]:
         """Describe the core for the admin site, in values that JSON can hold, at any moment."""
+
+    def dead_letters(self, topic: str, group: str) -> Iterable[Mapping[str, Any]]:
+        """Give the dead letters of a group, each as partition, offset, reason, grants, failures.
+
+        They come by partition and offset. Raises UnknownTopic; an unknown group has none.
+        """
 
     def abandon(self) -> None:
         """Let go at once, as a crash would; nothing more is written."""
@@ -181,7 +187,7 @@ class BrokerdService(Service):
         except OSError as error:
             self._give_up(exit_code(error), _os_error_text(error))
         except Exception as error:  # a bug: its traceback belongs in the log, not on the terminal
-            self._log.failure("the start failed", event_id="start_failed")
+            self._log.failure("the start failed", event_id="start-failed")
             self._give_up(outcome.USAGE, f"unexpected {type(error).__name__}; see the log")
 
     async def _open(self) -> None:
@@ -295,14 +301,16 @@ class BrokerdService(Service):
         except TimeoutError:
             self._log.warn(
                 "some answers did not leave within {seconds} s; their clients will ask again",
-                event_id="drain_timeout",
+                event_id="drain-timeout",
                 seconds=DRAIN_SECONDS,
             )
+        except Exception:  # a bug must not keep the journal from being closed
+            self._log.failure("answers could not leave", event_id="drain-failed")
         try:
             await self._core.close()
         except Exception as error:
             if not isinstance(error, BrokerdError | OSError):
-                self._log.failure("closing failed", event_id="close_failed")
+                self._log.failure("closing failed", event_id="close-failed")
             self._give_up(outcome.STORAGE_FAILED, f"closing failed: {error}")
             self._core.abandon()
 

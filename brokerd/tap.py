@@ -119,7 +119,7 @@ def assemble(
     )
     if config.admin.endpoint != "none":
         endpoint = parse(reactor, ADMIN, config.admin.endpoint)
-        site = make_site(service.status, health, metrics, reactor, _log)
+        site = make_site(service.status, core.dead_letters, health, metrics, reactor, _log)
         service.attach_admin(Listener(ADMIN, config.admin.endpoint, endpoint, lambda: site))
     return service
 
@@ -167,7 +167,7 @@ def announce(config: Config) -> None:
         "acknowledged work may be gone"
     )
     say(f"WARNING: {line}")
-    _log.warn("{line}", event_id="durability_reduced", line=line)
+    _log.warn("{line}", event_id="durability-reduced", line=line)
 
 
 def make_log_observer(config: Log, parent: Mapping[str, Any], reactor: Any) -> ILogObserver:

@@ -16,13 +16,13 @@ fail() {
 }
 
 is_new_enough() {
-    "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
+    [ "$("$1" -c 'import sys; print(sys.version_info >= (3, 11))' 2>/dev/null)" = True ]
 }
 
 find_python() {
     if [ -n "${PYTHON:-}" ]; then
         command -v "$PYTHON" >/dev/null 2>&1 || fail "PYTHON=$PYTHON is not a program; unset it or name a Python 3.11 or newer"
-        is_new_enough "$PYTHON" || fail "PYTHON=$PYTHON is older than Python 3.11"
+        is_new_enough "$PYTHON" || fail "PYTHON=$PYTHON is not Python 3.11 or newer"
         command -v "$PYTHON"
         return
     fi

@@ -69,6 +69,9 @@ class FakeCore:
     def status(self) -> dict[str, Any]:
         return {"topics": 2, "records_produced": {"mamamia": 7}}
 
+    def dead_letters(self, topic: str, group: str) -> list[dict[str, Any]]:
+        return []
+
 
 def _from_environment(config: Config, data_dir: Path, reactor: Any) -> FakeCore:
     method, _, name = os.environ.get("FAKE_CORE", "").partition(":")

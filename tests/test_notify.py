@@ -42,4 +42,4 @@ def test_a_supervisor_that_is_gone_is_only_logged(tmp_path: Path) -> None:
     """The broker goes on when nobody listens."""
     with capturedLogs() as captured:
         Notifier({"NOTIFY_SOCKET": f"{tmp_path}/gone"}, Logger()).send("READY=1")
-    assert [event["event_id"] for event in captured] == ["notify_failed"]
+    assert [event["event_id"] for event in captured] == ["notify-failed"]

@@ -241,7 +241,7 @@ def test_a_bug_in_the_start_is_in_the_log_and_not_on_the_terminal(build: Build) 
     with capturedLogs() as captured:
         house.service.startService()
     assert house.outcome.said == [(1, "unexpected RuntimeError; see the log")]
-    (event,) = [event for event in captured if event.get("event_id") == "start_failed"]
+    (event,) = [event for event in captured if event.get("event_id") == "start-failed"]
     assert "oops" in event["log_failure"].getTraceback()
 
 
@@ -284,6 +284,16 @@ def test_a_stop_waits_for_answers_but_not_for_ever(build: Build) -> None:
     assert done
     assert house.core.calls[-1] == "close"
     assert house.outcome.said == []
+
+
+def test_a_bug_in_the_drain_does_not_keep_the_journal_open(build: Build) -> None:
+    """Whatever happens to the answers, the snapshot and the mark are written."""
+    house = build(drain=RuntimeError("oops"))
+    house.service.startService()
+    with capturedLogs() as captured:
+        assert house.stop()
+    assert house.core.calls[-1] == "close"
+    assert "drain-failed" in [event.get("event_id") for event in captured]
 
 
 def test_a_close_that_fails_is_not_a_clean_stop(build: Build) -> None:

@@ -1,5 +1,5 @@
 # Tests: tests/admin/test_site.py
-"""The admin site: ``/health/live``, ``/health/ready``, ``/metrics``, ``/api/v1/status``, ``/``.
+"""The admin site: ``/health/...``, ``/metrics``, ``/api/v1/...`` as JSON, and a page at ``/``.
 
 It is read-only. Every request has a deadline, bodies are small, connections are few, so that a
 slow or greedy HTTP client costs little. The access log takes its time from the log, which runs on
@@ -9,8 +9,9 @@ the wall clock: the reactor's clock is monotonic and would print nonsense.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
+from itertools import islice
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -24,6 +25,7 @@ from twisted.web.server import Request, Site
 
 from brokerd.admin.health import Health, Phase
 from brokerd.admin.metrics import make_registry
+from brokerd.errors import UnknownTopic
 
 IDLE_SECONDS = 30
 REQUEST_SECONDS = 30.0
@@ -31,7 +33,12 @@ REQUEST_SECONDS = 30.0
 MAX_BODY_BYTES = 64 * 1024
 MAX_CONNECTIONS = 100
 
+MAX_LETTERS = 10_000
+"""How many dead letters one answer lists at most."""
+
 Status = Callable[[], Mapping[str, Any]]
+DeadLetters = Callable[[str, str], Iterable[Mapping[str, Any]]]
+Answer = tuple[int, Mapping[str, Any]]
 MetricsResource = Callable[[CollectorRegistry], IResource]
 
 _STATIC = {
@@ -42,21 +49,27 @@ _STATIC = {
 
 
 def make_site(
-    status: Status, health: Health, metrics: MetricsResource, reactor: Any, log: Logger
+    status: Status,
+    dead_letters: DeadLetters,
+    health: Health,
+    metrics: MetricsResource,
+    reactor: Any,
+    log: Logger,
 ) -> AdminSite:
     """Put the site together.
 
     :param status: gives the facts for the page, the API and the metrics; called in the reactor.
+    :param dead_letters: gives the dead letters of a (topic, group); raises UnknownTopic.
     :param metrics: makes the resource that prints a registry, such as prometheus_client's.
     :param reactor: times the requests.
     """
-    return AdminSite(_Root(status, health, metrics), reactor, log)
+    return AdminSite(_Root(status, dead_letters, health, metrics), reactor, log)
 
 
 class _JSON(Resource):
     """A resource whose answer is one JSON object; a slash after its path makes no difference."""
 
-    def __init__(self, answer: Callable[[], tuple[int, Mapping[str, Any]]]) -> None:
+    def __init__(self, answer: Callable[[], Answer]) -> None:
         super().__init__()
         self._answer = answer
 
@@ -83,7 +96,13 @@ class _Exact(Resource):
 
 
 class _Root(_Exact):
-    def __init__(self, status: Status, health: Health, metrics: MetricsResource) -> None:
+    def __init__(
+        self,
+        status: Status,
+        dead_letters: DeadLetters,
+        health: Health,
+        metrics: MetricsResource,
+    ) -> None:
         super().__init__()
         self._health = health
         branch = _Exact()
@@ -93,17 +112,18 @@ class _Root(_Exact):
         self.putChild(b"metrics", _Metrics(status, metrics))
         version = _Exact()
         version.putChild(b"status", _JSON(lambda: (http.OK, status())))
+        version.putChild(b"topics", _Topics(dead_letters))
         api = _Exact()
         api.putChild(b"v1", version)
         self.putChild(b"api", api)
         for path in _STATIC:
             self.putChild(path, _Static(path))
 
-    def _live(self) -> tuple[int, Mapping[str, Any]]:
+    def _live(self) -> Answer:
         failed = self._health.phase is Phase.FAILED
         return (http.SERVICE_UNAVAILABLE if failed else http.OK), self._describe()
 
-    def _ready(self) -> tuple[int, Mapping[str, Any]]:
+    def _ready(self) -> Answer:
         return (http.OK if self._health.ready else http.SERVICE_UNAVAILABLE), self._describe()
 
     def _describe(self) -> Mapping[str, Any]:
@@ -111,6 +131,32 @@ class _Root(_Exact):
         if self._health.reason:
             described["reason"] = self._health.reason
         return described
+
+
+class _Topics(Resource):
+    """``topics/TOPIC/groups/GROUP/dead-letters``; names are percent-encoded UTF-8."""
+
+    isLeaf = True
+
+    def __init__(self, dead_letters: DeadLetters) -> None:
+        super().__init__()
+        self._dead_letters = dead_letters
+
+    def render_GET(self, request: Request) -> bytes:
+        """List the dead letters of a group, the first MAX_LETTERS of them."""
+        match request.postpath:
+            case [topic, b"groups", group, b"dead-letters"]:
+                return _json(request, *self._list(topic, group))
+        return _not_found(request)
+
+    def _list(self, topic: bytes, group: bytes) -> Answer:
+        try:
+            letters = iter(self._dead_letters(topic.decode(), group.decode()))
+            listed = list(islice(letters, MAX_LETTERS))
+        except (UnknownTopic, UnicodeDecodeError) as error:
+            return http.NOT_FOUND, {"error": str(error)}
+        more = next(letters, None) is not None
+        return http.OK, {"dead_letters": listed, "more": more}
 
 
 class _Metrics(Resource):
@@ -252,7 +298,7 @@ class AdminSite(Site):
         """Write one access line as an event of its own."""
         self._access_log.info(
             '{client} "{method} {path} {protocol}" {code} {sent_bytes}',
-            event_id="admin_request",
+            event_id="admin-request",
             client=getattr(request.client, "host", None) or "-",
             method=_text(request.method),
             path=_text(request.uri),
