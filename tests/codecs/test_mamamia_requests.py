@@ -9,7 +9,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from brokerd.codecs import mamamia as mm
@@ -157,10 +157,13 @@ def test_what_cannot_be_decoded_closes_after_good_requests_too(name):
         decoder.decode(1, CLOSING[name])
 
 
+LIAR = b"\xdc\x0f\xff" * 1_500
+"""Nested arrays of 4,095 items each, none of which are there."""
+
+
 def test_nothing_is_allocated_on_the_word_of_a_length():
-    """Nested arrays that each claim a million items they do not have."""
-    liar = produce_of((b"\xdd\x00\x0f\x42\x40") * 900)
-    batch = b"\x82\xa6log_id\xa1l\xa8messages" + b"\xdc\x27\x10" + b"\xdd\x00\x0f\x42\x40" * 900
+    liar = produce_of(LIAR)
+    batch = b"\x82\xa6log_id\xa1l\xa8messages" + b"\xdc\x27\x10" + LIAR
     for command, body in ((1, liar), (0x82, batch)):
         tracemalloc.start()
         try:
@@ -393,14 +396,14 @@ def test_bad_bytes_raise_named_errors_only_and_memory_changes_no_answer(mutation
 
 
 LONG_ID = msgpack.packb({**SETTLE, "message_id": 1 << 40}).replace(
-    msgpack.packb(1 << 40), (b"\xdd\x00\x0f\x42\x40") * 900
+    msgpack.packb(1 << 40), LIAR
 )
-LONG_METADATA = msgpack.packb(PRODUCE)[:-1] + b"\x81\xa1m" + b"\xdd\x00\x0f\x42\x40" * 900
+LONG_METADATA = msgpack.packb(PRODUCE)[:-1] + b"\x81\xa1m" + LIAR
 
 
 @pytest.mark.parametrize(("command", "usual", "liar"), [
     (3, msgpack.packb(SETTLE), LONG_ID), (1, msgpack.packb(PRODUCE), LONG_METADATA),
-    (1, msgpack.packb(PRODUCE), b"\x83" + produce_of(b"\xdd\x00\x0f\x42\x40" * 900)[1:]
+    (1, msgpack.packb(PRODUCE), b"\x83" + produce_of(LIAR)[1:]
      + b"\xa8metadata\xc0"),
 ])
 def test_a_decoder_that_remembers_allocates_nothing_on_the_word_of_a_length(command, usual, liar):
@@ -413,6 +416,16 @@ def test_a_decoder_that_remembers_allocates_nothing_on_the_word_of_a_length(comm
         assert tracemalloc.get_traced_memory()[1] < 200_000
     finally:
         tracemalloc.stop()
+
+
+@example([("l", "g", "c", 0, True), ("m", "g", "c", 0, False), ("m", "g", "c", 0, True)])
+@given(st.lists(st.tuples(st.sampled_from("lm"), st.sampled_from("gh"), st.sampled_from("cd"),
+                          st.integers(0, 300), st.booleans()), max_size=20))
+def test_settles_of_several_logs_and_clients_are_not_mixed_up(settles):
+    decoder = mm.Decoder()
+    for log_id, group_id, client_id, message_id, success in settles:
+        settle = mm.Settle(log_id, group_id, message_id, client_id, success)
+        assert decoder.decode(3, mm.encode_request(settle)[6:]) == settle
 
 
 @given(st.integers(0, 255), st.binary(max_size=100))
@@ -443,9 +456,14 @@ def test_large_requests_are_not_remembered():
     for command, body in ((1, PRODUCE), (2, ACQUIRE), (3, SETTLE)):
         decoder.decode(command, msgpack.packb({**body, **huge}))
         decoder.decode(command, msgpack.packb({**huge, **body}))
+    assert_small(decoder)
     for number in range(300):
         body = {**SETTLE, "client_id": f"{number:0200}", "message_id": number}
         decoder.decode(3, msgpack.packb(body))
+    assert_small(decoder)
+
+
+def assert_small(decoder: mm.Decoder) -> None:
     held = [getattr(decoder, name) for name in decoder.__slots__]
     assert sum(len(repr(one)) for one in held) < 10_000
 

@@ -155,8 +155,7 @@ class Decoder:
         log_id = _name(fields, "log_id")
         produce = Produce(log_id, *_message(fields))
         prefix = body[:1] + b"\xa6log_id" + fields["log_id"].raw + b"\xa7payload"
-        usual = body[0] in (_MAP_OF_3, _MAP_OF_4) and body.startswith(prefix)
-        if usual and len(prefix) <= _REMEMBERED_BYTES:
+        if body[0] in (_MAP_OF_3, _MAP_OF_4) and body.startswith(prefix):
             self._produce_prefix = prefix
             self._produce_log_id = log_id
         return produce
