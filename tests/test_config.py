@@ -170,6 +170,20 @@ def test_listen_options_replace_every_other_listener(file: Path) -> None:
     assert config.listen == {"mamamia": "tcp:0:interface=127.0.0.1"}
 
 
+def test_listeners_of_other_formats_stay_only_where_they_are_named(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A [listen] table replaces the defaults, --listen the table; --set changes one alone."""
+    monkeypatch.setattr("brokerd.config.BUILT_FORMATS", ("mamamia", "blipmq"))
+    file.write_text("[listen]\nblipmq = 'tcp:5'\n")
+    assert load(file).config.listen == {"blipmq": "tcp:5"}
+    assert load(file, listeners=["mamamia=tcp:0"]).config.listen == {"mamamia": "tcp:0"}
+    assert load(assignments=["listen.blipmq=tcp:6"]).config.listen == {
+        "mamamia": "tcp:9000",
+        "blipmq": "tcp:6",
+    }
+
+
 def test_listener_can_be_removed() -> None:
     """The endpoint none takes a listener away."""
     assert load(assignments=["listen.mamamia=none"]).config.listen == {}

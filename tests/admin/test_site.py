@@ -15,6 +15,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.logger import Logger, capturedLogs
 from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET
 
 from brokerd.admin.health import Health, Phase
 from brokerd.admin.site import (
@@ -46,11 +47,12 @@ class Browser:
         self.clock = Clock()
         self.health = Health()
         self.letters = 2
+        self.slow = False
         self.site = make_site(
             lambda: {"phase": self.health.phase.value, "topics": 2},
             self.dead_letters,
             self.health,
-            Printed,
+            lambda registry: Printed(registry, self.slow),
             self.clock,
             Logger(),
         )
@@ -86,14 +88,15 @@ class Browser:
 
 
 class Printed(Resource):
-    """Prints a registry, in this thread."""
+    """Prints a registry, in this thread, or never."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, slow: bool) -> None:
         super().__init__()
         self._registry = registry
+        self._slow = slow
 
-    def render_GET(self, request: Any) -> bytes:
-        return generate_latest(self._registry)
+    def render_GET(self, request: Any) -> bytes | int:
+        return NOT_DONE_YET if self._slow else generate_latest(self._registry)
 
 
 @pytest.fixture
@@ -233,6 +236,17 @@ def test_a_request_that_trickles_in_is_cut_off(browser: Browser) -> None:
     assert not wire.aborted
     browser.clock.advance(1)
     assert wire.aborted
+
+
+def test_an_answer_may_take_its_time(browser: Browser) -> None:
+    """The deadline is for the request; a slow scrape is not cut off."""
+    browser.slow = True
+    connected = browser.connect()
+    assert connected is not None
+    channel, wire = connected
+    channel.dataReceived(b"GET /metrics HTTP/1.1\r\nhost: h\r\n\r\n")
+    browser.clock.advance(REQUEST_SECONDS * 2)
+    assert not wire.aborted
 
 
 def test_a_connection_in_use_is_kept(browser: Browser) -> None:
