@@ -111,7 +111,7 @@ def torture(
             worker.join(_DRAIN_SECONDS)
     code = broker.stop()
     if code:
-        oracle.report(f"the broker stopped with exit code {code}")
+        oracle.report(f"the broker stopped with exit code {code}:\n{broker.log_tail()}")
     broker.start()
     with Wire(broker.address) as wire:
         info = wire.ask(GROUP_INFO, {"log_id": LOG, "group_id": GROUP})

@@ -168,7 +168,7 @@ def _watch(
 
 
 def _show(course: Course, progress: Progress, times: Times) -> None:
-    settled = len(course.ledger.settled_at)
+    settled = course.ledger.finished()
     rate = settled / (time.monotonic() - times.began)
     progress.show(len(course.ledger.row_of), settled, rate)
 
@@ -251,7 +251,7 @@ def _demo(table: Path, row_count: int | None, directory: Path) -> int:
             wrong.append("the kill did not fall into the middle of the work")
         code = broker.stop()
         if code:
-            wrong.append(f"the broker stopped with exit code {code}")
+            wrong.append(f"the broker stopped with exit code {code}:\n{broker.log_tail()}")
     where = f"durability {durability}, file system {file_system}"
     progress.say("\n" + report(ledger, times, info["next"], len(dead), where) + "\n")
     for line in wrong:

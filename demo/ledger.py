@@ -129,6 +129,12 @@ class Ledger:
         """Offsets that must be dead letters: every copy of a row that is to fail."""
         return {offset for offset, row in self.delivered.items() if is_to_fail(row)}
 
+    def finished(self) -> int:
+        """Messages whose work is done: settled, or failed as often as it takes to be dead."""
+        with self._lock:
+            dead = sum(count >= MAX_FAILURES for count in self.failures.values())
+            return len(self.settled_at) + dead
+
     def unacknowledged_copies(self) -> int:
         """Messages in the log although no answer said so: their rows were sent again."""
         return len(self.delivered.keys() - self.row_of.keys())
