@@ -25,7 +25,6 @@ from brokerd.walformat import (
     Entry,
     EntryKind,
     EventKind,
-    FormatError,
     decode_group_events,
     decode_records,
 )
@@ -152,7 +151,7 @@ def dump_command(
         if is_filtered and fields["problem"] is None and not fields["entries"]:
             continue
         if as_json:
-            click.echo(json.dumps(fields))
+            click.echo(json.dumps(fields, default=repr))
         else:
             for line in _found_lines(fields):
                 click.echo(line)
@@ -204,7 +203,7 @@ def _entry_fields(found: FoundEntry, payloads: bool) -> dict[str, Any]:
     if found.entry is not None:
         try:
             fields |= _body_fields(found.entry, payloads)
-        except FormatError as error:
+        except ValueError as error:  # FormatError, or what msgpack says of bad bytes
             fields["unreadable"] = str(error)
     return fields
 

@@ -53,22 +53,18 @@ def replay(disk: Disk, path: str, from_lsn: int, apply: Callable[[Frame], None])
     segments: list[tuple[Segment, list[PartitionSpan]]] = []
     lsns = segment_lsns(disk, path)
     synced = 0
-    _check_start(report, lsns, from_lsn)
     for first_lsn, next_lsn in zip(lsns, [*lsns, None][1:], strict=True):
         expected_end = None if next_lsn is None else next_lsn - first_lsn
         segment = _open_segment(disk, path, first_lsn, expected_end, report)
         if segment is None:
+            report.next_lsn = next_lsn or first_lsn + _size(disk, path, first_lsn)
             continue
-        is_old = next_lsn is not None and next_lsn <= from_lsn
         spans = _indexed_spans(disk, path, segment, next_lsn)
-        if spans is None or not is_old:
-            file = disk.open(os.path.join(path, segment.name))
-            scan = SegmentReplay(file, segment, report, expected_end)
-            for frame in scan.frames():
-                if frame.lsn >= from_lsn:
-                    apply(frame)
-                    report.frames += 1
-                    report.bytes += frame.end - frame.lsn
+        if spans is None or next_lsn is None or next_lsn > from_lsn:
+            scan = SegmentReplay(
+                disk.open(os.path.join(path, segment.name)), segment, report, expected_end
+            )
+            _apply(scan, from_lsn, apply, report)
             synced = max(0, scan.synced - first_lsn)
             if spans is None:
                 spans = list(scan.index.spans())
@@ -78,24 +74,39 @@ def replay(disk: Disk, path: str, from_lsn: int, apply: Callable[[Frame], None])
             key = span.topic_id, span.partition
             report.next_offsets[key] = max(report.next_offsets.get(key, 0), span.end_offset)
         segments.append((segment, spans))
-    report.next_lsn = max(0, from_lsn + -from_lsn % 8)
-    if segments:
-        _check_end(report, segments[-1][0], from_lsn)
+        is_empty = segment.position == SEGMENT_HEADER_BYTES
+        report.next_lsn = first_lsn if is_empty else segment.end_lsn
+    _check_ends(report, lsns, from_lsn)
+    report.next_lsn = max(report.next_lsn, from_lsn)
+    report.next_lsn += -report.next_lsn % 8
     return Replayed(report, segments, synced)
 
 
-def _check_start(report: RecoveryReport, lsns: list[int], from_lsn: int) -> None:
-    if lsns and from_lsn < lsns[0]:
-        problem = f"nothing is left of the log from LSN {from_lsn} to {lsns[0]}"
-        report.damages.append(Damage(segment_name(from_lsn), 0, lsns[0] - from_lsn, problem))
+def _apply(
+    scan: SegmentReplay, from_lsn: int, apply: Callable[[Frame], None], report: RecoveryReport
+) -> None:
+    for frame in scan.frames():
+        if frame.lsn >= from_lsn:
+            apply(frame)
+            report.frames += 1
+            report.bytes += frame.end - frame.lsn
 
 
-def _check_end(report: RecoveryReport, last: Segment, from_lsn: int) -> None:
-    end = last.end_lsn if last.position > SEGMENT_HEADER_BYTES else last.first_lsn
-    report.next_lsn = max(report.next_lsn, end)
+def _check_ends(report: RecoveryReport, lsns: list[int], from_lsn: int) -> None:
+    """Report a log that begins after, or ends before, the position replay was to begin at."""
+    first = lsns[0] if lsns else from_lsn
+    if from_lsn < first:
+        problem = f"nothing is left of the log from LSN {from_lsn} to {first}"
+        report.damages.insert(0, Damage(segment_name(from_lsn), 0, first - from_lsn, problem))
+    end = report.next_lsn
     if from_lsn > end:
+        last = lsns[-1] if lsns else 0
         problem = f"the log ends at LSN {end}, before the snapshot at {from_lsn}"
-        report.damages.append(Damage(last.name, last.position, from_lsn - last.first_lsn, problem))
+        report.damages.append(Damage(segment_name(last), end - last, from_lsn - last, problem))
+
+
+def _size(disk: Disk, path: str, first_lsn: int) -> int:
+    return disk.open(os.path.join(path, segment_name(first_lsn))).size()
 
 
 def _open_segment(
@@ -141,7 +152,7 @@ def tidy(disk: Disk, path: str, replayed: Replayed) -> None:
     if replayed.segments:
         last, _ = replayed.segments[-1]
         if last.position > SEGMENT_HEADER_BYTES:
-            report.rewritten_bytes = _settle(disk, path, last, replayed.synced)
+            report.rewritten_bytes = _rewrite_tail(disk, path, last, replayed.synced)
         else:
             replayed.segments.pop()
             disk.unlink(os.path.join(path, last.name))
@@ -154,8 +165,8 @@ def tidy(disk: Disk, path: str, replayed: Replayed) -> None:
     disk.sync_directory(path)
 
 
-def _settle(disk: Disk, path: str, last: Segment, synced: int) -> int:
-    """Make sure that what was accepted of the last segment is on the disk."""
+def _rewrite_tail(disk: Disk, path: str, last: Segment, synced: int) -> int:
+    """Write what was accepted of the last segment and may not be synced again; `trim` syncs it."""
     file = disk.open(os.path.join(path, last.name), write=True)
     start = max(synced, SEGMENT_HEADER_BYTES)
     rewrite(file, start, last.position)

@@ -292,11 +292,10 @@ def _lost(header: EntryHeader) -> LostRange | None:
 
 
 def rewrite(file: File, start: int, end: int) -> None:
-    """Write bytes that may exist in the page cache only once more, and sync them.
+    """Write bytes that may exist in the page cache only once more; the caller syncs.
 
     A sync that failed in an earlier process may have left them there without anybody being told.
     """
     for position in range(start, end, REWRITE_BYTES):
         length = min(REWRITE_BYTES, end - position)
         file.pwrite(file.pread(length, position), position)
-    file.sync()

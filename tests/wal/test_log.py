@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from brokerd.errors import NoSpace, StorageFailed
 from brokerd.wal import MemoryDisk, WalOptions
+from brokerd.walformat import frame_size
 from tests.wal.rig import PATH, SMALL, Rig, content, events, records
 
 
@@ -250,18 +253,28 @@ class TestSegments:
 
 
 class TestRoom:
-    def test_whatever_is_admitted_finds_room_however_it_is_cut_into_frames(self) -> None:
-        for size in (100, 3_000, 17_000, 30_000):
-            rig = Rig()
-            for offset in range(60):
-                frame = [records(offset, size=size)]
-                needed = 64 + 48 + 88 + size + 16
-                if rig.wal.room < needed:
-                    rig.run()
-                assert rig.wal.room >= needed
-                rig.wal.append(frame, 1)
-            rig.run()
-            assert rig.durable[-1] == 60
+    @given(
+        st.integers(0, 12),
+        st.lists(st.sampled_from([200, 9_000, 20_000, 30_000, 40_000]), min_size=2, max_size=9),
+    )
+    def test_whatever_is_admitted_finds_room_however_it_is_cut_into_frames(
+        self, before: int, sizes: list[int]
+    ) -> None:
+        rig = Rig()
+        for offset in range(before):
+            rig.put(records(offset, size=4_000))
+        room = rig.wal.room
+        offset = before
+        for size in sizes:
+            frame = [records(offset, size=size - 184)]
+            if frame_size(frame) > room:
+                continue
+            room -= frame_size(frame)
+            rig.wal.append(frame, 1)
+            offset += 1
+        assert rig.wal.room >= 0
+        rig.run()
+        assert rig.durable[-1:] == [offset][: len(rig.durable)]
 
     def test_a_full_disk_is_met_before_it_happens_and_settles_go_on(self) -> None:
         rig = Rig(MemoryDisk(capacity=70 << 10))

@@ -88,12 +88,13 @@ class TestReplay:
         for offset in range(40):
             rig.put(records(offset, size=4000))
         last = rig.wal.segments()[-1]
-        rig.disk.calls.clear()
-        after = rig.restart(from_lsn=last.first_lsn)
-        read = rig.disk.calls["pread"]
-        assert len(after.frames) < 20
+        disk = rig.disk.copy()
+        reads: list[str] = []
+        disk.on_call = lambda call, path: reads.append(path) if call == "pread" else None
+        after = Rig(disk, from_lsn=last.first_lsn)
+        assert [path[-4:] for path in reads if "/" + "0" * 20 in path] == [".wal", ".idx", ".idx"]
+        assert after.frames[0].lsn == last.first_lsn + 4096
         assert after.report.next_offsets == {(1, 0): 40}
-        assert read < 20
         assert after.read(0) == [b"0" + b"." * 4000]
 
     def test_an_empty_directory_is_a_new_log(self) -> None:
@@ -268,6 +269,7 @@ class TestDamage:
         disk, name, ends = small_log()
         content(disk, name)[ends[0]] ^= 1
         rig = Rig(disk)
+        assert rig.read(0, 9999) == [b"0"]
         assert rig.wal.plan_read(1, 0, 2, 1) is None
         assert rig.wal.next_readable(1, 0, 2) == 4
         assert rig.wal.next_readable(1, 0, 0) == 0
@@ -314,6 +316,25 @@ class TestDamage:
         assert after.wal.plan_read(1, 0, 20, 1) is None
         assert after.wal.next_readable(1, 0, 20) == 28
 
+    def test_a_missing_segment_is_noticed_below_the_snapshot_too(self) -> None:
+        rig = Rig()
+        for offset in range(60):
+            rig.put(records(offset, size=4000))
+        rig.disk.unlink(f"{PATH}/{rig.wal.segments()[1].name}")
+        after = Rig(rig.disk.copy(), from_lsn=rig.wal.appended_lsn)
+        assert ["missing" in damage.problem for damage in after.report.damages] == [True]
+
+    def test_a_segment_under_a_wrong_name_is_damage(self) -> None:
+        disk, name, _ = small_log()
+        disk.rename(f"{PATH}/{name}", f"{PATH}/{80:020d}.wal")
+        rig = Rig(disk, from_lsn=80)
+        assert rig.entries() == []
+        assert "begins at LSN 0" in rig.report.damages[0].problem
+        kept = bytes(content(disk, f"{80:020d}.wal"))
+        rig.put(records(0))
+        assert bytes(content(disk, f"{80:020d}.wal")) == kept
+        assert Rig(rig.disk.copy(), from_lsn=80).entries() == [records(0)]
+
     def test_a_log_that_ends_before_the_snapshot_is_damage_and_its_positions_are_not_used_again(
         self,
     ) -> None:
@@ -323,6 +344,11 @@ class TestDamage:
         assert rig.report.next_lsn >= ends[-1] + 1000
         rig.put(records(7))
         assert Rig(rig.disk.copy(), from_lsn=rig.report.next_lsn).entries() == [records(7)]
+
+    def test_a_snapshot_without_any_log_is_damage(self) -> None:
+        rig = Rig(from_lsn=8000)
+        assert "before the snapshot" in rig.report.damages[0].problem
+        assert rig.report.next_lsn == 8000
 
     def test_a_log_whose_first_segments_are_gone_is_damage(self) -> None:
         rig = Rig()

@@ -152,6 +152,13 @@ class TestDamage:
             data[:] = whole[:length]
             assert load(store) is None
 
+    def test_with_a_chunk_taken_out_it_does_not_count(self) -> None:
+        store, disk = snapshots()
+        store.write(500, CHUNKS)
+        data = disk.content(f"{PATH}/{500:020d}.snap")
+        del data[56 : 56 + 56]
+        assert load(store) is None
+
     def test_a_snapshot_under_another_name_does_not_count(self) -> None:
         store, disk = snapshots()
         store.write(500, CHUNKS)
