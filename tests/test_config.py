@@ -178,6 +178,7 @@ def test_listeners_of_other_formats_stay_only_where_they_are_named(
     file.write_text("[listen]\nblipmq = 'tcp:5'\n")
     assert load(file).config.listen == {"blipmq": "tcp:5"}
     assert load(file, listeners=["mamamia=tcp:0"]).config.listen == {"mamamia": "tcp:0"}
+    assert load(listeners=["blipmq=tcp:7"]).config.listen == {"blipmq": "tcp:7"}
     assert load(assignments=["listen.blipmq=tcp:6"]).config.listen == {
         "mamamia": "tcp:9000",
         "blipmq": "tcp:6",
