@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.task import Clock
-from twisted.internet.testing import StringTransportWithDisconnection
+from twisted.python.failure import Failure
 
 from brokerd.broker import Broker, BrokerSettings
 from brokerd.codecs.mamamia import FrameReader, decode_response, encode_request
@@ -88,7 +89,8 @@ class House:
         while True:
             self.turn()
             committers = (self.writer, self.background, self.readers, self.snapshot_writer)
-            if not any([committer.step() for committer in committers]):
+            progress = [committer.step() for committer in committers]
+            if not any(progress):
                 return
 
     def pass_time(self, seconds: float, step: float = 0.05) -> None:
@@ -129,48 +131,164 @@ class House:
 
     def connect(self) -> Client:
         """A new client connection."""
-        return Client(self.factory)
+        return Client(self.factory, self.clock)
 
 
-class Transport(StringTransportWithDisconnection):
-    """A transport in memory that says whether it is being read and can be closed."""
+class Transport:
+    """A stream transport in memory that behaves as the reactor's: what the peer does not read
+    fills a buffer and pauses the producer, and closing waits until the buffer is empty.
+    """
 
-    disconnecting = False
+    BUFFER_BYTES = 65_536
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.protocol: Any = None
+        self.connected = True
+        self.disconnecting = False
+        self.paused = False
+        """Whether the protocol stopped reading."""
+        self.peer_reads = True
+        self.buffered = bytearray()
+        """What the peer has not read."""
+        self.received = bytearray()
+        """What the peer has read."""
+        self.writes = 0
+        self.resumed: Callable[[], None] = lambda: None
+        self._producer: Any = None
+        self._producer_paused = False
+
+    def write(self, data: bytes) -> None:
+        assert isinstance(data, bytes)
+        if not self.connected:
+            return
+        self.writes += 1
+        self.buffered += data
+        if self.peer_reads:
+            self.received += self.buffered
+            self.buffered.clear()
+        elif len(self.buffered) > self.BUFFER_BYTES and self._producer is not None:
+            self._producer_paused = True
+            self._producer.pauseProducing()
+
+    def read_on(self) -> None:
+        """Let the peer read everything."""
+        self.peer_reads = True
+        self.received += self.buffered
+        self.buffered.clear()
+        if self._producer_paused:
+            self._producer_paused = False
+            self._producer.resumeProducing()
+        if self.disconnecting:
+            self._lose_later(ConnectionDone())
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        assert streaming and self._producer is None
+        self._producer = producer
+
+    def unregisterProducer(self) -> None:
+        self._producer = None
+        self._producer_paused = False
+
+    def pauseProducing(self) -> None:
+        self.paused = True
+
+    def resumeProducing(self) -> None:
+        self.paused = False
+        self._clock.callLater(0, self.resumed)
+
+    def loseConnection(self) -> None:
+        if self.connected and not self.disconnecting:
+            self.disconnecting = True
+            if not self.buffered:
+                self._lose_later(ConnectionDone())
+
+    def abortConnection(self) -> None:
+        if self.connected:
+            self.buffered.clear()
+            self.paused = True
+            self._lose_later(ConnectionAborted())
+
+    def _lose_later(self, why: Exception) -> None:
+        self._clock.callLater(0, self.lose, why)
+
+    def lose(self, why: Exception) -> None:
+        """The connection is gone, now."""
+        if self.connected:
+            self.connected = False
+            self.protocol.connectionLost(Failure(why))
 
     def setTcpNoDelay(self, enabled: bool) -> None:
         """As TCP transports have it."""
 
-    def abortConnection(self) -> None:
-        self.loseConnection()
-
-    @property
-    def paused(self) -> bool:
-        """Whether the protocol stopped reading."""
-        return self.producerState == "paused"
+    def getPeer(self) -> str:
+        return "a client in memory"
 
 
 class Client:
     """The other end of one connection."""
 
-    def __init__(self, factory: ConnectionFactory) -> None:
+    READ_BYTES = 65_536
+    """The reactor reads no more than this at once."""
+
+    def __init__(self, factory: ConnectionFactory, clock: Clock) -> None:
         self.protocol = factory.buildProtocol(None)
-        self.transport = Transport()
+        self.transport = Transport(clock)
         self.transport.protocol = self.protocol
-        self.protocol.makeConnection(self.transport)
+        self.transport.resumed = self._deliver
+        self._unsent = bytearray()
+        self._sends_no_more = False
         self._reader = FrameReader()
-        self._frames: list[tuple[int, bytes]] = []
+        self.protocol.makeConnection(self.transport)
 
     def send(self, *requests: Any) -> None:
         """Send requests in one piece."""
         self.send_bytes(b"".join(map(encode_request, requests)))
 
     def send_bytes(self, data: bytes) -> None:
-        self.protocol.dataReceived(data)
+        """Send bytes; what the broker does not read now it reads when it resumes."""
+        self._unsent += data
+        self._deliver()
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes sent that the broker has not read."""
+        return len(self._unsent)
+
+    def send_no_more(self) -> None:
+        """Close the sending side, and go on reading."""
+        self._sends_no_more = True
+        self._deliver()
+
+    def _deliver(self) -> None:
+        transport = self.transport
+        while self._unsent and not (transport.paused or transport.disconnecting):
+            if not transport.connected:
+                break
+            part = bytes(self._unsent[: self.READ_BYTES])
+            del self._unsent[: self.READ_BYTES]
+            self.protocol.dataReceived(part)
+        if self._sends_no_more and transport.connected and not (
+            self._unsent or transport.paused or transport.disconnecting
+        ):
+            self._sends_no_more = False
+            self.protocol.readConnectionLost()
+
+    def disconnect(self) -> None:
+        """Vanish, so that the broker notices at once."""
+        self.transport.lose(ConnectionLost())
+
+    def stop_reading(self) -> None:
+        """Read no answers until `read_on`."""
+        self.transport.peer_reads = False
+
+    def read_on(self) -> None:
+        self.transport.read_on()
 
     def received_bytes(self) -> bytes:
         """Everything received since the last call."""
-        data = self.transport.value()
-        self.transport.clear()
+        data = bytes(self.transport.received)
+        self.transport.received.clear()
         return data
 
     def answers(self) -> list[Any]:
@@ -179,7 +297,7 @@ class Client:
 
     @property
     def is_open(self) -> bool:
-        return self.transport.connected
+        return self.transport.connected and not self.transport.disconnecting
 
 
 def ask(house: House, *requests: Any, connect: Callable[[], Client] | None = None) -> list[Any]:
