@@ -4,7 +4,8 @@
 Producers and consumers work on one broker and one data directory. The broker is killed again and
 again, sometimes while it is starting, and started on the same directory and ports. Consumers use
 the plain commands and the batch commands, settle most messages, fail some, and let some lapse. What
-they saw is judged by :mod:`benchmarks.oracle`; in the end the whole log is read and compared.
+they saw is judged by :mod:`benchmarks.oracle`; in the end the whole log is read and compared, and
+``brokerctl wal verify`` looks at every byte that is left.
 
 Exit codes: 0 every promise kept, 1 a promise broken (the data directory is kept), 2 it could not be
 tried. The moments of the kills and the choices of the workers follow ``--seed``; what the broker is
@@ -17,6 +18,7 @@ import argparse
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -121,6 +123,7 @@ def torture(
     if info["lag"] or info["dead"] != len(dead):
         oracle.report(f"after a clean restart: lag {info['lag']}, {info['dead']} dead letters")
     broker.stop()
+    _verify(broker.data_dir, oracle)
     return Summary(
         kills,
         time.monotonic() - began,
@@ -184,6 +187,15 @@ def _drain(scene: Scene) -> None:
             scene.oracle.report(f"not drained after {_DRAIN_SECONDS:.0f} s: {info}")
             return
         time.sleep(0.1)
+
+
+def _verify(data_dir: Path, oracle: Oracle) -> None:
+    """Let ``brokerctl wal verify`` read every byte of what is left."""
+    brokerctl = Path(sys.executable).with_name("brokerctl")
+    command = [str(brokerctl), "--data-dir", str(data_dir), "wal", "verify"]
+    verified = subprocess.run(command, capture_output=True, text=True, check=False)
+    if verified.returncode:
+        oracle.report(f"wal verify: {(verified.stdout + verified.stderr).strip()}")
 
 
 def read_log(wire: Wire) -> dict[int, object]:

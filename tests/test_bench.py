@@ -207,7 +207,7 @@ class TestRun:
         peer.start()
         ours.setblocking(False)
         spec = load.LoadSpec("produce", "unused", 1, 16, 10, 0.1, "log", "group", "0")
-        result = load.run(spec, [ours], begin=time.monotonic())
+        result = load.run(spec, [ours], begin=time.monotonic(), drain_seconds=0.1)
         ours.close()
         peer.join()
         theirs.close()

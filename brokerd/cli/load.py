@@ -177,10 +177,16 @@ def connect(address: str) -> socket.socket:
     return sock
 
 
-def run(spec: LoadSpec, sockets: Iterable[socket.socket], begin: float) -> LoadResult:
+def run(
+    spec: LoadSpec,
+    sockets: Iterable[socket.socket],
+    begin: float,
+    drain_seconds: float = _DRAIN_SECONDS,
+) -> LoadResult:
     """Drive the sockets as the spec says and return what was seen.
 
     :param begin: system-wide monotonic seconds at which counting starts; the load starts now.
+    :param drain_seconds: how long to wait at most for the answers still due when the time is up.
     """
     load = _Load([_Connection(s, make_role(spec, n)) for n, s in enumerate(sockets)])
     load.start()
@@ -189,7 +195,7 @@ def run(spec: LoadSpec, sockets: Iterable[socket.socket], begin: float) -> LoadR
     load.turn(begin + spec.seconds, load.is_idle)
     result = load.result(counted)
     load.stop()
-    load.turn(time.monotonic() + _DRAIN_SECONDS, load.is_idle)
+    load.turn(time.monotonic() + drain_seconds, load.is_idle)
     return result
 
 
