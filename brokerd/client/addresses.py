@@ -40,9 +40,7 @@ def parse_address(text: str) -> Address:
     unclear = not host or "[" in host or "]" in host or (":" in host) != bracketed
     port_is_good = port_text.isascii() and port_text.isdigit() and int(port_text) <= _PORT_MAX
     if not colon or unclear or not port_is_good:
-        raise AddressError(
-            f"{text!r} is not an address; write host:port, [v6]:port or unix:PATH"
-        )
+        raise AddressError(f"{text!r} is not an address; write host:port, [v6]:port or unix:PATH")
     return Address(host, int(port_text))
 
 

@@ -62,8 +62,11 @@ def result_of(answer: Answer, call: Call[Result]) -> Result:
 
 
 def produce(
-    log_id: str, payload: object, metadata: Metadata | None = None,
-    key: bytes | str | None = None, partition: int | None = None,
+    log_id: str,
+    payload: object,
+    metadata: Metadata | None = None,
+    key: bytes | str | None = None,
+    partition: int | None = None,
 ) -> Call[int]:
     """Append a message. Result: its id."""
     fields = _message(payload, metadata, key, partition)
@@ -71,7 +74,10 @@ def produce(
 
 
 def acquire(
-    log_id: str, group_id: str, client_id: str, duration: float = DEFAULT_DURATION,
+    log_id: str,
+    group_id: str,
+    client_id: str,
+    duration: float = DEFAULT_DURATION,
     wait: float = 0.0,
 ) -> Call[Message | None]:
     """Lease the next message for `duration` seconds. Result: a Message, or None."""
@@ -79,7 +85,11 @@ def acquire(
 
 
 def settle(
-    log_id: str, group_id: str, message_id: int, client_id: str, success: bool = True,
+    log_id: str,
+    group_id: str,
+    message_id: int,
+    client_id: str,
+    success: bool = True,
     delay: float | None = None,
 ) -> Call[None]:
     """End a lease. `delay` is seconds until a failed message may be leased again."""
@@ -87,7 +97,10 @@ def settle(
 
 
 def extend(
-    log_id: str, group_id: str, client_id: str, message_id: int,
+    log_id: str,
+    group_id: str,
+    client_id: str,
+    message_id: int,
     duration: float = DEFAULT_DURATION,
 ) -> Call[float]:
     """Give a live lease a new duration from now. Result: seconds left."""
@@ -95,7 +108,9 @@ def extend(
 
 
 def batch_message(
-    payload: object, metadata: Metadata | None = None, key: bytes | str | None = None,
+    payload: object,
+    metadata: Metadata | None = None,
+    key: bytes | str | None = None,
     partition: int | None = None,
 ) -> BatchMessage:
     """One message for `produce_batch`."""
@@ -108,8 +123,12 @@ def produce_batch(log_id: str, messages: Iterable[BatchMessage]) -> Call[tuple[i
 
 
 def acquire_batch(
-    log_id: str, group_id: str, client_id: str, max_messages: int,
-    duration: float = DEFAULT_DURATION, wait: float = 0.0,
+    log_id: str,
+    group_id: str,
+    client_id: str,
+    max_messages: int,
+    duration: float = DEFAULT_DURATION,
+    wait: float = 0.0,
 ) -> Call[tuple[LeasedMessage, ...]]:
     """Lease up to `max_messages`. Result: LeasedMessages, maybe none."""
     request = AcquireBatch(log_id, group_id, client_id, max_messages, duration, wait)

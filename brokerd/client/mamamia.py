@@ -49,8 +49,16 @@ from brokerd.codecs.mamamia import (
 )
 
 __all__ = [
-    "AddressError", "BatchMessage", "BatchSettle", "ConnectionLost", "GroupState",
-    "LeasedMessage", "MamamiaClient", "MamamiaError", "Message", "batch_message",
+    "AddressError",
+    "BatchMessage",
+    "BatchSettle",
+    "ConnectionLost",
+    "GroupState",
+    "LeasedMessage",
+    "MamamiaClient",
+    "MamamiaError",
+    "Message",
+    "batch_message",
 ]
 
 TIMEOUT = 60.0
@@ -119,28 +127,46 @@ class MamamiaClient:
             self._socket = None
 
     def produce(
-        self, log_id: str, payload: object, metadata: Metadata | None = None, *,
-        key: bytes | str | None = None, partition: int | None = None,
+        self,
+        log_id: str,
+        payload: object,
+        metadata: Metadata | None = None,
+        *,
+        key: bytes | str | None = None,
+        partition: int | None = None,
     ) -> int:
         """Append a message; its id."""
         return self._call(calls.produce(log_id, payload, metadata, key, partition))
 
     def acquire(
-        self, log_id: str, group_id: str, client_id: str, duration: float = DEFAULT_DURATION,
+        self,
+        log_id: str,
+        group_id: str,
+        client_id: str,
+        duration: float = DEFAULT_DURATION,
         wait: float = 0.0,
     ) -> Message | None:
         """Lease the next message for `duration` seconds, waiting for one up to `wait` seconds."""
         return self._call(calls.acquire(log_id, group_id, client_id, duration, wait), wait)
 
     def settle(
-        self, log_id: str, group_id: str, message_id: int, client_id: str, success: bool = True,
+        self,
+        log_id: str,
+        group_id: str,
+        message_id: int,
+        client_id: str,
+        success: bool = True,
         delay: float | None = None,
     ) -> None:
         """End a lease; a failed message may be leased again after `delay` seconds."""
         self._call(calls.settle(log_id, group_id, message_id, client_id, success, delay))
 
     def extend(
-        self, log_id: str, group_id: str, client_id: str, message_id: int,
+        self,
+        log_id: str,
+        group_id: str,
+        client_id: str,
+        message_id: int,
         duration: float = DEFAULT_DURATION,
     ) -> float:
         """Give a lease `duration` seconds from now; the seconds left."""
@@ -151,8 +177,13 @@ class MamamiaClient:
         return self._call(calls.produce_batch(log_id, messages))
 
     def acquire_batch(
-        self, log_id: str, group_id: str, client_id: str, max_messages: int,
-        duration: float = DEFAULT_DURATION, wait: float = 0.0,
+        self,
+        log_id: str,
+        group_id: str,
+        client_id: str,
+        max_messages: int,
+        duration: float = DEFAULT_DURATION,
+        wait: float = 0.0,
     ) -> tuple[LeasedMessage, ...]:
         """Lease up to `max_messages`, waiting for the first up to `wait` seconds."""
         return self._call(
@@ -186,7 +217,7 @@ class MamamiaClient:
         try:
             self._exchange(requests, answers, wait)
         except (ConnectionError, TimeoutError) as error:
-            if not self._may_resend(error, requests[len(answers):]):
+            if not self._may_resend(error, requests[len(answers) :]):
                 raise _with_answers(error, answers) from error
             try:
                 self._exchange(requests, answers, wait)
@@ -212,7 +243,10 @@ class MamamiaClient:
                 self.close()
 
     def _pipeline(
-        self, connected: socket, requests: Sequence[Request], answers: list[Answer],
+        self,
+        connected: socket,
+        requests: Sequence[Request],
+        answers: list[Answer],
         timeout: float,
     ) -> None:
         """Send and receive by turns, so that neither end waits for the other to read."""

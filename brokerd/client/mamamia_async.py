@@ -67,9 +67,7 @@ class MamamiaProtocol(Protocol):
     result, not the request.
     """
 
-    def __init__(
-        self, in_flight_max: int = IN_FLIGHT_MAX, waiting_max: int = WAITING_MAX
-    ) -> None:
+    def __init__(self, in_flight_max: int = IN_FLIGHT_MAX, waiting_max: int = WAITING_MAX) -> None:
         self._in_flight_max = in_flight_max
         self._waiting_max = waiting_max
         self._in_flight: deque[_Pending] = deque()
@@ -78,28 +76,46 @@ class MamamiaProtocol(Protocol):
         self._lost: ConnectionLost | None = None
 
     def produce(
-        self, log_id: str, payload: object, metadata: Metadata | None = None, *,
-        key: bytes | str | None = None, partition: int | None = None,
+        self,
+        log_id: str,
+        payload: object,
+        metadata: Metadata | None = None,
+        *,
+        key: bytes | str | None = None,
+        partition: int | None = None,
     ) -> Deferred[int]:
         """Append a message; its id."""
         return self._call(calls.produce(log_id, payload, metadata, key, partition))
 
     def acquire(
-        self, log_id: str, group_id: str, client_id: str, duration: float = DEFAULT_DURATION,
+        self,
+        log_id: str,
+        group_id: str,
+        client_id: str,
+        duration: float = DEFAULT_DURATION,
         wait: float = 0.0,
     ) -> Deferred[Message | None]:
         """Lease the next message for `duration` seconds, waiting for one up to `wait` seconds."""
         return self._call(calls.acquire(log_id, group_id, client_id, duration, wait))
 
     def settle(
-        self, log_id: str, group_id: str, message_id: int, client_id: str, success: bool = True,
+        self,
+        log_id: str,
+        group_id: str,
+        message_id: int,
+        client_id: str,
+        success: bool = True,
         delay: float | None = None,
     ) -> Deferred[None]:
         """End a lease; a failed message may be leased again after `delay` seconds."""
         return self._call(calls.settle(log_id, group_id, message_id, client_id, success, delay))
 
     def extend(
-        self, log_id: str, group_id: str, client_id: str, message_id: int,
+        self,
+        log_id: str,
+        group_id: str,
+        client_id: str,
+        message_id: int,
         duration: float = DEFAULT_DURATION,
     ) -> Deferred[float]:
         """Give a lease `duration` seconds from now; the seconds left."""
@@ -112,8 +128,13 @@ class MamamiaProtocol(Protocol):
         return self._call(calls.produce_batch(log_id, messages))
 
     def acquire_batch(
-        self, log_id: str, group_id: str, client_id: str, max_messages: int,
-        duration: float = DEFAULT_DURATION, wait: float = 0.0,
+        self,
+        log_id: str,
+        group_id: str,
+        client_id: str,
+        max_messages: int,
+        duration: float = DEFAULT_DURATION,
+        wait: float = 0.0,
     ) -> Deferred[tuple[LeasedMessage, ...]]:
         """Lease up to `max_messages`, waiting for the first up to `wait` seconds."""
         return self._call(
@@ -139,10 +160,12 @@ class MamamiaProtocol(Protocol):
         if self._lost is not None:
             return fail(ConnectionLost(str(self._lost)))
         if len(self._in_flight) >= self._in_flight_max and len(self._waiting) >= self._waiting_max:
-            return fail(LimitExceeded(
-                f"{len(self._in_flight)} requests are in flight and {len(self._waiting)} wait; "
-                "wait for answers before making more"
-            ))
+            return fail(
+                LimitExceeded(
+                    f"{len(self._in_flight)} requests are in flight and {len(self._waiting)} wait; "
+                    "wait for answers before making more"
+                )
+            )
         pending = _Pending(call, encode_request(call.request), Deferred())
         self._waiting.append(pending)
         self._send_waiting()

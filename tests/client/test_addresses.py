@@ -26,8 +26,21 @@ def test_an_address_is_read_and_written_alike(text, address):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "localhost", ":9000", "host:", "host:x", "host:-1", "host:65536", "::1:9000", "[::1]",
-     "[]:1", "unix:", "host:٣", "[host]x:1"],
+    [
+        "",
+        "localhost",
+        ":9000",
+        "host:",
+        "host:x",
+        "host:-1",
+        "host:65536",
+        "::1:9000",
+        "[::1]",
+        "[]:1",
+        "unix:",
+        "host:٣",
+        "[host]x:1",
+    ],
 )
 def test_a_wrong_address_is_refused_by_name(text):
     with pytest.raises(AddressError, match="unix:PATH"):

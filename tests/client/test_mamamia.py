@@ -79,28 +79,52 @@ def client_of(peer: Peer, **options: object) -> MamamiaClient:
 
 
 CALLS: list[tuple[Callable[[MamamiaClient], object], mm.Request, bytes, object]] = [
-    (lambda c: c.produce("l", {"n": 1}, {"m": 2}, key="k", partition=3),
-     mm.Produce("l", b"\x81\xa1n\x01", 2, b"\x81\xa1m\x02", b"k", 3), mm.produced(7), 7),
+    (
+        lambda c: c.produce("l", {"n": 1}, {"m": 2}, key="k", partition=3),
+        mm.Produce("l", b"\x81\xa1n\x01", 2, b"\x81\xa1m\x02", b"k", 3),
+        mm.produced(7),
+        7,
+    ),
     (lambda c: c.produce("l", "text"), mm.Produce("l", b"text", 1), mm.produced(300), 300),
     (lambda c: c.produce("l", b"bin", {}), mm.Produce("l", b"bin", 0, b"\x80"), mm.produced(0), 0),
-    (lambda c: c.acquire("l", "g", "c", 2, wait=1), mm.Acquire("l", "g", "c", 2.0, 1.0),
-     mm.acquired(5, "l", b"x", 0, None), mm.Message(5, "l", b"x", None)),
+    (
+        lambda c: c.acquire("l", "g", "c", 2, wait=1),
+        mm.Acquire("l", "g", "c", 2.0, 1.0),
+        mm.acquired(5, "l", b"x", 0, None),
+        mm.Message(5, "l", b"x", None),
+    ),
     (lambda c: c.acquire("l", "g", "c"), mm.Acquire("l", "g", "c"), mm.acquired_nothing(), None),
     (lambda c: c.settle("l", "g", 5, "c"), mm.Settle("l", "g", 5, "c", True), mm.settled(), None),
-    (lambda c: c.settle("l", "g", 5, "c", False, 0.5), mm.Settle("l", "g", 5, "c", False, 0.5),
-     mm.settled(), None),
-    (lambda c: c.extend("l", "g", "c", 5, 9.0), mm.Extend("l", "g", "c", 5, 9.0),
-     mm.extended(9.0), 9.0),
-    (lambda c: c.produce_batch("l", [batch_message(1), batch_message(b"b", key=b"k")]),
-     mm.ProduceBatch("l", (mm.BatchMessage(b"\x01", 2), mm.BatchMessage(b"b", 0, None, b"k"))),
-     mm.produced_batch([1, 2]), (1, 2)),
-    (lambda c: c.acquire_batch("l", "g", "c", 9, wait=0.5),
-     mm.AcquireBatch("l", "g", "c", 9, 30.0, 0.5),
-     mm.acquired_batch([mm.batch_item(1, b"t", 1, None, b"k", 4, 1, 30.0)]),
-     (LeasedMessage(1, "t", None, b"k", 4, 1, 30.0),)),
-    (lambda c: c.settle_batch("l", "g", "c", [BatchSettle(1, True, 4)]),
-     mm.SettleBatch("l", "g", "c", (mm.BatchSettle(1, True, 4),)),
-     mm.settled_batch(["settled"]), ("settled",)),
+    (
+        lambda c: c.settle("l", "g", 5, "c", False, 0.5),
+        mm.Settle("l", "g", 5, "c", False, 0.5),
+        mm.settled(),
+        None,
+    ),
+    (
+        lambda c: c.extend("l", "g", "c", 5, 9.0),
+        mm.Extend("l", "g", "c", 5, 9.0),
+        mm.extended(9.0),
+        9.0,
+    ),
+    (
+        lambda c: c.produce_batch("l", [batch_message(1), batch_message(b"b", key=b"k")]),
+        mm.ProduceBatch("l", (mm.BatchMessage(b"\x01", 2), mm.BatchMessage(b"b", 0, None, b"k"))),
+        mm.produced_batch([1, 2]),
+        (1, 2),
+    ),
+    (
+        lambda c: c.acquire_batch("l", "g", "c", 9, wait=0.5),
+        mm.AcquireBatch("l", "g", "c", 9, 30.0, 0.5),
+        mm.acquired_batch([mm.batch_item(1, b"t", 1, None, b"k", 4, 1, 30.0)]),
+        (LeasedMessage(1, "t", None, b"k", 4, 1, 30.0),),
+    ),
+    (
+        lambda c: c.settle_batch("l", "g", "c", [BatchSettle(1, True, 4)]),
+        mm.SettleBatch("l", "g", "c", (mm.BatchSettle(1, True, 4),)),
+        mm.settled_batch(["settled"]),
+        ("settled",),
+    ),
     (lambda c: c.group_info("l", "g"), mm.GroupInfo("l", "g"), mm.group_info(STATE), STATE),
 ]
 
@@ -131,13 +155,9 @@ def test_a_refusal_raises_the_brokers_text_and_the_connection_lives(
 
 def test_requests_sent_together_are_answered_in_order(peer):
     peer.will_accept(mm.produced(0), mm.error(3, "no"), mm.acquired_nothing())
-    requests = [
-        mm.Produce("l", b"x"), mm.Settle("l", "g", 1, "c", True), mm.Acquire("l", "g", "c")
-    ]
+    requests = [mm.Produce("l", b"x"), mm.Settle("l", "g", 1, "c", True), mm.Acquire("l", "g", "c")]
     with client_of(peer) as client:
-        assert client.send_many(requests) == [
-            mm.Produced(0), mm.Failed("no"), mm.Acquired(None)
-        ]
+        assert client.send_many(requests) == [mm.Produced(0), mm.Failed("no"), mm.Acquired(None)]
         assert client.send_many([]) == []
     assert peer.requests() == requests
 
@@ -171,12 +191,18 @@ PRODUCE = mm.Produce("l", b"x")
 
 @pytest.mark.parametrize(
     "request_sent",
-    [SETTLE, mm.Extend("l", "g", "c", 1), mm.GroupInfo("l", "g"),
-     mm.SettleBatch("l", "g", "c", (mm.BatchSettle(1, True),))],
+    [
+        SETTLE,
+        mm.Extend("l", "g", "c", 1),
+        mm.GroupInfo("l", "g"),
+        mm.SettleBatch("l", "g", "c", (mm.BatchSettle(1, True),)),
+    ],
 )
 def test_what_is_harmless_twice_is_sent_again_once(peer, request_sent):
     answers = {
-        3: mm.settled(), 0x81: mm.extended(1.0), 0x84: mm.settled_batch(["settled"]),
+        3: mm.settled(),
+        0x81: mm.extended(1.0),
+        0x84: mm.settled_batch(["settled"]),
         0x85: mm.group_info(STATE),
     }
     answer = answers[mm.COMMANDS[type(request_sent)]]
@@ -278,15 +304,14 @@ def certificate(directory: Path) -> tuple[Path, Path]:
     today = datetime.datetime.now(datetime.UTC)
     built = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(today - day).not_valid_after(today + day)
+        .not_valid_before(today - day)
+        .not_valid_after(today + day)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName("broker")]), critical=False)
         .sign(key, hashes.SHA256())
     )
     paths = directory / "cert.pem", directory / "key.pem"
     paths[0].write_bytes(built.public_bytes(Encoding.PEM))
-    paths[1].write_bytes(
-        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    )
+    paths[1].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return paths
 
 

@@ -53,8 +53,9 @@ def test_each_call_sends_its_request_and_fires_with_its_result(call, request_sen
 
 def test_calls_are_answered_in_order_whatever_the_chunks():
     client, transport = connected()
-    results = Results().of(client.produce("l", 1), client.settle("l", "g", 0, "c"),
-                           client.produce("l", 2))
+    results = Results().of(
+        client.produce("l", 1), client.settle("l", "g", 0, "c"), client.produce("l", 2)
+    )
     for byte in mm.produced(0) + mm.error(3, "no") + mm.produced(1):
         client.dataReceived(bytes([byte]))
     assert (results[0], results[2]) == (0, 1)

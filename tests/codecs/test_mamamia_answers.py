@@ -39,20 +39,38 @@ def test_the_announced_length_counts_every_header(size, encoding):
     for name in ("", "n" * 31, "n" * 32, "é" * 16, "n" * 255):
         named = mm.acquired(MAX_MESSAGE_ID, name, value, encoding, None)
         assert length_of(named) == mm.answer_length(name, value, encoding, None)
-    assert frame[6:] == msgpack.packb({"message": {
-        "id": MAX_MESSAGE_ID, "log_id": "log", "payload": payload, "metadata": None,
-    }})
+    assert frame[6:] == msgpack.packb(
+        {
+            "message": {
+                "id": MAX_MESSAGE_ID,
+                "log_id": "log",
+                "payload": payload,
+                "metadata": None,
+            }
+        }
+    )
 
 
-@given(some.message_ids, some.values(), some.metadata_maps, st.none() | st.binary(max_size=300),
-       st.integers(0, (1 << 63) - 1), st.integers(0, (1 << 32)), st.floats(0, 1e9))
+@given(
+    some.message_ids,
+    some.values(),
+    some.metadata_maps,
+    st.none() | st.binary(max_size=300),
+    st.integers(0, (1 << 63) - 1),
+    st.integers(0, (1 << 32)),
+    st.floats(0, 1e9),
+)
 def test_no_batch_item_is_longer_than_announced(mid, value, metadata, key, token, grants, left):
     item = mm.batch_item(mid, *value, metadata, key, token, grants, left)
     assert len(item) <= mm.batch_item_length(*value, metadata, key)
     read = msgpack.unpackb(item)
     assert list(read) == ["id", "payload", "metadata", "key", "token", "grants", "remaining"]
     assert (read["id"], read["key"], read["token"], read["grants"], read["remaining"]) == (
-        mid, key, token, grants, left
+        mid,
+        key,
+        token,
+        grants,
+        left,
     )
 
 

@@ -21,7 +21,7 @@ def chunks_of(data: bytes, cuts: list[int]) -> list[bytes]:
 @given(LISTS, st.lists(st.integers(0, 10_000), max_size=10))
 def test_any_chunking_yields_the_same_frames(sent, cuts):
     data = b"".join(frame(command, body) for command, body in sent)
-    for pieces in ([data], chunks_of(data, cuts), [data[i:i + 1] for i in range(len(data))]):
+    for pieces in ([data], chunks_of(data, cuts), [data[i : i + 1] for i in range(len(data))]):
         reader = FrameReader()
         read = [one for piece in pieces for one in reader.feed(piece)]
         assert read == sent
@@ -29,11 +29,15 @@ def test_any_chunking_yields_the_same_frames(sent, cuts):
         assert reader.partial_bytes == 0
 
 
-@given(LISTS, st.integers(0, 1) | st.integers(MAX_LENGTH + 1, (1 << 32) - 1), st.binary(max_size=9),
-       st.lists(st.integers(0, 10_000), max_size=5))
+@given(
+    LISTS,
+    st.integers(0, 1) | st.integers(MAX_LENGTH + 1, (1 << 32) - 1),
+    st.binary(max_size=9),
+    st.lists(st.integers(0, 10_000), max_size=5),
+)
 def test_frames_before_a_wrong_length_are_returned_and_none_after(sent, length, tail, cuts):
     data = b"".join(frame(*one) for one in sent) + length.to_bytes(4, "big") + tail
-    for pieces in ([data], chunks_of(data, cuts), [data[i:i + 1] for i in range(len(data))]):
+    for pieces in ([data], chunks_of(data, cuts), [data[i : i + 1] for i in range(len(data))]):
         reader = FrameReader()
         read = [one for piece in pieces for one in reader.feed(piece)]
         assert read == sent
@@ -54,7 +58,7 @@ def test_the_largest_length_is_accepted_and_gathered_from_pieces():
     reader = FrameReader()
     read = []
     for start in range(0, len(data), 65_536):
-        read += reader.feed(data[start:start + 65_536])
+        read += reader.feed(data[start : start + 65_536])
         assert reader.partial_bytes <= len(data)
     assert read == [(7, body)]
     assert reader.partial_bytes == 0

@@ -27,9 +27,7 @@ class Example(NamedTuple):
 
 
 EXAMPLES = {
-    "seed-01-produce": Example(
-        mm.Produce("orders", FORTY_TWO, 2), mm.produced(0), mm.Produced(0)
-    ),
+    "seed-01-produce": Example(mm.Produce("orders", FORTY_TWO, 2), mm.produced(0), mm.Produced(0)),
     "seed-02-produce-bin-metadata": Example(
         mm.Produce("orders", b"\x00\xff", 0, TS), mm.produced(1), mm.Produced(1)
     ),
@@ -49,9 +47,7 @@ EXAMPLES = {
     "seed-06-settle-not-owner": Example(
         mm.Settle("orders", "g", 0, "c2", True), mm.error(3, ERROR), mm.Failed(ERROR)
     ),
-    "seed-07-settle": Example(
-        mm.Settle("orders", "g", 0, "c1", True), mm.settled(), mm.Settled()
-    ),
+    "seed-07-settle": Example(mm.Settle("orders", "g", 0, "c1", True), mm.settled(), mm.Settled()),
     "seed-08-settle-failed": Example(
         mm.Settle("orders", "g", 1, "c1", False), mm.settled(), mm.Settled()
     ),
@@ -67,9 +63,7 @@ EXAMPLES = {
         mm.acquired(0, "p", b"a", 1, None),
         mm.Acquired(mm.Message(0, "p", "a", None)),
     ),
-    "seed-11-any-version": Example(
-        mm.Produce("v", b"\x07", 2), mm.produced(0), mm.Produced(0)
-    ),
+    "seed-11-any-version": Example(mm.Produce("v", b"\x07", 2), mm.produced(0), mm.Produced(0)),
     "ours-produce-key": Example(
         mm.Produce("orders", b"hi", 0, None, b"k", 0), mm.produced(2), mm.Produced(2)
     ),
@@ -85,28 +79,41 @@ EXAMPLES = {
         mm.Extend("orders", "g", "c1", 2, 60.0), mm.extended(60.0), mm.Extended(60.0)
     ),
     "ours-produce-batch": Example(
-        mm.ProduceBatch("orders", (
-            mm.BatchMessage(b"a"),
-            mm.BatchMessage(b"b", 1, mm.pack_metadata({"n": 1}), b"k"),
-        )),
+        mm.ProduceBatch(
+            "orders",
+            (
+                mm.BatchMessage(b"a"),
+                mm.BatchMessage(b"b", 1, mm.pack_metadata({"n": 1}), b"k"),
+            ),
+        ),
         mm.produced_batch([3, 4]),
         mm.ProducedBatch((3, 4)),
     ),
     "ours-acquire-batch": Example(
         mm.AcquireBatch("orders", "g", "c1", 2),
-        mm.acquired_batch([
-            mm.batch_item(3, b"a", 0, None, None, 7, 1, 30.0),
-            mm.batch_item(4, b"b", 1, mm.pack_metadata({"n": 1}), b"k", 8, 1, 30.0),
-        ]),
-        mm.AcquiredBatch((
-            mm.LeasedMessage(3, b"a", None, None, 7, 1, 30.0),
-            mm.LeasedMessage(4, "b", {"n": 1}, b"k", 8, 1, 30.0),
-        )),
+        mm.acquired_batch(
+            [
+                mm.batch_item(3, b"a", 0, None, None, 7, 1, 30.0),
+                mm.batch_item(4, b"b", 1, mm.pack_metadata({"n": 1}), b"k", 8, 1, 30.0),
+            ]
+        ),
+        mm.AcquiredBatch(
+            (
+                mm.LeasedMessage(3, b"a", None, None, 7, 1, 30.0),
+                mm.LeasedMessage(4, "b", {"n": 1}, b"k", 8, 1, 30.0),
+            )
+        ),
     ),
     "ours-settle-batch": Example(
-        mm.SettleBatch("orders", "g", "c1", (
-            mm.BatchSettle(3, True, 7), mm.BatchSettle(4, False, 9, 0.5),
-        )),
+        mm.SettleBatch(
+            "orders",
+            "g",
+            "c1",
+            (
+                mm.BatchSettle(3, True, 7),
+                mm.BatchSettle(4, False, 9, 0.5),
+            ),
+        ),
         mm.settled_batch(["settled", "The lease is over"]),
         mm.SettledBatch(("settled", "The lease is over")),
     ),

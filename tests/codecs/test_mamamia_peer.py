@@ -54,10 +54,18 @@ def test_an_error_text_arrives_for_any_command(command, text):
 @pytest.mark.parametrize(
     ("command", "body"),
     [
-        (1, b""), (1, b"\xc1"), (1, b"\x01"), (1, b"\x80"), (1, b"\x81\xaamessage_id\xc0"),
-        (2, b"\x81\xa7message\x01"), (2, b"\x81\xa7message\x81\xa2id\x01"),
-        (3, b"\x81\xa6status\xa2no"), (9, b"\x80"), (0x82, b"\x81\xabmessage_ids\x01"),
-        (0x83, b"\x81\xa8messages\x91\x01"), (0x85, b"\x80"),
+        (1, b""),
+        (1, b"\xc1"),
+        (1, b"\x01"),
+        (1, b"\x80"),
+        (1, b"\x81\xaamessage_id\xc0"),
+        (2, b"\x81\xa7message\x01"),
+        (2, b"\x81\xa7message\x81\xa2id\x01"),
+        (3, b"\x81\xa6status\xa2no"),
+        (9, b"\x80"),
+        (0x82, b"\x81\xabmessage_ids\x01"),
+        (0x83, b"\x81\xa8messages\x91\x01"),
+        (0x85, b"\x80"),
     ],
 )
 def test_an_answer_of_a_wrong_shape_is_named_as_such(command, body):

@@ -80,11 +80,17 @@ REFUSED = [
     (0x82, {"log_id": "l", "messages": {}}, "messages must be an array, not a map"),
     (0x82, {"log_id": "l", "messages": []}, "messages must have 1 to 10000 items"),
     (0x82, {"log_id": "l", "messages": [1] * 10_001}, "messages must have 1 to 10000 items"),
-    (0x82, {"log_id": "l", "messages": [{"payload": 1}, 5]},
-     "messages[1] must be a map, not an int"),
+    (
+        0x82,
+        {"log_id": "l", "messages": [{"payload": 1}, 5]},
+        "messages[1] must be a map, not an int",
+    ),
     (0x82, {"log_id": "l", "messages": [{"payload": 1}] * 3 + [{}]}, "messages[3]: 'payload'"),
-    (0x84, {**SETTLE_BATCH, "settles": [ITEM, {**ITEM, "token": 0.5}]},
-     "settles[1]: token must be an int, not a float"),
+    (
+        0x84,
+        {**SETTLE_BATCH, "settles": [ITEM, {**ITEM, "token": 0.5}]},
+        "settles[1]: token must be an int, not a float",
+    ),
     (0, PRODUCE, "Unknown command: 0"),
     (9, [], "Unknown command: 9"),
     (0x86, PRODUCE, "Unknown command: 134"),
@@ -185,7 +191,7 @@ def test_a_large_body_costs_no_more_than_documented():
     finally:
         tracemalloc.stop()
     assert isinstance(request, mm.Produce)
-    assert request.value == body[len(produce_of(b"")):]
+    assert request.value == body[len(produce_of(b"")) :]
 
 
 @pytest.mark.parametrize("levels", [1, 500, 1_000])
@@ -217,8 +223,17 @@ def test_nesting_that_no_answer_could_carry_is_undecodable():
 
 @pytest.mark.parametrize(
     "payload",
-    [b"\xcc\x01", b"\xca\x3f\x80\x00\x00", b"\xdc\x00\x00", b"\xde\x00\x01\xd9\x01a\x01",
-     b"\xd6\xff\x00\x00\x00\x01", b"\xd4\x05\x01", b"\xc7\x01\xfe\x01", b"\xc0", b"\xc2"],
+    [
+        b"\xcc\x01",
+        b"\xca\x3f\x80\x00\x00",
+        b"\xdc\x00\x00",
+        b"\xde\x00\x01\xd9\x01a\x01",
+        b"\xd6\xff\x00\x00\x00\x01",
+        b"\xd4\x05\x01",
+        b"\xc7\x01\xfe\x01",
+        b"\xc0",
+        b"\xc2",
+    ],
 )
 def test_other_payloads_are_kept_to_the_byte(payload):
     """However unusual their layout, extension types included."""
@@ -349,15 +364,17 @@ def assert_memory_changes_nothing(command: int, usual: bytes, changed: bytes) ->
     assert remembering.decode(command, usual) == mm.Decoder().decode(command, usual)
 
 
-TELLING_BYTES = bytes.fromhex("00 01 7f 80 81 82 83 84 85 86 90 91 a0 a1 a3 a8 bf c0 c1 c2 c3 c4 c5"
-                              "c7 ca cb cc cd ce cf d0 d4 d6 d9 da dc de e0 ff")
+TELLING_BYTES = bytes.fromhex(
+    "00 01 7f 80 81 82 83 84 85 86 90 91 a0 a1 a3 a8 bf c0 c1 c2 c3 c4 c5"
+    "c7 ca cb cc cd ce cf d0 d4 d6 d9 da dc de e0 ff"
+)
 
 
 @pytest.mark.parametrize(("command", "body"), GOOD_BODIES)
 def test_no_changed_byte_is_overlooked_by_a_decoder_that_remembers(command, body):
     for at in range(len(body)):
         for byte in TELLING_BYTES:
-            changed = body[:at] + bytes([byte]) + body[at + 1:]
+            changed = body[:at] + bytes([byte]) + body[at + 1 :]
             assert_memory_changes_nothing(command, body, changed)
 
 
@@ -384,9 +401,9 @@ def mutations(draw: st.DrawFn) -> tuple[int, bytes, bytes]:
                 changed[at:at] = draw(st.binary(max_size=6) | some.scalars.map(msgpack.packb))
             case "splice":
                 _, other = draw(st.sampled_from(GOOD_BODIES))
-                changed[at:] = other[draw(st.integers(0, len(other))):]
+                changed[at:] = other[draw(st.integers(0, len(other))) :]
             case _:
-                del changed[at:at + draw(st.integers(1, 4))]
+                del changed[at : at + draw(st.integers(1, 4))]
     return command, body, bytes(changed)
 
 
@@ -395,17 +412,18 @@ def test_bad_bytes_raise_named_errors_only_and_memory_changes_no_answer(mutation
     assert_memory_changes_nothing(*mutation)
 
 
-LONG_ID = msgpack.packb({**SETTLE, "message_id": 1 << 40}).replace(
-    msgpack.packb(1 << 40), LIAR
-)
+LONG_ID = msgpack.packb({**SETTLE, "message_id": 1 << 40}).replace(msgpack.packb(1 << 40), LIAR)
 LONG_METADATA = msgpack.packb(PRODUCE)[:-1] + b"\x81\xa1m" + LIAR
 
 
-@pytest.mark.parametrize(("command", "usual", "liar"), [
-    (3, msgpack.packb(SETTLE), LONG_ID), (1, msgpack.packb(PRODUCE), LONG_METADATA),
-    (1, msgpack.packb(PRODUCE), b"\x83" + produce_of(LIAR)[1:]
-     + b"\xa8metadata\xc0"),
-])
+@pytest.mark.parametrize(
+    ("command", "usual", "liar"),
+    [
+        (3, msgpack.packb(SETTLE), LONG_ID),
+        (1, msgpack.packb(PRODUCE), LONG_METADATA),
+        (1, msgpack.packb(PRODUCE), b"\x83" + produce_of(LIAR)[1:] + b"\xa8metadata\xc0"),
+    ],
+)
 def test_a_decoder_that_remembers_allocates_nothing_on_the_word_of_a_length(command, usual, liar):
     decoder = mm.Decoder()
     decoder.decode(command, usual)
@@ -419,8 +437,18 @@ def test_a_decoder_that_remembers_allocates_nothing_on_the_word_of_a_length(comm
 
 
 @example([("l", "g", "c", 0, True), ("m", "g", "c", 0, False), ("m", "g", "c", 0, True)])
-@given(st.lists(st.tuples(st.sampled_from("lm"), st.sampled_from("gh"), st.sampled_from("cd"),
-                          st.integers(0, 300), st.booleans()), max_size=20))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from("lm"),
+            st.sampled_from("gh"),
+            st.sampled_from("cd"),
+            st.integers(0, 300),
+            st.booleans(),
+        ),
+        max_size=20,
+    )
+)
 def test_settles_of_several_logs_and_clients_are_not_mixed_up(settles):
     decoder = mm.Decoder()
     for log_id, group_id, client_id, message_id, success in settles:
@@ -433,9 +461,17 @@ def test_noise_raises_named_errors_only(command, body):
     outcome(mm.Decoder(), command, body)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["l", "m"]), some.payloads,
-                          st.none() | st.dictionaries(some.keys, some.payloads, max_size=2),
-                          st.none() | some.keys), max_size=10))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["l", "m"]),
+            some.payloads,
+            st.none() | st.dictionaries(some.keys, some.payloads, max_size=2),
+            st.none() | some.keys,
+        ),
+        max_size=10,
+    )
+)
 def test_every_payload_is_stored_as_it_was_sent(messages):
     decoder = mm.Decoder()
     for log_id, payload, metadata, key in messages:

@@ -16,8 +16,12 @@ seconds = st.integers(0, 10**12).map(lambda number: number / 1_000_000)
 durations = st.integers(-(10**9), 10**12).map(lambda number: number / 1_000_000)
 
 scalars = st.one_of(
-    st.none(), st.booleans(), st.integers(-(1 << 63), (1 << 64) - 1), st.floats(),
-    st.text(max_size=40), st.binary(max_size=300),
+    st.none(),
+    st.booleans(),
+    st.integers(-(1 << 63), (1 << 64) - 1),
+    st.floats(),
+    st.text(max_size=40),
+    st.binary(max_size=300),
 )
 keys = st.text(max_size=12) | st.binary(max_size=12)
 payloads = st.recursive(
@@ -48,11 +52,12 @@ produces = st.builds(
 )
 batch_messages = message_fields.map(lambda fields: mm.BatchMessage(*fields[0], *fields[1:]))
 acquires = st.builds(mm.Acquire, names, names, names, durations, seconds)
-settles = st.builds(
-    mm.Settle, names, names, message_ids, names, st.booleans(), st.none() | seconds
-)
+settles = st.builds(mm.Settle, names, names, message_ids, names, st.booleans(), st.none() | seconds)
 batch_settles = st.builds(
-    mm.BatchSettle, message_ids, st.booleans(), st.none() | st.integers(0, (1 << 63) - 1),
+    mm.BatchSettle,
+    message_ids,
+    st.booleans(),
+    st.none() | st.integers(0, (1 << 63) - 1),
     st.none() | seconds,
 )
 requests = st.one_of(
@@ -63,7 +68,10 @@ requests = st.one_of(
     st.builds(mm.ProduceBatch, names, st.lists(batch_messages, min_size=1, max_size=20).map(tuple)),
     st.builds(mm.AcquireBatch, names, names, names, st.integers(1, 10_000), durations, seconds),
     st.builds(
-        mm.SettleBatch, names, names, names,
+        mm.SettleBatch,
+        names,
+        names,
+        names,
         st.lists(batch_settles, min_size=1, max_size=20).map(tuple),
     ),
     st.builds(mm.GroupInfo, names, names),

@@ -84,10 +84,18 @@ def acquired(
     message_id: int, log_id: str, value: bytes, encoding: int, metadata: bytes | None
 ) -> bytes:
     """The answer to ACQUIRE_NEXT with a message; `metadata` is a MessagePack map or None."""
-    body = b"".join((
-        _ACQUIRED, _unsigned(message_id), _LOG_ID, pack_str(log_id.encode()),
-        _PAYLOAD, pack_value(value, encoding), _METADATA, metadata or _NIL,
-    ))
+    body = b"".join(
+        (
+            _ACQUIRED,
+            _unsigned(message_id),
+            _LOG_ID,
+            pack_str(log_id.encode()),
+            _PAYLOAD,
+            pack_value(value, encoding),
+            _METADATA,
+            metadata or _NIL,
+        )
+    )
     return _HEADER(len(body) + 2, 1, 2) + body
 
 
@@ -113,9 +121,16 @@ def answer_length(log_id: str, value: bytes, encoding: int, metadata: bytes | No
     """
     name_bytes = len(log_id.encode())
     return (
-        2 + len(_ACQUIRED) + _ID_BYTES_MAX + len(_LOG_ID) + name_bytes
-        + (1 if name_bytes < 32 else 2) + len(_PAYLOAD) + packed_length(value, encoding)
-        + len(_METADATA) + len(metadata or _NIL)
+        2
+        + len(_ACQUIRED)
+        + _ID_BYTES_MAX
+        + len(_LOG_ID)
+        + name_bytes
+        + (1 if name_bytes < 32 else 2)
+        + len(_PAYLOAD)
+        + packed_length(value, encoding)
+        + len(_METADATA)
+        + len(metadata or _NIL)
     )
 
 
@@ -143,8 +158,14 @@ def batch_item_length(
 
 
 def batch_item(
-    message_id: int, value: bytes, encoding: int, metadata: bytes | None,
-    key: bytes | None, token: int, grants: int, remaining: float,
+    message_id: int,
+    value: bytes,
+    encoding: int,
+    metadata: bytes | None,
+    key: bytes | None,
+    token: int,
+    grants: int,
+    remaining: float,
 ) -> bytes:
     """One message of an ACQUIRE_BATCH answer, for `acquired_batch`.
 
@@ -152,23 +173,43 @@ def batch_item(
     `remaining` is written without them (page, ACQUIRE_BATCH).
     """
     full_length = _bare_item_length(value, encoding, metadata) + _leased_length(key)
-    bare = b"".join((
-        b"\xa2id", _unsigned(message_id), _PAYLOAD, pack_value(value, encoding),
-        _METADATA, metadata or _NIL,
-    ))
+    bare = b"".join(
+        (
+            b"\xa2id",
+            _unsigned(message_id),
+            _PAYLOAD,
+            pack_value(value, encoding),
+            _METADATA,
+            metadata or _NIL,
+        )
+    )
     if full_length > BATCH_ROOM:
         return b"\x83" + bare
-    return b"".join((
-        b"\x87", bare, _KEY, _NIL if key is None else pack_bin(key),
-        b"\xa5token", _unsigned(token), b"\xa6grants", _unsigned(grants),
-        b"\xa9remaining", _FLOAT(0xCB, remaining),
-    ))
+    return b"".join(
+        (
+            b"\x87",
+            bare,
+            _KEY,
+            _NIL if key is None else pack_bin(key),
+            b"\xa5token",
+            _unsigned(token),
+            b"\xa6grants",
+            _unsigned(grants),
+            b"\xa9remaining",
+            _FLOAT(0xCB, remaining),
+        )
+    )
 
 
 def _bare_item_length(value: bytes, encoding: int, metadata: bytes | None) -> int:
     return (
-        1 + 3 + _ID_BYTES_MAX + len(_PAYLOAD) + packed_length(value, encoding)
-        + len(_METADATA) + len(metadata or _NIL)
+        1
+        + 3
+        + _ID_BYTES_MAX
+        + len(_PAYLOAD)
+        + packed_length(value, encoding)
+        + len(_METADATA)
+        + len(metadata or _NIL)
     )
 
 

@@ -84,7 +84,7 @@ class FrameReader:
             end = position + _LENGTH_BYTES + length
             if end > size or not _LENGTH_MIN <= length <= longest:
                 break
-            frames.append((command, data[position + _HEADER_BYTES:end]))
+            frames.append((command, data[position + _HEADER_BYTES : end]))
             position = end
         if position < size and self.error is None:
             self._keep(data[position:] if position else data)

@@ -51,17 +51,24 @@ def _any_extension(code: int, data: bytes) -> None:
 def _kinds() -> list[str]:
     kinds = ["an int"] * 256
     spans = {
-        "a map": (0x80, 0x8F), "an array": (0x90, 0x9F), "a str": (0xA0, 0xBF),
-        "nil": (0xC0, 0xC0), "a bool": (0xC2, 0xC3), "a bin": (0xC4, 0xC6),
-        "an extension": (0xC7, 0xC9), "a float": (0xCA, 0xCB),
+        "a map": (0x80, 0x8F),
+        "an array": (0x90, 0x9F),
+        "a str": (0xA0, 0xBF),
+        "nil": (0xC0, 0xC0),
+        "a bool": (0xC2, 0xC3),
+        "a bin": (0xC4, 0xC6),
+        "an extension": (0xC7, 0xC9),
+        "a float": (0xCA, 0xCB),
     }
     spans_high = {
-        "an extension": (0xD4, 0xD8), "a str": (0xD9, 0xDB), "an array": (0xDC, 0xDD),
+        "an extension": (0xD4, 0xD8),
+        "a str": (0xD9, 0xDB),
+        "an array": (0xDC, 0xDD),
         "a map": (0xDE, 0xDF),
     }
     for table in (spans, spans_high):
         for name, (first, last) in table.items():
-            kinds[first:last + 1] = [name] * (last + 1 - first)
+            kinds[first : last + 1] = [name] * (last + 1 - first)
     return kinds
 
 
@@ -104,8 +111,12 @@ def checked(raw: bytes) -> Any:
         if len(raw) <= _WHOLE_BYTES:
             unpackb(_DEPTH_GUARD + raw, ext_hook=_any_extension)
         else:
-            unpackb(_DEPTH_GUARD + raw, ext_hook=_any_extension,
-                    object_hook=_drop_map, list_hook=_drop_array)
+            unpackb(
+                _DEPTH_GUARD + raw,
+                ext_hook=_any_extension,
+                object_hook=_drop_map,
+                list_hook=_drop_array,
+            )
     except UNDECODABLE as error:
         raise BodyError(f"the body is not MessagePack of this format: {error}") from error
     return _MAP if KINDS[raw[0]] == "a map" else _ARRAY
@@ -148,12 +159,12 @@ def _walk_map(unpacker: Unpacker, body: bytes, array_key: str | None) -> Fields:
         start = tell()
         items = _walk_items(unpacker, body, start) if key == array_key else None
         if items is not None:
-            fields[key] = Field(body[start:start + 1], _ARRAY, start, items)
+            fields[key] = Field(body[start : start + 1], _ARRAY, start, items)
         elif body[start] in _CONTAINER_FIRST_BYTES:
             fields[key] = _walk_value(unpacker, body, start)
         else:  # as _walk_value would, without its call
             value = unpack()
-            fields[key] = _new(Field, (body[start:tell()], value, start, None))
+            fields[key] = _new(Field, (body[start : tell()], value, start, None))
         start = tell()
     return fields
 
@@ -162,10 +173,10 @@ def _walk_value(unpacker: Unpacker, body: bytes, start: int) -> Field:
     """The object at `start`, checked."""
     if body[start] in _CONTAINER_FIRST_BYTES:
         unpacker.skip()
-        raw = body[start:unpacker.tell()]
+        raw = body[start : unpacker.tell()]
         return Field(raw, checked(raw), start)
     value = unpacker.unpack()
-    return Field(body[start:unpacker.tell()], value, start)
+    return Field(body[start : unpacker.tell()], value, start)
 
 
 def _walk_items(unpacker: Unpacker, body: bytes, start: int) -> list[Fields | Field] | None:
@@ -188,7 +199,7 @@ def _array_size(body: bytes, start: int) -> int:
     if first & 0xF0 == 0x90:
         return first & 0x0F
     width = {0xDC: 2, 0xDD: 4}.get(first, 0)
-    return int.from_bytes(body[start + 1:start + 1 + width], "big")
+    return int.from_bytes(body[start + 1 : start + 1 + width], "big")
 
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")

@@ -78,19 +78,28 @@ def encode_request(request: Request) -> bytes:
         pairs = _produce_pairs(request, pack_str(request.log_id.encode()))
         return frame(Command.PRODUCE, pairs)
     if isinstance(request, ProduceBatch):
-        return frame(Command.PRODUCE_BATCH, b"".join((
-            b"\x82\xa6log_id", pack_str(request.log_id.encode()), b"\xa8messages",
-            _array_header(len(request.messages)),
-            *(_produce_pairs(message, None) for message in request.messages),
-        )))
+        return frame(
+            Command.PRODUCE_BATCH,
+            b"".join(
+                (
+                    b"\x82\xa6log_id",
+                    pack_str(request.log_id.encode()),
+                    b"\xa8messages",
+                    _array_header(len(request.messages)),
+                    *(_produce_pairs(message, None) for message in request.messages),
+                )
+            ),
+        )
     return frame(COMMANDS[type(request)], pack(_body(request)))
 
 
 def _produce_pairs(message: Produce | BatchMessage, log_id: bytes | None) -> bytes:
     parts = [] if log_id is None else [b"\xa6log_id", log_id]
     parts += (
-        b"\xa7payload", pack_value(message.value, message.encoding),
-        b"\xa8metadata", message.metadata or b"\xc0",
+        b"\xa7payload",
+        pack_value(message.value, message.encoding),
+        b"\xa8metadata",
+        message.metadata or b"\xc0",
     )
     if message.key is not None:
         parts += b"\xa3key", pack_bin(message.key)
@@ -145,9 +154,9 @@ def _acquired(answer: dict[str, Any]) -> Acquired:
     message = answer["message"]
     if message is None:
         return Acquired(None)
-    return Acquired(Message(
-        _int(message["id"]), message["log_id"], message["payload"], message["metadata"]
-    ))
+    return Acquired(
+        Message(_int(message["id"]), message["log_id"], message["payload"], message["metadata"])
+    )
 
 
 def _settled(answer: dict[str, Any]) -> Settled:
@@ -158,8 +167,13 @@ def _settled(answer: dict[str, Any]) -> Settled:
 
 def _leased(item: dict[str, Any]) -> LeasedMessage:
     return LeasedMessage(
-        _int(item["id"]), item["payload"], item["metadata"], item.get("key"),
-        item.get("token"), item.get("grants"), item.get("remaining"),
+        _int(item["id"]),
+        item["payload"],
+        item["metadata"],
+        item.get("key"),
+        item.get("token"),
+        item.get("grants"),
+        item.get("remaining"),
     )
 
 
@@ -183,7 +197,5 @@ _ANSWERS: dict[int, Callable[[dict[str, Any]], Answer]] = {
     Command.SETTLE_BATCH: lambda answer: SettledBatch(
         tuple(str(text) for text in answer["results"])
     ),
-    Command.GROUP_INFO: lambda answer: GroupState(
-        *(answer[key] for key in GroupState._fields)
-    ),
+    Command.GROUP_INFO: lambda answer: GroupState(*(answer[key] for key in GroupState._fields)),
 }

@@ -64,8 +64,13 @@ class Decoder:
     """Decodes the requests of one connection. Holds at most about 6 KiB."""
 
     __slots__ = (
-        "_acquire", "_acquire_body", "_produce_log_id", "_produce_prefix", "_settle_prefix",
-        "_settle_suffix_bytes", "_settles",
+        "_acquire",
+        "_acquire_body",
+        "_produce_log_id",
+        "_produce_prefix",
+        "_settle_prefix",
+        "_settle_suffix_bytes",
+        "_settles",
     )
 
     def __init__(self) -> None:
@@ -115,7 +120,7 @@ class Decoder:
                 and body[start + 1] == len(body) - start - 12
             ):
                 return _new(
-                    Produce, (self._produce_log_id, body[start + 2:-10], 0, None, None, None)
+                    Produce, (self._produce_log_id, body[start + 2 : -10], 0, None, None, None)
                 )
             produce = self._split_produce(body, start)
             if produce is not None:
@@ -129,7 +134,7 @@ class Decoder:
         try:
             if body[0] == _MAP_OF_4:
                 end = body.rfind(_KEY_KEY, start)
-                packed_key = body[end + len(_KEY_KEY):]
+                packed_key = body[end + len(_KEY_KEY) :]
                 if end < 0 or KINDS[packed_key[0]] not in ("a bin", "a str"):
                     return None
                 key = _stored(packed_key, unpackb(packed_key))[0]
@@ -137,7 +142,7 @@ class Decoder:
             if split < 0:
                 return None
             payload = body[start:split]
-            packed_metadata = body[split + len(_METADATA_KEY):end]
+            packed_metadata = body[split + len(_METADATA_KEY) : end]
             if not (_cheap(payload) and len(packed_metadata) <= SHALLOW_BYTES):
                 return None
             value, encoding = _stored(payload, unpackb(payload))
@@ -163,8 +168,11 @@ class Decoder:
     def _decode_acquire(self, body: bytes) -> Acquire:
         fields = walk(body)
         acquire = Acquire(
-            _name(fields, "log_id"), _name(fields, "group_id"), _name(fields, "client_id"),
-            _duration(fields), _wait(fields),
+            _name(fields, "log_id"),
+            _name(fields, "group_id"),
+            _name(fields, "client_id"),
+            _duration(fields),
+            _wait(fields),
         )
         if len(body) <= _REMEMBERED_BYTES:
             self._acquire_body = body
@@ -181,7 +189,7 @@ class Decoder:
             settle = self._settles.get(body[cut:])
             if settle is not None and cut - len(prefix) <= 9:
                 try:
-                    message_id = unpackb(body[len(prefix):cut])
+                    message_id = unpackb(body[len(prefix) : cut])
                 except UNDECODABLE:
                     message_id = None
                 if type(message_id) is int and 0 <= message_id <= MAX_MESSAGE_ID:
@@ -192,13 +200,16 @@ class Decoder:
     def _walk_settle(self, body: bytes) -> Settle:
         fields = walk(body)
         settle = Settle(
-            _name(fields, "log_id"), _name(fields, "group_id"), _message_id(fields),
-            _name(fields, "client_id"), bool(_required(fields, "success").value),
+            _name(fields, "log_id"),
+            _name(fields, "group_id"),
+            _message_id(fields),
+            _name(fields, "client_id"),
+            bool(_required(fields, "success").value),
             _delay(fields),
         )
         field = fields["message_id"]
-        prefix = body[:field.start]
-        suffix = body[field.start + len(field.raw):]
+        prefix = body[: field.start]
+        suffix = body[field.start + len(field.raw) :]
         if len(prefix) + len(suffix) <= _REMEMBERED_BYTES:
             self._remember_settle(prefix, suffix, settle)
         return settle
@@ -216,8 +227,11 @@ class Decoder:
 def _decode_extend(body: bytes) -> Extend:
     fields = walk(body)
     return Extend(
-        _name(fields, "log_id"), _name(fields, "group_id"), _name(fields, "client_id"),
-        _message_id(fields), _duration(fields),
+        _name(fields, "log_id"),
+        _name(fields, "group_id"),
+        _name(fields, "client_id"),
+        _message_id(fields),
+        _duration(fields),
     )
 
 
@@ -242,7 +256,9 @@ def _decode_acquire_batch(body: bytes) -> AcquireBatch:
 def _decode_settle_batch(body: bytes) -> SettleBatch:
     fields = walk(body, "settles")
     return SettleBatch(
-        _name(fields, "log_id"), _name(fields, "group_id"), _name(fields, "client_id"),
+        _name(fields, "log_id"),
+        _name(fields, "group_id"),
+        _name(fields, "client_id"),
         _items(fields, "settles", _batch_settle),
     )
 
@@ -396,9 +412,7 @@ def _batch_settle(fields: Fields) -> BatchSettle:
     return BatchSettle(message_id, success, token, _delay(fields))
 
 
-def _items(
-    fields: Fields, key: str, decode: Callable[[Fields], Item]
-) -> tuple[Item, ...]:
+def _items(fields: Fields, key: str, decode: Callable[[Fields], Item]) -> tuple[Item, ...]:
     """The decoded items of an array; an error names the item by its index."""
     field = _required(fields, key)
     if field.kind != "an array":

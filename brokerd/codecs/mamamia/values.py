@@ -214,8 +214,15 @@ class GroupState(NamedTuple):
 
 
 Answer = (
-    Produced | Acquired | Settled | Failed | Extended | ProducedBatch | AcquiredBatch
-    | SettledBatch | GroupState
+    Produced
+    | Acquired
+    | Settled
+    | Failed
+    | Extended
+    | ProducedBatch
+    | AcquiredBatch
+    | SettledBatch
+    | GroupState
 )
 
 
