@@ -9,8 +9,9 @@ from brokerd.wal.catalog import SegmentStatus
 from brokerd.wal.committer import Committer, InlineCommitter, ThreadCommitter
 from brokerd.wal.disk import Disk, File, RealDisk
 from brokerd.wal.lock import DirectoryLock
-from brokerd.wal.log import Wal, WalOptions
+from brokerd.wal.log import Wal
 from brokerd.wal.memory import MemoryDisk
+from brokerd.wal.options import WalOptions
 from brokerd.wal.reader import Batch, ReadPlan
 from brokerd.wal.recovery import Cut, Damage, Frame, LostRange, RecoveryReport
 from brokerd.wal.snapshot import LoadedSnapshot, SnapshotChunk, Snapshots

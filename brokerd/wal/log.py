@@ -14,99 +14,34 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
 
 from twisted.logger import Logger
 
 from brokerd.errors import NoSpace, StorageFailed
 from brokerd.wal.allocation import Allocator, Spare
 from brokerd.wal.catalog import Catalog, Segment, SegmentStatus
+from brokerd.wal.commit import QueuedFrame, SegmentWrite, by_segment, encode_frames, write_all
 from brokerd.wal.committer import Committer
-from brokerd.wal.disk import Disk, File
+from brokerd.wal.disk import Disk
 from brokerd.wal.index import GrowingIndex
-from brokerd.wal.opening import rebuild_index, replay, tidy, trim, write_index
+from brokerd.wal.opening import rebuild_index, replay, tidy
+from brokerd.wal.options import MARK_ROOM_BYTES, WalOptions
 from brokerd.wal.reader import ReadPlan
 from brokerd.wal.recovery import Frame, RecoveryReport
+from brokerd.wal.sealing import Sealer
 from brokerd.walformat import (
+    FRAME_BYTES_MAX,
     FRAME_HEADER_BYTES,
-    SEGMENT_BYTES_DEFAULT,
-    SEGMENT_BYTES_MAX,
-    SEGMENT_BYTES_MIN,
     SEGMENT_HEADER_BYTES,
     Entry,
     EntryKind,
     SegmentHeader,
     encode_segment_header,
     entry_size,
-    frame_parts,
     frame_size,
-    segment_salt,
 )
-
-MARK_ROOM_BYTES = 4096
-"""Kept even from settles, so that marks can always be written."""
-
-
-@dataclass(frozen=True)
-class WalOptions:
-    """How a log is kept. Raises ValueError for sizes that make no sense."""
-
-    segment_bytes: int = SEGMENT_BYTES_DEFAULT
-    durability: Literal["fsync", "interval", "os"] = "fsync"
-    """When a frame counts as durable: synced, or (the two others) written. With ``interval`` the
-    owner calls ``Wal.sync`` at the interval of its choice."""
-    seal_age_us: int = 900_000_000
-    reserve_bytes: int = 4 << 20
-    """Of the allocated space, what only settles may use; at most an eighth of a segment."""
-    free_bytes_min: int = 64 << 20
-    """Allocation leaves this much of the disk to snapshots, indexes and the archive."""
-
-    def __post_init__(self) -> None:
-        if not SEGMENT_BYTES_MIN <= self.segment_bytes <= SEGMENT_BYTES_MAX:
-            raise ValueError(
-                f"segment_bytes must be {SEGMENT_BYTES_MIN} to {SEGMENT_BYTES_MAX}, "
-                f"not {self.segment_bytes}"
-            )
-
-    @property
-    def reserve(self) -> int:
-        return min(self.reserve_bytes, self.segment_bytes // 8)
-
-
-class _Queued(NamedTuple):
-    ticket: int
-    segment: Segment
-    position: int
-    size: int
-    entries: Sequence[Entry]
-    time_us: int
-
-
-class _Write(NamedTuple):
-    """Bytes for one segment. With ``spare`` the segment begins with them: rename it."""
-
-    file: File
-    position: int
-    data: bytes
-    spare: str | None
-    name: str
-    before: File | None
-    """The segment before, if it may have bytes that were never synced."""
-
-
-def _write_all(disk: Disk, path: str, writes: list[_Write], sync: bool) -> None:
-    """One commit, in the writer's thread. Raises OSError."""
-    for index, write in enumerate(writes):
-        if write.before is not None:
-            write.before.sync()
-        write.file.pwrite(write.data, write.position)
-        if sync or write.spare is not None or index + 1 < len(writes):
-            write.file.sync()
-        if write.spare is not None:
-            disk.rename(os.path.join(path, write.spare), os.path.join(path, write.name))
-            disk.sync_directory(path)
 
 
 class Wal:
@@ -154,14 +89,13 @@ class Wal:
             disk, path, background, random_bytes, options.segment_bytes, options.free_bytes_min
         )
         self._allocator.changed = self._room_changed
+        self._sealer = Sealer(
+            disk, path, background, self._catalog, self._fail, self._close_when_idle
+        )
         self._active: Segment | None = None
         self._spare_names: dict[Segment, str] = {}
-        self._salt = 0
         self._first_time_us = 0
-        self._queue: list[_Queued] = []
-        self._sealing: list[Segment] = []
-        self._unindexed: list[Segment] = []
-        self._finishing = 0
+        self._queue: list[QueuedFrame] = []
         self._seal_wanted = False
         self._closed: Callable[[StorageFailed | None], None] | None = None
         self._is_closing = False
@@ -182,7 +116,7 @@ class Wal:
         for segment, spans in replayed.segments:
             self._catalog.add(segment, spans)
             if segment.growing is not None:
-                self._unindexed.append(segment)
+                self._sealer.keep(segment)
         self._synced_lsn = self.durable_lsn = self.appended_lsn = report.next_lsn
         spare = self._first_spare()
         if spare is not None:
@@ -212,7 +146,6 @@ class Wal:
         segment.position = SEGMENT_HEADER_BYTES
         self._spare_names[segment] = spare.name
         self._active = segment
-        self._salt = segment_salt(spare.segment_id)
 
     # -- room --------------------------------------------------------------------------------
 
@@ -253,9 +186,7 @@ class Wal:
     def retry_allocation(self) -> None:
         """Try again what failed for lack of space: allocation, and the writing of indexes."""
         self._allocator.retry()
-        unindexed, self._unindexed = self._unindexed, []
-        for segment in unindexed:
-            self._finish(segment)
+        self._sealer.retry()
 
     def _room_changed(self) -> None:
         if self._allocator.error is not None:
@@ -280,17 +211,20 @@ class Wal:
         """Queue one frame and return its ticket.
 
         The caller has made sure of ``room`` (or ``reserve_room``). Raises NoSpace if it has not,
-        and StorageFailed after a failure; nothing is queued then.
+        StorageFailed after a failure, and ValueError for a frame over FRAME_BYTES_MAX; nothing is queued
+        then.
         """
         if self.failed or self._closed is not None:
             raise StorageFailed("the log takes no more frames: it failed or was closed")
         size = frame_size(entries)
+        if size > FRAME_BYTES_MAX:
+            raise ValueError(f"a frame of {size} bytes is over the limit of {FRAME_BYTES_MAX}")
         active = self._place(size)
         if active.position == SEGMENT_HEADER_BYTES:
             self._first_time_us = time_us
         ticket = self.next_ticket
         self.next_ticket = ticket + 1
-        self._queue.append(_Queued(ticket, active, active.position, size, entries, time_us))
+        self._queue.append(QueuedFrame(ticket, active, active.position, size, entries, time_us))
         active.position += size
         active.last_time_us = time_us
         self.appended_lsn = active.end_lsn
@@ -319,7 +253,7 @@ class Wal:
         old = self._active
         if old is not None and old.position > SEGMENT_HEADER_BYTES:
             old.sealed = True
-            self._sealing.append(old)
+            self._sealer.add(old)
         self._begin(spare)
         assert self._active is not None
         self._allocator.ensure()
@@ -330,43 +264,35 @@ class Wal:
     def _start_commit(self) -> None:
         self.busy = True
         frames, self._queue = self._queue, []
-        writes: list[_Write] = []
-        first = 0
-        for index, frame in enumerate(frames, 1):
-            if index == len(frames) or frames[index].segment is not frame.segment:
-                writes.append(self._write(frames[first:index]))
-                first = index
+        try:
+            writes = [self._write(run) for run in by_segment(frames)]
+        except (ValueError, struct.error) as error:
+            self._fail("a frame cannot be encoded", error)
+            return
         sync = self.options.durability == "fsync"
         self._committer.submit(
-            lambda: _write_all(self._disk, self._path, writes, sync),
+            lambda: write_all(self._disk, self._path, writes, sync),
             lambda _, error: self._committed(frames, error),
         )
 
-    def _write(self, frames: list[_Queued]) -> _Write:
-        """The bytes of frames that follow one another in one segment."""
+    def _write(self, frames: list[QueuedFrame]) -> SegmentWrite:
+        """The bytes of frames of one segment, and its header if they are the first."""
         segment = frames[0].segment
-        file = segment.file
-        assert file is not None, "a segment with frames to be written is open"
-        segment_id = segment.header.segment_id
-        salt = self._salt if segment is self._active else segment_salt(segment_id)
-        parts: list[bytes] = []
+        assert segment.file is not None, "a segment with frames to be written is open"
+        parts = encode_frames(frames, self._synced_lsn)
         spare = self._spare_names.pop(segment, None)
+        if spare is None:
+            data = b"".join(parts)
+            return SegmentWrite(segment.file, frames[0].position, data, segment.name)
+        segment.header = segment.header._replace(created_us=frames[0].time_us)
+        data = b"".join((encode_segment_header(segment.header), *parts))
         before = None
-        if spare is not None:
-            segment.header = segment.header._replace(created_us=frames[0].time_us)
-            parts.append(encode_segment_header(segment.header))
-            if self.options.durability != "fsync" and self._catalog.segments:
-                before = self._catalog.segments[-1].file
-            self._catalog.add(segment)
-        for frame in frames:
-            lsn = segment.first_lsn + frame.position
-            parts += frame_parts(
-                frame.entries, lsn, segment_id, self._synced_lsn, frame.time_us, salt
-            )
-        position = 0 if spare is not None else frames[0].position
-        return _Write(file, position, b"".join(parts), spare, segment.name, before)
+        if self.options.durability != "fsync" and self._catalog.segments:
+            before = self._catalog.segments[-1].file
+        self._catalog.add(segment)
+        return SegmentWrite(segment.file, 0, data, segment.name, spare, before)
 
-    def _committed(self, frames: list[_Queued], error: Exception | None) -> None:
+    def _committed(self, frames: list[QueuedFrame], error: Exception | None) -> None:
         if error is not None:
             self._fail("writing to the log failed", error)
             return
@@ -377,17 +303,16 @@ class Wal:
             self._index(frame)
         last = frames[-1]
         self.durable_ticket = last.ticket
-        self.durable_lsn = last.segment.first_lsn + last.position + last.size
+        self.durable_lsn = last.end_lsn
         if self.options.durability == "fsync":
             self._synced_lsn = self.durable_lsn
         if self._queue:
             self._start_commit()
-        if self._sealing:
-            self._finish_sealed()
+        self._sealer.durable(self.durable_lsn)
         self.on_durable(self.durable_ticket)
         self._close_when_idle()
 
-    def _index(self, frame: _Queued) -> None:
+    def _index(self, frame: QueuedFrame) -> None:
         index = frame.segment.growing
         assert index is not None, "a segment keeps its index in memory until all is durable"
         index.last_time_us = frame.time_us
@@ -440,7 +365,7 @@ class Wal:
             self._allocator.ensure()
             return
         self._roll(spare)
-        self._finish_sealed()
+        self._sealer.durable(self.durable_lsn)
 
     def seal_if_older(self, time_us: int) -> None:
         """Seal if the first frame of the active segment is ``seal_age_us`` old by broker time."""
@@ -449,40 +374,6 @@ class Wal:
             return
         if time_us - self._first_time_us >= self.options.seal_age_us:
             self.seal()
-
-    def _finish_sealed(self) -> None:
-        while self._sealing and self._sealing[0].end_lsn <= self.durable_lsn:
-            self._finish(self._sealing.pop(0))
-
-    def _finish(self, segment: Segment) -> None:
-        """Trim a complete segment and write its index, in the background."""
-        self._finishing += 1
-
-        def work() -> OSError | None:
-            trim(self._disk, self._path, segment)
-            return write_index(self._disk, self._path, segment)
-
-        self._background.submit(work, lambda result, error: self._finished(segment, result, error))
-
-    def _finished(
-        self, segment: Segment, index_error: OSError | None, error: Exception | None
-    ) -> None:
-        self._finishing -= 1
-        if error is not None:
-            self._fail(f"trimming {segment.name} failed", error)
-            return
-        if index_error is None:
-            self._catalog.sealed(segment)
-            self._log.info("{name} is sealed", name=segment.name, event_id="segment-sealed")
-        else:
-            self._unindexed.append(segment)
-            self._log.warn(
-                "the index of {name} cannot be written: {error}; it stays in memory",
-                name=segment.name,
-                error=index_error,
-                event_id="index-failed",
-            )
-        self._close_when_idle()
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -526,7 +417,7 @@ class Wal:
         if self.failed:
             self._is_closing = True
             self._closed(StorageFailed("the log failed before it was closed"))
-        elif not (self.busy or self._queue or self._finishing or self._allocator.allocating):
+        elif not (self.busy or self._queue or self._sealer.busy or self._allocator.allocating):
             self._is_closing = True
             self._committer.submit(self._close_files, self._files_closed)
 

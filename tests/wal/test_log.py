@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import errno
+import queue
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.errors import NoSpace, StorageFailed
-from brokerd.wal import MemoryDisk, WalOptions
-from brokerd.walformat import frame_size
+from brokerd.wal import Frame, MemoryDisk, RealDisk, ThreadCommitter, Wal, WalOptions
+from brokerd.walformat import FRAME_BYTES_MAX, frame_size
 from tests.wal.rig import PATH, SMALL, Rig, content, events, records
 
 
@@ -143,6 +148,21 @@ class TestFailures:
         rig.wal.append([records(0)], 1)
         rig.run()
         assert rig.durable == [] and len(rig.fatal) == 1
+
+    def test_a_frame_that_cannot_be_encoded_stops_the_log_and_does_not_hang_it(self) -> None:
+        for entry in (records(0)._replace(partition=-1), records(0)._replace(kind=300)):
+            rig = Rig()
+            rig.wal.append([entry], 1)
+            rig.run()
+            assert rig.durable == [] and len(rig.fatal) == 1
+
+    def test_a_frame_over_the_limit_is_refused_and_the_log_goes_on(self) -> None:
+        rig = Rig()
+        body = bytes(FRAME_BYTES_MAX // 4)
+        with pytest.raises(ValueError, match="over the limit"):
+            rig.wal.append([events(0)._replace(body=body)] * 4, 1)
+        rig.put(records(0))
+        assert rig.durable == [1]
 
     def test_nothing_is_retried_after_a_failure(self) -> None:
         rig = Rig()
@@ -433,3 +453,36 @@ def test_the_log_keeps_to_its_directory() -> None:
     rig = Rig()
     rig.put(records(0))
     assert all(path.startswith(PATH + "/") for path in rig.disk._seen)
+
+
+def test_with_threads_and_a_real_disk(tmp_path: Path) -> None:
+    calls: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+    committers = [ThreadCommitter(lambda *call: calls.put(call)) for _ in range(2)]
+    for committer in committers:
+        committer.start()
+
+    def fresh() -> Wal:
+        path = str(tmp_path / "wal")
+        return Wal(RealDisk(), path, SMALL, *committers, random.Random(3).randbytes, lambda: 0.0)
+
+    def run_until(condition: Callable[[], object]) -> None:
+        while not condition():
+            function, *args = calls.get(timeout=10)
+            function(*args)
+
+    wal = fresh()
+    wal.open(0, lambda frame: None)
+    ticket = 0
+    for offset in range(200):
+        run_until(lambda: wal.room > 5000)
+        ticket = wal.append([records(offset, size=2000)], 1)
+    run_until(lambda: wal.durable_ticket == ticket)
+    closed: list[StorageFailed | None] = []
+    wal.close(closed.append)
+    run_until(lambda: closed)
+    for committer in committers:
+        committer.stop()
+    frames: list[Frame] = []
+    report = fresh().open(0, frames.append)
+    assert [frame.entries[0].base_offset for frame in frames] == list(range(200))
+    assert report.damages == [] and report.cut is None

@@ -1,0 +1,79 @@
+# Tests: tests/wal/test_log.py
+"""One commit: the bytes of queued frames, and the work of putting them on the disk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from brokerd.wal.catalog import Segment
+from brokerd.wal.disk import Disk, File
+from brokerd.walformat import Entry, frame_parts, segment_salt
+
+
+class QueuedFrame(NamedTuple):
+    """A frame with its place in the log."""
+
+    ticket: int
+    segment: Segment
+    position: int
+    size: int
+    entries: Sequence[Entry]
+    time_us: int
+
+    @property
+    def end_lsn(self) -> int:
+        return self.segment.first_lsn + self.position + self.size
+
+
+class SegmentWrite(NamedTuple):
+    """Bytes for one segment. With ``spare`` the segment begins with them and gets its name."""
+
+    file: File
+    position: int
+    data: bytes
+    name: str
+    spare: str | None = None
+    before: File | None = None
+    """The segment before, if it may have bytes that were never synced."""
+
+
+def by_segment(frames: list[QueuedFrame]) -> list[list[QueuedFrame]]:
+    """Frames in runs that follow one another in one segment."""
+    runs: list[list[QueuedFrame]] = []
+    for frame in frames:
+        if runs and runs[-1][0].segment is frame.segment:
+            runs[-1].append(frame)
+        else:
+            runs.append([frame])
+    return runs
+
+
+def encode_frames(frames: list[QueuedFrame], last_synced: int) -> list[bytes]:
+    """The bytes of frames of one segment, in pieces. Raises ValueError, struct.error."""
+    segment = frames[0].segment
+    segment_id = segment.header.segment_id
+    salt = segment_salt(segment_id)
+    parts: list[bytes] = []
+    for frame in frames:
+        lsn = segment.first_lsn + frame.position
+        parts += frame_parts(frame.entries, lsn, segment_id, last_synced, frame.time_us, salt)
+    return parts
+
+
+def write_all(disk: Disk, path: str, writes: list[SegmentWrite], sync: bool) -> None:
+    """Do one commit, in the writer's thread: one write a segment, one sync. Raises OSError.
+
+    An older segment is always synced before a newer one gets its name, and the header and first
+    frames of a segment before its name is made durable.
+    """
+    for index, write in enumerate(writes):
+        if write.before is not None:
+            write.before.sync()
+        write.file.pwrite(write.data, write.position)
+        if sync or write.spare is not None or index + 1 < len(writes):
+            write.file.sync()
+        if write.spare is not None:
+            disk.rename(os.path.join(path, write.spare), os.path.join(path, write.name))
+            disk.sync_directory(path)
