@@ -211,8 +211,8 @@ class Wal:
         """Queue one frame and return its ticket.
 
         The caller has made sure of ``room`` (or ``reserve_room``). Raises NoSpace if it has not,
-        StorageFailed after a failure, and ValueError for a frame over FRAME_BYTES_MAX; nothing is queued
-        then.
+        StorageFailed after a failure, ValueError for a frame over FRAME_BYTES_MAX; nothing is
+        queued then.
         """
         if self.failed or self._closed is not None:
             raise StorageFailed("the log takes no more frames: it failed or was closed")
