@@ -44,7 +44,7 @@ def _drop_array(_: object) -> None:
     return None
 
 
-def _any_extension(code: int, data: bytes) -> None:
+def any_extension(code: int, data: bytes) -> None:
     """Extension types are data: stored and sent back as they came."""
 
 
@@ -107,13 +107,13 @@ def checked(raw: bytes) -> Any:
     """
     try:
         if len(raw) <= SHALLOW_BYTES:
-            return unpackb(raw, ext_hook=_any_extension)
+            return unpackb(raw, ext_hook=any_extension)
         if len(raw) <= _WHOLE_BYTES:
-            unpackb(_DEPTH_GUARD + raw, ext_hook=_any_extension)
+            unpackb(_DEPTH_GUARD + raw, ext_hook=any_extension)
         else:
             unpackb(
                 _DEPTH_GUARD + raw,
-                ext_hook=_any_extension,
+                ext_hook=any_extension,
                 object_hook=_drop_map,
                 list_hook=_drop_array,
             )
@@ -128,7 +128,7 @@ def walk(body: bytes, array_key: str | None = None) -> Fields:
     :raises BodyError: the body is not exactly one object.
     :raises RequestError: it is one, and not a map.
     """
-    unpacker = Unpacker(max_buffer_size=max(len(body), 1), ext_hook=_any_extension)
+    unpacker = Unpacker(max_buffer_size=max(len(body), 1), ext_hook=any_extension)
     unpacker.feed(body)
     try:
         if KINDS[body[0]] == "a map":

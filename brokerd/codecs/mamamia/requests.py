@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from msgpack import unpackb
 
+from brokerd.codecs.mamamia.batches import plain_produce_batch, plain_settle_batch
 from brokerd.codecs.mamamia.packing import (
     KINDS,
     SHALLOW_BYTES,
@@ -236,6 +237,10 @@ def _decode_extend(body: bytes) -> Extend:
 
 
 def _decode_produce_batch(body: bytes) -> ProduceBatch:
+    return plain_produce_batch(body) or _walk_produce_batch(body)
+
+
+def _walk_produce_batch(body: bytes) -> ProduceBatch:
     fields = walk(body, "messages")
     log_id = _name(fields, "log_id")
     return ProduceBatch(log_id, _items(fields, "messages", _batch_message))
@@ -254,6 +259,10 @@ def _decode_acquire_batch(body: bytes) -> AcquireBatch:
 
 
 def _decode_settle_batch(body: bytes) -> SettleBatch:
+    return plain_settle_batch(body) or _walk_settle_batch(body)
+
+
+def _walk_settle_batch(body: bytes) -> SettleBatch:
     fields = walk(body, "settles")
     return SettleBatch(
         _name(fields, "log_id"),

@@ -1,0 +1,98 @@
+"""Batches read in one step are read as walking would read them, right and wrong ones alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.codecs.mamamia import BodyError, RequestError, requests
+from brokerd.codecs.mamamia.batches import plain_produce_batch, plain_settle_batch
+from tests.strategies.mamamia import keys, names, payloads
+
+odd = st.one_of(
+    payloads,
+    st.just(msgpack.ExtType(5, b"x")),
+    st.just(msgpack.Timestamp(1, 2)),
+    st.floats(),
+    st.integers(-5, 40_000),
+)
+"""What may stand where it does not belong."""
+
+
+def maps(**values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Maps with some of these keys, their values sometimes odd, sometimes with others between."""
+    fields = {key: st.one_of(value, value, value, odd) for key, value in values.items()}
+    sound = st.fixed_dictionaries({}, optional=fields)
+    return st.one_of(
+        st.fixed_dictionaries(values),
+        st.tuples(sound, st.dictionaries(keys, odd, max_size=2)).map(lambda p: {**p[1], **p[0]}),
+    )
+
+
+settle_items = maps(
+    message_id=st.integers(-1, 1 << 63),
+    success=odd,
+    token=st.none() | st.integers(0, 1 << 63),
+    delay=st.integers(0, 9) | st.floats(),
+)
+settle_bodies = maps(
+    log_id=names | st.text(min_size=250, max_size=260),
+    group_id=names,
+    client_id=names,
+    settles=st.lists(settle_items | odd, max_size=4),
+)
+produce_items = maps(
+    payload=payloads,
+    metadata=st.none() | st.dictionaries(keys, payloads, max_size=2),
+    key=st.none() | st.text(max_size=9) | st.binary(max_size=9),
+    partition=st.none() | st.integers(-1, 32_767),
+)
+produce_bodies = maps(log_id=names, messages=st.lists(produce_items | odd, max_size=4))
+
+
+def outcome(read: Callable[[bytes], Any], body: bytes) -> Any:
+    try:
+        return read(body)
+    except (BodyError, RequestError) as error:
+        return type(error), str(error)
+
+
+@given(settle_bodies)
+def test_a_settle_batch_is_read_as_walking_reads_it(body: Any) -> None:
+    packed = msgpack.packb(body)
+    plain = plain_settle_batch(packed)
+    assert plain is None or plain == outcome(requests._walk_settle_batch, packed)
+
+
+@given(produce_bodies)
+def test_a_produce_batch_is_read_as_walking_reads_it(body: Any) -> None:
+    packed = msgpack.packb(body)
+    plain = plain_produce_batch(packed)
+    assert plain is None or plain == outcome(requests._walk_produce_batch, packed)
+
+
+@given(settle_bodies, st.data())
+def test_damaged_bodies_are_judged_by_walking(body: Any, data: st.DataObject) -> None:
+    packed = bytearray(msgpack.packb(body))
+    packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))
+    plain = plain_settle_batch(bytes(packed))
+    assert plain is None or plain == outcome(requests._walk_settle_batch, bytes(packed))
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_the_usual_shapes_take_the_short_way(count: int) -> None:
+    """Otherwise the tests above would hold without it ever being used."""
+    settle = {"message_id": 7, "success": True, "token": 3}
+    names = {"log_id": "l", "group_id": "g", "client_id": "c"}
+    settled = plain_settle_batch(msgpack.packb({**names, "settles": [settle] * count}))
+    assert settled is not None
+    assert len(settled.settles) == count
+    message = {"payload": b"x", "metadata": None, "key": "k"}
+    produced = plain_produce_batch(msgpack.packb({"log_id": "l", "messages": [message] * count}))
+    assert produced is not None
+    assert produced.messages[0].key == b"k"
