@@ -10,14 +10,16 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
+from twisted.web.resource import Resource
 
+from brokerd.admin.api import make_api
 from brokerd.broker import Broker, BrokerSettings
 from brokerd.config import Config, parse_durability
 from brokerd.errors import StorageFailed
@@ -249,7 +251,9 @@ class BrokerCore:
         self._stop_timers()
         for factory in self._factories.values():
             factory.abort_all()
-        self._lock.release()
+        if self._recovery is not None:
+            self._lock.release()
+        # Else a thread may still be replaying: the lock stays until the process ends.
 
     def _stop_timers(self) -> None:
         for loop in self._loops:
@@ -258,10 +262,9 @@ class BrokerCore:
 
     # -- what can be seen ---------------------------------------------------------------------
 
-    def dead_letters(self, topic: str, group: str) -> Iterator[dict[str, Any]]:
-        """The dead letters of a group, by partition and offset. Raises UnknownTopic."""
-        for partition, letter in self._broker.dead_letters(topic, group):
-            yield {"partition": partition, **letter._asdict()}
+    def api(self) -> Resource:
+        """The JSON API of topics, groups and dead letters."""
+        return make_api(self._broker)
 
     def status(self) -> dict[str, Any]:
         """Describe the core, in values that JSON can hold."""

@@ -67,11 +67,10 @@ class Groups(Struct, frozen=True):
     attempts: Literal["failures", "grants"] = "failures"
     backoff_base_ms: Count = 0
     backoff_max_ms: Count = 600_000
-    default_duration_seconds: Positive = 30
 
 
 class Limits(Struct, frozen=True):
-    """What one client, or all of them together, may ask for. A rate of 0 means no limit."""
+    """What one client, or all of them together, may ask for."""
 
     connections: Positive = 10_000
     frame_bytes: Annotated[int, Meta(ge=KIB, le=GIB, extra={"unit": "bytes"})] = 10 * MIB
@@ -79,8 +78,6 @@ class Limits(Struct, frozen=True):
     unfinished_frame_seconds: Count = 60
     in_flight_requests: Positive = 10_000
     in_flight_bytes: FrameSize = 4 * MIB
-    requests_per_second: Count = 0
-    bytes_per_second: Size = 0
     max_topics: Positive = 100_000
 
 

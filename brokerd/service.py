@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,6 +29,7 @@ from twisted.internet.interfaces import (
 )
 from twisted.logger import ILogObserver, Logger
 from twisted.python.failure import Failure
+from twisted.web.resource import Resource
 
 from brokerd import outcome
 from brokerd.admin.health import Health, Phase
@@ -66,11 +67,8 @@ class Core(Protocol):
     def status(self) -> dict[str, Any]:
         """Describe the core for the admin site, in values that JSON can hold, at any moment."""
 
-    def dead_letters(self, topic: str, group: str) -> Iterable[Mapping[str, Any]]:
-        """Give the dead letters of a group, each as partition, offset, reason, grants, failures.
-
-        They come by partition and offset. Raises UnknownTopic; an unknown group has none.
-        """
+    def api(self) -> Resource:
+        """Make what hangs below ``/api/v1`` of the admin site, besides the status."""
 
     def abandon(self) -> None:
         """Let go at once, as a crash would; nothing more is written."""

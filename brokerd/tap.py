@@ -119,7 +119,7 @@ def assemble(
     )
     if config.admin.endpoint != "none":
         endpoint = parse(reactor, ADMIN, config.admin.endpoint)
-        site = make_site(service.status, core.dead_letters, health, metrics, reactor, _log)
+        site = make_site(service.status, core.api(), health, metrics, reactor, _log)
         service.attach_admin(Listener(ADMIN, config.admin.endpoint, endpoint, lambda: site))
     return service
 

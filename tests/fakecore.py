@@ -15,6 +15,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.protocol import Factory, Protocol
+from twisted.web.resource import Resource
 
 from brokerd import errors
 from brokerd.config import Config
@@ -69,8 +70,8 @@ class FakeCore:
     def status(self) -> dict[str, Any]:
         return {"topics": 2, "records_produced": {"mamamia": 7}}
 
-    def dead_letters(self, topic: str, group: str) -> list[dict[str, Any]]:
-        return []
+    def api(self) -> Resource:
+        return Resource()
 
 
 def _from_environment(config: Config, data_dir: Path, reactor: Any) -> FakeCore:

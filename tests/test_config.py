@@ -59,7 +59,7 @@ def test_later_layers_win(file: Path) -> None:
     )
     groups = loaded.config.groups
     assert (groups.max_attempts, groups.backoff_base_ms, groups.backoff_max_ms) == (4, 5, 6)
-    assert groups.default_duration_seconds == Config().groups.default_duration_seconds
+    assert groups.attempts == Config().groups.attempts
     assert loaded.sources == {
         "groups.max_attempts": f"{file}: [groups] max_attempts",
         "groups.backoff_base_ms": "environment variable BROKERD_GROUPS_BACKOFF_BASE_MS",

@@ -9,9 +9,8 @@ the wall clock: the reactor's clock is monotonic and would print nonsense.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from importlib import resources
-from itertools import islice
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -25,7 +24,6 @@ from twisted.web.server import Request, Site
 
 from brokerd.admin.health import Health, Phase
 from brokerd.admin.metrics import make_registry
-from brokerd.errors import UnknownTopic
 
 IDLE_SECONDS = 30
 REQUEST_SECONDS = 30.0
@@ -33,11 +31,7 @@ REQUEST_SECONDS = 30.0
 MAX_BODY_BYTES = 64 * 1024
 MAX_CONNECTIONS = 100
 
-MAX_LETTERS = 10_000
-"""How many dead letters one answer lists at most."""
-
 Status = Callable[[], Mapping[str, Any]]
-DeadLetters = Callable[[str, str], Iterable[Mapping[str, Any]]]
 Answer = tuple[int, Mapping[str, Any]]
 MetricsResource = Callable[[CollectorRegistry], IResource]
 
@@ -50,7 +44,7 @@ _STATIC = {
 
 def make_site(
     status: Status,
-    dead_letters: DeadLetters,
+    api: Resource,
     health: Health,
     metrics: MetricsResource,
     reactor: Any,
@@ -59,11 +53,11 @@ def make_site(
     """Put the site together.
 
     :param status: gives the facts for the page, the API and the metrics; called in the reactor.
-    :param dead_letters: gives the dead letters of a (topic, group); raises UnknownTopic.
+    :param api: what hangs below ``/api/v1``, besides the status; see `brokerd.admin.api`.
     :param metrics: makes the resource that prints a registry, such as prometheus_client's.
     :param reactor: times the requests.
     """
-    return AdminSite(_Root(status, dead_letters, health, metrics), reactor, log)
+    return AdminSite(_Root(status, api, health, metrics), reactor, log)
 
 
 class _JSON(Resource):
@@ -99,7 +93,7 @@ class _Root(_Exact):
     def __init__(
         self,
         status: Status,
-        dead_letters: DeadLetters,
+        version: Resource,
         health: Health,
         metrics: MetricsResource,
     ) -> None:
@@ -110,9 +104,7 @@ class _Root(_Exact):
         branch.putChild(b"ready", _JSON(self._ready))
         self.putChild(b"health", branch)
         self.putChild(b"metrics", _Metrics(status, metrics))
-        version = _Exact()
         version.putChild(b"status", _JSON(lambda: (http.OK, status())))
-        version.putChild(b"topics", _Topics(dead_letters))
         api = _Exact()
         api.putChild(b"v1", version)
         self.putChild(b"api", api)
@@ -131,32 +123,6 @@ class _Root(_Exact):
         if self._health.reason:
             described["reason"] = self._health.reason
         return described
-
-
-class _Topics(Resource):
-    """``topics/TOPIC/groups/GROUP/dead-letters``; names are percent-encoded UTF-8."""
-
-    isLeaf = True
-
-    def __init__(self, dead_letters: DeadLetters) -> None:
-        super().__init__()
-        self._dead_letters = dead_letters
-
-    def render_GET(self, request: Request) -> bytes:
-        """List the dead letters of a group, the first MAX_LETTERS of them."""
-        match request.postpath:
-            case [topic, b"groups", group, b"dead-letters"]:
-                return _json(request, *self._list(topic, group))
-        return _not_found(request)
-
-    def _list(self, topic: bytes, group: bytes) -> Answer:
-        try:
-            letters = iter(self._dead_letters(topic.decode(), group.decode()))
-            listed = list(islice(letters, MAX_LETTERS))
-        except (UnknownTopic, UnicodeDecodeError) as error:
-            return http.NOT_FOUND, {"error": str(error)}
-        more = next(letters, None) is not None
-        return http.OK, {"dead_letters": listed, "more": more}
 
 
 class _Metrics(Resource):

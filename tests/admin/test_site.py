@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,15 +16,15 @@ from twisted.logger import Logger, capturedLogs
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
+from brokerd.admin.api import make_api
 from brokerd.admin.health import Health, Phase
 from brokerd.admin.site import (
     IDLE_SECONDS,
     MAX_CONNECTIONS,
-    MAX_LETTERS,
     REQUEST_SECONDS,
     make_site,
 )
-from brokerd.errors import UnknownTopic
+from tests.house import House
 
 PEER = IPv4Address("TCP", "127.0.0.1", 4000)
 
@@ -46,23 +45,15 @@ class Browser:
     def __init__(self) -> None:
         self.clock = Clock()
         self.health = Health()
-        self.letters = 2
         self.slow = False
         self.site = make_site(
             lambda: {"phase": self.health.phase.value, "topics": 2},
-            self.dead_letters,
+            make_api(House().broker),
             self.health,
             lambda registry: Printed(registry, self.slow),
             self.clock,
             Logger(),
         )
-
-    def dead_letters(self, topic: str, group: str) -> Iterator[dict[str, Any]]:
-        """Have topics a/b and ü, whose group g has letters 0, 1, 2, ..."""
-        if topic not in ("a/b", "ü"):
-            raise UnknownTopic(f"there is no topic {topic!r}")
-        for offset in range(self.letters if group == "g" else 0):
-            yield {"partition": 0, "offset": offset, "failures": 3}
 
     def connect(self) -> tuple[Any, Wire] | None:
         channel = self.site.buildProtocol(PEER)
@@ -135,31 +126,6 @@ def test_status_is_json(browser: Browser) -> None:
     """The page's source of facts is there for scripts too."""
     code, _, body = browser.get("/api/v1/status")
     assert (code, json.loads(body)["topics"]) == (200, 2)
-
-
-@pytest.mark.parametrize("topic", ["a%2Fb", "%C3%BC"])
-def test_dead_letters_of_a_group_are_listed(browser: Browser, topic: str) -> None:
-    """Names are percent-encoded, slashes and UTF-8 included."""
-    code, _, body = browser.get(f"/api/v1/topics/{topic}/groups/g/dead-letters")
-    assert code == 200
-    letters = [{"partition": 0, "offset": offset, "failures": 3} for offset in (0, 1)]
-    assert json.loads(body) == {"dead_letters": letters, "more": False}
-
-
-def test_a_long_list_of_dead_letters_is_cut_and_says_so(browser: Browser) -> None:
-    """One answer is bounded, and nobody takes it for all."""
-    browser.letters = MAX_LETTERS + 1
-    _, _, body = browser.get("/api/v1/topics/a%2Fb/groups/g/dead-letters")
-    answer = json.loads(body)
-    assert (len(answer["dead_letters"]), answer["more"]) == (MAX_LETTERS, True)
-
-
-@pytest.mark.parametrize("topic", ["gone", "%FF"])
-def test_dead_letters_of_no_topic_are_404(browser: Browser, topic: str) -> None:
-    """A name that is unknown, or no name at all, is told as JSON."""
-    code, _, body = browser.get(f"/api/v1/topics/{topic}/groups/g/dead-letters")
-    assert code == 404
-    assert json.loads(body)["error"]
 
 
 def test_metrics_are_of_this_moment(browser: Browser) -> None:
