@@ -2,7 +2,8 @@
 """Completes segments in the background: cuts off the unused tail, writes the index file.
 
 A failed trim is fatal, like any failed write. An index that finds no space is not: the segment
-keeps it in memory, and it is tried again on request or made anew at the next start.
+keeps it in memory, and it is tried again on request, after the next segment that succeeds, or made
+anew at the next start.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class Sealer:
         elif index_error is None:
             self._catalog.sealed(segment)
             self._log.info("{name} is sealed", name=segment.name, event_id="segment-sealed")
+            self.retry()
         else:
             self._unindexed.append(segment)
             self._log.warn(

@@ -172,8 +172,9 @@ class Snapshots:
         self._disk.make_directory(self._path)
         name = snapshot_name(start_lsn)
         temporary = os.path.join(self._path, name + ".tmp")
-        if name + ".tmp" in self._disk.list(self._path):
-            self._disk.unlink(temporary)
+        for left in self._disk.list(self._path):
+            if left.endswith(".tmp"):
+                self._disk.unlink(os.path.join(self._path, left))
         file = self._disk.create(temporary)
         try:
             size = self._write(file, start_lsn, chunks)

@@ -263,6 +263,22 @@ class TestSegments:
         assert len(rig.files(".idx")) == 1
         assert rig.read(0) == [b"0"]
 
+    def test_an_index_that_found_no_space_is_written_with_the_next_one(self) -> None:
+        rig = Rig()
+        rig.put(records(0))
+        rig.disk.on_call = lambda name, path: (
+            rig.disk.fail("pwrite", 1, errno.ENOSPC)
+            if name == "create" and ".idx" in path
+            else None
+        )
+        rig.wal.seal()
+        rig.run()
+        rig.disk.on_call = None
+        rig.put(records(1))
+        rig.wal.seal()
+        rig.run()
+        assert len(rig.files(".idx")) == 2
+
     def test_a_failed_trim_is_fatal(self) -> None:
         rig = Rig()
         rig.put(records(0))

@@ -185,6 +185,32 @@ class TestTornTail:
         assert len(found) >= durable
         assert after.report.damages == []
 
+    @given(st.integers(0, 2**32), st.integers(2, 5))
+    def test_through_many_power_cuts_offsets_and_positions_only_grow(
+        self, seed: int, lives: int
+    ) -> None:
+        dice = random.Random(seed)
+        rig = Rig()
+        next_offset = 0
+        for _ in range(lives):
+            for offset in range(next_offset, next_offset + dice.randrange(12)):
+                rig.wal.append([records(offset, size=dice.choice([0, 900, 9000]))], 1)
+                for _ in range(dice.randrange(4)):
+                    rig.commits.step()
+                    rig.background.step()
+                if dice.random() < 0.1:
+                    rig.wal.seal()
+            acknowledged = next_offset + rig.wal.durable_ticket
+            durable_lsn = rig.wal.durable_lsn
+            rig = rig.restart(lambda *_: dice.random() < 0.5)
+            assert [e.base_offset for e in rig.entries()] == list(range(len(rig.entries())))
+            next_offset = rig.report.next_offsets.get((1, 0), 0)
+            assert next_offset == len(rig.entries()) >= acknowledged
+            assert rig.report.next_lsn >= durable_lsn
+            assert rig.report.damages == []
+        for offset in range(next_offset):
+            assert rig.read(offset)[0].startswith(b"%d" % offset)
+
     def test_stale_frames_of_another_segment_never_pass(self) -> None:
         disk, name, ends = small_log()
         stale = encode_frame([records(7)], ends[-1], bytes(16), ends[-1], 9)

@@ -119,11 +119,13 @@ class TestKeeping:
             store.write(100, chunks())  # type: ignore[arg-type]
         assert disk.list(PATH) == []
 
-    def test_a_leftover_of_a_crash_is_overwritten(self) -> None:
+    def test_leftovers_of_a_crash_are_deleted(self) -> None:
         store, disk = snapshots()
+        disk.create(f"{PATH}/{90:020d}.snap.tmp")
         disk.create(f"{PATH}/{100:020d}.snap.tmp")
         store.write(100, CHUNKS)
         assert load(store) == (100, CHUNKS)
+        assert disk.list(PATH) == [f"{100:020d}.snap"]
 
 
 class TestDamage:
