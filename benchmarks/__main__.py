@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import pstats
-import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ from brokerd.cli.machine import describe
 
 from . import memory, suite
 from .admin import AdminFailed, fetch_status
-from .process import BrokerFailed, BrokerProcess
+from .process import BrokerFailed, BrokerProcess, interrupt_on_signals
 
 _FAILURES = (AdminFailed, BenchFailed, BrokerFailed, OSError)
 _PROFILE_FUNCTIONS = 25
@@ -35,8 +34,7 @@ _CEILING_SECONDS = 1.0
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line and return the exit code."""
     options = _parse(arguments)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+    interrupt_on_signals()
 
     def show(line: str) -> None:
         print(line, file=sys.stderr if options.json else sys.stdout, flush=True)

@@ -180,6 +180,16 @@ class BrokerProcess:
         return None if self._process is None else self._process.returncode
 
 
+def interrupt_on_signals() -> None:
+    """Let SIGTERM and SIGHUP end a command as Ctrl-C does, so that it cleans up behind itself.
+
+    What the caller of the command chose to ignore (``nohup``) stays ignored.
+    """
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
+
+
 def _endpoint(address: str | None) -> str:
     """The endpoint that listens on an address of an earlier start, or on any free port."""
     port = "0" if address is None else address.rpartition(":")[2]

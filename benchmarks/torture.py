@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -29,7 +28,7 @@ from pathlib import Path
 
 from .admin import AdminFailed, fetch_dead_letters
 from .oracle import Oracle
-from .process import BrokerFailed, BrokerProcess
+from .process import BrokerFailed, BrokerProcess, interrupt_on_signals
 from .wire import ACQUIRE_BATCH, GROUP_INFO, SETTLE_BATCH, Interrupted, Wire, WireError
 from .workers import (
     GROUP,
@@ -109,8 +108,8 @@ def torture(
     finally:
         scene.producing.clear()
         scene.over.set()
-        for worker in workers:
-            worker.join(_DRAIN_SECONDS)
+    for worker in workers:
+        worker.join(_DRAIN_SECONDS)
     code = broker.stop()
     if code:
         oracle.report(f"the broker stopped with exit code {code}:\n{broker.log_tail()}")
@@ -231,8 +230,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
-    for name in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, signal.default_int_handler)
+    interrupt_on_signals()
     directory = Path(tempfile.mkdtemp(prefix="brokerd-torture-"))
     print(f"torture: {options.kills} kills, seed {seed}, data in {directory}", flush=True)
     settings = [*_SETTINGS, *options.set]

@@ -63,7 +63,7 @@ class Interrupted(Exception):
 
 
 class WireError(Exception):
-    """The peer sent something that is no answer to what was asked."""
+    """The peer did not answer, or with something that is no answer to what was asked."""
 
 
 class Wire:
@@ -102,7 +102,8 @@ class Wire:
         sent.
 
         :raises Interrupted: when the connection breaks.
-        :raises WireError: when an answer repeats the command of another request.
+        :raises WireError: when an answer repeats the command of another request, or the broker is
+            silent for a minute.
         """
         answers: list[Answer] = []
         try:
@@ -112,6 +113,9 @@ class Wire:
                 if not data:
                     raise ConnectionResetError("end of stream")
                 self._take(self._inbox + data, requests, answers)
+        except TimeoutError as error:
+            # A crash ends a connection; silence on an open one is the broker's fault.
+            raise WireError(f"no answer for {_SILENCE_SECONDS:.0f} s") from error
         except OSError as error:
             raise Interrupted(answers, str(error)) from error
         return answers

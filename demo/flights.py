@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-import signal
 import sys
 import threading
 import time
@@ -23,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.admin import AdminFailed, fetch_dead_letters, fetch_status
-from benchmarks.process import BrokerFailed, BrokerProcess
+from benchmarks.process import BrokerFailed, BrokerProcess, interrupt_on_signals
 from benchmarks.wire import GROUP_INFO, Interrupted, Wire, WireError
 from brokerd.cli.machine import file_system_type
 from demo.ledger import MAX_FAILURES, Ledger
@@ -117,8 +116,8 @@ def run(rows: Sequence[Row], broker: BrokerProcess, progress: Progress) -> tuple
         _watch(course, producers, progress, times)
     finally:
         course.end.set()
-        for worker in workers:
-            worker.join(_STALL_SECONDS)
+    for worker in workers:
+        worker.join(_STALL_SECONDS)
     return ledger, times
 
 
@@ -218,8 +217,7 @@ def report(ledger: Ledger, times: Times, next_offset: int, dead: int, where: str
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo and return its exit code."""
     options = _parse(arguments)
-    for name in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, signal.default_int_handler)
+    interrupt_on_signals()
     try:
         return _demo(options.table or find_flights(), options.rows, options.directory)
     except KeyboardInterrupt:
