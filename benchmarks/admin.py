@@ -9,6 +9,7 @@ import urllib.request
 from typing import Any
 
 _TIMEOUT_SECONDS = 30.0
+_PAGE = 1000
 
 
 class AdminFailed(Exception):
@@ -25,19 +26,22 @@ def fetch_status(admin: str) -> dict[str, Any]:
 
 
 def fetch_dead_letters(admin: str, topic: str, group: str) -> dict[int, int]:
-    """Ask for the dead letters of a group: offset -> failures.
+    """Ask for the dead letters of a group, page by page: offset -> failures.
 
     :raises AdminFailed: when it does not answer.
     """
     url = f"http://{admin}/api/v1/topics/{topic}/groups/{group}/dead-letters"
-    try:
-        answer = _fetch(url)
-        letters = {letter["offset"]: letter["failures"] for letter in answer["dead_letters"]}
-    except (KeyError, TypeError) as error:
-        raise AdminFailed(f"{url}: no list of dead letters: {error!r}") from error
-    if answer.get("more"):
-        raise AdminFailed(f"{url}: the list stops after {len(letters)} dead letters")
-    return letters
+    found: dict[int, int] = {}
+    first = 0
+    while True:
+        try:
+            page = _fetch(f"{url}?first={first}&limit={_PAGE}")["dead_letters"]
+            found |= {letter["offset"]: letter["failures"] for letter in page}
+        except (KeyError, TypeError) as error:
+            raise AdminFailed(f"{url}: no list of dead letters: {error!r}") from error
+        first += len(page)
+        if len(page) < _PAGE:
+            return found
 
 
 def _fetch(url: str) -> dict[str, Any]:
