@@ -68,11 +68,11 @@ def write_all(disk: Disk, path: str, writes: list[SegmentWrite], sync: bool) -> 
     An older segment is always synced before a newer one gets its name, and the header and first
     frames of a segment before its name is made durable.
     """
-    for index, write in enumerate(writes):
+    for write in writes:
         if write.before is not None:
             write.before.sync()
         write.file.pwrite(write.data, write.position)
-        if sync or write.spare is not None or index + 1 < len(writes):
+        if sync or write.spare is not None:
             write.file.sync()
         if write.spare is not None:
             disk.rename(os.path.join(path, write.spare), os.path.join(path, write.name))

@@ -388,6 +388,26 @@ class TestRoom:
         assert after.read(0)[0].startswith(b"0...")
         assert after.read(1) == [b"1"]
 
+    def test_room_for_a_large_frame_is_kept_for_it_while_small_ones_go_on(self) -> None:
+        rig = Rig()
+        rig.wal.append([records(0)], 1)
+        assert rig.wal.starved
+        rig.wal.request_room(300_500)
+        rig.run()
+        for offset in range(1, 4):
+            rig.put(records(offset, size=25_000))
+        assert len(rig.wal.segments()) == 2
+        assert rig.wal.room >= 300_500
+
+    def test_an_allocation_that_fails_half_way_is_taken_back(self) -> None:
+        rig = Rig()
+        rig.wal.append([records(0)], 1)
+        rig.commits.run()
+        rig.disk.fail("pwrite", 1, errno.ENOSPC)
+        rig.run()
+        assert rig.wal.allocation_error is not None
+        assert rig.files(".tmp") == []
+
     def test_a_large_request_that_finds_no_space_says_so_and_small_work_goes_on(self) -> None:
         rig = Rig(MemoryDisk(capacity=200 << 10))
         rig.put(records(0))
