@@ -9,11 +9,8 @@ from hypothesis import strategies as st
 from brokerd.groups.bitmaps import FULL, WORD_BITS, FloorSet, LowestFirst
 from tests.strategies import groups as some
 
-places = some.offsets.filter(lambda offset: offset >= 0)
-ranges = st.tuples(places, some.batch_sizes).map(lambda pair: (pair[0], pair[0] + pair[1]))
 
-
-@given(st.lists(st.one_of(places, ranges), max_size=30))
+@given(st.lists(st.one_of(some.close_offsets, some.close_ranges), min_size=3, max_size=30))
 def test_a_floor_set_is_a_set_with_its_first_gap_as_floor(steps: list) -> None:
     found, members = FloorSet(), set()
     for step in steps:
@@ -30,7 +27,7 @@ def test_a_floor_set_is_a_set_with_its_first_gap_as_floor(steps: list) -> None:
         assert all(key >= floor >> 10 for key in found.words), "words below the floor are gone"
 
 
-@given(st.sets(places, max_size=30), st.integers(0, 2100))
+@given(st.sets(some.close_offsets, max_size=30), st.integers(0, 2100))
 def test_a_loaded_floor_set_raises_its_floor_over_members(members: set[int], floor: int) -> None:
     words: dict[int, int] = {}
     for offset in members:
@@ -42,6 +39,15 @@ def test_a_loaded_floor_set_raises_its_floor_over_members(members: set[int], flo
     assert found.above == sum(member > first_gap for member in members)
 
 
+def test_a_word_leaves_as_soon_as_the_floor_has_passed_it() -> None:
+    found = FloorSet()
+    found.add(5)
+    found.add_range(0, WORD_BITS - 1)
+    assert (found.floor, list(found.words)) == (WORD_BITS - 1, [0])
+    found.add(WORD_BITS - 1)
+    assert (found.floor, found.words) == (WORD_BITS, {})
+
+
 def test_full_words_are_one_object() -> None:
     found = FloorSet()
     found.add_range(1, 10 * WORD_BITS)
@@ -50,7 +56,14 @@ def test_full_words_are_one_object() -> None:
     assert {id(word) for key, word in found.words.items() if key} == {id(FULL)}
 
 
-@given(st.lists(st.tuples(st.sampled_from(["add", "discard", "lowest", "range"]), places, ranges)))
+some_steps = st.tuples(
+    st.sampled_from(["add", "add", "add", "discard", "lowest", "range"]),
+    some.close_offsets,
+    some.close_ranges,
+)
+
+
+@given(st.lists(some_steps, min_size=5, max_size=40))
 def test_lowest_first_always_names_the_lowest(steps: list) -> None:
     found, members = LowestFirst(), set()
     for what, offset, (first, end) in steps:

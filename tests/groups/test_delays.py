@@ -9,9 +9,14 @@ from hypothesis import strategies as st
 from brokerd.groups.delays import Delays
 from tests.strategies import groups as some
 
-places = st.one_of(st.integers(0, 8), some.offsets.filter(lambda offset: offset >= 0))
 steps = st.lists(
-    st.tuples(st.sampled_from(["put", "put", "discard", "range", "pop"]), places, st.integers(0, 9))
+    st.tuples(
+        st.sampled_from(["put", "put", "put", "discard", "range", "pop"]),
+        some.close_offsets,
+        st.integers(0, 9),
+    ),
+    min_size=5,
+    max_size=40,
 )
 
 
@@ -44,6 +49,18 @@ def test_records_are_ready_at_their_time_and_not_before(steps: list) -> None:
             waiting = {o: time for o, time in waiting.items() if o not in ready}
         assert delays.count == len(waiting)
         assert delays.next_us() == min(waiting.values(), default=None)
+
+
+def test_when_the_earliest_of_a_block_leaves_the_next_one_counts() -> None:
+    delays = Delays()
+    for offset in (3, 1, 2):
+        delays.put(offset, offset * 10)
+    delays.discard(1)
+    assert delays.next_us() == 20
+    delays.discard_range(0, 3)
+    assert delays.next_us() == 30
+    delays.discard(3)
+    assert delays.next_us() is None
 
 
 def test_a_batch_that_failed_together_is_ready_in_one_step_a_block() -> None:

@@ -78,6 +78,8 @@ class LeaseStoreMachine(RuleBasedStateMachine):
         self.model = Model(group_settings)
         self.journal: list[tuple[int, GroupEvent | None]] = []
         """What happened and when; None is a restart."""
+        self.granted: dict[int, dict[int, None]] = {}
+        """All tokens that were ever given for a record."""
         self.now = 0
         self.end = 0
         self.produce(count)
@@ -111,7 +113,7 @@ class LeaseStoreMachine(RuleBasedStateMachine):
         right = record.owner if record is not None and record.owner else "ann"
         owner = data.draw(st.one_of(st.just(right), st.none(), some.owners), label="owner")
         token = record.token if record is not None else None
-        tokens = [None, token, token, max(self.model.token, 1)]
+        tokens = [None, token, token, *self.granted.get(offset, ()), max(self.model.token, 1)]
         return owner, data.draw(st.sampled_from(tokens), label="token")
 
     @rule(count=some.batch_sizes)
@@ -124,12 +126,49 @@ class LeaseStoreMachine(RuleBasedStateMachine):
     def pass_time(self, step: int) -> None:
         self.now += step
 
+    @rule(early=st.sampled_from([0, 0, 1]), look=st.booleans())
+    def wait_for_the_next_deadline(self, early: int, look: bool) -> None:
+        """To the last moment of a lease or a delay, or to the first after it."""
+        due_us = self.model.next_due_us(self.now)
+        if due_us is not None:
+            self.now = max(due_us - early, self.now)
+        if look:
+            self.expire()
+
+    @rule(
+        owner=some.owners,
+        ends=st.lists(st.sampled_from(some.ENDS)),
+        again=st.booleans(),
+        with_token=st.booleans(),
+    )
+    def work(self, owner: str, ends: list[str], again: bool, with_token: bool) -> None:
+        """A worker takes one record after the other, and each ends in its own way."""
+        for end in ends:
+            self.acquire(owner, 10, 1)
+            mine = [lease for lease in self.model.leases() if lease.token == self.model.token]
+            if not mine or mine[0].owner != owner:
+                return
+            offset, token = mine[0].offset, mine[0].token if with_token else None
+            if end in ("lapse", "late", "late fail"):
+                self.now += 11
+            if end == "give back":
+                self.both(
+                    lambda o=offset, t=token: self.store.release(self.now, o, owner, t, 0),
+                    lambda o=offset, t=token: self.model.release(self.now, o, owner, t, 0),
+                )
+            elif end != "lapse":
+                for _ in range(1 + again):
+                    delay = some.DELAYS_US.get(end)
+                    self.settle_at(offset, end in ("done", "late"), owner, token, delay, "")
+
     @rule(owner=some.owners, duration=some.durations_us, limit=some.limits)
     def acquire(self, owner: str, duration: int, limit: int) -> None:
         self.both(
             lambda: self.store.acquire(self.now, self.end, owner, duration, limit),
             lambda: self.model.acquire(self.now, owner, duration, limit),
         )
+        for lease in self.model.leases():
+            self.granted.setdefault(lease.offset, {})[lease.token] = None
 
     @rule(
         data=st.data(),
@@ -144,12 +183,22 @@ class LeaseStoreMachine(RuleBasedStateMachine):
         offset = self.place(data)
         owner, token = self.holder(data, offset)
         for _ in range(1 + again):
-            self.both(
-                lambda: self.store.settle(
-                    self.now, self.end, offset, success, owner, token, delay, reason
-                ),
-                lambda: self.model.settle(self.now, offset, success, owner, token, delay, reason),
-            )
+            self.settle_at(offset, success, owner, token, delay, reason)
+
+    def settle_at(
+        self,
+        offset: int,
+        success: bool,
+        owner: str | None = None,
+        token: int | None = None,
+        delay: int | None = None,
+        reason: str = "",
+    ) -> None:
+        rest = (offset, success, owner, token, delay, reason)
+        self.both(
+            lambda: self.store.settle(self.now, self.end, *rest),
+            lambda: self.model.settle(self.now, *rest),
+        )
 
     @precondition(lambda self: self.model.leases())
     @rule(data=st.data(), success=st.booleans())
@@ -158,11 +207,15 @@ class LeaseStoreMachine(RuleBasedStateMachine):
         leases = self.model.leases()[:40]
         chosen = data.draw(st.lists(st.sampled_from(leases), unique=True), label="settled")
         for lease in chosen:
-            args = (success, lease.owner, lease.token, None, "")
-            self.both(
-                lambda o=lease.offset, a=args: self.store.settle(self.now, self.end, o, *a),
-                lambda o=lease.offset, a=args: self.model.settle(self.now, o, *a),
-            )
+            self.settle_at(lease.offset, success, lease.owner, lease.token, None, "")
+
+    @precondition(lambda self: self.model.delayed(self.now))
+    @rule(data=st.data(), success=st.booleans())
+    def settle_what_waits(self, data: st.DataObject, success: bool) -> None:
+        """Somebody settles a record whose delay is not over."""
+        offset = data.draw(st.sampled_from(self.model.delayed(self.now)[:20]), label="waiting")
+        self.settle_at(offset, success)
+        self.expire()
 
     @rule(data=st.data(), duration=some.durations_us)
     def extend(self, data: st.DataObject, duration: int) -> None:

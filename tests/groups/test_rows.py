@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from brokerd.groups.rows import OffsetRows
 from tests.strategies import groups as some
 
-places = some.offsets.filter(lambda offset: offset >= 0)
+places = some.close_offsets
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("put"), places, st.integers(0, 2**32 - 1)),
         st.tuples(st.just("pop"), places, st.just(0)),
         st.tuples(st.just("drop"), places, some.batch_sizes),
     ),
+    min_size=5,
     max_size=60,
 )
 

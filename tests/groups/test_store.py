@@ -262,6 +262,15 @@ class TestFailure:
         assert kinds(store) == ["LEASED", "EXPIRED", "FAILED"]
         assert store.attempts(0) == (1, 1)
 
+    def test_each_grant_may_fail_once(self) -> None:
+        store = a_store(max_attempts=9)
+        for grants in range(1, 5):
+            store.acquire(grants * 100, 1, "ann", 10)
+            store.expire(grants * 100 + 50)
+            assert store.settle(grants * 100 + 50, 1, 0, False, "ann") is True
+            assert store.settle(grants * 100 + 50, 1, 0, False, "ann") is False
+            assert store.attempts(0) == (grants, grants)
+
     def test_a_record_never_leased_fails_once(self) -> None:
         store = a_store()
         assert store.settle(0, 2, 1, False, "ann") is True
@@ -314,10 +323,11 @@ class TestGrantsCount:
         assert list(store.dead_letters()) == [DeadLetter(0, "max_attempts", 2, 0)]
 
     def test_a_failure_of_the_last_grant_is_dead_too(self) -> None:
-        store = a_store(max_attempts=1, attempts="grants")
+        store = a_store(max_attempts=2, attempts="grants")
         store.acquire(0, 1, "ann", 10)
-        store.settle(0, 1, 0, False, "ann")
-        assert list(store.dead_letters()) == [DeadLetter(0, "max_attempts", 1, 1)]
+        store.acquire(11, 1, "ann", 10)
+        store.settle(11, 1, 0, False, "ann")
+        assert list(store.dead_letters()) == [DeadLetter(0, "max_attempts", 2, 1)]
 
     def test_a_settle_after_the_last_grant_lapsed_comes_too_late(self) -> None:
         store = a_store(max_attempts=1, attempts="grants")
@@ -363,6 +373,13 @@ class TestRelease:
         assert [lease.offset for lease in store.leases()] == [2]
         assert offsets(store.acquire(0, END, "cid", 10, limit=4)) == [0, 1, 3, 4]
         assert store.release_owner(0, "ann") == 0
+
+    def test_an_owner_who_holds_nothing_leaves_no_trace(self) -> None:
+        store = a_store()
+        for number in range(END):
+            store.acquire(0, END, f"worker {number}", 10)
+            store.settle(0, END, number, True)
+        assert store._owners == {}
 
     def test_of_an_owner_counts_only_what_still_lived(self) -> None:
         store = a_store()
@@ -414,6 +431,7 @@ class TestFloor:
         assert store.lag(1_000_001) == 2
         store.settle(0, 1_000_001, 0, True)
         assert store.floor == 1_000_000
+        assert store.lag(1_000_001) == 1
 
     def test_a_removed_range_ends_the_leases_and_attempts_in_it(self) -> None:
         store = a_store()
@@ -423,6 +441,7 @@ class TestFloor:
         store.settle_range(1, 4)
         assert [lease.offset for lease in store.leases()] == [0]
         assert (store.ready, store.delayed, store.next_due_us()) == (0, 0, 11)
+        assert [store.attempts(offset) for offset in range(4)] == [(1, 0)] + [(0, 0)] * 3
         assert store.settle(0, END, 1, True, "bob") is False
 
     def test_a_range_already_settled_is_no_event(self) -> None:
@@ -453,6 +472,13 @@ class TestSeek:
         store.seek(5)
         assert (store.floor, store.leased, store.dead) == (5, 0, 1)
         assert offsets(store.acquire(0, END, "ann", 10)) == [5]
+
+    def test_a_worker_of_before_may_still_fail_its_record_once(self) -> None:
+        store = a_store()
+        store.acquire(0, END, "ann", 10)
+        store.seek(0)
+        assert store.settle(0, END, 0, False, "ann") is True
+        assert store.settle(0, END, 0, False, "ann") is False
 
     def test_ends_delays(self) -> None:
         store = a_store()

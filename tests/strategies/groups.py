@@ -21,8 +21,17 @@ offsets = st.one_of(
     st.integers(min_value=-1, max_value=2100),
     st.sampled_from(BOUNDARIES),
 )
+close_offsets = st.one_of(st.integers(0, 5), st.sampled_from(BOUNDARIES))
+"""Few different offsets, so that what is done to one is often done to it again."""
+close_ranges = st.builds(
+    lambda one, other: (min(one, other), max(one, other)), close_offsets, close_offsets
+)
 near = st.sampled_from([-1, 0, 0, 0, 1, 2, 3])
 """A step from a place where something happens: the floor, the cursor, a lease."""
+
+DELAYS_US = {"fail for long": 20, "fail for longer": 30}
+ENDS = ["done", "fail", *DELAYS_US, "lapse", "late fail", "late", "give back"]
+"""How the lease of a worker may end, and the delays it asks for."""
 
 
 @st.composite
