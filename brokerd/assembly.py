@@ -24,7 +24,8 @@ from brokerd.broker import Broker, BrokerSettings
 from brokerd.config import Config, parse_durability
 from brokerd.errors import StorageFailed
 from brokerd.groups import GroupSettings
-from brokerd.protocols.connection import ConnectionFactory, Limits
+from brokerd.protocols.connection import Limits
+from brokerd.protocols.factory import ConnectionFactory
 from brokerd.protocols.mamamia import MamamiaFactory
 from brokerd.wal import (
     DirectoryLock,

@@ -19,7 +19,8 @@ from twisted.python.failure import Failure
 
 from brokerd.broker import Broker, BrokerSettings
 from brokerd.codecs.mamamia import FrameReader, decode_response, encode_request
-from brokerd.protocols.connection import ConnectionFactory, Limits
+from brokerd.protocols.connection import Limits
+from brokerd.protocols.factory import ConnectionFactory
 from brokerd.protocols.mamamia import MamamiaFactory
 from brokerd.wal import InlineCommitter, MemoryDisk, Snapshots, Wal, WalOptions
 

@@ -1,5 +1,5 @@
 # Tests: tests/protocols/test_connection.py
-"""What the connections of all wire formats share: order, durability, back-pressure, limits.
+"""What the connections of all wire formats share: order, durability, back-pressure, endings.
 
 A subclass turns bytes into requests and requests into answers; this class decides when it may
 and when the answers leave.
@@ -10,23 +10,32 @@ and when the answers leave.
   must be read from disk).
 * Requests stop being taken, and the socket being read, while any *hold* is set: the peer does not
   read its answers, too much waits to be answered, or a request met `Congested`.
+* Of one connection no more than ``in_flight_bytes`` and one answer are in the queue, and no more
+  than that in the transport's buffer. Late answers obey too: see `Connection.may_resolve`.
+* A fault of our own in a request is logged and costs its connection, nobody else's.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IHalfCloseableProtocol, IPushProducer
-from twisted.internet.protocol import Factory, Protocol, connectionDone
+from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from brokerd.broker import Broker, Clock, DelayedCall
-from brokerd.protocols.transport import no_delay, send
+from brokerd.broker import Broker
+from brokerd.protocols.transport import prepare, send
+
+if TYPE_CHECKING:
+    from brokerd.protocols.factory import ConnectionFactory
+
+CLOSING_US = 60_000_000
+"""How long a peer may take to read its last answers and to agree to the end."""
 
 
 class Hold:
@@ -52,8 +61,9 @@ class Limits:
     frame_bytes: int = 10 << 20
     """Largest request frame, where a format has one to set."""
     in_flight_requests: int = 10_000
+    """Requests of a connection that wait for an answer; one read may exceed it."""
     in_flight_bytes: int = 4 << 20
-    """Answers waiting to be sent, per connection; one answer may exceed it."""
+    """The same in bytes, requests and answers; one of either may exceed it."""
     idle_us: int = 0
     unfinished_frame_us: int = 60_000_000
     sweep_seconds: float = 5.0
@@ -62,11 +72,14 @@ class Limits:
 class Answers:
     """Answers of one run, or the place of one that comes later (``ticket`` is None)."""
 
-    __slots__ = ("parts", "ticket")
+    __slots__ = ("count", "data", "size", "ticket")
 
-    def __init__(self, ticket: int | None, parts: list[bytes]) -> None:
+    def __init__(self, ticket: int | None, data: bytes, count: int, size: int) -> None:
         self.ticket = ticket
-        self.parts = parts
+        self.data = data
+        self.count = count
+        self.size = size
+        """Bytes it counts in the backlog: its requests and answers."""
 
 
 @implementer(IHalfCloseableProtocol, IPushProducer)
@@ -88,51 +101,91 @@ class Connection(Protocol):
         self.holds = 0
         self.unfinished = False
         """Whether `feed` has kept part of a frame."""
-        self._queue: deque[Answers] = deque()
-        self._queued_requests = 0
-        self._queued_bytes = 0
-        self._running = False
-        self._peer_done = False
         self.gone = False
-        self.last_data_us = 0
-        self.unfinished_since_us: int | None = None
+        self.ending = False
+        """No more requests will come: do not wait for anything on behalf of this peer."""
+        self.queued_bytes = 0
+        """Bytes of requests and answers that wait in the queue."""
+        self._queued_requests = 0
+        self._queue: deque[Answers] = deque()
+        self._postponed: dict[Answers, Callable[[], object]] = {}
+        self._taken_bytes = 0
+        self._answered_bytes = 0
+        self._awaited_ticket = 0
+        self._running = False
+        self._run_again = False
+        self._last_data_us = 0
+        self._unfinished_since_us: int | None = None
+        self._closing_since_us: int | None = None
 
     # -- for the subclass ---------------------------------------------------------------------
 
-    def feed(self, data: bytes) -> None:
-        """Take in bytes; must not handle any request."""
+    def feed(self, data: bytes) -> bool:
+        """Take in bytes and say whether they completed a frame; must not handle any request."""
         raise NotImplementedError
 
     def run(self) -> None:
         """Handle requests taken in so far, in order, while ``holds`` is 0."""
         raise NotImplementedError
 
-    def stopped(self) -> None:
-        """The connection is gone: let go of long polls and the like."""
+    def end_waits(self) -> None:
+        """Answer long polls now: no more requests will come. ``ending`` is set."""
 
-    def stopping(self) -> None:
-        """The broker is stopping: answer long polls now."""
+    def forget(self) -> None:
+        """The connection is gone: let go of requests, long polls and the like."""
+
+    def answered(self, answer_bytes: int) -> None:
+        """Count a large answer while `run` is at work, so that it stops in time."""
+        self._answered_bytes += answer_bytes
+        if self.queued_bytes + self._answered_bytes > self.factory.limits.in_flight_bytes:
+            self.hold(Hold.BACKLOG)
 
     def pending(self) -> Answers:
         """Hold the place of one answer; give it to `resolve` later."""
         self._enqueue()
-        place = Answers(None, [])
+        place = Answers(None, b"", 1, 0)
         self._queue.append(place)
         self._queued_requests += 1
-        self._check_requests()
+        self._check_in_flight()
         return place
+
+    def may_resolve(self, place: Answers) -> bool:
+        """Whether an answer for this place may be made now; if not, `postpone` making it.
+
+        The answer that is owed first may always be made, unless the peer does not read.
+        """
+        if self.holds & Hold.READER:
+            return False
+        return self._queue[0] is place or self.queued_bytes <= self.factory.limits.in_flight_bytes
+
+    def postpone(self, place: Answers, resume: Callable[[], object]) -> None:
+        """Call ``resume`` when `may_resolve` has become true for this place."""
+        self._postponed[place] = resume
+
+    def forgo(self, place: Answers) -> bool:
+        """Undo `postpone`; False if there was nothing to undo."""
+        return self._postponed.pop(place, None) is not None
 
     def resolve(self, place: Answers, answer: bytes) -> None:
         """Fill a place that `pending` held; the answer depends on all that is applied now."""
         if self.gone:
             return
-        place.parts.append(answer)
+        place.data = answer
+        place.size = len(answer)
         place.ticket = self.journal.ticket()
-        self._queued_bytes += len(answer)
+        self.queued_bytes += place.size
         if place.ticket > self.journal.durable_ticket:
-            self.journal.when_durable(place.ticket, self._flush)
+            self._await(place.ticket)
         else:
             self._flush()
+
+    def guarded(self, call: Callable[..., Any], *arguments: object) -> Any:
+        """Call on behalf of this connection: a fault closes it and reaches nobody else."""
+        try:
+            return call(*arguments)
+        except Exception:
+            self._fault()
+            return None
 
     def congested(self) -> None:
         """The request in hand cannot be taken now; `run` will be called when it can."""
@@ -142,38 +195,43 @@ class Connection(Protocol):
     def close_after_answers(self) -> None:
         """Take no more requests, and close once everything before is answered."""
         self.hold(Hold.CLOSING)
-
-    def close_for_stop(self) -> None:
-        """Answer what was asked, take no more requests, and close."""
-        self.close_after_answers()
-        self.stopping()
+        self._end_waits()
         self._flush()
 
     # -- requests -----------------------------------------------------------------------------
 
     def dataReceived(self, data: bytes) -> None:
         """Take bytes in and handle what they complete."""
-        now_us = self.last_data_us = self.broker.time.now_us()
-        self.feed(data)
-        if not self.unfinished:
-            self.unfinished_since_us = None
-        elif self.unfinished_since_us is None:
-            self.unfinished_since_us = now_us
+        if self.holds & Hold.CLOSING:
+            return
+        now_us = self._last_data_us = self.broker.time.now_us()
+        self._taken_bytes += len(data)
+        if self.feed(data) or self._unfinished_since_us is None:
+            self._unfinished_since_us = now_us if self.unfinished else None
         if not self.holds:
             self._run()
 
     def _run(self) -> None:
+        """Handle requests and send what may leave, again if that made room for more."""
+        if self._running:
+            self._run_again = True
+            return
         self._running = True
-        self.run()
+        try:
+            while True:
+                self._run_again = False
+                self.run()
+                self._enqueue()
+                self._send()
+                if not self._run_again or self.holds:
+                    break
+        except Exception:
+            self._fault()
         self._running = False
-        self._enqueue()
-        self._flush()
-
-    def backlog(self, answer_bytes: int) -> None:
-        """Count a large answer while `run` is at work, so that it stops in time."""
-        self._queued_bytes += answer_bytes
-        if self._queued_bytes > self.factory.limits.in_flight_bytes:
-            self.hold(Hold.BACKLOG)
+        if self._queue:
+            self._check_in_flight()
+        elif self.holds or self.ending:
+            self._finish_if_done()
 
     def _enqueue(self) -> None:
         """Queue the answers of this run behind the commit they depend on."""
@@ -181,21 +239,42 @@ class Connection(Protocol):
         if not answers:
             return
         self.answers = []
+        data = b"".join(answers)
+        size = len(data) + self._taken_bytes
+        self._taken_bytes = self._answered_bytes = 0
         ticket = self.journal.ticket()
-        self._queue.append(Answers(ticket, answers))
+        self._queue.append(Answers(ticket, data, len(answers), size))
         self._queued_requests += len(answers)
+        self.queued_bytes += size
         if ticket > self.journal.durable_ticket:
-            self.journal.when_durable(ticket, self._flush)
-            self._check_requests()
+            self._await(ticket)
 
-    def _check_requests(self) -> None:
-        if self._queued_requests > self.factory.limits.in_flight_requests:
+    def _await(self, ticket: int) -> None:
+        if ticket > self._awaited_ticket:
+            self._awaited_ticket = ticket
+            self.journal.when_durable(ticket, self._flush)
+
+    def _check_in_flight(self) -> None:
+        limits = self.factory.limits
+        if (
+            self._queued_requests > limits.in_flight_requests
+            or self.queued_bytes > limits.in_flight_bytes
+        ):
             self.hold(Hold.BACKLOG)
 
     def _flush(self) -> None:
-        """Send what may leave: the durable answers at the head of the queue, in one write."""
-        if self._running:
+        """Send what may leave, and go on with what waited for that."""
+        if self._running or self.gone:
             return
+        if not self._postponed:
+            self._send()
+        else:
+            self._resume_postponed()
+        if self.holds or self.ending:
+            self._finish_if_done()
+
+    def _send(self) -> None:
+        """Send the durable answers at the head of the queue, in one write."""
         queue = self._queue
         durable = self.journal.durable_ticket
         parts: list[bytes] = []
@@ -203,28 +282,37 @@ class Connection(Protocol):
             ticket = queue[0].ticket
             if ticket is None or ticket > durable:
                 break
-            parts += queue.popleft().parts
+            answers = queue.popleft()
+            parts.append(answers.data)
+            self._queued_requests -= answers.count
+            self.queued_bytes -= answers.size
         if parts:
-            self._queued_requests -= len(parts)
-            data = b"".join(parts)
-            self._queued_bytes = max(0, self._queued_bytes - len(data))
-            send(self.transport, data)
-        if not queue:
-            self._queued_bytes = 0
-        if self.holds or self._peer_done:
-            self._flushed()
+            send(self.transport, parts[0] if len(parts) == 1 else b"".join(parts))
+            if self.holds & Hold.BACKLOG:
+                self._check_backlog()
 
-    def _flushed(self) -> None:
-        if not self._queue and (self.holds & Hold.CLOSING or self._peer_done):
-            self.finish()
-        elif self.holds & Hold.BACKLOG:
-            self._check_backlog()
+    def _resume_postponed(self) -> None:
+        """Make late answers, those owed first or asked for first, while they may be made."""
+        self._running = True
+        self._send()
+        postponed, queue = self._postponed, self._queue
+        while postponed:
+            place = queue[0] if queue[0] in postponed else next(iter(postponed))
+            if not self.may_resolve(place):
+                break
+            self.guarded(postponed.pop(place))
+            if self.gone:
+                return
+            self._send()
+        self._running = False
+        if self._run_again:
+            self._run()
 
     def _check_backlog(self) -> None:
         limits = self.factory.limits
         if (
             self._queued_requests <= limits.in_flight_requests // 2
-            and self._queued_bytes <= limits.in_flight_bytes // 2
+            and self.queued_bytes <= limits.in_flight_bytes // 2
         ):
             self.release(Hold.BACKLOG)
 
@@ -241,8 +329,10 @@ class Connection(Protocol):
         if not self.holds & reason:
             return
         self.holds &= ~reason
-        if not self.holds and not self._running:
-            self.last_data_us = self.broker.time.now_us()
+        if not self.holds:
+            self._last_data_us = self.broker.time.now_us()
+            if self._unfinished_since_us is not None:
+                self._unfinished_since_us = self._last_data_us
             self.transport.resumeProducing()
             self._run()
 
@@ -256,6 +346,8 @@ class Connection(Protocol):
     def resumeProducing(self) -> None:
         """The write buffer is empty again."""
         self.release(Hold.READER)
+        if self._postponed:
+            self._flush()
 
     def stopProducing(self) -> None:
         """The transport is gone; `connectionLost` says so too."""
@@ -264,136 +356,78 @@ class Connection(Protocol):
 
     def connectionMade(self) -> None:
         """Join the factory's connections."""
-        no_delay(self.transport)
+        prepare(self.transport)
         self.transport.registerProducer(self, True)
-        self.last_data_us = self.broker.time.now_us()
+        self._last_data_us = self.broker.time.now_us()
         self.factory.opened(self)
 
     def readConnectionLost(self) -> None:
-        """The peer will send no more; answer what it sent, then close."""
-        self._peer_done = True
-        if not self._queue and not self.holds:
-            self.finish()
+        """The peer will send no more; answer what it sent, then close.
+
+        A process that dies looks the same as one that only shuts its sending side, so long polls
+        end here: what they would lease might have nobody to settle it.
+        """
+        self._end_waits()
+        self._flush()
 
     def writeConnectionLost(self) -> None:
         """The peer will read no more."""
         self.transport.loseConnection()
 
-    def finish(self) -> None:
-        """Close once what was written is sent."""
-        self.transport.unregisterProducer()
-        self.transport.loseConnection()
+    def _end_waits(self) -> None:
+        self.ending = True
+        self.guarded(self.end_waits)
+
+    def _finish_if_done(self) -> None:
+        """Close when no more requests will be taken and all are answered."""
+        if self._queue or self.gone or self._closing_since_us is not None:
+            return
+        if self.holds & Hold.CLOSING or (self.ending and not self.holds):
+            self.holds |= Hold.CLOSING
+            self._closing_since_us = self.broker.time.now_us()
+            self.transport.unregisterProducer()
+            self.transport.resumeProducing()  # TLS reads the peer's goodbye
+            self.transport.loseConnection()
+
+    def overdue(self, now_us: int) -> str | None:
+        """What the peer did not do in time, if there is anything."""
+        limits = self.factory.limits
+        if self._closing_since_us is not None:
+            late = now_us - self._closing_since_us > CLOSING_US
+            return "its last answers were not read" if late else None
+        if self.holds:
+            return None
+        since_us = now_us if self._unfinished_since_us is None else self._unfinished_since_us
+        if limits.unfinished_frame_us and now_us - since_us > limits.unfinished_frame_us:
+            return "a frame was not finished"
+        if self._queue:  # it waits for us, not we for it
+            self._last_data_us = now_us
+        elif limits.idle_us and now_us - self._last_data_us > limits.idle_us:
+            return "nothing was sent"
+        return None
+
+    def abort(self) -> None:
+        """Close now; what waits to be answered never will be."""
+        self._let_go()
+        self.transport.abortConnection()
+
+    def _fault(self) -> None:
+        self._log.failure(
+            "a fault in brokerd; the connection to {peer} is closed",
+            peer=self.transport.getPeer(),
+            event_id="connection-fault",
+        )
+        self.abort()
+
+    def _let_go(self) -> None:
+        self.gone = self.ending = True
+        self.holds |= Hold.CLOSING
+        self._queue.clear()
+        self._postponed.clear()
+        self.answers = []
+        self.forget()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Forget everything about the peer; leases belong to client ids and stay."""
-        self.gone = True
-        self.holds |= Hold.CLOSING
-        self._queue.clear()
-        self.answers = []
+        self._let_go()
         self.factory.closed(self)
-        self.stopped()
-
-
-class ConnectionFactory(Factory):
-    """Makes the connections of one listener and watches over their limits."""
-
-    noisy = False
-    _log = Logger()
-
-    def __init__(self, name: str, broker: Broker, clock: Clock, limits: Limits) -> None:
-        self.name = name
-        self.broker = broker
-        self.limits = limits
-        self._clock = clock
-        self.connections: set[Connection] = set()
-        self.accepted = 0
-        self.refused = 0
-        self._sweep_call: DelayedCall | None = None
-        self._empty: list[Deferred[None]] = []
-
-    def new_connection(self) -> Connection:
-        """A connection of this factory's format."""
-        raise NotImplementedError
-
-    def buildProtocol(self, addr: object) -> Any:
-        """A connection, or None when there are too many already."""
-        if len(self.connections) >= self.limits.connections:
-            self.refused += 1
-            self._log.warn(
-                "{listener}: connection refused, {count} are open already; raise "
-                "limits.connections if that is too few",
-                listener=self.name,
-                count=len(self.connections),
-                event_id="connection-refused",
-            )
-            return None
-        self.accepted += 1
-        connection = self.new_connection()
-        connection.factory = self
-        return connection
-
-    def opened(self, connection: Connection) -> None:
-        self.connections.add(connection)
-
-    def closed(self, connection: Connection) -> None:
-        self.connections.discard(connection)
-        if not self.connections:
-            waiting, self._empty = self._empty, []
-            for empty in waiting:
-                empty.callback(None)
-
-    def startFactory(self) -> None:
-        """The first port listens."""
-        self._sweep_later()
-
-    def stopFactory(self) -> None:
-        """The last port stopped listening."""
-        if self._sweep_call is not None:
-            self._sweep_call.cancel()
-            self._sweep_call = None
-
-    def _sweep_later(self) -> None:
-        self._sweep_call = self._clock.callLater(self.limits.sweep_seconds, self._sweep)
-
-    def _sweep(self) -> None:
-        """Close connections that are idle, or stuck inside a frame, for too long."""
-        self._sweep_later()
-        now_us = self.broker.time.now_us()
-        idle_us = self.limits.idle_us
-        unfinished_us = self.limits.unfinished_frame_us
-        for connection in list(self.connections):
-            since_us = connection.unfinished_since_us
-            if unfinished_us and since_us is not None and not connection.holds:
-                if now_us - max(since_us, connection.last_data_us) > unfinished_us:
-                    self._time_out(connection, "a frame was not finished")
-            elif idle_us and not connection.holds and now_us - connection.last_data_us > idle_us:
-                self._time_out(connection, "nothing was sent")
-
-    def _time_out(self, connection: Connection, why: str) -> None:
-        self._log.info(
-            "{listener}: closing {peer}: {why} in time",
-            listener=self.name,
-            peer=connection.transport.getPeer(),
-            why=why,
-            event_id="connection-timed-out",
-        )
-        connection.transport.abortConnection()
-
-    def close_all(self) -> None:
-        """Take no more requests from anybody and close each connection once it is answered."""
-        for connection in list(self.connections):
-            connection.close_for_stop()
-
-    def when_empty(self) -> Deferred[None]:
-        """Fires when the last connection is gone."""
-        empty: Deferred[None] = Deferred()
-        if self.connections:
-            self._empty.append(empty)
-        else:
-            empty.callback(None)
-        return empty
-
-    def abort_all(self) -> None:
-        """Close every connection now; what waits to be answered never will be."""
-        for connection in list(self.connections):
-            connection.transport.abortConnection()

@@ -8,13 +8,11 @@ request becomes calls of the broker, and what it says becomes an answer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, ClassVar
 
-from brokerd.broker import Broker, Chunk, Clock, Congested, Lane, Waiter
-from brokerd.broker.journal import RECORD_FRAME_BYTES
+from brokerd.broker import Broker, Clock, Congested, Topic
+from brokerd.broker.journal import BATCH_FRAME_BYTES, RECORD_FRAME_BYTES
 from brokerd.codecs.mamamia import (
-    BATCH_ROOM,
     MAX_LENGTH,
     SETTLED,
     Acquire,
@@ -31,12 +29,7 @@ from brokerd.codecs.mamamia import (
     RequestError,
     Settle,
     SettleBatch,
-    acquired,
-    acquired_batch,
-    acquired_nothing,
     answer_length,
-    batch_item,
-    batch_item_length,
     error,
     extended,
     group_info,
@@ -47,136 +40,19 @@ from brokerd.codecs.mamamia import (
     settled_batch,
     split_message_id,
 )
-from brokerd.errors import BrokerdError, DamagedData, RecordTooLarge, StorageFailed
-from brokerd.protocols.connection import Answers, Connection, ConnectionFactory, Limits
-from brokerd.values import Format, Grant
-
-SURELY_FITS_BYTES = MAX_LENGTH - 1024
-"""A value and metadata of this size fit any answer, whatever the names."""
-
-Leased = tuple[Lane, Grant]
-
-
-class TakingInMemory:
-    """Lets an acquire lease records that are in memory and fit the answer.
-
-    Afterwards ``taken`` holds where the leased records are, in the order of the grants, and
-    ``cold`` or ``too_large`` why it stopped before its limit, if it did.
-    """
-
-    __slots__ = ("_broker", "_log_id", "_room", "cold", "lane", "stopped", "taken", "too_large")
-
-    lane: Lane
-
-    def __init__(self, broker: Broker, log_id: str, room: int) -> None:
-        self._broker = broker
-        self._log_id = log_id
-        self._room = room
-        """Bytes left in a batch answer; 0 for the answer to ACQUIRE_NEXT."""
-        self.taken: list[tuple[Chunk, int]] = []
-        self.cold: tuple[Lane, int] | None = None
-        self.too_large: tuple[Lane, int] | None = None
-        self.stopped = False
-
-    def takes(self, offset: int) -> bool:
-        """Whether the record at ``offset`` of the lane may be leased."""
-        chunk = self._broker.find(self.lane.partition, offset)
-        if chunk is None:
-            self.cold = (self.lane, offset)
-            self.stopped = True
-            return False
-        index = offset - chunk.base
-        value = chunk.values[index]
-        metadata = chunk.metadata[index]
-        size = len(value) + (len(metadata) if metadata is not None else 0)
-        if size > SURELY_FITS_BYTES and (
-            answer_length(self._log_id, value, chunk.encodings[index], metadata) > MAX_LENGTH
-        ):
-            self.too_large = (self.lane, offset)
-            self.stopped = True
-            return False
-        if self._room:
-            room = batch_item_length(value, chunk.encodings[index], metadata, chunk.keys[index])
-            if room > self._room:
-                self.stopped = True
-                return False
-            self._room -= room
-        self.taken.append((chunk, index))
-        return True
-
-
-Cold = tuple[Lane, int]
-"""A record that must be read from disk before it can be leased: lane and offset."""
-
-LeaseRequest = Acquire | AcquireBatch
-
-
-class Attempt:
-    """One kind of acquire: how to try it, and what to answer when there is nothing."""
-
-    def __init__(
-        self,
-        command: int,
-        nothing: bytes,
-        room: int,
-        answer: Callable[[LeaseRequest, list[Leased], TakingInMemory], bytes],
-    ) -> None:
-        self.command = command
-        self.nothing = nothing
-        self._room = room
-        self._answer = answer
-
-    def __call__(self, broker: Broker, request: LeaseRequest) -> bytes | Cold | None:
-        """Lease what can be leased now and answer with it; else a cold record, or None."""
-        limit = request.max_messages if isinstance(request, AcquireBatch) else 1
-        log_id = request.log_id
-        duration_us = microseconds(request.duration)
-        while True:
-            taking = TakingInMemory(broker, log_id, self._room)
-            leased = broker.acquire(
-                log_id, request.group_id, request.client_id, duration_us, limit, taking
-            )
-            if leased:
-                return self._answer(request, leased, taking)
-            if taking.too_large is None:
-                return taking.cold
-            broker.dead_letter(*taking.too_large, "too_large")
-
-
-def answer_one(request: LeaseRequest, leased: list[Leased], taking: TakingInMemory) -> bytes:
-    """The answer to ACQUIRE_NEXT."""
-    lane, grant = leased[0]
-    chunk, index = taking.taken[0]
-    return acquired(
-        message_id_of(lane.partition.index, grant.offset),
-        request.log_id,
-        chunk.values[index],
-        chunk.encodings[index],
-        chunk.metadata[index],
-    )
-
-
-def answer_many(request: LeaseRequest, leased: list[Leased], taking: TakingInMemory) -> bytes:
-    """The answer to ACQUIRE_BATCH."""
-    return acquired_batch(
-        [
-            batch_item(
-                message_id_of(lane.partition.index, grant.offset),
-                chunk.values[index],
-                chunk.encodings[index],
-                chunk.metadata[index],
-                chunk.keys[index],
-                grant.token,
-                grant.grants,
-                grant.duration_us / 1e6,
-            )
-            for (lane, grant), (chunk, index) in zip(leased, taking.taken, strict=True)
-        ]
-    )
-
-
-ACQUIRE_NEXT = Attempt(Command.ACQUIRE_NEXT, acquired_nothing(), 0, answer_one)
-ACQUIRE_BATCH = Attempt(Command.ACQUIRE_BATCH, acquired_batch([]), BATCH_ROOM, answer_many)
+from brokerd.errors import BrokerdError, RecordTooLarge, UnknownPartition
+from brokerd.protocols.connection import Connection, Limits
+from brokerd.protocols.factory import ConnectionFactory
+from brokerd.protocols.mamamia_acquires import (
+    ACQUIRE_BATCH,
+    ACQUIRE_NEXT,
+    SURELY_FITS_BYTES,
+    Attempt,
+    LateAcquire,
+    LeaseRequest,
+    microseconds,
+)
+from brokerd.values import Format
 
 
 class MamamiaConnection(Connection):
@@ -187,14 +63,16 @@ class MamamiaConnection(Connection):
         self._reader = FrameReader(min(frame_bytes, MAX_LENGTH))
         self._decoder = Decoder()
         self._frames: list[tuple[int, bytes]] = []
-        self._waiters: set[Waiter] = set()
+        self._late: set[LateAcquire] = set()
 
     # -- frames -------------------------------------------------------------------------------
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> bool:
         """Take frames in; see `FrameReader`."""
-        self._frames += self._reader.feed(data)
+        frames = self._reader.feed(data)
+        self._frames += frames
         self.unfinished = self._reader.partial_bytes > 0
+        return bool(frames)
 
     def run(self) -> None:
         """Handle the frames taken in, until one has to wait."""
@@ -206,7 +84,8 @@ class MamamiaConnection(Connection):
             if self.holds:
                 break
             try:
-                dispatch[command](self, decode(command, body))
+                request = decode(command, body)
+                dispatch[command](self, request)
             except Congested:
                 self.congested()
                 break
@@ -221,17 +100,17 @@ class MamamiaConnection(Connection):
         if self._reader.error is not None and not frames:
             self.close_after_answers()
 
-    def stopped(self) -> None:
+    def end_waits(self) -> None:
+        """Long polls that nobody can serve any more found nothing."""
+        for late in list(self._late):
+            late.give_up()
+
+    def forget(self) -> None:
         """Long polls of a connection that is gone wait no longer."""
         self._frames.clear()
-        for waiter in self._waiters:
-            waiter.cancel()
-        self._waiters.clear()
-
-    def stopping(self) -> None:
-        """Long polls of a broker that stops found nothing."""
-        for waiter in list(self._waiters):
-            waiter.give_up()
+        for late in self._late:
+            late.cancel()
+        self._late.clear()
 
     # -- producing ----------------------------------------------------------------------------
 
@@ -246,7 +125,7 @@ class MamamiaConnection(Connection):
             size += len(key)
         broker = self.broker
         broker.admit(size + RECORD_FRAME_BYTES)
-        topic = broker.topic(log_id) or broker.create_topic(log_id)
+        topic = broker.topic(log_id) or self._create(log_id, partition_index or 0)
         partition = topic.choose(key, partition_index)
         offset = broker.append(partition, value, encoding, key, metadata, Format.MAMAMIA)
         self.answers.append(produced(message_id_of(partition.index, offset)))
@@ -261,8 +140,10 @@ class MamamiaConnection(Connection):
             size += len(value) + len(metadata or b"") + len(key or b"") + RECORD_FRAME_BYTES
         broker = self.broker
         broker.admit(size)
-        topic = broker.topic(log_id) or broker.create_topic(log_id)
+        last = max(message.partition or 0 for message in messages)
+        topic = broker.topic(log_id) or self._create(log_id, last)
         partitions = [topic.choose(message.key, message.partition) for message in messages]
+        broker.admit(size + len(set(partitions)) * BATCH_FRAME_BYTES)
         self.answers.append(
             produced_batch(
                 [
@@ -277,6 +158,15 @@ class MamamiaConnection(Connection):
             )
         )
 
+    def _create(self, log_id: str, partition_index: int) -> Topic:
+        """The log's first PRODUCE creates it, unless the request cannot be carried out."""
+        if partition_index:
+            raise UnknownPartition(
+                f"log {log_id!r} does not exist; created by PRODUCE it would have one partition, "
+                f"number 0, and no partition {partition_index}"
+            )
+        return self.broker.create_topic(log_id)
+
     # -- leasing ------------------------------------------------------------------------------
 
     def _acquire(self, request: Acquire) -> None:
@@ -290,72 +180,13 @@ class MamamiaConnection(Connection):
         outcome = attempt(self.broker, request)
         if isinstance(outcome, bytes):
             self.answers.append(outcome)
-            self.backlog(len(outcome))
+            self.answered(len(outcome))
         elif outcome is not None:
-            self._load(outcome, self.pending(), request, attempt)
-        elif request.wait > 0:
-            self._wait(self.pending(), request, attempt)
+            LateAcquire(self, request, attempt, self._late).load(outcome)
+        elif request.wait > 0 and not self.ending:
+            LateAcquire(self, request, attempt, self._late).wait()
         else:
             self.answers.append(attempt.nothing)
-
-    def _load(
-        self, cold: tuple[Lane, int], place: Answers, request: LeaseRequest, attempt: Attempt
-    ) -> None:
-        lane, offset = cold
-        self.broker.load(
-            lane.partition, offset, partial(self._loaded, cold, place, request, attempt)
-        )
-
-    def _loaded(
-        self,
-        cold: tuple[Lane, int],
-        place: Answers,
-        request: LeaseRequest,
-        attempt: Attempt,
-        _chunk: Chunk | None,
-        failure: Exception | None,
-    ) -> None:
-        """The record to be leased was read, or cannot be: try again without it."""
-        if self.gone:
-            return
-        try:
-            if isinstance(failure, DamagedData):
-                self.broker.dead_letter(*cold, "damaged")
-            elif failure is not None:
-                raise StorageFailed(f"cannot read the log: {failure}; try again")
-            outcome = attempt(self.broker, request)
-        except BrokerdError as refusal:
-            outcome = error(attempt.command, str(refusal))
-        if isinstance(outcome, tuple):
-            self._load(outcome, place, request, attempt)
-        else:
-            self.resolve(place, attempt.nothing if outcome is None else outcome)
-
-    def _wait(self, place: Answers, request: LeaseRequest, attempt: Attempt) -> None:
-        """Try again whenever something may have come, until the wait is over."""
-
-        def again() -> bool:
-            try:
-                outcome = attempt(self.broker, request)
-            except BrokerdError as refusal:
-                outcome = error(attempt.command, str(refusal))
-            if outcome is None:
-                return False
-            self._waiters.discard(waiter)
-            if isinstance(outcome, tuple):
-                self._load(outcome, place, request, attempt)
-            else:
-                self.resolve(place, outcome)
-            return True
-
-        def timed_out() -> None:
-            self._waiters.discard(waiter)
-            self.resolve(place, attempt.nothing)
-
-        waiter = self.broker.wait(
-            request.log_id, request.group_id, microseconds(request.wait), again, timed_out
-        )
-        self._waiters.add(waiter)
 
     # -- leases -------------------------------------------------------------------------------
 
@@ -390,7 +221,9 @@ class MamamiaConnection(Connection):
                 results.append(SETTLED)
             except BrokerdError as refusal:
                 results.append(str(refusal))
-        self.answers.append(settled_batch(results))
+        answer = settled_batch(results)
+        self.answers.append(answer)
+        self.answered(len(answer))
 
     def _extend(self, request: Extend) -> None:
         log_id, group_id, client_id, message_id, duration = request
@@ -432,11 +265,6 @@ class MamamiaConnection(Connection):
         Command.EXTEND: _extend,
         Command.GROUP_INFO: _group_info,
     }
-
-
-def microseconds(seconds: float) -> int:
-    """Seconds of the wire as microseconds."""
-    return int(seconds * 1_000_000)
 
 
 def check_size(log_id: str, value: bytes, encoding: int, metadata: bytes | None) -> None:

@@ -11,13 +11,15 @@ from __future__ import annotations
 from typing import Any
 
 from twisted.internet import tcp, unix
+from twisted.internet.interfaces import ITCPTransport
 
 
 def send(transport: Any, data: bytes) -> None:
     """Write ``data`` in order with everything written before; as soon as possible."""
     kind = type(transport)
     if (
-        (kind is tcp.Server or kind is unix.Server)
+        len(data) <= tcp.Server.SEND_LIMIT
+        and (kind is tcp.Server or kind is unix.Server)
         and not transport.TLS
         and transport.connected
         and not transport.disconnecting
@@ -32,8 +34,8 @@ def send(transport: Any, data: bytes) -> None:
     transport.write(data)
 
 
-def no_delay(transport: Any) -> None:
-    """Send small answers at once instead of waiting for more (TCP only)."""
-    set_no_delay = getattr(transport, "setTcpNoDelay", None)
-    if set_no_delay is not None:
-        set_no_delay(True)
+def prepare(transport: Any) -> None:
+    """Send small answers at once instead of waiting for more, and notice peers that vanish."""
+    if type(transport) is not unix.Server and ITCPTransport.providedBy(transport):
+        transport.setTcpNoDelay(True)
+        transport.setTcpKeepAlive(True)
