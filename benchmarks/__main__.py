@@ -99,7 +99,7 @@ def _rates(
 
 _HEAD = (
     f"{'scenario':<21}{'conns x window':>15}{'messages/s':>12}{'MB/s':>8}{'p50':>9}{'p99':>9}"
-    f"{'p99.9':>9}{'commits/s':>10}{'B/commit':>9}{'raw syncs/s':>12}{'errors':>8}"
+    f"{'p99.9':>9}{'cores':>7}{'commits/s':>10}{'B/commit':>9}{'raw syncs/s':>12}{'errors':>8}"
 )
 
 
@@ -108,7 +108,8 @@ def _line_text(line: suite.Line) -> str:
     shape = f"{f.connections} x {f.window}" + (f" x {f.batch}" if f.batch > 1 else "")
     return (
         f"{f.scenario:<21}{shape:>15}{f.msgs_per_s:>12,.0f}{f.mb_per_s:>8.1f}{f.p50_ms:>9.3f}"
-        f"{f.p99_ms:>9.3f}{f.p999_ms:>9.3f}{line.commits_per_s:>10,.0f}{line.bytes_per_commit:>9,}"
+        f"{f.p99_ms:>9.3f}{f.p999_ms:>9.3f}{line.broker_cores:>7.2f}"
+        f"{line.commits_per_s:>10,.0f}{line.bytes_per_commit:>9,}"
         f"{line.raw_fdatasync_per_s:>12,.0f}{f.errors:>8}"
         + (f"  {f.first_error}" if f.first_error else "")
     )
@@ -139,9 +140,8 @@ def _memory(
 
 def _profile(directory: Path, options: argparse.Namespace, show: Callable[[str], None]) -> int:
     """Run the busiest scenarios under cProfile and print where the reactor thread's time went."""
-    for scenario in ("produce", "acquire-settle"):
-        for connections, window in ((64, 1), (16, 64)):
-            plan = Plan(scenario, "", connections, window, seconds=options.seconds)
+    for plan in suite.plans("", options.seconds):
+        if plan.connections > 1:
             _profile_one(directory, options, plan, show)
     return 0
 
@@ -152,7 +152,7 @@ def _profile_one(
     name = f"{plan.scenario}-{plan.connections}x{plan.window}"
     statistics = directory / f"{name}.prof"
     log = new_log()
-    if plan.scenario == "acquire-settle":
+    if plan.scenario.startswith("acquire-settle"):
         # By a broker of its own, so that the profile holds nothing of it.
         with _broker(directory, name, options) as broker:
             broker.start()

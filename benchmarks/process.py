@@ -164,6 +164,12 @@ class BrokerProcess:
                 return int(line.split()[1]) * 1024
         raise BrokerFailed(f"/proc/{self.pid}/status has no {field}")
 
+    def cpu_seconds(self) -> float:
+        """Processor time of the running process so far, all threads, user and system."""
+        # The name of the program may hold spaces and is the only field in brackets.
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def log_tail(self) -> str:
         """The last lines of the broker's output."""
         try:

@@ -31,6 +31,8 @@ class Line:
     """One scenario's figures and the commits the broker made for them."""
 
     figures: Figures
+    broker_cores: float
+    """Processor time of the broker by time: 1.0 is one core kept busy."""
     commits_per_s: float
     bytes_per_commit: int
     raw_fdatasync_per_s: float
@@ -58,12 +60,15 @@ def measure_line(broker: BrokerProcess, plan: Plan, directory: Path) -> Line:
     if plan.scenario.startswith("acquire-settle"):
         fill(plan.address, log, default_backlog(plan), plan.size)
     before = fetch_status(broker.admin)
+    cpu_before = broker.cpu_seconds()
     figures = measure(plan, log)
+    seconds = figures.seconds + plan.warm_up_seconds
+    cores = (broker.cpu_seconds() - cpu_before) / seconds
     after = fetch_status(broker.admin)
     count = commits(after)[0] - commits(before)[0]
     size = commit_bytes(before, after)
-    seconds = figures.seconds + plan.warm_up_seconds
-    return Line(figures, round(count / seconds, 1), size, sync_rate(directory, size, _RAW_SECONDS))
+    rate = sync_rate(directory, size, _RAW_SECONDS)
+    return Line(figures, round(cores, 2), round(count / seconds, 1), size, rate)
 
 
 def ceilings(seconds: float) -> list[Figures]:

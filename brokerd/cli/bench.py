@@ -285,11 +285,10 @@ def commits(status: dict[str, Any]) -> tuple[int, int]:
 
     A status without a count of syncs tells frames, of which one sync may make several durable.
     """
-    wal = status.get("wal")
-    if not isinstance(wal, dict):
-        return 0, 0
-    count = wal.get("syncs", wal.get("frames", 0))
-    return int(count), int(wal.get("written_bytes", wal.get("durable_lsn", 0)))
+    wal = status.get("wal") or {}
+    count: int = wal.get("syncs", wal.get("frames", 0))
+    written: int = wal.get("written_bytes", wal.get("durable_lsn", 0))
+    return count, written
 
 
 def commit_bytes(before: dict[str, Any], after: dict[str, Any]) -> int:
