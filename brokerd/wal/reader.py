@@ -7,6 +7,7 @@ sealed meanwhile. Batches that lie close together are read in one go.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -71,7 +72,8 @@ class ReadPlan:
         """Read. The offsets of the batches follow one another without a gap.
 
         At least one batch comes back, then more while their bodies fit ``max_bytes``. Reading ends
-        early before a damaged batch; if that is the first, DamagedData says where it lies.
+        early before a damaged batch; if that is the first, DamagedData says where it lies. What
+        the disk cannot read (EIO) is damaged; any other OSError may pass and is raised.
         """
         batches: list[Batch] = []
         left = self._max_bytes
@@ -118,6 +120,8 @@ class ReadPlan:
         try:
             data = piece.file.pread(extent.end - extent.start, extent.start)
         except OSError as error:
+            if error.errno != errno.EIO:
+                raise
             raise self._damaged(piece, extent.row, str(error)) from error
         salt = segment_salt(piece.segment_id)
         rows = piece.rows

@@ -319,7 +319,7 @@ def test_refusals_behind_a_commit_are_bounded_in_bytes() -> None:
 def test_produces_of_one_connection_wait_when_too_much_of_it_is_uncommitted() -> None:
     """One client cannot fill what all clients may have uncommitted."""
     house = House(
-        limits=Limits(in_flight_bytes=256 * KIB), options=WalOptions(segment_bytes=64 * MIB)
+        limits=Limits(in_flight_bytes=256 * KIB), options=WalOptions(segment_bytes=8 * MIB)
     )
     client = house.connect()
     client.send(*[mm.Produce("orders", b"x" * 60 * KIB)] * 100)

@@ -1,0 +1,844 @@
+"""Mamamia served by a whole broker: docs/protocols/mamamia.rst, row by row."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from twisted.logger import capturedLogs
+
+from brokerd.broker import BrokerSettings, Congested
+from brokerd.codecs import mamamia as mm
+from brokerd.codecs.mamamia import frame
+from brokerd.values import Encoding, Format
+from brokerd.wal import MemoryDisk, WalOptions
+from tests.codecs.test_mamamia_golden import BYTES
+from tests.house import WAL_PATH, Client, House, ask
+from tests.strategies import mamamia as strategies
+
+KIB = 1024
+MIB = 1024 * KIB
+SECOND = 1 << 48
+"""The first message id of partition 1."""
+
+
+def acquire(
+    client_id: str = "c", duration: float = 30.0, wait: float = 0.0, log_id: str = "orders"
+) -> mm.Acquire:
+    return mm.Acquire(log_id, "g", client_id, duration, wait)
+
+
+def acquire_batch(most: int, **rest: Any) -> mm.AcquireBatch:
+    return mm.AcquireBatch("orders", "g", "c", most, **rest)
+
+
+def settle(message_id: int, success: bool = True, client_id: str = "c") -> mm.Settle:
+    return mm.Settle("orders", "g", message_id, client_id, success)
+
+
+def produce(house: House, *values: bytes) -> None:
+    answers = ask(house, *[mm.Produce("orders", value) for value in values])
+    assert all(isinstance(answer, mm.Produced) for answer in answers)
+
+
+def info(house: House) -> mm.GroupState:
+    (state,) = ask(house, mm.GroupInfo("orders", "g"))
+    assert isinstance(state, mm.GroupState)
+    return state
+
+
+def only(house: House, request: Any) -> Any:
+    (answer,) = ask(house, request)
+    return answer
+
+
+def ids(answers: list[Any]) -> list[int | None]:
+    return [answer.message.id if answer.message else None for answer in answers]
+
+
+# -- the reference server's bytes -------------------------------------------------------------
+
+
+SEED = [name for name, way in BYTES if name.startswith("seed-") and way == ">"]
+
+
+def test_the_reference_conversation_is_answered_byte_for_byte() -> None:
+    """What was captured from the reference server is what this broker sends."""
+    house = House()
+    client = house.connect()
+    for name in SEED:
+        expected = BYTES.get((name, "<"), b"")
+        client.send_bytes(BYTES[name, ">"])
+        house.run()
+        assert client.received_bytes() == expected, name
+        assert client.is_open is bool(expected), name
+        if not client.is_open:
+            client = house.connect()
+
+
+def test_the_pipelined_reference_conversation_is_one_write_each_way() -> None:
+    house = House()
+    client = house.connect()
+    names = [name for name in SEED if "pipelined" in name]
+    client.send_bytes(b"".join(BYTES[name, ">"] for name in names))
+    house.run()
+    assert client.received_bytes() == b"".join(BYTES[name, "<"] for name in names)
+    assert client.transport.writes == 1
+
+
+# -- bad input --------------------------------------------------------------------------------
+
+
+def packed(command: int, **body: Any) -> bytes:
+    return frame(command, msgpack.packb(body))
+
+
+PRODUCE = {"log_id": "orders", "payload": 1}
+ACQUIRE = {"log_id": "orders", "group_id": "g", "client_id": "c"}
+SETTLE = {**ACQUIRE, "message_id": 0, "success": True}
+
+CLOSES = {
+    "length above the limit": b"\x00\xa0\x00\x01",
+    "length 0": b"\x00\x00\x00\x00",
+    "length 1": b"\x00\x00\x00\x01\x01",
+    "empty body": frame(1, b""),
+    "truncated object": frame(1, b"\x82\xa1a\x01"),
+    "bytes after the object": frame(1, msgpack.packb(PRODUCE) + b"\x00"),
+    "two objects": frame(2, msgpack.packb(ACQUIRE) * 2),
+    "str that is not UTF-8": frame(1, b"\x81\xa6log_id\xa1\xff"),
+    "integer map key": frame(1, b"\x81\x00\x01"),
+    "nil map key": frame(3, b"\x81\xc0\x01"),
+    "byte 0xc1": frame(1, b"\xc1"),
+    "broken timestamp": frame(1, b"\x81\xa7payload\xc7\x05\xff12345"),
+    "nesting too deep": frame(1, b"\x81\xa7payload" + b"\x91" * 3000 + b"\xc0"),
+    "unknown command, undecodable": frame(0x7F, b"\xc1"),
+    "extension, undecodable": frame(0x82, b"\x81\x00\x01"),
+}
+
+REFUSALS: dict[str, tuple[bytes, str]] = {
+    "unknown command": (packed(9), "Unknown command: 9"),
+    "unknown extension": (packed(0xFF), "Unknown command: 255"),
+    "not a map": (frame(1, b"\x91\x01"), "the body must be a map, not an array"),
+    "payload missing": (packed(1, log_id="orders"), "'payload'"),
+    "log_id missing": (packed(2, group_id="g", client_id="c"), "'log_id'"),
+    "name not a str": (packed(1, log_id=5, payload=1), "log_id must be a str, not an int"),
+    "name bin": (packed(1, log_id=b"o", payload=1), "log_id must be a str, not a bin"),
+    "name too long": (packed(1, log_id="é" * 128, payload=1), "log_id must be at most 255 bytes"),
+    "control character": (
+        packed(2, **{**ACQUIRE, "group_id": "a\nb"}),
+        "group_id must not hold control characters",
+    ),
+    "metadata": (packed(1, **PRODUCE, metadata="x"), "metadata must be a map or nil, not a str"),
+    "key": (packed(1, **PRODUCE, key=5), "key must be a str, bin or nil, not an int"),
+    "partition": (packed(1, **PRODUCE, partition=32_767), "partition must be from 0 to 32766"),
+    "duration type": (packed(2, **ACQUIRE, duration="x"), "duration must be a number, not a str"),
+    "duration NaN": (packed(2, **ACQUIRE, duration=float("nan")), "duration must be finite"),
+    "duration infinite": (packed(2, **ACQUIRE, duration=float("inf")), "duration must be finite"),
+    "wait below 0": (packed(2, **ACQUIRE, wait=-1), "wait must not be negative"),
+    "delay below 0": (packed(3, **SETTLE, delay=-0.5), "delay must not be negative"),
+    "message_id type": (
+        packed(3, **{**SETTLE, "message_id": True}),
+        "message_id must be an int, not a bool",
+    ),
+    "message_id below 0": (
+        packed(3, **{**SETTLE, "message_id": -1}),
+        "message_id must be from 0 to 2^63 - 1",
+    ),
+    "message_id not assigned": (
+        packed(3, **{**SETTLE, "message_id": 7}),
+        "topic 'orders' has no record 7 in partition 0: it was never produced",
+    ),
+    "message_id of no partition": (
+        packed(3, **{**SETTLE, "message_id": SECOND + 7}),
+        "topic 'orders' has no record 7 in partition 1: it was never produced",
+    ),
+    "extend not assigned": (
+        packed(0x81, **ACQUIRE, message_id=7),
+        "topic 'orders' has no record 7 in partition 0: it was never produced",
+    ),
+    "max below 1": (packed(0x83, **ACQUIRE, max=0), "max must be at least 1"),
+    "messages not an array": (
+        packed(0x82, log_id="orders", messages={}),
+        "messages must be an array, not a map",
+    ),
+    "empty array": (
+        packed(0x84, **ACQUIRE, settles=[]),
+        "settles must have 1 to 10000 items",
+    ),
+    "a wrong item": (
+        packed(0x82, log_id="orders", messages=[{"payload": 1}] * 3 + [{}]),
+        "messages[3]: 'payload'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CLOSES)
+def test_what_cannot_be_followed_closes_after_earlier_answers(name: str) -> None:
+    """Requests before the bad bytes are carried out and answered, those behind it are not."""
+    house = House()
+    client = house.connect()
+    before = mm.encode_request(mm.Produce("orders", b"before"))
+    behind = mm.encode_request(mm.Produce("orders", b"behind"))
+    client.send_bytes(before + mm.encode_request(acquire(wait=60, log_id="none")))
+    client.send_bytes(before + CLOSES[name] + behind)
+    house.run()
+    assert client.answers() == [mm.Produced(0), mm.Acquired(None), mm.Produced(1)]
+    assert not client.transport.connected
+    assert info(house).next == 2
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_is_refused_changes_nothing_and_the_connection_lives(name: str) -> None:
+    """Each refusal has the text of the page, in its place among the answers."""
+    house = House()
+    client = house.connect()
+    sent, text = REFUSALS[name]
+    client.send_bytes(sent + mm.encode_request(mm.Produce("after", b"x")))
+    house.run()
+    refused, produced = client.answers()
+    assert refused == mm.Failed(text)
+    assert produced == mm.Produced(0)
+    assert client.is_open
+    assert [topic.name for topic in house.broker.topics()] == ["after"]
+
+
+def test_any_version_and_extra_keys_are_ignored() -> None:
+    house = House()
+    client = house.connect()
+    one, other = packed(1, **PRODUCE, color="red"), bytearray(packed(1, **PRODUCE))
+    other[4] = 77
+    client.send_bytes(one + other)
+    house.run()
+    assert client.answers() == [mm.Produced(0), mm.Produced(1)]
+
+
+@pytest.mark.parametrize("size", [1, 6, 7, 100])
+def test_the_end_of_the_stream_inside_a_frame_is_silent(size: int) -> None:
+    house = House()
+    client = house.connect()
+    client.send_bytes(packed(1, log_id="orders", payload="x" * 200)[:size])
+    client.send_no_more()
+    house.run()
+    assert client.received_bytes() == b""
+    assert not client.transport.connected
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_partition_that_a_new_log_would_not_have_creates_no_log(batch: bool) -> None:
+    """A refused PRODUCE leaves nothing behind."""
+    house = House()
+    answer = only(
+        house,
+        mm.ProduceBatch("new", (mm.BatchMessage(b"x"), mm.BatchMessage(b"x", partition=1)))
+        if batch
+        else mm.Produce("new", b"x", partition=1),
+    )
+    assert "no partition 1" in answer.text
+    assert list(house.broker.topics()) == []
+
+
+# -- records that cannot be delivered ---------------------------------------------------------
+
+
+def test_a_message_whose_delivery_would_not_fit_is_refused_when_produced() -> None:
+    """The limit is the answer's, to the byte."""
+    house = House()
+    fits = mm.MAX_LENGTH - 61
+    refused, produced, taken = ask(
+        house,
+        mm.Produce("orders", b"x" * (fits + 1)),
+        mm.Produce("orders", b"x" * fits),
+        acquire(),
+    )
+    assert "too large" in refused.text
+    assert str(mm.MAX_LENGTH + 1) in refused.text
+    assert produced == mm.Produced(0)
+    assert len(taken.message.payload) == fits
+
+
+def test_a_batch_with_one_message_too_large_stores_none() -> None:
+    """A batch carries its messages with less around them than a delivery does."""
+    house = House()
+    client = house.connect()
+    messages = [{"payload": 1}, {"payload": b"x" * (mm.MAX_LENGTH - 55)}]
+    client.send_bytes(packed(0x82, log_id="o", messages=messages))
+    house.run()
+    (refused,) = client.answers()
+    assert "too large" in refused.text
+    assert list(house.broker.topics()) == []
+
+
+def append(house: House, value: bytes) -> None:
+    """Append as another format would, which has other limits."""
+    partition = house.broker.create_topic("orders").partitions[0]
+    while True:
+        try:
+            house.broker.produce(partition, value, producer_format=Format.FLYMQ)
+        except Congested:
+            house.run()
+        else:
+            house.run()
+            return
+
+
+@pytest.mark.parametrize("cold", [False, True])
+@pytest.mark.parametrize("request_of", [acquire, lambda: acquire_batch(1)])
+def test_a_record_too_large_for_the_format_becomes_a_dead_letter(
+    cold: bool, request_of: Callable[[], Any]
+) -> None:
+    """The acquire goes on with the next, and the record stays for formats that can read it."""
+    house = House()
+    for value in (b"x" * mm.MAX_LENGTH, b"small", b"x" * (mm.MAX_LENGTH - 60), b"last"):
+        append(house, value)
+    if cold:
+        house.stop()
+        house = house.again()
+    first, second = ask(house, request_of(), request_of())
+    message = [
+        (answer.message if isinstance(answer, mm.Acquired) else answer.messages[0]).payload
+        for answer in (first, second)
+    ]
+    assert message == [b"small", b"last"]
+    letters = [letter for _, letter in house.broker.dead_letters("orders", "g")]
+    assert [(letter.offset, letter.reason) for letter in letters] == [
+        (0, "too_large"),
+        (2, "too_large"),
+    ]
+    assert info(house).dead == 2
+
+
+def test_a_long_poll_passes_over_a_record_that_is_too_large() -> None:
+    house = House()
+    client = house.connect()
+    client.send(acquire(wait=60))
+    append(house, b"x" * mm.MAX_LENGTH)
+    assert client.answers() == []
+    append(house, b"small")
+    (taken,) = client.answers()
+    assert taken.message.payload == b"small"
+
+
+def test_a_damaged_record_becomes_a_dead_letter() -> None:
+    """Bytes that fail their checksum are never served; the acquire goes on with the next."""
+    house = House(settings=BrokerSettings(tail_cache_bytes=0, read_cache_bytes=0))
+    for value in (b"first-first", b"spoil-spoil", b"third-third"):
+        produce(house, value)
+    for name in house.disk.list(WAL_PATH):
+        content = house.disk.content(f"{WAL_PATH}/{name}")
+        at = content.find(b"spoil-spoil")
+        if at >= 0:
+            content[at] ^= 1
+    answers = ask(house, acquire(), acquire(), acquire())
+    assert ids(answers) == [0, 2, None]
+    ((_, letter),) = house.broker.dead_letters("orders", "g")
+    assert (letter.offset, letter.reason) == (1, "damaged")
+
+
+def test_a_failing_disk_is_told_and_can_be_asked_again() -> None:
+    """A read that fails for another reason than damage changes nothing."""
+    house = House(settings=BrokerSettings(tail_cache_bytes=0, read_cache_bytes=0))
+    produce(house, b"x")
+    house.disk.fail("pread", error=errno.ENOMEM)
+    refused = only(house, acquire())
+    assert "cannot read the log" in refused.text
+    assert ids(ask(house, acquire())) == [0]
+
+
+# -- payloads ---------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(strategies.values(), strategies.metadata_maps), min_size=1, max_size=8))
+def test_payloads_come_back_as_they_went_in(
+    messages: list[tuple[tuple[bytes, int], bytes | None]],
+) -> None:
+    """From memory and from disk, one by one and in batches, to the byte."""
+    house = House()
+    values = [(value, encoding, metadata) for (value, encoding), metadata in messages]
+    ask(house, *[mm.Produce("orders", *value) for value in values])
+    expected = [mm.acquired(at, "orders", *value) for at, value in enumerate(values)]
+    assert raw(house, *[acquire()] * len(values)) == b"".join(expected)
+    house.stop()
+    house = house.again()
+    again = [mm.Acquire("orders", "h", "c")] * len(values)
+    assert raw(house, *again) == b"".join(expected)
+    batch = mm.acquired_batch([
+        mm.batch_item(at, *value, None, at + 1, 1, 30.0) for at, value in enumerate(values)
+    ])
+    assert raw(house, mm.AcquireBatch("orders", "i", "c", 100)) == batch
+
+
+def raw(house: House, *requests: Any) -> bytes:
+    client = house.connect()
+    client.send(*requests)
+    house.run()
+    return client.received_bytes()
+
+
+# -- leases -----------------------------------------------------------------------------------
+
+
+def test_a_lease_belongs_to_its_client_id_not_to_its_connection() -> None:
+    """After a reconnect the same client_id settles, and a resent settle changes nothing."""
+    house = House()
+    produce(house, b"x")
+    client = house.connect()
+    client.send(acquire())
+    house.run()
+    client.disconnect()
+    assert only(house, acquire("other")) == mm.Acquired(None)
+    refused = only(house, settle(0, client_id="other"))
+    assert refused == mm.Failed("Client does not own the lease for this message")
+    assert ask(house, settle(0), settle(0), settle(0, False)) == [mm.Settled()] * 3
+    assert info(house).lag == 0
+
+
+def test_a_message_is_dead_after_three_failures_and_failures_count_once_a_grant() -> None:
+    house = House()
+    produce(house, b"x")
+    for _ in range(3):
+        assert ids(ask(house, acquire())) == [0]
+        assert ask(house, settle(0, False), settle(0, False)) == [mm.Settled()] * 2
+    assert only(house, acquire()) == mm.Acquired(None)
+    assert info(house).dead == 1
+
+
+def test_a_lapsed_lease_gives_the_message_to_the_next() -> None:
+    house = House()
+    produce(house, b"x")
+    ask(house, acquire(duration=1))
+    house.pass_time(1.1)
+    assert ids(ask(house, acquire("other"))) == [0]
+    assert isinstance(only(house, settle(0)), mm.Failed)
+
+
+@pytest.mark.parametrize("duration", [0, -5.0])
+def test_a_duration_of_nothing_lapses_at_once(duration: float) -> None:
+    house = House()
+    produce(house, b"x")
+    ask(house, acquire(duration=duration))
+    house.pass_time(0.1)
+    assert ids(ask(house, acquire("other"))) == [0]
+
+
+def test_a_failed_message_comes_back_after_its_delay() -> None:
+    house = House()
+    produce(house, b"x", b"y")
+    ask(house, acquire(), mm.Settle("orders", "g", 0, "c", False, 2.0))
+    assert ids(ask(house, acquire(), acquire())) == [1, None]
+    house.pass_time(2.1)
+    assert ids(ask(house, acquire())) == [0]
+
+
+def test_extend_gives_a_live_lease_its_new_duration_from_now() -> None:
+    house = House()
+    produce(house, b"x")
+    ask(house, acquire(duration=2))
+    house.pass_time(1.5)
+    assert only(house, mm.Extend("orders", "g", "c", 0, 5.0)) == mm.Extended(5.0)
+    house.pass_time(4.5)
+    assert only(house, acquire("other")) == mm.Acquired(None)
+    house.pass_time(1)
+    assert isinstance(only(house, mm.Extend("orders", "g", "c", 0, 5.0)), mm.Failed)
+    assert ids(ask(house, acquire("other"))) == [0]
+    refused = only(house, mm.Extend("orders", "g", "c", 0, 5.0))
+    assert refused == mm.Failed("Client does not own the lease for this message")
+
+
+# -- long polls -------------------------------------------------------------------------------
+
+
+def polling(house: House, request: Any) -> Client:
+    client = house.connect()
+    client.send(request)
+    house.run()
+    assert client.answers() == []
+    return client
+
+
+@pytest.mark.parametrize(
+    ("request_", "nothing"),
+    [
+        (acquire(wait=3), mm.Acquired(None)),
+        (acquire_batch(10, wait=3.0), mm.AcquiredBatch(())),
+    ],
+)
+def test_a_long_poll_that_finds_nothing_says_so_when_its_wait_is_over(
+    request_: Any, nothing: Any
+) -> None:
+    house = House()
+    client = polling(house, request_)
+    house.pass_time(2.9)
+    assert client.answers() == []
+    house.pass_time(0.2)
+    assert client.answers() == [nothing]
+    produce(house, b"x")
+    assert info(house).leased == 0
+    assert client.answers() == []
+
+
+EVENTS: dict[str, Callable[[House], Any]] = {
+    "a produce": lambda house: produce(house, b"late"),
+    "a failed settle": lambda house: ask(house, settle(0, False, "holder")),
+    "a lapsed lease": lambda house: house.pass_time(11),
+}
+
+
+@pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_long_poll_is_answered_by(event: str, batch: bool) -> None:
+    house = House()
+    produce(house, b"x")
+    ask(house, acquire("holder", duration=10))
+    client = polling(house, acquire_batch(5, wait=60.0) if batch else acquire(wait=60))
+    EVENTS[event](house)
+    (answer,) = client.answers()
+    message = answer.messages[0] if batch else answer.message
+    assert message.payload == (b"late" if event == "a produce" else b"x")
+
+
+def test_a_long_poll_is_answered_when_a_delay_is_over() -> None:
+    house = House()
+    produce(house, b"x")
+    ask(house, acquire(), mm.Settle("orders", "g", 0, "c", False, 5.0))
+    client = polling(house, acquire(wait=60))
+    house.pass_time(5.1)
+    assert ids(client.answers()) == [0]
+
+
+def test_a_long_poll_may_wait_for_a_log_that_does_not_exist() -> None:
+    house = House()
+    client = polling(house, acquire(wait=60))
+    produce(house, b"x")
+    assert ids(client.answers()) == [0]
+
+
+def test_long_polls_of_a_group_are_served_first_come_first_served() -> None:
+    house = House()
+    clients = [polling(house, acquire(f"c{number}", wait=60)) for number in range(3)]
+    produce(house, b"x", b"y")
+    assert [ids(client.answers()) for client in clients] == [[0], [1], []]
+
+
+def test_a_message_and_its_delivery_to_a_long_poll_share_one_commit() -> None:
+    house = House()
+    polling(house, acquire(wait=60))
+    commits = house.broker.journal.commits
+    produce(house, b"x")
+    assert house.broker.journal.commits == commits + 1
+
+
+# -- batches ----------------------------------------------------------------------------------
+
+
+def test_a_batch_is_produced_as_one() -> None:
+    """Ids stand in the order of the messages; one commit carries them all."""
+    house = House()
+    produce(house, b"x")
+    messages = tuple(mm.BatchMessage(b"%d" % number, key=b"k") for number in range(10_000))
+    commits = house.broker.journal.commits
+    assert only(house, mm.ProduceBatch("orders", messages)) == mm.ProducedBatch(
+        tuple(range(1, 10_001))
+    )
+    assert house.broker.journal.commits == commits + 1
+
+
+def test_a_batch_that_is_not_durable_is_wholly_absent() -> None:
+    """A crash before the sync leaves no part of a batch."""
+    house = House()
+    produce(house, b"x")
+    client = house.connect()
+    client.send(mm.ProduceBatch("orders", tuple([mm.BatchMessage(b"y")] * 500)))
+    house.turn()
+    house = house.crash()
+    assert info(house).next == 1
+
+
+def test_a_batch_with_an_unknown_partition_stores_none() -> None:
+    house = House()
+    produce(house, b"x")
+    refused = only(
+        house,
+        mm.ProduceBatch("orders", (mm.BatchMessage(b"a"), mm.BatchMessage(b"b", partition=1))),
+    )
+    assert "no partition 1" in refused.text
+    assert info(house).next == 1
+
+
+def test_acquire_batch_tells_all_about_its_leases() -> None:
+    house = House()
+    metadata = mm.pack_metadata({"n": 1})
+    ask(house, mm.Produce("orders", b"a", 0, metadata, b"k"), mm.Produce("orders", b"b"))
+    ask(house, acquire(), settle(0, False))
+    answer = only(house, acquire_batch(10, duration=12.0))
+    assert answer.messages == (
+        mm.LeasedMessage(0, b"a", {"n": 1}, b"k", 2, 2, 12.0),
+        mm.LeasedMessage(1, b"b", None, None, 3, 1, 12.0),
+    )
+    assert only(house, acquire_batch(10)) == mm.AcquiredBatch(())
+
+
+def test_acquire_batch_ends_where_the_next_message_would_not_fit() -> None:
+    """No answer is longer than 10 MiB, and what did not fit is not leased."""
+    house = House()
+    produce(house, *[b"x" * 4 * MIB] * 3)
+    client = house.connect()
+    client.send(acquire_batch(10))
+    house.run()
+    data = client.received_bytes()
+    assert len(data) <= mm.MAX_LENGTH + 4
+    (one,) = mm.FrameReader().feed(data)
+    answer = mm.decode_response(*one)
+    assert isinstance(answer, mm.AcquiredBatch)
+    assert [message.id for message in answer.messages] == [0, 1]
+    assert info(house).leased == 2
+
+
+def test_the_largest_message_is_delivered_in_a_batch_too() -> None:
+    house = House()
+    produce(house, b"x" * (mm.MAX_LENGTH - 61))
+    (message,) = only(house, acquire_batch(10)).messages
+    assert len(message.payload) == mm.MAX_LENGTH - 61
+    assert message.token is None
+
+
+def test_settle_batch_answers_each_settle_by_itself() -> None:
+    """A token is good for its own grant only; without one the rules of SETTLE hold."""
+    house = House()
+    produce(house, b"a", b"b", b"c")
+    tokens = [message.token for message in only(house, acquire_batch(3, duration=1.0)).messages]
+    house.pass_time(1.1)
+    later = only(house, mm.AcquireBatch("orders", "g", "d", 1)).messages[0]
+    assert (later.id, later.grants) == (0, 2)
+    assert later.token > max(tokens)
+    results = only(
+        house,
+        mm.SettleBatch(
+            "orders",
+            "g",
+            "c",
+            (
+                mm.BatchSettle(0, True, tokens[0]),
+                mm.BatchSettle(0, True),
+                mm.BatchSettle(0, True, later.token),
+                mm.BatchSettle(1, False, tokens[1], 60.0),
+                mm.BatchSettle(2, True),
+                mm.BatchSettle(9, True),
+            ),
+        ),
+    ).results
+    assert "lease of offset 0 is over" in results[0]
+    assert results[1] == "Client does not own the lease for this message"
+    assert results[2:5] == ("settled", "settled", "settled")
+    assert "no record 9" in results[5]
+    state = info(house)
+    assert (state.lag, state.delayed) == (1, 1)
+
+
+def test_the_longest_refusals_of_a_settle_batch_fit_a_frame() -> None:
+    house = House()
+    name = "\U0010fffe" * 63
+    settles = tuple(mm.BatchSettle((1 << 63) - 1, True) for _ in range(10_000))
+    answer = only(house, mm.SettleBatch(name, name, "c", settles))
+    assert len(answer.results) == 10_000
+
+
+def test_acquires_and_settles_of_ten_thousand_pass_on_a_full_disk() -> None:
+    """The reserve is never overdrawn: a batch is carried out or refused, not half lost."""
+    house = House(MemoryDisk(capacity=5 * MIB), options=WalOptions(MIB, free_bytes_min=0))
+    messages = tuple([mm.BatchMessage(b"x")] * 10_000)
+    while isinstance(only(house, mm.ProduceBatch("orders", messages)), mm.ProducedBatch):
+        pass
+    for size in (100 * KIB, 10 * KIB, KIB):
+        while isinstance(only(house, mm.Produce("other", b"x" * size)), mm.Produced):
+            pass
+    with capturedLogs() as captured:
+        for _ in range(6):
+            for name in ("g", "h" * 250):
+                taken = only(house, mm.AcquireBatch("orders", name, "c" * 250, 10_000))
+                if isinstance(taken, mm.AcquiredBatch) and taken.messages:
+                    done = tuple(mm.BatchSettle(item.id, True) for item in taken.messages)
+                    only(house, mm.SettleBatch("orders", name, "c", done))
+    assert [event for event in captured if "log_failure" in event] == []
+    assert house.fatal == []
+
+
+# -- partitions -------------------------------------------------------------------------------
+
+
+def with_partitions(partitions: int) -> House:
+    house = House()
+    house.broker.create_topic("orders", partitions)
+    house.run()
+    return house
+
+
+def test_ids_name_partition_and_offset() -> None:
+    house = with_partitions(3)
+    answers = ask(
+        house,
+        mm.Produce("orders", b"a", partition=2),
+        mm.Produce("orders", b"b", partition=2),
+        mm.Produce("orders", b"c", partition=0),
+    )
+    assert [answer.message_id for answer in answers] == [2 * SECOND, 2 * SECOND + 1, 0]
+    found = ids(ask(house, acquire(), acquire(), acquire(), acquire()))
+    assert sorted(found[:3]) == [0, 2 * SECOND, 2 * SECOND + 1]
+    assert found[3] is None
+    assert ask(house, settle(2 * SECOND + 1), settle(0)) == [mm.Settled()] * 2
+    state = info(house)
+    assert (state.lag, state.leased, state.partitions) == (1, 1, 3)
+    assert only(house, mm.Extend("orders", "g", "c", 2 * SECOND, 9.0)) == mm.Extended(9.0)
+    assert isinstance(only(house, settle(3 * SECOND)), mm.Failed)
+    assert isinstance(only(house, mm.Produce("orders", b"x", partition=3)), mm.Failed)
+
+
+def test_a_key_chooses_its_partition_and_batches_cross_partitions() -> None:
+    house = with_partitions(5)
+    messages = tuple(mm.BatchMessage(b"%d" % n, key=b"key-%d" % (n % 7)) for n in range(70))
+    produced = only(house, mm.ProduceBatch("orders", messages)).message_ids
+    partitions: dict[int, set[int]] = {}
+    for number, message_id in enumerate(produced):
+        partitions.setdefault(number % 7, set()).add(message_id >> 48)
+    assert all(len(chosen) == 1 for chosen in partitions.values())
+    assert len(set().union(*partitions.values())) > 1
+    taken = only(house, acquire_batch(100)).messages
+    assert sorted(message.id for message in taken) == sorted(produced)
+    settles = tuple(mm.BatchSettle(message.id, True, message.token) for message in taken)
+    results = only(house, mm.SettleBatch("orders", "g", "c", settles)).results
+    assert results == ("settled",) * 70
+    assert info(house).lag == 0
+
+
+def test_a_batch_over_very_many_partitions_finds_its_room_first() -> None:
+    """What each partition adds to a frame is asked for before anything is stored."""
+    house = with_partitions(6_000)
+    messages = tuple(mm.BatchMessage(b"x", partition=number) for number in range(6_000))
+    with capturedLogs() as captured:
+        answer = only(house, mm.ProduceBatch("orders", messages))
+    assert answer.message_ids == tuple(number << 48 for number in range(6_000))
+    assert [event for event in captured if "log_failure" in event] == []
+
+
+# -- group information ------------------------------------------------------------------------
+
+
+def test_group_info_of_nothing_is_empty() -> None:
+    house = House()
+    assert info(house) == mm.GroupState(0, 0, 0, 0, 0, 0, 0, None, None, 3, 0)
+    produce(house, b"x")
+    state = info(house)
+    assert (state.next, state.lag, state.ready, state.partitions) == (1, 1, 1, 1)
+
+
+def test_group_info_counts_every_record_once() -> None:
+    house = House()
+    produce(house, *[b"x"] * 10)
+    house.pass_time(4)
+    ask(
+        house,
+        *[acquire()] * 5,
+        settle(0),
+        settle(3),
+        mm.Settle("orders", "g", 1, "c", False, 60.0),
+        settle(2, False),
+    )
+    for _ in range(2):
+        ask(house, acquire(), settle(2, False))
+    state = info(house)
+    assert state == mm.GroupState(1, 10, 7, 1, 5, 1, 1, None, state.oldest_age, 3, 1)
+    assert state.leased + state.ready + state.delayed == state.lag
+    assert state.oldest_age == pytest.approx(4.0, abs=0.1)
+
+
+# -- a client that errs -----------------------------------------------------------------------
+
+
+small_names = st.sampled_from(["orders", "other", "", "é" * 10])
+conversations = st.lists(
+    st.one_of(
+        strategies.requests,
+        st.builds(lambda name, fields: mm.Produce(name, *fields[0]), small_names,
+                  strategies.message_fields),
+        st.builds(mm.Acquire, small_names, st.just("g"), st.just("c"), st.just(30.0),
+                  st.sampled_from([0.0, 0.01])),
+        st.builds(mm.Settle, small_names, st.just("g"), st.integers(0, 5), st.just("c"),
+                  st.booleans()),
+        st.builds(mm.AcquireBatch, small_names, st.just("g"), st.just("c"), st.integers(1, 9)),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    """A conversation with bytes changed, put in, or taken out."""
+    data = bytearray(b"".join(map(mm.encode_request, draw(conversations))))
+    for _ in range(draw(st.integers(0, 6))):
+        at = draw(st.integers(0, len(data) - 1)) if data else 0
+        kind = draw(st.integers(0, 2))
+        if kind == 0 and data:
+            data[at] = draw(st.integers(0, 255))
+        elif kind == 1:
+            data[at:at] = draw(st.binary(max_size=5))
+        else:
+            del data[at : at + draw(st.integers(0, 5))]
+    return bytes(data)
+
+
+@settings(max_examples=200 if "HYPOTHESIS_PROFILE" not in os.environ else settings().max_examples)
+@given(mutated(), st.integers(1, 400), st.booleans())
+def test_a_faulty_client_gets_refusals_and_the_log_no_traceback(
+    data: bytes, piece: int, stays: bool
+) -> None:
+    """Whatever is sent: well-formed answers, or the end; and the broker goes on."""
+    house = House()
+    client = house.connect()
+    with capturedLogs() as captured:
+        for at in range(0, len(data), piece):
+            client.send_bytes(data[at : at + piece])
+        house.run()
+        house.pass_time(0.1)
+        if not stays:
+            client.send_no_more()
+            house.run()
+        reader = mm.FrameReader()
+        for command, body in reader.feed(client.received_bytes()):
+            answer = msgpack.unpackb(body, strict_map_key=False)
+            assert isinstance(answer, dict), command
+        assert reader.error is None
+        assert reader.partial_bytes == 0
+        assert ask(house, mm.Produce("sound", b"x")) == [mm.Produced(0)] or "sound" in str(data)
+    assert [event for event in captured if event.get("log_failure")] == []
+    assert house.fatal == []
+
+
+@given(st.binary(max_size=200))
+def test_noise_is_refused_or_closed(noise: bytes) -> None:
+    house = House()
+    client = house.connect()
+    with capturedLogs() as captured:
+        client.send_bytes(noise)
+        house.run()
+    assert [event for event in captured if event.get("log_failure")] == []
+
+
+def test_encodings_are_those_of_the_values() -> None:
+    """The stored encoding says whether bytes, text or an object came in."""
+    house = House()
+    numbers = count()
+    ask(house, *[
+        mm.Produce("orders", value, encoding)
+        for value, encoding in ((b"b", 0), (b"t", 1), (b"\x07", 2))
+    ])
+    partition = house.broker.existing_topic("orders").partitions[0]
+    stored = [house.broker.find(partition, next(numbers)) for _ in range(3)]
+    assert all(chunk is not None for chunk in stored)
+    assert list(stored[0].encodings) == [Encoding.BYTES, Encoding.TEXT, Encoding.MSGPACK]
