@@ -652,7 +652,7 @@ def test_the_longest_refusals_of_a_settle_batch_fit_a_frame() -> None:
 def test_acquires_and_settles_of_ten_thousand_pass_on_a_full_disk() -> None:
     """The reserve is never overdrawn: a batch is carried out or refused, not half lost."""
     house = House(MemoryDisk(capacity=5 * MIB), options=WalOptions(MIB, free_bytes_min=0))
-    messages = tuple([mm.BatchMessage(b"x")] * 10_000)
+    messages = tuple([mm.BatchMessage(b"x" * 20)] * 10_000)
     while isinstance(only(house, mm.ProduceBatch("orders", messages)), mm.ProducedBatch):
         pass
     for size in (100 * KIB, 10 * KIB, KIB):

@@ -1,0 +1,234 @@
+"""Sending at once, on real sockets in pairs; a stand-in for the reactor keeps the steps in hand."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from twisted.internet import tcp, unix
+from twisted.internet.interfaces import ITCPTransport
+from twisted.internet.protocol import Protocol
+from twisted.logger import capturedLogs
+from twisted.protocols.tls import TLSMemoryBIOProtocol
+from zope.interface import implementer
+
+from brokerd.protocols.transport import prepare, send
+
+KIB = 1024
+
+
+class Watch:
+    """What a reactor is asked to look at."""
+
+    def __init__(self) -> None:
+        self.readers: set[Any] = set()
+        self.writers: set[Any] = set()
+        self.addReader = self.readers.add
+        self.addWriter = self.writers.add
+        self.removeReader = self.readers.discard
+        self.removeWriter = self.writers.discard
+
+
+class Ends:
+    """A server's transport and the client's socket."""
+
+    def __init__(self, kind: type[tcp.Server]) -> None:
+        self.watch: Any = Watch()
+        if kind is unix.Server:
+            mine, self.peer = socket.socketpair()
+            self.transport: Any = unix.Server(mine, Protocol(), None, None, 0, self.watch)
+        else:
+            with socket.create_server(("127.0.0.1", 0)) as listening:
+                self.peer = socket.create_connection(listening.getsockname())
+                mine, _ = listening.accept()
+            mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8 * KIB)
+            self.transport = tcp.Server(mine, Protocol(), ("", 0), None, 0, self.watch)
+        self.peer.setblocking(False)
+
+    def read(self) -> bytes:
+        """What has arrived."""
+        data = b""
+        while True:
+            try:
+                part = self.peer.recv(1 << 20)
+            except BlockingIOError:
+                return data
+            if not part:
+                return data
+            data += part
+
+    def read_all(self) -> bytes:
+        """What arrives while the reactor's part is played."""
+        data = self.read()
+        while self.transport in self.watch.writers:
+            assert self.transport.doWrite() is None
+            data += self.read()
+        return data
+
+    def fill(self) -> bytes:
+        """Send until the kernel takes no more; what was sent."""
+        sent = b""
+        while self.transport not in self.watch.writers:
+            part = b"%07d," % len(sent) * 1000
+            send(self.transport, part)
+            sent += part
+        return sent
+
+    def close(self) -> None:
+        self.peer.close()
+        if hasattr(self.transport, "socket"):
+            self.transport.socket.close()
+
+
+@pytest.fixture(params=[tcp.Server, unix.Server], ids=["tcp", "unix"])
+def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
+    ends = Ends(request.param)
+    yield ends
+    ends.close()
+
+
+def test_a_small_answer_is_there_without_a_turn_of_the_reactor(ends: Ends) -> None:
+    """The peer can read it although the reactor was not even asked to look."""
+    send(ends.transport, b"answer")
+    assert ends.read() == b"answer"
+    assert not ends.watch.writers
+
+
+def test_what_the_kernel_does_not_take_follows_in_order(ends: Ends) -> None:
+    """A partial send keeps every byte and its place."""
+    sent = ends.fill()
+    assert ends.transport in ends.watch.writers
+    assert ends.read_all() == sent
+    send(ends.transport, b"more")
+    assert ends.read() == b"more"
+
+
+def test_nothing_overtakes_what_is_buffered(ends: Ends) -> None:
+    """Once something waits, everything goes behind it, also when the kernel has room again."""
+    sent = ends.fill()
+    for number in range(5):
+        send(ends.transport, b"<%d>" % number)
+    early = ends.read()
+    send(ends.transport, b"<late>")
+    assert early + ends.read_all() == sent + b"<0><1><2><3><4><late>"
+
+
+def test_an_answer_longer_than_one_send_is_left_to_the_reactor(ends: Ends) -> None:
+    """It is not copied for the sake of its first part."""
+    data = bytes(range(256)) * 8 * KIB
+    send(ends.transport, data)
+    assert ends.read() == b""
+    assert ends.read_all() == data
+
+
+def test_answers_of_a_connection_that_closes_are_sent_before_its_end(ends: Ends) -> None:
+    sent = ends.fill()
+    ends.transport.loseConnection()
+    send(ends.transport, b"last")
+    data = ends.read()
+    while ends.transport.doWrite() is None:
+        data += ends.read()
+    assert data + ends.read() == sent + b"last"
+
+
+def test_a_peer_that_is_gone_is_the_reactors_to_notice(ends: Ends) -> None:
+    """Sending to it raises nothing, and the next write tells the reactor."""
+    ends.peer.close()
+    for _ in range(100):
+        send(ends.transport, b"x" * KIB)
+        if ends.transport in ends.watch.writers:
+            break
+    assert isinstance(ends.transport.doWrite(), Exception)
+
+
+def test_a_full_buffer_pauses_the_producer_and_an_empty_one_resumes_it(ends: Ends) -> None:
+    """Back-pressure sees what `send` buffered."""
+    told: list[str] = []
+
+    class Producer:
+        def pauseProducing(self) -> None:
+            told.append("pause")
+
+        def resumeProducing(self) -> None:
+            told.append("resume")
+
+        def stopProducing(self) -> None:
+            told.append("stop")
+
+    ends.transport.registerProducer(Producer(), True)
+    ends.fill()
+    send(ends.transport, b"x" * 100 * KIB)
+    assert told[0] == "pause"
+    ends.read_all()
+    assert told[-1] == "resume"
+
+
+def test_small_answers_are_not_delayed_and_vanished_peers_are_noticed() -> None:
+    ends = Ends(tcp.Server)
+    prepare(ends.transport)
+    assert ends.transport.getTcpNoDelay()
+    assert ends.transport.getTcpKeepAlive()
+    ends.close()
+
+
+def test_a_unix_socket_has_no_tcp_options_and_says_nothing_about_it() -> None:
+    """Twisted would log a failure for each connection."""
+    ends = Ends(unix.Server)
+    with capturedLogs() as captured:
+        prepare(ends.transport)
+    assert captured == []
+    ends.close()
+
+
+class Encrypting(TLSMemoryBIOProtocol):
+    """A TLS transport that notes what it is asked to write."""
+
+    def __init__(self) -> None:
+        self.asked: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.asked.append(data)
+
+
+def test_tls_takes_the_public_road() -> None:
+    """Bytes are given to the encrypting transport, never to a socket below it."""
+    transport = Encrypting()
+    send(transport, b"secret")
+    assert transport.asked == [b"secret"]
+
+
+def test_a_connection_that_started_tls_takes_the_public_road() -> None:
+    ends = Ends(tcp.Server)
+    asked: list[bytes] = []
+    ends.transport.TLS = True
+    ends.transport.write = asked.append
+    send(ends.transport, b"secret")
+    assert asked == [b"secret"]
+    assert ends.read() == b""
+    ends.close()
+
+
+@implementer(ITCPTransport)
+class AnyTcp:
+    """Another reactor's transport, or one wrapped by a library."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+
+    def write(self, data: bytes) -> None:
+        self.calls.append(("write", data))
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        self.calls.append(("no delay", enabled))
+
+    def setTcpKeepAlive(self, enabled: bool) -> None:
+        self.calls.append(("keep alive", enabled))
+
+
+def test_other_transports_need_only_the_public_interface() -> None:
+    transport = AnyTcp()
+    prepare(transport)
+    send(transport, b"x")
+    assert transport.calls == [("no delay", True), ("keep alive", True), ("write", b"x")]
