@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from brokerd.cli import load
 from brokerd.cli.bench import BenchFailed, Plan, fill, measure, new_log
+from brokerd.config import load as load_config
 
 from .admin import fetch_status
 from .process import BrokerProcess
@@ -42,6 +43,12 @@ class Phase:
     name: str
     seconds: float
     rss_bytes: int
+
+
+def configured_caches(settings: Sequence[str]) -> int:
+    """Bytes a broker with these settings may cache: the tail of the log, and what it read."""
+    broker = load_config(assignments=settings).config.broker
+    return broker.tail_cache_bytes + broker.read_cache_bytes
 
 
 def idle_connections(broker: BrokerProcess, count: int) -> Idle:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 from brokerd.cli.bench import (
@@ -23,7 +24,8 @@ from .admin import fetch_status
 from .process import BrokerProcess
 from .responder import Responder
 
-_RAW_SECONDS = 0.5
+_RAW_SECONDS_MAX = 0.5
+_WARM_UP_SECONDS_MAX = 0.5
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,20 @@ class Line:
 
 def plans(address: str, seconds: float) -> Iterator[Plan]:
     """The scenarios of ``make bench``, plain commands first."""
-    for scenario in ("produce", "acquire-settle"):
-        for connections, window in ((1, 1), (64, 1), (16, 64)):
-            yield Plan(scenario, address, connections, window, seconds=seconds)
-    for scenario in ("produce-batch", "acquire-settle-batch"):
-        yield Plan(scenario, address, connections=8, window=4, seconds=seconds, batch=100)
+    shapes = [
+        *product(("produce", "acquire-settle"), ((1, 1), (64, 1), (16, 64))),
+        *product(("produce-batch", "acquire-settle-batch"), ((8, 4),)),
+    ]
+    for scenario, (connections, window) in shapes:
+        yield Plan(
+            scenario,
+            address,
+            connections,
+            window,
+            seconds=seconds,
+            warm_up_seconds=min(_WARM_UP_SECONDS_MAX, seconds),
+            batch=100,
+        )
 
 
 def measure_line(broker: BrokerProcess, plan: Plan, directory: Path) -> Line:
@@ -67,7 +78,7 @@ def measure_line(broker: BrokerProcess, plan: Plan, directory: Path) -> Line:
     after = fetch_status(broker.admin)
     count = commits(after)[0] - commits(before)[0]
     size = commit_bytes(before, after)
-    rate = sync_rate(directory, size, _RAW_SECONDS)
+    rate = sync_rate(directory, size, min(_RAW_SECONDS_MAX, plan.seconds))
     return Line(figures, round(cores, 2), round(count / seconds, 1), size, rate)
 
 

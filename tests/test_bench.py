@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.__main__ import main as bench_main
 from benchmarks.process import BrokerProcess
 from benchmarks.responder import Responder
 from brokerd.cli import load, machine
@@ -396,3 +397,38 @@ class TestBroker:
             address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(BenchFailed, match=address):
             fill(address, "log", 10, 10)
+
+
+class TestMakeBench:
+    def test_it_measures_every_scenario_and_the_memory_and_leaves_nothing(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The whole of ``make bench``, made short, as one JSON object."""
+        options = ["--json", "--seconds=0.1", "--records=1000", "--idle=10"]
+        code = bench_main([*options, f"--directory={tmp_path}"])
+        out = capsys.readouterr()
+        assert code == 0, out.err
+        report = json.loads(out.out)
+        shapes = [
+            (line["figures"]["scenario"], line["figures"]["connections"], line["figures"]["window"])
+            for line in report["scenarios"]
+        ]
+        assert shapes[:3] == [("produce", 1, 1), ("produce", 64, 1), ("produce", 16, 64)]
+        assert len(shapes) == 8
+        assert all(line["raw_fdatasync_per_s"] > 0 for line in report["scenarios"])
+        assert all(line["figures"]["messages"] > 0 for line in report["scenarios"])
+        assert report["durability"] == "fsync"
+        assert report["peak_rss_bytes"] > 0
+        assert report["idle"]["connections"] == 10
+        assert len(report["memory"]) == 5
+        assert report["configured_caches_bytes"] > 0
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_setting_the_broker_refuses_is_told_and_nothing_is_left(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Exit code 2 and the broker's own words."""
+        code = bench_main([f"--directory={tmp_path}", "--set=wal.durability=maybe", "--no-rates"])
+        assert code == 2
+        assert "durability" in capsys.readouterr().err
+        assert list(tmp_path.iterdir()) == []
