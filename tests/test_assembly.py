@@ -1,0 +1,391 @@
+"""The core on real sockets, threads and files: started, spoken to, stopped, started again."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_twisted
+from twisted.internet import reactor as installed_reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import clientFromString
+from twisted.internet.task import deferLater
+from twisted.internet.threads import deferToThread
+from twisted.logger import capturedLogs
+
+from brokerd.assembly import BrokerCore, connection_limits, make_core
+from brokerd.client.mamamia import ConnectionLost, MamamiaClient
+from brokerd.client.mamamia_async import connect
+from brokerd.codecs import mamamia as mm
+from brokerd.config import Config, Limits, Wal
+from brokerd.endpoints import address_text, parse
+from brokerd.errors import StorageFailed
+from tests.client.test_mamamia import certificate
+
+reactor: Any = installed_reactor
+CONFIG = Config(wal=Wal(segment_bytes=1 << 20))
+MIB = 1 << 20
+
+pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+
+
+class Served:
+    """A core that listens."""
+
+    def __init__(self, core: BrokerCore, port: Any) -> None:
+        self.core = core
+        self.port = port
+        self.address = address_text(port.getHost())
+
+    async def ask(self, call: Callable[[MamamiaClient], Any], **options: Any) -> Any:
+        """Call a client of its own, in a thread."""
+
+        def work() -> Any:
+            with MamamiaClient(self.address, timeout=20, **options) as client:
+                return call(client)
+
+        return await deferToThread(work)
+
+    def connections(self) -> int:
+        return self.core.status()["connections"]["mamamia"]
+
+    async def stop(self) -> None:
+        """As the service does."""
+        await self.port.stopListening()
+        await self.core.drain()
+        await self.core.close()
+
+    async def crash(self) -> None:
+        await self.port.stopListening()
+        self.core.abandon()
+
+
+async def serve(data_dir: Path, endpoint: str = "tcp:0", config: Config = CONFIG) -> Served:
+    data_dir.mkdir(exist_ok=True)
+    core = make_core(config, data_dir, reactor)
+    core.lock()
+    await core.open()
+    return Served(core, await parse(reactor, "mamamia", endpoint).listen(core.factory("mamamia")))
+
+
+@asynccontextmanager
+async def served(data_dir: Path, endpoint: str = "tcp:0") -> AsyncIterator[Served]:
+    running = await serve(data_dir, endpoint)
+    try:
+        yield running
+    finally:
+        await running.stop()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the reactor turn until something is so; give up after many turns."""
+    for _ in range(2_000):
+        if condition():
+            return
+        await deferLater(reactor, 0.005, lambda: None)
+    raise AssertionError("it did not come about")
+
+
+@pytest.fixture
+def no_faults() -> Iterator[None]:
+    """Nothing that ran wrote a traceback to the log."""
+    with capturedLogs() as captured:
+        yield
+    assert [event for event in captured if event.get("log_failure")] == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_broker_goes_on_where_it_stopped(tmp_path: Path, no_faults: None) -> None:
+    """Messages, leases and settles are there after a clean stop, and ids go on."""
+    running = await serve(tmp_path)
+
+    def first(client: MamamiaClient) -> None:
+        for number in range(5):
+            assert client.produce("orders", {"n": number}, key="k") == number
+        assert client.acquire("orders", "g", "c").payload == {"n": 0}  # type: ignore[union-attr]
+        client.settle("orders", "g", 0, "c")
+        assert client.acquire("orders", "g", "c").id == 1  # type: ignore[union-attr]
+
+    await running.ask(first)
+    await running.stop()
+
+    def second(client: MamamiaClient) -> None:
+        assert client.group_info("orders", "g").leased == 1
+        client.settle("orders", "g", 1, "c")
+        messages = client.acquire_batch("orders", "g", "c", 10)
+        assert [message.id for message in messages] == [2, 3, 4]
+        assert client.produce("orders", b"more") == 5
+
+    async with served(tmp_path) as again:
+        assert again.core.status()["recovery"]["cut"] is None
+        await again.ask(second)
+
+
+@pytest_twisted.ensureDeferred
+async def test_what_was_acknowledged_survives_a_crash(tmp_path: Path, no_faults: None) -> None:
+    running = await serve(tmp_path)
+    messages = [mm.BatchMessage(b"%d" % number) for number in range(1000)]
+    produced = await running.ask(lambda client: client.produce_batch("orders", messages))
+    await running.ask(lambda client: client.acquire("orders", "g", "c"))
+    await running.crash()
+    async with served(tmp_path) as again:
+        state = await again.ask(lambda client: client.group_info("orders", "g"))
+        assert produced == tuple(range(1000))
+        assert (state.next, state.leased) == (1000, 1)
+
+
+@pytest_twisted.ensureDeferred
+async def test_many_clients_at_once_lose_and_double_nothing(
+    tmp_path: Path, no_faults: None
+) -> None:
+    """Threads, sockets and commits interleave; each message is delivered to one consumer."""
+
+    def produce(client: MamamiaClient) -> list[int]:
+        answers = client.send_many([mm.Produce("orders", b"x" * 100)] * 500)
+        return [answer.message_id for answer in answers if isinstance(answer, mm.Produced)]
+
+    def consume(client: MamamiaClient) -> list[int]:
+        taken = []
+        while message := client.acquire("orders", "g", f"c{id(client)}", wait=0.2):
+            client.settle("orders", "g", message.id, f"c{id(client)}")
+            taken.append(message.id)
+        return taken
+
+    async with served(tmp_path) as running:
+        work = [running.ask(produce) for _ in range(4)] + [running.ask(consume) for _ in range(4)]
+        results = [await result for result in [Deferred.fromCoroutine(part) for part in work]]
+        produced = sorted(chain.from_iterable(results[:4]))
+        consumed = sorted(chain.from_iterable(results[4:]))
+        assert produced == list(range(2000))
+        rest = await running.ask(consume)
+        assert sorted(consumed + rest) == produced
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_deferred_client_is_served_too(tmp_path: Path, no_faults: None) -> None:
+    async with served(tmp_path) as running:
+        client = await connect(clientFromString(reactor, f"tcp:{running.address}"))
+        waiting = client.acquire("orders", "g", "c", wait=20)
+        other = await connect(clientFromString(reactor, f"tcp:{running.address}"))
+        assert await other.produce("orders", b"x") == 0
+        assert (await waiting).payload == b"x"
+        client.close()
+        other.close()
+
+
+LOCKS = """
+import sys
+from pathlib import Path
+from twisted.internet import reactor
+from brokerd.assembly import make_core
+from brokerd.config import Config
+make_core(Config(), Path(sys.argv[1]), reactor).lock()
+"""
+
+
+@pytest_twisted.ensureDeferred
+async def test_another_process_does_not_get_the_directory(tmp_path: Path) -> None:
+    """One broker a directory; after a clean stop the next one may have it."""
+
+    def lock() -> str:
+        command = [sys.executable, "-c", LOCKS, str(tmp_path)]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stderr
+
+    async with served(tmp_path):
+        assert "DirectoryLocked" in await deferToThread(lock)
+    assert await deferToThread(lock) == ""
+
+
+@pytest_twisted.ensureDeferred
+async def test_large_messages_cross_slow_sockets_whole(tmp_path: Path, no_faults: None) -> None:
+    """Partial sends, pauses and resumes of a real socket change no byte."""
+    payloads = [os.urandom(3 * MIB) for _ in range(4)]
+
+    def work(client: MamamiaClient) -> None:
+        for payload in payloads:
+            client.produce("orders", payload)
+        answers = client.send_many([mm.Acquire("orders", "g", "c")] * 4)
+        assert [answer.message.payload for answer in answers] == payloads  # type: ignore[union-attr]
+
+    async with served(tmp_path) as running:
+        await running.ask(work)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_peer_that_shuts_its_sending_side_gets_all_answers(
+    tmp_path: Path, no_faults: None
+) -> None:
+    requests = [mm.Produce("orders", b"x")] * 50 + [mm.Acquire("orders", "g", "c", 30.0, 60.0)] * 51
+
+    def work() -> bytes:
+        host, port = running.address.split(":")
+        with socket.create_connection((host, int(port)), timeout=20) as peer:
+            peer.sendall(b"".join(map(mm.encode_request, requests)))
+            peer.shutdown(socket.SHUT_WR)
+            return b"".join(iter(lambda: peer.recv(65_536), b""))
+
+    async with served(tmp_path) as running:
+        answers = mm.FrameReader().feed(await deferToThread(work))
+        assert len(answers) == 101
+        assert mm.decode_response(*answers[-1]) == mm.Acquired(None)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_process_that_dies_in_a_long_poll_gets_no_message(
+    tmp_path: Path, no_faults: None
+) -> None:
+    def leave() -> None:
+        host, port = running.address.split(":")
+        with socket.create_connection((host, int(port))) as peer:
+            peer.sendall(mm.encode_request(mm.Acquire("orders", "g", "dead", 30.0, 60.0)))
+
+    async with served(tmp_path) as running:
+        await deferToThread(leave)
+        await until(lambda: running.connections() == 0)
+        await running.ask(lambda client: client.produce("orders", b"x"))
+        message = await running.ask(lambda client: client.acquire("orders", "g", "alive"))
+        assert message.payload == b"x"
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_stop_answers_long_polls_and_leaves_nobody_connected(
+    tmp_path: Path, no_faults: None
+) -> None:
+    running = await serve(tmp_path)
+    host, port = running.address.split(":")
+    idle = [socket.create_connection((host, int(port))) for _ in range(20)]
+    polls = [
+        Deferred.fromCoroutine(
+            running.ask(lambda client: client.acquire("orders", "g", "c", wait=60.0))
+        )
+        for _ in range(3)
+    ]
+    await until(lambda: running.connections() == 23)
+    await running.stop()
+    assert [await poll for poll in polls] == [None] * 3
+    assert all(peer.recv(1) == b"" for peer in idle)
+    for peer in idle:
+        peer.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_failed_sync_is_told_and_never_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection ends without an answer; the next start has what was acknowledged before."""
+    running = await serve(tmp_path)
+    told: list[BaseException] = []
+    running.core.on_fatal = told.append
+    assert await running.ask(lambda client: client.produce("orders", b"x")) == 0
+
+    def broken(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("os.fdatasync", broken)
+    with pytest.raises(ConnectionLost):
+        await running.ask(lambda client: client.produce("orders", b"y"))
+    assert [type(error) for error in told] == [StorageFailed]
+    monkeypatch.undo()
+    await running.crash()
+    async with served(tmp_path) as again:
+        state = await again.ask(lambda client: client.group_info("orders", "g"))
+        assert state.next in (1, 2)
+
+
+def tls(tmp_path: Path) -> tuple[str, ssl.SSLContext]:
+    cert, key = certificate(tmp_path)
+    context = ssl.create_default_context(cafile=str(cert))
+    return f"ssl:0:privateKey={key}:certKey={cert}", context
+
+
+@pytest_twisted.ensureDeferred
+async def test_tls_carries_the_same_conversation(tmp_path: Path, no_faults: None) -> None:
+    endpoint, context = tls(tmp_path)
+    payload = os.urandom(2 * MIB)
+
+    def work(client: MamamiaClient) -> None:
+        for _ in range(3):
+            client.produce("orders", payload)
+        answers = client.send_many([mm.Acquire("orders", "g", "c")] * 3)
+        assert [answer.message.payload for answer in answers] == [payload] * 3  # type: ignore[union-attr]
+
+    async with served(tmp_path / "data", endpoint) as running:
+        await running.ask(work, ssl_context=context, server_hostname="broker")
+        await until(lambda: running.connections() == 0)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_tls_connection_closed_by_the_broker_is_gone(
+    tmp_path: Path, no_faults: None
+) -> None:
+    """The goodbye of TLS is read although no more requests are."""
+    endpoint, context = tls(tmp_path)
+
+    def work() -> bytes:
+        host, port = running.address.split(":")
+        plain = socket.create_connection((host, int(port)), timeout=20)
+        with context.wrap_socket(plain, server_hostname="broker") as peer:
+            peer.sendall(mm.encode_request(mm.Produce("orders", b"x")) + b"\xff\xff\xff\xff")
+            data = b"".join(iter(lambda: peer.recv(65_536), b""))
+            peer.unwrap()
+            return data
+
+    async with served(tmp_path / "data", endpoint) as running:
+        assert await deferToThread(work) == mm.produced(0)
+        await until(lambda: running.connections() == 0)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_unix_socket_carries_the_same_conversation(
+    tmp_path: Path, no_faults: None
+) -> None:
+    path = tmp_path / "s"
+    async with served(tmp_path / "data", f"unix:{path}") as running:
+        assert running.address == f"unix:{path}"
+        assert await running.ask(lambda client: client.produce("orders", b"x")) == 0
+
+
+@pytest_twisted.ensureDeferred
+async def test_hundreds_of_idle_connections_are_kept(tmp_path: Path, no_faults: None) -> None:
+    """All are open, a request among them is answered, and a stop ends them all."""
+    running = await serve(tmp_path)
+    host, port = running.address.split(":")
+
+    def open_all() -> list[socket.socket]:
+        with ThreadPoolExecutor(8) as pool:
+            return list(pool.map(lambda _: socket.create_connection((host, int(port))), range(500)))
+
+    peers = await deferToThread(open_all)
+    await until(lambda: running.connections() == 500)
+    assert await running.ask(lambda client: client.produce("orders", b"x")) == 0
+    await running.stop()
+    for peer in peers:
+        peer.close()
+
+
+def test_limits_reach_the_listeners_in_their_units() -> None:
+    config = Config(
+        limits=Limits(
+            connections=5,
+            frame_bytes=2048,
+            in_flight_requests=7,
+            in_flight_bytes=65_536,
+            idle_seconds=3,
+            unfinished_frame_seconds=4,
+        )
+    )
+    limits = connection_limits(config)
+    assert (limits.connections, limits.frame_bytes, limits.in_flight_requests) == (5, 2048, 7)
+    assert (limits.in_flight_bytes, limits.idle_us) == (65_536, 3_000_000)
+    assert limits.unfinished_frame_us == 4_000_000
