@@ -147,19 +147,18 @@ class BrokerCore:
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
         for threads in (self._committer, self._background, self._snapshot_writer, self._readers):
             threads.start()
-        opened: Deferred[None] = Deferred()
+        replayed: Deferred[RecoveryReport] = Deferred()
 
-        def replayed(report: RecoveryReport | None, error: Exception | None) -> None:
-            if opened.called:
+        def done(report: RecoveryReport | None, error: Exception | None) -> None:
+            if replayed.called:  # given up meanwhile
                 return
             if report is None:
-                opened.errback(error)
-                return
-            self._start(report)
-            opened.callback(None)
+                replayed.errback(error)
+            else:
+                replayed.callback(report)
 
-        self._readers.submit(self._broker.replay, replayed)
-        return opened
+        self._readers.submit(self._broker.replay, done)
+        return replayed.addCallback(self._start)
 
     def _start(self, report: RecoveryReport) -> None:
         self._recovery = report

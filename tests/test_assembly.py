@@ -25,12 +25,13 @@ from twisted.internet.threads import deferToThread
 from twisted.logger import capturedLogs
 
 from brokerd.assembly import BrokerCore, connection_limits, make_core
+from brokerd.broker import Broker
 from brokerd.client.mamamia import ConnectionLost, MamamiaClient
 from brokerd.client.mamamia_async import connect
 from brokerd.codecs import mamamia as mm
 from brokerd.config import Config, Limits, Wal
 from brokerd.endpoints import address_text, parse
-from brokerd.errors import StorageFailed
+from brokerd.errors import DamagedData, StorageFailed
 from tests.client.test_mamamia import certificate
 
 reactor: Any = installed_reactor
@@ -301,6 +302,23 @@ async def test_a_failed_sync_is_told_and_never_acknowledged(
     async with served(tmp_path) as again:
         state = await again.ask(lambda client: client.group_info("orders", "g"))
         assert state.next in (1, 2)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_fault_after_the_replay_fails_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the service would wait for it for ever."""
+
+    def faulty(broker: Broker) -> None:
+        raise DamagedData("as asked for")
+
+    monkeypatch.setattr(Broker, "start", faulty)
+    core = make_core(CONFIG, tmp_path, reactor)
+    core.lock()
+    with pytest.raises(DamagedData):
+        await core.open().addTimeout(20, reactor)
+    core.abandon()
 
 
 def tls(tmp_path: Path) -> tuple[str, ssl.SSLContext]:
