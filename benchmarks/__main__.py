@@ -19,8 +19,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from brokerd.cli.bench import BenchFailed, Plan, default_backlog, fill, measure, new_log
 from brokerd.cli.machine import describe
+from brokerd.cli.measure import BenchFailed, Plan, default_backlog, fill, measure, new_log
 
 from . import memory, suite
 from .admin import AdminFailed, fetch_status

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from brokerd.cli import load
-from brokerd.cli.bench import BenchFailed, Plan, fill, measure, new_log
+from brokerd.cli.measure import BenchFailed, Plan, fill, measure, new_log
 from brokerd.config import load as load_config
 
 from .admin import fetch_status

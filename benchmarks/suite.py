@@ -8,17 +8,9 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from brokerd.cli.bench import (
-    Figures,
-    Plan,
-    commit_bytes,
-    commits,
-    default_backlog,
-    fill,
-    measure,
-    new_log,
-)
+from brokerd.cli.bench import commit_bytes, commits
 from brokerd.cli.machine import sync_rate
+from brokerd.cli.measure import Figures, Plan, default_backlog, fill, measure, new_log
 
 from .admin import fetch_status
 from .process import BrokerProcess

@@ -20,14 +20,12 @@ from benchmarks.__main__ import main as bench_main
 from benchmarks.process import BrokerProcess
 from benchmarks.responder import Responder
 from brokerd.cli import load, machine
-from brokerd.cli.bench import (
+from brokerd.cli.bench import bench_command, commit_bytes, find_admin
+from brokerd.cli.measure import (
     BenchFailed,
     Plan,
-    bench_command,
-    commit_bytes,
     default_backlog,
     fill,
-    find_admin,
     measure,
     new_log,
     worker_specs,
@@ -331,7 +329,13 @@ class TestCommand:
         assert result.exit_code == 1
         assert address in result.output
         assert "refused" in result.output
-        assert "Traceback" not in result.output
+        assert result.output.count("\n") == 1
+
+    def test_an_address_that_cannot_be_read_is_one_line(self) -> None:
+        """What was given and the forms that are understood."""
+        result = CliRunner().invoke(bench_command, ["produce", "--address", "foo"])
+        assert (result.exit_code, result.output.count("\n")) == (1, 1)
+        assert "address 'foo': give HOST:PORT" in result.output
 
     def test_the_admin_address_is_taken_only_from_the_same_broker(self, tmp_path: Path) -> None:
         """Another broker's durability is never shown."""

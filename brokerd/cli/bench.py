@@ -1,9 +1,8 @@
 # Tests: tests/test_bench.py
-"""``brokerctl bench``: load a broker from several processes and say what it answered.
+"""``brokerctl bench``: load a running broker and print its rates beside the disk's own.
 
-Contract: :func:`measure` starts worker processes (:mod:`brokerd.cli.load`), lets all begin at one
-moment, and adds up what they saw. The command prints it, as one JSON object with ``--json``. Exit
-codes: 0 measured, 1 nothing was measured or answers were errors, 2 wrong usage.
+Prints for people, or one JSON object with ``--json``. Exit codes: 0 measured, 1 nothing was
+measured or answers were errors, 2 wrong usage.
 
 What counts as a message: in ``produce`` an acknowledged PRODUCE; in ``acquire-settle`` a message
 that was leased and whose settle was acknowledged; in ``mixed`` (half of the connections produce,
@@ -13,257 +12,20 @@ half lease and settle) both, and each is also given apart. Latency is that of on
 from __future__ import annotations
 
 import json
-import select
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
-import uuid
-from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
 from . import load, machine
-from .scenarios import Repeater
+from .measure import BenchFailed, Plan, measure
 
-_START_SECONDS = 30.0
-_GRACE_SECONDS = 60.0
-_FILL_WINDOW = 1000
-_FILL_SILENCE_SECONDS = 60.0
 _RATE_SECONDS = 0.5
 _PLAIN_BLOCK_BYTES = 4096
 _LEAST_BLOCK_BYTES = 512
-
-
-class BenchFailed(Exception):
-    """The load could not be made; the message says why."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One measurement; the fields are the options of the command."""
-
-    scenario: str
-    address: str
-    connections: int = 1
-    window: int = 1
-    size: int = 100
-    seconds: float = 5.0
-    warm_up_seconds: float = 0.5
-    batch: int = 100
-    workers: int = 0
-    """Worker processes; 0 chooses: at most three, and no more than there are connections."""
-    backlog: int = 0
-    """Messages put there first for ``acquire-settle``; 0 chooses by the other fields."""
-
-
-@dataclass(frozen=True)
-class Figures:
-    """What came out of one measurement."""
-
-    scenario: str
-    connections: int
-    window: int
-    size_bytes: int
-    batch: int
-    workers: int
-    seconds: float
-    messages: int
-    produced: int
-    settled: int
-    empty: int
-    errors: int
-    first_error: str
-    msgs_per_s: float
-    requests_per_s: float
-    mb_per_s: float
-    """Payload megabytes (10^6 bytes) a second."""
-    p50_ms: float
-    p99_ms: float
-    p999_ms: float
-
-
-def measure(plan: Plan, log: str | None = None) -> Figures:
-    """Run one measurement against a listening broker.
-
-    :param log: the log to use; by default a new one, filled first when the scenario needs it.
-    :raises BenchFailed: when the broker is not there or a worker fails.
-    """
-    if log is None:
-        log = new_log()
-        if plan.scenario.startswith("acquire-settle"):
-            fill(plan.address, log, plan.backlog or default_backlog(plan), plan.size)
-    specs = worker_specs(plan, log)
-    total = load.merge(_run_workers(specs, plan))
-    return figures(plan, len(specs), total)
-
-
-def new_log() -> str:
-    """A log name that no earlier run has used."""
-    return f"bench-{uuid.uuid4().hex[:12]}"
-
-
-def worker_specs(plan: Plan, log: str) -> list[load.LoadSpec]:
-    """Share the connections of a plan among its worker processes."""
-    workers = min(plan.workers or 3, plan.connections)
-    shares = [len(range(n, plan.connections, workers)) for n in range(workers)]
-    if plan.scenario == "mixed":
-        # A worker's connections take turns between the two roles, so each needs a whole pair.
-        pairs = max(1, plan.connections // 2)
-        workers = min(workers, pairs)
-        shares = [2 * len(range(n, pairs, workers)) for n in range(workers)]
-    return [
-        load.LoadSpec(
-            scenario=plan.scenario,
-            address=plan.address,
-            connections=share,
-            window=plan.window,
-            size=plan.size,
-            seconds=plan.seconds,
-            log=log,
-            group="bench",
-            worker=str(number),
-            batch=plan.batch,
-        )
-        for number, share in enumerate(shares)
-    ]
-
-
-def default_backlog(plan: Plan) -> int:
-    """Messages that should last for the whole measurement: more than was ever seen, and bounded."""
-    in_flight = plan.connections * plan.window
-    if plan.scenario.endswith("batch"):
-        rate = 400_000
-    else:
-        rate = 5_000 if in_flight == 1 else 40_000 if in_flight <= 100 else 120_000
-    return int(min(1_000_000, rate * (plan.seconds + plan.warm_up_seconds)))
-
-
-def fill(address: str, log: str, messages: int, size: int, batch: int = 1) -> None:
-    """Produce a backlog through one pipelined connection and wait until all of it is acknowledged.
-
-    :param batch: messages in a request; 1 uses the plain PRODUCE.
-    :raises BenchFailed: when the broker is not there, refuses, or stops answering.
-    """
-    frame = load.produce_frame(log, size, batch)
-    window = max(1, _FILL_WINDOW // batch)
-    role = Repeater(frame, window, batch)
-    requests = -(-messages // batch)
-    inbox = b""
-    asked = answered = 0
-    try:
-        with load.connect(address) as sock:
-            sock.settimeout(_FILL_SILENCE_SECONDS)
-            while answered < requests:
-                more = min(window - (asked - answered), requests - asked)
-                if more:
-                    sock.sendall(frame * more)
-                    asked += more
-                data = sock.recv(1 << 18)
-                if not data:
-                    raise BenchFailed(f"{address}: the connection ended during the backlog")
-                inbox += data
-                step = role.answers(inbox)
-                inbox = inbox[step.consumed :]
-                answered += step.answers
-                if role.tally.errors:
-                    raise BenchFailed(f"{address}: refused the backlog: {role.tally.example}")
-    except (OSError, ValueError) as error:
-        raise BenchFailed(f"{address}: {error}") from error
-
-
-def _run_workers(specs: Sequence[load.LoadSpec], plan: Plan) -> list[load.LoadResult]:
-    with ExitStack() as stack:
-        processes = [stack.enter_context(_Worker(spec)) for spec in specs]
-        for process in processes:
-            process.expect("ready", _START_SECONDS)
-        begin = time.monotonic() + plan.warm_up_seconds
-        for process in processes:
-            process.say(repr(begin))
-        wait = plan.warm_up_seconds + plan.seconds + _GRACE_SECONDS
-        return [load.result_from_json(process.line(wait)) for process in processes]
-
-
-class _Worker:
-    """A worker process; killed when the block that opened it ends."""
-
-    def __init__(self, spec: load.LoadSpec) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "brokerd.cli.load"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-        )
-        self._spec = spec
-
-    def __enter__(self) -> _Worker:
-        self.say(json.dumps(asdict(self._spec)))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def say(self, line: str) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(line + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise BenchFailed(self._why()) from None
-
-    def expect(self, wanted: str, seconds: float) -> None:
-        line = self.line(seconds)
-        if line != wanted:
-            raise BenchFailed(f"a load worker said {line!r} instead of {wanted!r}")
-
-    def line(self, seconds: float) -> str:
-        assert self._process.stdout is not None
-        if not select.select([self._process.stdout], [], [], seconds)[0]:
-            raise BenchFailed(f"a load worker said nothing for {seconds:.0f} s")
-        line: str = self._process.stdout.readline()
-        if not line:
-            raise BenchFailed(self._why())
-        return line.rstrip("\n")
-
-    def _why(self) -> str:
-        """The last line that a worker left on its way out: the exception that ended it."""
-        lines = self._process.communicate()[1].strip().splitlines()
-        return f"{self._spec.address}: {lines[-1] if lines else 'a load worker ended'}"
-
-
-def figures(plan: Plan, workers: int, total: load.LoadResult) -> Figures:
-    """Turn counts into rates and percentiles."""
-    seconds = total.seconds or float("inf")
-    messages = total.produced + total.settled
-    return Figures(
-        scenario=plan.scenario,
-        connections=plan.connections,
-        window=plan.window,
-        size_bytes=plan.size,
-        batch=plan.batch if plan.scenario.endswith("batch") else 1,
-        workers=workers,
-        seconds=round(total.seconds, 3),
-        messages=messages,
-        produced=total.produced,
-        settled=total.settled,
-        empty=total.empty,
-        errors=total.errors,
-        first_error=total.example,
-        msgs_per_s=round(messages / seconds, 1),
-        requests_per_s=round(total.requests / seconds, 1),
-        mb_per_s=round(messages * plan.size / seconds / 1e6, 3),
-        p50_ms=load.percentile_ms(total.latency_us, 0.5),
-        p99_ms=load.percentile_ms(total.latency_us, 0.99),
-        p999_ms=load.percentile_ms(total.latency_us, 0.999),
-    )
 
 
 def fetch_status(server: str) -> dict[str, Any]:
@@ -434,6 +196,12 @@ def _print_report(report: dict[str, Any]) -> None:
         f"  {report['msgs_per_s']:,.0f} messages/s  {report['mb_per_s']:,.1f} MB/s  "
         f"{report['requests_per_s']:,.0f} requests/s"
     )
+    if report["produced"] and report["settled"]:
+        seconds = report["seconds"]
+        click.echo(
+            f"  of these, {report['produced'] / seconds:,.0f}/s produced and "
+            f"{report['settled'] / seconds:,.0f}/s leased and settled"
+        )
     click.echo(
         f"  latency of a request: p50 {report['p50_ms']:.3f} ms  p99 {report['p99_ms']:.3f} ms  "
         f"p99.9 {report['p999_ms']:.3f} ms"

@@ -7,7 +7,7 @@ that arrive between ``begin`` and ``begin + seconds`` are counted as rate and la
 before is warm-up, what comes after is drained. Latency is that of a request: from the write
 that sent it to the read that brought its answer.
 
-``python -m brokerd.cli.load`` is the worker process that :mod:`brokerd.cli.bench` starts: it reads
+``python -m brokerd.cli.load`` is the worker that :mod:`brokerd.cli.measure` starts: it reads
 one line of JSON (:class:`LoadSpec`), connects, says ``ready``, reads a line with the moment to
 begin (system-wide monotonic seconds), and prints its :class:`LoadResult` as one line of JSON.
 """
@@ -361,7 +361,10 @@ def result_from_json(line: str) -> LoadResult:
 def main() -> None:
     """Be a worker process: spec in, ``ready`` out, begin in, result out."""
     spec = LoadSpec(**json.loads(sys.stdin.readline()))
-    sockets = [connect(spec.address) for _ in range(spec.connections)]
+    try:
+        sockets = [connect(spec.address) for _ in range(spec.connections)]
+    except OSError as error:
+        sys.exit(str(error))
     print("ready", flush=True)
     begin = float(sys.stdin.readline())
     print(result_to_json(run(spec, sockets, begin)), flush=True)
