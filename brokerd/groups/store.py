@@ -61,14 +61,17 @@ class GroupPartition(GroupState):
         duration_us: int,
         limit: int = 1,
         takes: Callable[[int], bool] | None = None,
+        expire: bool = True,
     ) -> list[Grant]:
         """Lease up to ``limit`` eligible records below ``end`` to ``owner``, lowest offset first.
 
         ``takes(offset)`` is asked before each lease; its first False ends the call. A duration of
-        zero or less lapses at once. O(log n) a record.
+        zero or less lapses at once. ``expire`` False: the caller has called `expire`, as far as it
+        wants to go now. O(log n) a record.
         """
-        if self._deadlines.may_be_due(now_us) or (
-            self._delays.count and self._delays.may_be_due(now_us + 1)
+        if expire and (
+            self._deadlines.may_be_due(now_us)
+            or (self._delays.count and self._delays.may_be_due(now_us + 1))
         ):
             self.expire(now_us)
         duration_us = _bounded(duration_us)
@@ -179,16 +182,17 @@ class GroupPartition(GroupState):
         self._record((_DEAD, offset, 0, 0, self.attempts(offset)[1], "", reason), now_us)
         return True
 
-    def expire(self, now_us: int) -> int:
+    def expire(self, now_us: int, limit: int = MAX_COUNT) -> int:
         """End the leases that lapsed and ready the records whose delay is over; returns how many.
 
-        O(log n) a record. Only the former are events.
+        O(log n) a record. Only the former are events, at most ``limit`` of them; delays end by the
+        block, until about ``limit`` have changed in all. `next_due_us` tells whether that was all.
         """
         changed = 0
-        while (offset := self._deadlines.pop_before(now_us)) >= 0:
+        while changed < limit and (offset := self._deadlines.pop_before(now_us)) >= 0:
             self._lapse(now_us, offset)
             changed += 1
-        while (block := self._delays.pop_before(now_us + 1)) is not None:
+        while changed < limit and (block := self._delays.pop_before(now_us + 1)) is not None:
             self._ready.add_word(*word_of_block(*block))
             changed += block[1].bit_count()
         return changed
@@ -222,8 +226,13 @@ class GroupPartition(GroupState):
         """Forget everything but the settings and the last token."""
         self._record((_DELETED, 0, 0, 0, 0, "", ""), 0)
 
-    def resume(self, now_us: int) -> None:
-        """After replay: every lease gets its full duration again, counted from ``now_us``."""
+    def resume(self, now_us: int, behind_us: int = 0) -> None:
+        """After replay: every lease gets its full duration again, counted from ``now_us``.
+
+        Delays end ``behind_us`` earlier than replay had to assume.
+        """
+        if behind_us and self._delays.count:
+            self._delays.load(-behind_us)
         for offset, (_, owner, token, grants, failures, duration_us) in self._leases.items():
             deadline_us = now_us + duration_us if duration_us > 0 else now_us - 1
             self._leases[offset] = (deadline_us, owner, token, grants, failures, duration_us)

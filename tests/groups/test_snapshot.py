@@ -93,6 +93,21 @@ def test_no_chunk_is_much_larger_than_a_megabyte() -> None:
     assert GroupPartition.decode(chunks).lag(40_000_000) == store.lag(40_000_000)
 
 
+def test_a_hundred_thousand_settled_records_leave_nothing_behind() -> None:
+    store, end = GroupPartition(GroupSettings()), 100_000
+    for now_us in range(0, end, 500):
+        for grant in reversed(store.acquire(now_us, end, "ann", 50, limit=500)):
+            if grant.offset % 10 == 0:
+                store.settle(now_us, end, grant.offset, False, "ann", delay_us=7)
+                store.settle(now_us, end, grant.offset, True, "ann")
+            else:
+                store.settle(now_us, end, grant.offset, True, "ann")
+        store.events.clear()
+    assert store.floor == end
+    assert sum(map(len, store.freeze().encode())) < 500
+    assert len(store._deadlines.heap) < 3_000
+
+
 def test_a_snapshot_cut_anywhere_is_damage() -> None:
     data = b"".join(a_busy_store().freeze().encode())
     for length in [*range(200), *range(200, len(data), 37), len(data) - 1]:
