@@ -16,6 +16,9 @@ from collections.abc import Callable, Sequence
 from brokerd.values import Format, Record
 from brokerd.walformat import RecordColumns
 
+TRIM_LOOKS = 64
+"""How many chunks that must stay one `ChunkCache.trim` passes over at most."""
+
 CHUNK_RECORDS = 1024
 CHUNK_BYTES = 256 * 1024
 """A chunk is closed at the end of the frame in which it reaches either of these."""
@@ -203,14 +206,20 @@ class ChunkCache:
         self.used_bytes += added_bytes
 
     def trim(self) -> None:
-        """Drop oldest chunks until the budget holds."""
-        while self.used_bytes > self.limit_bytes and self._order:
-            chunks, chunk = self._order[0]
-            if not self._may_drop(chunk):
-                break
-            self._order.popleft()
-            chunks.remove(chunk)
-            self.used_bytes -= chunk.cached_bytes
+        """Drop oldest chunks until the budget holds.
+
+        One that must stay goes to the end of the row, lest a trickle of records that keeps an old
+        chunk busy keeps all the others too.
+        """
+        looks = min(TRIM_LOOKS, len(self._order))
+        while self.used_bytes > self.limit_bytes and looks and self._order:
+            chunks, chunk = self._order.popleft()
+            if self._may_drop(chunk):
+                chunks.remove(chunk)
+                self.used_bytes -= chunk.cached_bytes
+            else:
+                self._order.append((chunks, chunk))
+                looks -= 1
 
     def clear(self) -> None:
         """Forget everything."""
