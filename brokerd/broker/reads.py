@@ -41,7 +41,7 @@ def run_plan(plan: ReadPlan | None) -> list[Chunk]:
     return chunks
 
 
-def _fail(error: DamagedData) -> list[Chunk]:
+def _fail(error: Exception) -> list[Chunk]:
     raise error
 
 
@@ -57,7 +57,8 @@ class ColdReader:
 
     def load(self, partition: Partition, offset: int, loaded: Loaded) -> None:
         """Call ``loaded(chunk, None)`` with a chunk that holds ``offset``, or
-        ``loaded(None, error)``; `DamagedData` if the log cannot give it.
+        ``loaded(None, error)``: `DamagedData` if the log cannot give it, ``OSError`` if that may
+        pass.
         """
         waiting = self._waiting.get(partition)
         if waiting is not None:
@@ -73,7 +74,7 @@ class ColdReader:
             plan = self._wal.plan_read(
                 partition.topic.topic_id, partition.index, offset, READ_AHEAD_BYTES
             )
-        except DamagedData as error:
+        except (DamagedData, OSError) as error:
             return partial(_fail, error)
         return partial(run_plan, plan)
 
