@@ -64,6 +64,5 @@ class BrokerTime:
     def settled(self) -> bool:
         """Whether things may expire by broker time (no recent jump)."""
         return (
-            self._jumped_at_us is None
-            or self.now_us() - self._jumped_at_us >= JUMP_QUARANTINE_US
+            self._jumped_at_us is None or self.now_us() - self._jumped_at_us >= JUMP_QUARANTINE_US
         )

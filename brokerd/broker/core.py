@@ -19,9 +19,11 @@ from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import (
     BATCH_FRAME_BYTES,
     EVENT_FRAME_BYTES,
+    LANE_FRAME_BYTES,
     RECORD_FRAME_BYTES,
     Clock,
     Journal,
+    Touched,
 )
 from brokerd.broker.reads import ColdReader, Loaded
 from brokerd.broker.snapshotter import Snapshotter
@@ -29,12 +31,15 @@ from brokerd.broker.state import State, topic_created_entry
 from brokerd.broker.timetable import Timetable
 from brokerd.broker.topics import ConsumerGroup, Lane, Partition, Topic, check_name
 from brokerd.broker.waiters import Waiter, Waiters
-from brokerd.errors import LimitExceeded, UnknownOffset, UnknownTopic
+from brokerd.errors import BrokerdError, DamagedData, LimitExceeded, UnknownOffset, UnknownTopic
 from brokerd.groups import DeadLetter, GroupSettings
 from brokerd.values import Encoding, Format, Grant
 from brokerd.wal import Committer, RecoveryReport, Snapshots, Wal
 
 MAX_PARTITIONS = 32_767
+
+EXPIRE_STEP = 1024
+"""Leases and delays of a lane that are ended in one go; the reactor has its turn between steps."""
 
 
 @dataclass(frozen=True)
@@ -129,17 +134,20 @@ class Broker:
             settings.snapshot_interval_bytes,
             idle=lambda: not self.journal.gathered_bytes,
         )
+        frame_bytes = min(settings.frame_bytes, wal.options.segment_bytes // 4)
         self.journal = Journal(
             wal,
             clock,
             self.time,
             self._tail,
-            frame_bytes=min(settings.frame_bytes, wal.options.segment_bytes // 4),
+            frame_bytes=frame_bytes,
             max_uncommitted_bytes=settings.max_uncommitted_bytes,
             mark_quiet_us=settings.mark_quiet_us,
             before_frame=self._serve_touched,
             after_frame=self._snapshotter.step,
         )
+        self._events_max = frame_bytes // (2 * EVENT_FRAME_BYTES)
+        """How many events one request may cause: a frame takes them, whatever its segment."""
         self.ready = False
 
     # -- life ---------------------------------------------------------------------------------
@@ -152,10 +160,11 @@ class Broker:
         """Begin to serve. Live leases get their full duration again, counted from here."""
         self.time.resume_from(self._state.last_time_us)
         now_us = self.time.now_us()
-        for lane in self._state.lanes():
-            lane.store.resume(now_us)
-            self._timetable.schedule(lane)
         self.journal.start()
+        for lane in self._state.lanes():
+            lane.store.resume(now_us, self._state.behind_us)
+            self._timetable.schedule(lane)
+            self._settle_gaps(lane, self._state.new_gaps)
         self.ready = True
 
     def stop(self) -> None:
@@ -181,8 +190,7 @@ class Broker:
 
     def _is_durable(self, chunk: Chunk) -> bool:
         return (
-            len(chunk.times_us) == len(chunk.values)
-            and chunk.ticket <= self.journal.durable_ticket
+            len(chunk.times_us) == len(chunk.values) and chunk.ticket <= self.journal.durable_ticket
         )
 
     # -- topics -------------------------------------------------------------------------------
@@ -252,9 +260,14 @@ class Broker:
             expires_at_us,
         )
 
-    def admit(self, size: int) -> None:
-        """Make sure that ``size`` more bytes have a place in the log, or raise as `produce`."""
+    def admit(self, size: int, partitions: int = 1) -> None:
+        """Make sure that ``size`` more bytes have a place in the log, or raise as `produce`.
+
+        ``size`` counts `RECORD_FRAME_BYTES` for each record, ``partitions`` how many they go to.
+        """
         journal = self.journal
+        if partitions > 1:
+            size += (partitions - 1) * BATCH_FRAME_BYTES
         if journal.gathered_bytes + size > journal.limit_bytes:
             journal.make_room(size)
 
@@ -324,7 +337,8 @@ class Broker:
         """Lease up to ``limit`` records that ``taking`` takes, lowest eligible offset first.
 
         Partitions take turns. Nothing to lease, or no such topic, gives an empty list; a group
-        begins to exist with its first lease. Raises `InvalidName` or `NoSpace`.
+        begins to exist with its first event. A very large ``limit`` is cut to what a frame takes.
+        Raises `InvalidName`, `NoSpace` or `Congested`.
         """
         topic = self._state.by_name.get(topic_name)
         if topic is None:
@@ -333,28 +347,30 @@ class Broker:
         if group is None:
             if not any(partition.next_offset for partition in topic.partitions):
                 return []
-            group = self._create_group(topic, group_name)
-        journal = self.journal
-        if journal.gathered_bytes + limit * EVENT_FRAME_BYTES > journal.limit_bytes:
-            journal.check_reserve()
-        now_us = self.time.now_us()
+            group = self._new_group(topic, group_name)
         lanes = group.lanes
+        if limit > self._events_max:
+            limit = self._events_max
+        lane_bytes = LANE_FRAME_BYTES + 4 * len(owner)
+        self._admit_events(limit * EVENT_FRAME_BYTES + min(limit, len(lanes)) * lane_bytes)
+        now_us = self.time.now_us()
         found: list[tuple[Lane, Grant]] = []
         for step in range(len(lanes)):
             lane = lanes[(group.turn + step) % len(lanes)]
-            store = lane.store
+            if lane.scheduled_us is not None and lane.scheduled_us <= now_us:
+                self._expire(lane, now_us)
             taking.lane = lane
-            grants = store.acquire(
+            grants = lane.store.acquire(
                 now_us,
                 lane.partition.next_offset,
                 owner,
                 duration_us,
                 limit - len(found),
                 taking.takes,
+                False,
             )
-            if store.events:
-                self._touch(lane, len(grants))
             if grants:
+                self._touch(lane, len(grants) * EVENT_FRAME_BYTES + 4 * len(owner))
                 if lane.scheduled_us is None or now_us + duration_us < lane.scheduled_us:
                     self._timetable.schedule(lane)
                 found += [(lane, grant) for grant in grants]
@@ -377,21 +393,24 @@ class Broker:
     ) -> bool:
         """Settle a record as processed or failed; True if that changed anything.
 
-        Raises `UnknownOffset`, `NotLeaseOwner`, `LeaseLost` or `NoSpace`.
+        Raises `UnknownOffset`, `NotLeaseOwner`, `LeaseLost`, `NoSpace` or `Congested`.
         """
-        self._check_event_room()
+        self._admit_events(EVENT_FRAME_BYTES)
         store = lane.store
-        changed = store.settle(
-            self.time.now_us(),
-            lane.partition.next_offset,
-            offset,
-            success,
-            owner=owner,
-            token=token,
-            delay_us=delay_us,
-        )
+        try:
+            changed = store.settle(
+                self.time.now_us(),
+                lane.partition.next_offset,
+                offset,
+                success,
+                owner=owner,
+                token=token,
+                delay_us=delay_us,
+            )
+        finally:
+            if store.events:
+                self._touch(lane, EVENT_FRAME_BYTES)
         if changed:
-            self._touch(lane, 1)
             if success:
                 self.counters.settled += 1
             else:
@@ -409,58 +428,85 @@ class Broker:
     ) -> int:
         """Give a live lease a new duration from now; returns what remains, in microseconds.
 
-        Raises `NotLeaseOwner`, `LeaseLost`, `UnknownOffset` or `NoSpace`.
+        Raises `NotLeaseOwner`, `LeaseLost`, `UnknownOffset`, `NoSpace` or `Congested`.
         """
-        self._check_event_room()
+        self._admit_events(EVENT_FRAME_BYTES)
         store = lane.store
-        remaining_us = store.extend(
-            self.time.now_us(), offset, duration_us, owner=owner, token=token
-        )
-        self._touch(lane, 1)
+        try:
+            remaining_us = store.extend(
+                self.time.now_us(), offset, duration_us, owner=owner, token=token
+            )
+        finally:
+            if store.events:
+                self._touch(lane, EVENT_FRAME_BYTES)
         self._timetable.schedule(lane)
         return remaining_us
 
-    def dead_letter(self, lane: Lane, offset: int, reason: str) -> None:
-        """Move a record to the group's dead letters, whoever holds its lease."""
-        self._check_event_room()
-        lane.store.dead_letter(
+    def dead_letter(self, lane: Lane, offset: int, reason: str) -> bool:
+        """Move a record to the group's dead letters, whoever holds its lease.
+
+        False when it is settled or dead already. Raises as `settle`. ``lane`` may be one that an
+        earlier acquire named.
+        """
+        self._admit_events(EVENT_FRAME_BYTES + 4 * len(reason))
+        group = lane.partition.topic.groups.get(lane.group.name, lane.group)
+        lane = group.lanes[lane.partition.index]
+        changed = lane.store.dead_letter(
             self.time.now_us(), lane.partition.next_offset, offset, reason
         )
-        self._touch(lane, 1)
+        if lane.store.events:
+            self._touch(lane, EVENT_FRAME_BYTES + 4 * len(reason))
+        return changed
 
     def lane(self, topic_name: str, group_name: str, index: int, offset: int) -> Lane:
-        """A group's lane through the partition that holds ``offset``, made if need be.
+        """A group's lane through the partition that holds ``offset``.
 
+        Use it in the same turn: a group that does not exist yet begins to with its first event.
         Raises `UnknownOffset` when there is no such record, and `InvalidName`.
         """
         topic = self._state.by_name.get(topic_name)
         if (
             topic is None
-            or index >= len(topic.partitions)
+            or not 0 <= index < len(topic.partitions)
             or not 0 <= offset < topic.partitions[index].next_offset
         ):
             raise UnknownOffset(
                 f"topic {topic_name!r} has no record {offset} in partition {index}: "
                 "it was never produced"
             )
-        group = topic.groups.get(group_name) or self._create_group(topic, group_name)
+        group = topic.groups.get(group_name) or self._new_group(topic, group_name)
         return group.lanes[index]
 
-    def _create_group(self, topic: Topic, name: str) -> ConsumerGroup:
+    def _new_group(self, topic: Topic, name: str) -> ConsumerGroup:
+        """A group that its topic does not know until it is touched: asking leaves no trace."""
         check_name(name, "group name")
         group = ConsumerGroup(topic, name, self.settings.groups)
-        topic.groups[name] = group
+        for lane in group.lanes:
+            for first, end in lane.partition.gaps:
+                lane.store.settle_range(first, end)
         return group
 
-    def _check_event_room(self) -> None:
+    def _admit_events(self, size: int) -> None:
         journal = self.journal
-        if journal.gathered_bytes + EVENT_FRAME_BYTES > journal.limit_bytes:
-            journal.check_reserve()
+        if journal.gathered_bytes + size > journal.limit_bytes:
+            journal.make_event_room(size)
 
-    def _touch(self, lane: Lane, events: int, schedule: bool = True) -> None:
+    def _touch(self, lane: Lane, size: int, schedule: bool = True) -> None:
+        """Have the events of a lane written; ``size`` is what was added."""
+        journal = self.journal
         if not lane.dirty:
-            self.journal.add_lane(lane, schedule)
-        self.journal.gathered_bytes += events * EVENT_FRAME_BYTES
+            journal.add_lane(lane, schedule)
+            groups = lane.partition.topic.groups
+            if groups.setdefault(lane.group.name, lane.group) is not lane.group:
+                raise ValueError(f"a lane of group {lane.group.name!r} was kept over a turn")
+        journal.gathered_bytes += size
+
+    def _settle_gaps(self, lane: Lane, gaps: dict[Partition, list[tuple[int, int]]]) -> None:
+        """Settle the offsets that recovery left out, which never were records."""
+        for first, end in gaps.get(lane.partition, ()):
+            lane.store.settle_range(first, end)
+        if lane.store.events:
+            self._touch(lane, EVENT_FRAME_BYTES)
 
     # -- waiting and time ---------------------------------------------------------------------
 
@@ -475,23 +521,37 @@ class Broker:
         """Try ``attempt`` again whenever the group may find something; see `Waiters.add`."""
         return self._waiters.add(topic_name, group_name, wait_us, attempt, timed_out)
 
-    def _serve_touched(self) -> None:
+    def _serve_touched(self, touched: Touched) -> None:
         """Let long polls take what this frame brings, so that one commit serves both."""
         if self._waiters:
-            names = {partition.topic.name for partition in self.journal.touched_partitions}
-            names |= {lane.partition.topic.name for lane in self.journal.touched_lanes}
-            self._waiters.serve(names)
+            self._waiters.serve({partition.topic.name for partition in touched.partitions})
+            for lane in touched.lanes:
+                self._waiters.serve_group(lane.partition.topic.name, lane.group.name)
 
-    def _due(self, lane: Lane, now_us: int) -> None:
-        before = len(lane.store.events)
-        lane.store.expire(now_us)
-        lapsed = len(lane.store.events) - before
+    def _expire(self, lane: Lane, now_us: int) -> int:
+        """End some of the leases and delays that are over; how many, -1 if not now.
+
+        What ends by itself forces no commit of its own.
+        """
+        step = min(EXPIRE_STEP, self._events_max)
+        try:
+            self._admit_events(min(lane.store.leased, step) * EVENT_FRAME_BYTES)
+        except BrokerdError:
+            return -1  # no room for the events: leases may end late, never early
+        events = lane.store.events
+        before = len(events)
+        ended = lane.store.expire(now_us, step)
+        lapsed = len(events) - before
         if lapsed:
             self.counters.expired += lapsed
-            self._touch(lane, lapsed, schedule=False)
-        name = lane.partition.topic.name
-        if name in self._waiters:
-            self._waiters.serve([name])
+            self._touch(lane, lapsed * EVENT_FRAME_BYTES, schedule=False)
+        return ended
+
+    def _due(self, lane: Lane, now_us: int) -> int:
+        ended = self._expire(lane, now_us)
+        if ended >= 0 and self._waiters:
+            self._waiters.serve_group(lane.partition.topic.name, lane.group.name)
+        return ended
 
     # -- what can be seen ---------------------------------------------------------------------
 
@@ -585,8 +645,11 @@ class Broker:
         if chunk is not None:
             time_us = chunk.record(offset - chunk.base, self.journal.frame_time_us).append_time_us
         else:
-            found = self._wal.time_of(partition.topic.topic_id, partition.index, offset)
-            if found is None:  # the log cannot say, because that part of it is damaged
+            try:
+                found = self._wal.time_of(partition.topic.topic_id, partition.index, offset)
+            except (DamagedData, OSError):
+                found = None
+            if found is None:  # that part of the log cannot be read; reading it will say why
                 return None
             time_us = found
         return max(0, self.time.time_us() - time_us)

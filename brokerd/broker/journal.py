@@ -15,14 +15,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from brokerd.broker.chunks import CHUNK_BYTES, CHUNK_RECORDS, RECORD_OVERHEAD_BYTES, ChunkCache
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.topics import Lane, Partition
 from brokerd.errors import BrokerdError, NoSpace, ShuttingDown, StorageFailed
 from brokerd.wal import Wal
-from brokerd.walformat import Entry, EntryKind, encode_group_events, encode_records
+from brokerd.walformat import (
+    RECORDS_HEADER_BYTES,
+    Entry,
+    EntryKind,
+    RecordColumns,
+    encode_group_events,
+    encode_records,
+)
 
 RECORD_FRAME_BYTES = 64
 """More than a record's columns can take in a frame, besides its own bytes."""
@@ -30,8 +37,14 @@ RECORD_FRAME_BYTES = 64
 BATCH_FRAME_BYTES = 256
 """More than the headers and padding of one entry can take in a frame."""
 
-EVENT_FRAME_BYTES = 64
-"""More than the columns of one group event can take, besides its strings."""
+EVENT_FRAME_BYTES = 80
+"""More than two group events take in their columns: a lease that lapsed, and what came of it."""
+
+LANE_FRAME_BYTES = 512
+"""More than one entry of group events takes besides its events: headers, padding, group name."""
+
+ADMITTED_EXTRA_BYTES = 1024
+"""What a request may add besides the bytes it was admitted with: a topic and a partition."""
 
 
 class Congested(BrokerdError):
@@ -58,11 +71,22 @@ class Clock(Protocol):
     ) -> DelayedCall: ...
 
 
+class Touched(NamedTuple):
+    """What gathered since the last commit began: partitions with new records, lanes with events."""
+
+    partitions: set[Partition]
+    lanes: set[Lane]
+
+
 class Journal:
     """Gathers changes and hands them to the log, one frame a commit.
 
-    ``before_frame`` runs before a frame is built and may add to it; ``after_frame`` runs when
-    nothing is gathered, so the state in memory equals the log up to ``wal.appended_lsn``.
+    ``before_frame`` is told what was touched before a frame is built, and may add to it;
+    ``after_frame`` runs when nothing is gathered, so the state in memory equals the log up to
+    ``wal.appended_lsn``.
+
+    ``gathered_bytes`` is an upper bound of what the log will need, and nothing is gathered without
+    having been admitted, so the log always has room for a frame.
     """
 
     def __init__(
@@ -75,7 +99,7 @@ class Journal:
         frame_bytes: int,
         max_uncommitted_bytes: int,
         mark_quiet_us: int,
-        before_frame: Callable[[], None],
+        before_frame: Callable[[Touched], None],
         after_frame: Callable[[], None],
     ) -> None:
         self._wal = wal
@@ -90,6 +114,8 @@ class Journal:
         self._entries: list[Entry] = []
         self._partitions: list[Partition] = []
         self._lanes: list[Lane] = []
+        self._split_off = Touched(set(), set())
+        """What frames touched that were cut off before the end of their turn."""
         self.gathered_bytes = 0
         """Upper bound of what the gathered changes will take in the log."""
         self.limit_bytes = 0
@@ -97,7 +123,7 @@ class Journal:
         self.durable_ticket = 0
         self.commits = 0
         self.frame_time_us = 0
-        """Append time of the records being gathered."""
+        """Broker time of the newest frame, or when the one being gathered was begun."""
         self._uncommitted: deque[tuple[int, int]] = deque()
         self._uncommitted_bytes = 0
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
@@ -120,16 +146,6 @@ class Journal:
         """Bytes gathered, queued or being written."""
         return self.gathered_bytes + self._uncommitted_bytes
 
-    @property
-    def touched_partitions(self) -> list[Partition]:
-        """Partitions with records in the frame being gathered."""
-        return self._partitions
-
-    @property
-    def touched_lanes(self) -> list[Lane]:
-        """Lanes with events in the frame being gathered."""
-        return self._lanes
-
     # -- adding to the frame ------------------------------------------------------------------
 
     def add_partition(self, partition: Partition) -> None:
@@ -147,7 +163,7 @@ class Journal:
             self.frame_time_us = self._time.time_us()
             self._expect_quiet()
         self._lanes.append(lane)
-        self.gathered_bytes += BATCH_FRAME_BYTES + EVENT_FRAME_BYTES
+        self.gathered_bytes += LANE_FRAME_BYTES
 
     def add_entry(self, entry: Entry) -> None:
         """Add a control entry; it comes before all records and events of this frame."""
@@ -175,38 +191,36 @@ class Journal:
         `ShuttingDown` and `StorageFailed` when the log takes nothing any more.
         """
         self._check_open()
-        size += BATCH_FRAME_BYTES
-        if self._wal.room < self.gathered_bytes + size:
-            self._no_room(size)
+        size += ADMITTED_EXTRA_BYTES
         if self._uncommitted_bytes and (
-            self._uncommitted_bytes + self.gathered_bytes + size > self._max_uncommitted_bytes
+            self.uncommitted_bytes + size > self._max_uncommitted_bytes
         ):
             self._schedule()
-            raise Congested("too much work waits for the disk")
-        if self.gathered_bytes and self.gathered_bytes + size > self._frame_bytes:
-            self.cut()
-            if self._wal.room < size:
-                self._no_room(size)
+            raise Congested("too much work waits for the disk; try again")
+        if self.gathered_bytes + size > min(self._frame_bytes, self._wal.room):
+            self._split()
+        if self._wal.room < size:
+            self._no_room(size, "the disk has no room for")
 
-    def _no_room(self, size: int) -> None:
-        if self.gathered_bytes:
-            self._schedule()
+    def make_event_room(self, size: int) -> None:
+        """As `make_room`, for leases, settles and the like.
+
+        They may use the reserve, and wait for no other work to become durable: raises `Congested`
+        only while log space is being allocated.
+        """
+        self._check_open()
+        size += BATCH_FRAME_BYTES + LANE_FRAME_BYTES
+        if self.gathered_bytes + size > min(self._frame_bytes, self._wal.reserve_room):
+            self._split()
+        if self._wal.reserve_room < size:
+            self._no_room(size, "the disk is full, and not even the reserve for settles has")
+
+    def _no_room(self, size: int, complaint: str) -> None:
         error = self._wal.allocation_error
         if error is not None:
-            raise NoSpace(
-                f"the disk has no room for {size} bytes ({error}); free some space, then try again"
-            )
-        self._wal.request_room(self.gathered_bytes + size)
-        raise Congested("log space is being allocated")
-
-    def check_reserve(self) -> None:
-        """Raise `NoSpace` if not even the reserve for settles has room for one more event."""
-        self._check_open()
-        if self._wal.reserve_room < self.gathered_bytes + 4 * BATCH_FRAME_BYTES:
-            raise NoSpace(
-                "the disk is full and the reserve for settles is used up; free some space, "
-                "then try again"
-            )
+            raise NoSpace(f"{complaint} {size} bytes ({error}); free some space, then try again")
+        self._wal.request_room(size)
+        raise Congested("log space is being allocated; try again")
 
     def _check_open(self) -> None:
         if self._wal.failed:
@@ -217,9 +231,8 @@ class Journal:
     def _set_limit(self) -> None:
         """Recompute ``limit_bytes``."""
         uncommitted = self._max_uncommitted_bytes - self._uncommitted_bytes
-        self.limit_bytes = (
-            -1 if self._closed else min(self._frame_bytes, uncommitted, self._wal.room)
-        )
+        room = min(self._frame_bytes, uncommitted, self._wal.room)
+        self.limit_bytes = -1 if self._closed else room - ADMITTED_EXTRA_BYTES
 
     def when_uncongested(self, callback: Callable[[], None]) -> None:
         """Call back once, when a request that met `Congested` may be tried again."""
@@ -253,18 +266,27 @@ class Journal:
             self._commit()
 
     def _commit(self) -> None:
-        self._before_frame()
-        if self.gathered_bytes:
-            self.cut()
+        touched, self._split_off = self._split_off, Touched(set(), set())
+        touched.partitions.update(self._partitions)
+        touched.lanes.update(self._lanes)
+        self._before_frame(touched)
+        self.cut()
+
+    def _split(self) -> None:
+        """Hand over what has gathered although its turn is not over."""
+        self._split_off.partitions.update(self._partitions)
+        self._split_off.lanes.update(self._lanes)
+        self.cut()
 
     def cut(self) -> None:
-        """Hand what has gathered to the log as one frame."""
+        """Hand what has gathered, if anything, to the log as one frame."""
         if not self.gathered_bytes:
             return
+        self.frame_time_us = self._time.time_us()
         entries = self._entries
         ticket = self._wal.next_ticket
         for partition in self._partitions:
-            entries.append(self._records_entry(partition, ticket))
+            self._add_records(entries, partition, ticket)
         for lane in self._lanes:
             lane.dirty = False
             events = lane.store.events
@@ -288,28 +310,54 @@ class Journal:
         if entries:
             self._append(entries)
 
-    def _records_entry(self, partition: Partition, ticket: int) -> Entry:
+    def _add_records(self, entries: list[Entry], partition: Partition, ticket: int) -> None:
+        """Add the records gathered for a partition, as a rule in one batch."""
         chunk = partition.chunks.open
         assert chunk is not None, "a partition with gathered records has an open chunk"
         first = partition.framed - chunk.base
         count = len(chunk.values) - first
-        body = encode_records(chunk.columns(first, self.frame_time_us))
-        base_offset = partition.framed
+        columns = chunk.columns(first, self.frame_time_us)
+        body = encode_records(columns)
+        if count <= len(body):
+            entries.append(_batch(partition, partition.framed, count, body))
+        else:
+            self._add_small_batches(entries, partition, columns)
         partition.framed = partition.next_offset
         chunk.times_us.extend([self.frame_time_us] * count)
         chunk.ticket = ticket
         self._cache.grow(chunk, len(body) + count * RECORD_OVERHEAD_BYTES)
         if len(chunk.values) >= CHUNK_RECORDS or chunk.cached_bytes >= CHUNK_BYTES:
             partition.chunks.open = None
-        return Entry(
-            EntryKind.RECORDS, partition.topic.topic_id, partition.index, base_offset, count, body
-        )
+
+    @staticmethod
+    def _add_small_batches(
+        entries: list[Entry], partition: Partition, columns: RecordColumns
+    ) -> None:
+        """Add records that take less than a byte each, such as empty ones, in small batches.
+
+        So no stretch of the log ever held more records than bytes, which is how far recovery moves
+        the next offset when it meets a stretch that cannot be read.
+        """
+        for start in range(0, len(columns.values), RECORDS_HEADER_BYTES):
+            stop = start + RECORDS_HEADER_BYTES
+            part = RecordColumns._make(
+                c if c is None or isinstance(c, int) else c[start:stop] for c in columns
+            )
+            body = encode_records(part)
+            entries.append(_batch(partition, partition.framed + start, len(part.values), body))
 
     def _append(self, entries: list[Entry]) -> None:
         size = sum(len(entry.body) for entry in entries)
         self._last_append_us = self._time.now_us()
         self._marked = entries[-1].kind == EntryKind.MARK
-        ticket = self._wal.append(entries, self.frame_time_us)
+        try:
+            ticket = self._wal.append(entries, self.frame_time_us)
+        except NoSpace as error:
+            # Admission rules this out. What was applied cannot be taken back: stop and replay.
+            self._closed = True
+            self._set_limit()
+            self._wal.on_fatal(StorageFailed(f"admitted work found no room in the log: {error}"))
+            return
         self.commits += 1
         self._uncommitted.append((ticket, size))
         self._uncommitted_bytes += size
@@ -322,7 +370,7 @@ class Journal:
         while uncommitted and uncommitted[0][0] <= ticket:
             self._uncommitted_bytes -= uncommitted.popleft()[1]
         self._set_limit()
-        if self.gathered_bytes and not self._turn_end_scheduled and not self._wal.busy:
+        if not self._turn_end_scheduled and not self._wal.busy:
             self._commit()
         waiting = self._waiting
         while waiting and waiting[0][0] <= ticket:
@@ -369,3 +417,9 @@ class Journal:
                 self.mark()
         self._set_limit()
         self._unpark()
+
+
+def _batch(partition: Partition, base_offset: int, count: int, body: bytes) -> Entry:
+    return Entry(
+        EntryKind.RECORDS, partition.topic.topic_id, partition.index, base_offset, count, body
+    )

@@ -24,7 +24,7 @@ STEP_THINGS = 200
 """Topics or lanes captured in one step."""
 
 STEP_SECONDS = 0.005
-"""Pause between steps while nothing else drives them."""
+"""How long a step may take, and the pause between steps while nothing else drives them."""
 
 Encode = Callable[[], SnapshotChunk]
 
@@ -58,6 +58,7 @@ class Snapshotter:
         self._todo: Iterator[Topic | Lane] | None = None
         self._chunks: list[Encode] = []
         self._writing = False
+        self._stopped = False
         self._tick_call: DelayedCall | None = None
         self.written = 0
         self.last_lsn = 0
@@ -68,14 +69,14 @@ class Snapshotter:
     def replay(self) -> RecoveryReport:
         """Rebuild the state from the newest good snapshot and the frames after it."""
         start_lsn = 0
-        self._state.begin_replay(self._time.now_us() - self._time.time_us())
+        self._state.begin_replay(self._time.now_us(), self._time.time_us())
         loaded = self._snapshots.load_newest()
         if loaded is not None:
             start_lsn = loaded.start_lsn
             for chunk in loaded.chunks:
                 self._state.load(chunk)
         report = self._wal.open(start_lsn, self._state.apply)
-        self._state.end_replay()
+        self._state.end_replay(report)
         self._start_lsn = self.last_lsn = start_lsn
         return report
 
@@ -88,6 +89,8 @@ class Snapshotter:
 
     def step(self) -> None:
         """Called at every frame boundary: begin, go on with, or finish a snapshot."""
+        if self._stopped:
+            return
         if self.taking:
             self._go_on()
         elif self._wal.appended_lsn - self._start_lsn >= self._interval_bytes:
@@ -99,7 +102,8 @@ class Snapshotter:
         self._chunks = [self._meta()]
         self._todo = self._things()
         self._capture()
-        self._tick()
+        if self._tick_call is None:
+            self._tick()
 
     def _things(self) -> Iterator[Topic | Lane]:
         topics = list(self._state.by_id.values())
@@ -110,7 +114,7 @@ class Snapshotter:
 
     def _tick(self) -> None:
         self._tick_call = None
-        if self._idle():
+        if self.taking and self._idle():
             self._go_on()
         if self.taking and not self._writing:
             self._tick_call = self._clock.callLater(STEP_SECONDS, self._tick)
@@ -127,12 +131,15 @@ class Snapshotter:
     def _capture(self) -> None:
         assert self._todo is not None
         self._captured_lsn = self._wal.appended_lsn
+        until = self._clock.seconds() + STEP_SECONDS
         for _ in range(STEP_THINGS):
             thing = next(self._todo, None)
             if thing is None:
                 self._todo = None
                 return
             self._chunks.append(self._copy(thing, self._captured_lsn))
+            if self._clock.seconds() >= until:
+                return
 
     def _copy(self, thing: Topic | Lane, lsn: int) -> Encode:
         if isinstance(thing, Topic):
@@ -170,7 +177,8 @@ class Snapshotter:
             )
 
     def stop(self) -> None:
-        """Take no more snapshots by itself."""
+        """Take no more snapshots by itself; one being written is finished."""
+        self._stopped = True
         self._todo = None
         self._chunks = []
         if self._tick_call is not None:
@@ -191,6 +199,7 @@ def capture_topic(topic: Topic, lsn: int) -> Encode:
         "topic_id": topic.topic_id,
         "name": topic.name,
         "next_offsets": [partition.next_offset for partition in topic.partitions],
+        "gaps": {p.index: list(p.gaps) for p in topic.partitions if p.gaps},
     }
     key = b"%d" % topic.topic_id
     return lambda: SnapshotChunk(SNAPSHOT_TOPIC, key, lsn, msgpack.packb(fields))

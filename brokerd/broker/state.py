@@ -5,6 +5,12 @@ A snapshot is a list of chunks. Each holds one topic or one lane as it was at on
 position of the log (its LSN); different chunks may have different LSNs, so that taking a
 snapshot never stalls the broker. Replay starts at the LSN where the snapshot began and applies
 to each topic and lane only the frames after its own chunk.
+
+Where the log is damaged, what is left of it is used: a topic whose creation is lost gets a name of
+its own, an event that cannot follow the ones left before it is passed over, and no offset that the
+damaged bytes may have assigned is assigned again. A batch has at least as many bytes as records
+(see `Journal`), so a partition of which nothing is known after the damage leaves out as many
+offsets as there are damaged bytes.
 """
 
 from __future__ import annotations
@@ -13,12 +19,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgpack
+from twisted.logger import Logger
 
-from brokerd.broker.topics import ConsumerGroup, Lane, Topic
-from brokerd.errors import NewerFormat
+from brokerd.broker.topics import ConsumerGroup, Lane, Partition, Topic
+from brokerd.errors import DamagedData, NewerFormat
 from brokerd.groups import GroupPartition, GroupSettings
-from brokerd.wal import Frame, SnapshotChunk
-from brokerd.walformat import Entry, EntryKind, decode_group_events
+from brokerd.wal import Damage, Frame, RecoveryReport, SnapshotChunk
+from brokerd.walformat import SEGMENT_HEADER_BYTES, Entry, EntryKind, decode_group_events
 
 SNAPSHOT_META = 1
 SNAPSHOT_TOPIC = 2
@@ -27,14 +34,32 @@ SNAPSHOT_LANE = 3
 
 def topic_created_entry(topic: Topic) -> Entry:
     """The log entry that creates ``topic``."""
-    body = msgpack.packb(
-        {"op": "created", "name": topic.name, "partitions": len(topic.partitions)}
-    )
+    body = msgpack.packb({"op": "created", "name": topic.name, "partitions": len(topic.partitions)})
     return Entry(EntryKind.TOPIC, topic.topic_id, 0, 0, 0, body)
+
+
+class _Replay:
+    """What only replay needs to know."""
+
+    def __init__(self, now_us: int, time_us: int) -> None:
+        self.time_us = time_us
+        self.shift_us = now_us - time_us
+        """Monotonic time less broker time, so that delays go on where they were."""
+        self.fresh_from: dict[object, int] = {}
+        """The LSN from which frames are news to a topic or lane, where it is not all of them."""
+        self.told_at: dict[Partition, int] = {}
+        """LSN of the last frame that told the next offset of a partition."""
+        self.topic_created_at = -1
+        """LSN up to which all topics are known."""
+        self.nameless: set[Topic] = set()
+        self.passed_over: list[str] = []
+        """Why events were not applied."""
 
 
 class State:
     """All topics and groups, and how the log changes them."""
+
+    _log = Logger()
 
     def __init__(self, group_settings: GroupSettings) -> None:
         self._group_settings = group_settings
@@ -42,10 +67,11 @@ class State:
         self.by_name: dict[str, Topic] = {}
         self.next_topic_id = 1
         self.last_time_us = 0
-        self._monotonic_shift_us = 0
-        """During replay: monotonic time less broker time, so that delays go on where they were."""
-        self._fresh_from: dict[object, int] = {}
-        """During replay: the LSN from which frames are news to a topic or lane."""
+        self.behind_us = 0
+        """How far the wall clock was behind the log when replay began."""
+        self.new_gaps: dict[Partition, list[tuple[int, int]]] = {}
+        """Ranges of offsets that this replay left out: no group has settled them yet."""
+        self._replay = _Replay(0, 0)
 
     def add_topic(self, topic: Topic) -> None:
         self.by_id[topic.topic_id] = topic
@@ -78,17 +104,26 @@ class State:
     def _apply_records(self, lsn: int, entry: Entry) -> None:
         topic = self._topic(entry)
         partition = topic.partition(entry.partition)
-        if lsn >= self._fresh_from.get(topic, 0):
+        if lsn >= self._replay.fresh_from.get(topic, 0):
+            if entry.base_offset > partition.next_offset:
+                partition.gaps.append((partition.next_offset, entry.base_offset))
             partition.restore(max(partition.next_offset, entry.base_offset + entry.count))
+            self._replay.told_at[partition] = lsn
 
     def _apply_events(self, frame: Frame, entry: Entry) -> None:
         name, events = decode_group_events(entry.body, entry.count)
         group = self._group(self._topic(entry), name)
         lane = group.lanes[entry.partition]
-        if frame.lsn >= self._fresh_from.get(lane, 0):
-            now_us = frame.time_us + self._monotonic_shift_us
+        if frame.lsn >= self._replay.fresh_from.get(lane, 0):
+            now_us = frame.time_us + self._replay.shift_us
             for event in events:
-                lane.store.apply(event, now_us)
+                try:
+                    lane.store.apply(event, now_us)
+                except DamagedData as error:
+                    self._replay.passed_over.append(
+                        f"topic id {entry.topic_id} partition {entry.partition} group {name!r}: "
+                        f"{error}"
+                    )
 
     def _apply_topic(self, lsn: int, entry: Entry) -> None:
         fields = msgpack.unpackb(entry.body)
@@ -98,7 +133,10 @@ class State:
                 "not know; upgrade brokerd"
             )
         if entry.topic_id not in self.by_id:
-            self.add_topic(Topic(entry.topic_id, fields["name"], fields["partitions"]))
+            topic = Topic(entry.topic_id, fields["name"], fields["partitions"])
+            self.add_topic(topic)
+            self._replay.topic_created_at = lsn
+            self._replay.told_at.update(dict.fromkeys(topic.partitions, lsn))
 
     def _group(self, topic: Topic, name: str) -> ConsumerGroup:
         group = topic.groups.get(name)
@@ -110,8 +148,13 @@ class State:
         topic = self.by_id.get(entry.topic_id)
         if topic is None:
             # Its creation stands in a damaged part of the log: serve what is left of it.
-            topic = Topic(entry.topic_id, f"lost-topic-{entry.topic_id}", entry.partition + 1)
-            self.add_topic(topic)
+            topic = self.by_id[entry.topic_id] = Topic(entry.topic_id, "", 0)
+            self.next_topic_id = max(self.next_topic_id, entry.topic_id + 1)
+            self._replay.nameless.add(topic)
+        if topic in self._replay.nameless and entry.partition >= len(topic.partitions):
+            topic.grow(entry.partition + 1)
+            for group in topic.groups.values():
+                group.grow(self._group_settings)
         return topic
 
     # -- from a snapshot ----------------------------------------------------------------------
@@ -122,6 +165,7 @@ class State:
         if chunk.kind == SNAPSHOT_META:
             self.next_topic_id = max(self.next_topic_id, fields["next_topic_id"])
             self.last_time_us = max(self.last_time_us, fields["time_us"])
+            self._replay.topic_created_at = chunk.lsn
         elif chunk.kind == SNAPSHOT_TOPIC:
             self._load_topic(chunk.lsn, fields)
         elif chunk.kind == SNAPSHOT_LANE:
@@ -136,22 +180,78 @@ class State:
         topic = Topic(fields["topic_id"], fields["name"], len(fields["next_offsets"]))
         for partition, next_offset in zip(topic.partitions, fields["next_offsets"], strict=True):
             partition.restore(next_offset)
+            partition.gaps += map(tuple, fields["gaps"].get(partition.index, ()))
+            self._replay.told_at[partition] = lsn
         self.add_topic(topic)
-        self._fresh_from[topic] = lsn
+        self._replay.fresh_from[topic] = lsn
 
     def _load_lane(self, lsn: int, fields: dict[str, Any]) -> None:
         group = self._group(self.by_id[fields["topic_id"]], fields["group"])
         lane = group.lanes[fields["partition"]]
         lane.store = GroupPartition.decode(
-            fields["store"], fields["time_us"] + self._monotonic_shift_us
+            fields["store"], fields["time_us"] + self._replay.shift_us
         )
         lane.store.settings = self._group_settings
-        self._fresh_from[lane] = lsn
+        self._replay.fresh_from[lane] = lsn
 
-    def begin_replay(self, monotonic_shift_us: int) -> None:
-        """Prepare to `load` and `apply`; a time of the log plus the shift is monotonic time."""
-        self._monotonic_shift_us = monotonic_shift_us
+    # -- before and after -----------------------------------------------------------------------
 
-    def end_replay(self) -> None:
-        """Forget what only replay needs."""
-        self._fresh_from.clear()
+    def begin_replay(self, now_us: int, time_us: int) -> None:
+        """Prepare to `load` and `apply`, at monotonic ``now_us`` and broker time ``time_us``."""
+        self._replay = _Replay(now_us, time_us)
+
+    def end_replay(self, report: RecoveryReport) -> None:
+        """Put right what damage left open, and forget what only replay needs.
+
+        Raises `DamagedData` when the log contradicts itself although no part of it is damaged.
+        """
+        replay, self._replay = self._replay, _Replay(0, 0)
+        self.behind_us = max(0, self.last_time_us - replay.time_us)
+        if replay.passed_over and not report.damages:
+            raise DamagedData(
+                f"the log contradicts itself: {replay.passed_over[0]}; run brokerctl wal verify"
+            )
+        for problem in replay.passed_over:
+            self._log.error(
+                "passed over an event after damage in the log: {problem}",
+                problem=problem,
+                event_id="event-passed-over",
+            )
+        for topic in sorted(replay.nameless, key=lambda topic: topic.topic_id):
+            self._name(topic)
+        for (topic_id, index), next_offset in report.next_offsets.items():
+            self._told(topic_id, index, next_offset)
+        for damage in report.damages:
+            self._leave_out(damage, replay)
+
+    def _name(self, topic: Topic) -> None:
+        """Give a topic whose name is lost one that nobody else has."""
+        name = f"lost-topic-{topic.topic_id}"
+        while name in self.by_name:
+            name += "-again"
+        topic.name = name
+        self.by_name[name] = topic
+
+    def _told(self, topic_id: int, index: int, next_offset: int) -> None:
+        """Believe the headers of batches, which may be sound although the batches are not."""
+        topic = self.by_id.get(topic_id)
+        self.next_topic_id = max(self.next_topic_id, topic_id + 1)
+        if topic is not None and index < len(topic.partitions):
+            partition = topic.partitions[index]
+            if next_offset > partition.next_offset:
+                partition.restore(next_offset)
+
+    def _leave_out(self, damage: Damage, replay: _Replay) -> None:
+        """Never assign again what the damaged bytes may have assigned."""
+        if damage.end <= SEGMENT_HEADER_BYTES:
+            return  # no frame lies there
+        lsn = int(damage.name.partition(".")[0]) + damage.position
+        size = damage.end - damage.position
+        if lsn > replay.topic_created_at:
+            self.next_topic_id += size
+        for topic in self.by_id.values():
+            for partition in topic.partitions:
+                if replay.told_at.get(partition, -1) <= lsn:
+                    first = partition.next_offset
+                    partition.leave_out(size)
+                    self.new_gaps.setdefault(partition, []).append((first, first + size))

@@ -39,7 +39,7 @@ def fnv1a_32(data: bytes) -> int:
 class Partition:
     """One partition: the next offset to assign and the newest records."""
 
-    __slots__ = ("chunks", "cold", "framed", "index", "next_offset", "topic")
+    __slots__ = ("chunks", "cold", "framed", "gaps", "index", "next_offset", "topic")
 
     def __init__(self, topic: Topic, index: int) -> None:
         self.topic = topic
@@ -50,9 +50,17 @@ class Partition:
         self.chunks = ChunkList()
         self.cold = ChunkList()
         """Chunks read back from the log."""
+        self.gaps: list[tuple[int, int]] = []
+        """Ranges (first, end) that recovery left out because damage may have held them."""
 
     def restore(self, next_offset: int) -> None:
+        """Go on from ``next_offset``, which must not be lower than any offset ever assigned."""
         self.next_offset = self.framed = next_offset
+
+    def leave_out(self, count: int) -> None:
+        """Never assign the next ``count`` offsets."""
+        self.gaps.append((self.next_offset, self.next_offset + count))
+        self.restore(self.next_offset + count)
 
 
 class Lane:
@@ -78,11 +86,15 @@ class ConsumerGroup:
     def __init__(self, topic: Topic, name: str, settings: GroupSettings) -> None:
         self.topic = topic
         self.name = name
-        self.lanes = [
-            Lane(self, partition, GroupPartition(settings)) for partition in topic.partitions
-        ]
+        self.lanes: list[Lane] = []
         self.turn = 0
         """The lane to be asked first by the next acquire."""
+        self.grow(settings)
+
+    def grow(self, settings: GroupSettings) -> None:
+        """Have a lane for each partition of the topic."""
+        for partition in self.topic.partitions[len(self.lanes) :]:
+            self.lanes.append(Lane(self, partition, GroupPartition(settings)))
 
 
 class Topic:
@@ -93,9 +105,15 @@ class Topic:
     def __init__(self, topic_id: int, name: str, partition_count: int) -> None:
         self.topic_id = topic_id
         self.name = name
-        self.partitions = [Partition(self, index) for index in range(partition_count)]
+        self.partitions: list[Partition] = []
         self.groups: dict[str, ConsumerGroup] = {}
         self._turn = 0
+        self.grow(partition_count)
+
+    def grow(self, partition_count: int) -> None:
+        """Have at least so many partitions."""
+        for index in range(len(self.partitions), partition_count):
+            self.partitions.append(Partition(self, index))
 
     def choose(self, key: bytes | None, index: int | None = None) -> Partition:
         """The partition for a new record: the one asked for, else by key, else in turn."""

@@ -87,6 +87,11 @@ class Waiters:
     def serve(self, names: Iterable[str]) -> None:
         """Let the waiters of these topics try, each group until one finds nothing."""
         for name in names:
-            for queue in list(self._topics.get(name, {}).values()):
-                while queue and queue[0].attempt():
-                    queue[0].cancel()
+            for group in list(self._topics.get(name, ())):
+                self.serve_group(name, group)
+
+    def serve_group(self, name: str, group: str) -> None:
+        """Let the waiters of one group try, until one finds nothing."""
+        queue = self._topics.get(name, {}).get(group)
+        while queue and (waiter := queue[0]).attempt():
+            waiter.cancel()  # the attempt may have changed who is first
