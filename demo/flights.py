@@ -264,7 +264,7 @@ def _demo(table: Path, row_count: int | None, directory: Path) -> int:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="demo/flights.py", description=(__doc__ or "").split("\n\n")[0]
+        prog="python -m demo.flights", description=(__doc__ or "").split("\n\n")[0]
     )
     parser.add_argument(
         "--rows",
