@@ -64,6 +64,19 @@ class TestAcquire:
         store.settle(0, END, 1, False, "ann")
         assert offsets(store.acquire(0, END, "bob", SECOND, limit=2)) == [1, 3]
 
+    def test_asks_before_each_lease_and_stops_at_the_first_refusal(self) -> None:
+        store = a_store()
+        asked: list[int] = []
+
+        def takes(offset: int) -> bool:
+            asked.append(offset)
+            return offset != 2
+
+        assert offsets(store.acquire(0, END, "ann", SECOND, END, takes)) == [0, 1]
+        assert asked == [0, 1, 2]
+        assert store.leased == len(store.events) == 2
+        assert offsets(store.acquire(0, END, "bob", SECOND)) == [2]
+
     def test_the_event_says_who_for_how_long_and_which_grant(self) -> None:
         store = a_store()
         store.acquire(0, END, "ann", SECOND)
@@ -535,6 +548,16 @@ class TestReplay:
         assert again.next_due_us() == 1_201
         assert again.expire(1_200) == 0
         assert again.settle(1_200, END, 0, True, "ann") is True
+
+    def test_delays_end_earlier_by_what_replay_had_to_assume(self) -> None:
+        store = a_store()
+        for offset, delay_us in ((0, 100), (1, 40), (300, 60)):
+            store.settle(0, 400, offset, False, delay_us=delay_us)
+        store.resume(0, behind_us=50)
+        assert store.expire(0) == 1
+        assert (store.ready, store.delayed, store.next_due_us()) == (1, 2, 10)
+        assert store.expire(49) == 1
+        assert store.expire(50) == 1
 
     def test_a_lease_that_lapsed_unseen_is_given_anew_too(self) -> None:
         store = a_store()
