@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
-_BAR_WIDTH = 24
+_BAR_WIDTH = 16
 _TENTHS = 10
 
 
