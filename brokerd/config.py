@@ -23,20 +23,34 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from brokerd.errors import ConfigError
+from brokerd.groups.settings import MAX_ATTEMPTS_LIMIT, MAX_DURATION_US
+from brokerd.values import Format
+from brokerd.walformat import FRAME_BYTES_MAX
 
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
+TIB = 1024 * GIB
 
-FORMATS = ("mamamia", "flymq", "blipmq", "rustlog", "mega")
-"""Every wire format that has a name."""
+FORMATS = tuple(form.name.lower() for form in Format if form is not Format.UNKNOWN)
+"""Every wire format that has a name, built or not."""
 BUILT_FORMATS = ("mamamia",)
 """The wire formats of this version."""
 
-Count = Annotated[int, Meta(ge=0)]
-Positive = Annotated[int, Meta(ge=1)]
-Size = Annotated[int, Meta(ge=0, extra={"unit": "bytes"})]
-FrameSize = Annotated[int, Meta(ge=64 * KIB, le=GIB, extra={"unit": "bytes"})]
+COUNT_MAX = 1_000_000_000
+SECONDS_MAX = MAX_DURATION_US // 1_000_000
+"""A hundred years, as everywhere: what is longer would not fit the broker's own units."""
+
+Positive = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
+Attempts = Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS_LIMIT)]
+Seconds = Annotated[int, Meta(ge=0, le=SECONDS_MAX)]
+PositiveSeconds = Annotated[int, Meta(ge=1, le=SECONDS_MAX)]
+Milliseconds = Annotated[int, Meta(ge=0, le=SECONDS_MAX * 1000)]
+PositiveMilliseconds = Annotated[int, Meta(ge=1, le=SECONDS_MAX * 1000)]
+Size = Annotated[int, Meta(ge=0, le=TIB, extra={"unit": "bytes"})]
+GatheredSize = Annotated[int, Meta(ge=64 * KIB, le=GIB, extra={"unit": "bytes"})]
+FrameSize = Annotated[int, Meta(ge=64 * KIB, le=FRAME_BYTES_MAX // 2, extra={"unit": "bytes"})]
+"""Half of what the journal takes: the last request may go beyond the target."""
 SegmentSize = Annotated[int, Meta(ge=MIB, le=GIB, extra={"unit": "bytes"})]
 
 
@@ -45,7 +59,7 @@ class Wal(Struct, frozen=True):
 
     durability: str = "fsync"
     segment_bytes: SegmentSize = 64 * MIB
-    segment_age_seconds: Positive = 900
+    segment_age_seconds: PositiveSeconds = 900
     snapshot_interval_bytes: SegmentSize = 256 * MIB
     allow_network_fs: bool = False
 
@@ -56,17 +70,17 @@ class Broker(Struct, frozen=True):
     tail_cache_bytes: Size = 64 * MIB
     read_cache_bytes: Size = 32 * MIB
     frame_bytes: FrameSize = 8 * MIB
-    max_uncommitted_bytes: FrameSize = 32 * MIB
-    mark_quiet_ms: Positive = 100
+    max_uncommitted_bytes: GatheredSize = 32 * MIB
+    mark_quiet_ms: PositiveMilliseconds = 100
 
 
 class Groups(Struct, frozen=True):
     """What a consumer group does unless it was told otherwise."""
 
-    max_attempts: Positive = 3
+    max_attempts: Attempts = 3
     attempts: Literal["failures", "grants"] = "failures"
-    backoff_base_ms: Count = 0
-    backoff_max_ms: Count = 600_000
+    backoff_base_ms: Milliseconds = 0
+    backoff_max_ms: Milliseconds = 600_000
 
 
 class Limits(Struct, frozen=True):
@@ -74,10 +88,10 @@ class Limits(Struct, frozen=True):
 
     connections: Positive = 10_000
     frame_bytes: Annotated[int, Meta(ge=KIB, le=GIB, extra={"unit": "bytes"})] = 10 * MIB
-    idle_seconds: Count = 0
-    unfinished_frame_seconds: Count = 60
+    idle_seconds: Seconds = 0
+    unfinished_frame_seconds: Seconds = 60
     in_flight_requests: Positive = 10_000
-    in_flight_bytes: FrameSize = 4 * MIB
+    in_flight_bytes: GatheredSize = 4 * MIB
     max_topics: Positive = 100_000
 
 
@@ -378,9 +392,7 @@ def _wanted(kind: Any) -> str:
     if meta is None:
         return "expected one of " + ", ".join(f'"{choice}"' for choice in get_args(kind))
     what = 'a size such as 1048576 or "1MiB"' if meta.extra else "a whole number"
-    if meta.le is not None:
-        return f"expected {what}, from {meta.ge} to {meta.le}"
-    return f"expected {what}, at least {meta.ge}"
+    return f"expected {what}, from {meta.ge} to {meta.le}"
 
 
 def _wrong(setting: Setting, wanted: str) -> ConfigError:

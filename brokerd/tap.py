@@ -25,7 +25,7 @@ from brokerd.admin.health import Health
 from brokerd.admin.site import MetricsResource, make_site
 from brokerd.config import Config, Loaded, Log, Setting, load, parse_durability
 from brokerd.endpoints import parse
-from brokerd.errors import ConfigError
+from brokerd.errors import BrokerdError
 from brokerd.logs import at_level, make_observer
 from brokerd.notify import Notifier
 from brokerd.outcome import Outcome, say
@@ -136,7 +136,7 @@ def makeService(options: Options) -> BrokerdService:
         outcome = Outcome()
         use_monotonic_clock(reactor)
         service = assemble(config, os.environ, reactor, make_core, metrics_resource, outcome)
-    except ConfigError as error:
+    except BrokerdError as error:
         raise SystemExit(f"brokerd: {error}") from error
     parent: Mapping[str, Any] = options.parent or {}
     service.log_observer = make_log_observer(config.log, parent, reactor)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
+from twisted.internet import reactor
 
+from brokerd.assembly import FACTORIES, broker_settings, connection_limits, make_core
+from brokerd.broker import BrokerSettings
 from brokerd.config import (
+    BUILT_FORMATS,
     FORMATS,
     SECTIONS,
     Config,
@@ -18,8 +25,22 @@ from brokerd.config import (
     parse_size,
 )
 from brokerd.errors import ConfigError
+from brokerd.protocols.connection import Limits
+from brokerd.values import Format
+from brokerd.wal import WalOptions
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "etc" / "brokerd.toml"
+
+
+def numbers() -> Iterator[tuple[str, Any]]:
+    """(dotted name, its bounds) of every option that is a number."""
+    for section, struct in SECTIONS.items():
+        for key, kind in get_type_hints(struct, include_extras=True).items():
+            if kind is int or get_origin(kind) is Annotated:
+                yield f"{section}.{key}", next(iter(get_args(kind)[1:]), None)
+
+
+NUMBERS = dict(numbers())
 
 
 @pytest.fixture
@@ -76,7 +97,7 @@ def test_later_layers_win(file: Path) -> None:
         ("[wal]\nsegment_bytes=1", "from 1048576 to 1073741824, got 1"),
         ("[wal]\nsegment_bytes=true", "got True"),
         ("[wal]\nallow_network_fs='true'", "wal.allow_network_fs: expected true or false"),
-        ("[groups]\nmax_attempts=0", "groups.max_attempts: expected a whole number, at least 1"),
+        ("[groups]\nmax_attempts=0", "groups.max_attempts: expected a whole number, from 1 to 1"),
         ("[groups]\nmax_attempts='3'", "got '3'"),
         ("[groups]\nattempts='both'", 'expected one of "failures", "grants", got \'both\''),
         ("[security]\nauth='on'", "security is not part of this version"),
@@ -251,3 +272,34 @@ def test_configuration_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         Config().wal.segment_bytes = 1  # type: ignore[misc]
     assert msgspec.structs.replace(Config().wal, segment_bytes=2).segment_bytes == 2
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_every_number_has_bounds_and_the_broker_takes_both(name: str, tmp_path: Path) -> None:
+    """What ``config check`` lets through never keeps a broker from starting."""
+    for bound in (NUMBERS[name].ge, NUMBERS[name].le):
+        config = load(assignments=[f"{name}={bound}"]).config
+        make_core(config, tmp_path / "data", reactor)  # opens nothing
+    for beyond in (NUMBERS[name].ge - 1, NUMBERS[name].le + 1, 10**400):
+        with pytest.raises(ConfigError, match=rf"{name}: expected .*, from \d+ to \d+"):
+            load(assignments=[f"{name}={beyond}"])
+
+
+def test_the_defaults_are_those_of_the_parts() -> None:
+    """A part used alone, in a test or a program, behaves like a broker out of the box."""
+    assert broker_settings(Config()) == BrokerSettings()
+    assert connection_limits(Config()) == Limits()
+    wal, options = Config().wal, WalOptions()
+    mode, _ = parse_durability(wal.durability)
+    assert options == replace(
+        options,
+        segment_bytes=wal.segment_bytes,
+        durability=mode,
+        seal_age_us=wal.segment_age_seconds * 1_000_000,
+    )
+
+
+def test_the_wire_formats_are_the_same_everywhere() -> None:
+    """Every format that can be configured is one that records name, and every built one serves."""
+    assert set(FORMATS) == {form.name.lower() for form in Format} - {"unknown"}
+    assert set(FACTORIES) == set(BUILT_FORMATS) <= set(FORMATS)

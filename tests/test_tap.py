@@ -12,9 +12,16 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.plugin import getPlugins
 from twisted.web.resource import Resource
 
-from brokerd.errors import ConfigError
+from brokerd.errors import ConfigError, InvalidRequest
 from brokerd.outcome import Outcome
-from brokerd.tap import Options, assemble, load_options, make_log_observer, use_monotonic_clock
+from brokerd.tap import (
+    Options,
+    assemble,
+    load_options,
+    make_log_observer,
+    makeService,
+    use_monotonic_clock,
+)
 from tests.fakecore import FakeCore
 
 
@@ -94,6 +101,19 @@ def test_wrong_endpoints_are_found_before_the_fork(argument: str) -> None:
     """An endpoint that cannot be is a configuration mistake."""
     with pytest.raises(ConfigError, match="is not a server endpoint"):
         assembled(MemoryReactorClock(), argument)
+
+
+def test_what_a_part_refuses_before_the_fork_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even a value that the configuration let through by mistake ends without a traceback."""
+
+    def refuse(*_: object) -> None:
+        raise InvalidRequest("group setting max_attempts is 0")
+
+    monkeypatch.setattr("brokerd.assembly.make_core", refuse)
+    monkeypatch.setattr("brokerd.tap.use_monotonic_clock", lambda reactor: None)
+    with pytest.raises(SystemExit) as caught:
+        makeService(options("--admin", "none"))
+    assert caught.value.code == "brokerd: group setting max_attempts is 0"
 
 
 def test_defaults_serve_loopback_only(tmp_path: Path) -> None:
