@@ -164,6 +164,9 @@ class Oracle:
             if error is not None:
                 if certain and (success or not is_resent):
                     self._find(f"the live holder of offset {hold.offset} was refused: {error}")
+                if is_resent and not success:
+                    # The first one may have counted, and the message gone to somebody else.
+                    self.maybe_failures[hold.offset] += 1
             elif success:
                 self.settled_at[hold.offset] = when
             elif certain and not is_resent:

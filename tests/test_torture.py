@@ -129,6 +129,15 @@ class TestHonestBroker:
         story.settled(hold, 1.1, success=False, error="not yours", is_resent=True)
         assert story.oracle.findings == []
 
+    def test_a_failure_whose_resending_was_refused_may_have_counted(self, story: Story) -> None:
+        """The message is then dead after two failures that were answered and one that was not."""
+        lost = story.delivered(0, "a", 0.0)
+        story.settled(lost, 0.5, success=False, error="not yours", is_resent=True)
+        for at in (0.1, 0.2):
+            story.settled(story.delivered(0, "b", at), at + 0.05, success=False)
+        story.oracle.audit(1, {0: make_payload(SEED, Origin(0, 0))}, {0: 3})
+        assert story.oracle.findings == []
+
     def test_a_dead_message_is_a_dead_letter(self, story: Story) -> None:
         """Three failures, and the list has it."""
         story.failed_to_death(0)
