@@ -278,11 +278,12 @@ class BrokerCore:
             segments = self._wal.segments()
             status["wal"] = {
                 "frames": self._wal.durable_ticket,
+                "commits": self._wal.commits,
                 "durable_lsn": self._wal.durable_lsn,
                 "segments": len(segments),
                 "bytes": sum(segment.size for segment in segments),
                 "room_bytes": self._wal.room,
-                "starved": int(self._wal.starved),
+                "starved": int(self._wal.allocation_error is not None),
                 "allocation_error": self._wal.allocation_error,
             }
         if self._recovery is not None:

@@ -392,6 +392,22 @@ async def test_hundreds_of_idle_connections_are_kept(tmp_path: Path, no_faults: 
         peer.close()
 
 
+@pytest_twisted.ensureDeferred
+async def test_starved_is_said_while_the_disk_has_no_room_and_not_while_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The alert fires for a full disk, never for the ordinary allocation of the next segment."""
+    monkeypatch.setattr("brokerd.wal.RealDisk.free_bytes", lambda disk, path: 10 * MIB)
+    async with served(tmp_path) as running:
+        assert running.core.status()["wal"]["starved"] == 1
+        monkeypatch.undo()
+        await until(lambda: running.core.status()["wal"]["starved"] == 0)
+        assert running.core.status()["wal"]["allocation_error"] is None
+        await running.ask(lambda client: client.produce("orders", b"x"))
+        status = running.core.status()["wal"]
+        assert 1 <= status["commits"] <= status["frames"]
+
+
 def test_limits_reach_the_listeners_in_their_units() -> None:
     config = Config(
         limits=Limits(

@@ -61,14 +61,15 @@ DEFINITIONS = (
     Definition("reads_from_disk", "brokerd_disk_reads", C, "Reads that had to go to disk"),
     Definition("snapshots_written", "brokerd_snapshots_written", C, "Snapshots of the state"),
     Definition("snapshot_lsn", "brokerd_snapshot_lsn", G, "Journal position of the newest one"),
-    Definition("wal.frames", "brokerd_wal_commits", C, "Commits that are durable"),
+    Definition("wal.commits", "brokerd_wal_commits", C, "Commits that are durable"),
+    Definition("wal.frames", "brokerd_wal_frames", C, "Frames that commits made durable"),
     Definition("wal.durable_lsn", "brokerd_wal_durable_lsn", G, "Journal position that is durable"),
     Definition("wal.segments", "brokerd_wal_segments", G, "Journal files"),
     Definition("wal.bytes", "brokerd_wal_bytes", G, "Bytes of the journal on disk"),
     Definition("wal.room_bytes", "brokerd_wal_room_bytes", G, "Allocated and not yet written"),
     Definition("wal.starved", "brokerd_wal_starved", G, "1 while work is refused for lack of room"),
     Definition("recovery.seconds", "brokerd_recovery_seconds", G, "How long the replay took"),
-    Definition("recovery.frames", "brokerd_recovery_frames", G, "Commits that were replayed"),
+    Definition("recovery.frames", "brokerd_recovery_frames", G, "Frames that were replayed"),
     Definition(
         "recovery.damages", "brokerd_recovery_damages", G, "Damaged places found by the replay"
     ),

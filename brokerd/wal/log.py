@@ -74,11 +74,14 @@ class Wal:
         self.failed = False
         self.next_ticket = 1
         self.durable_ticket = 0
+        self.commits = 0
+        """Commits that are durable; each made one frame or more so."""
         self.appended_lsn = 0
         """Just past the last frame appended."""
         self.durable_lsn = 0
         """Just past the last frame that is durable."""
         self._synced_lsn = 0
+        self._syncing = False
         self._disk = disk
         self._path = path
         self._committer = committer
@@ -168,11 +171,6 @@ class Wal:
     def reserve_room(self) -> int:
         """Bytes of frames that settles and the like may still append."""
         return max(0, self._free - MARK_ROOM_BYTES)
-
-    @property
-    def starved(self) -> bool:
-        """Space is being allocated: work that does not fit ``room`` should wait for ``on_room``."""
-        return self._allocator.allocating
 
     @property
     def allocation_error(self) -> str | None:
@@ -302,6 +300,7 @@ class Wal:
         for frame in frames:
             self._index(frame)
         last = frames[-1]
+        self.commits += 1
         self.durable_ticket = last.ticket
         self.durable_lsn = last.end_lsn
         if self.options.durability == "fsync":
@@ -326,16 +325,21 @@ class Wal:
             position += entry_size(size)
 
     def sync(self) -> None:
-        """Sync what was written; for ``interval`` mode, called by its owner's timer."""
+        """Sync what was written; for ``interval`` mode, called by its owner's timer.
+
+        Does nothing while the sync before is under way.
+        """
         active = self._active
-        if self.failed or active is None or active.file is None:
+        if self.failed or self._syncing or active is None or active.file is None:
             return
         lsn = self.durable_lsn
         if lsn <= max(self._synced_lsn, active.first_lsn):
             return
+        self._syncing = True
         self._committer.submit(active.file.sync, lambda _, error: self._synced(lsn, error))
 
     def _synced(self, lsn: int, error: Exception | None) -> None:
+        self._syncing = False
         if error is not None:
             self._fail("syncing the log failed", error)
         else:
