@@ -230,7 +230,7 @@ class Connection(Protocol):
         self._running = False
         if self._queue:
             self._check_in_flight()
-        elif self.holds or self.ending:
+        elif self.ending:
             self._finish_if_done()
 
     def _enqueue(self) -> None:
@@ -270,7 +270,7 @@ class Connection(Protocol):
             self._send()
         else:
             self._resume_postponed()
-        if self.holds or self.ending:
+        if self.ending:
             self._finish_if_done()
 
     def _send(self) -> None:
@@ -380,14 +380,13 @@ class Connection(Protocol):
 
     def _finish_if_done(self) -> None:
         """Close when no more requests will be taken and all are answered."""
-        if self._queue or self.gone or self._closing_since_us is not None:
+        if self._queue or not self.ending or self.gone or self._closing_since_us is not None:
             return
-        if self.holds & Hold.CLOSING or (self.ending and not self.holds):
-            self.holds |= Hold.CLOSING
-            self._closing_since_us = self.broker.time.now_us()
-            self.transport.unregisterProducer()
-            self.transport.resumeProducing()  # TLS reads the peer's goodbye
-            self.transport.loseConnection()
+        self.holds |= Hold.CLOSING
+        self._closing_since_us = self.broker.time.now_us()
+        self.transport.unregisterProducer()
+        self.transport.resumeProducing()  # TLS reads the peer's goodbye
+        self.transport.loseConnection()
 
     def overdue(self, now_us: int) -> str | None:
         """What the peer did not do in time, if there is anything."""

@@ -64,6 +64,8 @@ class MamamiaConnection(Connection):
         self._decoder = Decoder()
         self._frames: list[tuple[int, bytes]] = []
         self._late: set[LateAcquire] = set()
+        self._results: list[str] = []
+        """Of the SETTLE_BATCH in hand, so that one that met `Congested` goes on where it was."""
 
     # -- frames -------------------------------------------------------------------------------
 
@@ -206,8 +208,8 @@ class MamamiaConnection(Connection):
     def _settle_batch(self, request: SettleBatch) -> None:
         log_id, group_id, client_id, settles = request
         broker = self.broker
-        results = []
-        for message_id, success, token, delay in settles:
+        results = self._results
+        for message_id, success, token, delay in settles[len(results):]:
             index, offset = split_message_id(message_id)
             try:
                 broker.settle(
@@ -219,9 +221,12 @@ class MamamiaConnection(Connection):
                     delay_us=None if delay is None else microseconds(delay),
                 )
                 results.append(SETTLED)
+            except Congested:
+                raise
             except BrokerdError as refusal:
                 results.append(str(refusal))
         answer = settled_batch(results)
+        self._results = []
         self.answers.append(answer)
         self.answered(len(answer))
 

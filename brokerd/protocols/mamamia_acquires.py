@@ -9,8 +9,9 @@ again, unless the connection has too much to send already.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
-from brokerd.broker import Broker, Chunk, Lane, Waiter
+from brokerd.broker import Broker, Chunk, Congested, Lane, Waiter
 from brokerd.codecs.mamamia import (
     BATCH_ROOM,
     MAX_LENGTH,
@@ -205,10 +206,18 @@ class LateAcquire:
                 self._connection.broker.dead_letter(*cold, "damaged")
             elif failure is not None:
                 raise StorageFailed(f"cannot read the log: {failure}; try again")
+        except Congested:
+            self._when_uncongested(self._loaded, cold, failure)
         except BrokerdError as refusal:
             self._answer(error(self._attempt.command, str(refusal)))
         else:
             self._again()
+
+    def _when_uncongested(self, call: Callable[..., None], *arguments: object) -> None:
+        """Call when the log has room again."""
+        self._connection.journal.when_uncongested(
+            partial(self._connection.guarded, call, *arguments)
+        )
 
     def wait(self) -> None:
         """Try again whenever something may have come, until the wait is over."""
@@ -240,6 +249,9 @@ class LateAcquire:
             return False
         try:
             outcome = self._attempt(connection.broker, self._request)
+        except Congested:
+            self._when_uncongested(self._again)
+            return False
         except BrokerdError as refusal:
             outcome = error(self._attempt.command, str(refusal))
         if outcome is None:
@@ -252,8 +264,8 @@ class LateAcquire:
 
     def _again(self) -> None:
         """Try now; wait only if there is time left and somebody to wait for."""
-        if self._try():
-            connection = self._connection
+        connection = self._connection
+        if not connection.gone and self._try():
             if connection.ending or connection.broker.time.now_us() >= self._deadline_us:
                 self._answer(self._attempt.nothing)
             else:
