@@ -128,6 +128,7 @@ class Journal:
         self._uncommitted_bytes = 0
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._parked: deque[Callable[[], None]] = deque()
+        self._unparking = False
         self._turn_end_scheduled = False
         self._quiet_call: DelayedCall | None = None
         self._last_append_us = 0
@@ -192,6 +193,9 @@ class Journal:
         """
         self._check_open()
         size += ADMITTED_EXTRA_BYTES
+        if self._parked and not self._unparking:
+            self._schedule()
+            raise Congested("others wait for the disk already; try again")
         if self._uncommitted_bytes and (
             self.uncommitted_bytes + size > self._max_uncommitted_bytes
         ):
@@ -232,20 +236,40 @@ class Journal:
         """Recompute ``limit_bytes``."""
         uncommitted = self._max_uncommitted_bytes - self._uncommitted_bytes
         room = min(self._frame_bytes, uncommitted, self._wal.room)
-        self.limit_bytes = -1 if self._closed else room - ADMITTED_EXTRA_BYTES
+        if self._closed or self._parked:
+            room = 0
+        self.limit_bytes = room - ADMITTED_EXTRA_BYTES
 
     def when_uncongested(self, callback: Callable[[], None]) -> None:
         """Call back once, when a request that met `Congested` may be tried again."""
         self._parked.append(callback)
+        self._set_limit()
 
     def _on_room(self) -> None:
         self._set_limit()
         self._unpark()
 
     def _unpark(self) -> None:
-        parked, self._parked = self._parked, deque()
-        for callback in parked:
-            callback()
+        """Let those that wait try again, first come first served.
+
+        Who still finds no room at all stays first, and nobody passes it, or large requests would
+        wait for ever; who was served in part goes behind the others.
+        """
+        parked = self._parked
+        self._unparking = True
+        try:
+            for _ in range(len(parked)):
+                callback = parked.popleft()
+                waiting = len(parked)
+                before = (self._wal.next_ticket, self.gathered_bytes)
+                callback()
+                after = (self._wal.next_ticket, self.gathered_bytes)
+                if len(parked) > waiting and after == before:
+                    parked.rotate(1)
+                    break
+        finally:
+            self._unparking = False
+            self._set_limit()
 
     # -- commits ------------------------------------------------------------------------------
 

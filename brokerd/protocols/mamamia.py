@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from brokerd.broker import Broker, Clock, Congested, Topic
-from brokerd.broker.journal import BATCH_FRAME_BYTES, RECORD_FRAME_BYTES
+from brokerd.broker.journal import RECORD_FRAME_BYTES
 from brokerd.codecs.mamamia import (
     MAX_LENGTH,
     SETTLED,
@@ -141,11 +141,13 @@ class MamamiaConnection(Connection):
                 check_size(log_id, value, encoding, metadata)
             size += len(value) + len(metadata or b"") + len(key or b"") + RECORD_FRAME_BYTES
         broker = self.broker
-        broker.admit(size)
         last = max(message.partition or 0 for message in messages)
-        topic = broker.topic(log_id) or self._create(log_id, last)
+        topic = broker.topic(log_id)
+        if topic is None:
+            broker.admit(size)
+            topic = self._create(log_id, last)
         partitions = [topic.choose(message.key, message.partition) for message in messages]
-        broker.admit(size + len(set(partitions)) * BATCH_FRAME_BYTES)
+        broker.admit(size, len(set(partitions)))
         self.answers.append(
             produced_batch(
                 [
@@ -185,7 +187,7 @@ class MamamiaConnection(Connection):
             self.answered(len(outcome))
         elif outcome is not None:
             LateAcquire(self, request, attempt, self._late).load(outcome)
-        elif request.wait > 0 and not self.ending:
+        elif request.wait > 0:
             LateAcquire(self, request, attempt, self._late).wait()
         else:
             self.answers.append(attempt.nothing)

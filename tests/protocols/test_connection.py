@@ -18,7 +18,7 @@ from brokerd.broker import BrokerSettings
 from brokerd.codecs import mamamia as mm
 from brokerd.protocols.connection import CLOSING_US, Limits
 from brokerd.wal import MemoryDisk, WalOptions
-from tests.house import Client, House, ask
+from tests.house import WAL_PATH, Client, House, ask
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -289,6 +289,28 @@ def test_the_first_owed_answer_is_made_however_much_waits_behind_it() -> None:
     assert len(client.answers()) == 5
 
 
+def test_messages_behind_an_answer_that_is_not_there_yet_are_leased_within_the_budget() -> None:
+    """Late answers that cannot leave, because an earlier one is owed, are not piled up."""
+    house = House(limits=Limits(in_flight_bytes=MIB))
+    client = house.connect()
+    client.send(acquire(wait=60, log_id="none"), *[acquire(wait=60)] * 10)
+    fill(house, "orders", *[b"x" * 600 * KIB] * 10)
+    assert leased(house) == 2
+    fill(house, "none", b"y")
+    assert len(client.answers()) == 11
+    assert leased(house) == 10
+
+
+def test_large_answers_that_need_no_commit_all_leave() -> None:
+    """Answers over the budget that leave at once make room for those behind them."""
+    house = House(limits=Limits(in_flight_bytes=64 * KIB))
+    refused = mm.SettleBatch(
+        "n" * 250, "g", "c", tuple(mm.BatchSettle(n, True) for n in range(300))
+    )
+    answers = ask(house, *[refused] * 5)
+    assert [len(answer.results) for answer in answers] == [300] * 5
+
+
 def test_answers_behind_a_long_poll_are_bounded() -> None:
     """Endless cheap requests behind a long poll are not answered into memory."""
     house = House(limits=Limits(in_flight_requests=100))
@@ -389,6 +411,113 @@ def test_settles_pass_while_produces_are_refused() -> None:
     assert ask(house, mm.Produce("orders", b"y")) == [mm.Produced(produced)]
 
 
+SMALL_RESERVE = WalOptions(MIB, free_bytes_min=0, reserve_bytes=8 * KIB)
+
+
+class Filler:
+    """Uses up the log's space, the reserve included, while no more is being allocated."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+        ask(house, mm.Produce("filler", b"x"), acquire(log_id="filler"))
+
+    def fill(self) -> None:
+        for size in (100 * KIB, 10 * KIB, KIB):
+            self._until_paused(mm.Produce("filler", b"x" * size))
+        extend = mm.Extend("filler", "g", "c", 0)
+        for count in (1000, 100, 10, 1):
+            self._until_paused(*[extend] * count)
+
+    def _until_paused(self, *requests: Any) -> None:
+        client = self._house.connect()
+        while not client.transport.paused:
+            client.send(*requests)
+            self._house.turn()
+            self._house.writer.run()
+
+
+def test_leases_and_settles_wait_while_log_space_is_allocated() -> None:
+    """Nothing is refused that is possible a moment later, and nothing is done twice."""
+    house = House(options=SMALL_RESERVE)
+    filler = Filler(house)
+    ask(house, mm.ProduceBatch("orders", (mm.BatchMessage(b"x"),) * 600))
+    tokens = ask(house, mm.AcquireBatch("orders", "g", "c", 600))[0].messages
+    polling, settling, acquiring = house.connect(), house.connect(), house.connect()
+    polling.send(acquire(wait=60, client_id="polling"))
+    filler.fill()
+    failed = mm.BatchSettle(0, False, tokens[0].token)
+    settles = [mm.BatchSettle(number, True, tokens[number].token) for number in range(1, 600)]
+    settling.send(mm.SettleBatch("orders", "g", "c", (failed, *settles)))
+    acquiring.send(mm.Acquire("orders", "other", "c"))
+    house.turn()
+    house.writer.run()
+    assert polling.answers() == settling.answers() == acquiring.answers() == []
+    house.run()
+    (settled,) = settling.answers()
+    assert settled.results == ("settled",) * 600
+    assert ids(acquiring.answers()) == [0]
+    assert ids(polling.answers()) == [0]
+    assert house.broker.group_info("orders", "g")[:5] == (0, 600, 1, 1, 0)
+
+
+def test_a_long_poll_woken_while_log_space_is_allocated_is_answered_then() -> None:
+    house = House(options=SMALL_RESERVE)
+    filler = Filler(house)
+    ask(house, mm.ProduceBatch("orders", (mm.BatchMessage(b"x"),) * 600))
+    ask(house, mm.AcquireBatch("orders", "g", "holder", 600, 1.0))
+    polling, leaving, ending = (house.connect() for _ in range(3))
+    for client in (leaving, polling, ending):
+        client.send(acquire(wait=60))
+    filler.fill()
+    house.clock.advance(2)
+    assert polling.answers() == []
+    leaving.disconnect()
+    ending.send_no_more()
+    house.run()
+    assert ids(polling.answers()) != [None]
+    assert len(ending.answers()) == 1
+    assert not ending.is_open
+
+
+@pytest.mark.parametrize("damage", [False, True])
+def test_a_record_read_while_log_space_is_allocated_is_leased_then(damage: bool) -> None:
+    house = House(
+        settings=BrokerSettings(tail_cache_bytes=0, read_cache_bytes=0), options=SMALL_RESERVE
+    )
+    filler = Filler(house)
+    fill(house, "cold", b"spoil-spoil", b"whole-whole")
+    if damage:
+        for name in house.disk.list(WAL_PATH):
+            content = house.disk.content(f"{WAL_PATH}/{name}")
+            content[content.find(b"spoil-spoil")] ^= 1
+    client = house.connect()
+    client.send(acquire(log_id="cold"))
+    filler.fill()
+    house.readers.run()
+    house.turn()
+    house.writer.run()
+    assert client.answers() == []
+    house.run()
+    assert ids(client.answers()) == [1 if damage else 0]
+
+
+def test_a_large_request_is_not_passed_for_ever_by_small_ones() -> None:
+    """Who waits for room in the log gets it before those who come later."""
+    house = House(settings=BrokerSettings(max_uncommitted_bytes=64 * KIB, frame_bytes=64 * KIB))
+    small, large = [house.connect() for _ in range(8)], house.connect()
+    for client in small:
+        client.send(mm.Produce("small", b"x" * 20 * KIB))
+    large.send(mm.Produce("large", b"x" * 55 * KIB))
+    for _ in range(40):
+        house.turn()
+        house.writer.step()
+        house.background.step()
+        for client in small:
+            if client.answers():
+                client.send(mm.Produce("small", b"x" * 20 * KIB))
+    assert large.answers() == [mm.Produced(0)]
+
+
 # -- endings ----------------------------------------------------------------------------------
 
 
@@ -483,12 +612,12 @@ def test_a_connection_may_end_in_every_state(state: str, ending: str) -> None:
             house.run()
             client.read_on()
         house.run()
+        after = leased(house, "cold")
+        fill(house, "none", b"x")
     assert [event for event in captured if "log_failure" in event] == []
     assert not client.transport.connected
     assert client.protocol not in house.factory.connections
     assert leased(house) == before
-    after = leased(house, "cold")
-    fill(house, "none", b"x")
     assert leased(house, "none") == 0
     assert leased(house, "cold") == after
     assert len(ask(house, mm.Produce("orders", b"y"))) == 1
@@ -532,7 +661,8 @@ def test_after_close_all_no_request_is_taken() -> None:
     client = house.connect()
     client.send(mm.Produce("orders", b"x"))
     house.factory.close_all()
-    client.protocol.dataReceived(mm.encode_request(mm.Produce("orders", b"late")))
+    client.protocol.dataReceived(mm.encode_request(mm.Produce("orders", b"late"))[:-1])
+    assert not client.protocol.unfinished, "it is not even kept"
     house.run()
     assert client.answers() == [mm.Produced(0)]
     assert house.broker.group_info("orders", "g").next == 1
@@ -638,7 +768,7 @@ def test_connections_beyond_the_limit_are_closed_and_told_about_once_in_a_while(
     first, _ = house.connect(), house.connect()
     with capturedLogs() as captured:
         assert [house.factory.buildProtocol(None) for _ in range(100)] == [None] * 100
-        house.pass_time(6, step=1)
+        house.pass_time(12, step=1)
     (event,) = [event for event in captured if event.get("event_id") == "connections-refused"]
     assert (event["count"], event["limit"]) == (100, 2)
     assert house.factory.refused == 100
@@ -713,11 +843,16 @@ def test_time_in_which_we_did_not_read_is_not_counted_against_a_frame() -> None:
     house = listening(Limits(unfinished_frame_us=60_000_000, in_flight_requests=1))
     client = house.connect()
     frame = mm.encode_request(mm.Produce("orders", b"x"))
-    client.send_bytes(mm.encode_request(acquire(wait=100)) + frame + frame + frame[:5])
-    client.send_bytes(frame[5:])
-    house.pass_time(105, step=5)
+    waiting = mm.encode_request(acquire(wait=100, log_id="none"))
+    client.send_bytes(waiting + frame + frame + frame[:5])
+    house.pass_time(130, step=5)
     assert client.is_open
+    client.send_bytes(frame[5:])
+    house.run()
     assert len(client.answers()) == 4
+    client.send_bytes(frame[:5])
+    house.pass_time(70, step=5)
+    assert not client.transport.connected
 
 
 def test_a_peer_that_never_reads_its_last_answers_is_cut_off() -> None:

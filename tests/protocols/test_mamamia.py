@@ -718,11 +718,11 @@ def test_a_key_chooses_its_partition_and_batches_cross_partitions() -> None:
 
 def test_a_batch_over_very_many_partitions_finds_its_room_first() -> None:
     """What each partition adds to a frame is asked for before anything is stored."""
-    house = with_partitions(6_000)
-    messages = tuple(mm.BatchMessage(b"x", partition=number) for number in range(6_000))
+    house = with_partitions(10_000)
+    messages = tuple(mm.BatchMessage(b"x", partition=number) for number in range(10_000))
     with capturedLogs() as captured:
         answer = only(house, mm.ProduceBatch("orders", messages))
-    assert answer.message_ids == tuple(number << 48 for number in range(6_000))
+    assert answer.message_ids == tuple(number << 48 for number in range(10_000))
     assert [event for event in captured if "log_failure" in event] == []
 
 
