@@ -349,12 +349,12 @@ class TestCommand:
 
 class TestCommits:
     def test_the_disk_is_measured_with_blocks_as_large_as_the_commits(self) -> None:
-        """Bytes by syncs between the two looks."""
-        before = {"wal": {"syncs": 10, "written_bytes": 1000}}
-        after = {"wal": {"syncs": 14, "written_bytes": 9000}}
+        """Bytes by commits between the two looks."""
+        before = {"wal": {"commits": 10, "durable_lsn": 1000}}
+        after = {"wal": {"commits": 14, "durable_lsn": 9000}}
         assert commit_bytes(before, after) == 2000
 
-    @pytest.mark.parametrize("status", [{}, {"wal": None}, {"wal": {"syncs": 5}}])
+    @pytest.mark.parametrize("status", [{}, {"wal": None}, {"wal": {"commits": 5}}])
     def test_a_broker_that_does_not_tell_is_measured_with_pages(
         self, status: dict[str, object]
     ) -> None:

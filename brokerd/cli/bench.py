@@ -43,13 +43,10 @@ def fetch_status(server: str) -> dict[str, Any]:
 
 
 def commits(status: dict[str, Any]) -> tuple[int, int]:
-    """Commits and bytes of the journal so far, as a status tells; zeros when it does not.
-
-    A status without a count of syncs tells frames, of which one sync may make several durable.
-    """
+    """Commits and bytes of the journal so far, as a status tells; zeros when it does not."""
     wal = status.get("wal") or {}
-    count: int = wal.get("syncs", wal.get("frames", 0))
-    written: int = wal.get("written_bytes", wal.get("durable_lsn", 0))
+    count: int = wal.get("commits", 0)
+    written: int = wal.get("durable_lsn", 0)
     return count, written
 
 
