@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from typing import NoReturn
 
 import click
 
@@ -58,5 +59,12 @@ def main() -> None:
     try:
         cli(prog_name="brokerctl")
     except BrokerdError as error:
-        print(f"brokerctl: {error}", file=sys.stderr)
-        sys.exit(1)
+        _refuse(str(error))
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        _refuse(f"{place}{error.strerror or error}")
+
+
+def _refuse(line: str) -> NoReturn:
+    print(f"brokerctl: {line}", file=sys.stderr)
+    sys.exit(1)

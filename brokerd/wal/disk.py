@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 ZERO_SLICE_BYTES = 1 << 20
@@ -98,30 +100,43 @@ def write_atomically(disk: Disk, directory: str, name: str, parts: list[bytes]) 
 
 
 class RealFile:
-    """A file descriptor."""
+    """A file descriptor. Its errors name ``path``."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, path: str) -> None:
         self._descriptor = descriptor
+        self._path = path
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            error.filename = self._path
+            raise
 
     def pread(self, length: int, position: int) -> bytes:
-        data = os.pread(self._descriptor, length, position)
-        while len(data) < length:
-            more = os.pread(self._descriptor, length - len(data), position + len(data))
-            if not more:
-                break
-            data += more
+        with self._named():
+            data = os.pread(self._descriptor, length, position)
+            while len(data) < length:
+                more = os.pread(self._descriptor, length - len(data), position + len(data))
+                if not more:
+                    break
+                data += more
         return data
 
     def pwrite(self, data: bytes, position: int) -> None:
-        written = os.pwrite(self._descriptor, data, position)
-        while written < len(data):
-            written += os.pwrite(self._descriptor, memoryview(data)[written:], position + written)
+        with self._named():
+            done = os.pwrite(self._descriptor, data, position)
+            while done < len(data):
+                done += os.pwrite(self._descriptor, memoryview(data)[done:], position + done)
 
     def sync(self) -> None:
-        os.fdatasync(self._descriptor)
+        with self._named():
+            os.fdatasync(self._descriptor)
 
     def truncate(self, size: int) -> None:
-        os.ftruncate(self._descriptor, size)
+        with self._named():
+            os.ftruncate(self._descriptor, size)
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
@@ -143,10 +158,11 @@ class RealDisk:
 
     def create(self, path: str) -> File:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        return RealFile(os.open(path, flags, 0o640))
+        return RealFile(os.open(path, flags, 0o640), path)
 
     def open(self, path: str, write: bool = False) -> File:
-        return RealFile(os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC))
+        flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
+        return RealFile(os.open(path, flags), path)
 
     def list(self, directory: str) -> list[str]:
         try:

@@ -13,6 +13,12 @@ from brokerd import __version__
 from brokerd.cli.main import VERBS, cli
 
 
+def brokerctl(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """What a shell sees."""
+    command = [sys.executable, "-c", "from brokerd.cli.main import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
 def test_every_verb_is_listed_and_can_be_imported() -> None:
     """--help names each verb with a line of its own."""
     result = CliRunner().invoke(cli, ["--help"])
@@ -36,13 +42,16 @@ def test_the_version_is_that_of_the_package() -> None:
 
 def test_a_refusal_is_one_line_and_1(tmp_path: Path) -> None:
     """No traceback: what, where, what to do."""
-    command = [sys.executable, "-c", "from brokerd.cli.main import main; main()"]
-    result = subprocess.run(
-        [*command, "config", "check", str(tmp_path / "gone")],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    result = brokerctl("config", "check", str(tmp_path / "gone"))
     assert result.returncode == 1
     assert result.stdout == ""
     assert result.stderr == f"brokerctl: cannot read {tmp_path}/gone: No such file or directory\n"
+
+
+def test_a_file_that_cannot_be_read_is_one_line_and_1(tmp_path: Path) -> None:
+    """What the operating system refuses is said like any refusal, with the path."""
+    segment = tmp_path / "wal" / f"{0:020d}.wal"
+    segment.mkdir(parents=True)
+    result = brokerctl("--data-dir", str(tmp_path), "wal", "verify")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == f"brokerctl: {segment}: Is a directory\n"
