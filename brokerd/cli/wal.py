@@ -1,6 +1,7 @@
 # Tests: tests/wal/test_cli.py
 """``brokerctl wal``: verify and dump a log, of a stopped or a running broker. Read-only.
 
+``brokerctl --json wal verify`` prints one JSON object, ``brokerctl --json wal dump`` one a frame.
 Exit codes: 0 sound, 1 damage found. Record values, keys and metadata are printed only with
 ``--payloads``.
 """
@@ -37,28 +38,23 @@ def wal_group() -> None:
 
 def _paths(context: click.Context) -> tuple[Disk, str, str]:
     """(disk, log directory, snapshot directory). Raises ConfigError when there is no log."""
-    data_dir = (context.obj or {}).get("data_dir") or "./brokerd-data"
+    data_dir = context.obj["data_dir"]
     wal_path = os.path.join(data_dir, "wal")
     if not os.path.isdir(wal_path):
         raise ConfigError(f"{wal_path} is not there; name the broker's directory with --data-dir")
     return RealDisk(), wal_path, os.path.join(data_dir, "state")
 
 
-def _as_json(context: click.Context, here: bool) -> bool:
-    return here or bool((context.obj or {}).get("json"))
-
-
 # -- verify --------------------------------------------------------------------------------------
 
 
 @wal_group.command("verify")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
-def verify_command(context: click.Context, as_json: bool) -> None:
+def verify_command(context: click.Context) -> None:
     """Read every byte of the log, its indexes and its snapshots; exit 1 if anything is damaged."""
     disk, wal_path, state_path = _paths(context)
     report = verify(disk, wal_path, state_path)
-    if _as_json(context, as_json):
+    if context.obj["json"]:
         click.echo(json.dumps(_report_fields(report)))
     else:
         for line in _report_lines(report):
@@ -117,7 +113,6 @@ def _report_lines(report: VerifyReport) -> Iterator[str]:
 
 
 @wal_group.command("dump")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a frame.")
 @click.option("--from-lsn", type=click.IntRange(0), default=0, help="Begin at this LSN.")
 @click.option("--topic-id", type=click.IntRange(0), help="Only entries of this topic id.")
 @click.option("--partition", type=click.IntRange(0), help="Only entries of this partition.")
@@ -131,7 +126,6 @@ def _report_lines(report: VerifyReport) -> Iterator[str]:
 @click.pass_context
 def dump_command(
     context: click.Context,
-    as_json: bool,
     from_lsn: int,
     topic_id: int | None,
     partition: int | None,
@@ -143,14 +137,13 @@ def dump_command(
     disk, wal_path, _ = _paths(context)
     wanted = (None if kind is None else EntryKind[kind.upper()].value, topic_id, partition)
     is_filtered = any(field is not None for field in wanted)
-    as_json = _as_json(context, as_json)
     printed, is_damaged = 0, False
     for name, found in walk(disk, wal_path, from_lsn):
         fields = _found_fields(name, found, wanted, payloads)
         is_damaged = is_damaged or fields["problem"] is not None
         if is_filtered and fields["problem"] is None and not fields["entries"]:
             continue
-        if as_json:
+        if context.obj["json"]:
             click.echo(json.dumps(fields, default=repr))
         else:
             for line in _found_lines(fields):
