@@ -242,9 +242,9 @@ class State:
                 partition.restore(next_offset)
 
     def _leave_out(self, damage: Damage, replay: _Replay) -> None:
-        """Never assign again what the damaged bytes may have assigned."""
-        if damage.end <= SEGMENT_HEADER_BYTES:
-            return  # no frame lies there
+        """Never assign again what damaged bytes may have assigned."""
+        if damage.is_counted or damage.end <= SEGMENT_HEADER_BYTES:
+            return  # all records are known, or no frame lies there
         lsn = int(damage.name.partition(".")[0]) + damage.position
         size = damage.end - damage.position
         if lsn > replay.topic_created_at:

@@ -73,6 +73,8 @@ class Damage:
     problem: str
     lost: list[LostRange] = field(default_factory=list)
     """As far as entry headers and the gaps in later offsets tell."""
+    is_counted: bool = False
+    """Every entry there ever was has a sound header, so that no record is lost unknown."""
 
     def __str__(self) -> str:
         text = f"{self.name} at {self.position} to {self.end}: {self.problem}"
@@ -214,7 +216,10 @@ class SegmentReplay:
                     break
                 lost = [_lost(entry.header) for entry in found.entries if entry.entry is None]
                 end = found.position + found.header.length
-                self._damaged(found.position, end, found.problem, [r for r in lost if r])
+                is_counted = len(found.entries) == found.header.entry_count
+                self._damaged(
+                    found.position, end, found.problem, [r for r in lost if r], is_counted
+                )
             yield self._accept(found)
         self._segment.position = self.end
         if self._expected_end is not None and self.end < self._expected_end:
@@ -239,8 +244,16 @@ class SegmentReplay:
         self._report.cut = Cut(self._segment.name, position, lsn, problem)
         return True
 
-    def _damaged(self, position: int, end: int, problem: str, lost: list[LostRange]) -> None:
-        self._report.damages.append(Damage(self._segment.name, position, end, problem, lost))
+    def _damaged(
+        self,
+        position: int,
+        end: int,
+        problem: str,
+        lost: list[LostRange],
+        is_counted: bool = False,
+    ) -> None:
+        damage = Damage(self._segment.name, position, end, problem, lost, is_counted)
+        self._report.damages.append(damage)
 
     def _missing_end(self, expected: int) -> None:
         problem = (
