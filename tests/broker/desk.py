@@ -1,0 +1,141 @@
+# Tests: tests/broker/
+"""The broker as a Protocol sees it, without a wire: what tests of the core ask it to do."""
+
+from __future__ import annotations
+
+from brokerd.broker import Chunk, Lane
+from brokerd.values import Grant, Record
+from tests.house import House
+
+SECOND_US = 1_000_000
+
+
+class TakeAll:
+    """Takes whatever is in memory; ``cold`` names the record that must be read first."""
+
+    lane: Lane
+
+    def __init__(self, house: House) -> None:
+        self._find = house.broker.find
+        self.stopped = False
+        self.values: list[bytes] = []
+        self.cold: tuple[Lane, int] | None = None
+
+    def takes(self, offset: int) -> bool:
+        chunk = self._find(self.lane.partition, offset)
+        if chunk is None:
+            self.cold = (self.lane, offset)
+            self.stopped = True
+            return False
+        self.values.append(chunk.values[offset - chunk.base])
+        return True
+
+
+def produce(house: House, topic: str, *values: bytes, index: int | None = None) -> list[int]:
+    """Admit and append records together, creating the topic; their offsets."""
+    broker = house.broker
+    broker.admit(sum(map(len, values)) + 64 * len(values))
+    target = broker.topic(topic) or broker.create_topic(topic)
+    return [broker.append(target.choose(None, index), value) for value in values]
+
+
+def lease(
+    house: House,
+    topic: str = "t",
+    group: str = "g",
+    owner: str = "ann",
+    seconds: float = 30.0,
+    limit: int = 1,
+) -> list[tuple[int, bytes]]:
+    """Acquire, reading from disk what must be; (offset, value) of each record leased."""
+    found = grants(house, topic, group, owner, seconds, limit)
+    return [(grant.offset, value) for grant, value in found]
+
+
+def grants(
+    house: House,
+    topic: str = "t",
+    group: str = "g",
+    owner: str = "ann",
+    seconds: float = 30.0,
+    limit: int = 1,
+) -> list[tuple[Grant, bytes]]:
+    """As `lease`, with the whole grants."""
+    answers: list[list[tuple[Grant, bytes]]] = []
+    errors: list[Exception] = []
+
+    def attempt() -> None:
+        taking = TakeAll(house)
+        found = house.broker.acquire(topic, group, owner, int(seconds * SECOND_US), limit, taking)
+        if found or taking.cold is None:
+            answers.append([(g, value) for (_, g), value in zip(found, taking.values, strict=True)])
+        else:
+            lane, offset = taking.cold
+            house.broker.load(lane.partition, offset, loaded)
+
+    def loaded(_chunk: Chunk | None, error: Exception | None) -> None:
+        # At once: what was read may leave the cache again as soon as this returns.
+        if error is None:
+            attempt()
+        else:
+            errors.append(error)
+
+    attempt()
+    while not answers and not errors:
+        assert house.readers.step(), "a read waits for nothing"
+    if errors:
+        raise errors[0]
+    return answers[0]
+
+
+def settle(
+    house: House,
+    offset: int,
+    success: bool = True,
+    topic: str = "t",
+    group: str = "g",
+    owner: str | None = "ann",
+    delay_seconds: float | None = None,
+    index: int = 0,
+    token: int | None = None,
+) -> bool:
+    """Settle one record; whether that changed anything."""
+    delay_us = None if delay_seconds is None else int(delay_seconds * SECOND_US)
+    return house.broker.settle(
+        house.broker.lane(topic, group, index, offset),
+        offset,
+        success,
+        owner=owner,
+        token=token,
+        delay_us=delay_us,
+    )
+
+
+def read(house: House, topic: str, offset: int, index: int = 0) -> Record:
+    """One record, from memory or from the log."""
+    target = house.broker.topic(topic)
+    assert target is not None
+    partition = target.partition(index)
+    chunk = house.broker.find(partition, offset)
+    if chunk is None:
+        answers: list[tuple[Chunk | None, Exception | None]] = []
+        house.broker.load(partition, offset, lambda *answer: answers.append(answer))
+        while not answers:
+            assert house.readers.step(), "a read waits for nothing"
+        chunk, error = answers[0]
+        if error is not None:
+            raise error
+    assert chunk is not None
+    return chunk.record(offset - chunk.base, house.broker.journal.frame_time_us)
+
+
+def acknowledged(house: House) -> list[bool]:
+    """A list that becomes non-empty when all that is applied now is durable."""
+    journal = house.broker.journal
+    done: list[bool] = []
+    ticket = journal.ticket()
+    if ticket <= journal.durable_ticket:
+        done.append(True)
+    else:
+        journal.when_durable(ticket, lambda: done.append(True))
+    return done

@@ -1,0 +1,580 @@
+"""What a Protocol gets from the broker: topics, records, leases, and long polls."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from brokerd.broker import Broker, BrokerSettings, Congested
+from brokerd.broker.core import EXPIRE_STEP
+from brokerd.errors import (
+    InvalidName,
+    LeaseLost,
+    LimitExceeded,
+    NotLeaseOwner,
+    UnknownOffset,
+    UnknownPartition,
+    UnknownTopic,
+)
+from brokerd.groups import GroupSettings
+from tests.broker.desk import SECOND_US, acknowledged, grants, lease, produce, read, settle
+from tests.house import House
+
+
+class Poll:
+    """A long poll: leases as soon as it can, or learns that its wait is over."""
+
+    def __init__(
+        self,
+        house: House,
+        group: str = "g",
+        topic: str = "t",
+        seconds: float = 60.0,
+        limit: int = 1,
+    ) -> None:
+        self.house = house
+        self.topic, self.group, self.limit = topic, group, limit
+        self.found: list[tuple[int, bytes]] = []
+        self.tries = 0
+        self.timed_out = False
+        assert not self.attempt()
+        wait_us = int(seconds * SECOND_US)
+        self.waiter = house.broker.wait(topic, group, wait_us, self.attempt, self.give_up)
+
+    def attempt(self) -> bool:
+        self.tries += 1
+        self.found = lease(self.house, self.topic, self.group, "poll", limit=self.limit)
+        return bool(self.found)
+
+    def give_up(self) -> None:
+        self.timed_out = True
+
+
+def group_names(house: House, topic: str = "t") -> set[str]:
+    return set(house.broker.existing_topic(topic).groups)
+
+
+class TestTopics:
+    def test_a_topic_keeps_its_id_name_and_partitions_over_a_restart(self) -> None:
+        house = House()
+        house.broker.create_topic("three", 3)
+        house.broker.create_topic("één")
+        house.run()
+        house = house.crash()
+        topics = [(t.topic_id, t.name, len(t.partitions)) for t in house.broker.topics()]
+        assert topics == [(1, "three", 3), (2, "één", 1)]
+
+    def test_creating_a_topic_again_gives_the_one_there_is(self) -> None:
+        house = House()
+        first = house.broker.create_topic("t", 2)
+        assert house.broker.create_topic("t", 5) is first
+        assert len(first.partitions) == 2
+
+    @pytest.mark.parametrize("name", ["a\nb", "\x7f", "x" * 256, "é" * 128, "\ud800"])
+    def test_bad_names_are_refused(self, name: str) -> None:
+        house = House()
+        with pytest.raises(InvalidName):
+            house.broker.create_topic(name)
+        produce(house, "t", b"x")
+        with pytest.raises(InvalidName):
+            lease(house, "t", name)
+        with pytest.raises(InvalidName):
+            house.broker.lane("t", name, 0, 0)
+        assert len(list(house.broker.topics())) == 1
+
+    @pytest.mark.parametrize("name", ["", "x" * 255, "é" * 127, "smile \U0001f600", "a b\u00a0c"])
+    def test_odd_names_are_taken_and_kept(self, name: str) -> None:
+        house = House()
+        produce(house, name, b"x")
+        lease(house, name, name, name)
+        house.run()
+        house = house.crash()
+        assert house.broker.group_info(name, name).leased == 1
+
+    def test_limits_of_topics_and_partitions_are_named(self) -> None:
+        house = House(settings=BrokerSettings(max_topics=2))
+        for name in "ab":
+            house.broker.create_topic(name)
+        with pytest.raises(LimitExceeded, match=r"limits\.max_topics"):
+            house.broker.create_topic("c")
+        with pytest.raises(LimitExceeded, match="1 to 32767 partitions, not 0"):
+            House().broker.create_topic("d", 0)
+
+    def test_what_does_not_exist_is_named(self) -> None:
+        house = House()
+        produce(house, "t", b"x")
+        with pytest.raises(UnknownTopic, match="'u'"):
+            house.broker.existing_topic("u")
+        with pytest.raises(UnknownTopic):
+            next(house.broker.dead_letters("u", "g"))
+        with pytest.raises(UnknownPartition, match="no partition 1; it has 1"):
+            house.broker.existing_topic("t").partition(1)
+
+
+class TestRecords:
+    def test_offsets_are_dense_in_each_partition(self) -> None:
+        house = House()
+        house.broker.create_topic("t", 2)
+        assert produce(house, "t", b"a", b"b", index=0) == [0, 1]
+        assert produce(house, "t", b"c", index=1) == [0]
+        house.run()
+        house = house.crash()
+        assert produce(house, "t", b"d", index=0) == [2]
+        assert produce(house, "t", b"e", index=1) == [1]
+
+    def test_a_key_always_goes_to_the_same_partition_and_no_key_to_each_in_turn(self) -> None:
+        topic = House().broker.create_topic("t", 4)
+        assert len({topic.choose(b"key").index for _ in range(9)}) == 1
+        assert {topic.choose(None).index for _ in range(4)} == {0, 1, 2, 3}
+        assert topic.choose(b"key", 3).index == 3
+
+    def test_a_record_comes_back_with_all_that_was_given(self) -> None:
+        house = House()
+        partition = house.broker.create_topic("t").partition(0)
+        house.broker.produce(partition, b"v", 2, b"k", b"\x80", 3, -5, 99)
+        house.broker.produce(partition, b"w")
+        house.run()
+        before = [read(house, "t", offset) for offset in (0, 1)]
+        house = house.crash()
+        assert [read(house, "t", offset) for offset in (0, 1)] == before
+        first = before[0]
+        assert (first.value, first.encoding, first.key, first.metadata) == (b"v", 2, b"k", b"\x80")
+        assert (first.producer_format, first.producer_time, first.expires_at_us) == (3, -5, 99)
+        assert first.append_time_us == 1_700_000_000_000_000
+        assert before[1].producer_time is None
+
+
+class TestLeases:
+    def test_records_are_leased_lowest_first_to_one_owner_at_a_time(self) -> None:
+        house = House()
+        produce(house, "t", b"a", b"b")
+        assert lease(house) == [(0, b"a")]
+        assert lease(house, owner="bob") == [(1, b"b")]
+        assert lease(house, owner="eve") == []
+        assert lease(house, group="other", owner="eve") == [(0, b"a")]
+
+    def test_only_the_holder_settles_a_live_lease_and_anybody_a_lapsed_one(self) -> None:
+        house = House()
+        produce(house, "t", b"a")
+        lease(house, seconds=5)
+        with pytest.raises(NotLeaseOwner):
+            settle(house, 0, owner="bob")
+        house.pass_time(6)
+        assert settle(house, 0, owner="bob")
+        assert not settle(house, 0), "settled already"
+
+    def test_the_third_failure_makes_a_dead_letter(self) -> None:
+        house = House(settings=BrokerSettings(groups=GroupSettings(max_attempts=3)))
+        produce(house, "t", b"a")
+        for failures in range(3):
+            [(grant, _)] = grants(house)
+            assert (grant.grants, grant.failures) == (failures + 1, failures)
+            settle(house, 0, False)
+        assert lease(house) == []
+        house.run()
+        house = house.crash()
+        [(partition, letter)] = house.broker.dead_letters("t", "g")
+        assert (partition, letter.offset, letter.failures) == (0, 0, 3)
+        assert letter.reason == "max_attempts"
+
+    def test_a_live_lease_gets_its_full_duration_again_after_a_crash(self) -> None:
+        house = House()
+        produce(house, "t", b"a")
+        lease(house, seconds=10)
+        house.run()
+        house.pass_time(9)
+        house = house.crash()
+        house.pass_time(9.9)
+        assert lease(house, owner="bob") == []
+        house.pass_time(0.2)
+        assert lease(house, owner="bob") == [(0, b"a")]
+
+    def test_its_holder_settles_after_a_crash_even_late(self) -> None:
+        house = House()
+        produce(house, "t", b"a", b"b")
+        lease(house, seconds=10, limit=2)
+        house.run()
+        house = house.crash()
+        with pytest.raises(NotLeaseOwner):
+            settle(house, 0, owner="bob")
+        assert settle(house, 0)
+        house.pass_time(11)
+        assert settle(house, 1)
+        assert lease(house) == []
+
+    def test_extending_a_lapsed_lease_is_refused_and_the_lapse_survives_a_restart(self) -> None:
+        """A lapse found by a refused request is written like any other."""
+        house = House(settings=BrokerSettings(snapshot_interval_bytes=100))
+        produce(house, "t", b"a")
+        lease(house, seconds=1)
+        house.run()
+        house.clock.rightNow += 2  # the request comes before the timer
+        with pytest.raises(LeaseLost):
+            house.broker.extend(house.broker.lane("t", "g", 0, 0), 0, SECOND_US, owner="ann")
+        done = acknowledged(house)
+        house.run()
+        assert done
+        house.pass_time(1)
+        house = house.crash()
+        assert house.broker.group_info("t", "g").leased == 0
+        assert lease(house, owner="bob") == [(0, b"a")]
+
+    def test_an_extended_lease_runs_from_now(self) -> None:
+        house = House()
+        produce(house, "t", b"a")
+        lease(house, seconds=5)
+        house.pass_time(4)
+        lane = house.broker.lane("t", "g", 0, 0)
+        assert house.broker.extend(lane, 0, 10 * SECOND_US, owner="ann") == 10 * SECOND_US
+        house.pass_time(9)
+        assert lease(house, owner="bob") == []
+        house.pass_time(1.1)
+        assert lease(house, owner="bob") == [(0, b"a")]
+
+    def test_a_token_fences_off_an_older_grant(self) -> None:
+        house = House()
+        produce(house, "t", b"a")
+        [(old, _)] = grants(house, seconds=1)
+        house.pass_time(2)
+        [(new, _)] = grants(house)
+        with pytest.raises(LeaseLost):
+            settle(house, 0, owner=None, token=old.token)
+        assert settle(house, 0, owner=None, token=new.token)
+
+    def test_partitions_take_turns(self) -> None:
+        house = House()
+        house.broker.create_topic("t", 3)
+        for index in range(3):
+            produce(house, "t", b"%d" % index, b"%d" % index, index=index)
+        assert [value for _ in range(6) for _, value in lease(house)] == [
+            b"0", b"1", b"2", b"0", b"1", b"2",
+        ]  # fmt: skip
+
+    def test_taking_stops_where_the_protocol_says(self) -> None:
+        house = House()
+        produce(house, "t", b"a", b"b", b"c")
+
+        class TakesOne:
+            lane = None
+            stopped = False
+            taken = 0
+
+            def takes(self, offset: int) -> bool:
+                self.taken += 1
+                return self.taken == 1
+
+        found = house.broker.acquire("t", "g", "ann", SECOND_US, 3, TakesOne())  # type: ignore
+        assert [grant.offset for _, grant in found] == [0]
+
+
+class TestGroups:
+    def test_an_acquire_that_finds_nothing_makes_no_group_and_no_topic(self) -> None:
+        house = House()
+        assert lease(house, "unknown") == []
+        assert house.broker.topic("unknown") is None
+        house.broker.create_topic("t")
+        assert lease(house, group="early") == []
+        assert group_names(house) == set()
+
+    def test_an_acquire_that_has_to_read_first_makes_no_group(self) -> None:
+        house = House(settings=BrokerSettings(tail_cache_bytes=0))
+        produce(house, "t", b"a")
+        house.run()
+
+        class Nothing:
+            lane = None
+            stopped = True
+
+            def takes(self, offset: int) -> bool:
+                return False
+
+        assert house.broker.acquire("t", "g", "ann", SECOND_US, 1, Nothing()) == []  # type: ignore
+        assert group_names(house) == set()
+        assert lease(house, group="g") == [(0, b"a")]
+        assert group_names(house) == {"g"}
+
+    def test_unknown_records_and_lost_leases_make_no_group(self) -> None:
+        house = House()
+        produce(house, "t", b"a")
+        for topic, index, offset in [
+            ("t", 0, 1),
+            ("t", 0, -1),
+            ("t", -1, 0),
+            ("t", 7, 0),
+            ("u", 0, 0),
+        ]:
+            with pytest.raises(UnknownOffset):
+                house.broker.lane(topic, "g", index, offset)
+        with pytest.raises(LeaseLost):
+            house.broker.extend(house.broker.lane("t", "g", 0, 0), 0, SECOND_US)
+        with pytest.raises(LeaseLost):
+            settle(house, 0, token=77)
+        assert group_names(house) == set()
+        assert acknowledged(house) == []
+        house.run()
+        assert acknowledged(house)
+
+    def test_a_group_exists_from_its_first_event_on(self) -> None:
+        house = House()
+        produce(house, "t", b"a")
+        assert settle(house, 0, owner="late")
+        assert group_names(house) == {"g"}
+        house.run()
+        assert group_names(house.crash()) == {"g"}
+
+    def test_a_record_that_cannot_be_read_dies_in_the_group_as_it_is_now(self) -> None:
+        """The lane of an acquire that found a cold record may be one the topic never knew."""
+        house = House()
+        produce(house, "t", b"a", b"b")
+        stale = house.broker.lane("t", "g", 0, 0)
+        lease(house)
+        assert house.broker.dead_letter(stale, 1, "damaged")
+        house.run()
+        info = house.crash().broker.group_info("t", "g")
+        assert (info.leased, info.dead) == (1, 1)
+
+    def test_where_a_group_stands_is_told(self) -> None:
+        house = House()
+        produce(house, "t", *[b"%d" % index for index in range(6)])
+        house.run()
+        house.pass_time(8)
+        lease(house, limit=5)
+        for offset in (0, 1):
+            settle(house, offset)
+        settle(house, 2, False, delay_seconds=60)
+        settle(house, 3, False)
+        info = house.broker.group_info("t", "g")
+        assert (info.floor, info.next, info.lag) == (2, 6, 4)
+        assert (info.leased, info.ready, info.delayed, info.dead) == (1, 2, 1, 0)
+        assert info.oldest_age_us == pytest.approx(8 * SECOND_US, abs=10)
+        nobody = house.broker.group_info("t", "nobody")
+        assert (nobody.floor, nobody.lag, nobody.ready, nobody.oldest_age_us) == (0, 6, 6, None)
+
+    def test_the_status_counts_what_was_done(self) -> None:
+        house = House()
+        produce(house, "t", b"aa", b"b", b"c")
+        lease(house, limit=3, seconds=1)
+        settle(house, 0)
+        settle(house, 1, False)
+        house.pass_time(2)
+        status = house.broker.status()
+        assert status["records_produced"]["unknown"] == 3
+        counts = ("bytes_produced", "leases_granted", "settled", "failed", "expired")
+        assert [status[name] for name in counts] == [4, 3, 1, 1, 1]
+        [group] = status["groups"]
+        assert (group["topic"], group["group"], group["lag"], group["leased"]) == ("t", "g", 2, 0)
+
+
+class TestLongPolls:
+    def test_a_record_serves_the_poll_in_its_own_commit(self) -> None:
+        house = House()
+        produce(house, "t", b"a")
+        lease(house)
+        house.run()
+        poll = Poll(house)
+        house.disk.calls.clear()
+        produce(house, "t", b"b")
+        done = acknowledged(house)
+        house.run()
+        assert poll.found == [(1, b"b")]
+        assert done
+        assert house.disk.calls["sync"] == 1
+
+    def test_a_poll_may_wait_for_a_topic_that_does_not_exist_yet(self) -> None:
+        house = House()
+        poll = Poll(house, topic="later")
+        produce(house, "earlier", b"x")
+        house.run()
+        assert poll.tries == 1
+        produce(house, "later", b"a")
+        house.run()
+        assert poll.found == [(0, b"a")]
+
+    def test_a_failed_settle_serves_the_poll(self) -> None:
+        house = House()
+        produce(house, "t", b"a")
+        lease(house)
+        house.run()
+        poll = Poll(house)
+        settle(house, 0, False)
+        house.run()
+        assert poll.found == [(0, b"a")]
+
+    def test_a_lapsed_lease_serves_the_poll(self) -> None:
+        house = House()
+        produce(house, "t", b"a")
+        lease(house, seconds=5)
+        poll = Poll(house)
+        house.pass_time(5)
+        assert not poll.found
+        house.pass_time(0.05)
+        assert poll.found == [(0, b"a")]
+
+    def test_the_end_of_a_delay_serves_the_poll(self) -> None:
+        house = House()
+        produce(house, "t", b"a")
+        lease(house)
+        settle(house, 0, False, delay_seconds=7)
+        poll = Poll(house)
+        house.pass_time(6.9)
+        assert not poll.found
+        house.pass_time(0.2)
+        assert poll.found == [(0, b"a")]
+
+    def test_a_frame_cut_off_in_the_middle_of_a_turn_serves_the_poll_too(self) -> None:
+        house = House(settings=BrokerSettings(frame_bytes=4096))
+        poll = Poll(house)
+        produce(house, "t", b"a")
+        produce(house, "other", bytes(4000))
+        house.run()
+        assert poll.found == [(0, b"a")]
+
+    def test_so_does_one_whose_turn_ends_in_a_request_that_must_wait(self) -> None:
+        house = House(settings=BrokerSettings(frame_bytes=4096, max_uncommitted_bytes=8000))
+        poll = Poll(house)
+        produce(house, "t", b"a")
+        produce(house, "other", bytes(3000))
+        with pytest.raises(Congested):
+            produce(house, "other", bytes(4000))
+        house.run()
+        assert poll.found == [(0, b"a")]
+
+    def test_polls_of_other_groups_are_left_in_peace_by_a_groups_own_events(self) -> None:
+        house = House()
+        produce(house, "t", b"a", b"b")
+        lease(house, limit=2)
+        lease(house, group="other", limit=2)
+        house.run()
+        poll, other = Poll(house), Poll(house, group="other")
+        settle(house, 0)
+        settle(house, 1, False)
+        house.run()
+        assert poll.found == [(1, b"b")]
+        assert other.tries == 1
+
+    def test_a_poll_that_waits_in_vain_is_told_so_in_time(self) -> None:
+        house = House()
+        poll = Poll(house, seconds=3)
+        house.pass_time(2.9)
+        assert not poll.timed_out
+        house.pass_time(0.2)
+        assert poll.timed_out
+        produce(house, "t", b"a")
+        house.run()
+        assert poll.tries == 1
+
+
+class TestManyAtOnce:
+    def leased(self, count: int) -> House:
+        house = House(settings=BrokerSettings(frame_bytes=1 << 20))
+        produce(house, "t", *[b""] * count)
+        house.run()
+        while lease(house, limit=1000, seconds=5):
+            house.run()
+        return house
+
+    def test_leases_that_lapse_together_end_over_several_turns(self) -> None:
+        """After a restart all leases have the same end: the reactor must not stall on them."""
+        house = self.leased(3 * EXPIRE_STEP).crash()
+        house.clock.rightNow += 6
+        left = [house.broker.group_info("t", "g").leased]
+        while house.clock.calls and house.clock.calls[0].getTime() <= house.clock.seconds():
+            call = house.clock.calls.pop(0)
+            call.called = 1
+            call.func(*call.args, **call.kw)
+            left.append(house.broker.group_info("t", "g").leased)
+        steps = [before - after for before, after in pairwise(left)]
+        assert sum(steps) == left[0] == 3 * EXPIRE_STEP
+        assert max(steps) == EXPIRE_STEP
+
+    def test_an_acquire_among_them_gets_the_lowest_that_is_free_by_then(self) -> None:
+        house = self.leased(3 * EXPIRE_STEP)
+        house.clock.rightNow += 6
+        [(offset, _)] = lease(house, owner="bob")
+        assert offset == 0
+        house.run()
+        house.pass_time(1)
+        info = house.broker.group_info("t", "g")
+        assert (info.leased, info.ready) == (1, 3 * EXPIRE_STEP - 1)
+        assert house.crash().broker.group_info("t", "g").leased == 1
+
+
+class TestClocks:
+    def test_steps_of_the_wall_clock_end_no_lease_and_no_delay(self) -> None:
+        for step in (-7200, +1800, +86400):
+            house = House()
+            produce(house, "t", b"a", b"b")
+            lease(house, limit=2, seconds=10)
+            settle(house, 1, False, delay_seconds=10)
+            house.run()
+            house.wall_seconds += step
+            house.pass_time(9.9)
+            assert lease(house, owner="bob") == []
+            house.pass_time(0.2)
+            assert len(lease(house, owner="bob", limit=2)) == 2
+
+    def test_append_times_never_go_back_and_go_on_from_the_log_after_a_restart(self) -> None:
+        house = House()
+        produce(house, "t", b"a")
+        house.run()
+        house = house.crash(wall_seconds=house.wall_seconds - 3600)
+        house.pass_time(2)
+        produce(house, "t", b"b")
+        house.run()
+        times = [read(house, "t", offset).append_time_us for offset in (0, 1)]
+        assert times[1] - times[0] == pytest.approx(2 * SECOND_US, abs=10)
+
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_a_delay_goes_on_where_it_was_although_the_wall_clock_went_back(
+        self, clean: bool
+    ) -> None:
+        house = House()
+        produce(house, "t", b"a")
+        lease(house)
+        settle(house, 0, False, delay_seconds=10)
+        house.run()
+        wall = house.wall_seconds - 3600
+        if clean:
+            house.stop()
+        house = house.again(wall_seconds=wall) if clean else house.crash(wall_seconds=wall)
+        house.pass_time(9)
+        assert lease(house) == []
+        house.pass_time(1.1)
+        assert lease(house) == [(0, b"a")]
+
+    def test_a_delay_ends_while_the_broker_is_down(self) -> None:
+        house = House()
+        produce(house, "t", b"a")
+        lease(house)
+        settle(house, 0, False, delay_seconds=10)
+        house.run()
+        house = house.crash(wall_seconds=house.wall_seconds + 11)
+        assert lease(house) == [(0, b"a")]
+
+    def test_a_delay_is_never_shorter_after_a_restart(self) -> None:
+        """The frame that holds the failure may have been begun by a lapse long before."""
+        house = House()
+        produce(house, "t", b"a", b"b")
+        lease(house, limit=1, seconds=1)
+        lease(house, limit=1, seconds=60)
+        house.pass_time(1)
+        house.clock.advance(0.04)
+        house.wall_seconds += 0.04
+        assert house.broker.group_info("t", "g").leased == 1
+        house.clock.advance(0.05)
+        house.wall_seconds += 0.05
+        settle(house, 1, False, delay_seconds=10)
+        assert not acknowledged(house)
+        failed_at = house.wall_seconds
+        house.run()
+        house = house.crash(wall_seconds=failed_at + 9.99)
+        assert [offset for offset, _ in lease(house, limit=2)] == [0]
+
+
+def test_a_broker_says_when_it_is_ready() -> None:
+    house = House()
+    assert house.broker.ready
+    house.broker.stop()
+    assert not house.broker.ready
+    assert isinstance(house.broker, Broker)

@@ -1,0 +1,320 @@
+"""What is left after damage is served, what is lost is told, and no offset is assigned twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from brokerd.broker import BrokerSettings
+from brokerd.broker.state import State
+from brokerd.errors import DamagedData, NewerFormat
+from brokerd.groups import GroupSettings
+from brokerd.wal import Frame, SnapshotChunk
+from brokerd.wal.scan import FoundEntry, FoundFrame
+from brokerd.wal.verify import walk
+from brokerd.walformat import Entry, EntryKind
+from tests.broker.desk import lease, produce, read, settle
+from tests.house import WAL_PATH, House
+
+
+def entries(house: House) -> list[tuple[str, FoundFrame, FoundEntry]]:
+    """(file, frame, entry) of all that stands in the log."""
+    return [
+        (name, found, entry)
+        for name, found in walk(house.disk, WAL_PATH)
+        if isinstance(found, FoundFrame)
+        for entry in found.entries
+    ]
+
+
+def rot(house: House, name: str, position: int, length: int = 1) -> None:
+    content = house.disk.content(f"{WAL_PATH}/{name}")
+    for at in range(position, position + length):
+        content[at] ^= 0xFF
+
+
+def after_damage(house: House, hit: Callable[[Entry | None], bool], header: bool = False) -> House:
+    """Crash, damage the entries that ``hit`` names (all of it, or its header), and start again."""
+    house.pass_time(0.5)
+    house.disk.crash()
+    found = [place for place in entries(house) if hit(place[2].entry)]
+    assert found, "there is nothing to damage"
+    for name, _, entry in found:
+        rot(house, name, entry.position + (0 if header else 48))
+    return house.again()
+
+
+def is_records(topic_id: int, base_offset: int) -> Callable[[Entry | None], bool]:
+    return lambda entry: (
+        entry is not None
+        and entry.kind == EntryKind.RECORDS
+        and (entry.topic_id, entry.base_offset) == (topic_id, base_offset)
+    )
+
+
+def is_kind(kind: EntryKind) -> Callable[[Entry | None], bool]:
+    return lambda entry: entry is not None and entry.kind == kind
+
+
+def produce_each(house: House, topic: str, *values: bytes) -> None:
+    """One frame for each value."""
+    for value in values:
+        produce(house, topic, value)
+        house.run()
+
+
+def drain(house: House, group: str = "g") -> list[tuple[int, bytes]]:
+    """Lease all there is."""
+    found = []
+    while more := lease(house, group=group, limit=9):
+        found += more
+    return found
+
+
+class TestLostRecords:
+    def test_damage_in_the_middle_takes_one_record_and_no_offset(self) -> None:
+        house = House()
+        produce_each(house, "t", b"0", b"1", b"2")
+        house = after_damage(house, is_records(1, 1))
+        assert len(house.report.damages) == 1
+        assert [read(house, "t", offset).value for offset in (0, 2)] == [b"0", b"2"]
+        with pytest.raises(DamagedData, match=r"offsets? 1"):
+            read(house, "t", 1)
+        assert produce(house, "t", b"3") == [3]
+
+    def test_lost_at_the_end_with_its_header_left_leaves_its_offset_out(self) -> None:
+        house = House()
+        produce_each(house, "t", b"0", b"1", b"2")
+        house = after_damage(house, is_records(1, 2))
+        assert produce(house, "t", b"new") == [3]
+
+    @pytest.mark.parametrize("first_too", [False, True])
+    def test_offsets_are_never_reused_although_nothing_tells_them(self, first_too: bool) -> None:
+        """The last frames of a topic are lost with their headers, and only others follow."""
+        house = House()
+        house.broker.create_topic("t")
+        house.run()
+        produce_each(house, "t", b"0", *[b""] * 5)
+        produce_each(house, "u", b"x")
+        first = 0 if first_too else 1
+        lost = [is_records(1, offset) for offset in range(first, 6)]
+        house = after_damage(house, lambda entry: any(hit(entry) for hit in lost), header=True)
+        [offset] = produce(house, "t", b"new")
+        assert offset > 5
+        house.run()
+        house = house.crash()
+        assert read(house, "t", offset).value == b"new"
+        assert produce(house, "t", b"newer") == [offset + 1]
+
+    def test_a_whole_stretch_of_the_log_that_is_gone_leaves_its_offsets_out(self) -> None:
+        house = House()
+        produce_each(house, "t", b"0")
+        produce(house, "t", *[b""] * 500)
+        house.run()
+        produce_each(house, "u", b"x")
+        house.disk.crash()
+        spots = [place for place in entries(house) if is_records(1, 1)(place[2].entry)]
+        name, frame, _ = spots[0]
+        rot(house, name, frame.position, frame.header.length)
+        house = house.again()
+        [offset] = produce(house, "t", b"new")
+        assert offset > 500
+
+    def test_groups_pass_over_what_was_left_out_at_once(self) -> None:
+        house = House()
+        produce_each(house, "t", b"0", b"1")
+        lease(house)
+        house.run()
+        produce_each(house, "u", b"x")
+        house = after_damage(house, is_records(1, 1), header=True)
+        [offset] = produce(house, "t", b"new")
+        for group in ("g", "fresh"):
+            settle(house, 0, group=group)
+            assert lease(house, group=group, owner="bob") == [(offset, b"new")]
+            assert house.broker.group_info("t", group).lag == 1
+        house.run()
+        house = house.crash()
+        for group in ("g", "fresh", "fresher"):
+            assert house.broker.group_info("t", group).dead == 0
+        assert drain(house, "fresher") == [(0, b"0"), (offset, b"new")]
+
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_and_so_do_groups_made_after_the_next_start(self, clean: bool) -> None:
+        house = House()
+        produce_each(house, "t", b"0", b"1")
+        produce_each(house, "u", b"x")
+        house = after_damage(house, is_records(1, 1), header=True)
+        [offset] = produce(house, "t", b"new")
+        house.run()
+        if clean:
+            house.stop()
+        house = house.again() if clean else house.crash()
+        assert drain(house) == [(0, b"0"), (offset, b"new")]
+
+    def test_a_partition_that_goes_on_after_the_damage_leaves_nothing_out(self) -> None:
+        house = House()
+        produce_each(house, "t", b"0")
+        produce_each(house, "u", b"x")
+        produce_each(house, "t", b"1")
+        house = after_damage(house, is_records(2, 0), header=True)
+        assert produce(house, "t", b"2") == [2]
+
+    def test_what_a_snapshot_told_after_the_damage_leaves_nothing_out(self) -> None:
+        house = House()
+        produce_each(house, "t", b"0", b"1")
+        house.stop()
+        house = house.again()
+        produce_each(house, "u", b"x")
+        house.disk.crash()
+        name, _, entry = next(p for p in entries(house) if is_records(1, 1)(p[2].entry))
+        rot(house, name, entry.position)
+        house = house.again()
+        assert produce(house, "t", b"2") == [2]
+
+    def test_starting_again_and_again_leaves_out_no_more(self) -> None:
+        house = House()
+        produce_each(house, "t", b"0", b"1")
+        produce_each(house, "u", b"x")
+        house = after_damage(house, is_records(1, 1), header=True)
+        end = house.broker.existing_topic("t").partitions[0].next_offset
+        for _ in range(3):
+            house = house.crash()
+            assert house.broker.existing_topic("t").partitions[0].next_offset == end
+
+
+class TestLostTopics:
+    def test_records_of_a_lost_topic_are_served_under_a_name_of_its_own(self) -> None:
+        house = House()
+        house.broker.create_topic("orders", 3)
+        house.run()
+        for index in (0, 2, 1):
+            produce(house, "orders", b"%d" % index, index=index)
+            lease(house, "orders")
+            house.run()
+        house = after_damage(house, is_kind(EntryKind.TOPIC))
+        [topic] = house.broker.topics()
+        assert (topic.topic_id, topic.name, len(topic.partitions)) == (1, "lost-topic-1", 3)
+        assert [read(house, topic.name, 0, index).value for index in range(3)] == [b"0", b"1", b"2"]
+        assert house.broker.group_info(topic.name, "g").leased == 3
+
+    def test_its_old_name_is_free_and_its_id_is_not_used_again(self) -> None:
+        house = House()
+        produce_each(house, "orders", b"old")
+        house = after_damage(house, is_kind(EntryKind.TOPIC))
+        assert house.broker.topic("orders") is None
+        produce_each(house, "orders", b"new")
+        assert house.broker.existing_topic("orders").topic_id > 1
+        house = house.crash()
+        assert read(house, "orders", 0).value == b"new"
+        assert read(house, "lost-topic-1", 0).value == b"old"
+
+    def test_its_name_gives_way_to_a_topic_that_has_it(self) -> None:
+        house = House()
+        produce_each(house, "orders", b"old")
+        produce_each(house, "lost-topic-1", b"mine")
+        house = after_damage(
+            house, lambda e: e is not None and e.kind == EntryKind.TOPIC and e.topic_id == 1
+        )
+        assert read(house, "lost-topic-1", 0).value == b"mine"
+        assert read(house, "lost-topic-1-again", 0).value == b"old"
+
+    def test_the_name_stays_if_a_snapshot_tells_it(self) -> None:
+        house = House()
+        produce_each(house, "orders", b"old")
+        house.stop()
+        house = house.again()
+        produce_each(house, "orders", b"new")
+        house = after_damage(house, is_kind(EntryKind.TOPIC))
+        assert read(house, "orders", 1).value == b"new"
+
+    def test_an_id_is_not_used_again_although_nothing_is_left_of_its_topic(self) -> None:
+        house = House()
+        produce_each(house, "t", b"0")
+        house.broker.create_topic("empty")
+        house.run()
+        house = after_damage(
+            house,
+            lambda e: e is not None and e.kind == EntryKind.TOPIC and e.topic_id == 2,
+            header=True,
+        )
+        assert house.broker.create_topic("next").topic_id > 2
+
+
+class TestLostEvents:
+    def events(self, count: int) -> Callable[[Entry | None], bool]:
+        """Names the entry of group events with this number, counted from 0."""
+        seen: list[Entry] = []
+
+        def hit(entry: Entry | None) -> bool:
+            if entry is None or entry.kind != EntryKind.GROUP_EVENTS:
+                return False
+            seen.append(entry)
+            return len(seen) == count + 1
+
+        return hit
+
+    def test_a_lease_that_is_lost_makes_its_record_free_and_the_broker_starts(self) -> None:
+        house = House()
+        produce_each(house, "t", b"0", b"1")
+        lease(house, seconds=1)
+        house.run()
+        house.pass_time(2)  # the lapse of what will be lost
+        lease(house, owner="bob", limit=2)
+        house.run()
+        house = after_damage(house, self.events(0))
+        with pytest.raises(Exception, match="does not own"):
+            settle(house, 0, owner="ann")
+        assert settle(house, 0, owner="bob")
+
+    def test_a_settle_whose_lease_is_lost_stays_settled(self) -> None:
+        house = House()
+        produce_each(house, "t", b"0")
+        lease(house)
+        house.run()
+        settle(house, 0)
+        house.broker.journal.ticket()
+        house = after_damage(house, self.events(0))
+        assert house.broker.group_info("t", "g").floor == 1
+
+    def test_a_log_that_contradicts_itself_without_damage_is_refused(self) -> None:
+        """That would be a fault of brokerd, and serving on would make it worse."""
+        house = House()
+        produce_each(house, "t", b"0")
+        lease(house)
+        lane = house.broker.lane("t", "g", 0, 0)
+        lane.store.events[:] = [(6, 0, 0, 1, 0, "", "")]
+        house.broker.journal.ticket()
+        house.run()
+        with pytest.raises(DamagedData, match=r"the log contradicts itself.*verify"):
+            house.crash()
+
+
+class TestNewerFormats:
+    def state(self) -> State:
+        return State(GroupSettings())
+
+    def test_entries_of_an_unknown_kind_are_refused_with_their_place(self) -> None:
+        frame = Frame(4096, 5000, 1, [Entry(5, 1, 0, 0, 0, b"")])
+        with pytest.raises(NewerFormat, match=r"frame at 4096 .*kind 5.*upgrade"):
+            self.state().apply(frame)
+
+    def test_so_is_what_a_topic_cannot_yet_undergo(self) -> None:
+        body = b"\x81\xa2op\xa7deleted"
+        frame = Frame(4096, 5000, 1, [Entry(EntryKind.TOPIC, 1, 0, 0, 0, body)])
+        with pytest.raises(NewerFormat, match="'deleted'"):
+            self.state().apply(frame)
+
+    def test_so_are_chunks_of_a_snapshot(self) -> None:
+        with pytest.raises(NewerFormat, match=r"chunk of kind 99.*upgrade"):
+            self.state().load(SnapshotChunk(99, b"", 0, b"\x80"))
+
+
+def test_a_sound_log_leaves_nothing_out() -> None:
+    house = House(settings=BrokerSettings(snapshot_interval_bytes=300))
+    for _ in range(5):
+        produce_each(house, "t", b"0", b"1")
+        house = house.crash()
+    assert house.broker.existing_topic("t").partitions[0].next_offset == 10
+    assert house.broker.existing_topic("t").partitions[0].gaps == []
+    assert house.report.damages == []
