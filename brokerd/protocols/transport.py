@@ -36,6 +36,7 @@ def send(transport: Any, data: bytes) -> None:
 
 def prepare(transport: Any) -> None:
     """Send small answers at once instead of waiting for more, and notice peers that vanish."""
+    # Older releases of Twisted give Unix sockets the methods of TCP and log that they fail.
     if type(transport) is not unix.Server and ITCPTransport.providedBy(transport):
         transport.setTcpNoDelay(True)
         transport.setTcpKeepAlive(True)

@@ -565,6 +565,52 @@ def test_a_long_poll_ends_when_its_peer_sends_no_more() -> None:
     assert leased(house) == 0
 
 
+def test_a_read_from_disk_that_comes_to_nothing_does_not_wait_for_a_peer_that_left() -> None:
+    """Another consumer had the record first, and this one's peer sends no more."""
+    house = House()
+    fill(house, "orders", b"x")
+    house = chilled(house)
+    first, client = house.connect(), house.connect()
+    first.send(acquire(client_id="first"))
+    client.send(acquire(wait=60))
+    client.send_no_more()
+    house.run()
+    assert ids(first.answers()) == [0]
+    assert client.answers() == [mm.Acquired(None)]
+    assert not client.transport.connected
+
+
+def test_a_read_from_disk_that_comes_to_nothing_waits_on_if_it_may() -> None:
+    house = House()
+    fill(house, "orders", b"x")
+    house = chilled(house)
+    first, client = house.connect(), house.connect()
+    first.send(acquire(client_id="first"))
+    client.send(acquire(wait=60))
+    house.run()
+    assert client.answers() == []
+    fill(house, "orders", b"y")
+    assert ids(client.answers()) == [1]
+
+
+def test_a_long_poll_put_off_is_given_up_when_the_broker_stops() -> None:
+    """A slow reader is not given new messages after the stop began."""
+    house = House(limits=Limits(in_flight_bytes=MIB))
+    client = house.connect()
+    client.stop_reading()
+    client.send(*[acquire(wait=60)] * 10)
+    house.run()
+    fill(house, "orders", *[b"x" * 600 * KIB] * 10)
+    before = leased(house)
+    house.factory.close_all()
+    house.run()
+    client.read_on()
+    house.run()
+    assert ids(client.answers()) == [*range(before), *[None] * (10 - before)]
+    assert leased(house) == before
+    assert not client.transport.connected
+
+
 def test_a_congested_peer_that_sends_no_more_is_answered() -> None:
     """Requests taken in before the end of the stream are carried out, however late."""
     house = House(settings=BrokerSettings(max_uncommitted_bytes=64 * KIB, frame_bytes=64 * KIB))

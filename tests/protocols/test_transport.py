@@ -115,6 +115,17 @@ def test_nothing_overtakes_what_is_buffered(ends: Ends) -> None:
     assert early + ends.read_all() == sent + b"<0><1><2><3><4><late>"
 
 
+def test_nothing_overtakes_what_the_reactor_has_sent_in_part(ends: Ends) -> None:
+    """The reactor keeps the rest of a part in another place than what came after it."""
+    sent = ends.fill() + b"x" * 1024 * KIB
+    send(ends.transport, b"x" * 1024 * KIB)
+    early = ends.read()
+    assert ends.transport.doWrite() is None
+    early += ends.read()
+    send(ends.transport, b"<late>")
+    assert early + ends.read_all() == sent + b"<late>"
+
+
 def test_an_answer_longer_than_one_send_is_left_to_the_reactor(ends: Ends) -> None:
     """It is not copied for the sake of its first part."""
     data = bytes(range(256)) * 8 * KIB
@@ -173,8 +184,11 @@ def test_small_answers_are_not_delayed_and_vanished_peers_are_noticed() -> None:
     ends.close()
 
 
-def test_a_unix_socket_has_no_tcp_options_and_says_nothing_about_it() -> None:
-    """Twisted would log a failure for each connection."""
+def test_a_unix_socket_has_no_tcp_options_and_says_nothing_about_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Older releases of Twisted would log a failure for each connection."""
+    monkeypatch.setattr(unix.Server, "setTcpNoDelay", tcp.Server.setTcpNoDelay)
     ends = Ends(unix.Server)
     with capturedLogs() as captured:
         prepare(ends.transport)
@@ -208,6 +222,10 @@ def test_a_connection_that_started_tls_takes_the_public_road() -> None:
     assert asked == [b"secret"]
     assert ends.read() == b""
     ends.close()
+
+
+def test_a_transport_that_is_not_tcp_is_left_as_it_is() -> None:
+    prepare(object())
 
 
 @implementer(ITCPTransport)
