@@ -4,15 +4,20 @@
 Memory: 12 bytes for each pair of segment and partition that it holds, plus the indexes and files of
 the ``OPEN_SEGMENTS_MAX`` sealed segments read last (mapped, so pages belong to the system), plus
 the indexes of segments not sealed yet. Nothing grows with the number of records.
+
+Methods belong to one thread, the reactor's, except what a :class:`ReadPlan` calls when it runs:
+opening a sealed segment, which may have to make its index again.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import NamedTuple
 
 from brokerd.errors import DamagedData
@@ -71,16 +76,34 @@ class SegmentStatus(NamedTuple):
     segment_id: bytes
 
 
-class Catalog:
-    """Finds batches. ``rebuild(segment)`` must write the segment's index file again."""
+Opened = tuple[File, SegmentIndex]
 
-    def __init__(self, disk: Disk, path: str, rebuild: Callable[[Segment], None]) -> None:
+
+class Catalog:
+    """Finds batches.
+
+    ``rebuild(segment)`` must write the segment's index file again; it blocks and runs in the
+    thread of a read. ``open_later(segment)`` must call :meth:`open` in another thread, soon.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        rebuild: Callable[[Segment], None],
+        open_later: Callable[[Segment], None],
+    ) -> None:
         self._disk = disk
         self._path = path
         self._rebuild = rebuild
+        self._open_later = open_later
         self._segments: list[Segment] = []
         self._where: dict[tuple[int, int], tuple[array[int], array[int]]] = {}
-        self._open: OrderedDict[Segment, tuple[File, SegmentIndex]] = OrderedDict()
+        self._open: OrderedDict[Segment, Opened] = OrderedDict()
+        self._lock = threading.Lock()
+        """Guards ``_open``; held for moments only."""
+        self._opening = threading.Lock()
+        """Held while a sealed segment is opened; the reactor never waits for it."""
 
     @property
     def segments(self) -> list[Segment]:
@@ -120,18 +143,27 @@ class Catalog:
         return None if where is None else where[0][0]
 
     def time_of(self, topic_id: int, partition: int, offset: int) -> int | None:
-        """Broker time of the frame that appended the record, None if it is not in the log."""
-        found = self._find(topic_id, partition, offset)
-        return None if found is None else found.rows.time_us[found.row]
+        """Broker time of the frame that appended the record, None if it is not in the log.
+
+        None also while the index that tells has to be made again, which then begins elsewhere.
+        """
+        segment = self._segment_of(topic_id, partition, offset)
+        opened = None if segment is None else self._opened(segment) or self._try_open(segment)
+        if segment is None or opened is None:
+            return None
+        rows = self._rows(segment, opened[1], topic_id, partition)
+        row = rows.find(offset)
+        return None if row < 0 else rows.time_us[row]
 
     def next_readable(self, topic_id: int, partition: int, offset: int) -> int | None:
-        """The lowest offset at or above ``offset`` that the log holds a batch for."""
-        if self._find(topic_id, partition, offset) is not None:
-            return offset
+        """The lowest offset at or above ``offset`` that the log holds a batch for. Blocks."""
         firsts, ordinals = self._where.get((topic_id, partition), (array("q"), array("I")))
         at = max(bisect_right(firsts, offset) - 1, 0)
         for ordinal in ordinals[at : at + 2]:
-            _, rows = self._load(self._segments[ordinal], topic_id, partition)
+            segment = self._segments[ordinal]
+            rows = self._rows(segment, self.open(segment)[1], topic_id, partition)
+            if rows.find(offset) >= 0:
+                return offset
             row = bisect_right(rows.base_offset, offset)
             if row < len(rows.base_offset):
                 return rows.base_offset[row]
@@ -142,73 +174,100 @@ class Catalog:
     ) -> ReadPlan | None:
         """Plan to read the batch that holds ``offset`` and what follows it, as one run of offsets.
 
-        None if no batch in the log holds the offset. Cheap; the plan's ``run`` does the reading.
+        None if no batch in the log holds the offset. Cheap: segments whose index is not at hand
+        are opened by the plan's ``run``, which also may find that none of them holds it.
         """
-        found = self._find(topic_id, partition, offset)
-        if found is None:
+        where = self._where.get((topic_id, partition))
+        at = -1 if where is None else bisect_right(where[0], offset) - 1
+        if where is None or at < 0:
             return None
-        pieces: list[PlannedRows] = []
-        _, ordinals = self._where[topic_id, partition]
-        at, row, left = found.at, found.row, max_bytes
-        while left > 0 and at < len(ordinals):
-            segment = self._segments[ordinals[at]]
-            file, rows = self._load(segment, topic_id, partition)
-            stop = len(rows.base_offset)
-            pieces.append(
-                PlannedRows(file, segment.name, segment.header.segment_id, rows, row, stop)
-            )
-            left -= rows.position[stop - 1] + rows.body_bytes[stop - 1] - rows.position[row]
-            at, row = at + 1, 0
+        pieces: list[Callable[[], PlannedRows]] = []
+        first, left = offset, max_bytes
+        for ordinal in where[1][at : at + OPEN_SEGMENTS_MAX]:
+            segment = self._segments[ordinal]
+            opened = self._opened(segment)
+            if opened is None:
+                pieces.append(partial(self._open_rows, segment, topic_id, partition, first))
+            else:
+                rows = self._rows(segment, opened[1], topic_id, partition)
+                piece = _planned(segment, opened[0], rows, first)
+                if piece.row < 0:
+                    return None
+                pieces.append(partial(_same, piece))
+                left -= piece.span_bytes
+            first = -1
+            if left <= 0:
+                break
         return ReadPlan(topic_id, partition, pieces, max_bytes)
 
-    class _Found(NamedTuple):
-        at: int
-        rows: Rows
-        row: int
-
-    def _find(self, topic_id: int, partition: int, offset: int) -> _Found | None:
+    def _segment_of(self, topic_id: int, partition: int, offset: int) -> Segment | None:
+        """The segment that holds an offset, if any does."""
         where = self._where.get((topic_id, partition))
-        if where is None:
-            return None
-        at = bisect_right(where[0], offset) - 1
-        if at < 0:
-            return None
-        _, rows = self._load(self._segments[where[1][at]], topic_id, partition)
-        row = rows.find(offset)
-        return None if row < 0 else self._Found(at, rows, row)
+        at = -1 if where is None else bisect_right(where[0], offset) - 1
+        return None if where is None or at < 0 else self._segments[where[1][at]]
 
-    def _load(self, segment: Segment, topic_id: int, partition: int) -> tuple[File, Rows]:
-        if segment.growing is not None and segment.file is not None:
-            file, rows = segment.file, segment.growing.rows(topic_id, partition)
-        else:
-            file, index = self._open_sealed(segment)
-            rows = index.rows(topic_id, partition)
+    def _rows(self, segment: Segment, index: SegmentIndex, topic_id: int, partition: int) -> Rows:
+        rows = index.rows(topic_id, partition)
         if rows is None:
             raise DamagedData(
                 f"the index of {segment.name} lost topic id {topic_id} partition {partition}; "
                 "run brokerctl wal verify"
             )
-        return file, rows
+        return rows
 
-    def _open_sealed(self, segment: Segment) -> tuple[File, SegmentIndex]:
-        found = self._open.get(segment)
-        if found is not None:
-            self._open.move_to_end(segment)
-            return found
-        index: SegmentIndex
-        if segment.growing is not None:
-            index = segment.growing
-        else:
+    def _open_rows(
+        self, segment: Segment, topic_id: int, partition: int, first: int
+    ) -> PlannedRows:
+        file, index = self.open(segment)
+        return _planned(segment, file, self._rows(segment, index, topic_id, partition), first)
+
+    # -- opening -----------------------------------------------------------------------------
+
+    def _opened(self, segment: Segment) -> Opened | None:
+        """A segment's file and index when both are at hand."""
+        if segment.growing is not None and segment.file is not None:
+            return segment.file, segment.growing
+        with self._lock:
+            found = self._open.get(segment)
+            if found is not None:
+                self._open.move_to_end(segment)
+        return found
+
+    def open(self, segment: Segment) -> Opened:
+        """Open a segment and map its index, made again if need be. Blocks; in any thread.
+
+        Raises DamagedData, OSError.
+        """
+        with self._opening:
+            found = self._opened(segment)
+            if found is not None:
+                return found
             try:
-                index = self._map(segment)
+                return self._open_now(segment)
             except (DamagedData, FileNotFoundError):
                 self._rebuild(segment)
-                index = self._map(segment)
-        file = self._disk.open(os.path.join(self._path, segment.name))
-        self._open[segment] = file, index
-        if len(self._open) > OPEN_SEGMENTS_MAX:
-            self._open.popitem(last=False)
-        return file, index
+                return self._open_now(segment)
+
+    def _try_open(self, segment: Segment) -> Opened | None:
+        """Open a segment, unless another thread is at it or its index has to be made again."""
+        if not self._opening.acquire(blocking=False):
+            return None
+        try:
+            return self._open_now(segment)
+        except (DamagedData, FileNotFoundError):
+            self._open_later(segment)
+            return None
+        finally:
+            self._opening.release()
+
+    def _open_now(self, segment: Segment) -> Opened:
+        index = segment.growing or self._map(segment)
+        opened = self._disk.open(os.path.join(self._path, segment.name)), index
+        with self._lock:
+            self._open[segment] = opened
+            if len(self._open) > OPEN_SEGMENTS_MAX:
+                self._open.popitem(last=False)
+        return opened
 
     def _map(self, segment: Segment) -> MappedIndex:
         path = os.path.join(self._path, index_name(segment.first_lsn))
@@ -218,4 +277,16 @@ class Catalog:
         """The segment's index file is in place: use it from now on."""
         segment.growing = None
         segment.file = None
-        self._open.pop(segment, None)
+        with self._lock:
+            self._open.pop(segment, None)
+
+
+def _planned(segment: Segment, file: File, rows: Rows, first: int) -> PlannedRows:
+    """The rows of a segment from the one that holds ``first`` on (-1 if none does), or all."""
+    row = 0 if first < 0 else rows.find(first)
+    segment_id = segment.header.segment_id
+    return PlannedRows(file, segment.name, segment_id, rows, row, len(rows.base_offset))
+
+
+def _same(piece: PlannedRows) -> PlannedRows:
+    return piece

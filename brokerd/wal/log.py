@@ -87,7 +87,10 @@ class Wal:
         self._committer = committer
         self._background = background
         self._seconds = seconds
-        self._catalog = Catalog(disk, path, lambda s: rebuild_index(disk, path, s))
+        self._catalog = Catalog(
+            disk, path, lambda segment: rebuild_index(disk, path, segment), self._open_later
+        )
+        self._opening: set[Segment] = set()
         self._allocator = Allocator(
             disk, path, background, random_bytes, options.segment_bytes, options.free_bytes_min
         )
@@ -400,8 +403,29 @@ class Wal:
         return self._catalog.next_readable(topic_id, partition, offset)
 
     def time_of(self, topic_id: int, partition: int, offset: int) -> int | None:
-        """Broker time at which the record was appended, None if the log does not hold it."""
+        """Broker time at which the record was appended, None if the log does not hold it.
+
+        None also for a while after the index that tells was found missing or damaged.
+        """
         return self._catalog.time_of(topic_id, partition, offset)
+
+    def _open_later(self, segment: Segment) -> None:
+        """Open a segment whose index has to be made again, in the background."""
+        if segment in self._opening:
+            return
+        self._opening.add(segment)
+
+        def opened(_: object, error: Exception | None) -> None:
+            self._opening.discard(segment)
+            if error is not None:
+                self._log.warn(
+                    "the index of {name} cannot be made again: {error}",
+                    name=segment.name,
+                    error=error,
+                    event_id="index-failed",
+                )
+
+        self._background.submit(lambda: self._catalog.open(segment), opened)
 
     def segments(self) -> list[SegmentStatus]:
         """The segments that hold frames, oldest first."""

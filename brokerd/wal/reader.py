@@ -8,7 +8,7 @@ sealed meanwhile. Batches that lie close together are read in one go.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from brokerd.errors import DamagedData
@@ -45,7 +45,14 @@ class PlannedRows(NamedTuple):
     segment_id: bytes
     rows: Rows
     row: int
+    """-1 when the segment does not hold the offset after all."""
     stop: int
+
+    @property
+    def span_bytes(self) -> int:
+        """From the first row's entry to the end of the last one's."""
+        rows, last = self.rows, self.stop - 1
+        return rows.position[last] + rows.body_bytes[last] - rows.position[self.row]
 
 
 class _Extent(NamedTuple):
@@ -58,10 +65,14 @@ class _Extent(NamedTuple):
 
 
 class ReadPlan:
-    """Batches of one partition, to be read by :meth:`run`."""
+    """Batches of one partition, to be read by :meth:`run`, from segments that it may open."""
 
     def __init__(
-        self, topic_id: int, partition: int, pieces: list[PlannedRows], max_bytes: int
+        self,
+        topic_id: int,
+        partition: int,
+        pieces: Sequence[Callable[[], PlannedRows]],
+        max_bytes: int,
     ) -> None:
         self._topic_id = topic_id
         self._partition = partition
@@ -71,24 +82,32 @@ class ReadPlan:
     def run(self) -> list[Batch]:
         """Read. The offsets of the batches follow one another without a gap.
 
-        At least one batch comes back, then more while their bodies fit ``max_bytes``. Reading ends
-        early before a damaged batch; if that is the first, DamagedData says where it lies. What
-        the disk cannot read (EIO) is damaged; any other OSError may pass and is raised.
+        At least one batch comes back, then more while their bodies fit ``max_bytes``; none when the
+        log does not hold the offset. Reading ends early before a damaged batch; if that is the
+        first, DamagedData says where it lies. What the disk cannot read (EIO) is damaged; any other
+        OSError may pass and is raised.
         """
         batches: list[Batch] = []
         left = self._max_bytes
-        for piece in self._pieces:
-            for extent in self._extents(piece, batches, left):
-                try:
-                    found = self._read(piece, extent, batches)
-                except DamagedData:
-                    if batches:
-                        return batches
-                    raise
-                left -= found
-                if left <= 0:
+        for load in self._pieces:
+            try:
+                left = self._read_piece(load(), batches, left)
+            except DamagedData:
+                if batches:
                     return batches
+                raise
+            if left <= 0 or not batches:
+                break
         return batches
+
+    def _read_piece(self, piece: PlannedRows, batches: list[Batch], left: int) -> int:
+        """Add the batches of one segment; returns how many bytes may still follow."""
+        if piece.row >= 0:
+            for extent in self._extents(piece, batches, left):
+                left -= self._read(piece, extent, batches)
+                if left <= 0:
+                    break
+        return left
 
     def _extents(self, piece: PlannedRows, read: list[Batch], left: int) -> Iterator[_Extent]:
         """Cut the rows into runs for one read each, up to the first gap in the offsets."""

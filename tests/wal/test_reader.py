@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from brokerd.errors import DamagedData
 from brokerd.wal import InlineCommitter, RealDisk, Wal, catalog
 from brokerd.wal.index import GrowingIndex, MappedIndex, PartitionSpan
-from tests.wal.rig import SMALL, Rig, content, events, records
+from tests.wal.rig import PATH, SMALL, Rig, content, events, records
 
 
 class TestReading:
@@ -116,6 +116,61 @@ class TestReading:
             rig.put(records(offset, size=4000))
         for offset in (0, 20, 40, 0, 59):
             assert rig.read(offset)[0].startswith(b"%d." % offset)
+
+
+class TestMissingIndex:
+    """An index file that is gone, or rotten, while the broker runs."""
+
+    def rig(self, spoil: str) -> Rig:
+        rig = Rig()
+        for offset in range(3):
+            rig.put(records(offset), time_us=70 + offset)
+        rig.wal.seal()
+        rig.run()
+        (name,) = rig.files(".idx")
+        if spoil == "gone":
+            rig.disk.unlink(f"{PATH}/{name}")
+        else:
+            content(rig.disk, name)[-1] ^= 1
+        rig.disk.calls.clear()
+        return rig
+
+    @pytest.mark.parametrize("spoil", ["gone", "rotten"])
+    def test_the_read_makes_it_again_and_its_planning_reads_nothing(self, spoil: str) -> None:
+        rig = self.rig(spoil)
+        plan = rig.wal.plan_read(1, 0, 1, 10**6)
+        assert not rig.disk.calls
+        assert plan is not None
+        assert [batch.base_offset for batch in plan.run()] == [1, 2]
+        assert rig.wal.time_of(1, 0, 1) == 71
+        assert len(rig.files(".idx")) == 1
+
+    @pytest.mark.parametrize("spoil", ["gone", "rotten"])
+    def test_the_time_of_a_record_is_unknown_until_it_is_made_in_the_background(
+        self, spoil: str
+    ) -> None:
+        rig = self.rig(spoil)
+        for _ in range(3):
+            assert rig.wal.time_of(1, 0, 1) is None
+        assert len(rig.background) == 1
+        assert rig.disk.calls["pread"] == 0
+        rig.run()
+        assert rig.wal.time_of(1, 0, 1) == 71
+
+    def test_a_disk_without_room_for_it_is_no_end_of_the_broker(self) -> None:
+        rig = self.rig("gone")
+        rig.disk.fail("create", 1, errno.ENOSPC)
+        assert rig.wal.time_of(1, 0, 1) is None
+        rig.run()
+        assert rig.fatal == []
+        assert rig.wal.time_of(1, 0, 1) is None
+        rig.run()
+        assert rig.wal.time_of(1, 0, 1) == 71
+
+    def test_an_offset_that_turns_out_to_be_lost_reads_as_nothing(self) -> None:
+        rig = self.rig("gone")
+        plan = rig.wal.plan_read(1, 0, 3, 1)
+        assert plan is not None and plan.run() == []
 
 
 class TestDamage:
