@@ -103,7 +103,7 @@ class Snapshotter:
         self._todo = self._things()
         self._capture()
         if self._tick_call is None:
-            self._tick()
+            self._tick_later()
 
     def _things(self) -> Iterator[Topic | Lane]:
         topics = list(self._state.by_id.values())
@@ -117,7 +117,10 @@ class Snapshotter:
         if self.taking and self._idle():
             self._go_on()
         if self.taking and not self._writing:
-            self._tick_call = self._clock.callLater(STEP_SECONDS, self._tick)
+            self._tick_later()
+
+    def _tick_later(self) -> None:
+        self._tick_call = self._clock.callLater(STEP_SECONDS, self._tick)
 
     def _go_on(self) -> None:
         if self._todo is not None:
