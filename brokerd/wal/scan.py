@@ -9,6 +9,7 @@ recovery, by the rebuilding of indexes and by ``brokerctl wal verify``. Read-onl
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from brokerd.errors import NewerFormat
@@ -105,13 +106,8 @@ class SegmentScanner:
 
     def synced_claim(self, position: int) -> int:
         """The highest last synced position of all frame headers from ``position`` on; 0 if none."""
-        claim = 0
-        found = self._next_header(position)
-        while found is not None:
-            at, header = found
-            claim = max(claim, header.last_synced)
-            found = self._next_header(at + 8)
-        return claim
+        headers = self._headers(position)
+        return max((header.last_synced for _, header in headers), default=0)
 
     def _frame_header(self, position: int) -> FrameHeader:
         """The sound header at ``position``. Raises FormatError when there is none."""
@@ -133,8 +129,7 @@ class SegmentScanner:
         )
 
     def _unreadable(self, position: int, problem: str) -> Unreadable:
-        found = self._next_header(position + 8)
-        end = self._stop if found is None else found[0]
+        end, _ = next(self._headers(position + 8), (self._stop, None))
         return Unreadable(position, end, problem, self._is_zero(position, end))
 
     def _is_zero(self, position: int, end: int) -> bool:
@@ -147,22 +142,19 @@ class SegmentScanner:
             position += len(data)
         return True
 
-    def _next_header(self, position: int) -> tuple[int, FrameHeader] | None:
-        """The first sound frame header at or after ``position`` (a multiple of 8)."""
+    def _headers(self, position: int) -> Iterator[tuple[int, FrameHeader]]:
+        """All sound frame headers at or after ``position`` (a multiple of 8), with their places."""
         while position < self._stop:
             data = self._window.read(min(WINDOW_BYTES, self._stop - position), position)
             at = data.find(FRAME_MAGIC)
             while at >= 0:
                 if at % 8 == 0:
-                    try:
-                        return position + at, self._frame_header(position + at)
-                    except FormatError:
-                        pass  # stale or foreign bytes: look on
+                    with suppress(FormatError):  # stale or foreign bytes: look on
+                        yield position + at, self._frame_header(position + at)
                 at = data.find(FRAME_MAGIC, at + 1)
             if len(data) < WINDOW_BYTES:
-                return None
+                return
             position += len(data)
-        return None
 
     def _frame(self, start: int, header: FrameHeader) -> FoundFrame:
         length = min(header.length, self._stop - start)

@@ -155,6 +155,19 @@ class TestTornTail:
         assert again.report.cut is None and again.report.damages == []
         assert again.entries() == [*entries_of(FRAMES[:-1]), records(5)]
 
+    def test_a_tear_before_many_frames_is_read_through_once(self) -> None:
+        rig = Rig(options=WalOptions(4 << 20, free_bytes_min=0))
+        rig.wal.append([records(0)], 1)
+        for offset in range(1, 3_000):
+            rig.wal.append([records(offset, size=800)], 1)
+        rig.commits.run()
+        rig.background.run()
+        content(rig.disk, rig.files()[0])[5_000] ^= 1
+        rig.disk.calls.clear()
+        after = Rig(rig.disk, rig.wal.options)
+        assert after.report.cut is not None
+        assert rig.disk.calls["pread"] < 20
+
     def test_a_file_cut_short_recovers_too(self) -> None:
         disk, name, ends = small_log()
         for length in range(4096, ends[-1], 8):
