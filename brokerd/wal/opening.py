@@ -9,12 +9,12 @@ what may exist in the page cache only, trims the last segment and writes missing
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from brokerd.errors import DamagedData
 from brokerd.wal.catalog import Segment, index_name, segment_name
-from brokerd.wal.disk import Disk, write_atomically
+from brokerd.wal.disk import Disk, File, write_atomically
 from brokerd.wal.index import PartitionSpan
 from brokerd.wal.recovery import (
     Damage,
@@ -25,7 +25,7 @@ from brokerd.wal.recovery import (
     read_segment_header,
     rewrite,
 )
-from brokerd.walformat import SEGMENT_HEADER_BYTES
+from brokerd.walformat import SEGMENT_HEADER_BYTES, SegmentHeader
 
 
 class Replayed(NamedTuple):
@@ -37,8 +37,49 @@ class Replayed(NamedTuple):
     """Position in the last segment below which all is known to be synced."""
 
 
-def segment_lsns(disk: Disk, path: str) -> list[int]:
-    """First LSNs of the segment files in a directory, in order."""
+class SegmentFile(NamedTuple):
+    """A segment file as it was found."""
+
+    name: str
+    file: File
+    first_lsn: int
+    next_lsn: int | None
+    """Where the next segment begins; None for the last."""
+    header: SegmentHeader | None
+    """None when nothing in the file can be read."""
+    damage: Damage | None
+    """What is wrong with the header block, or with all of the file if there is no header."""
+
+    @property
+    def expected_end(self) -> int | None:
+        """The position where the next segment says this one ends."""
+        return None if self.next_lsn is None else self.next_lsn - self.first_lsn
+
+
+def segment_files(disk: Disk, path: str, from_lsn: int = 0) -> Iterator[SegmentFile]:
+    """The segment files in a directory, in order, without those wholly below ``from_lsn``.
+
+    Raises NewerFormat, OSError.
+    """
+    lsns = _segment_lsns(disk, path)
+    for first_lsn, next_lsn in zip(lsns, [*lsns, None][1:], strict=True):
+        if next_lsn is not None and next_lsn <= from_lsn:
+            continue
+        name = segment_name(first_lsn)
+        file = disk.open(os.path.join(path, name))
+        header, damage = None, None
+        try:
+            header, problem = read_segment_header(file, name)
+        except DamagedData as error:
+            end = file.size() if next_lsn is None else next_lsn - first_lsn
+            damage = Damage(name, 0, end, str(error))
+        else:
+            if problem is not None:
+                damage = Damage(name, 0, SEGMENT_HEADER_BYTES, problem)
+        yield SegmentFile(name, file, first_lsn, next_lsn, header, damage)
+
+
+def _segment_lsns(disk: Disk, path: str) -> list[int]:
     names = (name for name in disk.list(path) if name.endswith(".wal"))
     return sorted(int(name[:-4]) for name in names if name[:-4].isdigit() and len(name) == 24)
 
@@ -51,21 +92,23 @@ def replay(disk: Disk, path: str, from_lsn: int, apply: Callable[[Frame], None])
     """
     report = RecoveryReport()
     segments: list[tuple[Segment, list[PartitionSpan]]] = []
-    lsns = segment_lsns(disk, path)
+    lsns: list[int] = []
     synced = 0
-    for first_lsn, next_lsn in zip(lsns, [*lsns, None][1:], strict=True):
-        expected_end = None if next_lsn is None else next_lsn - first_lsn
-        segment = _open_segment(disk, path, first_lsn, expected_end, report)
-        if segment is None:
-            report.next_lsn = next_lsn or first_lsn + _size(disk, path, first_lsn)
+    for found in segment_files(disk, path):
+        lsns.append(found.first_lsn)
+        if found.damage is not None:
+            report.damages.append(found.damage)
+        if found.header is None:
+            report.next_lsn = found.next_lsn or found.first_lsn + found.file.size()
             continue
-        spans = _indexed_spans(disk, path, segment, next_lsn)
-        if spans is None or next_lsn is None or next_lsn > from_lsn:
-            scan = SegmentReplay(
-                disk.open(os.path.join(path, segment.name)), segment, report, expected_end
-            )
+        segment = Segment(found.header)
+        segment.sealed = True
+        segment.position = found.expected_end or SEGMENT_HEADER_BYTES
+        spans = _indexed_spans(disk, path, segment, found.next_lsn)
+        if spans is None or found.next_lsn is None or found.next_lsn > from_lsn:
+            scan = SegmentReplay(found.file, segment, report, found.expected_end)
             _apply(scan, from_lsn, apply, report)
-            synced = max(0, scan.synced - first_lsn)
+            synced = max(0, scan.synced - found.first_lsn)
             if spans is None:
                 spans = list(scan.index.spans())
             else:
@@ -75,7 +118,7 @@ def replay(disk: Disk, path: str, from_lsn: int, apply: Callable[[Frame], None])
             report.next_offsets[key] = max(report.next_offsets.get(key, 0), span.end_offset)
         segments.append((segment, spans))
         is_empty = segment.position == SEGMENT_HEADER_BYTES
-        report.next_lsn = first_lsn if is_empty else segment.end_lsn
+        report.next_lsn = found.first_lsn if is_empty else segment.end_lsn
     _check_ends(report, lsns, from_lsn)
     report.next_lsn = max(report.next_lsn, from_lsn)
     report.next_lsn += -report.next_lsn % 8
@@ -103,29 +146,6 @@ def _check_ends(report: RecoveryReport, lsns: list[int], from_lsn: int) -> None:
         last = lsns[-1] if lsns else 0
         problem = f"the log ends at LSN {end}, before the snapshot at {from_lsn}"
         report.damages.append(Damage(segment_name(last), end - last, from_lsn - last, problem))
-
-
-def _size(disk: Disk, path: str, first_lsn: int) -> int:
-    return disk.open(os.path.join(path, segment_name(first_lsn))).size()
-
-
-def _open_segment(
-    disk: Disk, path: str, first_lsn: int, expected_end: int | None, report: RecoveryReport
-) -> Segment | None:
-    """The segment, or None when nothing of it can be read; what is wrong is reported."""
-    name = segment_name(first_lsn)
-    file = disk.open(os.path.join(path, name))
-    try:
-        header, problem = read_segment_header(file, name)
-    except DamagedData as error:
-        report.damages.append(Damage(name, 0, expected_end or file.size(), str(error)))
-        return None
-    if problem is not None:
-        report.damages.append(Damage(name, 0, SEGMENT_HEADER_BYTES, problem))
-    segment = Segment(header)
-    segment.sealed = True
-    segment.position = expected_end or SEGMENT_HEADER_BYTES
-    return segment
 
 
 def _indexed_spans(

@@ -12,18 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from brokerd.errors import DamagedData
-from brokerd.wal.catalog import Segment, index_name, segment_name
+from brokerd.wal.catalog import Segment, index_name
 from brokerd.wal.disk import Disk
 from brokerd.wal.index import MappedIndex
-from brokerd.wal.opening import segment_lsns
-from brokerd.wal.recovery import (
-    Cut,
-    Damage,
-    RecoveryReport,
-    SegmentReplay,
-    load_spans,
-    read_segment_header,
-)
+from brokerd.wal.opening import SegmentFile, segment_files
+from brokerd.wal.recovery import Cut, Damage, RecoveryReport, SegmentReplay, load_spans
 from brokerd.wal.scan import FoundFrame, SegmentScanner, Unreadable
 from brokerd.wal.snapshot import SnapshotFile
 from brokerd.walformat import EntryKind
@@ -55,39 +48,30 @@ class VerifyReport:
 def verify(disk: Disk, wal_path: str, state_path: str) -> VerifyReport:
     """Read every byte of a log, its indexes and its snapshots. Raises NewerFormat, OSError."""
     report = VerifyReport()
-    lsns = segment_lsns(disk, wal_path)
-    for first_lsn, next_lsn in zip(lsns, [*lsns, None][1:], strict=True):
+    for found in segment_files(disk, wal_path):
         report.segments += 1
-        _verify_segment(disk, wal_path, first_lsn, next_lsn, report)
+        _verify_segment(disk, wal_path, found, report)
     for name in disk.list(state_path):
         if name.endswith(".snap"):
             _verify_snapshot(disk, state_path, name, report)
     return report
 
 
-def _verify_segment(
-    disk: Disk, path: str, first_lsn: int, next_lsn: int | None, report: VerifyReport
-) -> None:
-    name = segment_name(first_lsn)
-    file = disk.open(os.path.join(path, name))
-    expected_end = None if next_lsn is None else next_lsn - first_lsn
-    try:
-        header, problem = read_segment_header(file, name)
-    except DamagedData as error:
-        report.damages.append(Damage(name, 0, expected_end or file.size(), str(error)))
+def _verify_segment(disk: Disk, path: str, found: SegmentFile, report: VerifyReport) -> None:
+    if found.damage is not None:
+        report.damages.append(found.damage)
+    if found.header is None:
         return
-    if problem is not None:
-        report.damages.append(Damage(name, 0, 64, problem))
-    segment = Segment(header)
-    found = RecoveryReport(damages=report.damages)
-    for frame in SegmentReplay(file, segment, found, expected_end).frames():
+    segment = Segment(found.header)
+    replay = RecoveryReport(damages=report.damages)
+    for frame in SegmentReplay(found.file, segment, replay, found.expected_end).frames():
         report.frames += 1
         report.bytes += frame.end - frame.lsn
         report.entries += len(frame.entries)
         report.records += sum(e.count for e in frame.entries if e.kind == EntryKind.RECORDS)
-    report.torn = found.cut
+    report.torn = replay.cut
     report.next_lsn = segment.end_lsn
-    if index_name(first_lsn) in disk.list(path):
+    if index_name(found.first_lsn) in disk.list(path):
         _verify_index(disk, path, segment, report)
 
 
@@ -127,18 +111,20 @@ def _verify_snapshot(disk: Disk, path: str, name: str, report: VerifyReport) -> 
 def walk(disk: Disk, path: str, from_lsn: int = 0) -> Iterator[tuple[str, FoundFrame | Unreadable]]:
     """Everything found in the segments, with the file's name, from ``from_lsn`` on.
 
-    A stretch of zeros at the end of a segment is left out. Raises DamagedData for a segment that
-    cannot be read at all, NewerFormat, OSError.
+    A stretch of zeros at the end of a segment is left out. Raises NewerFormat, OSError.
     """
-    lsns = segment_lsns(disk, path)
-    for first_lsn, next_lsn in zip(lsns, [*lsns, None][1:], strict=True):
-        if next_lsn is not None and next_lsn <= from_lsn:
-            continue
-        name = segment_name(first_lsn)
-        file = disk.open(os.path.join(path, name))
-        header, _ = read_segment_header(file, name)
-        stop = file.size() if next_lsn is None else min(file.size(), next_lsn - first_lsn)
-        for found in SegmentScanner(file, header, name, stop).scan():
-            is_end = isinstance(found, Unreadable) and found.zeros and found.end == stop
-            if first_lsn + found.position >= from_lsn and not is_end:
-                yield name, found
+    for segment in segment_files(disk, path, from_lsn):
+        for found in _walk_segment(segment):
+            if segment.first_lsn + found.position >= from_lsn:
+                yield segment.name, found
+
+
+def _walk_segment(segment: SegmentFile) -> Iterator[FoundFrame | Unreadable]:
+    damage, size = segment.damage, segment.file.size()
+    if damage is not None:
+        yield Unreadable(damage.position, damage.end, damage.problem, zeros=False)
+    if segment.header is not None:
+        stop = size if segment.expected_end is None else min(size, segment.expected_end)
+        for found in SegmentScanner(segment.file, segment.header, segment.name, stop).scan():
+            if not (isinstance(found, Unreadable) and found.zeros and found.end == stop):
+                yield found

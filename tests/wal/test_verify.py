@@ -85,6 +85,15 @@ def test_a_segment_of_rubbish_is_damage() -> None:
     assert report.damages[0].name == name
 
 
+def test_a_damaged_header_block_is_told_as_a_start_tells_it() -> None:
+    disk = log()
+    name = disk.list(PATH)[0].replace(".idx", ".wal")
+    content(disk, name)[20] ^= 1
+    (damage,) = check(disk).damages
+    assert (damage.name, damage.position, damage.end) == (name, 0, 4096)
+    assert Rig(disk).report.damages == [damage]
+
+
 def test_a_running_brokers_log_can_be_verified() -> None:
     rig = Rig()
     for offset in range(40):
@@ -106,3 +115,17 @@ def test_walk_lists_frames_and_what_is_none() -> None:
     content(disk, name)[second.position] ^= 1
     kinds = [type(found) for _, found in walk(disk, PATH)]
     assert kinds == [FoundFrame, Unreadable, FoundFrame]
+
+
+def test_walk_goes_on_behind_a_segment_that_cannot_be_read() -> None:
+    disk = log()
+    names = [name for name in disk.list(PATH) if name.endswith(".wal")]
+    content(disk, names[0])[:] = b"rubbish" * 10
+    content(disk, names[1])[20] ^= 1
+    walked = list(walk(disk, PATH))
+    unreadable = [
+        (name, found.position, found.end) for name, found in walked if isinstance(found, Unreadable)
+    ]
+    assert unreadable == [(names[0], 0, int(names[1][:-4])), (names[1], 0, 4096)]
+    frames = [name for name, found in walked if isinstance(found, FoundFrame)]
+    assert set(frames) == {names[1], names[2]}
