@@ -6,8 +6,7 @@ Its description, for people and programs, is ``/api/v1/openapi.json``.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -15,53 +14,33 @@ from twisted.web import http
 from twisted.web.resource import Resource
 from twisted.web.server import Request
 
+from brokerd.admin.resources import Answer, Branch, JSONResource, Missing
 from brokerd.broker import Broker
 from brokerd.errors import InvalidRequest, UnknownTopic
 
 DEFAULT_LIMIT = 1_000
 MAX_LIMIT = 10_000
 
-Answer = Mapping[str, Any]
+MAX_NUMBER = 1 << 62
+
 Arguments = Mapping[str, int]
 
 
-def json_answer(request: Request, code: int, value: Answer) -> bytes:
-    """Write one JSON object as the answer to a request."""
-    request.setResponseCode(code)
-    request.setHeader(b"content-type", b"application/json")
-    request.setHeader(b"cache-control", b"no-store")
-    return json.dumps(value).encode() + b"\n"
-
-
-class Missing(Resource):
-    """404 as JSON."""
-
-    isLeaf = True
-
-    def render(self, request: Request) -> bytes:
-        """Answer 404, whatever the method."""
-        return json_answer(request, http.NOT_FOUND, {"error": "there is nothing here"})
-
-
-class Query(Resource):
-    """One question to the broker: ``ask(limit=..., first=...)`` gives the answer."""
+class Query(JSONResource):
+    """One question to the broker; ``ask`` gets the numbers of the query string, see `NUMBERS`."""
 
     def __init__(self, ask: Callable[[Arguments], Answer]) -> None:
-        super().__init__()
+        super().__init__(self._reply)
         self._ask = ask
 
-    def getChild(self, path: bytes, request: Request) -> Resource:
-        """Nothing is below an answer."""
-        return self if not path and not request.postpath else Missing()
-
-    def render_GET(self, request: Request) -> bytes:
+    def _reply(self, request: Request) -> tuple[int, Answer]:
         """Answer, or say what is wrong with the question."""
         try:
-            return json_answer(request, http.OK, self._ask(_arguments(request)))
+            return http.OK, self._ask(_arguments(request))
         except UnknownTopic as error:
-            return json_answer(request, http.NOT_FOUND, {"error": str(error)})
+            return http.NOT_FOUND, {"error": str(error)}
         except InvalidRequest as error:
-            return json_answer(request, http.BAD_REQUEST, {"error": str(error)})
+            return http.BAD_REQUEST, {"error": str(error)}
 
 
 class Names(Query):
@@ -75,6 +54,8 @@ class Names(Query):
 
     def getChild(self, path: bytes, request: Request) -> Resource:
         """The thing of this (percent-decoded) name."""
+        if path == b"":
+            return super().getChild(path, request)
         try:
             return self._child(path.decode())
         except UnicodeDecodeError:
@@ -83,7 +64,7 @@ class Names(Query):
 
 def make_api(broker: Broker) -> Resource:
     """The resource to be hung up at ``/api/v1``."""
-    root = _Branch(Missing(), {})
+    root = Branch()
     root.putChild(
         b"topics",
         Names(lambda arguments: topics(broker, arguments), lambda name: _topic(broker, name)),
@@ -95,39 +76,31 @@ def make_api(broker: Broker) -> Resource:
 def _topic(broker: Broker, topic: str) -> Resource:
     resource = Query(lambda arguments: describe_topic(broker, topic))
     groups = Names(
-        lambda arguments: {"groups": [*broker.existing_topic(topic).groups]},
+        lambda arguments: group_names(broker, topic, arguments),
         lambda group: _group(broker, topic, group),
     )
-    return _Branch(resource, {b"groups": groups})
+    resource.putChild(b"groups", groups)
+    return resource
 
 
 def _group(broker: Broker, topic: str, group: str) -> Resource:
     resource = Query(lambda arguments: describe_group(broker, topic, group))
     letters = Query(lambda arguments: dead_letters(broker, topic, group, arguments))
-    return _Branch(resource, {b"dead-letters": letters})
-
-
-class _Branch(Resource):
-    """A thing that answers for itself and has named parts."""
-
-    def __init__(self, itself: Query | Missing, parts: Mapping[bytes, Resource]) -> None:
-        super().__init__()
-        self._itself = itself
-        self._parts = parts
-
-    def getChild(self, path: bytes, request: Request) -> Resource:
-        """The part of this name."""
-        return self._parts.get(path, Missing())
-
-    def render_GET(self, request: Request) -> bytes:
-        """Answer for the thing itself."""
-        return self._itself.render(request)
+    resource.putChild(b"dead-letters", letters)
+    return resource
 
 
 def topics(broker: Broker, arguments: Arguments) -> Answer:
     """All topics with their partitions."""
     chosen = islice(broker.topics(), arguments["first"], arguments["first"] + arguments["limit"])
     return {"topics": [_describe(topic) for topic in chosen]}
+
+
+def group_names(broker: Broker, topic: str, arguments: Arguments) -> Answer:
+    """Names of a topic's groups. Raises `UnknownTopic`."""
+    groups = broker.existing_topic(topic).groups
+    chosen = islice(groups, arguments["first"], arguments["first"] + arguments["limit"])
+    return {"groups": list(chosen)}
 
 
 def describe_topic(broker: Broker, name: str) -> Answer:
@@ -158,51 +131,68 @@ def describe_group(broker: Broker, topic: str, group: str) -> Answer:
 
 
 def dead_letters(broker: Broker, topic: str, group: str, arguments: Arguments) -> Answer:
-    """A group's dead letters, ``limit`` of them from the ``first``-th on."""
+    """A group's dead letters from (``partition``, ``offset``) on, without ``first`` of them.
+
+    ``next`` is where the next page begins, or None after the last. Raises `UnknownTopic`.
+    """
     first, limit = arguments["first"], arguments["limit"]
-    letters = islice(broker.dead_letters(topic, group), first, first + limit)
-    return {
-        "dead_letters": [
-            {
-                "partition": partition,
+    begin = arguments["partition"], arguments["offset"]
+    page = list(islice(_letters(broker, topic, group, *begin), first, first + limit + 1))
+    more = page[limit:]
+    following = {key: more[0][key] for key in ("partition", "offset")} if more else None
+    return {"dead_letters": page[:limit], "next": following}
+
+
+def _letters(
+    broker: Broker, topic_name: str, group_name: str, partition: int, offset: int
+) -> Iterator[Answer]:
+    group = broker.existing_topic(topic_name).groups.get(group_name)
+    for lane in group.lanes[partition:] if group is not None else ():
+        index = lane.partition.index
+        for letter in lane.store.dead_letters(offset if index == partition else 0):
+            yield {
+                "partition": index,
                 "offset": letter.offset,
                 "reason": letter.reason,
                 "grants": letter.grants,
                 "failures": letter.failures,
             }
-            for partition, letter in letters
-        ]
-    }
+
+
+NUMBERS = {
+    "first": (0, 0, MAX_NUMBER),
+    "limit": (DEFAULT_LIMIT, 1, MAX_LIMIT),
+    "partition": (0, 0, MAX_NUMBER),
+    "offset": (0, 0, MAX_NUMBER),
+}
+"""What a query string may hold: name -> (default, lowest, highest)."""
+PAGE = ("first", "limit")
 
 
 def _arguments(request: Request) -> Arguments:
-    """``first`` and ``limit`` of the query string. Raises `InvalidRequest`."""
-    return {
-        "first": _number(request, b"first", 0, 0, 1 << 62),
-        "limit": _number(request, b"limit", DEFAULT_LIMIT, 1, MAX_LIMIT),
-    }
+    """The numbers of the query string. Raises `InvalidRequest`."""
+    return {name: _number(request, name, *bounds) for name, bounds in NUMBERS.items()}
 
 
-def _number(request: Request, name: bytes, default: int, low: int, high: int) -> int:
-    given = (request.args or {}).get(name)
+def _number(request: Request, name: str, default: int, low: int, high: int) -> int:
+    given = (request.args or {}).get(name.encode())
     if given is None:
         return default
     text = given[-1]
     if not text.isdigit() or len(text) > 19 or not low <= int(text) <= high:
-        raise InvalidRequest(f"{name.decode()} must be a number from {low} to {high}")
+        raise InvalidRequest(f"{name} must be a number from {low} to {high}")
     return int(text)
 
 
-def _operation(summary: str, *parameters: str, paged: bool = False) -> Answer:
+def _operation(summary: str, *parameters: str, query: tuple[str, ...] = ()) -> Answer:
     described: list[Answer] = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in parameters
     ]
-    if paged:
-        described += [
-            {"name": name, "in": "query", "schema": {"type": "integer", "default": default}}
-            for name, default in (("first", 0), ("limit", DEFAULT_LIMIT))
-        ]
+    for name in query:
+        default, low, high = NUMBERS[name]
+        schema = {"type": "integer", "default": default, "minimum": low, "maximum": high}
+        described.append({"name": name, "in": "query", "schema": schema})
     found = {
         "description": "the answer",
         "content": {"application/json": {"schema": {"type": "object"}}},
@@ -223,12 +213,15 @@ OPENAPI: Answer = {
     "servers": [{"url": "/api/v1"}],
     "paths": {
         "/status": _operation("Counts and sizes of the whole broker"),
-        "/topics": _operation("All topics, in order of creation", paged=True),
+        "/topics": _operation("All topics, in order of creation", query=PAGE),
         "/topics/{topic}": _operation("One topic", "topic"),
-        "/topics/{topic}/groups": _operation("Names of a topic's groups", "topic"),
+        "/topics/{topic}/groups": _operation("Names of a topic's groups", "topic", query=PAGE),
         "/topics/{topic}/groups/{group}": _operation("Where a group stands", "topic", "group"),
         "/topics/{topic}/groups/{group}/dead-letters": _operation(
-            "A group's dead letters, by partition and offset", "topic", "group", paged=True
+            "A group's dead letters, by partition and offset, and where the next page begins",
+            "topic",
+            "group",
+            query=(*PAGE, "partition", "offset"),
         ),
     },
 }

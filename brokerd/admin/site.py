@@ -8,7 +8,6 @@ the wall clock: the reactor's clock is monotonic and would print nonsense.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from importlib import resources
 from typing import Any
@@ -24,6 +23,7 @@ from twisted.web.server import Request, Site
 
 from brokerd.admin.health import Health, Phase
 from brokerd.admin.metrics import make_registry
+from brokerd.admin.resources import Answer, Branch, JSONResource
 
 IDLE_SECONDS = 30
 REQUEST_SECONDS = 30.0
@@ -32,7 +32,6 @@ MAX_BODY_BYTES = 64 * 1024
 MAX_CONNECTIONS = 100
 
 Status = Callable[[], Mapping[str, Any]]
-Answer = tuple[int, Mapping[str, Any]]
 MetricsResource = Callable[[CollectorRegistry], IResource]
 
 _STATIC = {
@@ -60,36 +59,7 @@ def make_site(
     return AdminSite(_Root(status, api, health, metrics), reactor, log)
 
 
-class _JSON(Resource):
-    """A resource whose answer is one JSON object; a slash after its path makes no difference."""
-
-    def __init__(self, answer: Callable[[], Answer]) -> None:
-        super().__init__()
-        self._answer = answer
-
-    def render_GET(self, request: Request) -> bytes:
-        """Answer with the code and the object."""
-        code, value = self._answer()
-        return _json(request, code, value)
-
-    def getChild(self, path: bytes, request: Request) -> Resource:
-        """Find the resource itself behind a slash, and nothing below it."""
-        return self if path == b"" and not request.postpath else _Missing()
-
-
-class _Exact(Resource):
-    """A branch of the tree: its children, and 404 as JSON for everything else."""
-
-    def getChild(self, path: bytes, request: Request) -> Resource:
-        """Find nothing; children were looked at before."""
-        return _Missing()
-
-    def render_GET(self, request: Request) -> bytes:
-        """Answer that a branch itself is nothing."""
-        return _not_found(request)
-
-
-class _Root(_Exact):
+class _Root(Branch):
     def __init__(
         self,
         status: Status,
@@ -99,26 +69,26 @@ class _Root(_Exact):
     ) -> None:
         super().__init__()
         self._health = health
-        branch = _Exact()
-        branch.putChild(b"live", _JSON(self._live))
-        branch.putChild(b"ready", _JSON(self._ready))
+        branch = Branch()
+        branch.putChild(b"live", JSONResource(self._live))
+        branch.putChild(b"ready", JSONResource(self._ready))
         self.putChild(b"health", branch)
         self.putChild(b"metrics", _Metrics(status, metrics))
-        version.putChild(b"status", _JSON(lambda: (http.OK, status())))
-        api = _Exact()
+        version.putChild(b"status", JSONResource(lambda request: (http.OK, status())))
+        api = Branch()
         api.putChild(b"v1", version)
         self.putChild(b"api", api)
         for path in _STATIC:
             self.putChild(path, _Static(path))
 
-    def _live(self) -> Answer:
+    def _live(self, request: Request) -> tuple[int, Answer]:
         failed = self._health.phase is Phase.FAILED
         return (http.SERVICE_UNAVAILABLE if failed else http.OK), self._describe()
 
-    def _ready(self) -> Answer:
+    def _ready(self, request: Request) -> tuple[int, Answer]:
         return (http.OK if self._health.ready else http.SERVICE_UNAVAILABLE), self._describe()
 
-    def _describe(self) -> Mapping[str, Any]:
+    def _describe(self) -> Answer:
         described = {"phase": self._health.phase.value}
         if self._health.reason:
             described["reason"] = self._health.reason
@@ -153,24 +123,6 @@ class _Static(Resource):
         request.setHeader(b"cache-control", b"no-cache")
         request.setHeader(b"content-security-policy", b"default-src 'self'")
         return self._body
-
-
-class _Missing(Resource):
-    isLeaf = True
-
-    def render_GET(self, request: Request) -> bytes:
-        return _not_found(request)
-
-
-def _not_found(request: Request) -> bytes:
-    return _json(request, http.NOT_FOUND, {"error": "there is nothing here"})
-
-
-def _json(request: Request, code: int, value: Mapping[str, Any]) -> bytes:
-    request.setResponseCode(code)
-    request.setHeader(b"content-type", b"application/json")
-    request.setHeader(b"cache-control", b"no-store")
-    return json.dumps(value).encode() + b"\n"
 
 
 class _Request(Request):

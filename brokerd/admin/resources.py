@@ -1,0 +1,61 @@
+# Tests: tests/admin/test_site.py
+"""Resources that answer with one JSON object each, and what all of them have in common."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from twisted.web import http
+from twisted.web.resource import Resource
+from twisted.web.server import Request
+
+Answer = Mapping[str, Any]
+
+
+def json_answer(request: Request, code: int, value: Answer) -> bytes:
+    """Write one JSON object as the answer to a request."""
+    request.setResponseCode(code)
+    request.setHeader(b"content-type", b"application/json")
+    request.setHeader(b"cache-control", b"no-store")
+    return json.dumps(value).encode() + b"\n"
+
+
+class Missing(Resource):
+    """404 as JSON."""
+
+    isLeaf = True
+
+    def render(self, request: Request) -> bytes:
+        """Answer 404, whatever the method."""
+        return json_answer(request, http.NOT_FOUND, {"error": "there is nothing here"})
+
+
+class Branch(Resource):
+    """A place that is nothing itself; whatever has not been put below it is missing."""
+
+    def getChild(self, path: bytes, request: Request) -> Resource:
+        """Find nothing; children were looked at before."""
+        return Missing()
+
+    def render_GET(self, request: Request) -> bytes:
+        """Answer that a branch itself is nothing."""
+        return Missing().render(request)
+
+
+class JSONResource(Branch):
+    """Answers with one JSON object; a slash after its path makes no difference."""
+
+    def __init__(self, answer: Callable[[Request], tuple[int, Answer]]) -> None:
+        super().__init__()
+        self._answer = answer
+
+    def getChild(self, path: bytes, request: Request) -> Resource:
+        """Find the resource itself behind a slash, and nothing below it."""
+        return self if path == b"" and not request.postpath else Missing()
+
+    def render_GET(self, request: Request) -> bytes:
+        """Answer with the code and the object."""
+        code, value = self._answer(request)
+        return json_answer(request, code, value)
