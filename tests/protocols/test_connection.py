@@ -393,14 +393,12 @@ def test_a_congested_connection_may_leave() -> None:
 def test_settles_pass_while_produces_are_refused() -> None:
     """On a full disk work can be finished, and the refusal says what to do."""
     house = House(MemoryDisk(capacity=5 * MIB), options=WalOptions(MIB, free_bytes_min=0))
-    produced = 0
-    while isinstance(ask(house, mm.Produce("orders", b"x" * 100 * KIB))[0], mm.Produced):
-        produced += 1
+    for size in (100 * KIB, 10 * KIB, KIB, 1):
+        while isinstance(ask(house, mm.Produce("orders", b"x" * size))[0], mm.Produced):
+            pass
+    produced = house.broker.group_info("orders", "g").next
     refused, taken, settled = ask(
-        house,
-        mm.Produce("orders", b"x" * 100 * KIB),
-        acquire(),
-        mm.Settle("orders", "g", 0, "c", True),
+        house, mm.Produce("orders", b"x"), acquire(), mm.Settle("orders", "g", 0, "c", True)
     )
     assert "free some space" in refused.text
     assert ids([taken]) == [0]
@@ -421,19 +419,26 @@ class Filler:
         self._house = house
         ask(house, mm.Produce("filler", b"x"), acquire(log_id="filler"))
 
-    def fill(self) -> None:
-        for size in (100 * KIB, 10 * KIB, KIB):
+    def fill(self, left_bytes: int = 0) -> None:
+        """Until nothing has room, or only events that take no more than ``left_bytes``."""
+        for size in (100 * KIB, 10 * KIB, KIB, 1):
             self._until_paused(mm.Produce("filler", b"x" * size))
         extend = mm.Extend("filler", "g", "c", 0)
-        for count in (1000, 100, 10, 1):
-            self._until_paused(*[extend] * count)
+        while self._house.wal.reserve_room > left_bytes > 0:
+            self._commit(self._house.connect(), extend)
+        if not left_bytes:
+            self._until_paused(*[extend] * 1000)
+            self._until_paused(extend)
 
     def _until_paused(self, *requests: Any) -> None:
         client = self._house.connect()
         while not client.transport.paused:
-            client.send(*requests)
-            self._house.turn()
-            self._house.writer.run()
+            self._commit(client, *requests)
+
+    def _commit(self, client: Client, *requests: Any) -> None:
+        client.send(*requests)
+        self._house.turn()
+        self._house.writer.run()
 
 
 def test_leases_and_settles_wait_while_log_space_is_allocated() -> None:
@@ -460,6 +465,25 @@ def test_leases_and_settles_wait_while_log_space_is_allocated() -> None:
     assert house.broker.group_info("orders", "g")[:5] == (0, 600, 1, 1, 0)
 
 
+def test_a_batch_of_settles_that_has_to_wait_goes_on_where_it_was() -> None:
+    """Each settle is carried out once and has one result."""
+    house = House(options=SMALL_RESERVE)
+    filler = Filler(house)
+    ask(house, mm.ProduceBatch("orders", (mm.BatchMessage(b"x"),) * 600))
+    ask(house, mm.AcquireBatch("orders", "g", "c", 600))
+    filler.fill(left_bytes=4 * KIB)
+    settling = house.connect()
+    settling.send(
+        mm.SettleBatch("orders", "g", "c", tuple(mm.BatchSettle(n, True) for n in range(600)))
+    )
+    assert settling.transport.paused
+    assert 0 < leased(house) < 600
+    house.run()
+    (settled,) = settling.answers()
+    assert settled.results == ("settled",) * 600
+    assert leased(house) == 0
+
+
 def test_a_long_poll_woken_while_log_space_is_allocated_is_answered_then() -> None:
     house = House(options=SMALL_RESERVE)
     filler = Filler(house)
@@ -473,8 +497,9 @@ def test_a_long_poll_woken_while_log_space_is_allocated_is_answered_then() -> No
     assert polling.answers() == []
     leaving.disconnect()
     ending.send_no_more()
-    house.run()
-    assert ids(polling.answers()) != [None]
+    house.pass_time(2)
+    (found,) = ids(polling.answers())
+    assert found is not None
     assert len(ending.answers()) == 1
     assert not ending.is_open
 
@@ -490,15 +515,23 @@ def test_a_record_read_while_log_space_is_allocated_is_leased_then(damage: bool)
         for name in house.disk.list(WAL_PATH):
             content = house.disk.content(f"{WAL_PATH}/{name}")
             content[content.find(b"spoil-spoil")] ^= 1
-    client = house.connect()
+    leaving, client, ending = (house.connect() for _ in range(3))
+    leaving.send(acquire(log_id="cold"))
     client.send(acquire(log_id="cold"))
+    ending.send(acquire(log_id="cold", wait=60), mm.GroupInfo("cold", "g"))
     filler.fill()
     house.readers.run()
     house.turn()
     house.writer.run()
-    assert client.answers() == []
-    house.run()
+    assert client.answers() == ending.answers() == []
+    leaving.disconnect()
+    ending.send_no_more()
+    with capturedLogs() as captured:
+        house.run()
     assert ids(client.answers()) == [1 if damage else 0]
+    assert len(ending.answers()) == 2
+    assert not ending.is_open
+    assert faults(captured) == []
 
 
 def test_a_large_request_is_not_passed_for_ever_by_small_ones() -> None:

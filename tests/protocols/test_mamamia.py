@@ -528,10 +528,11 @@ def test_long_polls_of_a_group_are_served_first_come_first_served() -> None:
 
 def test_a_message_and_its_delivery_to_a_long_poll_share_one_commit() -> None:
     house = House()
-    polling(house, acquire(wait=60))
+    client = polling(house, acquire(wait=60))
     commits = house.broker.journal.commits
     produce(house, b"x")
     assert house.broker.journal.commits == commits + 1
+    assert ids(client.answers()) == [0]
 
 
 # -- batches ----------------------------------------------------------------------------------
@@ -549,15 +550,18 @@ def test_a_batch_is_produced_as_one() -> None:
     assert house.broker.journal.commits == commits + 1
 
 
-def test_a_batch_that_is_not_durable_is_wholly_absent() -> None:
-    """A crash before the sync leaves no part of a batch."""
+@pytest.mark.parametrize("commits", [0, 1])
+def test_a_batch_is_whole_or_absent_after_a_crash(commits: int) -> None:
+    """Whatever was synced when the power went, no part of a batch is there alone."""
     house = House()
     produce(house, b"x")
     client = house.connect()
     client.send(mm.ProduceBatch("orders", tuple([mm.BatchMessage(b"y")] * 500)))
     house.turn()
+    for _ in range(commits):
+        house.writer.step()
     house = house.crash()
-    assert info(house).next == 1
+    assert info(house).next == (501 if commits else 1)
 
 
 def test_a_batch_with_an_unknown_partition_stores_none() -> None:
@@ -820,13 +824,15 @@ def test_a_faulty_client_gets_refusals_and_the_log_no_traceback(
     assert house.fatal == []
 
 
-@given(st.binary(max_size=200))
-def test_noise_is_refused_or_closed(noise: bytes) -> None:
+@given(st.integers(0, 255), st.binary(max_size=200))
+def test_noise_is_refused_or_closed(command: int, noise: bytes) -> None:
+    """A frame of anything is answered once, or it is the end."""
     house = House()
     client = house.connect()
     with capturedLogs() as captured:
-        client.send_bytes(noise)
+        client.send_bytes(frame(command, noise))
         house.run()
+    assert len(mm.FrameReader().feed(client.received_bytes())) == client.is_open
     assert [event for event in captured if event.get("log_failure")] == []
 
 
