@@ -83,3 +83,9 @@ def test_no_answer_raises_anything_unnamed(command, body):
 def test_message_ids_are_split_as_they_were_made(partition, offset):
     assert mm.split_message_id(mm.message_id_of(partition, offset)) == (partition, offset)
     assert mm.message_id_of(0, offset) == offset
+
+
+@pytest.mark.parametrize(("count", "header"), [(15, b"\x9f"), (16, b"\xdc\x00\x10")])
+def test_arrays_have_the_shortest_header_as_msgpack_writes_them(count, header):
+    batch = mm.ProduceBatch("orders", (mm.BatchMessage(b"x"),) * count)
+    assert b"\xa8messages" + header + b"\x82\xa7payload" in mm.encode_request(batch)

@@ -14,6 +14,7 @@ from struct import Struct
 from brokerd.codecs.mamamia.frames import frame
 from brokerd.codecs.mamamia.packing import (
     pack,
+    pack_array_header,
     pack_bin,
     pack_str,
     pack_value,
@@ -220,9 +221,9 @@ def _leased_length(key: bytes | None) -> int:
 
 def acquired_batch(items: Sequence[bytes]) -> bytes:
     """The answer to ACQUIRE_BATCH from `batch_item`s: at most MAX_BATCH, within BATCH_ROOM."""
-    count = len(items)
-    head = bytes([0x90 | count]) if count < 16 else _U16(0xDC, count)
-    return frame(Command.ACQUIRE_BATCH, b"".join((_MESSAGES, head, *items)))
+    return frame(
+        Command.ACQUIRE_BATCH, b"".join((_MESSAGES, pack_array_header(len(items)), *items))
+    )
 
 
 def settled_batch(results: Sequence[str]) -> bytes:

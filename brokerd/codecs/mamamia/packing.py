@@ -244,6 +244,15 @@ def pack_bin(data: bytes) -> bytes:
 _BIN8 = [bytes([0xC4, size]) for size in range(256)]
 
 
+def pack_array_header(count: int) -> bytes:
+    """The header of an *array*, the shortest."""
+    if count < 16:
+        return bytes([0x90 | count])
+    if count < 0x10000:
+        return b"\xdc" + count.to_bytes(2, "big")
+    return b"\xdd" + count.to_bytes(4, "big")
+
+
 def pack_value(value: bytes, encoding: int) -> bytes:
     """A record's value as the MessagePack object it came in as."""
     if encoding == _BYTES:

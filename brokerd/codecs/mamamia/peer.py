@@ -12,7 +12,14 @@ from typing import Any
 from msgpack import unpackb
 
 from brokerd.codecs.mamamia.frames import frame
-from brokerd.codecs.mamamia.packing import UNDECODABLE, pack, pack_bin, pack_str, pack_value
+from brokerd.codecs.mamamia.packing import (
+    UNDECODABLE,
+    pack,
+    pack_array_header,
+    pack_bin,
+    pack_str,
+    pack_value,
+)
 from brokerd.codecs.mamamia.values import (
     Acquire,
     AcquireBatch,
@@ -85,7 +92,7 @@ def encode_request(request: Request) -> bytes:
                     b"\x82\xa6log_id",
                     pack_str(request.log_id.encode()),
                     b"\xa8messages",
-                    _array_header(len(request.messages)),
+                    pack_array_header(len(request.messages)),
                     *(_produce_pairs(message, None) for message in request.messages),
                 )
             ),
@@ -106,10 +113,6 @@ def _produce_pairs(message: Produce | BatchMessage, log_id: bytes | None) -> byt
     if message.partition is not None:
         parts += b"\xa9partition", pack(message.partition)
     return bytes([0x80 | len(parts) // 2]) + b"".join(parts)
-
-
-def _array_header(count: int) -> bytes:
-    return bytes([0x90 | count]) if count < 16 else b"\xdd" + count.to_bytes(4, "big")
 
 
 def _body(request: Request) -> dict[str, Any]:

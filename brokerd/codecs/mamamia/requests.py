@@ -10,6 +10,7 @@ only find what the general way would.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from math import isfinite
 from typing import TypeVar
 
@@ -101,7 +102,8 @@ class Decoder:
         decode = _EXTENSIONS.get(command)
         if decode is not None:
             return decode(body)
-        _refuse_unknown(command, body)
+        with suppress(RequestError):  # a body that cannot be decoded is worse (notes section 6)
+            walk(body)
         raise RequestError(f"Unknown command: {command}")
 
     def _decode_produce(self, body: bytes) -> Produce:
@@ -284,14 +286,6 @@ _EXTENSIONS: dict[int, Callable[[bytes], Request]] = {
     Command.SETTLE_BATCH: _decode_settle_batch,
     Command.GROUP_INFO: _decode_group_info,
 }
-
-
-def _refuse_unknown(command: int, body: bytes) -> None:
-    """Raise BodyError for an undecodable body, as known commands do (notes section 6)."""
-    try:
-        walk(body)
-    except RequestError:
-        raise RequestError(f"Unknown command: {command}") from None
 
 
 def _required(fields: Fields, key: str) -> Field:
