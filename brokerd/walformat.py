@@ -30,8 +30,6 @@ EVENTS_HEADER_BYTES = 72
 
 FRAME_BYTES_MAX = 128 << 20
 """No frame is larger; a length above it is not a frame."""
-FRAME_BYTES_TARGET = 8 << 20
-"""Writers begin a new frame at about this size."""
 SEGMENT_BYTES_DEFAULT = 64 << 20
 SEGMENT_BYTES_MIN = 64 << 10
 SEGMENT_BYTES_MAX = 1 << 30

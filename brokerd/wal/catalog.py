@@ -51,7 +51,6 @@ class Segment:
         self.position = 0
         """Where the next frame goes; where frames end, once sealed."""
         self.sealed = False
-        self.last_time_us = 0
         self.ordinal = -1
         """Its place in the catalog."""
 

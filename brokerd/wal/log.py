@@ -227,7 +227,6 @@ class Wal:
         self.next_ticket = ticket + 1
         self._queue.append(QueuedFrame(ticket, active, active.position, size, entries, time_us))
         active.position += size
-        active.last_time_us = time_us
         self.appended_lsn = active.end_lsn
         if not self.busy:
             self._start_commit()

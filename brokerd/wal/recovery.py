@@ -106,7 +106,6 @@ class RecoveryReport:
     seconds: float = 0.0
     cut: Cut | None = None
     damages: list[Damage] = field(default_factory=list)
-    last_time_us: int = 0
     next_lsn: int = 0
     next_offsets: dict[tuple[int, int], int] = field(default_factory=dict)
     """(topic id, partition) -> the offset after the last known record."""
@@ -170,7 +169,6 @@ def load_spans(disk: Disk, path: str, segment: Segment, end_lsn: int) -> list[Pa
         or header.end_lsn != end_lsn
     ):
         raise DamagedData(f"{index_name(segment.first_lsn)} is of another segment")
-    segment.last_time_us = header.last_time_us
     length = header.columns_position - INDEX_HEADER_BYTES
     return decode_spans(header, file.pread(length, INDEX_HEADER_BYTES))
 
@@ -268,8 +266,7 @@ class SegmentReplay:
         header = found.header
         self.end = found.position + header.length
         self.synced = max(self.synced, header.last_synced)
-        self.index.last_time_us = self._segment.last_time_us = header.time_us
-        self._report.last_time_us = max(self._report.last_time_us, header.time_us)
+        self.index.last_time_us = header.time_us
         entries = []
         for position, head, entry in found.entries:
             if head.kind == EntryKind.RECORDS:

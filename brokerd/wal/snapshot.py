@@ -47,10 +47,7 @@ class LoadedSnapshot(NamedTuple):
     """A verified snapshot. ``chunks`` can be gone through once; replay begins at ``start_lsn``."""
 
     start_lsn: int
-    time_us: int
     chunks: Iterator[SnapshotChunk]
-    rejected: list[str]
-    """Newer snapshots that were bad: file and problem."""
 
 
 def snapshot_name(start_lsn: int) -> str:
@@ -144,7 +141,7 @@ class SnapshotFile:
 class Snapshots:
     """The snapshots in one directory. All methods block; run them off the reactor thread.
 
-    ``random_bytes(n)`` makes ids; ``time_us()`` is broker time, for the header only.
+    ``random_bytes(n)`` makes ids; ``time_us()`` is wall-clock time, for the header only.
     """
 
     _log = Logger()
@@ -160,8 +157,6 @@ class Snapshots:
         self._path = path
         self._random_bytes = random_bytes
         self._time_us = time_us
-        self.rejected: list[str] = []
-        """Bad snapshots that :meth:`load_newest` passed over: file and problem."""
 
     def write(self, start_lsn: int, chunks: Iterable[SnapshotChunk]) -> int:
         """Write a snapshot, read it back, and delete all but the two newest; returns its bytes.
@@ -218,9 +213,8 @@ class Snapshots:
     def load_newest(self) -> LoadedSnapshot | None:
         """The newest snapshot that verifies, None if there is none.
 
-        Bad ones are logged and listed in ``rejected``. Raises NewerFormat, OSError.
+        Bad ones are logged. Raises NewerFormat, OSError.
         """
-        self.rejected = []
         for name in self.names():
             path = os.path.join(self._path, name)
             try:
@@ -228,14 +222,11 @@ class Snapshots:
                 for _ in snapshot.chunks():
                     pass
             except DamagedData as error:
-                self.rejected.append(str(error))
                 self._log.error(
                     "a snapshot is damaged and not used: {problem}",
                     problem=str(error),
                     event_id="snapshot-damaged",
                 )
                 continue
-            return LoadedSnapshot(
-                snapshot.start_lsn, snapshot.time_us, snapshot.chunks(), self.rejected
-            )
+            return LoadedSnapshot(snapshot.start_lsn, snapshot.chunks())
         return None

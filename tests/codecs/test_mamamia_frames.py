@@ -76,22 +76,3 @@ def test_only_the_unfinished_frame_is_held():
     whole = frame(1, b"x" * 1_000)
     assert len(reader.feed(whole * 50 + whole[:7])) == 50
     assert reader.partial_bytes == 7
-
-
-def test_frames_put_back_come_first_and_once():
-    reader = FrameReader()
-    first = reader.feed(b"".join(frame(n, b"") for n in range(5)))
-    reader.put_back(first[2:])
-    assert reader.held_frames == 3
-    reader.put_back(first[1:2])
-    later = reader.feed(frame(5, b""))
-    assert [command for command, _ in later] == [1, 2, 3, 4, 5]
-    assert reader.feed(b"") == []
-
-
-def test_frames_put_back_are_returned_after_an_error_too():
-    reader = FrameReader()
-    read = reader.feed(frame(1, b"") + frame(2, b"") + bytes(4))
-    assert reader.error is not None
-    reader.put_back(read[1:])
-    assert reader.feed(b"") == [(2, b"")]

@@ -58,7 +58,6 @@ class TestReplay:
         report = Rig(disk).report
         assert (report.frames, report.bytes) == (5, ends[-1] - 4096)
         assert report.next_lsn == ends[-1]
-        assert report.last_time_us == 104
         assert report.next_offsets == {(1, 0): 7, (2, 0): 1}
         assert report.cut is None and report.damages == []
 

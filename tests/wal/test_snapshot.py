@@ -8,10 +8,11 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.logger import capturedLogs
 
 from brokerd.errors import DamagedData
 from brokerd.wal import MemoryDisk, SnapshotChunk, Snapshots
-from brokerd.wal.snapshot import encode_chunk, encode_snapshot_header
+from brokerd.wal.snapshot import SnapshotFile, encode_chunk, encode_snapshot_header
 from brokerd.walformat import segment_salt
 
 PATH = "data/state"
@@ -34,12 +35,12 @@ def load(found: Snapshots) -> tuple[int, list[SnapshotChunk]] | None:
 
 class TestRoundTrip:
     def test_a_snapshot_comes_back(self) -> None:
-        store, _ = snapshots()
+        store, disk = snapshots()
         assert load(store) is None
         store.write(500, iter(CHUNKS))
         assert load(store) == (500, CHUNKS)
-        loaded = store.load_newest()
-        assert loaded is not None and loaded.time_us == 77
+        name = f"{500:020d}.snap"
+        assert SnapshotFile(disk.open(f"{PATH}/{name}"), name).time_us == 77
 
     @given(
         st.lists(
@@ -137,10 +138,13 @@ class TestDamage:
         whole = bytes(data)
         for position in range(len(data)):
             data[position] ^= 1
-            found = load(store)
+            with capturedLogs() as captured:
+                found = load(store)
             if found != (500, CHUNKS):
                 assert found == (100, CHUNKS[:1])
-                assert len(store.rejected) == 1 and f"{500:020d}.snap at" in store.rejected[0]
+                (event,) = captured
+                assert event["event_id"] == "snapshot-damaged"
+                assert f"{500:020d}.snap at" in event["problem"]
             else:
                 assert whole[position] == 0, "only padding may differ"
             data[position] ^= 1

@@ -38,18 +38,14 @@ class FrameReader:
             ...
         if reader.error is not None:
             close()     # after answering the frames before the bad one
-
-    To stop in the middle, hand the frames not handled back with `put_back`; the next ``feed``
-    returns them first, also ``feed(b"")``.
     """
 
-    __slots__ = ("_held", "_max_length", "_needed", "_partial", "error")
+    __slots__ = ("_max_length", "_needed", "_partial", "error")
 
     def __init__(self, max_length: int = MAX_LENGTH) -> None:
         self._max_length = max_length
         self._partial = bytearray()
         self._needed = 0  # bytes of the whole partial frame; 0 while its length is unknown
-        self._held: list[Frame] = []
         self.error: FrameError | None = None
         """Set once the stream is out of step; whatever is fed later is dropped."""
 
@@ -58,18 +54,9 @@ class FrameReader:
         """Bytes held of a frame that is not complete; 0 between frames."""
         return len(self._partial)
 
-    @property
-    def held_frames(self) -> int:
-        """Frames put back and not yet taken again."""
-        return len(self._held)
-
-    def put_back(self, frames: list[Frame]) -> None:
-        """Hold frames for the next `feed`, before any others."""
-        self._held = frames + self._held
-
     def feed(self, data: bytes) -> list[Frame]:
-        """The complete frames that `data` ends, in order, after those put back."""
-        frames, self._held = self._held, []
+        """The complete frames that `data` ends, in order."""
+        frames: list[Frame] = []
         if data and self.error is None:
             self._parse(data, frames)
         return frames
