@@ -331,6 +331,16 @@ class TestCommand:
         assert "refused" in result.output
         assert result.output.count("\n") == 1
 
+    def test_a_server_that_was_named_and_does_not_answer_is_one_line(self) -> None:
+        """Figures without the durability that was asked for would be worth nothing."""
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            server = f"127.0.0.1:{taken.getsockname()[1]}"
+        with Responder() as dummy:
+            options = ["produce", "--address", dummy.address, "--seconds", "0.1"]
+            result = CliRunner().invoke(bench_command, options, obj={"server": server})
+        assert (result.exit_code, result.output.count("\n")) == (1, 1)
+        assert f"http://{server}/api/v1/status" in result.output
+
     def test_an_address_that_cannot_be_read_is_one_line(self) -> None:
         """What was given and the forms that are understood."""
         result = CliRunner().invoke(bench_command, ["produce", "--address", "foo"])

@@ -12,9 +12,9 @@ half lease and settle) both, and each is also given apart. Latency is that of on
 from __future__ import annotations
 
 import json
-import urllib.error
 import urllib.request
 from dataclasses import asdict
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +29,21 @@ _LEAST_BLOCK_BYTES = 512
 
 
 def fetch_status(server: str) -> dict[str, Any]:
-    """Read the broker's ``/api/v1/status``; an empty dict when there is no answer.
+    """Read the broker's ``/api/v1/status``.
 
     :param server: ``host:port`` or ``http://host:port``.
+    :raises BenchFailed: when there is no such answer.
     """
     base = server if "://" in server else f"http://{server}"
+    url = f"{base.rstrip('/')}/api/v1/status"
     try:
-        with urllib.request.urlopen(f"{base.rstrip('/')}/api/v1/status", timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=10) as answer:
             status = json.load(answer)
-    except (urllib.error.URLError, OSError, ValueError):
-        return {}
-    return status if isinstance(status, dict) else {}
+    except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError
+        raise BenchFailed(f"{url}: {error}") from error
+    if not isinstance(status, dict):
+        raise BenchFailed(f"{url}: not an object")
+    return status
 
 
 def commits(status: dict[str, Any]) -> tuple[int, int]:
@@ -157,12 +161,12 @@ def bench_command(
         backlog=backlog,
     )
     admin = root.get("server") or find_admin(data_dir, wire, address)
-    before = fetch_status(admin) if admin else {}
     try:
+        before = fetch_status(admin) if admin else {}
         found = measure(plan)
+        status = fetch_status(admin) if admin else {}
     except BenchFailed as error:
         raise click.ClickException(str(error)) from error
-    status = fetch_status(admin) if admin else {}
     where = disk or (data_dir if admin and data_dir.is_dir() else Path.cwd())
     block_bytes = commit_bytes(before, status)
     rate = machine.sync_rate(where, block_bytes, _RATE_SECONDS)

@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from brokerd.wal.disk import RealDisk
+
 _SYNC_FILE_BYTES = 16 << 20
 
 
@@ -33,27 +35,8 @@ def describe(directory: Path) -> Machine:
         cores=len(os.sched_getaffinity(0)),
         python=platform.python_version(),
         system=f"{platform.system()} {platform.release()}",
-        file_system=file_system_type(directory),
+        file_system=RealDisk().file_system(str(directory)) or "unknown",
     )
-
-
-def file_system_type(directory: Path) -> str:
-    """Name the type of the file system that holds ``directory``, ``unknown`` where /proc is not."""
-    try:
-        mounts = Path("/proc/self/mountinfo").read_text()
-    except OSError:
-        return "unknown"
-    device = os.stat(directory).st_dev
-    number = f"{os.major(device)}:{os.minor(device)}"
-    real = os.path.realpath(directory)
-    best = ("", "unknown")
-    for line in mounts.splitlines():
-        fields = line.split()
-        point = fields[4].replace("\\040", " ")
-        inside = point == "/" or real == point or real.startswith(point + "/")
-        if inside and (fields[2] == number or best[1] == "unknown") and len(point) >= len(best[0]):
-            best = (point, fields[fields.index("-") + 1])
-    return best[1]
 
 
 def sync_rate(directory: Path, block_bytes: int, seconds: float) -> float:
