@@ -198,3 +198,12 @@ def test_a_wrong_arrow_is_named_with_file_line_and_rule(path: str, source: str, 
 def test_a_right_arrow_is_left_alone(path: str, source: str) -> None:
     """Imports that the design allows raise nothing."""
     assert breaches(path, source) == []
+
+
+@pytest.mark.parametrize("room", ["brokerd", "benchmarks", "demo"])
+def test_the_tests_that_a_module_names_exist(room: str) -> None:
+    """``# Tests:`` in the first line leads somewhere."""
+    for path in (ROOT / room).rglob("*.py"):
+        first = (path.read_text().splitlines() or [""])[0]
+        for name in first.removeprefix("# Tests:").split(",") if "# Tests:" in first else ():
+            assert (ROOT / name.strip()).exists(), f"{path}: {name}"

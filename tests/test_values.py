@@ -1,0 +1,53 @@
+"""What everybody shares: numbers that stand in journals and on wires, and named errors."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from brokerd import errors
+from brokerd.errors import BrokerdError
+from brokerd.values import Encoding, Format, Record
+
+ERRORS = [
+    error
+    for _, error in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(error, BrokerdError)
+]
+
+
+def test_numbers_in_journals_never_change() -> None:
+    """A journal of any age is read with the same meaning; new ones are added at the end."""
+    assert [(form.name, form.value) for form in Format] == [
+        ("UNKNOWN", 0),
+        ("MAMAMIA", 1),
+        ("FLYMQ", 2),
+        ("BLIPMQ", 3),
+        ("RUSTLOG", 4),
+        ("MEGA", 5),
+    ]
+    assert [(form.name, form.value) for form in Encoding] == [
+        ("BYTES", 0),
+        ("TEXT", 1),
+        ("MSGPACK", 2),
+    ]
+
+
+def test_values_cannot_be_changed() -> None:
+    """What one room hands to another stays as it was."""
+    with pytest.raises(AttributeError):
+        Record(1, b"x").offset = 2  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_every_error_says_what_it_means(error: type[BrokerdError]) -> None:
+    """By its docstring for us, by its text for users."""
+    assert error.__doc__
+    assert str(error("what, where, what to do")) == "what, where, what to do"
+
+
+def test_only_what_may_pass_by_itself_is_worth_trying_again() -> None:
+    """Clients repeat a request unchanged only after these."""
+    retryable = {error.__name__ for error in ERRORS if error.retryable}
+    assert retryable == {"NoSpace", "LimitExceeded", "ShuttingDown"}
