@@ -18,6 +18,7 @@ from brokerd.errors import (
     UnknownTopic,
 )
 from brokerd.groups import GroupSettings
+from brokerd.wal import WalOptions
 from tests.broker.desk import SECOND_US, acknowledged, grants, lease, produce, read, settle
 from tests.house import House
 
@@ -164,6 +165,14 @@ class TestLeases:
         assert settle(house, 0, owner="bob")
         assert not settle(house, 0), "settled already"
 
+    def test_a_settle_sent_again_is_answered_at_once(self) -> None:
+        house = House()
+        produce(house, "t", b"a")
+        settle(house, 0)
+        house.run()
+        assert not settle(house, 0)
+        assert acknowledged(house)
+
     def test_the_third_failure_makes_a_dead_letter(self) -> None:
         house = House(settings=BrokerSettings(groups=GroupSettings(max_attempts=3)))
         produce(house, "t", b"a")
@@ -203,15 +212,20 @@ class TestLeases:
         assert settle(house, 1)
         assert lease(house) == []
 
-    def test_extending_a_lapsed_lease_is_refused_and_the_lapse_survives_a_restart(self) -> None:
-        """A lapse found by a refused request is written like any other."""
+    @pytest.mark.parametrize("request_it", ["extend", "settle"])
+    def test_a_lapse_found_by_a_refused_request_is_written_like_any_other(
+        self, request_it: str
+    ) -> None:
         house = House(settings=BrokerSettings(snapshot_interval_bytes=100))
         produce(house, "t", b"a")
         lease(house, seconds=1)
         house.run()
         house.clock.rightNow += 2  # the request comes before the timer
         with pytest.raises(LeaseLost):
-            house.broker.extend(house.broker.lane("t", "g", 0, 0), 0, SECOND_US, owner="ann")
+            if request_it == "extend":
+                house.broker.extend(house.broker.lane("t", "g", 0, 0), 0, SECOND_US, owner="ann")
+            else:
+                settle(house, 0, owner=None, token=77)
         done = acknowledged(house)
         house.run()
         assert done
@@ -438,6 +452,17 @@ class TestLongPolls:
         with pytest.raises(Congested):
             produce(house, "other", bytes(4000))
         house.run()
+        assert poll.found == [(0, b"a")]
+
+    def test_and_one_that_has_nothing_left_to_commit(self) -> None:
+        house = House(options=WalOptions(segment_bytes=64 << 10, free_bytes_min=0))
+        poll = Poll(house)
+        produce(house, "other", b"x")
+        house.turn()
+        produce(house, "t", b"a")
+        with pytest.raises(Congested):
+            produce(house, "t", bytes(100_000))
+        house.writer.run()
         assert poll.found == [(0, b"a")]
 
     def test_polls_of_other_groups_are_left_in_peace_by_a_groups_own_events(self) -> None:

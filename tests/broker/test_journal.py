@@ -212,6 +212,24 @@ def test_a_frame_never_takes_more_than_was_counted(
     assert house.wal.appended_lsn - before <= counted + 64
 
 
+@pytest.mark.parametrize("count", [1, 100])
+def test_settles_never_take_more_than_was_counted(count: int) -> None:
+    """At its tightest: one settle with a long group name, or many of leases that lapsed."""
+    house = House()
+    group = "g" * 255
+    produce(house, "t", *[b""] * count)
+    house.run()
+    if count > 1:
+        lease(house, group=group, owner="", seconds=0.5, limit=count)
+        house.run()
+        house.clock.rightNow += 1
+    for offset in range(count):
+        settle(house, offset, count == 1, group=group)
+    before, counted = house.wal.appended_lsn, house.broker.journal.gathered_bytes
+    house.broker.journal.cut()
+    assert house.wal.appended_lsn - before <= counted + 64
+
+
 class TestNoRoom:
     def full(self, capacity: int = 230 * KIB) -> House:
         """A house whose disk took all the records that ordinary work may write."""
@@ -450,6 +468,15 @@ class TestStopping:
 
         house.broker.journal.when_uncongested(again)
         house.stop()
+        assert refused
+
+    def test_so_are_those_that_wait_for_a_segment_and_have_nothing_in_flight(self) -> None:
+        house = House(options=SMALL)
+        with pytest.raises(Congested):
+            produce(house, "t", bytes(100 * KIB))
+        refused: list[bool] = []
+        house.broker.journal.when_uncongested(lambda: refused.append(True))
+        house.broker.stop()
         assert refused
 
     def test_nothing_is_timed_after_a_stop(self) -> None:

@@ -115,8 +115,11 @@ class TestBudgets:
     def test_what_was_read_keeps_its_budget(self) -> None:
         budget = 20_000
         house = filled(300, 600, BrokerSettings(tail_cache_bytes=0, read_cache_bytes=budget))
+        partition = house.broker.existing_topic("t").partition(0)
         for offset in range(0, 300, 7):
             read(house, "t", offset)
+            held = [o for o in range(300) if house.broker.find(partition, o) is not None]
+            assert house.broker.status()["read_cache_bytes"] >= 600 * len(held)
             assert house.broker.status()["read_cache_bytes"] <= budget
 
     def test_a_trickle_of_records_does_not_keep_others_in_memory(self) -> None:

@@ -157,20 +157,25 @@ class TestLostRecords:
         produce_each(house, "t", b"0")
         produce_each(house, "u", b"x")
         produce_each(house, "t", b"1")
+        house.broker.create_topic("empty")
+        house.run()
         house = after_damage(house, is_records(2, 0), header=True)
         assert produce(house, "t", b"2") == [2]
+        assert produce(house, "empty", b"0") == [0]
 
     def test_what_a_snapshot_told_after_the_damage_leaves_nothing_out(self) -> None:
-        house = House()
+        house = House(settings=BrokerSettings(snapshot_interval_bytes=1))
+        produce_each(house, "u", b"x")
         produce_each(house, "t", b"0", b"1")
-        house.stop()
-        house = house.again()
+        house.pass_time(1)
         produce_each(house, "u", b"x")
         house.disk.crash()
-        name, _, entry = next(p for p in entries(house) if is_records(1, 1)(p[2].entry))
+        name, _, entry = next(p for p in entries(house) if is_records(2, 1)(p[2].entry))
         rot(house, name, entry.position)
         house = house.again()
+        assert len(house.report.damages) == 1
         assert produce(house, "t", b"2") == [2]
+        assert house.broker.create_topic("next").topic_id == 3
 
     def test_starting_again_and_again_leaves_out_no_more(self) -> None:
         house = House()
