@@ -41,7 +41,7 @@ def run_plan(plan: ReadPlan | None) -> list[Chunk]:
     return chunks
 
 
-def _fail(error: Exception) -> list[Chunk]:
+def _fail(error: DamagedData) -> list[Chunk]:
     raise error
 
 
@@ -74,7 +74,7 @@ class ColdReader:
             plan = self._wal.plan_read(
                 partition.topic.topic_id, partition.index, offset, READ_AHEAD_BYTES
             )
-        except (DamagedData, OSError) as error:
+        except DamagedData as error:
             return partial(_fail, error)
         return partial(run_plan, plan)
 
