@@ -24,7 +24,7 @@ from pathlib import Path
 from benchmarks.admin import AdminFailed, fetch_dead_letters, fetch_status
 from benchmarks.process import BrokerFailed, BrokerProcess, interrupt_on_signals
 from benchmarks.wire import GROUP_INFO, Interrupted, Wire, WireError
-from brokerd.cli.machine import file_system_type
+from brokerd.wal import RealDisk
 from demo.ledger import MAX_FAILURES, Ledger
 from demo.progress import Progress
 from demo.rows import Row, RowsMissing, find_flights, read_rows
@@ -232,7 +232,7 @@ def _demo(table: Path, row_count: int | None, directory: Path) -> int:
     rows = read_rows(table, row_count)
     prepare(directory)
     progress = Progress(sys.stdout, len(rows))
-    file_system = file_system_type(directory)
+    file_system = RealDisk().file_system(str(directory)) or "unknown"
     progress.say(
         f"brokerd demo: {len(rows):,} flights, {PRODUCERS} producers, {CONSUMERS} consumers, "
         f"data in {directory} ({file_system})"
