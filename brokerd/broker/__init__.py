@@ -1,8 +1,9 @@
 """The broker core: topics, partitions, groups and the journal; values in, values out."""
 
 from brokerd.broker.chunks import Chunk
-from brokerd.broker.core import Broker, BrokerSettings, GroupInfo
+from brokerd.broker.core import Broker, BrokerSettings
 from brokerd.broker.journal import Clock, Congested, DelayedCall, Journal
+from brokerd.broker.overview import GroupInfo
 from brokerd.broker.topics import ConsumerGroup, Lane, Partition, Topic
 from brokerd.broker.waiters import Waiter
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from twisted.logger import Logger
 
@@ -25,13 +25,14 @@ from brokerd.broker.journal import (
     Journal,
     Touched,
 )
+from brokerd.broker.overview import Counters, GroupInfo, Overview
 from brokerd.broker.reads import ColdReader, Loaded
 from brokerd.broker.snapshotter import Snapshotter
 from brokerd.broker.state import State, topic_created_entry
 from brokerd.broker.timetable import Timetable
 from brokerd.broker.topics import ConsumerGroup, Lane, Partition, Topic, check_name
 from brokerd.broker.waiters import Waiter, Waiters
-from brokerd.errors import BrokerdError, DamagedData, LimitExceeded, UnknownOffset, UnknownTopic
+from brokerd.errors import BrokerdError, LimitExceeded, UnknownOffset, UnknownTopic
 from brokerd.groups import DeadLetter, GroupSettings
 from brokerd.values import Encoding, Format, Grant
 from brokerd.wal import Committer, RecoveryReport, Snapshots, Wal
@@ -57,22 +58,6 @@ class BrokerSettings:
     groups: GroupSettings = field(default_factory=GroupSettings)
 
 
-class GroupInfo(NamedTuple):
-    """Where a group stands, over all partitions of a topic; counts of records."""
-
-    floor: int
-    next: int
-    lag: int
-    leased: int
-    ready: int
-    delayed: int
-    dead: int
-    committed: int | None
-    oldest_age_us: int | None
-    max_attempts: int
-    partitions: int
-
-
 class Taking(Protocol):
     """Says which records an acquire may lease.
 
@@ -84,18 +69,6 @@ class Taking(Protocol):
     stopped: bool
 
     def takes(self, offset: int) -> bool: ...
-
-
-@dataclass
-class Counters:
-    """What the broker has done since it started; numbers for metrics."""
-
-    records_produced: dict[int, int] = field(default_factory=lambda: dict.fromkeys(Format, 0))
-    bytes_produced: int = 0
-    leases_granted: int = 0
-    settled: int = 0
-    failed: int = 0
-    expired: int = 0
 
 
 class Broker:
@@ -145,6 +118,9 @@ class Broker:
             mark_quiet_us=settings.mark_quiet_us,
             before_frame=self._serve_touched,
             after_frame=self._snapshotter.step,
+        )
+        self._overview = Overview(
+            self._state, wal, self.time, self.counters, self.find, settings.groups.max_attempts
         )
         self._events_max = frame_bytes // (2 * EVENT_FRAME_BYTES)
         """How many events one request may cause: a frame takes them, whatever its segment."""
@@ -557,18 +533,8 @@ class Broker:
 
     def status(self) -> dict[str, Any]:
         """Counts and sizes, in values that JSON can hold; the admin site shows them."""
-        counters = self.counters
         return {
-            "topics": len(self._state.by_id),
-            "records_produced": {
-                Format(form).name.lower(): count
-                for form, count in counters.records_produced.items()
-            },
-            "bytes_produced": counters.bytes_produced,
-            "leases_granted": counters.leases_granted,
-            "settled": counters.settled,
-            "failed": counters.failed,
-            "expired": counters.expired,
+            **self._overview.counts(),
             "uncommitted_bytes": self.journal.uncommitted_bytes,
             "tail_cache_bytes": self._tail.used_bytes,
             "read_cache_bytes": self._cold.used_bytes,
@@ -576,22 +542,7 @@ class Broker:
             "snapshots_written": self._snapshotter.written,
             "snapshot_lsn": self._snapshotter.last_lsn,
             "snapshot_error": self._snapshotter.last_error,
-            "groups": [self._lane_status(lane) for lane in self._state.lanes()],
-        }
-
-    def _lane_status(self, lane: Lane) -> dict[str, Any]:
-        store = lane.store
-        age_us = self.oldest_age_us(lane)
-        return {
-            "topic": lane.partition.topic.name,
-            "group": lane.group.name,
-            "partition": lane.partition.index,
-            "floor": store.floor,
-            "lag": store.lag(lane.partition.next_offset),
-            "leased": store.leased,
-            "delayed": store.delayed,
-            "dead": store.dead,
-            "oldest_age_seconds": None if age_us is None else age_us / 1e6,
+            "groups": self._overview.groups(),
         }
 
     def dead_letters(self, topic_name: str, group_name: str) -> Iterator[tuple[int, DeadLetter]]:
@@ -606,50 +557,4 @@ class Broker:
 
     def group_info(self, topic_name: str, group_name: str) -> GroupInfo:
         """Where a group stands in a topic; an unknown one is an empty one."""
-        topic = self._state.by_name.get(topic_name)
-        group = topic.groups.get(group_name) if topic is not None else None
-        lanes = group.lanes if group is not None else []
-        ends = sum(p.next_offset for p in topic.partitions) if topic is not None else 0
-        committed = [lane.store.committed for lane in lanes if lane.store.committed >= 0]
-        ages = [age for lane in lanes if (age := self.oldest_age_us(lane)) is not None]
-        settled = sum(
-            lane.partition.next_offset - lane.store.lag(lane.partition.next_offset)
-            for lane in lanes
-        )
-        return GroupInfo(
-            floor=sum(lane.store.floor for lane in lanes),
-            next=ends,
-            lag=ends - settled,
-            leased=sum(lane.store.leased for lane in lanes),
-            ready=sum(self._ready(lane) for lane in lanes) if lanes else ends,
-            delayed=sum(lane.store.delayed for lane in lanes),
-            dead=sum(lane.store.dead for lane in lanes),
-            committed=sum(committed) if committed else None,
-            oldest_age_us=max(ages, default=None),
-            max_attempts=self.settings.groups.max_attempts,
-            partitions=len(topic.partitions) if topic is not None else 0,
-        )
-
-    @staticmethod
-    def _ready(lane: Lane) -> int:
-        store = lane.store
-        return store.lag(lane.partition.next_offset) - store.leased - store.delayed
-
-    def oldest_age_us(self, lane: Lane) -> int | None:
-        """Age of the oldest unsettled record of a lane, in broker time; None if there is none."""
-        partition = lane.partition
-        offset = lane.store.oldest_unsettled(partition.next_offset)
-        if offset is None:
-            return None
-        chunk = self.find(partition, offset)
-        if chunk is not None:
-            time_us = chunk.record(offset - chunk.base, self.journal.frame_time_us).append_time_us
-        else:
-            try:
-                found = self._wal.time_of(partition.topic.topic_id, partition.index, offset)
-            except (DamagedData, OSError):
-                found = None
-            if found is None:  # that part of the log cannot be read; reading it will say why
-                return None
-            time_us = found
-        return max(0, self.time.time_us() - time_us)
+        return self._overview.group_info(topic_name, group_name)

@@ -1,0 +1,145 @@
+# Tests: tests/broker/test_broker.py
+"""What can be seen of a broker: counts of what it did, and where its groups stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from brokerd.broker.chunks import Chunk
+from brokerd.broker.clock import BrokerTime
+from brokerd.broker.state import State
+from brokerd.broker.topics import Lane, Partition
+from brokerd.errors import DamagedData
+from brokerd.values import Format
+from brokerd.wal import Wal
+
+
+class GroupInfo(NamedTuple):
+    """Where a group stands, over all partitions of a topic; counts of records."""
+
+    floor: int
+    next: int
+    lag: int
+    leased: int
+    ready: int
+    delayed: int
+    dead: int
+    committed: int | None
+    oldest_age_us: int | None
+    max_attempts: int
+    partitions: int
+
+
+@dataclass
+class Counters:
+    """What the broker has done since it started; numbers for metrics."""
+
+    records_produced: dict[int, int] = field(default_factory=lambda: dict.fromkeys(Format, 0))
+    bytes_produced: int = 0
+    leases_granted: int = 0
+    settled: int = 0
+    failed: int = 0
+    expired: int = 0
+
+
+class Overview:
+    """Looks at the state and changes nothing.
+
+    ``find`` gives the chunk in memory that holds an offset of a partition, if any.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        wal: Wal,
+        time: BrokerTime,
+        counters: Counters,
+        find: Callable[[Partition, int], Chunk | None],
+        max_attempts: int,
+    ) -> None:
+        self._state = state
+        self._wal = wal
+        self._time = time
+        self._counters = counters
+        self._find = find
+        self._max_attempts = max_attempts
+
+    def counts(self) -> dict[str, Any]:
+        """What exists and what was done, by name."""
+        counters = self._counters
+        return {
+            "topics": len(self._state.by_id),
+            "records_produced": {
+                Format(form).name.lower(): count
+                for form, count in counters.records_produced.items()
+            },
+            "bytes_produced": counters.bytes_produced,
+            "leases_granted": counters.leases_granted,
+            "settled": counters.settled,
+            "failed": counters.failed,
+            "expired": counters.expired,
+        }
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Where every group stands in every partition. O(all of them)."""
+        return [self._lane(lane) for lane in self._state.lanes()]
+
+    def _lane(self, lane: Lane) -> dict[str, Any]:
+        store = lane.store
+        age_us = self._oldest_age_us(lane)
+        return {
+            "topic": lane.partition.topic.name,
+            "group": lane.group.name,
+            "partition": lane.partition.index,
+            "floor": store.floor,
+            "lag": store.lag(lane.partition.next_offset),
+            "leased": store.leased,
+            "delayed": store.delayed,
+            "dead": store.dead,
+            "oldest_age_seconds": None if age_us is None else age_us / 1e6,
+        }
+
+    def group_info(self, topic_name: str, group_name: str) -> GroupInfo:
+        """Where a group stands in a topic; an unknown one is an empty one."""
+        topic = self._state.by_name.get(topic_name)
+        group = topic.groups.get(group_name) if topic is not None else None
+        lanes = group.lanes if group is not None else []
+        ends = sum(p.next_offset for p in topic.partitions) if topic is not None else 0
+        lags = [lane.store.lag(lane.partition.next_offset) for lane in lanes]
+        committed = [lane.store.committed for lane in lanes if lane.store.committed >= 0]
+        ages = [age for lane in lanes if (age := self._oldest_age_us(lane)) is not None]
+        lag = sum(lags) if lanes else ends
+        leased = sum(lane.store.leased for lane in lanes)
+        delayed = sum(lane.store.delayed for lane in lanes)
+        return GroupInfo(
+            floor=sum(lane.store.floor for lane in lanes),
+            next=ends,
+            lag=lag,
+            leased=leased,
+            ready=lag - leased - delayed,
+            delayed=delayed,
+            dead=sum(lane.store.dead for lane in lanes),
+            committed=sum(committed) if committed else None,
+            oldest_age_us=max(ages, default=None),
+            max_attempts=self._max_attempts,
+            partitions=len(topic.partitions) if topic is not None else 0,
+        )
+
+    def _oldest_age_us(self, lane: Lane) -> int | None:
+        """Age of the oldest unsettled record of a lane; None if there is none, or none can tell."""
+        partition = lane.partition
+        offset = lane.store.oldest_unsettled(partition.next_offset)
+        if offset is None:
+            return None
+        now_us = self._time.time_us()
+        chunk = self._find(partition, offset)
+        if chunk is not None:
+            appended_us = chunk.record(offset - chunk.base, now_us).append_time_us
+            return max(0, now_us - appended_us)
+        try:
+            found = self._wal.time_of(partition.topic.topic_id, partition.index, offset)
+        except (DamagedData, OSError):
+            return None  # reading the record will say why
+        return None if found is None else max(0, now_us - found)
