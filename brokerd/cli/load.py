@@ -24,6 +24,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from brokerd.client import addresses
+
 from .scenarios import (
     PRODUCE,
     PRODUCE_BATCH,
@@ -37,6 +39,7 @@ from .scenarios import (
 SCENARIOS = ("produce", "acquire-settle", "mixed", "produce-batch", "acquire-settle-batch")
 
 _READ_BYTES = 1 << 18
+_CONNECT_SECONDS = 30.0
 _DRAIN_SECONDS = 10.0
 _MIXED_WAIT_SECONDS = 1.0
 
@@ -85,14 +88,11 @@ def parse_address(address: str) -> tuple[int, str | tuple[str, int]]:
 
     :raises ValueError: naming the address and the forms that are understood.
     """
-    if address.startswith("unix:"):
-        return socket.AF_UNIX, address[len("unix:") :]
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise ValueError(f"address {address!r}: give HOST:PORT, [V6]:PORT or unix:PATH")
-    if host.startswith("["):
-        return socket.AF_INET6, (host.strip("[]"), int(port))
-    return socket.AF_INET, (host, int(port))
+    found = addresses.parse_address(address)
+    if found.path is not None:
+        return socket.AF_UNIX, found.path
+    family = socket.AF_INET6 if ":" in found.host else socket.AF_INET
+    return family, (found.host, found.port)
 
 
 def make_role(spec: LoadSpec, number: int) -> Role:
@@ -163,17 +163,8 @@ def connect(address: str) -> socket.socket:
     :raises OSError: when nobody listens there.
     :raises ValueError: when the address cannot be read.
     """
-    family, target = parse_address(address)
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.settimeout(30)
-        sock.connect(target)
-        if family != socket.AF_UNIX:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setblocking(False)
-    except OSError:
-        sock.close()
-        raise
+    sock = addresses.open_socket(addresses.parse_address(address), _CONNECT_SECONDS)
+    sock.setblocking(False)
     return sock
 
 

@@ -13,27 +13,33 @@ docs/protocols/mamamia.rst.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple, Protocol
 
 import msgpack
 
-PRODUCE, ACQUIRE, SETTLE = 0x01, 0x02, 0x03
-PRODUCE_BATCH, ACQUIRE_BATCH, SETTLE_BATCH = 0x82, 0x83, 0x84
+from brokerd.codecs.mamamia import Command, acquired_nothing, frame, settled
 
-_HEADER = Struct(">IBB")
+PRODUCE, ACQUIRE, SETTLE = Command.PRODUCE, Command.ACQUIRE_NEXT, Command.SETTLE
+PRODUCE_BATCH, ACQUIRE_BATCH = Command.PRODUCE_BATCH, Command.ACQUIRE_BATCH
+SETTLE_BATCH = Command.SETTLE_BATCH
+
 _LENGTH = Struct(">I")
-_BODY = _HEADER.size
+_BODY = len(frame(PRODUCE, b""))
 
 _PRODUCED = b"\x81\xaamessage_id"
-_SETTLED = b"\x81\xa6status\xa7settled"
 _ERROR = b"\x81\xa5error"
-_MESSAGE_AT = _BODY + len(b"\x81\xa7message")
-_ID_AT = _MESSAGE_AT + len(b"\x84\xa2id")
-_IS_MESSAGE, _IS_NIL = 0x84, 0xC0
+_HEAD = _LENGTH.size
+_SETTLED = settled()[_HEAD:]
+_NOTHING = acquired_nothing()[_HEAD:]
+_LEASED = frame(ACQUIRE, b"\x81\xa7message\x84\xa2id")[_HEAD:]
+_ID_AT = _HEAD + len(_LEASED)
+"""Answers behind their length, as far as they are always the same; the id follows the last."""
 
 _INT_SIZE = {0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9}
 """Bytes of a MessagePack unsigned integer by its first byte; any other first byte is the number."""
+_ID_SIZES = (1, *_INT_SIZE.values())
 
 
 class Step(NamedTuple):
@@ -80,8 +86,19 @@ class Role(Protocol):
 
 def request(command: int, body: dict[str, object]) -> bytes:
     """Encode one request frame."""
-    data: bytes = msgpack.packb(body)
-    return _HEADER.pack(len(data) + 2, 1, command) + data
+    return frame(command, msgpack.packb(body))
+
+
+def frames(data: bytes) -> Iterator[tuple[int, int]]:
+    """Where each whole frame begins and ends. What follows the last one is not whole yet."""
+    at, last = 0, len(data) - 4
+    length_at = _LENGTH.unpack_from
+    while at <= last:
+        stop: int = at + 4 + length_at(data, at)[0]
+        if stop > last + 4:
+            return
+        yield at, stop
+        at = stop
 
 
 class Repeater:
@@ -130,22 +147,50 @@ class Repeater:
         return found if found * size == len(data) else 0
 
     def _walk(self, data: bytes) -> tuple[int, int]:
-        found = at = 0
-        end = len(data)
-        while end - at >= 4:
-            size = 4 + _LENGTH.unpack_from(data, at)[0]
-            if end - at < size:
-                break
+        found = stop = 0
+        for at, stop in frames(data):
             if data.startswith(_ERROR, at + _BODY):
-                self.tally.refused(data[at + _BODY : at + size])
+                self.tally.refused(data[at + _BODY : stop])
             else:
                 self.tally.produced += self._messages
             found += 1
-            at += size
-        return found, at
+        return found, stop
 
 
-class Consumer:
+class _Leasing:
+    """What both consumers do: each answer is followed by the request that ``_next`` makes of it."""
+
+    def __init__(self, acquire: bytes, window: int) -> None:
+        self.tally = Tally()
+        self._acquire = acquire
+        self._window = window
+        self._stopped = False
+
+    def first(self) -> tuple[bytes | memoryview, int]:
+        return self._acquire * self._window, self._window
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def answers(self, data: bytes) -> Step:
+        found = stop = 0
+        reply: list[bytes] = []
+        following = self._next
+        for at, stop in frames(data):
+            request = following(data, at, stop)
+            if request is not None:
+                reply.append(request)
+            found += 1
+        if self._stopped:
+            reply = []
+        return Step(found, stop, b"".join(reply), len(reply))
+
+    def _next(self, data: bytes, at: int, stop: int) -> bytes | None:
+        """The request that follows the answer at this place, None if there is none."""
+        raise NotImplementedError
+
+
+class Consumer(_Leasing):
     """Leases messages and settles each: an acquired message is answered by its SETTLE, an
     accepted SETTLE by the next ACQUIRE_NEXT.
 
@@ -162,10 +207,7 @@ class Consumer:
         lease_seconds: float,
         wait_seconds: float,
     ) -> None:
-        self.tally = Tally()
-        self._window = window
         self._polls = wait_seconds > 0
-        self._stopped = False
         acquire: dict[str, object] = {
             "log_id": log,
             "group_id": group,
@@ -174,93 +216,42 @@ class Consumer:
         }
         if self._polls:
             acquire["wait"] = wait_seconds
-        self._acquire = request(ACQUIRE, acquire)
+        super().__init__(request(ACQUIRE, acquire), window)
         before = b"\x85" + b"".join(
             map(msgpack.packb, ("log_id", log, "group_id", group, "message_id"))
         )
         self._after = b"".join(map(msgpack.packb, ("client_id", client, "success", True)))
-        self._before = {
-            size: _HEADER.pack(2 + len(before) + size + len(self._after), 1, SETTLE) + before
-            for size in (1, 2, 3, 5, 9)
-        }
+        whole = {size: frame(SETTLE, before + bytes(size) + self._after) for size in _ID_SIZES}
+        self._before = {size: whole[size][: _BODY + len(before)] for size in _ID_SIZES}
 
-    def first(self) -> tuple[bytes | memoryview, int]:
-        return self._acquire * self._window, self._window
-
-    def stop(self) -> None:
-        self._stopped = True
-
-    def answers(self, data: bytes) -> Step:
-        found = at = 0
-        end = len(data)
-        reply: list[bytes] = []
-        while end - at >= 4:
-            size = 4 + _LENGTH.unpack_from(data, at)[0]
-            if end - at < size:
-                break
-            following = self._next(data, at, size)
-            if following is not None:
-                reply.append(following)
-            found += 1
-            at += size
-        if self._stopped:
-            reply = []
-        return Step(found, at, b"".join(reply), len(reply))
-
-    def _next(self, data: bytes, at: int, size: int) -> bytes | None:
-        command = data[at + 5]
-        if command == SETTLE and data.startswith(_SETTLED, at + _BODY):
+    def _next(self, data: bytes, at: int, stop: int) -> bytes | None:
+        head = at + _HEAD
+        if data.startswith(_SETTLED, head):
             self.tally.settled += 1
             return self._acquire
-        if command == ACQUIRE and data.startswith(b"\x81\xa7message", at + _BODY):
-            if data[at + _MESSAGE_AT] == _IS_MESSAGE:
-                first = at + _ID_AT
-                id_size = _INT_SIZE.get(data[first], 1)
-                return self._before[id_size] + data[first : first + id_size] + self._after
+        if data.startswith(_LEASED, head):
+            first = at + _ID_AT
+            id_size = _INT_SIZE.get(data[first], 1)
+            return self._before[id_size] + data[first : first + id_size] + self._after
+        if data.startswith(_NOTHING, head):
             self.tally.empty += 1
             return self._acquire if self._polls else None
-        self.tally.refused(data[at + _BODY : at + size])
+        self.tally.refused(data[at + _BODY : stop])
         return self._acquire
 
 
-class BatchConsumer:
+class BatchConsumer(_Leasing):
     """The same with our batch commands: ACQUIRE_BATCH, then one SETTLE_BATCH with its tokens."""
 
     def __init__(
         self, log: str, group: str, client: str, window: int, lease_seconds: float, batch: int
     ) -> None:
-        self.tally = Tally()
-        self._window = window
-        self._stopped = False
         self._who: dict[str, object] = {"log_id": log, "group_id": group, "client_id": client}
-        self._acquire = request(
-            ACQUIRE_BATCH, {**self._who, "duration": lease_seconds, "max": batch, "wait": 0}
-        )
+        acquire = {**self._who, "duration": lease_seconds, "max": batch, "wait": 0}
+        super().__init__(request(ACQUIRE_BATCH, acquire), window)
 
-    def first(self) -> tuple[bytes | memoryview, int]:
-        return self._acquire * self._window, self._window
-
-    def stop(self) -> None:
-        self._stopped = True
-
-    def answers(self, data: bytes) -> Step:
-        found = at = 0
-        end = len(data)
-        reply: list[bytes] = []
-        while end - at >= 4:
-            size = 4 + _LENGTH.unpack_from(data, at)[0]
-            if end - at < size:
-                break
-            following = self._next(data[at + _BODY : at + size])
-            if following is not None:
-                reply.append(following)
-            found += 1
-            at += size
-        if self._stopped:
-            reply = []
-        return Step(found, at, b"".join(reply), len(reply))
-
-    def _next(self, body: bytes) -> bytes | None:
+    def _next(self, data: bytes, at: int, stop: int) -> bytes | None:
+        body = data[at + _BODY : stop]
         answer = msgpack.unpackb(body)
         results = answer.get("results")
         if results is not None:
