@@ -365,9 +365,7 @@ async def test_a_tls_connection_closed_by_the_broker_is_gone(
 
 
 @pytest_twisted.ensureDeferred
-async def test_a_unix_socket_carries_the_same_conversation(
-    tmp_path: Path, no_faults: None
-) -> None:
+async def test_a_unix_socket_carries_the_same_conversation(tmp_path: Path, no_faults: None) -> None:
     path = tmp_path / "s"
     async with served(tmp_path / "data", f"unix:{path}") as running:
         assert running.address == f"unix:{path}"
