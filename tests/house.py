@@ -1,11 +1,11 @@
 """A whole broker in one process for tests: memory disk, hand-driven clocks, threads and turns.
 
-    house = House()
-    client = house.connect()
-    client.send(Produce("orders", b"x"))
-    house.run()                       # the turn ends, commits happen, answers leave
-    assert client.answers() == [Produced(0)]
-    house = house.crash()             # unsynced bytes are gone; a new broker on the same disk
+house = House()
+client = house.connect()
+client.send(Produce("orders", b"x"))
+house.run()                       # the turn ends, commits happen, answers leave
+assert client.answers() == [Produced(0)]
+house = house.crash()             # unsynced bytes are gone; a new broker on the same disk
 """
 
 from __future__ import annotations
@@ -269,8 +269,10 @@ class Client:
             part = bytes(self._unsent[: self.READ_BYTES])
             del self._unsent[: self.READ_BYTES]
             self.protocol.dataReceived(part)
-        if self._sends_no_more and transport.connected and not (
-            self._unsent or transport.paused or transport.disconnecting
+        if (
+            self._sends_no_more
+            and transport.connected
+            and not (self._unsent or transport.paused or transport.disconnecting)
         ):
             self._sends_no_more = False
             self.protocol.readConnectionLost()

@@ -6,7 +6,7 @@ Its description, for people and programs, is ``/api/v1/openapi.json``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -136,27 +136,20 @@ def dead_letters(broker: Broker, topic: str, group: str, arguments: Arguments) -
     ``next`` is where the next page begins, or None after the last. Raises `UnknownTopic`.
     """
     first, limit = arguments["first"], arguments["limit"]
-    begin = arguments["partition"], arguments["offset"]
-    page = list(islice(_letters(broker, topic, group, *begin), first, first + limit + 1))
+    letters = broker.dead_letters(topic, group, arguments["partition"], arguments["offset"])
+    page = [
+        {
+            "partition": partition,
+            "offset": letter.offset,
+            "reason": letter.reason,
+            "grants": letter.grants,
+            "failures": letter.failures,
+        }
+        for partition, letter in islice(letters, first, first + limit + 1)
+    ]
     more = page[limit:]
     following = {key: more[0][key] for key in ("partition", "offset")} if more else None
     return {"dead_letters": page[:limit], "next": following}
-
-
-def _letters(
-    broker: Broker, topic_name: str, group_name: str, partition: int, offset: int
-) -> Iterator[Answer]:
-    group = broker.existing_topic(topic_name).groups.get(group_name)
-    for lane in group.lanes[partition:] if group is not None else ():
-        index = lane.partition.index
-        for letter in lane.store.dead_letters(offset if index == partition else 0):
-            yield {
-                "partition": index,
-                "offset": letter.offset,
-                "reason": letter.reason,
-                "grants": letter.grants,
-                "failures": letter.failures,
-            }
 
 
 NUMBERS = {

@@ -13,9 +13,6 @@ from typing import Any, NamedTuple
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-MAX_GROUP_SERIES = 1_000
-"""How many (topic, group, partition) get series of their own in one scrape, largest lag first."""
-
 GROUP_LABELS = ("topic", "group", "partition")
 
 
@@ -106,18 +103,17 @@ class StatusCollector:
             yield from self._group_families(groups)
 
     def _group_families(self, groups: list[Mapping[str, Any]]) -> Iterator[Metric]:
-        shown = sorted(groups, key=lambda group: -group["lag"])[:MAX_GROUP_SERIES]
         for definition in GROUP_DEFINITIONS:
             family = definition.kind(definition.name, definition.meaning, labels=GROUP_LABELS)
-            for group in shown:
+            for group in groups:
                 value = group.get(definition.path)
                 if value is not None:
                     family.add_metric([str(group[label]) for label in GROUP_LABELS], value)
             yield family
         yield GaugeMetricFamily(
             "brokerd_group_series_omitted",
-            f"Partitions of groups beyond the {MAX_GROUP_SERIES} with the largest lag",
-            value=len(groups) - len(shown),
+            "Partitions of groups beyond those with the largest lag",
+            value=self._status.get("groups_omitted", 0),
         )
 
 

@@ -472,10 +472,20 @@ class Broker:
         journal = self.journal
         if not lane.dirty:
             journal.add_lane(lane, schedule)
-            groups = lane.partition.topic.groups
-            if groups.setdefault(lane.group.name, lane.group) is not lane.group:
-                raise ValueError(f"a lane of group {lane.group.name!r} was kept over a turn")
+            group = lane.group
+            known = lane.partition.topic.groups.get(group.name)
+            if known is None:
+                self._add_group(group)
+            elif known is not group:
+                raise ValueError(f"a lane of group {group.name!r} was kept over a turn")
         journal.gathered_bytes += size
+
+    def _add_group(self, group: ConsumerGroup) -> None:
+        """Make a new group known, and have what all its lanes settled when it was made written."""
+        group.topic.groups[group.name] = group
+        for lane in group.lanes:
+            if lane.store.events and not lane.dirty:
+                self.journal.add_lane(lane)
 
     def _settle_gaps(self, lane: Lane, gaps: dict[Partition, list[tuple[int, int]]]) -> None:
         """Settle the offsets that recovery left out, which never were records."""
@@ -533,6 +543,7 @@ class Broker:
 
     def status(self) -> dict[str, Any]:
         """Counts and sizes, in values that JSON can hold; the admin site shows them."""
+        groups, omitted = self._overview.groups()
         return {
             **self._overview.counts(),
             "uncommitted_bytes": self.journal.uncommitted_bytes,
@@ -542,18 +553,22 @@ class Broker:
             "snapshots_written": self._snapshotter.written,
             "snapshot_lsn": self._snapshotter.last_lsn,
             "snapshot_error": self._snapshotter.last_error,
-            "groups": self._overview.groups(),
+            "groups": groups,
+            "groups_omitted": omitted,
         }
 
-    def dead_letters(self, topic_name: str, group_name: str) -> Iterator[tuple[int, DeadLetter]]:
-        """The dead letters of a group as (partition, letter), by partition and offset.
+    def dead_letters(
+        self, topic_name: str, group_name: str, partition: int = 0, offset: int = 0
+    ) -> Iterator[tuple[int, DeadLetter]]:
+        """A group's dead letters as (partition, letter), in order, from a partition's offset on.
 
         Raises `UnknownTopic`; an unknown group has none.
         """
         group = self.existing_topic(topic_name).groups.get(group_name)
-        for lane in group.lanes if group is not None else ():
-            for letter in lane.store.dead_letters():
-                yield lane.partition.index, letter
+        for lane in group.lanes[partition:] if group is not None else ():
+            index = lane.partition.index
+            for letter in lane.store.dead_letters(offset if index == partition else 0):
+                yield index, letter
 
     def group_info(self, topic_name: str, group_name: str) -> GroupInfo:
         """Where a group stands in a topic; an unknown one is an empty one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from heapq import nlargest
 from typing import Any, NamedTuple
 
 from brokerd.broker.chunks import Chunk
@@ -14,6 +15,13 @@ from brokerd.broker.topics import Lane, Partition
 from brokerd.errors import DamagedData
 from brokerd.values import Format
 from brokerd.wal import Wal
+
+MAX_GROUPS = 1_000
+"""How many (topic, group, partition) one status describes."""
+
+
+def _lag(lane: Lane) -> int:
+    return lane.store.lag(lane.partition.next_offset)
 
 
 class GroupInfo(NamedTuple):
@@ -82,9 +90,14 @@ class Overview:
             "expired": counters.expired,
         }
 
-    def groups(self) -> list[dict[str, Any]]:
-        """Where every group stands in every partition. O(all of them)."""
-        return [self._lane(lane) for lane in self._state.lanes()]
+    def groups(self) -> tuple[list[dict[str, Any]], int]:
+        """Where groups stand, by partition, largest lag first; and how many are left out.
+
+        Ages may have to be looked up in the log, so only those shown are asked for theirs.
+        """
+        lanes = list(self._state.lanes())
+        shown = nlargest(MAX_GROUPS, lanes, key=_lag)
+        return [self._lane(lane) for lane in shown], len(lanes) - len(shown)
 
     def _lane(self, lane: Lane) -> dict[str, Any]:
         store = lane.store
@@ -94,7 +107,7 @@ class Overview:
             "group": lane.group.name,
             "partition": lane.partition.index,
             "floor": store.floor,
-            "lag": store.lag(lane.partition.next_offset),
+            "lag": _lag(lane),
             "leased": store.leased,
             "delayed": store.delayed,
             "dead": store.dead,
@@ -107,10 +120,9 @@ class Overview:
         group = topic.groups.get(group_name) if topic is not None else None
         lanes = group.lanes if group is not None else []
         ends = sum(p.next_offset for p in topic.partitions) if topic is not None else 0
-        lags = [lane.store.lag(lane.partition.next_offset) for lane in lanes]
         committed = [lane.store.committed for lane in lanes if lane.store.committed >= 0]
         ages = [age for lane in lanes if (age := self._oldest_age_us(lane)) is not None]
-        lag = sum(lags) if lanes else ends
+        lag = sum(map(_lag, lanes)) if lanes else ends
         leased = sum(lane.store.leased for lane in lanes)
         delayed = sum(lane.store.delayed for lane in lanes)
         return GroupInfo(

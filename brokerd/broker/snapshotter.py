@@ -10,6 +10,7 @@ position noted, so a snapshot never holds what the log could still lose.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import msgpack
 from twisted.logger import Logger
@@ -129,7 +130,9 @@ class Snapshotter:
             self._writing = True
             chunks, self._chunks = self._chunks, []
             start_lsn = self._start_lsn
-            self._writer.submit(lambda: self._write(start_lsn, chunks), self._written)
+            self._writer.submit(
+                lambda: self._write(start_lsn, chunks), partial(self._written, start_lsn)
+            )
 
     def _capture(self) -> None:
         assert self._todo is not None
@@ -160,21 +163,19 @@ class Snapshotter:
     def _write(self, start_lsn: int, chunks: list[Encode]) -> None:
         self._snapshots.write(start_lsn, (encode() for encode in chunks))
 
-    def _written(self, _result: object, error: Exception | None) -> None:
+    def _written(self, start_lsn: int, _result: object, error: Exception | None) -> None:
         self._writing = False
         if error is None:
             self.written += 1
-            self.last_lsn = self._start_lsn
+            self.last_lsn = start_lsn
             self.last_error = None
-            self._log.info(
-                "snapshot written at {lsn}", lsn=self._start_lsn, event_id="snapshot-written"
-            )
+            self._log.info("snapshot written at {lsn}", lsn=start_lsn, event_id="snapshot-written")
         else:
             self.last_error = str(error)
             self._log.error(
                 "cannot write the snapshot at {lsn}: {error}; the log keeps everything, "
                 "but the next start takes longer",
-                lsn=self._start_lsn,
+                lsn=start_lsn,
                 error=error,
                 event_id="snapshot-failed",
             )

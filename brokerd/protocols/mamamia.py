@@ -211,7 +211,7 @@ class MamamiaConnection(Connection):
         log_id, group_id, client_id, settles = request
         broker = self.broker
         results = self._results
-        for message_id, success, token, delay in settles[len(results):]:
+        for message_id, success, token, delay in settles[len(results) :]:
             index, offset = split_message_id(message_id)
             try:
                 broker.settle(
@@ -236,9 +236,7 @@ class MamamiaConnection(Connection):
         log_id, group_id, client_id, message_id, duration = request
         index, offset = split_message_id(message_id)
         lane = self.broker.lane(log_id, group_id, index, offset)
-        remaining_us = self.broker.extend(
-            lane, offset, microseconds(duration), owner=client_id
-        )
+        remaining_us = self.broker.extend(lane, offset, microseconds(duration), owner=client_id)
         self.answers.append(extended(remaining_us / 1e6))
 
     def _group_info(self, request: GroupInfo) -> None:

@@ -323,3 +323,18 @@ def test_a_sound_log_leaves_nothing_out() -> None:
     assert house.broker.existing_topic("t").partitions[0].next_offset == 10
     assert house.broker.existing_topic("t").partitions[0].gaps == []
     assert house.report.damages == []
+
+
+def test_a_new_group_leaves_out_the_gaps_of_every_partition_for_good() -> None:
+    """Also of partitions it has not leased from when the power goes."""
+    house = House()
+    topic = house.broker.create_topic("orders", 2)
+    for partition in topic.partitions:
+        partition.leave_out(10)
+        house.broker.produce(partition, b"x")
+    house.run()
+    lease(house, topic="orders")
+    house.run()
+    house = house.crash()
+    lanes = house.broker.existing_topic("orders").groups["g"].lanes
+    assert [lane.store.lag(lane.partition.next_offset) for lane in lanes] == [1, 1]

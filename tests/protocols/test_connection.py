@@ -130,24 +130,28 @@ def test_answers_wait_behind_a_read_from_disk() -> None:
     assert info.leased == 0, "it ran before the record was there"
 
 
-CONVERSATION = b"".join(
-    mm.encode_request(request)
-    for request in (
-        mm.Produce("orders", b"a"),
-        mm.Produce("orders", "é".encode(), 1, mm.pack_metadata({"n": 1}), b"key"),
-        acquire(),
-        mm.ProduceBatch("orders", (mm.BatchMessage(b"b"), mm.BatchMessage(b"c"))),
-        mm.AcquireBatch("orders", "g", "c", 2),
-        mm.Settle("orders", "g", 0, "c", True),
-        mm.Settle("orders", "g", 77, "c", True),
-        mm.Settle("orders", "g", 1, "d", True),
-        acquire(),
-        acquire(),
-        mm.Extend("orders", "g", "c", 3, 60.0),
-        mm.Produce("other", b"z" * 3000),
-        acquire(log_id="other"),
+CONVERSATION = (
+    b"".join(
+        mm.encode_request(request)
+        for request in (
+            mm.Produce("orders", b"a"),
+            mm.Produce("orders", "é".encode(), 1, mm.pack_metadata({"n": 1}), b"key"),
+            acquire(),
+            mm.ProduceBatch("orders", (mm.BatchMessage(b"b"), mm.BatchMessage(b"c"))),
+            mm.AcquireBatch("orders", "g", "c", 2),
+            mm.Settle("orders", "g", 0, "c", True),
+            mm.Settle("orders", "g", 77, "c", True),
+            mm.Settle("orders", "g", 1, "d", True),
+            acquire(),
+            acquire(),
+            mm.Extend("orders", "g", "c", 3, 60.0),
+            mm.Produce("other", b"z" * 3000),
+            acquire(log_id="other"),
+        )
     )
-) + TINY + mm.encode_request(mm.GroupInfo("none", "g"))
+    + TINY
+    + mm.encode_request(mm.GroupInfo("none", "g"))
+)
 
 
 def converse(pieces: list[bytes], commits: list[bool]) -> bytes:
@@ -357,10 +361,12 @@ def test_congested_connections_go_on_in_order_and_lose_or_double_nothing() -> No
     clients = [house.connect() for _ in range(8)]
     for round_number in range(4):
         for name, client in enumerate(clients):
-            client.send(*[
-                mm.Produce("orders", b"%d:%d:" % (name, round_number * 3 + part) + b"x" * 9000)
-                for part in range(3)
-            ])
+            client.send(
+                *[
+                    mm.Produce("orders", b"%d:%d:" % (name, round_number * 3 + part) + b"x" * 9000)
+                    for part in range(3)
+                ]
+            )
     assert any(client.transport.paused for client in clients)
     house.run()
     assert not any(client.transport.paused for client in clients)

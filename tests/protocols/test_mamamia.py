@@ -368,9 +368,9 @@ def test_payloads_come_back_as_they_went_in(
     house = house.again()
     again = [mm.Acquire("orders", "h", "c")] * len(values)
     assert raw(house, *again) == b"".join(expected)
-    batch = mm.acquired_batch([
-        mm.batch_item(at, *value, None, at + 1, 1, 30.0) for at, value in enumerate(values)
-    ])
+    batch = mm.acquired_batch(
+        [mm.batch_item(at, *value, None, at + 1, 1, 30.0) for at, value in enumerate(values)]
+    )
     assert raw(house, mm.AcquireBatch("orders", "i", "c", 100)) == batch
 
 
@@ -768,12 +768,22 @@ small_names = st.sampled_from(["orders", "other", "", "é" * 10])
 conversations = st.lists(
     st.one_of(
         strategies.requests,
-        st.builds(lambda name, fields: mm.Produce(name, *fields[0]), small_names,
-                  strategies.message_fields),
-        st.builds(mm.Acquire, small_names, st.just("g"), st.just("c"), st.just(30.0),
-                  st.sampled_from([0.0, 0.01])),
-        st.builds(mm.Settle, small_names, st.just("g"), st.integers(0, 5), st.just("c"),
-                  st.booleans()),
+        st.builds(
+            lambda name, fields: mm.Produce(name, *fields[0]),
+            small_names,
+            strategies.message_fields,
+        ),
+        st.builds(
+            mm.Acquire,
+            small_names,
+            st.just("g"),
+            st.just("c"),
+            st.just(30.0),
+            st.sampled_from([0.0, 0.01]),
+        ),
+        st.builds(
+            mm.Settle, small_names, st.just("g"), st.integers(0, 5), st.just("c"), st.booleans()
+        ),
         st.builds(mm.AcquireBatch, small_names, st.just("g"), st.just("c"), st.integers(1, 9)),
     ),
     min_size=1,
@@ -840,10 +850,13 @@ def test_encodings_are_those_of_the_values() -> None:
     """The stored encoding says whether bytes, text or an object came in."""
     house = House()
     numbers = count()
-    ask(house, *[
-        mm.Produce("orders", value, encoding)
-        for value, encoding in ((b"b", 0), (b"t", 1), (b"\x07", 2))
-    ])
+    ask(
+        house,
+        *[
+            mm.Produce("orders", value, encoding)
+            for value, encoding in ((b"b", 0), (b"t", 1), (b"\x07", 2))
+        ],
+    )
     partition = house.broker.existing_topic("orders").partitions[0]
     stored = [house.broker.find(partition, next(numbers)) for _ in range(3)]
     assert all(chunk is not None for chunk in stored)
