@@ -102,14 +102,19 @@ class Outcome:
         if self.code != CLEAN:
             for stream in (sys.__stdout__, sys.__stderr__):
                 if stream is not None:
-                    stream.flush()
+                    with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+                        stream.flush()
             os._exit(self.code)
 
 
 def say(line: str) -> None:
-    """Print one line to the real stderr, which ``twistd`` hides behind its log."""
+    """Print one line to the real stderr, which ``twistd`` hides behind its log.
+
+    If nobody reads it any more, the line is in the log all the same, and the process must end.
+    """
     if sys.__stderr__ is not None:
-        print(f"brokerd: {line}", file=sys.__stderr__, flush=True)
+        with contextlib.suppress(OSError, ValueError):
+            print(f"brokerd: {line}", file=sys.__stderr__, flush=True)
 
 
 def _wait_for_daemon(read_end: int) -> int:

@@ -105,6 +105,24 @@ def test_a_failed_start_is_one_line_and_a_code(
     assert twistd.run(*flags, *OPTIONS, trouble=trouble) == (code, [line])
 
 
+def test_a_failure_that_nobody_listens_to_ends_the_process_all_the_same(twistd: Twistd) -> None:
+    """A supervisor that died, or ``| head``, must not keep a broken broker from exiting."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "tests" / "fakecore.py"), "-n", *OPTIONS],
+        cwd=twistd.directory,
+        env={**os.environ, "FAKE_CORE": "open:StorageFailed", "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        stdout=write_end,
+        stderr=write_end,
+        text=True,
+    )
+    os.close(write_end)
+    twistd.started.append(process)
+    assert process.wait(SECONDS) == 74
+
+
 def test_a_failed_write_while_serving_is_74(twistd: Twistd) -> None:
     """The broker leaves by itself when the disk fails."""
     code, said = twistd.run("-n", *OPTIONS, trouble="serve:StorageFailed")

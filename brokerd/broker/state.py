@@ -180,7 +180,7 @@ class State:
         topic = Topic(fields["topic_id"], fields["name"], len(fields["next_offsets"]))
         for partition, next_offset in zip(topic.partitions, fields["next_offsets"], strict=True):
             partition.restore(next_offset)
-            partition.gaps += map(tuple, fields["gaps"].get(partition.index, ()))
+            partition.gaps += map(tuple, fields.get("gaps", {}).get(partition.index, ()))
             self._replay.told_at[partition] = lsn
         self.add_topic(topic)
         self._replay.fresh_from[topic] = lsn

@@ -113,6 +113,8 @@ class SnapshotFile:
             if chunk.kind == END_KIND:
                 if chunk.lsn != count:
                     raise self._damaged(position, f"{count} chunks of {chunk.lsn}")
+                if count == 0:  # to trust it would be to forget everything before it
+                    raise self._damaged(position, "it holds no state at all")
                 return
             count += 1
             yield chunk

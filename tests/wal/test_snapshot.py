@@ -12,7 +12,14 @@ from twisted.logger import capturedLogs
 
 from brokerd.errors import DamagedData
 from brokerd.wal import MemoryDisk, SnapshotChunk, Snapshots
-from brokerd.wal.snapshot import SnapshotFile, encode_chunk, encode_snapshot_header
+from brokerd.wal.disk import write_atomically
+from brokerd.wal.snapshot import (
+    END_KIND,
+    SnapshotFile,
+    encode_chunk,
+    encode_snapshot_header,
+    snapshot_name,
+)
 from brokerd.walformat import segment_salt
 
 PATH = "data/state"
@@ -51,6 +58,7 @@ class TestRoundTrip:
                 st.integers(0, 2**64 - 1),
                 st.binary(max_size=99),
             ),
+            min_size=1,
             max_size=5,
         )
     )
@@ -170,3 +178,19 @@ class TestDamage:
         store.write(500, CHUNKS)
         disk.rename(f"{PATH}/{500:020d}.snap", f"{PATH}/{900:020d}.snap")
         assert load(store) is None
+
+
+def test_an_empty_snapshot_is_neither_written_nor_trusted() -> None:
+    """To start from one would be to forget all that the log held before it."""
+    disk = MemoryDisk()
+    snapshots = Snapshots(disk, "/state", lambda count: bytes(count))
+    snapshots.write(8, [SnapshotChunk(1, b"k", 8, b"body")])
+    with pytest.raises(DamagedData, match="no state at all"):
+        snapshots.write(16, [])
+    end = encode_chunk(SnapshotChunk(END_KIND, b"", 0, b""), 56, segment_salt(bytes(16)))
+    write_atomically(
+        disk, "/state", snapshot_name(24), [encode_snapshot_header(bytes(16), 24, 0), end]
+    )
+    loaded = snapshots.load_newest()
+    assert loaded is not None
+    assert loaded.start_lsn == 8
