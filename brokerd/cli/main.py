@@ -2,8 +2,10 @@
 """``brokerctl``: looks at a broker and its data, and helps with its configuration.
 
 Global options come before the verb: ``brokerctl --json --data-dir DIR wal verify``. Verbs find them
-in ``context.obj``: ``data_dir`` (text), ``server`` (text or None) and ``json`` (bool). Exit codes:
-0 done, 1 refused or something is wrong (one line on stderr), 2 wrong usage.
+in ``context.obj``: ``data_dir`` (text), ``server`` (text or None) and ``json`` (bool).
+``BROKERD_DATA_DIR`` names the directory when ``--data-dir`` does not, as it does for the broker.
+
+Exit codes: 0 done, 1 refused or something is wrong (one line on stderr), 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -45,7 +47,12 @@ class Verbs(click.Group):
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.option("--server", metavar="URL", help="The admin address of a running broker.")
 @click.option(
-    "--data-dir", default="./brokerd-data", show_default=True, help="The data directory to look at."
+    "--data-dir",
+    envvar="BROKERD_DATA_DIR",
+    default="./brokerd-data",
+    show_default=True,
+    show_envvar=True,
+    help="The data directory to look at.",
 )
 @click.version_option(__version__, prog_name="brokerctl")
 @click.pass_context

@@ -1,7 +1,8 @@
 # Tests: tests/wal/test_cli.py
 """``brokerctl wal``: verify and dump a log, of a stopped or a running broker. Read-only.
 
-``brokerctl --json wal verify`` prints one JSON object, ``brokerctl --json wal dump`` one a frame.
+``brokerctl --json wal verify`` prints one JSON object, ``brokerctl --json wal dump`` one a frame;
+each names the directory, as the first line for people does.
 Exit codes: 0 sound, 1 damage found. Record values, keys and metadata are printed only with
 ``--payloads``.
 """
@@ -39,7 +40,7 @@ def wal_group() -> None:
 def _paths(context: click.Context) -> tuple[Disk, str, str]:
     """(disk, log directory, snapshot directory). Raises ConfigError when there is no log."""
     data_dir = context.obj["data_dir"]
-    wal_path = os.path.join(data_dir, "wal")
+    wal_path = os.path.abspath(os.path.join(data_dir, "wal"))
     if not os.path.isdir(wal_path):
         raise ConfigError(f"{wal_path} is not there; name the broker's directory with --data-dir")
     return RealDisk(), wal_path, os.path.join(data_dir, "state")
@@ -55,8 +56,9 @@ def verify_command(context: click.Context) -> None:
     disk, wal_path, state_path = _paths(context)
     report = verify(disk, wal_path, state_path)
     if context.obj["json"]:
-        click.echo(json.dumps(_report_fields(report)))
+        click.echo(json.dumps({"directory": wal_path, **_report_fields(report)}))
     else:
+        click.echo(f"in {wal_path}:")
         for line in _report_lines(report):
             click.echo(line)
     context.exit(0 if report.sound else 1)
@@ -138,13 +140,15 @@ def dump_command(
     wanted = (None if kind is None else EntryKind[kind.upper()].value, topic_id, partition)
     is_filtered = any(field is not None for field in wanted)
     printed, is_damaged = 0, False
+    if not context.obj["json"]:
+        click.echo(f"in {wal_path}:")
     for name, found in walk(disk, wal_path, from_lsn):
         fields = _found_fields(name, found, wanted, payloads)
         is_damaged = is_damaged or fields["problem"] is not None
         if is_filtered and fields["problem"] is None and not fields["entries"]:
             continue
         if context.obj["json"]:
-            click.echo(json.dumps(fields, default=repr))
+            click.echo(json.dumps({"directory": wal_path, **fields}, default=repr))
         else:
             for line in _found_lines(fields):
                 click.echo(line)

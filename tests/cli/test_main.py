@@ -48,6 +48,14 @@ def test_a_refusal_is_one_line_and_1(tmp_path: Path) -> None:
     assert result.stderr == f"brokerctl: cannot read {tmp_path}/gone: No such file or directory\n"
 
 
+def test_the_data_directory_may_come_from_the_environment(tmp_path: Path) -> None:
+    """The tool looks where the broker with the same environment has its data; an option wins."""
+    runner = CliRunner(env={"BROKERD_DATA_DIR": str(tmp_path / "named")})
+    for arguments, place in ([[], "named"], [["--data-dir", str(tmp_path / "other")], "other"]):
+        result = runner.invoke(cli, [*arguments, "wal", "verify"])
+        assert str(tmp_path / place / "wal") in str(result.exception)
+
+
 def test_a_file_that_cannot_be_read_is_one_line_and_1(tmp_path: Path) -> None:
     """What the operating system refuses is said like any refusal, with the path."""
     segment = tmp_path / "wal" / f"{0:020d}.wal"

@@ -61,6 +61,14 @@ class TestVerify:
         assert "1 segments, 2 frames, 4 entries, 4 records" in result.output
         assert result.output.endswith("sound\n")
 
+    def test_the_directory_comes_first(self, data_dir: Path) -> None:
+        """Nobody takes the report of one directory for that of another."""
+        place = f"in {data_dir / 'wal'}:"
+        for verb in ("verify", "dump"):
+            assert run(data_dir, verb).output.splitlines()[0] == place
+            line = run(data_dir, verb, as_json=True).output.splitlines()[0]
+            assert json.loads(line)["directory"] == str(data_dir / "wal")
+
     def test_a_damaged_log(self, data_dir: Path) -> None:
         flip(segment(data_dir), 4096)
         result = run(data_dir, "verify")
