@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import socket
 import threading
 import time
@@ -28,6 +29,7 @@ from brokerd.cli.measure import (
     fill,
     measure,
     new_log,
+    probe,
     worker_specs,
 )
 from brokerd.cli.scenarios import (
@@ -324,6 +326,11 @@ class TestCommand:
         assert result.exit_code == 0, result.output
         assert "messages/s" in result.output
         assert "write+fdatasync" in result.output
+        assert re.search(r"^  topic bench-[0-9a-f]{12} stays in the broker\n$", result.output, re.M)
+
+    def test_its_help_tells_what_it_leaves_behind(self) -> None:
+        """Nobody fills a broker in use with records that cannot be deleted unawares."""
+        assert "makes a topic bench-" in CliRunner().invoke(bench_command, ["--help"]).output
 
     def test_nobody_at_the_address_is_one_line(self) -> None:
         """The address and the reason, exit code 1, no traceback."""
@@ -333,7 +340,39 @@ class TestCommand:
         assert result.exit_code == 1
         assert address in result.output
         assert "refused" in result.output
+        assert result.stderr.startswith("brokerctl: ")
         assert result.output.count("\n") == 1
+
+    @pytest.mark.parametrize(
+        ("said", "told"),
+        [(b"", "closed the connection"), (b"HTTP/1.1 400 Bad Request\r\n", "not Mamamia")],
+    )
+    def test_a_port_that_does_not_speak_the_format_is_one_line(
+        self, said: bytes, told: str
+    ) -> None:
+        """Another kind of server gives an error, not figures of zero."""
+
+        def serve(listener: socket.socket) -> None:
+            accepted, _ = listener.accept()
+            with accepted:
+                accepted.recv(100)
+                accepted.sendall(said)
+
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
+            thread = threading.Thread(target=serve, args=(listener,))
+            thread.start()
+            result = CliRunner().invoke(bench_command, ["produce", "--address", address])
+            thread.join()
+        assert (result.exit_code, result.output.count("\n")) == (1, 1)
+        assert told in result.output
+
+    def test_a_port_that_never_answers_is_told_soon(self) -> None:
+        """The wait for the first answer is bounded."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
+            with pytest.raises(BenchFailed, match=r"no answer within 0\.1 s"):
+                probe(address, seconds=0.1)
 
     def test_a_server_that_was_named_and_does_not_answer_is_one_line(self) -> None:
         """Figures without the durability that was asked for would be worth nothing."""

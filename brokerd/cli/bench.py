@@ -1,6 +1,8 @@
 # Tests: tests/test_bench.py
 """``brokerctl bench``: load a running broker and print its rates beside the disk's own.
 
+The topic it makes, ``bench-`` and 12 hex digits, stays in the broker: nothing can delete one yet.
+
 Prints for people, or one JSON object with ``--json``. Exit codes: 0 measured, 1 nothing was
 measured or answers were errors, 2 wrong usage.
 
@@ -16,16 +18,24 @@ import urllib.request
 from dataclasses import asdict
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import click
 
 from . import load, machine
-from .measure import BenchFailed, Plan, measure
+from .measure import BenchFailed, Plan, measure, prepare
 
 _RATE_SECONDS = 0.5
 _PLAIN_BLOCK_BYTES = 4096
 _LEAST_BLOCK_BYTES = 512
+
+
+class Refused(click.ClickException):
+    """A failure that is told as all of brokerctl's are: one line on stderr, exit code 1."""
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the line."""
+        click.echo(f"brokerctl: {self.format_message()}", file=file, err=file is None)
 
 
 def fetch_status(server: str) -> dict[str, Any]:
@@ -146,6 +156,9 @@ def bench_command(
     """Load a running broker and print its rates beside the disk's own.
 
     SCENARIO is produce, acquire-settle, mixed, produce-batch or acquire-settle-batch.
+
+    Every run makes a topic bench-<12 hex digits>, and it stays: this version deletes neither topics
+    nor records. Use a broker whose data directory can be thrown away.
     """
     root: dict[str, Any] = context.obj if isinstance(context.obj, dict) else {}
     data_dir = Path(root.get("data_dir") or "./brokerd-data")
@@ -163,10 +176,11 @@ def bench_command(
     admin = root.get("server") or find_admin(data_dir, wire, address)
     try:
         before = fetch_status(admin) if admin else {}
-        found = measure(plan)
+        log = prepare(plan)
+        found = measure(plan, log)
         status = fetch_status(admin) if admin else {}
     except BenchFailed as error:
-        raise click.ClickException(str(error)) from error
+        raise Refused(str(error)) from error
     where = disk or (data_dir if admin and data_dir.is_dir() else Path.cwd())
     block_bytes = commit_bytes(before, status)
     rate = machine.sync_rate(where, block_bytes, _RATE_SECONDS)
@@ -183,6 +197,7 @@ def bench_command(
         click.echo(json.dumps(report))
     else:
         _print_report(report)
+        click.echo(f"  topic {log} stays in the broker")
     if not found.messages or found.errors:
         context.exit(1)
 

@@ -1,7 +1,8 @@
 # Tests: tests/test_bench.py
 """One measurement: load from several processes that begin at one moment, added up to figures.
 
-Contract: :func:`measure` starts worker processes (:mod:`brokerd.cli.load`), waits until all are
+Contract: :func:`prepare` makes sure that a broker answers and makes a new log, which stays behind;
+:func:`measure` starts worker processes (:mod:`brokerd.cli.load`), waits until all are
 connected, lets them begin together, and returns what they saw. No worker outlives it.
 """
 
@@ -17,10 +18,16 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 
+from brokerd.client import addresses
+
 from . import load
-from .scenarios import Repeater
+from .scenarios import SETTLE, Repeater, request
 
 _START_SECONDS = 30.0
+_PROBE_SECONDS = 5.0
+_PROBE = request(SETTLE, {})
+"""Refused by a broker, for the keys that are missing, and changes nothing there."""
+_HEADER_BYTES = 6
 _GRACE_SECONDS = 60.0
 _FILL_WINDOW = 1000
 _FILL_SILENCE_SECONDS = 60.0
@@ -77,20 +84,56 @@ class Figures:
 def measure(plan: Plan, log: str | None = None) -> Figures:
     """Run one measurement against a listening broker.
 
-    :param log: the log to use; by default a new one, filled first when the scenario needs it.
+    :param log: the log to use; by default one that :func:`prepare` makes.
     :raises BenchFailed: when the broker is not there or a worker fails.
     """
-    try:
-        load.parse_address(plan.address)
-    except ValueError as error:
-        raise BenchFailed(str(error)) from error
     if log is None:
-        log = new_log()
-        if plan.scenario.startswith("acquire-settle"):
-            fill(plan.address, log, plan.backlog or default_backlog(plan), plan.size)
+        log = prepare(plan)
     specs = worker_specs(plan, log)
     total = load.merge(_run_workers(specs, plan))
     return figures(plan, len(specs), total)
+
+
+def prepare(plan: Plan) -> str:
+    """Name a new log for a measurement and fill it when the scenario needs that.
+
+    :raises BenchFailed: when the address is none, nobody is there, or it is no broker.
+    """
+    probe(plan.address)
+    log = new_log()
+    if plan.scenario.startswith("acquire-settle"):
+        fill(plan.address, log, plan.backlog or default_backlog(plan), plan.size)
+    return log
+
+
+def probe(address: str, seconds: float = _PROBE_SECONDS) -> None:
+    """Make sure that something answers in this wire format.
+
+    :param seconds: how long to wait for the connection, and then for the answer.
+    :raises BenchFailed: when it does not, saying what happened instead.
+    """
+    header = b""
+    try:
+        with addresses.open_socket(addresses.parse_address(address), seconds) as sock:
+            sock.sendall(_PROBE)
+            while len(header) < _HEADER_BYTES:
+                data = sock.recv(_HEADER_BYTES - len(header))
+                if not data:
+                    raise BenchFailed(
+                        f"{address}: closed the connection instead of an answer; is it a Mamamia "
+                        "listener?"
+                    )
+                header += data
+    except TimeoutError as error:
+        raise BenchFailed(
+            f"{address}: no answer within {seconds:g} s; is it a Mamamia listener?"
+        ) from error
+    except ValueError as error:
+        raise BenchFailed(str(error)) from error
+    except OSError as error:
+        raise BenchFailed(f"{address}: {error}") from error
+    if header[4:] != _PROBE[4:_HEADER_BYTES]:
+        raise BenchFailed(f"{address}: the answer is not Mamamia; is it another kind of server?")
 
 
 def new_log() -> str:
