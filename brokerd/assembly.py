@@ -8,6 +8,7 @@ begin with the methods of `BrokerCore`, in the order the service calls them.
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -41,6 +42,12 @@ READ_THREADS = 2
 TICK_SECONDS = 1.0
 """How often a segment's age is looked at and a failed allocation is tried again."""
 
+RESERVED_DESCRIPTORS = 128
+"""Files that connections never use up: segments, indexes, snapshots, the admin site.
+
+Without them a segment could not be begun, and a broker with too many clients would have to stop.
+"""
+
 SWITCH_INTERVAL_SECONDS = 0.0005
 """How long a thread that finished a sync waits for a busy reactor to let it say so."""
 
@@ -48,6 +55,14 @@ FACTORIES: dict[str, Callable[[Broker, Any, Limits], ConnectionFactory]] = {
     "mamamia": MamamiaFactory,
 }
 """The wire formats of this version: a new one is one line here."""
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the soft limit on open files to the hard one; returns what it is then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard if hard != resource.RLIM_INFINITY else 1 << 20
 
 
 def make_core(config: Config, data_dir: Path, reactor: Any) -> BrokerCore:
@@ -74,10 +89,16 @@ def broker_settings(config: Config) -> BrokerSettings:
     )
 
 
-def connection_limits(config: Config) -> Limits:
-    """The limits of a listener, in its units."""
+def connection_limits(config: Config, descriptors: int | None = None) -> Limits:
+    """The limits of a listener, in its units.
+
+    ``descriptors`` is how many files the process may have open: connections leave the log some.
+    """
+    connections = config.limits.connections
+    if descriptors is not None:
+        connections = max(1, min(connections, descriptors - RESERVED_DESCRIPTORS))
     return Limits(
-        connections=config.limits.connections,
+        connections=connections,
         frame_bytes=config.limits.frame_bytes,
         in_flight_requests=config.limits.in_flight_requests,
         in_flight_bytes=config.limits.in_flight_bytes,
@@ -130,6 +151,7 @@ class BrokerCore:
             broker_settings(config),
         )
         self._limits = connection_limits(config)
+        """As configured, until `lock` has seen what the process may open."""
         self._factories: dict[str, ConnectionFactory] = {}
         self._loops: list[LoopingCall] = []
         self._recovery: RecoveryReport | None = None
@@ -138,6 +160,16 @@ class BrokerCore:
 
     def lock(self) -> None:
         """Take the data directory, or raise DirectoryLocked or UnsafeFileSystem."""
+        descriptors = raise_descriptor_limit()
+        self._limits = connection_limits(self._config, descriptors)
+        if self._limits.connections < self._config.limits.connections:
+            self._log.warn(
+                "this process may open {descriptors} files, so it takes {connections} connections "
+                "at most; raise the limit on open files (ulimit -n)",
+                event_id="few-descriptors",
+                descriptors=descriptors,
+                connections=self._limits.connections,
+            )
         self._lock.acquire(
             self._disk.file_system(str(self._data_dir)), self._config.wal.allow_network_fs
         )

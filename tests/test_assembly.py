@@ -406,6 +406,13 @@ async def test_starved_is_said_while_the_disk_has_no_room_and_not_while_it_is_ma
         assert 1 <= status["commits"] <= status["frames"]
 
 
+def test_connections_leave_the_log_some_descriptors() -> None:
+    """A broker with too many clients refuses clients; it does not stop for lack of a file."""
+    assert connection_limits(CONFIG, 1024).connections == 1024 - 128
+    assert connection_limits(CONFIG, 65536).connections == CONFIG.limits.connections
+    assert connection_limits(CONFIG, 64).connections == 1
+
+
 def test_limits_reach_the_listeners_in_their_units() -> None:
     config = Config(
         limits=Limits(

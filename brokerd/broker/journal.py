@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from twisted.logger import Logger
+
 from brokerd.broker.chunks import CHUNK_BYTES, CHUNK_RECORDS, RECORD_OVERHEAD_BYTES, ChunkCache
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.topics import Lane, Partition
@@ -88,6 +90,8 @@ class Journal:
     ``gathered_bytes`` is an upper bound of what the log will need, and nothing is gathered without
     having been admitted, so the log always has room for a frame.
     """
+
+    _log = Logger()
 
     def __init__(
         self,
@@ -306,6 +310,21 @@ class Journal:
         """Hand what has gathered, if anything, to the log as one frame."""
         if not self.gathered_bytes:
             return
+        try:
+            self._cut()
+        except Exception as error:
+            # A fault of ours, whatever it is: the answers that wait for this frame must not leave.
+            self._log.failure("a frame could not be made", event_id="frame-failed")
+            self._give_up(f"a frame could not be made: {type(error).__name__}: {error}")
+
+    def _give_up(self, why: str) -> None:
+        """What was applied can neither be written nor taken back: stop, and replay at the start."""
+        self._closed = True
+        self._waiting.clear()
+        self._set_limit()
+        self._wal.on_fatal(StorageFailed(why))
+
+    def _cut(self) -> None:
         self.frame_time_us = self._time.time_us()
         entries = self._entries
         ticket = self._wal.next_ticket
@@ -377,10 +396,7 @@ class Journal:
         try:
             ticket = self._wal.append(entries, self.frame_time_us)
         except NoSpace as error:
-            # Admission rules this out. What was applied cannot be taken back: stop and replay.
-            self._closed = True
-            self._set_limit()
-            self._wal.on_fatal(StorageFailed(f"admitted work found no room in the log: {error}"))
+            self._give_up(f"admitted work found no room in the log: {error}")
             return
         self.commits += 1
         self._uncommitted.append((ticket, size))

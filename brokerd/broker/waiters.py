@@ -7,7 +7,7 @@ exist yet. Within a group they are served in the order they came.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 from brokerd.broker.journal import Clock
@@ -55,7 +55,7 @@ class Waiters:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self._topics: dict[str, dict[str, deque[Waiter]]] = {}
+        self._topics: dict[str, dict[str, OrderedDict[Waiter, None]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._topics)
@@ -73,12 +73,12 @@ class Waiters:
     ) -> Waiter:
         """Wait up to ``wait_us`` for ``attempt`` to succeed, else call ``timed_out``."""
         waiter = Waiter(self, name, group, attempt, timed_out, wait_us)
-        self._topics.setdefault(name, {}).setdefault(group, deque()).append(waiter)
+        self._topics.setdefault(name, {}).setdefault(group, OrderedDict())[waiter] = None
         return waiter
 
     def forget(self, name: str, group: str, waiter: Waiter) -> None:
         groups = self._topics[name]
-        groups[group].remove(waiter)
+        del groups[group][waiter]
         if not groups[group]:
             del groups[group]
         if not groups:
@@ -93,5 +93,5 @@ class Waiters:
     def serve_group(self, name: str, group: str) -> None:
         """Let the waiters of one group try, until one finds nothing."""
         queue = self._topics.get(name, {}).get(group)
-        while queue and (waiter := queue[0]).attempt():
+        while queue and (waiter := next(iter(queue))).attempt():
             waiter.cancel()  # the attempt may have changed who is first

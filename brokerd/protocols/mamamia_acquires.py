@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from twisted.logger import Logger
+
 from brokerd.broker import Broker, Chunk, Congested, Lane, Waiter
 from brokerd.codecs.mamamia import (
     BATCH_ROOM,
@@ -162,6 +164,8 @@ ACQUIRE_BATCH = Attempt(Command.ACQUIRE_BATCH, acquired_batch([]), BATCH_ROOM, a
 class LateAcquire:
     """An acquire whose answer comes later: after a read from disk, after a wait, or both."""
 
+    _log = Logger()
+
     __slots__ = (
         "_attempt",
         "_connection",
@@ -203,8 +207,18 @@ class LateAcquire:
             return
         try:
             if isinstance(failure, DamagedData):
-                self._connection.broker.dead_letter(*cold, "damaged")
+                lane, offset = cold
+                if self._connection.broker.dead_letter(lane, offset, "damaged"):
+                    self._log.error(
+                        "a record is damaged and became a dead letter: {damage}",
+                        event_id="record-damaged",
+                        damage=str(failure),
+                        group=lane.group.name,
+                    )
             elif failure is not None:
+                self._log.error(
+                    "the log cannot be read: {error}", event_id="read-failed", error=str(failure)
+                )
                 raise StorageFailed(f"cannot read the log: {failure}; try again")
         except Congested:
             self._when_uncongested(self._loaded, cold, failure)

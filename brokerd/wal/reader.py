@@ -7,7 +7,6 @@ sealed meanwhile. Batches that lie close together are read in one go.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -84,8 +83,7 @@ class ReadPlan:
 
         At least one batch comes back, then more while their bodies fit ``max_bytes``; none when the
         log does not hold the offset. Reading ends early before a damaged batch; if that is the
-        first, DamagedData says where it lies. What the disk cannot read (EIO) is damaged; any other
-        OSError may pass and is raised.
+        first, DamagedData says where it lies. An OSError says nothing of the bytes: it may pass.
         """
         batches: list[Batch] = []
         left = self._max_bytes
@@ -136,12 +134,7 @@ class ReadPlan:
 
     def _read(self, piece: PlannedRows, extent: _Extent, batches: list[Batch]) -> int:
         """Read one run of rows and add their batches; returns the bytes of their bodies."""
-        try:
-            data = piece.file.pread(extent.end - extent.start, extent.start)
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            raise self._damaged(piece, extent.row, str(error)) from error
+        data = piece.file.pread(extent.end - extent.start, extent.start)
         salt = segment_salt(piece.segment_id)
         rows = piece.rows
         size = 0

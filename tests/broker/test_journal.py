@@ -8,16 +8,18 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.logger import capturedLogs
 
 from brokerd.broker import BrokerSettings, Congested
 from brokerd.broker.journal import ADMITTED_EXTRA_BYTES
+from brokerd.codecs.mamamia import GroupInfo, Produce
 from brokerd.errors import NoSpace, ShuttingDown, StorageFailed
 from brokerd.wal import MemoryDisk, WalOptions
 from brokerd.wal.scan import FoundFrame
 from brokerd.wal.verify import walk
 from brokerd.walformat import EntryKind
 from tests.broker.desk import acknowledged, lease, produce, read, settle
-from tests.house import WAL_PATH, House
+from tests.house import WAL_PATH, House, ask
 
 KIB = 1024
 SMALL = WalOptions(segment_bytes=64 * KIB, free_bytes_min=0)
@@ -503,3 +505,26 @@ def test_a_disk_that_fails_with_an_error_of_its_own_is_told_as_such() -> None:
     house.disk.fail("pwrite", error=errno.EIO)
     house.run()
     assert "Input/output error" in str(house.fatal[0])
+
+
+def test_a_frame_that_cannot_be_made_stops_the_broker_and_answers_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever went wrong: the next frame must not vouch for work that is in none."""
+    house = House()
+    client = house.connect()
+    client.send(Produce("t", b"x"))
+
+    def faulty(columns: object) -> bytes:
+        raise ValueError("a fault of ours")
+
+    monkeypatch.setattr("brokerd.broker.journal.encode_records", faulty)
+    with capturedLogs():
+        house.run()
+    monkeypatch.undo()
+    assert [str(error) for error in house.fatal] == [
+        "a frame could not be made: ValueError: a fault of ours"
+    ]
+    house.pass_time(1)
+    assert client.answers() == []
+    assert ask(house.crash(), GroupInfo("t", "g"))[0].next == 0
