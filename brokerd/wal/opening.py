@@ -25,6 +25,7 @@ from brokerd.wal.recovery import (
     read_segment_header,
     rewrite,
 )
+from brokerd.wal.scan import SegmentScanner
 from brokerd.walformat import SEGMENT_HEADER_BYTES, SegmentHeader
 
 
@@ -51,6 +52,11 @@ class SegmentFile(NamedTuple):
     """What is wrong with the header block, or with all of the file if there is no header."""
 
     @property
+    def is_stray(self) -> bool:
+        """Whether it only has the name of a segment."""
+        return self.next_lsn == self.first_lsn
+
+    @property
     def expected_end(self) -> int | None:
         """The position where the next segment says this one ends."""
         return None if self.next_lsn is None else self.next_lsn - self.first_lsn
@@ -59,9 +65,11 @@ class SegmentFile(NamedTuple):
 def segment_files(disk: Disk, path: str, from_lsn: int = 0) -> Iterator[SegmentFile]:
     """The segment files in a directory, in order, without those wholly below ``from_lsn``.
 
-    Raises NewerFormat, OSError.
+    A stray file, named after a place in the middle of a segment, comes as one without a header and
+    ends nothing. Raises NewerFormat, OSError.
     """
-    lsns = _segment_lsns(disk, path)
+    lsns, strays = _without_strays(disk, path, _segment_lsns(disk, path))
+    yield from strays
     for first_lsn, next_lsn in zip(lsns, [*lsns, None][1:], strict=True):
         if next_lsn is not None and next_lsn <= from_lsn:
             continue
@@ -77,6 +85,43 @@ def segment_files(disk: Disk, path: str, from_lsn: int = 0) -> Iterator[SegmentF
             if problem is not None:
                 damage = Damage(name, 0, SEGMENT_HEADER_BYTES, problem)
         yield SegmentFile(name, file, first_lsn, next_lsn, header, damage)
+
+
+def _without_strays(disk: Disk, path: str, lsns: list[int]) -> tuple[list[int], list[SegmentFile]]:
+    """The LSNs that segments begin at, and the files that only have such a name.
+
+    A segment ends where the next begins. A name that lies before the last frame of the segment
+    before it is nobody's next: to believe it would be to cut that segment off.
+    """
+    kept: list[int] = []
+    strays: list[SegmentFile] = []
+    for lsn in lsns:
+        inside = kept and _goes_on_at(disk, path, kept[-1], lsn)
+        if not inside:
+            kept.append(lsn)
+            continue
+        name = segment_name(lsn)
+        file = disk.open(os.path.join(path, name))
+        problem = f"it is named after a place inside {segment_name(kept[-1])}; it is left alone"
+        strays.append(
+            SegmentFile(name, file, lsn, lsn, None, Damage(name, 0, file.size(), problem, [], True))
+        )
+    return kept, strays
+
+
+def _goes_on_at(disk: Disk, path: str, first_lsn: int, lsn: int) -> bool:
+    """Whether the segment that begins at ``first_lsn`` has frames from ``lsn`` on."""
+    name = segment_name(first_lsn)
+    file = disk.open(os.path.join(path, name))
+    size = file.size()
+    if lsn >= first_lsn + size:
+        return False
+    try:
+        header, _ = read_segment_header(file, name)
+    except DamagedData:
+        return False
+    position = lsn - first_lsn
+    return SegmentScanner(file, header, name, size).has_frame_from(position - position % 8)
 
 
 def _segment_lsns(disk: Disk, path: str) -> list[int]:
@@ -95,9 +140,11 @@ def replay(disk: Disk, path: str, from_lsn: int, apply: Callable[[Frame], None])
     lsns: list[int] = []
     synced = 0
     for found in segment_files(disk, path):
-        lsns.append(found.first_lsn)
         if found.damage is not None:
             report.damages.append(found.damage)
+        if found.is_stray:
+            continue
+        lsns.append(found.first_lsn)
         if found.header is None:
             report.next_lsn = found.next_lsn or found.first_lsn + found.file.size()
             continue

@@ -109,6 +109,10 @@ class SegmentScanner:
         headers = self._headers(position)
         return max((header.last_synced for _, header in headers), default=0)
 
+    def has_frame_from(self, position: int) -> bool:
+        """Whether any sound frame header stands at ``position`` (a multiple of 8) or after it."""
+        return next(self._headers(position), None) is not None
+
     def _frame_header(self, position: int) -> FrameHeader:
         """The sound header at ``position``. Raises FormatError when there is none."""
         data = self._window.read(min(FRAME_HEADER_BYTES, self._stop - position), position)

@@ -521,3 +521,26 @@ def test_recovery_with_a_large_frame_and_other_segment_sizes() -> None:
     after = Rig(disk, WalOptions(1 << 20, free_bytes_min=0))
     assert [len(entry.body) > 1_000_000 for entry in after.entries()] == [False, True, False]
     assert SMALL.segment_bytes < 1 << 20
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 5000, None])
+def test_a_stray_file_with_the_name_of_a_place_inside_a_segment_cuts_nothing(
+    content: bytes | None,
+) -> None:
+    """It is reported and left alone; ``None`` is a copy of the segment's own beginning."""
+    rig = Rig()
+    for offset in range(200):
+        rig.put(records(offset, size=100))
+    disk = rig.disk.copy()
+    [name] = Rig(disk.copy()).files()[:1]
+    stray = f"{PATH}/{8192:020}.wal"
+    with_stray = disk.create(stray)
+    if content is None:
+        content = disk.open(f"{PATH}/{name}").pread(9000, 0)
+    if content:
+        with_stray.pwrite(content, 0)
+    after = Rig(disk.copy())
+    assert after.read(199) == [b"199" + b"." * 100]
+    assert [damage.name for damage in after.report.damages] == [f"{8192:020}.wal"]
+    assert bytes(after.disk.open(stray).pread(10_000, 0)) == content
+    assert len(after.restart().entries()) == 200
