@@ -21,8 +21,13 @@ from brokerd.errors import ConfigError
 
 LOOPBACK = "interface=127.0.0.1"
 
-# Where the interface stands if it is given by position, counted from the first argument.
+# Where the interface stands if it is given by position, counted from the first argument; the
+# backlog comes after it.
 _INTERFACE_POSITION = {"tcp": 1, "ssl": 4}
+
+BACKLOG = 1024
+"""Connections that may wait to be accepted. Twisted's 50 make a crowd of clients wait for TCP's
+second try, a second and more."""
 
 
 def split(description: str) -> list[str]:
@@ -35,7 +40,7 @@ def split(description: str) -> list[str]:
 
 
 def localise(description: str) -> str:
-    """Return the endpoint with loopback and absolute paths filled in where they are left out."""
+    """Return the endpoint with loopback, backlog and absolute paths filled in where they are left out."""
     kind, *arguments = split(description)
     if kind == "haproxy":
         return f"haproxy:{localise(description.partition(':')[2])}"
@@ -43,7 +48,11 @@ def localise(description: str) -> str:
         by_position = [part for part in arguments if not re.match(r"[A-Za-z]+=", part)]
         by_name = any(part.startswith("interface=") for part in arguments)
         if not by_name and len(by_position) <= _INTERFACE_POSITION[kind]:
-            return f"{description}:{LOOPBACK}"
+            description += f":{LOOPBACK}"
+        has_backlog = any(part.startswith("backlog=") for part in arguments)
+        if not has_backlog and len(by_position) <= _INTERFACE_POSITION[kind] + 1:
+            description += f":backlog={BACKLOG}"
+        return description
     if kind == "unix" and arguments:
         address = arguments[0].removeprefix("address=")
         if address and not address.startswith("/"):

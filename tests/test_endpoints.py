@@ -15,19 +15,20 @@ from brokerd.errors import ConfigError
 @pytest.mark.parametrize(
     ("given", "opened"),
     [
-        ("tcp:9000", "tcp:9000:interface=127.0.0.1"),
+        ("tcp:9000", "tcp:9000:interface=127.0.0.1:backlog=1024"),
         ("tcp:port=9000:backlog=5", "tcp:port=9000:backlog=5:interface=127.0.0.1"),
-        ("tcp:9000:interface=0.0.0.0", "tcp:9000:interface=0.0.0.0"),
-        (r"tcp:9000:interface=\:\:1", r"tcp:9000:interface=\:\:1"),
-        ("tcp:9000:10.0.0.1", "tcp:9000:10.0.0.1"),
-        ("ssl:443:privateKey=a.pem", "ssl:443:privateKey=a.pem:interface=127.0.0.1"),
-        ("haproxy:tcp:9000", "haproxy:tcp:9000:interface=127.0.0.1"),
+        ("tcp:9000:interface=0.0.0.0", "tcp:9000:interface=0.0.0.0:backlog=1024"),
+        (r"tcp:9000:interface=\:\:1", r"tcp:9000:interface=\:\:1:backlog=1024"),
+        ("tcp:9000:10.0.0.1", "tcp:9000:10.0.0.1:backlog=1024"),
+        ("tcp:9000:10.0.0.1:7", "tcp:9000:10.0.0.1:7"),
+        ("ssl:443:privateKey=a.pem", "ssl:443:privateKey=a.pem:interface=127.0.0.1:backlog=1024"),
+        ("haproxy:tcp:9000", "haproxy:tcp:9000:interface=127.0.0.1:backlog=1024"),
         ("unix:/run/b.sock:mode=600", "unix:/run/b.sock:mode=600"),
         ("systemd:domain=INET:index=0", "systemd:domain=INET:index=0"),
     ],
 )
 def test_tcp_without_interface_is_loopback(given: str, opened: str) -> None:
-    """Nothing listens to the network unless the operator names an interface."""
+    """Nothing listens to the network unless the operator names an interface; crowds may queue."""
     assert localise(given) == opened
 
 
@@ -45,8 +46,8 @@ def test_an_endpoint_listens_where_it_says() -> None:
     """The parsed endpoint binds loopback and the port given."""
     reactor = MemoryReactorClock()
     parse(reactor, "mamamia", "tcp:9000").listen(None)  # type: ignore[arg-type]
-    ((port, _factory, _backlog, interface),) = reactor.tcpServers
-    assert (port, interface) == (9000, "127.0.0.1")
+    ((port, _factory, backlog, interface),) = reactor.tcpServers
+    assert (port, interface, backlog) == (9000, "127.0.0.1", 1024)
 
 
 @pytest.mark.parametrize(
