@@ -40,7 +40,7 @@ def split(description: str) -> list[str]:
 
 
 def localise(description: str) -> str:
-    """Return the endpoint with loopback, backlog and absolute paths filled in where they are left out."""
+    """Return the endpoint with loopback, backlog and absolute paths filled in where left out."""
     kind, *arguments = split(description)
     if kind == "haproxy":
         return f"haproxy:{localise(description.partition(':')[2])}"
