@@ -1,4 +1,4 @@
-"""The README's example, run as it stands against a broker of its own."""
+"""The examples of README.rst and docs/clients.rst, run as they stand against a broker."""
 
 from __future__ import annotations
 
@@ -12,20 +12,29 @@ import textwrap
 import time
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 60
 
 
-def example() -> str:
-    """The Python of the README."""
-    text = (ROOT / "README.rst").read_text()
+def example(page: str) -> str:
+    """The Python of a page."""
+    text = (ROOT / page).read_text()
     match = re.search(r"code-block:: python\n\n(.*?)\n\n(?=\S)", text, re.DOTALL)
     assert match is not None
     return textwrap.dedent(match[1])
 
 
-def test_the_example_of_the_readme_works(tmp_path: Path) -> None:
-    """A newcomer who copies it has produced, leased and settled a record."""
+@pytest.mark.parametrize(
+    ("page", "shown", "printed"),
+    [
+        ("README.rst", "message.payload", "{'n': 1}\n"),
+        ("docs/clients.rst", "len(results), set(results)", "100 {'settled'}\n"),
+    ],
+)
+def test_the_example_of_a_page_works(tmp_path: Path, page: str, shown: str, printed: str) -> None:
+    """A newcomer who copies it has produced, leased and settled records."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     arguments = ["-n", "--pidfile=", "brokerd", "--listen", "mamamia=tcp:0", "--admin", "none"]
     with (tmp_path / "output").open("w") as output:
@@ -43,7 +52,7 @@ def test_the_example_of_the_readme_works(tmp_path: Path) -> None:
             time.sleep(0.02)
         assert listeners.exists(), (tmp_path / "output").read_text()
         address = json.loads(listeners.read_text())["mamamia"]
-        code = example().replace("127.0.0.1:9000", address) + "\nprint(message.payload)"
+        code = example(page).replace("127.0.0.1:9000", address) + f"\nprint({shown})"
         result = subprocess.run(
             [sys.executable, "-c", code],
             env=environment,
@@ -51,7 +60,7 @@ def test_the_example_of_the_readme_works(tmp_path: Path) -> None:
             text=True,
             timeout=SECONDS,
         )
-        assert (result.stdout, result.stderr) == ("{'n': 1}\n", "")
+        assert (result.stdout, result.stderr) == (printed, "")
         broker.send_signal(signal.SIGTERM)
         assert broker.wait(timeout=SECONDS) == 0
     finally:
