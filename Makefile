@@ -1,10 +1,10 @@
-# One word for each habit: run, demo, test, bench, lint, soak.
+# One word for each habit: run, demo, test, bench, lint, soak, wheel.
 #
 # Everything is installed into .venv, by its own pip, at the versions in constraints.txt.
 # PYTHON=/usr/bin/python3.12 chooses the interpreter; ARGS="..." is handed to the command of the target.
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test bench lint soak clean
+.PHONY: help run demo test bench lint soak wheel clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,6 +21,7 @@ help:
 	@echo 'make lint   ruff and mypy'
 	@echo 'make bench  durable rates beside the rate of the disk'
 	@echo 'make soak   SIGKILL at random moments under load, 50 times'
+	@echo 'make wheel  a package to install elsewhere, into dist'
 
 $(READY): setup.cfg pyproject.toml constraints.txt scripts/preflight.sh
 	@python=$$(sh scripts/preflight.sh .) && \
@@ -53,6 +54,12 @@ bench: $(READY)
 
 soak: $(READY)
 	$(BIN)/python -m benchmarks.torture --kills 50 $(ARGS)
+
+# A build directory of earlier would put modules into the wheel that are gone by now.
+wheel: $(READY)
+	@rm -rf build dist/brokerd-*.whl
+	@$(PIP) wheel --quiet --no-deps -w dist .
+	@ls dist/*.whl
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .demo .mypy_cache .ruff_cache .pytest_cache .hypothesis
