@@ -15,6 +15,12 @@ function bytes(value) {
   return `${value.toFixed(step ? 1 : 0)} ${units[step]}`;
 }
 
+function duration(seconds) {
+  const whole = Math.floor(seconds ?? 0);
+  const two = (value) => String(value).padStart(2, "0");
+  return `${Math.floor(whole / 3600)}:${two(Math.floor(whole / 60) % 60)}:${two(whole % 60)}`;
+}
+
 function phase(name, text) {
   element("phase").className = `phase ${name}`;
   show("phase", text);
@@ -65,7 +71,7 @@ function facts(status) {
   show("wal-bytes", wal.bytes === undefined ? "–" : bytes(wal.bytes));
   show("wal-segments", wal.segments === undefined ? "" : `${number(wal.segments)} files`);
   const list = [["durability", status.durability], ["data directory", status.data_dir],
-    ["topics", number(status.topics)], ["uptime", `${number(status.uptime_seconds)} s`]];
+    ["topics", number(status.topics)], ["uptime", duration(status.uptime_seconds)]];
   for (const [name, address] of Object.entries(status.listeners ?? {})) { list.push([name, address]); }
   element("facts").replaceChildren(...list.flatMap(([name, value]) => {
     const term = document.createElement("dt");
