@@ -13,6 +13,8 @@ from twisted.web.server import Request
 
 Answer = Mapping[str, Any]
 
+METHODS = (b"GET", b"HEAD")
+
 
 def json_answer(request: Request, code: int, value: Answer) -> bytes:
     """Write one JSON object as the answer to a request."""
@@ -34,6 +36,13 @@ class Missing(Resource):
 
 class Branch(Resource):
     """A place that is nothing itself; whatever has not been put below it is missing."""
+
+    def render(self, request: Request) -> Any:
+        """Answer to GET and HEAD, and refuse other methods as JSON."""
+        if request.method in METHODS:
+            return super().render(request)
+        request.setHeader(b"allow", b", ".join(METHODS))
+        return json_answer(request, http.NOT_ALLOWED, {"error": "read only: use GET or HEAD"})
 
     def getChild(self, path: bytes, request: Request) -> Resource:
         """Find nothing; children were looked at before."""

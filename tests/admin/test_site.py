@@ -168,8 +168,12 @@ def test_the_page_brings_all_it_needs(browser: Browser) -> None:
 
 
 def test_the_site_is_read_only(browser: Browser) -> None:
-    """Nothing answers to POST."""
-    assert browser.ask("POST /health/live HTTP/1.0\ncontent-length: 2", b"{}")[0] == 405
+    """Nothing answers to POST; what answers with JSON refuses in JSON."""
+    for path in ("/health/live", "/api/v1/status", "/api/v1/topics"):
+        code, headers, body = browser.ask(f"POST {path} HTTP/1.0\ncontent-length: 2", b"{}")
+        assert (code, headers["content-type"]) == (405, "application/json")
+        assert headers["allow"] == "GET, HEAD"
+        assert json.loads(body) == {"error": "read only: use GET or HEAD"}
 
 
 @pytest.mark.parametrize(
