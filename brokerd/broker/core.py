@@ -39,6 +39,9 @@ from brokerd.wal import Committer, RecoveryReport, Snapshots, Wal
 
 MAX_PARTITIONS = 32_767
 
+LAPSE_AND_CHANGE = 2
+"""Events that one settle, extend or dead letter may make: the lease had lapsed, and its own."""
+
 EXPIRE_STEP = 1024
 """Leases and delays of a lane that are ended in one go; the reactor has its turn between steps."""
 
@@ -371,8 +374,9 @@ class Broker:
 
         Raises `UnknownOffset`, `NotLeaseOwner`, `LeaseLost`, `NoSpace` or `Congested`.
         """
-        self._admit_events(EVENT_FRAME_BYTES)
+        self._admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
         store = lane.store
+        before = len(store.events)
         try:
             changed = store.settle(
                 self.time.now_us(),
@@ -384,8 +388,7 @@ class Broker:
                 delay_us=delay_us,
             )
         finally:
-            if store.events:
-                self._touch(lane, EVENT_FRAME_BYTES)
+            self._touch_added(lane, before)
         if changed:
             if success:
                 self.counters.settled += 1
@@ -406,15 +409,15 @@ class Broker:
 
         Raises `NotLeaseOwner`, `LeaseLost`, `UnknownOffset`, `NoSpace` or `Congested`.
         """
-        self._admit_events(EVENT_FRAME_BYTES)
+        self._admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
         store = lane.store
+        before = len(store.events)
         try:
             remaining_us = store.extend(
                 self.time.now_us(), offset, duration_us, owner=owner, token=token
             )
         finally:
-            if store.events:
-                self._touch(lane, EVENT_FRAME_BYTES)
+            self._touch_added(lane, before)
         self._timetable.schedule(lane)
         return remaining_us
 
@@ -424,14 +427,14 @@ class Broker:
         False when it is settled or dead already. Raises as `settle`. ``lane`` may be one that an
         earlier acquire named.
         """
-        self._admit_events(EVENT_FRAME_BYTES + 4 * len(reason))
+        self._admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES + 4 * len(reason))
         group = lane.partition.topic.groups.get(lane.group.name, lane.group)
         lane = group.lanes[lane.partition.index]
+        before = len(lane.store.events)
         changed = lane.store.dead_letter(
             self.time.now_us(), lane.partition.next_offset, offset, reason
         )
-        if lane.store.events:
-            self._touch(lane, EVENT_FRAME_BYTES + 4 * len(reason))
+        self._touch_added(lane, before, 4 * len(reason))
         return changed
 
     def lane(self, topic_name: str, group_name: str, index: int, offset: int) -> Lane:
@@ -479,6 +482,12 @@ class Broker:
             elif known is not group:
                 raise ValueError(f"a lane of group {group.name!r} was kept over a turn")
         journal.gathered_bytes += size
+
+    def _touch_added(self, lane: Lane, before: int, string_bytes: int = 0) -> None:
+        """Have written what was added to a lane's events since there were ``before`` of them."""
+        added = len(lane.store.events) - before
+        if added:
+            self._touch(lane, added * EVENT_FRAME_BYTES + string_bytes)
 
     def _add_group(self, group: ConsumerGroup) -> None:
         """Make a new group known, and have what all its lanes settled when it was made written."""

@@ -308,21 +308,18 @@ class Journal:
 
     def cut(self) -> None:
         """Hand what has gathered, if anything, to the log as one frame."""
-        if not self.gathered_bytes:
+        if not self.gathered_bytes or self._wal.failed:
             return
         try:
             self._cut()
         except Exception as error:
-            # A fault of ours, whatever it is: the answers that wait for this frame must not leave.
+            # What was applied can neither be written nor taken back, so nobody may be answered:
+            # stop, and replay at the next start. NoSpace is one of these: admission rules it out.
             self._log.failure("a frame could not be made", event_id="frame-failed")
-            self._give_up(f"a frame could not be made: {type(error).__name__}: {error}")
-
-    def _give_up(self, why: str) -> None:
-        """What was applied can neither be written nor taken back: stop, and replay at the start."""
-        self._closed = True
-        self._waiting.clear()
-        self._set_limit()
-        self._wal.on_fatal(StorageFailed(why))
+            self._wal.fail(f"a frame could not be made: {type(error).__name__}", error)
+            self._set_limit()
+        else:
+            self._after_frame()
 
     def _cut(self) -> None:
         self.frame_time_us = self._time.time_us()
@@ -393,16 +390,11 @@ class Journal:
         size = sum(len(entry.body) for entry in entries)
         self._last_append_us = self._time.now_us()
         self._marked = entries[-1].kind == EntryKind.MARK
-        try:
-            ticket = self._wal.append(entries, self.frame_time_us)
-        except NoSpace as error:
-            self._give_up(f"admitted work found no room in the log: {error}")
-            return
+        ticket = self._wal.append(entries, self.frame_time_us)
         self.commits += 1
         self._uncommitted.append((ticket, size))
         self._uncommitted_bytes += size
         self._set_limit()
-        self._after_frame()
 
     def _on_durable(self, ticket: int) -> None:
         self.durable_ticket = ticket
@@ -444,6 +436,7 @@ class Journal:
         """Write an empty frame that says how far the log is synced."""
         self.frame_time_us = self._time.time_us()
         self._append([Entry(EntryKind.MARK, 0, 0, 0, 0, b"")])
+        self._after_frame()
 
     def close(self) -> None:
         """Refuse new work, hand over what has gathered, and write a last mark."""
@@ -453,7 +446,7 @@ class Journal:
             self._quiet_call = None
         if not self._wal.failed:
             self.cut()
-            if not self._marked:
+            if not self._marked and not self._wal.failed:
                 self.mark()
         self._set_limit()
         self._unpark()

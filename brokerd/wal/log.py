@@ -96,7 +96,7 @@ class Wal:
         )
         self._allocator.changed = self._room_changed
         self._sealer = Sealer(
-            disk, path, background, self._catalog, self._fail, self._close_when_idle
+            disk, path, background, self._catalog, self.fail, self._close_when_idle
         )
         self._active: Segment | None = None
         self._spare_names: dict[Segment, str] = {}
@@ -267,7 +267,7 @@ class Wal:
         try:
             writes = [self._write(run) for run in by_segment(frames)]
         except (ValueError, struct.error) as error:
-            self._fail("a frame cannot be encoded", error)
+            self.fail("a frame cannot be encoded", error)
             return
         sync = self.options.durability == "fsync"
         self._committer.submit(
@@ -294,7 +294,7 @@ class Wal:
 
     def _committed(self, frames: list[QueuedFrame], error: Exception | None) -> None:
         if error is not None:
-            self._fail("writing to the log failed", error)
+            self.fail("writing to the log failed", error)
             return
         self.busy = False
         if self.failed:
@@ -343,12 +343,15 @@ class Wal:
     def _synced(self, lsn: int, error: Exception | None) -> None:
         self._syncing = False
         if error is not None:
-            self._fail("syncing the log failed", error)
+            self.fail("syncing the log failed", error)
         else:
             self._synced_lsn = max(self._synced_lsn, lsn)
 
-    def _fail(self, what: str, error: Exception) -> None:
-        """Acknowledge nothing any more."""
+    def fail(self, what: str, error: Exception) -> None:
+        """Acknowledge nothing any more and take no more frames; the first call tells ``on_fatal``.
+
+        Also for the owner, when it cannot make a frame of what it has applied already.
+        """
         if self.failed:
             return
         self.failed = True
@@ -459,7 +462,7 @@ class Wal:
     def _files_closed(self, _: object, error: Exception | None) -> None:
         assert self._closed is not None
         if error is not None:
-            self._fail("syncing the log failed", error)
+            self.fail("syncing the log failed", error)
             self._closed(StorageFailed(f"syncing the log failed: {error}"))
             return
         self._active = None
