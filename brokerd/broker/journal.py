@@ -240,7 +240,7 @@ class Journal:
         """Recompute ``limit_bytes``."""
         uncommitted = self._max_uncommitted_bytes - self._uncommitted_bytes
         room = min(self._frame_bytes, uncommitted, self._wal.room)
-        if self._closed or self._parked:
+        if self._closed or self._wal.failed or self._parked:
             room = 0
         self.limit_bytes = room - ADMITTED_EXTRA_BYTES
 

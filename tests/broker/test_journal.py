@@ -91,9 +91,8 @@ class TestAnswers:
         house.disk.fail("sync")
         house.run()
         assert [type(error) for error in house.fatal] == [StorageFailed]
-        big = bytes(house.broker.journal.limit_bytes)
         with pytest.raises(StorageFailed):
-            produce(house, "t", big)
+            produce(house, "t", b"y")
         house.pass_time(1)
         assert not done
 
