@@ -1,4 +1,4 @@
-"""A whole broker in one process for tests: memory disk, hand-driven clocks, threads and turns.
+"""A whole broker in one process for tests: SimDisk, hand-driven clocks, threads and turns.
 
 house = House()
 client = house.connect()
@@ -22,7 +22,9 @@ from brokerd.codecs.mamamia import FrameReader, decode_response, encode_request
 from brokerd.protocols.connection import Limits
 from brokerd.protocols.factory import ConnectionFactory
 from brokerd.protocols.mamamia import MamamiaFactory
-from brokerd.wal import InlineCommitter, MemoryDisk, Snapshots, Wal, WalOptions
+from brokerd.sim.disk import SimDisk
+from brokerd.sim.inline import InlineCommitter
+from brokerd.wal import Snapshots, Wal, WalOptions
 
 WAL_PATH = "/data/wal"
 STATE_PATH = "/data/state"
@@ -30,17 +32,17 @@ START_WALL_SECONDS = 1_700_000_000.0
 
 
 class House:
-    """One run of a broker on a `MemoryDisk`."""
+    """One run of a broker on a `SimDisk`."""
 
     def __init__(
         self,
-        disk: MemoryDisk | None = None,
+        disk: SimDisk | None = None,
         settings: BrokerSettings | None = None,
         options: WalOptions | None = None,
         limits: Limits | None = None,
         wall_seconds: float = START_WALL_SECONDS,
     ) -> None:
-        self.disk = disk or MemoryDisk()
+        self.disk = disk or SimDisk()
         self.settings = settings or BrokerSettings()
         self.options = options or WalOptions(segment_bytes=1 << 20, free_bytes_min=0)
         self.limits = limits or Limits()

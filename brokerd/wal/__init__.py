@@ -6,11 +6,10 @@ bytes are arguments. What others may use is listed below.
 """
 
 from brokerd.wal.catalog import SegmentStatus
-from brokerd.wal.committer import Committer, InlineCommitter, ThreadCommitter
+from brokerd.wal.committer import Committer, ThreadCommitter
 from brokerd.wal.disk import Disk, File, RealDisk
 from brokerd.wal.lock import DirectoryLock
 from brokerd.wal.log import Wal
-from brokerd.wal.memory import MemoryDisk
 from brokerd.wal.options import WalOptions
 from brokerd.wal.reader import Batch, ReadPlan
 from brokerd.wal.recovery import Cut, Damage, Frame, LostRange, RecoveryReport
@@ -25,10 +24,8 @@ __all__ = [
     "Disk",
     "File",
     "Frame",
-    "InlineCommitter",
     "LoadedSnapshot",
     "LostRange",
-    "MemoryDisk",
     "ReadPlan",
     "RealDisk",
     "RecoveryReport",

@@ -1,5 +1,5 @@
 # Tests: tests/wal/test_committer.py
-"""Where slow work runs: off the reactor thread in a broker, step by step in tests.
+"""Where slow work runs: off the reactor thread.
 
 A committer takes ``work`` and ``done``: ``work()`` runs elsewhere, then ``done(result, error)``
 runs in the reactor thread. With one thread, work runs in the order given and so do its ``done``
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -72,38 +71,3 @@ class ThreadCommitter:
             else:
                 self._call_from_thread(done, result, None)
             del item, work, done
-
-
-class InlineCommitter:
-    """A committer for tests: work waits until :meth:`step` or :meth:`run` is called."""
-
-    def __init__(self) -> None:
-        self._work: deque[tuple[Work, Done]] = deque()
-
-    def __len__(self) -> int:
-        return len(self._work)
-
-    def submit(self, work: Work, done: Done) -> None:
-        self._work.append((work, done))
-
-    def step(self) -> bool:
-        """Run the oldest piece of work and its ``done``; False if there is none."""
-        if not self._work:
-            return False
-        work, done = self._work.popleft()
-        try:
-            result = work()
-        except Exception as error:
-            done(None, error)
-        else:
-            done(result, None)
-        return True
-
-    def run(self) -> None:
-        """Run until nothing waits, including what ``done`` calls submit."""
-        while self.step():
-            pass
-
-    def drop(self) -> None:
-        """Forget what waits, as a crash would."""
-        self._work.clear()

@@ -14,7 +14,8 @@ from brokerd.broker import BrokerSettings, Congested
 from brokerd.broker.journal import ADMITTED_EXTRA_BYTES
 from brokerd.codecs.mamamia import GroupInfo, Produce
 from brokerd.errors import NoSpace, ShuttingDown, StorageFailed
-from brokerd.wal import MemoryDisk, WalOptions
+from brokerd.sim.disk import SimDisk
+from brokerd.wal import WalOptions
 from brokerd.wal.scan import FoundFrame
 from brokerd.wal.verify import walk
 from brokerd.walformat import EntryKind
@@ -234,7 +235,7 @@ def test_settles_never_take_more_than_was_counted(count: int) -> None:
 class TestNoRoom:
     def full(self, capacity: int = 230 * KIB) -> House:
         """A house whose disk took all the records that ordinary work may write."""
-        house = House(MemoryDisk(capacity), options=SMALL)
+        house = House(SimDisk(capacity), options=SMALL)
         with pytest.raises(NoSpace, match="free some space, then try again"):
             for _ in range(1000):
                 try:

@@ -17,7 +17,8 @@ from twisted.logger import capturedLogs
 from brokerd.broker import BrokerSettings
 from brokerd.codecs import mamamia as mm
 from brokerd.protocols.connection import CLOSING_US, Limits
-from brokerd.wal import MemoryDisk, WalOptions
+from brokerd.sim.disk import SimDisk
+from brokerd.wal import WalOptions
 from tests.house import WAL_PATH, Client, House, ask
 
 KIB = 1024
@@ -398,7 +399,7 @@ def test_a_congested_connection_may_leave() -> None:
 
 def test_settles_pass_while_produces_are_refused() -> None:
     """On a full disk work can be finished, and the refusal says what to do."""
-    house = House(MemoryDisk(capacity=5 * MIB), options=WalOptions(MIB, free_bytes_min=0))
+    house = House(SimDisk(capacity=5 * MIB), options=WalOptions(MIB, free_bytes_min=0))
     for size in (100 * KIB, 10 * KIB, KIB, 1):
         while isinstance(ask(house, mm.Produce("orders", b"x" * size))[0], mm.Produced):
             pass

@@ -17,8 +17,9 @@ from twisted.logger import capturedLogs
 from brokerd.broker import BrokerSettings, Congested
 from brokerd.codecs import mamamia as mm
 from brokerd.codecs.mamamia import frame
+from brokerd.sim.disk import SimDisk
 from brokerd.values import Encoding, Format
-from brokerd.wal import MemoryDisk, WalOptions
+from brokerd.wal import WalOptions
 from tests.codecs.test_mamamia_golden import BYTES
 from tests.house import WAL_PATH, Client, House, ask
 from tests.strategies import mamamia as strategies
@@ -655,7 +656,7 @@ def test_the_longest_refusals_of_a_settle_batch_fit_a_frame() -> None:
 
 def test_acquires_and_settles_of_ten_thousand_pass_on_a_full_disk() -> None:
     """The reserve is never overdrawn: a batch is carried out or refused, not half lost."""
-    house = House(MemoryDisk(capacity=5 * MIB), options=WalOptions(MIB, free_bytes_min=0))
+    house = House(SimDisk(capacity=5 * MIB), options=WalOptions(MIB, free_bytes_min=0))
     messages = tuple([mm.BatchMessage(b"x" * 20)] * 10_000)
     while isinstance(only(house, mm.ProduceBatch("orders", messages)), mm.ProducedBatch):
         pass

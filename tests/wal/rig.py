@@ -7,7 +7,9 @@ import random
 from collections.abc import Callable
 
 from brokerd.errors import StorageFailed
-from brokerd.wal import Frame, InlineCommitter, MemoryDisk, RecoveryReport, Wal, WalOptions
+from brokerd.sim.disk import SimDisk
+from brokerd.sim.inline import InlineCommitter
+from brokerd.wal import Frame, RecoveryReport, Wal, WalOptions
 from brokerd.walformat import (
     Entry,
     EntryKind,
@@ -40,12 +42,12 @@ class Rig:
 
     def __init__(
         self,
-        disk: MemoryDisk | None = None,
+        disk: SimDisk | None = None,
         options: WalOptions = SMALL,
         from_lsn: int = 0,
         seed: int = 1,
     ) -> None:
-        self.disk = disk or MemoryDisk()
+        self.disk = disk or SimDisk()
         self.commits = InlineCommitter()
         self.background = InlineCommitter()
         self.frames: list[Frame] = []
@@ -108,5 +110,5 @@ class Rig:
         return [entry for frame in self.frames for entry in frame.entries]
 
 
-def content(disk: MemoryDisk, name: str) -> bytearray:
+def content(disk: SimDisk, name: str) -> bytearray:
     return disk.content(f"{PATH}/{name}")

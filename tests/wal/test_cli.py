@@ -12,7 +12,8 @@ from click.testing import CliRunner, Result
 
 from brokerd.cli.wal import wal_group
 from brokerd.errors import ConfigError
-from brokerd.wal import InlineCommitter, RealDisk, Wal
+from brokerd.sim.inline import InlineCommitter
+from brokerd.wal import RealDisk, Wal
 from brokerd.walformat import Entry, EntryKind
 from tests.wal.rig import SMALL, events, records
 

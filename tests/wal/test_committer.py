@@ -6,7 +6,8 @@ import queue
 import threading
 from typing import Any
 
-from brokerd.wal import InlineCommitter, ThreadCommitter
+from brokerd.sim.inline import InlineCommitter
+from brokerd.wal import ThreadCommitter
 
 
 class Reactor:

@@ -1,13 +1,13 @@
-"""Both disks keep the same promises; the one in memory can also lose, fill up and fail."""
+"""Both disks keep the same promises. What only SimDisk can do is in tests/sim/test_disk.py."""
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 
 import pytest
 
-from brokerd.wal import Disk, MemoryDisk, RealDisk
+from brokerd.sim.disk import SimDisk
+from brokerd.wal import Disk, RealDisk
 from brokerd.wal.disk import file_system_of, write_atomically, write_zeros
 
 
@@ -15,7 +15,7 @@ from brokerd.wal.disk import file_system_of, write_atomically, write_zeros
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Disk, str]:
     if request.param == "real":
         return RealDisk(), str(tmp_path / "a" / "b")
-    return MemoryDisk(), "a/b"
+    return SimDisk(), "a/b"
 
 
 class TestBothDisks:
@@ -72,45 +72,6 @@ class TestBothDisks:
         write_atomically(disk, directory, "x", [b"d"])
         assert disk.open(f"{directory}/x").pread(9, 0) == b"d"
         assert disk.list(directory) == ["x"]
-
-
-class TestMemoryDisk:
-    def test_a_crash_loses_what_was_not_synced(self) -> None:
-        disk = MemoryDisk()
-        file = disk.create("d/x")
-        file.pwrite(b"synced", 0)
-        file.sync()
-        disk.sync_directory("d")
-        file.pwrite(b"lost", 0)
-        disk.create("d/new")
-        disk.crash()
-        assert disk.list("d") == ["x"]
-        assert disk.open("d/x").pread(99, 0) == b"synced"
-
-    def test_a_crash_may_keep_some_blocks(self) -> None:
-        disk = MemoryDisk()
-        file = disk.create("d/x")
-        disk.sync_directory("d")
-        file.pwrite(b"a" * 512 + b"b" * 512, 0)
-        disk.crash(lambda path, position, block: position == 512)
-        assert disk.open("d/x").pread(2000, 0) == bytes(512) + b"b" * 512
-
-    def test_capacity_and_failures(self) -> None:
-        disk = MemoryDisk(capacity=100)
-        file = disk.create("d/x")
-        file.pwrite(bytes(100), 0)
-        with pytest.raises(OSError) as full:
-            file.pwrite(b"1", 100)
-        assert full.value.errno == errno.ENOSPC
-        file.truncate(10)
-        file.pwrite(bytes(90), 10)
-        disk.fail("sync", 2)
-        file.sync()
-        with pytest.raises(OSError):
-            file.sync()
-        file.sync()
-        disk.unlink("d/x")
-        assert disk.free_bytes("d") == 100
 
 
 def test_the_file_system_is_that_of_the_deepest_mount() -> None:

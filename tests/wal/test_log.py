@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.errors import NoSpace, StorageFailed
-from brokerd.wal import Frame, MemoryDisk, RealDisk, ThreadCommitter, Wal, WalOptions
+from brokerd.sim.disk import SimDisk
+from brokerd.wal import Frame, RealDisk, ThreadCommitter, Wal, WalOptions
 from brokerd.walformat import FRAME_BYTES_MAX, frame_size
 from tests.wal.rig import PATH, SMALL, Rig, content, events, records
 
@@ -335,7 +336,7 @@ class TestRoom:
         assert rig.durable[-1:] == [offset][: len(rig.durable)]
 
     def test_a_full_disk_is_met_before_it_happens_and_settles_go_on(self) -> None:
-        rig = Rig(MemoryDisk(capacity=70 << 10))
+        rig = Rig(SimDisk(capacity=70 << 10))
         offset = 0
         while rig.wal.room > 5_000:
             rig.put(records(offset, size=4000))
@@ -352,7 +353,7 @@ class TestRoom:
         assert len(rig.restart().frames) == offset + settles
 
     def test_service_resumes_when_space_returns(self) -> None:
-        rig = Rig(MemoryDisk(capacity=70 << 10))
+        rig = Rig(SimDisk(capacity=70 << 10))
         rig.put(records(0))
         assert rig.wal.allocation_error is not None
         calls = rig.room_calls
@@ -364,26 +365,26 @@ class TestRoom:
         assert rig.wal.room > 40_000
 
     def test_a_failed_allocation_leaves_no_file_behind(self) -> None:
-        rig = Rig(MemoryDisk(capacity=70 << 10))
+        rig = Rig(SimDisk(capacity=70 << 10))
         rig.put(records(0))
         assert rig.files(".tmp") == []
 
     def test_an_allocation_that_would_eat_the_reserve_of_others_is_refused(self) -> None:
         options = WalOptions(64 << 10, free_bytes_min=100 << 10)
-        rig = Rig(MemoryDisk(capacity=200 << 10), options)
+        rig = Rig(SimDisk(capacity=200 << 10), options)
         rig.put(records(0))
         assert "free" in str(rig.wal.allocation_error)
 
     def test_a_start_on_a_full_disk_still_takes_settles(self) -> None:
         options = WalOptions(64 << 10, free_bytes_min=1 << 20)
-        rig = Rig(MemoryDisk(capacity=100 << 10), options)
+        rig = Rig(SimDisk(capacity=100 << 10), options)
         assert rig.wal.room == 0
         assert rig.wal.reserve_room >= options.reserve
         rig.put(events(0))
         assert rig.durable == [1]
 
     def test_a_start_on_a_disk_without_any_space_goes_on_when_there_is_some(self) -> None:
-        rig = Rig(MemoryDisk(capacity=0))
+        rig = Rig(SimDisk(capacity=0))
         assert rig.wal.reserve_room == 0
         with pytest.raises(NoSpace):
             rig.wal.append([events(0)], 1)
@@ -427,7 +428,7 @@ class TestRoom:
         assert rig.files(".tmp") == []
 
     def test_a_large_request_that_finds_no_space_says_so_and_small_work_goes_on(self) -> None:
-        rig = Rig(MemoryDisk(capacity=200 << 10))
+        rig = Rig(SimDisk(capacity=200 << 10))
         rig.put(records(0))
         rig.wal.request_room(300_000)
         rig.run()

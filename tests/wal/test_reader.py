@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.errors import DamagedData
-from brokerd.wal import InlineCommitter, RealDisk, Wal, catalog
+from brokerd.sim.inline import InlineCommitter
+from brokerd.wal import RealDisk, Wal, catalog
 from brokerd.wal.index import GrowingIndex, MappedIndex, PartitionSpan
 from tests.wal.rig import PATH, SMALL, Rig, content, events, records
 

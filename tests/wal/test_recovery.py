@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from brokerd.errors import DamagedData, NewerFormat
-from brokerd.wal import LostRange, MemoryDisk, WalOptions
+from brokerd.sim.disk import SimDisk
+from brokerd.wal import LostRange, WalOptions
 from brokerd.walformat import Entry, encode_frame, segment_salt
 from tests.wal.rig import PATH, SMALL, Rig, content, events, records
 
@@ -25,7 +26,7 @@ FRAMES = [
 ]
 
 
-def small_log() -> tuple[MemoryDisk, str, list[int]]:
+def small_log() -> tuple[SimDisk, str, list[int]]:
     """A log of a few frames, each its own commit: (disk, file name, frame ends in the file)."""
     rig = Rig()
     ends = []
@@ -416,7 +417,7 @@ class TestDamage:
 
 
 class TestNewerFormat:
-    def newer(self, change: Callable[[bytearray, int], None]) -> MemoryDisk:
+    def newer(self, change: Callable[[bytearray, int], None]) -> SimDisk:
         disk, name, _ = small_log()
         data = content(disk, name)
         change(data, segment_salt(bytes(data[16:32])))

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 
 from brokerd.errors import DamagedData
-from brokerd.wal import MemoryDisk, SnapshotChunk, Snapshots
+from brokerd.sim.disk import SimDisk
+from brokerd.wal import SnapshotChunk, Snapshots
 from brokerd.wal.disk import write_atomically
 from brokerd.wal.snapshot import (
     END_KIND,
@@ -30,8 +31,8 @@ CHUNKS = [
 ]
 
 
-def snapshots(disk: MemoryDisk | None = None) -> tuple[Snapshots, MemoryDisk]:
-    disk = disk or MemoryDisk()
+def snapshots(disk: SimDisk | None = None) -> tuple[Snapshots, SimDisk]:
+    disk = disk or SimDisk()
     return Snapshots(disk, PATH, random.Random(1).randbytes, lambda: 77), disk
 
 
@@ -182,7 +183,7 @@ class TestDamage:
 
 def test_an_empty_snapshot_is_neither_written_nor_trusted() -> None:
     """To start from one would be to forget all that the log held before it."""
-    disk = MemoryDisk()
+    disk = SimDisk()
     snapshots = Snapshots(disk, "/state", lambda count: bytes(count))
     snapshots.write(8, [SnapshotChunk(1, b"k", 8, b"body")])
     with pytest.raises(DamagedData, match="no state at all"):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from brokerd.wal import MemoryDisk, SnapshotChunk, Snapshots
+from brokerd.sim.disk import SimDisk
+from brokerd.wal import SnapshotChunk, Snapshots
 from brokerd.wal.scan import FoundFrame, Unreadable
 from brokerd.wal.verify import VerifyReport, verify, walk
 from tests.wal.rig import PATH, Rig, content, events, records
@@ -10,7 +11,7 @@ from tests.wal.rig import PATH, Rig, content, events, records
 STATE = "data/state"
 
 
-def log(frames: int = 40) -> MemoryDisk:
+def log(frames: int = 40) -> SimDisk:
     rig = Rig()
     for offset in range(frames):
         rig.put(records(offset, size=4000), events(offset))
@@ -18,7 +19,7 @@ def log(frames: int = 40) -> MemoryDisk:
     return rig.disk.copy()
 
 
-def check(disk: MemoryDisk) -> VerifyReport:
+def check(disk: SimDisk) -> VerifyReport:
     before = {path: bytes(node.data) for path, node in disk._seen.items()}
     report = verify(disk, PATH, STATE)
     assert {path: bytes(node.data) for path, node in disk._seen.items()} == before

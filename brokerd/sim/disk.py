@@ -1,8 +1,8 @@
-# Tests: tests/wal/test_disk.py
-"""A disk in memory that can lose what was not synced, fill up, and fail on demand. For tests.
+# Tests: tests/sim/test_disk.py, tests/wal/test_disk.py
+"""A disk in memory that can lose what was not synced, fill up, and fail on demand.
 
 Contents, sizes and directory entries each exist twice: as the running process sees them, and as a
-power cut would leave them. :meth:`MemoryDisk.crash` goes over to the second.
+power cut would leave them. :meth:`SimDisk.crash` goes over to the second.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class _Node:
         self.pending: list[tuple[int, bytes]] = []
 
 
-class MemoryFile:
-    """An open file of a :class:`MemoryDisk`."""
+class SimFile:
+    """An open file of a :class:`SimDisk`."""
 
-    def __init__(self, disk: MemoryDisk, node: _Node, name: str, write: bool) -> None:
+    def __init__(self, disk: SimDisk, node: _Node, name: str, write: bool) -> None:
         self._disk = disk
         self._node = node
         self._name = name
@@ -75,7 +75,7 @@ class MemoryFile:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._name)
 
 
-class MemoryDisk:
+class SimDisk:
     """Files in memory. ``capacity`` is in bytes, None for no limit.
 
     ``calls`` counts calls by name: create, open, pread, pwrite, sync, truncate, rename, unlink,
@@ -139,9 +139,9 @@ class MemoryDisk:
         """The bytes of a file, to look at or to damage; a crash takes damage back."""
         return self._seen[path].data
 
-    def copy(self) -> MemoryDisk:
+    def copy(self) -> SimDisk:
         """Another disk with the same files, all of it synced."""
-        other = MemoryDisk(self.capacity, self._file_system)
+        other = SimDisk(self.capacity, self._file_system)
         for path, node in self._seen.items():
             twin = other._seen[path] = other._durable[path] = _Node()
             twin.data[:] = node.data
@@ -156,11 +156,11 @@ class MemoryDisk:
         if path in self._seen:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         node = self._seen[path] = _Node()
-        return MemoryFile(self, node, path, True)
+        return SimFile(self, node, path, True)
 
     def open(self, path: str, write: bool = False) -> File:
         self.called("open", path)
-        return MemoryFile(self, self._node(path), path, write)
+        return SimFile(self, self._node(path), path, write)
 
     def list(self, directory: str) -> list[str]:
         return sorted(

@@ -1,0 +1,43 @@
+# Tests: tests/wal/test_committer.py
+"""A committer whose work is run by hand, step by step, in the caller's thread."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from brokerd.wal.committer import Done, Work
+
+
+class InlineCommitter:
+    """A committer without threads: work waits until :meth:`step` or :meth:`run` is called."""
+
+    def __init__(self) -> None:
+        self._work: deque[tuple[Work, Done]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._work)
+
+    def submit(self, work: Work, done: Done) -> None:
+        self._work.append((work, done))
+
+    def step(self) -> bool:
+        """Run the oldest piece of work and its ``done``; False if there is none."""
+        if not self._work:
+            return False
+        work, done = self._work.popleft()
+        try:
+            result = work()
+        except Exception as error:
+            done(None, error)
+        else:
+            done(result, None)
+        return True
+
+    def run(self) -> None:
+        """Run until nothing waits, including what ``done`` calls submit."""
+        while self.step():
+            pass
+
+    def drop(self) -> None:
+        """Forget what waits, as a crash would."""
+        self._work.clear()
