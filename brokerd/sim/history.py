@@ -1,0 +1,205 @@
+# Tests: tests/sim/test_history.py
+"""What the clients of a run asked and saw, and when: all that the oracle knows.
+
+Free of any wire format. Times are integer microseconds of the world, which never jump and go on while
+a machine is down; NEVER means that it did not happen. An operation is recorded when its request is
+handed to the network, and completed when its answer arrives whole. One that was never answered may
+or may not have happened.
+
+Payloads and metadata are compared as bytes: a client records what it sent and what it got in one
+encoding of its own (Mamamia: MessagePack).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+NEVER = -1
+
+
+class Message(NamedTuple):
+    """One message as it was sent. ``partition`` None leaves the choice to the broker."""
+
+    payload: bytes
+    metadata: bytes | None = None
+    key: bytes | None = None
+    partition: int | None = None
+
+
+class Place(NamedTuple):
+    """Where a record stands in its topic."""
+
+    partition: int
+    offset: int
+
+
+class Delivery(NamedTuple):
+    """One record as it was leased. What a format does not tell is None."""
+
+    place: Place
+    payload: bytes
+    metadata: bytes | None = None
+    key: bytes | None = None
+    token: int | None = None
+    grants: int | None = None
+    """How often the group has leased the record, this time included."""
+    remaining_us: int | None = None
+    """What was left of the lease when the answer was made."""
+
+
+class Settlement(NamedTuple):
+    """One settle as it was asked. Without a token it is the owner who settles."""
+
+    place: Place
+    success: bool
+    token: int | None = None
+    delay_us: int | None = None
+
+
+@dataclass(kw_only=True)
+class Operation:
+    """One request. ``error`` is the broker's text if it refused it, and nothing was applied."""
+
+    number: int
+    """The order in which requests were handed to the network."""
+    client: str
+    """Who asked; the owner of leases, where the format has one."""
+    boot: int = NEVER
+    """The boot of the machine that the connection led to."""
+    sent_us: int = NEVER
+    arrived_us: int = NEVER
+    """When the broker's Protocol was given the last byte of the request."""
+    written_us: int = NEVER
+    """When the broker's Protocol wrote the last byte of the answer."""
+    answered_us: int = NEVER
+    """When the client had all of the answer."""
+    error: str = ""
+
+    @property
+    def succeeded(self) -> bool:
+        return self.answered_us != NEVER and not self.error
+
+
+@dataclass(kw_only=True)
+class Produce(Operation):
+    """All the messages are stored, or none."""
+
+    topic: str
+    messages: tuple[Message, ...]
+    places: tuple[Place, ...] = ()
+    """Where they stand, in the order of the messages, once answered."""
+
+
+@dataclass(kw_only=True)
+class Acquire(Operation):
+    topic: str
+    group: str
+    duration_us: int
+    limit: int = 1
+    wait_us: int = 0
+    deliveries: tuple[Delivery, ...] = ()
+
+
+@dataclass(kw_only=True)
+class Settle(Operation):
+    topic: str
+    group: str
+    settlements: tuple[Settlement, ...]
+    results: tuple[str, ...] = ()
+    """"" for each that was accepted, else the error's text."""
+
+
+@dataclass(kw_only=True)
+class Extend(Operation):
+    topic: str
+    group: str
+    place: Place
+    duration_us: int
+    token: int | None = None
+    remaining_us: int = 0
+
+
+class GroupView(NamedTuple):
+    """Where a group stands, as the broker says; sums over the partitions."""
+
+    floor: int
+    next: int
+    lag: int
+    leased: int
+    ready: int
+    delayed: int
+    dead: int
+
+
+@dataclass(kw_only=True)
+class Look(Operation):
+    """A question for a group's state."""
+
+    topic: str
+    group: str
+    view: GroupView | None = None
+
+
+class Letter(NamedTuple):
+    """A dead letter, as the broker lists it."""
+
+    place: Place
+    reason: str
+    grants: int
+    failures: int
+
+
+@dataclass(kw_only=True)
+class Letters(Operation):
+    """A question for a group's dead letters."""
+
+    topic: str
+    group: str
+    letters: tuple[Letter, ...] = ()
+
+
+@dataclass(kw_only=True)
+class Boot:
+    """One life of the broker on its machine."""
+
+    number: int
+    begun_us: int
+    ready_us: int = NEVER
+    """When it began to serve; leases that were live get their full duration from here."""
+    ended_us: int = NEVER
+    end: str = ""
+    """How it ended: stopped (cleanly), killed (SIGKILL), power (power loss), failed (it gave up because
+    of a storage error), refused (it would not start). Empty while it lives."""
+    reason: str = ""
+    """What it said when it failed or refused, or the crash model after power loss."""
+    durability: str = "fsync"
+    damages: tuple[str, ...] = ()
+    """Damage that its recovery reported."""
+
+
+class GroupRules(NamedTuple):
+    """The settings of all groups of a run."""
+
+    max_attempts: int = 3
+    counts_grants: bool = False
+    """Whether grants are what meets max_attempts, rather than failures."""
+    backoff_base_us: int = 0
+    backoff_max_us: int = 600_000_000
+
+
+@dataclass
+class History:
+    """One run. The last boot's tail, from ``audit_us`` on, is an audit without faults.
+
+    The audit reads every topic whole through a group of its own whose name begins with ``audit``,
+    waits until every lease and delay is over, and then drains every other group: leases all there is to
+    lease, settles it, and asks for its state and its dead letters.
+    """
+
+    rules: GroupRules = field(default_factory=GroupRules)
+    operations: list[Operation] = field(default_factory=list)
+    boots: list[Boot] = field(default_factory=list)
+    audit_us: int = NEVER
+    faults: list[str] = field(default_factory=list)
+    """What was done to the broker, as text for people, in order."""
