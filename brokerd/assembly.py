@@ -7,10 +7,6 @@ begin with the methods of `BrokerCore`, in the order the service calls them.
 
 from __future__ import annotations
 
-import os
-import resource
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,18 +21,11 @@ from brokerd.broker import Broker, BrokerSettings
 from brokerd.config import Config, parse_durability
 from brokerd.errors import StorageFailed
 from brokerd.groups import GroupSettings
+from brokerd.host import Host, RealHost
 from brokerd.protocols.connection import Limits
 from brokerd.protocols.factory import ConnectionFactory
 from brokerd.protocols.mamamia import MamamiaFactory
-from brokerd.wal import (
-    DirectoryLock,
-    RealDisk,
-    RecoveryReport,
-    Snapshots,
-    ThreadCommitter,
-    Wal,
-    WalOptions,
-)
+from brokerd.wal import RecoveryReport, Snapshots, Wal, WalOptions
 
 READ_THREADS = 2
 TICK_SECONDS = 1.0
@@ -48,26 +37,15 @@ RESERVED_DESCRIPTORS = 128
 Without them a segment could not be begun, and a broker with too many clients would have to stop.
 """
 
-SWITCH_INTERVAL_SECONDS = 0.0005
-"""How long a thread that finished a sync waits for a busy reactor to let it say so."""
-
 FACTORIES: dict[str, Callable[[Broker, Any, Limits], ConnectionFactory]] = {
     "mamamia": MamamiaFactory,
 }
 """The wire formats of this version: a new one is one line here."""
 
 
-def raise_descriptor_limit() -> int:
-    """Raise the soft limit on open files to the hard one; returns what it is then."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard if hard != resource.RLIM_INFINITY else 1 << 20
-
-
 def make_core(config: Config, data_dir: Path, reactor: Any) -> BrokerCore:
     """The core for ``config``; opens nothing."""
-    return BrokerCore(config, data_dir, reactor)
+    return BrokerCore(config, data_dir, RealHost(reactor))
 
 
 def broker_settings(config: Config) -> BrokerSettings:
@@ -112,21 +90,20 @@ class BrokerCore:
 
     _log = Logger(namespace="brokerd")
 
-    def __init__(self, config: Config, data_dir: Path, reactor: Any) -> None:
+    def __init__(self, config: Config, data_dir: Path, host: Host) -> None:
         self.on_fatal: Callable[[BaseException], None] = lambda error: None
         self._config = config
-        self._reactor = reactor
+        self._host = host
+        self._reactor = host.reactor
         self._data_dir = data_dir
-        self._disk = RealDisk()
-        self._lock = DirectoryLock(str(data_dir))
+        self._lock = host.lock(data_dir)
         mode, self._sync_interval_ms = parse_durability(config.wal.durability)
-        threads = reactor.callFromThread
-        self._committer = ThreadCommitter(threads, name="wal-commit")
-        self._background = ThreadCommitter(threads, name="wal-segments")
-        self._snapshot_writer = ThreadCommitter(threads, name="snapshots")
-        self._readers = ThreadCommitter(threads, READ_THREADS, name="reads")
+        self._committer = host.threads("wal-commit")
+        self._background = host.threads("wal-segments")
+        self._snapshot_writer = host.threads("snapshots")
+        self._readers = host.threads("reads", READ_THREADS)
         self._wal = Wal(
-            self._disk,
+            host.disk,
             str(data_dir / "wal"),
             WalOptions(
                 segment_bytes=config.wal.segment_bytes,
@@ -135,19 +112,22 @@ class BrokerCore:
             ),
             self._committer,
             self._background,
-            os.urandom,
-            reactor.seconds,
+            host.random_bytes,
+            self._reactor.seconds,
         )
         self._wal.on_fatal = self._failed
         self._broker = Broker(
             self._wal,
             Snapshots(
-                self._disk, str(data_dir / "state"), os.urandom, lambda: time.time_ns() // 1000
+                host.disk,
+                str(data_dir / "state"),
+                host.random_bytes,
+                lambda: int(host.wall_seconds() * 1_000_000),
             ),
             self._readers,
             self._snapshot_writer,
-            reactor,
-            time.time,
+            self._reactor,
+            host.wall_seconds,
             broker_settings(config),
         )
         self._limits = connection_limits(config)
@@ -160,7 +140,7 @@ class BrokerCore:
 
     def lock(self) -> None:
         """Take the data directory, or raise DirectoryLocked or UnsafeFileSystem."""
-        descriptors = raise_descriptor_limit()
+        descriptors = self._host.prepare()
         self._limits = connection_limits(self._config, descriptors)
         if self._limits.connections < self._config.limits.connections:
             self._log.warn(
@@ -171,12 +151,11 @@ class BrokerCore:
                 connections=self._limits.connections,
             )
         self._lock.acquire(
-            self._disk.file_system(str(self._data_dir)), self._config.wal.allow_network_fs
+            self._host.disk.file_system(str(self._data_dir)), self._config.wal.allow_network_fs
         )
 
     def open(self) -> Deferred[None]:
         """Replay the log in a thread, then begin to serve."""
-        sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
         for threads in (self._committer, self._background, self._snapshot_writer, self._readers):
             threads.start()
         replayed: Deferred[RecoveryReport] = Deferred()

@@ -1,0 +1,89 @@
+# Tests: tests/test_assembly.py
+"""The computer a broker runs on: its disk, threads, clocks and chance, as one argument.
+
+`RealHost` is the operating system. The simulator has another, on which nothing happens by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+from brokerd.wal import Committer, DirectoryLock, Disk, RealDisk, ThreadCommitter
+
+SWITCH_INTERVAL_SECONDS = 0.0005
+"""How long a thread that finished a sync waits for a busy reactor to let it say so."""
+
+
+class Threads(Committer, Protocol):
+    """Threads that run what is submitted, once started."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None:
+        """Let the threads finish what was submitted, and wait for them."""
+
+
+class Lock(Protocol):
+    """The lock on a data directory."""
+
+    def acquire(self, file_system: str = "", allow_network: bool = False) -> None:
+        """Take it, or raise DirectoryLocked or UnsafeFileSystem."""
+
+    def release(self) -> None: ...
+
+
+class Host(Protocol):
+    """What a broker needs of its computer."""
+
+    reactor: Any
+    """The clock and the calls into its own thread: ``seconds`` is monotonic."""
+    disk: Disk
+
+    def prepare(self) -> int:
+        """Get the process ready; returns how many files it may have open."""
+
+    def lock(self, data_dir: Path) -> Lock: ...
+
+    def threads(self, name: str, count: int = 1) -> Threads: ...
+
+    def random_bytes(self, count: int) -> bytes: ...
+
+    def wall_seconds(self) -> float:
+        """Seconds since the Unix epoch, as the wall clock has it; it may jump."""
+
+
+class RealHost:
+    """This process, its files and its threads."""
+
+    def __init__(self, reactor: Any) -> None:
+        self.reactor = reactor
+        self.disk: Disk = RealDisk()
+
+    def prepare(self) -> int:
+        sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+        return raise_descriptor_limit()
+
+    def lock(self, data_dir: Path) -> Lock:
+        return DirectoryLock(str(data_dir))
+
+    def threads(self, name: str, count: int = 1) -> Threads:
+        return ThreadCommitter(self.reactor.callFromThread, count, name=name)
+
+    def random_bytes(self, count: int) -> bytes:
+        return os.urandom(count)
+
+    def wall_seconds(self) -> float:
+        return time.time()
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the soft limit on open files to the hard one; returns what it is then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard if hard != resource.RLIM_INFINITY else 1 << 20
