@@ -116,7 +116,7 @@ class BrokerCore:
             self._reactor.seconds,
         )
         self._wal.on_fatal = self._failed
-        self._broker = Broker(
+        self.broker = Broker(
             self._wal,
             Snapshots(
                 host.disk,
@@ -134,7 +134,8 @@ class BrokerCore:
         """As configured, until `lock` has seen what the process may open."""
         self._factories: dict[str, ConnectionFactory] = {}
         self._loops: list[LoopingCall] = []
-        self._recovery: RecoveryReport | None = None
+        self.recovery: RecoveryReport | None = None
+        """What the replay found, once it is done."""
 
     # -- up -----------------------------------------------------------------------------------
 
@@ -168,13 +169,13 @@ class BrokerCore:
             else:
                 replayed.callback(report)
 
-        self._readers.submit(self._broker.replay, done)
+        self._readers.submit(self.broker.replay, done)
         return replayed.addCallback(self._start)
 
     def _start(self, report: RecoveryReport) -> None:
-        self._recovery = report
+        self.recovery = report
         self._say_recovery(report)
-        self._broker.start()
+        self.broker.start()
         self._loop(TICK_SECONDS, self._tick)
         if self._sync_interval_ms:
             self._loop(self._sync_interval_ms / 1000, self._wal.sync)
@@ -186,7 +187,7 @@ class BrokerCore:
         self._loops.append(loop)
 
     def _tick(self) -> None:
-        self._wal.seal_if_older(self._broker.time.time_us())
+        self._wal.seal_if_older(self.broker.time.time_us())
         if self._wal.allocation_error is not None:
             self._wal.retry_allocation()
 
@@ -204,16 +205,10 @@ class BrokerCore:
                 event_id="tail-cut",
                 **report.cut._asdict(),
             )
-        for damage in report.damages:
-            self._log.error(
-                "damage in the log, not served: {damage}; run brokerctl wal verify",
-                event_id="damage",
-                damage=str(damage),
-            )
 
     def factory(self, form: str) -> ConnectionFactory:
         """The factory of a wire format's listener."""
-        factory = FACTORIES[form](self._broker, self._reactor, self._limits)
+        factory = FACTORIES[form](self.broker, self._reactor, self._limits)
         self._factories[form] = factory
         return factory
 
@@ -232,7 +227,7 @@ class BrokerCore:
 
     async def _close(self) -> None:
         self._stop_timers()
-        self._broker.stop()
+        self.broker.stop()
         closed: Deferred[StorageFailed | None] = Deferred()
         self._wal.close(closed.callback)
         failure = await closed
@@ -240,7 +235,7 @@ class BrokerCore:
             raise failure
         written: Deferred[list[Exception]] = Deferred()
         self._snapshot_writer.submit(
-            self._broker.write_last_snapshot,
+            self.broker.write_last_snapshot,
             lambda _, error: written.callback([] if error is None else [error]),
         )
         for error in await written:
@@ -262,7 +257,7 @@ class BrokerCore:
         self._stop_timers()
         for factory in self._factories.values():
             factory.abort_all()
-        if self._recovery is not None:
+        if self.recovery is not None:
             self._lock.release()
         # Else a thread may still be replaying: the lock stays until the process ends.
 
@@ -275,7 +270,11 @@ class BrokerCore:
 
     def api(self) -> Resource:
         """The JSON API of topics, groups and dead letters."""
-        return make_api(self._broker)
+        return make_api(self.broker)
+
+    def degraded(self) -> str:
+        """Say why what is served is not all there was; "" if nothing is known to be damaged."""
+        return self.broker.quarantine.reason
 
     def status(self) -> dict[str, Any]:
         """Describe the core, in values that JSON can hold."""
@@ -284,8 +283,8 @@ class BrokerCore:
             "connections": {name: len(f.connections) for name, f in self._factories.items()},
             "connections_refused": {name: f.refused for name, f in self._factories.items()},
         }
-        if self._broker.ready:
-            status |= self._broker.status()
+        if self.broker.ready:
+            status |= self.broker.status()
             segments = self._wal.segments()
             status["wal"] = {
                 "frames": self._wal.durable_ticket,
@@ -297,13 +296,13 @@ class BrokerCore:
                 "starved": int(self._wal.allocation_error is not None),
                 "allocation_error": self._wal.allocation_error,
             }
-        if self._recovery is not None:
+        if self.recovery is not None:
             status["recovery"] = {
-                "seconds": round(self._recovery.seconds, 6),
-                "frames": self._recovery.frames,
-                "bytes": self._recovery.bytes,
-                "damages": len(self._recovery.damages),
-                "cut": None if self._recovery.cut is None else self._recovery.cut._asdict(),
+                "seconds": round(self.recovery.seconds, 6),
+                "frames": self.recovery.frames,
+                "bytes": self.recovery.bytes,
+                "damages": len(self.recovery.damages),
+                "cut": None if self.recovery.cut is None else self.recovery.cut._asdict(),
             }
         return status
 

@@ -67,6 +67,9 @@ class Core(Protocol):
     def status(self) -> dict[str, Any]:
         """Describe the core for the admin site, in values that JSON can hold, at any moment."""
 
+    def degraded(self) -> str:
+        """Say why what is served is not all there was, "" if it is; asked at any moment."""
+
     def api(self) -> Resource:
         """Make what hangs below ``/api/v1`` of the admin site, besides the status."""
 
@@ -127,6 +130,7 @@ class BrokerdService(Service):
         self._admin: Listener | None = None
         self._started_at = reactor.seconds()
         self._health = health
+        self._health.look = core.degraded
         self._outcome = outcome
         self._notifier = notifier
         self._log = log

@@ -70,6 +70,9 @@ class FakeCore:
     def status(self) -> dict[str, Any]:
         return {"topics": 2, "records_produced": {"mamamia": 7}}
 
+    def degraded(self) -> str:
+        return str(self.trouble.get("degraded", ""))
+
     def api(self) -> Resource:
         return Resource()
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 
 
@@ -17,11 +18,27 @@ class Phase(Enum):
 
 
 class Health:
-    """The phase now, and the reason if it is FAILED. Set by the service, read by the admin site."""
+    """The phase now, and the reason if it is FAILED. Set by the service, read by the admin site.
+
+    A broker that is *degraded* is ready all the same: what is sound is served, and taking it out
+    of service would only keep that away too. So it changes no status code, and always says why.
+    """
 
     def __init__(self) -> None:
         self.phase = Phase.STARTING
         self.reason = ""
+        self.look: Callable[[], str] = lambda: ""
+        """Says why the broker is degraded, "" if it is not."""
+
+    def describe(self) -> dict[str, str]:
+        """The phase, and what is wrong, if anything is."""
+        described = {"phase": self.phase.value}
+        if self.reason:
+            described["reason"] = self.reason
+        degraded = self.look()
+        if degraded:
+            described["degraded"] = degraded
+        return described
 
     @property
     def ready(self) -> bool:

@@ -70,6 +70,29 @@ DEFINITIONS = (
     Definition(
         "recovery.damages", "brokerd_recovery_damages", G, "Damaged places found by the replay"
     ),
+    Definition(
+        "damage.ranges",
+        "brokerd_damaged_ranges",
+        G,
+        "Ranges of offsets that are known to be unreadable",
+    ),
+    Definition("damage.records", "brokerd_damaged_records", G, "Offsets in those ranges"),
+    Definition("damage.reads", "brokerd_damaged_reads", C, "Reads from disk that met damage"),
+    Definition(
+        "damage.failed_reads", "brokerd_failed_reads", C, "Reads from disk that failed for now"
+    ),
+    Definition(
+        "damage.indexes",
+        "brokerd_damaged_indexes",
+        C,
+        "Index files that had to be made again from their segments",
+    ),
+    Definition(
+        "damage.snapshots",
+        "brokerd_damaged_snapshots",
+        C,
+        "Snapshots that the start passed over because they are damaged",
+    ),
 )
 
 GROUP_DEFINITIONS = (

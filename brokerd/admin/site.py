@@ -83,16 +83,11 @@ class _Root(Branch):
 
     def _live(self, request: Request) -> tuple[int, Answer]:
         failed = self._health.phase is Phase.FAILED
-        return (http.SERVICE_UNAVAILABLE if failed else http.OK), self._describe()
+        return (http.SERVICE_UNAVAILABLE if failed else http.OK), self._health.describe()
 
     def _ready(self, request: Request) -> tuple[int, Answer]:
-        return (http.OK if self._health.ready else http.SERVICE_UNAVAILABLE), self._describe()
-
-    def _describe(self) -> Answer:
-        described = {"phase": self._health.phase.value}
-        if self._health.reason:
-            described["reason"] = self._health.reason
-        return described
+        code = http.OK if self._health.ready else http.SERVICE_UNAVAILABLE
+        return code, self._health.describe()
 
 
 class _Metrics(Resource):

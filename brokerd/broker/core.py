@@ -26,6 +26,7 @@ from brokerd.broker.journal import (
     Touched,
 )
 from brokerd.broker.overview import Counters, GroupInfo, Overview
+from brokerd.broker.quarantine import OffsetRange, Place, Quarantine
 from brokerd.broker.reads import ColdReader, Loaded
 from brokerd.broker.snapshotter import Snapshotter
 from brokerd.broker.state import State, topic_created_entry
@@ -91,13 +92,14 @@ class Broker:
     ) -> None:
         self.settings = settings
         self.counters = Counters()
+        self.quarantine = Quarantine()
         self._wal = wal
         self._clock = clock
         self.time = BrokerTime(wall, clock.seconds, self._report_jump)
         self._state = State(settings.groups)
         self._tail = ChunkCache(settings.tail_cache_bytes, self._is_durable)
         self._cold = ChunkCache(settings.read_cache_bytes, lambda chunk: True)
-        self._reader = ColdReader(wal, readers, self._cold)
+        self._reader = ColdReader(wal, readers, self._cold, self.quarantine)
         self._waiters = Waiters(clock)
         self._timetable = Timetable(clock, self.time, self._due)
         self._snapshotter = Snapshotter(
@@ -127,16 +129,20 @@ class Broker:
         )
         self._events_max = frame_bytes // (2 * EVENT_FRAME_BYTES)
         """How many events one request may cause: a frame takes them, whatever its segment."""
+        self._recovery: RecoveryReport | None = None
         self.ready = False
 
     # -- life ---------------------------------------------------------------------------------
 
     def replay(self) -> RecoveryReport:
         """Rebuild the state from the newest snapshot and the log; may take long."""
-        return self._snapshotter.replay()
+        self._recovery = self._snapshotter.replay()
+        return self._recovery
 
     def start(self) -> None:
         """Begin to serve. Live leases get their full duration again, counted from here."""
+        if self._recovery is not None:
+            self._tell_damage(self._recovery)
         self.time.resume_from(self._state.last_time_us)
         now_us = self.time.now_us()
         self.journal.start()
@@ -159,6 +165,22 @@ class Broker:
     def write_last_snapshot(self) -> None:
         """Write a snapshot of the state at the end of the closed log. Blocks."""
         self._snapshotter.write_last()
+
+    def _tell_damage(self, report: RecoveryReport) -> None:
+        """Say what the replay found damaged, by the names of topics."""
+        names = {topic_id: topic.name for topic_id, topic in self._state.by_id.items()}
+        for damage in report.damages:
+            place = Place(damage.name, damage.position, damage.end, damage.problem)
+            lost = (
+                OffsetRange(names.get(topic_id, f"(id {topic_id})"), partition, first, end)
+                for topic_id, partition, first, end in damage.lost
+            )
+            self.quarantine.found(place, lost)
+        for partition, gaps in self._state.new_gaps.items():
+            for first, end in gaps:
+                self.quarantine.left_out(
+                    OffsetRange(partition.topic.name, partition.index, first, end)
+                )
 
     def _report_jump(self, from_us: int, to_us: int) -> None:
         self._log.warn(
@@ -562,6 +584,11 @@ class Broker:
             "snapshots_written": self._snapshotter.written,
             "snapshot_lsn": self._snapshotter.last_lsn,
             "snapshot_error": self._snapshotter.last_error,
+            "damage": {
+                **self.quarantine.status(),
+                "indexes": self._wal.bad_indexes,
+                "snapshots": self._snapshotter.damaged,
+            },
             "groups": groups,
             "groups_omitted": omitted,
         }

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from functools import partial
 
 from brokerd.broker.chunks import CHUNK_BYTES, CHUNK_RECORDS, Chunk, ChunkCache
+from brokerd.broker.quarantine import Place, Quarantine
 from brokerd.broker.topics import Partition
 from brokerd.errors import DamagedData
-from brokerd.wal import Committer, ReadPlan, Wal
+from brokerd.wal import Committer, DamagedBatch, ReadPlan, Wal
 from brokerd.walformat import decode_records
 
 READ_AHEAD_BYTES = 1024 * 1024
@@ -46,12 +47,18 @@ def _fail(error: DamagedData) -> list[Chunk]:
 
 
 class ColdReader:
-    """Brings chunks from the log into ``cache``; ``pool`` runs the reading."""
+    """Brings chunks from the log into ``cache``; ``pool`` runs the reading.
 
-    def __init__(self, wal: Wal, pool: Committer, cache: ChunkCache) -> None:
+    What cannot be read is told to ``quarantine``.
+    """
+
+    def __init__(
+        self, wal: Wal, pool: Committer, cache: ChunkCache, quarantine: Quarantine
+    ) -> None:
         self._wal = wal
         self._pool = pool
         self._cache = cache
+        self._quarantine = quarantine
         self._waiting: dict[Partition, list[tuple[int, Loaded]]] = {}
         self.reads = 0
 
@@ -89,18 +96,32 @@ class ColdReader:
             if partition.cold.find(chunk.base) is None:
                 self._cache.add(partition.cold, chunk)
                 self._cache.used_bytes += chunk.cached_bytes
+        if error is None and partition.cold.find(offset) is None:
+            error = self._missing(partition, offset)
+        if error is not None:
+            self._tell(partition, offset, error)
         retry = []
         for wanted, loaded in self._waiting.pop(partition):
             found = partition.cold.find(wanted)
             if found is not None:
                 loaded(found, None)
             elif wanted == offset:
-                loaded(None, error or self._missing(partition, offset))
+                loaded(None, error)
             else:
                 retry.append((wanted, loaded))
         for wanted, loaded in retry:
             self.load(partition, wanted, loaded)
         self._cache.trim()
+
+    def _tell(self, partition: Partition, offset: int, error: Exception) -> None:
+        if isinstance(error, DamagedBatch):
+            place = Place(error.name, *error.positions, error.problem)
+            self._quarantine.read_damaged(partition, *error.offsets, place)
+        elif isinstance(error, DamagedData):
+            place = Place("", -1, -1, str(error))
+            self._quarantine.read_damaged(partition, offset, offset + 1, place)
+        else:
+            self._quarantine.read_failed(partition, offset, error)
 
     @staticmethod
     def _missing(partition: Partition, offset: int) -> DamagedData:

@@ -67,6 +67,11 @@ class Snapshotter:
 
     # -- reading ------------------------------------------------------------------------------
 
+    @property
+    def damaged(self) -> int:
+        """Snapshots that the start found damaged and passed over."""
+        return self._snapshots.damaged
+
     def replay(self) -> RecoveryReport:
         """Rebuild the state from the newest good snapshot and the frames after it."""
         start_lsn = 0

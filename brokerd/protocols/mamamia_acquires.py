@@ -213,12 +213,12 @@ class LateAcquire:
                         "a record is damaged and became a dead letter: {damage}",
                         event_id="record-damaged",
                         damage=str(failure),
+                        topic=lane.partition.topic.name,
+                        partition=lane.partition.index,
+                        offset=offset,
                         group=lane.group.name,
                     )
             elif failure is not None:
-                self._log.error(
-                    "the log cannot be read: {error}", event_id="read-failed", error=str(failure)
-                )
                 raise StorageFailed(f"cannot read the log: {failure}; try again")
         except Congested:
             self._when_uncongested(self._loaded, cold, failure)

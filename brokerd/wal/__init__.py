@@ -11,7 +11,7 @@ from brokerd.wal.disk import Disk, File, RealDisk
 from brokerd.wal.lock import DirectoryLock
 from brokerd.wal.log import Wal
 from brokerd.wal.options import WalOptions
-from brokerd.wal.reader import Batch, ReadPlan
+from brokerd.wal.reader import Batch, DamagedBatch, ReadPlan
 from brokerd.wal.recovery import Cut, Damage, Frame, LostRange, RecoveryReport
 from brokerd.wal.snapshot import LoadedSnapshot, SnapshotChunk, Snapshots
 
@@ -20,6 +20,7 @@ __all__ = [
     "Committer",
     "Cut",
     "Damage",
+    "DamagedBatch",
     "DirectoryLock",
     "Disk",
     "File",

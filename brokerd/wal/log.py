@@ -87,9 +87,9 @@ class Wal:
         self._committer = committer
         self._background = background
         self._seconds = seconds
-        self._catalog = Catalog(
-            disk, path, lambda segment: rebuild_index(disk, path, segment), self._open_later
-        )
+        self.bad_indexes = 0
+        """Index files that were damaged, or gone, and were made again."""
+        self._catalog = Catalog(disk, path, self._rebuild_index, self._open_later)
         self._opening: set[Segment] = set()
         self._allocator = Allocator(
             disk, path, background, random_bytes, options.segment_bytes, options.free_bytes_min
@@ -119,6 +119,8 @@ class Wal:
         replayed = replay(self._disk, self._path, from_lsn, apply)
         tidy(self._disk, self._path, replayed)
         report = replayed.report
+        for problem in report.bad_indexes:
+            self._tell_bad_index(problem)
         for segment, spans in replayed.segments:
             self._catalog.add(segment, spans)
             if segment.growing is not None:
@@ -428,6 +430,19 @@ class Wal:
                 )
 
         self._background.submit(lambda: self._catalog.open(segment), opened)
+
+    def _rebuild_index(self, segment: Segment) -> None:
+        """Make the index of a sealed segment again; in the thread of a read."""
+        rebuild_index(self._disk, self._path, segment)
+        self._tell_bad_index(f"a read could not use the index of {segment.name}")
+
+    def _tell_bad_index(self, problem: str) -> None:
+        self.bad_indexes += 1
+        self._log.error(
+            "{problem}; the index was made again from the segment",
+            problem=problem,
+            event_id="index-rebuilt",
+        )
 
     def segments(self) -> list[SegmentStatus]:
         """The segments that hold frames, oldest first."""

@@ -151,7 +151,7 @@ def replay(disk: Disk, path: str, from_lsn: int, apply: Callable[[Frame], None])
         segment = Segment(found.header)
         segment.sealed = True
         segment.position = found.expected_end or SEGMENT_HEADER_BYTES
-        spans = _indexed_spans(disk, path, segment, found.next_lsn)
+        spans = _indexed_spans(disk, path, segment, found.next_lsn, report)
         if spans is None or found.next_lsn is None or found.next_lsn > from_lsn:
             scan = SegmentReplay(found.file, segment, report, found.expected_end)
             _apply(scan, from_lsn, apply, report)
@@ -196,15 +196,18 @@ def _check_ends(report: RecoveryReport, lsns: list[int], from_lsn: int) -> None:
 
 
 def _indexed_spans(
-    disk: Disk, path: str, segment: Segment, next_lsn: int | None
+    disk: Disk, path: str, segment: Segment, next_lsn: int | None, report: RecoveryReport
 ) -> list[PartitionSpan] | None:
     """What the segment's index file says; None if there is none to be trusted."""
     if next_lsn is None:
         return None
     try:
         return load_spans(disk, path, segment, next_lsn)
-    except (DamagedData, FileNotFoundError):
-        return None
+    except DamagedData as error:
+        report.bad_indexes.append(f"{index_name(segment.first_lsn)}: {error}")
+    except FileNotFoundError:
+        pass  # a crash came before it was written
+    return None
 
 
 def tidy(disk: Disk, path: str, replayed: Replayed) -> None:

@@ -18,6 +18,7 @@ from brokerd.walformat import (
     EntryKind,
     FormatError,
     entry_body,
+    entry_size,
     parse_entry_header,
     segment_salt,
 )
@@ -34,6 +35,26 @@ class Batch(NamedTuple):
     base_offset: int
     count: int  # type: ignore[assignment]  # tuple.count() gives way to the field
     body: bytes
+
+
+class DamagedBatch(DamagedData):
+    """A batch that the index names cannot be read.
+
+    ``positions`` in the segment file ``name`` and ``offsets`` are (first, end), end exclusive.
+    """
+
+    def __init__(
+        self, name: str, positions: tuple[int, int], of: str, offsets: tuple[int, int], problem: str
+    ) -> None:
+        first, end = offsets
+        super().__init__(
+            f"{name} at {positions[0]}: {of} offsets {first} to {end - 1} cannot be read: "
+            f"{problem}; run brokerctl wal verify"
+        )
+        self.name = name
+        self.positions = positions
+        self.offsets = offsets
+        self.problem = problem
 
 
 class PlannedRows(NamedTuple):
@@ -83,7 +104,7 @@ class ReadPlan:
 
         At least one batch comes back, then more while their bodies fit ``max_bytes``; none when the
         log does not hold the offset. Reading ends early before a damaged batch; if that is the
-        first, DamagedData says where it lies. An OSError says nothing of the bytes: it may pass.
+        first, DamagedBatch says where it lies. An OSError says nothing of the bytes: it may pass.
         """
         batches: list[Batch] = []
         left = self._max_bytes
@@ -158,11 +179,13 @@ class ReadPlan:
             size += len(body)
         return size
 
-    def _damaged(self, piece: PlannedRows, row: int, problem: str) -> DamagedData:
+    def _damaged(self, piece: PlannedRows, row: int, problem: str) -> DamagedBatch:
         rows = piece.rows
-        first = rows.base_offset[row]
-        return DamagedData(
-            f"{piece.name} at {rows.position[row]}: topic id {self._topic_id} partition "
-            f"{self._partition} offsets {first} to {first + rows.count[row] - 1} cannot be read: "
-            f"{problem}; run brokerctl wal verify"
+        first, position = rows.base_offset[row], rows.position[row]
+        return DamagedBatch(
+            piece.name,
+            (position, position + entry_size(rows.body_bytes[row])),
+            f"topic id {self._topic_id} partition {self._partition}",
+            (first, first + rows.count[row]),
+            problem,
         )

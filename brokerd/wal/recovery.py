@@ -112,6 +112,8 @@ class RecoveryReport:
     rewritten_bytes: int = 0
     """Accepted bytes that were written and synced again."""
     rebuilt_indexes: int = 0
+    bad_indexes: list[str] = field(default_factory=list)
+    """What was wrong with index files that had to be made again."""
 
 
 def read_segment_header(file: File, name: str) -> tuple[SegmentHeader, str | None]:

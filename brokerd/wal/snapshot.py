@@ -159,6 +159,8 @@ class Snapshots:
         self._path = path
         self._random_bytes = random_bytes
         self._time_us = time_us
+        self.damaged = 0
+        """Snapshots that :meth:`load_newest` passed over."""
 
     def write(self, start_lsn: int, chunks: Iterable[SnapshotChunk]) -> int:
         """Write a snapshot, read it back, and delete all but the two newest; returns its bytes.
@@ -224,6 +226,7 @@ class Snapshots:
                 for _ in snapshot.chunks():
                     pass
             except DamagedData as error:
+                self.damaged += 1
                 self._log.error(
                     "a snapshot is damaged and not used: {problem}",
                     problem=str(error),

@@ -7,6 +7,7 @@ from typing import Any
 from prometheus_client import generate_latest
 
 from brokerd.admin.metrics import DEFINITIONS, make_registry
+from tests.house import House
 
 
 def scraped(status: dict[str, Any]) -> list[str]:
@@ -61,3 +62,17 @@ def test_names_follow_the_conventions() -> None:
     for definition in DEFINITIONS:
         assert definition.name.startswith("brokerd_")
         assert not definition.name.endswith("_total")
+
+
+def test_damage_has_series_from_the_first_scrape_on() -> None:
+    """An alert on a counter needs its zero."""
+    lines = scraped(House().broker.status())
+    for name in (
+        "brokerd_damaged_ranges",
+        "brokerd_damaged_records",
+        "brokerd_damaged_reads_total",
+        "brokerd_failed_reads_total",
+        "brokerd_damaged_indexes_total",
+        "brokerd_damaged_snapshots_total",
+    ):
+        assert f"{name} 0.0" in lines

@@ -249,3 +249,19 @@ def test_the_access_log_runs_on_the_wall_clock(browser: Browser) -> None:
     assert browser.clock.seconds() == 0
     facts = {name: event[name] for name in ("client", "method", "path", "code")}
     assert facts == {"client": "127.0.0.1", "method": "GET", "path": '/a"b', "code": 404}
+
+
+@pytest.mark.parametrize("path", ["/health/live", "/health/ready"])
+def test_a_degraded_broker_is_ready_and_says_why(browser: Browser, path: str) -> None:
+    """What is sound is served: a supervisor must not take the broker away for what is not."""
+    browser.health.phase = Phase.READY
+    browser.health.look = lambda: "the log is damaged in 1 places"
+    code, _, body = browser.get(path)
+    assert code == 200
+    assert json.loads(body) == {"phase": "ready", "degraded": "the log is damaged in 1 places"}
+
+
+def test_the_page_has_a_place_for_damage(browser: Browser) -> None:
+    """It is hidden until there is some."""
+    assert b'id="damage" class="damage" role="alert" hidden' in browser.get("/")[2]
+    assert b"status.damage" in browser.get("/page.js")[2]

@@ -2,6 +2,7 @@
 
 const EVERY_MS = 2000;
 const SHOWN_GROUPS = 50;
+const SHOWN_LOST = 5;
 let before = null;
 
 const element = (id) => document.getElementById(id);
@@ -82,6 +83,17 @@ function facts(status) {
   }));
 }
 
+function offsets(range) {
+  return `topic "${range.topic}" partition ${range.partition} offsets ${range.first} to ${range.last}`;
+}
+
+function damage(status) {
+  const known = status.damage ?? {};
+  const lost = (known.shown ?? []).flatMap((place) => place.lost).slice(0, SHOWN_LOST).map(offsets);
+  show("damage", known.degraded ? `Degraded: ${[known.degraded, ...lost].join(" · ")}` : "");
+  element("damage").hidden = !known.degraded;
+}
+
 async function refresh() {
   try {
     const answer = await fetch("api/v1/status", { cache: "no-store" });
@@ -91,6 +103,7 @@ async function refresh() {
     rates(status);
     groups(status);
     facts(status);
+    damage(status);
   } catch (error) {
     phase("gone", "no answer");
   }

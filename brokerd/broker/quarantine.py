@@ -1,0 +1,202 @@
+# Tests: tests/broker/test_quarantine.py
+"""What is known to be damaged and is not served: where it lies, and which offsets it took.
+
+Damage is found by the replay of a start, and by reads while the broker serves. Everything is told
+once in the log, and stays in the status for as long as the process lives: nothing here is ever
+taken back, because only ``brokerctl wal repair`` and a new start can say that it is over.
+
+Memory: at most `RANGES_MAX` ranges of offsets and `SHOWN_MAX` descriptions; what reads find beyond
+that is known to their groups' dead letters alone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from twisted.logger import Logger
+
+from brokerd.broker.topics import Partition
+
+RANGES_MAX = 10_000
+SHOWN_MAX = 100
+"""How many places and ranges a status describes, and a start logs one by one."""
+
+
+class OffsetRange(NamedTuple):
+    """Offsets of a partition; ``end`` is exclusive."""
+
+    topic: str
+    partition: int
+    first: int
+    end: int
+
+    def __str__(self) -> str:
+        return (
+            f"topic {self.topic!r} partition {self.partition} "
+            f"offsets {self.first} to {self.end - 1}"
+        )
+
+    def described(self) -> dict[str, Any]:
+        """As a status shows it; ``last`` is inclusive."""
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "first": self.first,
+            "last": self.end - 1,
+        }
+
+
+class Place(NamedTuple):
+    """A stretch of a file that is wrong; the positions are -1 where nobody can tell."""
+
+    file: str
+    position: int
+    end: int
+    problem: str
+
+    def __str__(self) -> str:
+        if not self.file:
+            return self.problem
+        return f"{self.file} at {self.position} to {self.end}: {self.problem}"
+
+
+class _Spans:
+    """Disjoint ranges of numbers, in order."""
+
+    def __init__(self) -> None:
+        self.firsts: list[int] = []
+        self.ends: list[int] = []
+
+    def add(self, first: int, end: int) -> tuple[int, int]:
+        """Add a range; returns how many ranges and how many numbers that made more."""
+        low = bisect_left(self.ends, first)
+        high = bisect_right(self.firsts, end)
+        covered = sum(self.ends[low:high]) - sum(self.firsts[low:high])
+        if low < high:
+            first = min(first, self.firsts[low])
+            end = max(end, self.ends[high - 1])
+        self.firsts[low:high] = [first]
+        self.ends[low:high] = [end]
+        return 1 - (high - low), end - first - covered
+
+
+class Quarantine:
+    """All that one run of the broker knows of damage."""
+
+    _log = Logger()
+
+    def __init__(self) -> None:
+        self.places = 0
+        """Damaged places of the log."""
+        self.ranges = 0
+        """Ranges of offsets that cannot be read; those that touch are one."""
+        self.records = 0
+        """Offsets in them."""
+        self.reads = 0
+        """Reads that met damage, known or not."""
+        self.failed_reads = 0
+        """Reads that failed otherwise: of what the disk holds they say nothing."""
+        self._spans: dict[tuple[str, int], _Spans] = {}
+        self._shown: list[dict[str, Any]] = []
+        self._left_out: list[dict[str, Any]] = []
+        self._left_out_count = 0
+
+    # -- what is found ------------------------------------------------------------------------
+
+    def found(self, place: Place, lost: Iterable[OffsetRange]) -> None:
+        """The replay found a damaged place, and what records it can tell are lost by it."""
+        ranges = list(lost)
+        for one in ranges:
+            self._lose(one)
+        self._show(place, ranges)
+        self._log.error(
+            "damage in the log, not served: {place}{lost}; run brokerctl wal verify",
+            event_id="damage",
+            place=str(place),
+            lost="".join(f"; lost {one}" for one in ranges[:SHOWN_MAX]),
+            **place._asdict(),
+        )
+
+    def left_out(self, what: OffsetRange) -> None:
+        """The replay leaves offsets out which damage may have held: nobody knows whether it did."""
+        self._left_out_count += 1
+        if len(self._left_out) < SHOWN_MAX:
+            self._left_out.append(what.described())
+            self._log.error(
+                "{range} are left out: damaged bytes may have held them",
+                event_id="offsets-left-out",
+                range=str(what),
+                **what.described(),
+            )
+
+    def read_damaged(self, partition: Partition, first: int, end: int, place: Place) -> None:
+        """A read met damage."""
+        self.reads += 1
+        lost = OffsetRange(partition.topic.name, partition.index, first, end)
+        if self._lose(lost):
+            self._show(place, [lost])
+            self._log.error(
+                "{lost} cannot be read: {place}; run brokerctl wal verify",
+                event_id="read-damaged",
+                lost=str(lost),
+                place=str(place),
+                **lost.described(),
+                **place._asdict(),
+            )
+
+    def read_failed(self, partition: Partition, offset: int, error: Exception) -> None:
+        """A read failed in a way that may pass."""
+        self.failed_reads += 1
+        self._log.error(
+            "topic {topic!r} partition {partition} offset {offset} cannot be read now: {error}",
+            event_id="read-failed",
+            topic=partition.topic.name,
+            partition=partition.index,
+            offset=offset,
+            error=str(error),
+        )
+
+    def _lose(self, lost: OffsetRange) -> bool:
+        """Count a range; whether any of it is news."""
+        if self.ranges >= RANGES_MAX:
+            return False
+        spans = self._spans.setdefault((lost.topic, lost.partition), _Spans())
+        ranges, records = spans.add(lost.first, lost.end)
+        self.ranges += ranges
+        self.records += records
+        return records > 0
+
+    def _show(self, place: Place, lost: list[OffsetRange]) -> None:
+        self.places += 1
+        if len(self._shown) < SHOWN_MAX:
+            described = [one.described() for one in lost[:SHOWN_MAX]]
+            self._shown.append({**place._asdict(), "lost": described})
+
+    # -- what can be seen ---------------------------------------------------------------------
+
+    @property
+    def reason(self) -> str:
+        """Why the broker is degraded, "" if it is not."""
+        if not self.places:
+            return ""
+        lost = f", {self.records} records known to be lost" if self.records else ""
+        return (
+            f"the log is damaged in {self.places} places{lost}; the rest is served; "
+            "see damage in /api/v1/status, run brokerctl wal verify"
+        )
+
+    def status(self) -> dict[str, Any]:
+        """Counts, and the first places and ranges, in values that JSON can hold."""
+        return {
+            "degraded": self.reason,
+            "places": self.places,
+            "ranges": self.ranges,
+            "records": self.records,
+            "reads": self.reads,
+            "failed_reads": self.failed_reads,
+            "shown": self._shown,
+            "left_out": self._left_out,
+            "left_out_ranges": self._left_out_count,
+        }
