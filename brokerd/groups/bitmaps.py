@@ -4,13 +4,16 @@
 A bitmap is a dict of words: ``offset >> 10`` to a Python integer of up to 1024 bits. The integers
 never change, so a shallow copy of the dict is a snapshot of the set, and a word costs the same
 (about 260 bytes with its dict slot, 100 when full, because all full words are one object) whether
-it holds one offset or a thousand.
+it holds one offset or a thousand. The full words of a range that is added as a whole are one *run*,
+however long it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
 WORD_SHIFT = 10
 WORD_BITS = 1 << WORD_SHIFT
@@ -19,18 +22,6 @@ FULL = (1 << WORD_BITS) - 1
 """The one object that stands for every full word."""
 
 BIT = tuple(1 << position for position in range(WORD_BITS))
-
-
-def words_between(first: int, end: int) -> Iterator[tuple[int, int]]:
-    """The words that [first, end) touches, each with the bits of the range in it."""
-    if first >= end:
-        return
-    last = (end - 1) >> WORD_SHIFT
-    for key in range(first >> WORD_SHIFT, last + 1):
-        base = key << WORD_SHIFT
-        low = max(first - base, 0)
-        high = min(end - base, WORD_BITS)
-        yield key, FULL if high - low == WORD_BITS else (1 << high) - (1 << low)
 
 
 def keys_between(keys: Iterable[int], size: int, first: int, end: int) -> list[int]:
@@ -43,6 +34,18 @@ def keys_between(keys: Iterable[int], size: int, first: int, end: int) -> list[i
     return [key for key in keys if first <= key < end]
 
 
+Run = tuple[int, int]
+"""Words from the first key to the second, exclusive, that are full."""
+
+
+class FrozenSet(NamedTuple):
+    """A `FloorSet` at one moment. Nothing in it changes."""
+
+    floor: int
+    words: dict[int, int]
+    runs: list[Run]
+
+
 class FloorSet:
     """A set of offsets that holds everything below ``floor``, which itself is not in it.
 
@@ -51,7 +54,7 @@ class FloorSet:
     never leased).
     """
 
-    __slots__ = ("above", "floor", "words")
+    __slots__ = ("above", "floor", "runs", "words")
 
     def __init__(self) -> None:
         self.floor = 0
@@ -59,54 +62,112 @@ class FloorSet:
         """How many members lie above the floor."""
         self.words: dict[int, int] = {}
         """Members above the floor; bits below the floor mean nothing."""
+        self.runs: list[Run] = []
+        """More members above the floor: disjoint, in order, and no key of them is in ``words``."""
 
     def __contains__(self, offset: int) -> bool:
         if offset < self.floor:
             return True
-        word = self.words.get(offset >> WORD_SHIFT)
-        return word is not None and bool(word & BIT[offset & WORD_MASK])
+        key = offset >> WORD_SHIFT
+        word = self.words.get(key)
+        if word is None:
+            return bool(self.runs) and self._in_run(key)
+        return bool(word & BIT[offset & WORD_MASK])
 
     def add(self, offset: int) -> None:
         """Make ``offset`` a member. O(1) amortised: the floor passes each word once."""
         if offset == self.floor:
-            if self.words:
+            if self.words or self.runs:
                 self._rise(offset + 1)
             else:
                 self.floor = offset + 1
         elif offset > self.floor:
-            self.merge_word(offset >> WORD_SHIFT, BIT[offset & WORD_MASK])
+            self._merge_word(offset >> WORD_SHIFT, BIT[offset & WORD_MASK])
 
     def add_range(self, first: int, end: int) -> None:
-        """Make [first, end) members. O(1) a word of the range; O(words held) from the floor on."""
-        if first > self.floor:
-            for key, bits in words_between(first, end):
-                self.merge_word(key, bits)
-        elif end > self.floor:
+        """Make [first, end) members. O(words and runs held), however long the range is."""
+        if end <= max(first, self.floor):
+            return
+        if first <= self.floor:
             self._drop_below(end)
             self._rise(end)
+            return
+        low, high = first >> WORD_SHIFT, end >> WORD_SHIFT
+        below_end = (1 << (end & WORD_MASK)) - 1
+        from_first = FULL ^ ((1 << (first & WORD_MASK)) - 1)
+        if low == high:
+            self._merge_word(low, from_first & below_end)
+            return
+        if first & WORD_MASK:
+            self._merge_word(low, from_first)
+            low += 1
+        if below_end:
+            self._merge_word(high, below_end)
+        if low < high:
+            self._add_run(low, high)
 
-    def load(self, floor: int, words: dict[int, int]) -> None:
-        """Become the set of everything below ``floor`` and the members of ``words`` above it."""
+    def frozen(self) -> FrozenSet:
+        """A copy that stays as it is, in O(words and runs), none of which is looked into."""
+        return FrozenSet(self.floor, self.words.copy(), self.runs.copy())
+
+    def load(self, floor: int, words: dict[int, int], runs: Iterable[Run] = ()) -> None:
+        """Become the set of everything below ``floor`` and the members of ``words`` and ``runs``.
+
+        No key is in two of them. Bits below the floor mean nothing.
+        """
         self.words = words
+        self.runs = sorted(runs)
         self.above = sum(
             (word >> max(floor - (key << WORD_SHIFT), 0)).bit_count() for key, word in words.items()
+        ) + sum(
+            max((end << WORD_SHIFT) - max(first << WORD_SHIFT, floor), 0)
+            for first, end in self.runs
         )
         self._rise(floor)
 
-    def merge_word(self, key: int, bits: int) -> None:
+    def _in_run(self, key: int) -> bool:
+        at = bisect_right(self.runs, key, key=_first) - 1
+        return at >= 0 and key < self.runs[at][1]
+
+    def _merge_word(self, key: int, bits: int) -> None:
         """Make the offsets of these bits of word ``key``, all above the floor, members."""
+        if self.runs and self._in_run(key):
+            return
         old = self.words.get(key, 0)
         new = old | bits
         if new != old:
             self.above += (new ^ old).bit_count()
             self.words[key] = FULL if new == FULL else new
 
+    def _add_run(self, low: int, high: int) -> None:
+        """Make all offsets of the words from ``low`` to ``high``, above the floor, members."""
+        words, runs = self.words, self.runs
+        for key in keys_between(words, len(words), low, high):
+            self.above -= words.pop(key, 0).bit_count()
+        at = bisect_left(runs, low, key=_end)
+        stop = bisect_right(runs, high, key=_first)
+        for first, end in runs[at:stop]:
+            self.above -= (end - first) << WORD_SHIFT
+            low, high = min(low, first), max(high, end)
+        runs[at:stop] = [(low, high)]
+        self.above += (high - low) << WORD_SHIFT
+
     def _rise(self, offset: int) -> None:
         """Put the floor at the first offset from ``offset`` on that is no member."""
-        words = self.words
+        words, runs = self.words, self.runs
         if not offset & WORD_MASK:
             words.pop((offset >> WORD_SHIFT) - 1, None)
-        while (word := words.get(offset >> WORD_SHIFT)) is not None:
+        while True:
+            key = offset >> WORD_SHIFT
+            if runs and runs[0][0] <= key:
+                end = runs.pop(0)[1] << WORD_SHIFT
+                if offset < end:
+                    self.above -= end - offset
+                    offset = end
+                continue
+            word = words.get(key)
+            if word is None:
+                break
             rest = word >> (offset & WORD_MASK)
             run = (~rest & (rest + 1)).bit_length() - 1
             if not run:
@@ -119,8 +180,8 @@ class FloorSet:
         self.floor = offset
 
     def _drop_below(self, end: int) -> None:
-        """Take the members in [floor, end) out of the words and out of the count."""
-        words = self.words
+        """Take the members in [floor, end) out of the words and runs, and out of the count."""
+        words, runs = self.words, self.runs
         low, high = self.floor >> WORD_SHIFT, end >> WORD_SHIFT
         for key in keys_between(words, len(words), low, high + 1):
             word = words.get(key)
@@ -133,6 +194,21 @@ class FloorSet:
             self.above -= inside.bit_count()
             if key < high:
                 del words[key]
+        while runs and runs[0][0] < high:
+            first, last = runs.pop(0)
+            self.above -= (min(last, high) - first) << WORD_SHIFT
+            if last > high:
+                runs.insert(0, (high, last))
+        if runs and runs[0][0] == high:
+            self.above -= end - (high << WORD_SHIFT)
+
+
+def _first(run: Run) -> int:
+    return run[0]
+
+
+def _end(run: Run) -> int:
+    return run[1]
 
 
 class LowestFirst:

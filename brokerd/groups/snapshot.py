@@ -9,7 +9,9 @@ a sequence of sections, little-endian, each of at most about a megabyte::
     HEADER     u16 version, i64 floor, i64 cursor, u64 last token, i64 committed, settings as JSON
     REASONS    JSON array of [reason]; a dead letter names its reason by position
     SETTLED    words (u64 key, 128 bytes of bits), TOUCHED the same; a payload of
-               keys alone (SETTLED_FULL, TOUCHED_FULL) means full words
+               keys alone (SETTLED_FULL, TOUCHED_FULL) means full words, one of pairs
+               of keys (SETTLED_RUNS, TOUCHED_RUNS) full words from the first key to
+               the second, exclusive
     RETURNED   blocks (u64 key, 32 bytes of bits, one row for each bit): u32 grants,
                u32 failures * 2 + counted, u64 token
     DELAYED    blocks, row: i64 microseconds until ready
@@ -19,7 +21,7 @@ a sequence of sections, little-endian, each of at most about a megabyte::
     END        u32 number of sections before it
 
 HEADER comes first, END last; the others may repeat, their parts add up. The snapshot file around it
-carries checksums; this encoding only notices what does not fit together.
+carries checksums; this encoding only notices what does not fit together. Version 1 had no runs.
 """
 
 from __future__ import annotations
@@ -31,13 +33,13 @@ from struct import Struct
 from typing import Any, NamedTuple, TypeVar
 
 from brokerd.errors import DamagedData, InvalidRequest, NewerFormat
-from brokerd.groups.bitmaps import FULL, WORD_BITS
+from brokerd.groups.bitmaps import FULL, WORD_BITS, FrozenSet, Run
 from brokerd.groups.delays import moved
 from brokerd.groups.rows import BLOCK_OFFSETS, Block, OffsetRows
 from brokerd.groups.settings import GroupSettings
 from brokerd.groups.state import GroupState, LeaseRow, word_of_block
 
-VERSION = 1
+VERSION = 2
 CHUNK_BYTES = 1 << 20
 """A section is closed when it has grown to this size."""
 ROWS_PER_CHUNK = 4096
@@ -46,6 +48,7 @@ LEASE_TYPES = (int, int, str, int, int, int, int)
 _SECTION = Struct("<BI")
 _HEADER = Struct("<HqqQq")
 _KEY = Struct("<Q")
+_RUN = Struct("<QQ")
 _COUNT = Struct("<I")
 _WORD_BYTES = WORD_BITS // 8
 _BLOCK_BITS_BYTES = BLOCK_OFFSETS // 8
@@ -68,6 +71,8 @@ class Section(IntEnum):
     DEAD = 9
     LEASES = 10
     END = 11
+    SETTLED_RUNS = 12
+    TOUCHED_RUNS = 13
 
 
 class FrozenGroup(NamedTuple):
@@ -75,12 +80,10 @@ class FrozenGroup(NamedTuple):
 
     now_us: int
     settings: GroupSettings
-    floor: int
-    cursor: int
     token: int
     committed: int
-    settled: dict[int, int]
-    touched: dict[int, int]
+    settled: FrozenSet
+    touched: FrozenSet
     returned: dict[int, Block]
     delays: dict[int, Block]
     dead: dict[int, Block]
@@ -96,12 +99,16 @@ class FrozenGroup(NamedTuple):
         yield _section(Section.END, _COUNT.pack(sections))
 
     def _sections(self) -> Iterator[bytes]:
-        header = _HEADER.pack(VERSION, self.floor, self.cursor, self.token, self.committed)
+        header = _HEADER.pack(
+            VERSION, self.settled.floor, self.touched.floor, self.token, self.committed
+        )
         yield _section(Section.HEADER, header + self.settings.to_json().encode())
         for part in _parts(self.reasons, ROWS_PER_CHUNK):
             yield _section(Section.REASONS, _json([[reason] for reason in part]))
-        yield from _word_sections(Section.SETTLED, Section.SETTLED_FULL, self.settled)
-        yield from _word_sections(Section.TOUCHED, Section.TOUCHED_FULL, self.touched)
+        yield from _word_sections(Section.SETTLED, Section.SETTLED_FULL, self.settled.words)
+        yield from _run_sections(Section.SETTLED_RUNS, self.settled.runs)
+        yield from _word_sections(Section.TOUCHED, Section.TOUCHED_FULL, self.touched.words)
+        yield from _run_sections(Section.TOUCHED_RUNS, self.touched.runs)
         yield from _block_sections(Section.RETURNED, self.returned)
         yield from _block_sections(Section.DELAYED, moved(self.delays, -self.now_us))
         yield from _block_sections(Section.DEAD, self.dead)
@@ -118,12 +125,10 @@ def freeze(state: GroupState, now_us: int) -> FrozenGroup:
     return FrozenGroup(
         now_us,
         state.settings,
-        state._settled.floor,
-        state._touched.floor,
         state._token,
         state.committed,
-        state._settled.words.copy(),
-        state._touched.words.copy(),
+        state._settled.frozen(),
+        state._touched.frozen(),
         state._returned.blocks.copy(),
         state._delays.rows.blocks.copy(),
         state._dead.blocks.copy(),
@@ -141,6 +146,7 @@ def decode(make: type[State], data: bytes | Iterable[bytes], now_us: int) -> Sta
     state: State | None = None
     settled: dict[int, int] = {}
     touched: dict[int, int] = {}
+    runs: dict[int, list[Run]] = {Section.SETTLED_RUNS: [], Section.TOUCHED_RUNS: []}
     floor = cursor = found = 0
     for section, payload in (part for chunk in chunks for part in _split(chunk)):
         if section == Section.HEADER:
@@ -150,14 +156,16 @@ def decode(make: type[State], data: bytes | Iterable[bytes], now_us: int) -> Sta
         elif section == Section.END:
             if payload != _COUNT.pack(found):
                 raise DamagedData(f"group snapshot: {found} sections, its end mark says otherwise")
-            state._settled.load(floor, settled)
-            state._touched.load(cursor, touched)
+            state._settled.load(floor, settled, runs[Section.SETTLED_RUNS])
+            state._touched.load(cursor, touched, runs[Section.TOUCHED_RUNS])
             _derive(state, now_us)
             return state
         elif section in (Section.SETTLED, Section.SETTLED_FULL):
             settled.update(_read_words(section == Section.SETTLED_FULL, payload))
         elif section in (Section.TOUCHED, Section.TOUCHED_FULL):
             touched.update(_read_words(section == Section.TOUCHED_FULL, payload))
+        elif section in runs:
+            runs[section] += _read_runs(payload)
         else:
             _read_into(state, section, payload, now_us)
         found += 1
@@ -218,6 +226,10 @@ def _word_sections(partly: Section, full: Section, words: dict[int, int]) -> Ite
     )
 
 
+def _run_sections(section: Section, runs: list[Run]) -> Iterator[bytes]:
+    return _gather(section, (_RUN.pack(*run) for run in runs))
+
+
 def _block_sections(section: Section, blocks: dict[int, Block]) -> Iterator[bytes]:
     return _gather(
         section,
@@ -232,7 +244,7 @@ def _read_header(make: type[State], payload: bytes) -> tuple[State, int, int]:
     if len(payload) < _HEADER.size:
         raise DamagedData(f"group snapshot: the header has {len(payload)} bytes")
     version, floor, cursor, token, committed = _HEADER.unpack_from(payload)
-    if version != VERSION:
+    if version not in (1, VERSION):
         raise NewerFormat(
             f"group snapshot: version {version}, this brokerd reads {VERSION}; upgrade it"
         )
@@ -255,6 +267,15 @@ def _read_words(full: bool, payload: bytes) -> dict[int, int]:
         key = _KEY.unpack_from(payload, position)[0]
         words[key] = FULL if full else int.from_bytes(bits, "little")
     return words
+
+
+def _read_runs(payload: bytes) -> list[Run]:
+    if len(payload) % _RUN.size:
+        raise DamagedData(f"group snapshot: {len(payload)} bytes of runs of {_RUN.size} each")
+    runs = list(_RUN.iter_unpack(payload))
+    if any(first >= end for first, end in runs):
+        raise DamagedData("group snapshot: a run of words ends before it begins")
+    return runs
 
 
 def _read_into(state: GroupState, section: int, payload: bytes, now_us: int) -> None:

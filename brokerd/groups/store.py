@@ -200,8 +200,7 @@ class GroupPartition(GroupState):
     def settle_range(self, first: int, end: int) -> None:
         """Settle every record of [first, end), ending the leases in it: the records are gone.
 
-        A range that begins at or below the floor costs what is kept about it, another one O(1) for
-        each 1,024 offsets.
+        O(what is kept about the partition), however long the range is.
         """
         first = max(first, self._settled.floor)
         if first < end:

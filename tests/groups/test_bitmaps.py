@@ -50,10 +50,46 @@ def test_a_word_leaves_as_soon_as_the_floor_has_passed_it() -> None:
 
 def test_full_words_are_one_object() -> None:
     found = FloorSet()
-    found.add_range(1, 10 * WORD_BITS)
-    for offset in range(20 * WORD_BITS, 21 * WORD_BITS):
+    for offset in range(20 * WORD_BITS, 22 * WORD_BITS):
         found.add(offset)
-    assert {id(word) for key, word in found.words.items() if key} == {id(FULL)}
+    assert {id(word) for word in found.words.values()} == {id(FULL)}
+
+
+steps_over_many_words = st.lists(
+    st.one_of(some.far_offsets, some.far_ranges, some.far_ranges), min_size=2, max_size=25
+)
+
+
+@given(steps_over_many_words)
+def test_ranges_of_many_words_are_runs_and_their_offsets_members(steps: list) -> None:
+    found, members = FloorSet(), set()
+    for step in steps:
+        if isinstance(step, tuple):
+            found.add_range(*step)
+            members.update(range(*step))
+        else:
+            found.add(step)
+            members.add(step)
+        floor = next(n for n in range(20_000) if n not in members)
+        assert found.floor == floor
+        assert found.above == sum(member > floor for member in members)
+        assert all((n in found) == (n in members) for n in some.FAR_BOUNDARIES)
+        keys = [key for run in found.runs for key in range(*run)]
+        assert sorted({*keys, *found.words}) == sorted([*keys, *found.words]), "each key once"
+        assert all(key >= floor >> 10 for key in keys), "runs below the floor are gone"
+        again = FloorSet()
+        again.load(*found.frozen())
+        assert (again.floor, again.above) == (found.floor, found.above)
+
+
+def test_a_range_takes_the_same_however_long_it_is() -> None:
+    found = FloorSet()
+    found.add_range(5, 1 << 60)
+    found.add(WORD_BITS + 3)
+    assert (len(found.words), len(found.runs)) == (1, 1)
+    assert (1 << 60) - 1 in found and 1 << 60 not in found
+    found.add_range(0, 5)
+    assert (found.floor, found.above, found.words, found.runs) == (1 << 60, 0, {}, [])
 
 
 some_steps = st.tuples(

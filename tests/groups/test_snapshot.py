@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from brokerd.errors import DamagedData, NewerFormat
@@ -127,12 +129,46 @@ def test_a_missing_or_misplaced_section_is_damage() -> None:
 
 def test_a_later_version_is_refused_as_newer() -> None:
     header, *rest = a_busy_store().freeze().encode()
-    later = header[:5] + (2).to_bytes(2, "little") + header[7:]
-    with pytest.raises(NewerFormat, match="version 2"):
+    later = header[:5] + (3).to_bytes(2, "little") + header[7:]
+    with pytest.raises(NewerFormat, match="version 3"):
         GroupPartition.decode([later, *rest])
 
 
-@pytest.mark.parametrize("section", range(1, 11))
+def test_a_snapshot_of_version_1_is_read() -> None:
+    """It has no runs; what the others say did not change."""
+    header, *rest = a_busy_store().freeze().encode()
+    runs = [chunk for chunk in rest if chunk[0] in (12, 13)]
+    assert len(runs) == 2
+    *parts, end = [chunk for chunk in rest if chunk not in runs]
+    parts += [
+        bytes([section]) + (8 * 2).to_bytes(4, "little") + struct.pack("<QQ", 1, 2)
+        for section in (4, 6)
+    ]
+    end = end[:5] + (len(parts) + 1).to_bytes(4, "little")
+    store = a_busy_store()
+    again = GroupPartition.decode([header[:5] + b"\1\0" + header[7:], *parts, end])
+    assert everything(again) == everything(store)
+
+
+def test_a_range_of_any_length_takes_next_to_nothing() -> None:
+    store = GroupPartition(GroupSettings())
+    store.acquire(0, 100, "ann", 1000, limit=3)
+    store.settle_range(50, 1 << 50)
+    data = b"".join(store.freeze().encode())
+    assert len(data) < 1000
+    again = GroupPartition.decode(data)
+    for one in (store, again):
+        assert one.lag((1 << 50) + 7) == 57
+        assert [g.offset for g in one.acquire(0, (1 << 50) + 2, "bob", 10, limit=99)] == [
+            *range(3, 50),
+            1 << 50,
+            (1 << 50) + 1,
+        ]
+        one.settle_range(0, (1 << 50) + 2)
+        assert one.floor == (1 << 50) + 2
+
+
+@pytest.mark.parametrize("section", range(1, 14))
 def test_a_section_of_nonsense_is_damage(section: int) -> None:
     header, *_, end = a_busy_store().freeze().encode()
     for payload in (b"\xff" * 13, b'{"a":1}', b"[[1]]", b"[1]"):

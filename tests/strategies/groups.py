@@ -26,6 +26,12 @@ close_offsets = st.one_of(st.integers(0, 5), st.sampled_from(BOUNDARIES))
 close_ranges = st.builds(
     lambda one, other: (min(one, other), max(one, other)), close_offsets, close_offsets
 )
+FAR_BOUNDARIES = tuple(word * 1024 + step for word in range(13) for step in (0, 1, 500, 1023))
+far_offsets = st.sampled_from(FAR_BOUNDARIES)
+far_ranges = st.builds(
+    lambda one, other: (min(one, other), max(one, other)), far_offsets, far_offsets
+)
+"""Over many words."""
 near = st.sampled_from([-1, 0, 0, 0, 1, 2, 3])
 """A step from a place where something happens: the floor, the cursor, a lease."""
 
