@@ -1,0 +1,314 @@
+# Tests: tests/sim/test_plan.py
+"""What a run is made of, as plain data: settings, network, disk, clients and faults.
+
+Everything of a run that is left to chance stands here, or follows from a ``seed`` field of the part
+it belongs to. So a plan can be written down as JSON, run again anywhere, and cut down to what a
+failure needs. `brokerd.sim.draw` makes one from a seed.
+
+Times are integer microseconds of the world, counted from the moment the run begins: the broker has
+just begun to serve, and the topics with several partitions are there.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from brokerd.sim.history import GroupRules
+
+DiskCall = Literal[
+    "create",
+    "map",
+    "open",
+    "pread",
+    "pwrite",
+    "rename",
+    "sync",
+    "sync_directory",
+    "truncate",
+    "unlink",
+]
+ErrorName = Literal["EIO", "ENOSPC", "EDQUOT"]
+PowerModel = Literal["drop", "keep", "tear", "reorder"]
+Role = Literal["producer", "consumer", "worker", "watcher", "vandal"]
+Action = Literal[
+    "produce",
+    "produce_batch",
+    "acquire",
+    "acquire_batch",
+    "settle",
+    "settle_batch",
+    "extend",
+    "settle_again",
+    "settle_foreign",
+    "settle_blind",
+    "forget",
+    "look",
+]
+
+DEFAULT_SEGMENT_BYTES = 1 << 20
+PATIENCE_US = 60_000_000
+"""How long the reference client waits for an answer before it connects again."""
+
+
+class Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A piece of a plan; changed with `msgspec.structs.replace`."""
+
+
+class Settings(Part, frozen=True, kw_only=True):
+    """The broker's options. Smaller than real ones, so that every boundary is met soon."""
+
+    segment_bytes: int = DEFAULT_SEGMENT_BYTES
+    segment_age_seconds: int = 900
+    snapshot_interval_bytes: int = 256 << 20
+    tail_cache_bytes: int = 64 << 20
+    read_cache_bytes: int = 32 << 20
+    frame_bytes: int = 8 << 20
+    """Of the log; a request's own limit stays at its default."""
+    max_uncommitted_bytes: int = 32 << 20
+    in_flight_bytes: int = 4 << 20
+    in_flight_requests: int = 10_000
+    max_attempts: int = 3
+    attempts: Literal["failures", "grants"] = "failures"
+    backoff_base_us: int = 0
+    """A multiple of 1,000, as is the next one."""
+    backoff_max_us: int = 600_000_000
+    durability: str = "fsync"
+    """As the option ``wal.durability``: ``fsync``, ``interval:<ms>`` or ``os``."""
+    capacity_bytes: int | None = None
+    """What the broker's files may take until the audit, beside what it leaves free on any disk."""
+
+    def rules(self) -> GroupRules:
+        """What the oracle has to know of them."""
+        return GroupRules(
+            self.max_attempts,
+            self.attempts == "grants",
+            self.backoff_base_us,
+            self.backoff_max_us,
+        )
+
+
+class Network(Part, frozen=True, kw_only=True):
+    """Every piece of bytes takes its own time; pieces of one direction never overtake."""
+
+    latency_us_min: int = 50
+    latency_us_max: int = 50
+    split_permille: int = 0
+    """How often, of a thousand pieces, one arrives in several."""
+
+
+class DiskTimes(Part, frozen=True, kw_only=True):
+    """How long disk calls take. ``other`` is renames, sizes, directories and the like."""
+
+    read_us_min: int = 20
+    read_us_max: int = 20
+    write_us_min: int = 20
+    write_us_max: int = 20
+    sync_us_min: int = 200
+    sync_us_max: int = 200
+    other_us_min: int = 5
+    other_us_max: int = 5
+
+
+class Topic(Part, frozen=True, kw_only=True):
+    """One with several partitions is there from the start; else its first PRODUCE creates it."""
+
+    name: str
+    partitions: int = 1
+
+
+class ClientPlan(Part, frozen=True, kw_only=True):
+    """One client. ``mix`` says how often it does what, as weights."""
+
+    name: str
+    """Its own, in the trace and in the payloads it makes."""
+    identity: str
+    """The client_id, which two clients may share."""
+    role: Role
+    seed: int
+    format: Literal["mamamia"] = "mamamia"
+    begin_us: int = 0
+    operations: int
+    window: int = 1
+    """How many requests it has unanswered at most."""
+    think_us: int = 0
+    """The longest pause between two bursts of requests."""
+    topics: tuple[Topic, ...]
+    groups: tuple[str, ...] = ()
+    mix: dict[Action, int] = {}
+    batch_max: int = 10
+    payload_bytes_max: int = 100
+    large_permille: int = 0
+    """How many of a thousand payloads are 20 to 200 KiB, whatever the line above says."""
+    keys: int = 0
+    """How many different keys; 0 for none."""
+    partition_permille: int = 0
+    """How many of a thousand messages name their partition."""
+    metadata_permille: int = 0
+    duration_us_min: int = 30_000_000
+    duration_us_max: int = 30_000_000
+    wait_us_max: int = 0
+    failure_permille: int = 0
+    delay_us_max: int = 0
+    """The longest delay that a failed settle asks for; 0 for none."""
+    late_permille: int = 0
+    """How many of a thousand leases it settles only after they are over."""
+    token_permille: int = 0
+    """How many of a thousand settles in batches name the grant."""
+    patience_us: int = PATIENCE_US
+    """How long it waits for an answer before it hangs up and connects again."""
+    reconnect_us_max: int = 1_000_000
+
+
+# -- faults ----------------------------------------------------------------------------------------
+
+
+class Fault(Part, frozen=True, kw_only=True, tag_field="kind"):
+    """Something bad, at a time. Its type stands in JSON as ``kind``."""
+
+    at_us: int
+
+
+class CallFault(Fault, frozen=True, kw_only=True):
+    """A fault that may also strike at a disk call of the broker."""
+
+    at_call: int | None = None
+    """Strike as the nth disk call (from 1) after ``at_us`` begins; None strikes at ``at_us``."""
+    from_boot: bool = False
+    """Count calls from the first boot that begins after ``at_us``: to strike in a recovery."""
+
+
+class Kill(CallFault, frozen=True, kw_only=True, tag="kill"):
+    """SIGKILL: the process ends, everything written stays."""
+
+    down_us: int
+
+
+class PowerLoss(CallFault, frozen=True, kw_only=True, tag="power_loss"):
+    """Power loss: what was not synced survives as the model says."""
+
+    model: PowerModel
+    seed: int
+    down_us: int
+
+
+class Stop(Fault, frozen=True, kw_only=True, tag="stop"):
+    """A clean stop, and a start again."""
+
+    down_us: int
+
+
+class DiskError(CallFault, frozen=True, kw_only=True, tag="disk_error"):
+    """A disk call fails: the ``at_call``-th one of the name ``call``.
+
+    If the broker gives up, it is started again after ``down_us``, and power goes first if ``power``
+    names a crash model.
+    """
+
+    call: DiskCall
+    error: ErrorName
+    short: bool = False
+    """Of a write: some of it reached the file before it failed."""
+    power: PowerModel | None = None
+    seed: int
+    down_us: int
+
+
+class NoSpace(Fault, frozen=True, kw_only=True, tag="no_space"):
+    """The disk is full, and later it is not."""
+
+    for_us: int
+
+
+class SlowDisk(Fault, frozen=True, kw_only=True, tag="slow_disk"):
+    """Every disk call takes so many times longer."""
+
+    for_us: int
+    factor: int
+
+
+class Drop(Fault, frozen=True, kw_only=True, tag="drop"):
+    """A client's connection is gone, for both sides."""
+
+    client: str
+
+
+class Stall(Fault, frozen=True, kw_only=True, tag="stall"):
+    """No bytes pass either way for a while."""
+
+    for_us: int
+    client: str
+
+
+class StopReading(Fault, frozen=True, kw_only=True, tag="stop_reading"):
+    """A client does not read for a while."""
+
+    for_us: int
+    client: str
+
+
+class ClockStep(Fault, frozen=True, kw_only=True, tag="clock_step"):
+    """The machine's wall clock is set; ``by_us`` may be negative."""
+
+    by_us: int
+
+
+AnyFault = (
+    Kill
+    | PowerLoss
+    | Stop
+    | DiskError
+    | NoSpace
+    | SlowDisk
+    | Drop
+    | Stall
+    | StopReading
+    | ClockStep
+)
+
+
+class Plan(Part, frozen=True, kw_only=True):
+    """One run."""
+
+    seed: int
+    end_us: int
+    """When faults are over and clients stop, if they have not finished before."""
+    settings: Settings = Settings()
+    network: Network = Network()
+    disk: DiskTimes = DiskTimes()
+    topics: tuple[Topic, ...] = ()
+    clients: tuple[ClientPlan, ...] = ()
+    faults: tuple[AnyFault, ...] = ()
+    """In order of time."""
+
+    @property
+    def longest_us(self) -> int:
+        """After so long without requests no lease lives and no record waits for its delay."""
+        waits = [0]
+        for client in self.clients:
+            waits += client.duration_us_max, client.delay_us_max
+        settings = self.settings
+        doubled = settings.backoff_base_us << min(settings.max_attempts, 40)
+        return max(waits) + min(doubled, settings.backoff_max_us)
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Every (topic, group) that a client may use, in order."""
+        return sorted(
+            {
+                (topic.name, group)
+                for client in self.clients
+                for topic in client.topics
+                for group in client.groups
+            }
+        )
+
+    def to_json(self) -> bytes:
+        """As text that `from_json` reads; fields at their defaults are left out."""
+        return msgspec.json.format(msgspec.json.encode(self))
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> Plan:
+        """Raises msgspec.ValidationError that names the place for what is not a plan."""
+        return msgspec.json.decode(text, type=cls)
