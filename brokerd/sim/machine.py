@@ -1,0 +1,298 @@
+# Tests: tests/sim/test_machine.py
+"""One simulated computer: the real core of a broker on a simulated disk, clock and threads.
+
+`Machine.boot` starts the core as `brokerd.service` does: lock, replay, listeners. A machine may be
+stopped cleanly, killed (the page cache stays) or lose its power (what was not synced may be gone),
+at a time or at any disk call, and booted again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred, TimeoutError
+from twisted.python.failure import Failure
+
+from brokerd.assembly import BrokerCore
+from brokerd.config import Config
+from brokerd.errors import BrokerdError, DirectoryLocked, StorageFailed
+from brokerd.protocols.factory import ConnectionFactory
+from brokerd.service import DRAIN_SECONDS
+from brokerd.sim.disk import Call, CrashModel, SimDisk
+from brokerd.sim.history import Boot
+from brokerd.sim.network import Service
+from brokerd.sim.plan import DiskTimes
+from brokerd.sim.threads import Process, ProcessEnded, SimThreads
+from brokerd.sim.world import Event, World
+
+DATA_DIR = "/data"
+WAL_DIR = f"{DATA_DIR}/wal"
+STATE_DIR = f"{DATA_DIR}/state"
+WALL_BEGIN_SECONDS = 1_700_000_000.0
+FORMAT = "mamamia"
+FILES_MAX = 1_000_000
+
+
+class SimReactor:
+    """What a process sees of the reactor: its monotonic clock, and what it asks for later."""
+
+    def __init__(self, process: Process, base_us: int) -> None:
+        self._process = process
+        self._base_us = base_us
+
+    def seconds(self) -> float:
+        return (self._process.world.now_us + self._base_us) / 1_000_000
+
+    def callLater(
+        self, delay: float, function: Callable[..., object], *args: object, **kw: object
+    ) -> Event:
+        call = partial(self._process.if_alive, partial(function, *args, **kw))
+        return self._process.world.call_later(delay, call)
+
+    def callFromThread(self, function: Callable[..., object], *args: object) -> None:
+        self._process.call_after(0, function, *args)
+
+
+class SimLock:
+    """The lock on the data directory: one process at a time."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._held = False
+
+    def acquire(self, file_system: str = "", allow_network: bool = False) -> None:
+        if self._machine.locked:
+            raise DirectoryLocked(f"{DATA_DIR} is in use by another broker")
+        self._machine.locked = self._held = True
+
+    def release(self) -> None:
+        if self._held:
+            self._machine.locked = self._held = False
+
+
+class SimHost:
+    """The `brokerd.host.Host` of one process."""
+
+    def __init__(self, machine: Machine, process: Process) -> None:
+        self.reactor = SimReactor(process, machine.monotonic_base_us)
+        self.disk = machine.disk
+        self._machine = machine
+        self._process = process
+
+    def prepare(self) -> int:
+        return FILES_MAX
+
+    def lock(self, data_dir: Path) -> SimLock:
+        return SimLock(self._machine)
+
+    def threads(self, name: str, count: int = 1) -> SimThreads:
+        return SimThreads(self._process, count, self._machine.lag_us)
+
+    def random_bytes(self, count: int) -> bytes:
+        return self._machine.ids.randbytes(count)
+
+    def wall_seconds(self) -> float:
+        return self._machine.wall_seconds()
+
+
+class Machine:
+    """A computer with one data directory. Callbacks are attributes.
+
+    ``on_ready(core)`` is called in each life of the broker before it takes connections,
+    ``on_end(boot)`` when one has ended.
+    """
+
+    def __init__(self, world: World, disk: SimDisk, config: Config, times: DiskTimes) -> None:
+        self.world = world
+        self.disk = disk
+        self.config = config
+        self.times = times
+        self.boots: list[Boot] = []
+        self.core: BrokerCore | None = None
+        """The core that serves now."""
+        self.locked = False
+        self.wall_step_us = 0
+        """How far the wall clock was moved, all in all."""
+        self.slow_factor = 1
+        self.ids = world.chance("ids")
+        self.calls = 0
+        """Disk calls of all lives."""
+        self.monotonic_base_us = 0
+        self.on_ready: Callable[[BrokerCore], None] = lambda core: None
+        self.on_end: Callable[[Boot], None] = lambda boot: None
+        self._chance = world.chance("machine")
+        self._process: Process | None = None
+        self._factory: ConnectionFactory | None = None
+        self._crashes: list[tuple[int, Callable[[], None]]] = []
+        disk.enter, disk.leave = self._enter, self._leave
+
+    # -- what a process sees --------------------------------------------------------------------
+
+    def wall_seconds(self) -> float:
+        return WALL_BEGIN_SECONDS + (self.world.now_us + self.wall_step_us) / 1_000_000
+
+    def lag_us(self) -> int:
+        """How long a thread takes to begin, or the reactor to hear of it."""
+        return self._chance.randint(1, 60)
+
+    def service(self) -> Service | None:
+        """Who answers on the machine's port now."""
+        if self._factory is None or self._process is None:
+            return None
+        return Service(self._process, self.boots[-1].number, self._factory)
+
+    # -- life -----------------------------------------------------------------------------------
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a process, serving or not."""
+        return self._process is not None
+
+    @property
+    def is_ready(self) -> bool:
+        return self._factory is not None
+
+    def boot(self) -> None:
+        """Start the broker, unless it runs."""
+        if self._process is not None:
+            return
+        boot = Boot(
+            number=len(self.boots),
+            begun_us=self.world.now_us,
+            durability=self.config.wal.durability,
+        )
+        self.boots.append(boot)
+        self.world.trace(f"boot {boot.number}")
+        self._process = process = Process(self.world)
+        core = BrokerCore(self.config, Path(DATA_DIR), SimHost(self, process))
+        core.on_fatal = partial(self._failed, core)
+        try:
+            core.lock()
+            opened = core.open()
+        except ProcessEnded:
+            return
+        opened.addCallback(lambda _: self._serve(core, boot))
+        opened.addErrback(self._refused, core)
+
+    def _serve(self, core: BrokerCore, boot: Boot) -> None:
+        if self.boots[-1] is not boot or not self._process:
+            return
+        boot.ready_us = self.world.now_us
+        assert core.recovery is not None, "it has opened"
+        boot.damages = tuple(map(str, core.recovery.damages))
+        self.core = core
+        self.on_ready(core)
+        self._factory = core.factory(FORMAT)
+        self._factory.doStart()
+        self.world.trace(f"ready; damages: {list(boot.damages)}" if boot.damages else "ready")
+
+    def _refused(self, failure: Failure, core: BrokerCore) -> None:
+        if self._process is None or failure.check(ProcessEnded):
+            return
+        core.abandon()
+        if not failure.check(BrokerdError, OSError):
+            self.world.trace(f"fault: {failure.getTraceback()}")
+        self._end("refused", f"{type(failure.value).__name__}: {failure.value}")
+
+    def _failed(self, core: BrokerCore, error: BaseException) -> None:
+        """The core gave up, as after a failed write: the service leaves at once."""
+        if self._process is not None:
+            self._factory = None
+            self._process.call_after(0, self._leave_failed, core, str(error))
+
+    def _leave_failed(self, core: BrokerCore, reason: str) -> None:
+        core.abandon()
+        self._end("failed", reason)
+
+    def stop(self) -> None:
+        """Stop the broker cleanly; nothing happens unless it serves."""
+        core, self._factory = self.core, None
+        if core is not None and self._process is not None:
+            self.world.trace("stop")
+            self.core = None
+            Deferred.fromCoroutine(self._stop(core)).addErrback(self._stop_failed, core)
+
+    async def _stop(self, core: BrokerCore) -> None:
+        assert self._process is not None
+        try:
+            reactor: Any = SimReactor(self._process, self.monotonic_base_us)
+            await core.drain().addTimeout(DRAIN_SECONDS, reactor)
+        except TimeoutError:
+            self.world.trace("some answers did not leave in time")
+        await core.close()
+        self._end("stopped", "")
+
+    def _stop_failed(self, failure: Failure, core: BrokerCore) -> None:
+        if self._process is None or failure.check(ProcessEnded):
+            return
+        core.abandon()
+        if not failure.check(StorageFailed, OSError):
+            self.world.trace(f"fault: {failure.getTraceback()}")
+        self._end("failed", f"closing: {failure.value}")
+
+    def kill(self) -> None:
+        """End the process at once; the page cache stays."""
+        if self._process is not None:
+            self._end("killed", "")
+
+    def power_off(self, model: CrashModel, chance: random.Random) -> None:
+        """Lose power: what was not synced is left to the model. Works on a machine that is down."""
+        if self._process is not None:
+            self._end("power", model.value)
+        else:
+            self.world.trace(f"power lost while down ({model.value})")
+        self.disk.crash(model, chance)
+        self.monotonic_base_us = self._chance.randrange(1 << 32) - self.world.now_us
+
+    def _end(self, how: str, reason: str) -> None:
+        process, self._process = self._process, None
+        assert process is not None
+        boot = self.boots[-1]
+        boot.ended_us, boot.end, boot.reason = self.world.now_us, how, reason
+        self.world.trace(f"boot {boot.number} {how} {reason}".rstrip())
+        self._factory = None
+        self.core = None
+        self.locked = False
+        self._crashes.clear()
+        process.end()
+        self.on_end(boot)
+
+    # -- disk calls -----------------------------------------------------------------------------
+
+    def crash_at_call(self, nth: int, crash: Callable[[], None]) -> None:
+        """Have ``crash`` called at the ``nth`` disk call from now on, before its effect.
+
+        Should the process end before, nothing comes of it.
+        """
+        self._crashes.append((self.calls + nth, crash))
+
+    def _enter(self, call: Call) -> None:
+        if self._process is None:
+            raise ProcessEnded
+        process = self._process
+        self.calls += 1
+        number = self.calls
+        process.sleep(self._time_us(call.name) * self.slow_factor)
+        for at, crash in self._crashes:
+            if at == number:
+                crash()
+                raise ProcessEnded
+
+    def _time_us(self, name: str) -> int:
+        times = self.times
+        if name in ("sync", "sync_directory"):
+            return self._chance.randint(times.sync_us_min, times.sync_us_max)
+        if name == "pwrite":
+            return self._chance.randint(times.write_us_min, times.write_us_max)
+        if name in ("pread", "map"):
+            return self._chance.randint(times.read_us_min, times.read_us_max)
+        return self._chance.randint(times.other_us_min, times.other_us_max)
+
+    def _leave(self, call: Call) -> None:
+        name = os.path.basename(call.path)
+        self.world.trace(f"disk {call.name} {name} {call.position}+{call.length}")
