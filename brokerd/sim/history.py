@@ -75,6 +75,11 @@ class Operation:
     answered_us: int = NEVER
     """When the client had all of the answer."""
     error: str = ""
+    connection: int = NEVER
+    """Which connection it was sent on, if that is told; those of one are carried out in order."""
+    lost_us: int = NEVER
+    """When the broker's Protocol was told that the connection was lost; nothing of an unanswered
+    request happens after it. NEVER: not lost, or not told."""
 
     @property
     def succeeded(self) -> bool:
@@ -188,6 +193,13 @@ class GroupRules(NamedTuple):
     backoff_max_us: int = 600_000_000
 
 
+class ClockStep(NamedTuple):
+    """A step of the machine's wall clock; forward when positive."""
+
+    at_us: int
+    step_us: int
+
+
 @dataclass
 class History:
     """One run. The last boot's tail, from ``audit_us`` on, is an audit without faults.
@@ -203,3 +215,7 @@ class History:
     audit_us: int = NEVER
     faults: list[str] = field(default_factory=list)
     """What was done to the broker, as text for people, in order."""
+    clock_steps: list[ClockStep] | None = None
+    """Every step of the wall clock; None: not told, there may have been any."""
+    rotted: bool = False
+    """Whether bytes that were synced were changed, so that the broker may rightly report damage."""
