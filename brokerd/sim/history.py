@@ -181,6 +181,8 @@ class Boot:
     durability: str = "fsync"
     damages: tuple[str, ...] = ()
     """Damage that its recovery reported."""
+    power_lost: bool | None = None
+    """Whether power went at its end, or later but before the next boot; None: not told."""
 
 
 class GroupRules(NamedTuple):
