@@ -1,9 +1,10 @@
 # Tests: tests/wal/test_reader.py
 """All segments of a log and, for every partition, which of them hold it.
 
-Memory: 12 bytes for each pair of segment and partition that it holds, plus the indexes and files of
-the ``OPEN_SEGMENTS_MAX`` sealed segments read last (mapped, so pages belong to the system), plus
-the indexes of segments not sealed yet. Nothing grows with the number of records.
+Memory: 12 bytes for each pair of segment and partition that it holds, plus the indexes of the
+sealed segments read last (``OPEN_SEGMENTS_MAX`` of them and ``OPEN_INDEX_BYTES`` at most, or one
+that is larger, besides those that reads under way use), plus the indexes of segments not sealed
+yet. Nothing grows with the number of records.
 
 Methods belong to one thread, the reactor's, except what a :class:`ReadPlan` calls when it runs:
 opening a sealed segment, which may have to make its index again.
@@ -11,6 +12,7 @@ opening a sealed segment, which may have to make its index again.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from array import array
@@ -22,11 +24,13 @@ from typing import NamedTuple
 
 from brokerd.errors import DamagedData
 from brokerd.wal.disk import Disk, File
-from brokerd.wal.index import GrowingIndex, MappedIndex, PartitionSpan, Rows, SegmentIndex
+from brokerd.wal.index import GrowingIndex, LoadedIndex, PartitionSpan, Rows, SegmentIndex
 from brokerd.wal.reader import PlannedRows, ReadPlan
 from brokerd.walformat import SegmentHeader
 
 OPEN_SEGMENTS_MAX = 64
+OPEN_INDEX_BYTES = 32 << 20
+SAYS_NOTHING_OF_THE_FILE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def segment_name(first_lsn: int) -> str:
@@ -81,15 +85,16 @@ Opened = tuple[File, SegmentIndex]
 class Catalog:
     """Finds batches.
 
-    ``rebuild(segment)`` must write the segment's index file again; it blocks and runs in the
-    thread of a read. ``open_later(segment)`` must call :meth:`open` in another thread, soon.
+    ``rebuild(segment)`` must make the segment's index again, and should write its file; it blocks
+    and runs in the thread of a read. ``open_later(segment)`` must call :meth:`open` in another
+    thread, soon.
     """
 
     def __init__(
         self,
         disk: Disk,
         path: str,
-        rebuild: Callable[[Segment], None],
+        rebuild: Callable[[Segment], GrowingIndex],
         open_later: Callable[[Segment], None],
     ) -> None:
         self._disk = disk
@@ -99,8 +104,10 @@ class Catalog:
         self._segments: list[Segment] = []
         self._where: dict[tuple[int, int], tuple[array[int], array[int]]] = {}
         self._open: OrderedDict[Segment, Opened] = OrderedDict()
+        self._open_bytes = 0
+        """What the indexes in ``_open`` take."""
         self._lock = threading.Lock()
-        """Guards ``_open``; held for moments only."""
+        """Guards ``_open`` and ``_open_bytes``; held for moments only."""
         self._opening = threading.Lock()
         """Held while a sealed segment is opened; the reactor never waits for it."""
 
@@ -233,7 +240,7 @@ class Catalog:
         return found
 
     def open(self, segment: Segment) -> Opened:
-        """Open a segment and map its index, made again if need be. Blocks; in any thread.
+        """Open a segment and read its index, made again if need be. Blocks; in any thread.
 
         Raises DamagedData, OSError.
         """
@@ -243,9 +250,10 @@ class Catalog:
                 return found
             try:
                 return self._open_now(segment)
-            except (DamagedData, FileNotFoundError):
-                self._rebuild(segment)
-                return self._open_now(segment)
+            except (DamagedData, OSError) as error:
+                if getattr(error, "errno", None) in SAYS_NOTHING_OF_THE_FILE:
+                    raise
+                return self._keep(segment, self._rebuild(segment))
 
     def _try_open(self, segment: Segment) -> Opened | None:
         """Open a segment, unless another thread is at it or its index has to be made again."""
@@ -253,31 +261,43 @@ class Catalog:
             return None
         try:
             return self._open_now(segment)
-        except (DamagedData, FileNotFoundError):
+        except (DamagedData, OSError):
             self._open_later(segment)
             return None
         finally:
             self._opening.release()
 
     def _open_now(self, segment: Segment) -> Opened:
-        index = segment.growing or self._map(segment)
+        return self._keep(segment, segment.growing or self._load(segment))
+
+    def _keep(self, segment: Segment, index: SegmentIndex) -> Opened:
         opened = self._disk.open(os.path.join(self._path, segment.name)), index
         with self._lock:
+            self._forget(segment)
             self._open[segment] = opened
-            if len(self._open) > OPEN_SEGMENTS_MAX:
-                self._open.popitem(last=False)
+            self._open_bytes += index.size
+            while len(self._open) > 1 and (
+                len(self._open) > OPEN_SEGMENTS_MAX or self._open_bytes > OPEN_INDEX_BYTES
+            ):
+                self._forget(next(iter(self._open)))
         return opened
 
-    def _map(self, segment: Segment) -> MappedIndex:
-        path = os.path.join(self._path, index_name(segment.first_lsn))
-        return MappedIndex(self._disk.open(path).map())
+    def _load(self, segment: Segment) -> LoadedIndex:
+        file = self._disk.open(os.path.join(self._path, index_name(segment.first_lsn)))
+        data = file.pread(file.size(), 0)
+        return LoadedIndex(data, segment.header.segment_id, segment.first_lsn, segment.end_lsn)
+
+    def _forget(self, segment: Segment) -> None:
+        opened = self._open.pop(segment, None)
+        if opened is not None:
+            self._open_bytes -= opened[1].size
 
     def sealed(self, segment: Segment) -> None:
         """The segment's index file is in place: use it from now on."""
         segment.growing = None
         segment.file = None
         with self._lock:
-            self._open.pop(segment, None)
+            self._forget(segment)
 
 
 def _planned(segment: Segment, file: File, rows: Rows, first: int) -> PlannedRows:

@@ -3,9 +3,10 @@
 
 Both kinds answer the same two questions: which partitions does the segment hold
 (:class:`PartitionSpan`), and where are a partition's batches (:class:`Rows`, by base offset). The
-file's layout is in docs/wal-format.rst, section "Index of a sealed segment"; it is mapped and
-searched, not loaded, so memory does not grow with the number of batches of sealed segments. Columns
-are used as the machine's own numbers, so this needs a little-endian machine.
+file's layout is in docs/wal-format.rst, section "Index of a sealed segment". It is read whole,
+verified, and searched where it lies in memory: nothing that happens to the file afterwards can make
+a read miss a record, or stop the process as a mapped file would. Columns are used as the machine's
+own numbers, so this needs a little-endian machine.
 """
 
 from __future__ import annotations
@@ -65,6 +66,10 @@ class Rows(NamedTuple):
 class SegmentIndex(Protocol):
     """Either kind of index."""
 
+    @property
+    def size(self) -> int:
+        """Bytes it takes in memory, near enough."""
+
     def spans(self) -> Iterator[PartitionSpan]:
         """The partitions in the segment, sorted by topic id and partition."""
 
@@ -83,6 +88,10 @@ class GrowingIndex:
         self._rows: dict[tuple[int, int], tuple[array[int], ...]] = {}
         self.batches = 0
         self.last_time_us = 0
+
+    @property
+    def size(self) -> int:
+        return 28 * self.batches + 600 * len(self._rows)
 
     def add(
         self,
@@ -200,6 +209,12 @@ def decode_index_header(data: bytes) -> IndexHeader:
     )
 
 
+def require_segment(header: IndexHeader, segment_id: bytes, first_lsn: int, end_lsn: int) -> None:
+    """Raise DamagedData unless the index is that of this segment, all of it."""
+    if (header.segment_id, header.first_lsn, header.end_lsn) != (segment_id, first_lsn, end_lsn):
+        raise DamagedData("it is the index of another segment")
+
+
 def decode_spans(header: IndexHeader, directory: bytes) -> list[PartitionSpan]:
     """Read the directory of an index. Raises DamagedData."""
     if xxh3_64_intdigest(directory, header.seed) != header.directory_checksum:
@@ -210,12 +225,18 @@ def decode_spans(header: IndexHeader, directory: bytes) -> list[PartitionSpan]:
     ]
 
 
-class MappedIndex:
-    """The index of a sealed segment, searched where it lies. Raises DamagedData, NewerFormat."""
+class LoadedIndex:
+    """The index file of a sealed segment, in memory. ``data`` is all of the file.
 
-    def __init__(self, view: memoryview) -> None:
-        header = decode_index_header(bytes(view[:INDEX_HEADER_BYTES]))
+    Raises DamagedData when it is damaged or of another segment, NewerFormat.
+    """
+
+    def __init__(self, data: bytes, segment_id: bytes, first_lsn: int, end_lsn: int) -> None:
+        header = decode_index_header(data)
+        require_segment(header, segment_id, first_lsn, end_lsn)
         start = header.columns_position
+        view = memoryview(data)
+        self.size = len(data)
         self._directory = view[INDEX_HEADER_BYTES:start]
         self._partitions = header.partitions
         if xxh3_64_intdigest(self._directory, header.seed) != header.directory_checksum:

@@ -431,10 +431,18 @@ class Wal:
 
         self._background.submit(lambda: self._catalog.open(segment), opened)
 
-    def _rebuild_index(self, segment: Segment) -> None:
+    def _rebuild_index(self, segment: Segment) -> GrowingIndex:
         """Make the index of a sealed segment again; in the thread of a read."""
-        rebuild_index(self._disk, self._path, segment)
+        index, error = rebuild_index(self._disk, self._path, segment)
         self._tell_bad_index(f"a read could not use the index of {segment.name}")
+        if error is not None:
+            self._log.warn(
+                "the index of {name} cannot be written: {error}; it is made again when needed",
+                name=segment.name,
+                error=error,
+                event_id="index-failed",
+            )
+        return index
 
     def _tell_bad_index(self, problem: str) -> None:
         self.bad_indexes += 1

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from brokerd.errors import DamagedData
 from brokerd.wal.catalog import Segment, index_name, segment_name
 from brokerd.wal.disk import Disk, File, write_atomically
-from brokerd.wal.index import PartitionSpan
+from brokerd.wal.index import GrowingIndex, PartitionSpan
 from brokerd.wal.recovery import (
     Damage,
     Frame,
@@ -203,10 +203,10 @@ def _indexed_spans(
         return None
     try:
         return load_spans(disk, path, segment, next_lsn)
-    except DamagedData as error:
-        report.bad_indexes.append(f"{index_name(segment.first_lsn)}: {error}")
     except FileNotFoundError:
         pass  # a crash came before it was written
+    except (DamagedData, OSError) as error:
+        report.bad_indexes.append(f"{index_name(segment.first_lsn)}: {error}")
     return None
 
 
@@ -262,13 +262,15 @@ def write_index(disk: Disk, path: str, segment: Segment) -> OSError | None:
     return None
 
 
-def rebuild_index(disk: Disk, path: str, segment: Segment) -> None:
-    """Write the index file of a sealed segment again, from the segment. Raises OSError."""
+def rebuild_index(disk: Disk, path: str, segment: Segment) -> tuple[GrowingIndex, OSError | None]:
+    """Make the index of a sealed segment again, from the segment, and write its file.
+
+    Returns the index, and the error if the file could not be written. Raises OSError when the
+    segment cannot be read.
+    """
     file = disk.open(os.path.join(path, segment.name))
     scratch = Segment(segment.header)
     scan = SegmentReplay(file, scratch, RecoveryReport(), segment.position)
     for _ in scan.frames():
         pass
-    error = write_index(disk, path, scratch)
-    if error is not None:
-        raise error
+    return scan.index, write_index(disk, path, scratch)

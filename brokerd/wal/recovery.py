@@ -23,6 +23,7 @@ from brokerd.wal.index import (
     PartitionSpan,
     decode_index_header,
     decode_spans,
+    require_segment,
 )
 from brokerd.wal.scan import FoundFrame, SegmentScanner, Unreadable
 from brokerd.walformat import (
@@ -165,12 +166,7 @@ def load_spans(disk: Disk, path: str, segment: Segment, end_lsn: int) -> list[Pa
     """
     file = disk.open(os.path.join(path, index_name(segment.first_lsn)))
     header = decode_index_header(file.pread(INDEX_HEADER_BYTES, 0))
-    if (
-        header.segment_id != segment.header.segment_id
-        or header.first_lsn != segment.first_lsn
-        or header.end_lsn != end_lsn
-    ):
-        raise DamagedData(f"{index_name(segment.first_lsn)} is of another segment")
+    require_segment(header, segment.header.segment_id, segment.first_lsn, end_lsn)
     length = header.columns_position - INDEX_HEADER_BYTES
     return decode_spans(header, file.pread(length, INDEX_HEADER_BYTES))
 

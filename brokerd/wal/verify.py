@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from brokerd.errors import DamagedData
 from brokerd.wal.catalog import Segment, index_name
 from brokerd.wal.disk import Disk
-from brokerd.wal.index import MappedIndex
+from brokerd.wal.index import LoadedIndex
 from brokerd.wal.opening import SegmentFile, segment_files
 from brokerd.wal.recovery import Cut, Damage, RecoveryReport, SegmentReplay, load_spans
 from brokerd.wal.scan import FoundFrame, SegmentScanner, Unreadable
@@ -80,7 +80,9 @@ def _verify_index(disk: Disk, path: str, segment: Segment, report: VerifyReport)
     name = index_name(segment.first_lsn)
     try:
         load_spans(disk, path, segment, segment.end_lsn)
-        index = MappedIndex(disk.open(os.path.join(path, name)).map())
+        file = disk.open(os.path.join(path, name))
+        data = file.pread(file.size(), 0)
+        index = LoadedIndex(data, segment.header.segment_id, segment.first_lsn, segment.end_lsn)
     except DamagedData as error:
         report.bad_indexes.append(f"{name}: {error}")
         return

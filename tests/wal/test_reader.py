@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from brokerd.errors import DamagedData
 from brokerd.sim.inline import InlineCommitter
 from brokerd.wal import RealDisk, Wal, catalog
-from brokerd.wal.index import GrowingIndex, MappedIndex, PartitionSpan
+from brokerd.wal.index import GrowingIndex, LoadedIndex, PartitionSpan
 from tests.wal.rig import PATH, SMALL, Rig, content, events, records
 
 
@@ -119,8 +119,12 @@ class TestReading:
             assert rig.read(offset)[0].startswith(b"%d." % offset)
 
 
+SPOILS = ["gone", "rotten", "another segment's", "unreadable", "0", "50", "88", "150"]
+"""What happens to an index file; a number is the length that is left of it."""
+
+
 class TestMissingIndex:
-    """An index file that is gone, or rotten, while the broker runs."""
+    """An index file that is gone, or wrong, while the broker runs."""
 
     def rig(self, spoil: str) -> Rig:
         rig = Rig()
@@ -131,12 +135,21 @@ class TestMissingIndex:
         (name,) = rig.files(".idx")
         if spoil == "gone":
             rig.disk.unlink(f"{PATH}/{name}")
-        else:
+        elif spoil == "rotten":
             content(rig.disk, name)[-1] ^= 1
+        elif spoil == "another segment's":
+            rig.put(records(0, topic_id=2))
+            rig.wal.seal()
+            rig.run()
+            content(rig.disk, name)[:] = content(rig.disk, rig.files(".idx")[1])
+        elif spoil == "unreadable":
+            rig.disk.fail("open", 1, errno.EACCES)
+        else:
+            del content(rig.disk, name)[int(spoil) :]
         rig.disk.calls.clear()
         return rig
 
-    @pytest.mark.parametrize("spoil", ["gone", "rotten"])
+    @pytest.mark.parametrize("spoil", SPOILS)
     def test_the_read_makes_it_again_and_its_planning_reads_nothing(self, spoil: str) -> None:
         rig = self.rig(spoil)
         plan = rig.wal.plan_read(1, 0, 1, 10**6)
@@ -144,17 +157,19 @@ class TestMissingIndex:
         assert plan is not None
         assert [batch.base_offset for batch in plan.run()] == [1, 2]
         assert rig.wal.time_of(1, 0, 1) == 71
-        assert len(rig.files(".idx")) == 1
+        assert len(rig.files(".idx")) == len(rig.wal.segments())
 
     @pytest.mark.parametrize("spoil", ["gone", "rotten"])
     def test_the_time_of_a_record_is_unknown_until_it_is_made_in_the_background(
         self, spoil: str
     ) -> None:
         rig = self.rig(spoil)
+        read: list[str] = []
+        rig.disk.on_call = lambda call, path: read.append(path) if call == "pread" else None
         for _ in range(3):
             assert rig.wal.time_of(1, 0, 1) is None
         assert len(rig.background) == 1
-        assert rig.disk.calls["pread"] == 0
+        assert not any(path.endswith(".wal") for path in read)
         rig.run()
         assert rig.wal.time_of(1, 0, 1) == 71
 
@@ -164,14 +179,44 @@ class TestMissingIndex:
         assert rig.wal.time_of(1, 0, 1) is None
         rig.run()
         assert rig.fatal == []
-        assert rig.wal.time_of(1, 0, 1) is None
-        rig.run()
+        assert rig.files(".idx") == []
         assert rig.wal.time_of(1, 0, 1) == 71
+        assert rig.read(0, 10**6) == [b"0", b"1", b"2"]
+
+    @pytest.mark.parametrize("spoil", ["rotten", "50"])
+    def test_what_happens_to_it_while_it_is_in_use_changes_nothing(self, spoil: str) -> None:
+        rig = self.rig("gone")
+        assert rig.read(0) == [b"0"]
+        (name,) = rig.files(".idx")
+        data = content(rig.disk, name)
+        if spoil == "rotten":
+            data[88:] = bytes(len(data) - 88)
+        else:
+            del data[int(spoil) :]
+        assert rig.read(0, 10**6) == [b"0", b"1", b"2"]
+        assert rig.wal.time_of(1, 0, 2) == 72
 
     def test_an_offset_that_turns_out_to_be_lost_reads_as_nothing(self) -> None:
         rig = self.rig("gone")
         plan = rig.wal.plan_read(1, 0, 3, 1)
         assert plan is not None and plan.run() == []
+
+
+def test_large_indexes_leave_when_others_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "OPEN_INDEX_BYTES", 1000)
+    rig = Rig()
+    for segment in range(3):
+        for offset in range(10):
+            rig.put(records(segment * 10 + offset))
+        rig.wal.seal()
+        rig.run()
+
+    def opened(offset: int) -> int:
+        before = rig.disk.calls["open"]
+        assert rig.read(offset) == [b"%d" % offset]
+        return rig.disk.calls["open"] - before
+
+    assert [opened(offset) for offset in (0, 1, 10, 2, 20, 10, 0, 1)] == [2, 0, 2, 0, 2, 2, 2, 0]
 
 
 class TestDamage:
@@ -231,11 +276,11 @@ class TestIndex:
             assert is_first == ((topic_id, partition) not in ends)
             ends[topic_id, partition] = base + count
         data = growing.encode(bytes(16), 0, 99)
-        mapped = MappedIndex(memoryview(data))
-        assert list(mapped.spans()) == list(growing.spans())
+        loaded = LoadedIndex(data, bytes(16), 0, 99)
+        assert list(loaded.spans()) == list(growing.spans())
         for topic_id in range(5):
             for partition in range(4):
-                rows, said = growing.rows(topic_id, partition), mapped.rows(topic_id, partition)
+                rows, said = growing.rows(topic_id, partition), loaded.rows(topic_id, partition)
                 assert (rows is None) == (said is None)
                 if rows is None or said is None:
                     continue
@@ -274,7 +319,7 @@ class TestIndex:
         assert len(growing.encode(bytes(16), 0, 0)) < 100_000 * 28 + 200
 
 
-def test_on_a_real_disk_the_index_is_mapped(tmp_path: Path) -> None:
+def test_on_a_real_disk_reads_go_by_index_files_too(tmp_path: Path) -> None:
     path = str(tmp_path / "a" / "wal")
     commits, background = InlineCommitter(), InlineCommitter()
     dice = random.Random(1)
