@@ -40,9 +40,12 @@ class Lock(Protocol):
 class Host(Protocol):
     """What a broker needs of its computer."""
 
-    reactor: Any
-    """The clock and the calls into its own thread: ``seconds`` is monotonic."""
-    disk: Disk
+    @property
+    def reactor(self) -> Any:
+        """The clock and the calls into its own thread: ``seconds`` is monotonic."""
+
+    @property
+    def disk(self) -> Disk: ...
 
     def prepare(self) -> int:
         """Get the process ready; returns how many files it may have open."""

@@ -165,6 +165,7 @@ class Machine:
             number=len(self.boots),
             begun_us=self.world.now_us,
             durability=self.config.wal.durability,
+            power_lost=False,
         )
         self.boots.append(boot)
         self.world.trace(f"boot {boot.number}")
@@ -209,13 +210,15 @@ class Machine:
         core.abandon()
         self._end("failed", reason)
 
-    def stop(self) -> None:
-        """Stop the broker cleanly; nothing happens unless it serves."""
+    def stop(self, stopped: Callable[[], None] = lambda: None) -> None:
+        """Stop the broker cleanly, and call ``stopped`` then; nothing happens unless it serves."""
         core, self._factory = self.core, None
         if core is not None and self._process is not None:
             self.world.trace("stop")
             self.core = None
-            Deferred.fromCoroutine(self._stop(core)).addErrback(self._stop_failed, core)
+            stopping = Deferred.fromCoroutine(self._stop(core))
+            stopping.addErrback(self._stop_failed, core)
+            stopping.addCallback(lambda _: stopped())
 
     async def _stop(self, core: BrokerCore) -> None:
         assert self._process is not None
@@ -235,6 +238,12 @@ class Machine:
             self.world.trace(f"fault: {failure.getTraceback()}")
         self._end("failed", f"closing: {failure.value}")
 
+    def unwind(self) -> None:
+        """End whatever still runs; for the end of a run, nobody is told."""
+        if self._process is not None:
+            process, self._process = self._process, None
+            process.end()
+
     def kill(self) -> None:
         """End the process at once; the page cache stays."""
         if self._process is not None:
@@ -246,6 +255,8 @@ class Machine:
             self._end("power", model.value)
         else:
             self.world.trace(f"power lost while down ({model.value})")
+        if self.boots:
+            self.boots[-1].power_lost = True
         self.disk.crash(model, chance)
         self.monotonic_base_us = self._chance.randrange(1 << 32) - self.world.now_us
 
@@ -260,6 +271,7 @@ class Machine:
         self.locked = False
         self._crashes.clear()
         process.end()
+        self.disk.kill()
         self.on_end(boot)
 
     # -- disk calls -----------------------------------------------------------------------------
@@ -270,6 +282,10 @@ class Machine:
         Should the process end before, nothing comes of it.
         """
         self._crashes.append((self.calls + nth, crash))
+
+    def disarm(self) -> None:
+        """Forget what `crash_at_call` was asked for."""
+        self._crashes.clear()
 
     def _enter(self, call: Call) -> None:
         if self._process is None:

@@ -13,12 +13,9 @@ from collections.abc import Callable
 
 from greenlet import getcurrent, greenlet
 
+from brokerd.sim.disk import PowerLost as ProcessEnded
 from brokerd.sim.world import World
 from brokerd.wal.committer import Done, Work
-
-
-class ProcessEnded(BaseException):
-    """The process that runs this code is no more. Not an Exception: nobody may go on after it."""
 
 
 class Process:
@@ -31,9 +28,10 @@ class Process:
 
     def call_after(self, us: int, function: Callable[..., object], *arguments: object) -> None:
         """Have something happen unless the process has ended by then."""
-        self.world.call_after(us, self.if_alive, function, arguments)
+        self.world.call_after(us, self.if_alive, function, *arguments)
 
-    def if_alive(self, function: Callable[..., object], arguments: tuple[object, ...]) -> None:
+    def if_alive(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call a function unless the process has ended."""
         if self.alive:
             function(*arguments)
 

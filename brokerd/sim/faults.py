@@ -1,0 +1,193 @@
+# Tests: tests/sim/test_run.py
+"""Does to a machine and its network what a plan says, when it says so, and starts the broker again.
+
+As an operator's supervisor would: a broker that ended for any reason is booted after a while. After
+`Faults.end` nothing bad happens any more, and the broker is up or about to be.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from functools import partial, singledispatchmethod
+
+from brokerd.sim import plan
+from brokerd.sim.disk import CrashModel, SimDisk
+from brokerd.sim.history import Boot, ClockStep
+from brokerd.sim.machine import Machine
+from brokerd.sim.network import Link, Network
+from brokerd.sim.world import Event, World
+
+RESTART_US = 1_000_000
+"""How long the supervisor waits when a plan does not say."""
+SHORT_BYTES_MAX = 2048
+"""How much a short write may have written."""
+
+
+class Faults:
+    """The faults of one run. Begins to act with `begin`."""
+
+    def __init__(
+        self, world: World, machine: Machine, network: Network, faults: tuple[plan.AnyFault, ...]
+    ) -> None:
+        self._world = world
+        self._machine = machine
+        self._disk: SimDisk = machine.disk
+        self._network = network
+        self._faults = faults
+        self._scheduled: list[Event] = []
+        self._at_next_boot: list[plan.CallFault] = []
+        self._disk_error: plan.DiskError | None = None
+        self._restart: Event | None = None
+        self._capacity: int | None = None
+        self._is_full = False
+        self.clock_steps: list[ClockStep] = []
+        self.done: list[str] = []
+        """What was done, in order, for people."""
+
+    def begin(self) -> None:
+        """From now on, the times of the plan count."""
+        self._capacity = self._disk.capacity
+        for fault in self._faults:
+            self._scheduled.append(self._world.call_after(fault.at_us, self._strike, fault))
+
+    def end(self) -> None:
+        """Nothing bad happens any more: all that can be mended is."""
+        for event in self._scheduled:
+            event.cancel()
+        self._at_next_boot.clear()
+        self._disk_error = None
+        self._disk.capacity = None
+        self._machine.slow_factor = 1
+        self._machine.disarm()
+        if not self._machine.is_up and (self._restart is None or self._restart.done):
+            self._restart_after(0)
+
+    def ended(self, boot: Boot) -> None:
+        """A life of the broker has ended: see to the next one."""
+        fault, self._disk_error = self._disk_error, None
+        if boot.end in ("failed", "refused"):
+            self._restart_after(RESTART_US if fault is None else fault.down_us)
+            if fault is not None and fault.power is not None:
+                self._world.call_after(1, self._power_off, fault.power, fault.seed)
+
+    def booting(self) -> None:
+        """A life of the broker is about to begin: arm what waits for it."""
+        waiting, self._at_next_boot = self._at_next_boot, []
+        for fault in waiting:
+            self._arm(fault)
+
+    def _restart_after(self, us: int) -> None:
+        if self._restart is not None:
+            self._restart.cancel()
+        self._restart = self._world.call_after(us, self._boot)
+
+    def _boot(self) -> None:
+        if not self._machine.is_up:
+            self.booting()
+            self._machine.boot()
+
+    # -- what strikes ---------------------------------------------------------------------------
+
+    def _say(self, text: str) -> None:
+        self.done.append(text)
+        self._world.trace(f"fault: {text}")
+
+    def _strike(self, fault: plan.AnyFault) -> None:
+        if isinstance(fault, plan.CallFault) and fault.from_boot:
+            self._at_next_boot.append(fault)
+        elif isinstance(fault, plan.CallFault) and fault.at_call is not None:
+            self._arm(fault)
+        else:
+            self._happen(fault)
+
+    def _arm(self, fault: plan.CallFault) -> None:
+        if isinstance(fault, plan.DiskError):
+            self._happen(fault)
+        else:
+            self._machine.crash_at_call(fault.at_call or 1, partial(self._happen, fault))
+
+    @singledispatchmethod
+    def _happen(self, fault: plan.Fault) -> None:
+        raise TypeError(f"a fault of an unknown kind: {fault!r}")
+
+    @_happen.register
+    def _kill(self, fault: plan.Kill) -> None:
+        if self._machine.is_up:
+            self._say("SIGKILL")
+            self._machine.kill()
+            self._restart_after(fault.down_us)
+
+    @_happen.register
+    def _power_loss(self, fault: plan.PowerLoss) -> None:
+        self._power_off(fault.model, fault.seed)
+        self._restart_after(fault.down_us)
+
+    def _power_off(self, model: plan.PowerModel, seed: int) -> None:
+        self._say(f"power loss, {model}")
+        self._machine.power_off(CrashModel(model), random.Random(seed))
+
+    @_happen.register
+    def _stop(self, fault: plan.Stop) -> None:
+        if self._machine.is_ready:
+            self._say("clean stop")
+            self._machine.stop(partial(self._restart_after, fault.down_us))
+
+    @_happen.register
+    def _disk_fails(self, fault: plan.DiskError) -> None:
+        nth = fault.at_call or 1
+        self._say(f"{fault.error} at the next {fault.call} but {nth - 1}")
+        self._disk_error = fault
+        written = random.Random(fault.seed).randrange(SHORT_BYTES_MAX) if fault.short else None
+        self._disk.fail(fault.call, nth, getattr(errno, fault.error), written)
+
+    @_happen.register
+    def _no_space(self, fault: plan.NoSpace) -> None:
+        if not self._is_full:
+            self._say("the disk is full")
+            self._is_full = True
+            self._disk.capacity = self._disk.used_bytes
+            self._scheduled.append(self._world.call_after(fault.for_us, self._space_again))
+
+    def _space_again(self) -> None:
+        self._say("the disk has space again")
+        self._is_full = False
+        self._disk.capacity = self._capacity
+
+    @_happen.register
+    def _slow_disk(self, fault: plan.SlowDisk) -> None:
+        self._say(f"the disk is {fault.factor} times slower")
+        self._machine.slow_factor = fault.factor
+        self._scheduled.append(self._world.call_after(fault.for_us, self._fast_again))
+
+    def _fast_again(self) -> None:
+        self._machine.slow_factor = 1
+
+    def _links(self, client: str) -> list[Link]:
+        return [link for link in self._network.links if link.client == client]
+
+    @_happen.register
+    def _drop(self, fault: plan.Drop) -> None:
+        chance = self._world.chance(f"drop/{fault.at_us}/{fault.client}")
+        for link in self._links(fault.client):
+            self._say(f"{link.name} is cut")
+            link.drop(chance.randrange(5_000_000), chance.randrange(2_000_000))
+
+    @_happen.register
+    def _stall(self, fault: plan.Stall) -> None:
+        for link in self._links(fault.client):
+            self._say(f"{link.name} stalls for {fault.for_us} us")
+            link.stall(fault.for_us)
+
+    @_happen.register
+    def _stop_reading(self, fault: plan.StopReading) -> None:
+        for link in self._links(fault.client):
+            self._say(f"{link.name} reads nothing for {fault.for_us} us")
+            link.pause()
+            self._world.call_after(fault.for_us, link.resume)
+
+    @_happen.register
+    def _clock_step(self, fault: plan.ClockStep) -> None:
+        self._say(f"the wall clock is set by {fault.by_us} us")
+        self._machine.wall_step_us += fault.by_us
+        self.clock_steps.append(ClockStep(self._world.now_us, fault.by_us))

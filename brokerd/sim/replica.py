@@ -1,0 +1,74 @@
+# Tests: tests/sim/test_replica.py
+"""The state that a directory holds, as text: to see whether two ways of reading it agree."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from twisted.internet.task import Clock
+
+from brokerd.assembly import broker_settings
+from brokerd.broker import Broker, Lane
+from brokerd.config import Config
+from brokerd.sim.disk import SimDisk
+from brokerd.sim.inline import InlineCommitter
+from brokerd.sim.machine import STATE_DIR, WAL_DIR, WALL_BEGIN_SECONDS
+from brokerd.wal import Snapshots, Wal, WalOptions
+
+
+def replayed(disk: SimDisk, config: Config) -> Broker:
+    """A broker that has replayed the directory on ``disk`` and serves nobody."""
+    clock, threads = Clock(), InlineCommitter()
+    ids = iter(range(1, 1 << 32))
+
+    def random_bytes(count: int) -> bytes:
+        return next(ids).to_bytes(count, "big")
+
+    options = WalOptions(segment_bytes=config.wal.segment_bytes, free_bytes_min=0)
+    wal = Wal(disk, WAL_DIR, options, threads, threads, random_bytes, clock.seconds)
+    broker = Broker(
+        wal,
+        Snapshots(disk, STATE_DIR, random_bytes),
+        threads,
+        threads,
+        clock,
+        lambda: WALL_BEGIN_SECONDS,
+        broker_settings(config),
+    )
+    broker.replay()
+    return broker
+
+
+def without_snapshots(disk: SimDisk) -> SimDisk:
+    """A copy of the disk on which all there is to know stands in the log."""
+    copy = disk.fork()
+    for name in copy.list(STATE_DIR):
+        if name.endswith(".snap"):
+            copy.unlink(os.path.join(STATE_DIR, name))
+    return copy
+
+
+def describe(broker: Broker) -> Iterator[str]:
+    """One line for each partition and each group's way through it, in order; no times."""
+    for topic in sorted(broker.topics(), key=lambda topic: topic.topic_id):
+        for partition in topic.partitions:
+            yield f"{topic.topic_id} {topic.name!r}/{partition.index}: {partition.next_offset}"
+            for name in sorted(topic.groups):
+                yield f"  {name!r}: {_lane(topic.groups[name].lanes[partition.index])}"
+
+
+def _lane(lane: Lane) -> str:
+    store = lane.store
+    end = lane.partition.next_offset
+    attempts = {
+        offset: counts
+        for offset in range(store.floor, end)
+        if (counts := store.attempts(offset)) != (0, 0)
+    }
+    leases = sorted((lease.offset, lease.owner, lease.token) for lease in store.leases())
+    letters = [tuple(letter) for letter in store.dead_letters()]
+    return (
+        f"floor {store.floor} lag {store.lag(end)} token {store.last_token} leases {leases} "
+        f"attempts {attempts} dead {letters}"
+    )

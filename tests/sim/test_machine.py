@@ -1,0 +1,183 @@
+"""A simulated computer boots the real broker, loses it in every way, and boots it again."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from brokerd.codecs import mamamia as mm
+from brokerd.config import Broker, Config, Wal
+from brokerd.sim.disk import CrashModel, SimDisk
+from brokerd.sim.machine import WAL_DIR, Machine
+from brokerd.sim.network import Network
+from brokerd.sim.plan import DiskTimes
+from brokerd.sim.plan import Network as NetworkPlan
+from brokerd.sim.world import World
+
+CONFIG = Config(wal=Wal(segment_bytes=1 << 16), broker=Broker(frame_bytes=1 << 14))
+
+
+class Room:
+    """A machine, and a way to ask it things."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.world = World(seed)
+        self.disk = SimDisk()
+        self.machine = Machine(self.world, self.disk, CONFIG, DiskTimes())
+        self.network = Network(self.world, NetworkPlan(), self.machine.service)
+        self.machine.on_end = lambda boot: self.network.machine_gone(lambda: 0)
+
+    def run(self, until: Callable[[], object]) -> None:
+        while not until():
+            assert self.world.step(), "nothing is due any more"
+
+    def pass_us(self, us: int) -> None:
+        over: list[bool] = []
+        self.world.call_after(us, over.append, True)
+        self.run(lambda: over)
+
+    def boot(self) -> None:
+        self.machine.boot()
+        self.run(lambda: self.machine.is_ready)
+
+    def ask(self, request: mm.Request) -> Any:
+        """The answer, or None if the connection was lost before."""
+        reader, answers, lost = mm.FrameReader(), [], []
+        link = self.network.connect("client")
+        link.on_data = lambda data: answers.extend(reader.feed(data))
+        link.on_lost = lost.append
+        link.send(mm.encode_request(request))
+        self.run(lambda: answers or lost)
+        link.close()
+        return mm.decode_response(*answers[0]) if answers else None
+
+    @property
+    def ends(self) -> list[str]:
+        return [boot.end for boot in self.machine.boots]
+
+
+def produce(number: int) -> mm.Produce:
+    return mm.Produce("orders", b"payload %d" % number)
+
+
+def test_a_broker_boots_and_answers() -> None:
+    """The real one, over a simulated connection, from a simulated disk."""
+    room = Room()
+    room.boot()
+    assert room.ask(produce(1)) == mm.Produced(0)
+    acquired = room.ask(mm.Acquire("orders", "g", "me"))
+    assert acquired.message.payload == b"payload 1"
+    assert room.disk.list(WAL_DIR)
+
+
+@pytest.mark.parametrize("how", ["killed", "power", "stopped"])
+def test_what_was_acknowledged_is_there_after_any_end(how: str) -> None:
+    """However the broker ended; and the record says how."""
+    room = Room()
+    room.boot()
+    for number in range(5):
+        assert room.ask(produce(number)) == mm.Produced(number)
+    end: dict[str, Callable[[], None]] = {
+        "killed": room.machine.kill,
+        "power": lambda: room.machine.power_off(CrashModel.DROP, random.Random(1)),
+        "stopped": room.machine.stop,
+    }
+    end[how]()
+    room.run(lambda: not room.machine.is_up)
+    assert room.ask(produce(9)) is None
+    room.boot()
+    assert room.ask(produce(5)) == mm.Produced(5)
+    assert room.ends == [how, ""]
+    assert room.machine.boots[1].ready_us > room.machine.boots[0].ended_us > 0
+
+
+def test_power_may_be_lost_at_a_disk_call() -> None:
+    """Of the broker's threads, before the call has any effect; everything stops there."""
+    room = Room()
+    room.boot()
+    calls = room.machine.calls
+
+    def crash() -> None:
+        room.machine.power_off(CrashModel.DROP, random.Random(1))
+
+    room.machine.crash_at_call(1, crash)
+    assert room.ask(produce(0)) is None
+    assert room.machine.calls == calls + 1
+    assert room.ends == ["power"]
+    room.boot()
+    assert room.ask(produce(0)) == mm.Produced(0)
+
+
+def test_power_may_be_lost_while_the_broker_starts() -> None:
+    """At any call of its recovery; the next start has it all the same."""
+    room = Room()
+    room.boot()
+    assert room.ask(produce(0)) == mm.Produced(0)
+    room.machine.kill()
+    crashes = 0
+    for nth in range(1, 100):
+        room.machine.boot()
+        room.machine.crash_at_call(nth, room.machine.kill)
+        room.run(lambda: room.machine.is_ready or not room.machine.is_up)
+        if room.machine.is_ready:
+            break
+        crashes += 1
+    assert crashes > 5
+    room.machine.disarm()
+    assert room.ask(produce(1)) == mm.Produced(1)
+
+
+def test_a_broker_whose_sync_fails_ends() -> None:
+    """Nothing is acknowledged any more, and the record says what the broker said."""
+    room = Room()
+    room.boot()
+    assert room.ask(produce(0)) == mm.Produced(0)
+    room.pass_us(1_000_000)  # until the segment allocated ahead is there
+    room.disk.fail("sync", 1, errno.EIO)
+    assert room.ask(produce(1)) is None
+    assert room.ends == ["failed"]
+    assert "the broker stops" in room.machine.boots[0].reason
+    room.boot()
+
+
+def test_a_broker_that_cannot_read_refuses_to_start() -> None:
+    """And the machine may try again."""
+    room = Room()
+    room.boot()
+    assert room.ask(produce(0)) == mm.Produced(0)
+    room.machine.kill()
+    room.disk.fail("pread", 1, errno.EIO)
+    room.machine.boot()
+    room.run(lambda: not room.machine.is_up)
+    assert room.ends == ["killed", "refused"]
+    room.boot()
+    assert room.ask(produce(1)) == mm.Produced(1)
+
+
+def test_the_wall_clock_can_be_set() -> None:
+    """The broker sees it, and time in the world goes on as before."""
+    room = Room()
+    before = room.machine.wall_seconds()
+    room.machine.wall_step_us -= 3_000_000
+    assert room.machine.wall_seconds() == before - 3
+
+
+def test_the_same_seed_gives_the_same_run_to_the_byte() -> None:
+    """Trace and disk; another seed gives another."""
+
+    def digests(seed: int) -> tuple[str, str]:
+        room = Room(seed)
+        room.boot()
+        for number in range(20):
+            room.ask(produce(number))
+        room.machine.stop()
+        room.run(lambda: not room.machine.is_up)
+        return room.world.digest(), room.disk.digest()
+
+    assert digests(1) == digests(1)
+    assert digests(1)[0] != digests(2)[0]
+    assert digests(1)[1] != digests(2)[1]
