@@ -24,10 +24,11 @@ from brokerd.errors import BrokerdError, DirectoryLocked, StorageFailed
 from brokerd.protocols.factory import ConnectionFactory
 from brokerd.service import DRAIN_SECONDS
 from brokerd.sim.disk import Call, CrashModel, SimDisk
+from brokerd.sim.disk import PowerLost as ProcessEnded
 from brokerd.sim.history import Boot
 from brokerd.sim.network import Service
 from brokerd.sim.plan import DiskTimes
-from brokerd.sim.threads import Process, ProcessEnded, SimThreads
+from brokerd.sim.threads import Process, SimThreads
 from brokerd.sim.world import Event, World
 
 DATA_DIR = "/data"
