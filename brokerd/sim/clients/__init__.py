@@ -1,0 +1,57 @@
+# Tests: tests/sim/test_clients.py
+"""Random clients of a simulated broker, one module per wire format, and the auditor of a run's end.
+
+docs/simulator.rst, section "Clients", says what they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from brokerd.sim.clients.auditor import AuditFailed, Auditor
+from brokerd.sim.clients.conversation import WrongAnswer
+from brokerd.sim.clients.links import Connect, Link
+from brokerd.sim.clients.mamamia import MamamiaClient
+from brokerd.sim.clients.vandal import Vandal
+from brokerd.sim.history import History
+from brokerd.sim.plan import ClientPlan
+from brokerd.sim.world import World
+
+__all__ = [
+    "AuditFailed",
+    "Auditor",
+    "Client",
+    "Connect",
+    "Link",
+    "MamamiaClient",
+    "Vandal",
+    "WrongAnswer",
+    "make_client",
+]
+
+
+class Client(Protocol):
+    """What a run does with its clients."""
+
+    plan: ClientPlan
+    finished: bool
+    on_finished: Callable[[], None]
+    """Called once."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None:
+        """Begin nothing more; finish when what was begun is answered or lost."""
+
+    def hang_up(self) -> None:
+        """Finish now."""
+
+    def note_arrivals(self) -> None:
+        """Complete the history at the run's end, when nothing is under way any more."""
+
+
+def make_client(plan: ClientPlan, world: World, connect: Connect, history: History) -> Client:
+    """The client of a plan; it begins with ``start()``."""
+    kind = Vandal if plan.role == "vandal" else MamamiaClient
+    return kind(plan, world, connect, history)

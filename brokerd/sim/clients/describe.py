@@ -1,0 +1,127 @@
+# Tests: tests/sim/test_clients.py
+"""Operations as one line of a trace each: what was asked, what was answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import singledispatch
+
+from brokerd.sim.history import (
+    Acquire,
+    Extend,
+    Letters,
+    Look,
+    Operation,
+    Place,
+    Produce,
+    Settle,
+    Settlement,
+)
+
+
+def seconds(us: int) -> str:
+    return f"{us / 1_000_000:g}s"
+
+
+def places(items: Iterable[Place]) -> str:
+    return " ".join(f"{partition}:{offset}" for partition, offset in items)
+
+
+@singledispatch
+def asked(operation: Operation) -> str:
+    """What was asked, without who and when."""
+    return type(operation).__name__.lower()
+
+
+@singledispatch
+def answered(operation: Operation) -> str:
+    """What was answered; refusals are told by `outcome`."""
+    return "done"
+
+
+def outcome(operation: Operation) -> str:
+    """The answer or the refusal."""
+    return f"refused: {operation.error}" if operation.error else answered(operation)
+
+
+@asked.register
+def _(operation: Produce) -> str:
+    size = sum(len(message.payload) for message in operation.messages)
+    return f"produce {operation.topic!r} {len(operation.messages)} messages, {size} bytes"
+
+
+@answered.register
+def _(operation: Produce) -> str:
+    return f"stored at {places(operation.places)}"
+
+
+@asked.register
+def _(operation: Acquire) -> str:
+    wait = f", waiting {seconds(operation.wait_us)}" if operation.wait_us else ""
+    return (
+        f"acquire {operation.topic!r}/{operation.group!r} up to {operation.limit} for "
+        f"{seconds(operation.duration_us)}{wait}"
+    )
+
+
+@answered.register
+def _(operation: Acquire) -> str:
+    leased = (
+        f"{places([delivery.place])}"
+        + (f"(token {delivery.token})" if delivery.token is not None else "")
+        for delivery in operation.deliveries
+    )
+    return "leased " + (" ".join(leased) or "nothing")
+
+
+def _settlement(item: Settlement) -> str:
+    word = "done" if item.success else "failed"
+    token = f" by token {item.token}" if item.token is not None else ""
+    delay = f" delay {seconds(item.delay_us)}" if item.delay_us is not None else ""
+    return f"{places([item.place])} {word}{token}{delay}"
+
+
+@asked.register
+def _(operation: Settle) -> str:
+    items = ", ".join(map(_settlement, operation.settlements))
+    return f"settle {operation.topic!r}/{operation.group!r} {items}"
+
+
+@answered.register
+def _(operation: Settle) -> str:
+    return "settled, " + ", ".join(text or "ok" for text in operation.results)
+
+
+@asked.register
+def _(operation: Extend) -> str:
+    return (
+        f"extend {operation.topic!r}/{operation.group!r} {places([operation.place])} to "
+        f"{seconds(operation.duration_us)}"
+    )
+
+
+@answered.register
+def _(operation: Extend) -> str:
+    return f"extended, {seconds(operation.remaining_us)} left"
+
+
+@asked.register
+def _(operation: Look) -> str:
+    return f"look {operation.topic!r}/{operation.group!r}"
+
+
+@answered.register
+def _(operation: Look) -> str:
+    view = operation.view
+    return "nothing" if view is None else " ".join(f"{k}={v}" for k, v in view._asdict().items())
+
+
+@asked.register
+def _(operation: Letters) -> str:
+    return f"dead letters of {operation.topic!r}/{operation.group!r}"
+
+
+@answered.register
+def _(operation: Letters) -> str:
+    letters = (f"{places([letter.place])}({letter.reason})" for letter in operation.letters)
+    return " ".join(letters) or "none"
