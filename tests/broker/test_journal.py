@@ -39,7 +39,7 @@ class TestAnswers:
         produce(house, "t", b"x")
         done = acknowledged(house)
         seen: list[tuple[str, bool]] = []
-        house.disk.on_call = lambda name, path: seen.append((name, bool(done)))
+        house.disk.enter = lambda call: seen.append((call.name, bool(done)))
         house.turn()
         assert not done
         house.writer.step()

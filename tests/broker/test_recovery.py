@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from brokerd.broker import BrokerSettings, Congested
 from brokerd.errors import LeaseLost, NotLeaseOwner
 from brokerd.groups import GroupSettings
+from brokerd.sim.disk import CrashModel
 from brokerd.wal import WalOptions
 from tests.broker.desk import SECOND_US, acknowledged, grants, lease, read, settle
 from tests.house import House
@@ -235,11 +236,10 @@ class Brokerage(RuleBasedStateMachine):
         assert not self.pending, "a clean stop acknowledges everything"
         self.begin_again(self.house.again())
 
-    @rule(seed=st.none() | st.integers(0, 1000))
-    def crash(self, seed: int | None) -> None:
-        """Lose power; some blocks of what was being written may have reached the disk."""
-        luck = random.Random(seed)
-        self.house.disk.crash(None if seed is None else lambda *_: luck.random() < 0.7)
+    @rule(model=st.sampled_from(CrashModel), dice=st.randoms(use_true_random=False))
+    def crash(self, model: CrashModel, dice: random.Random) -> None:
+        """Lose power; some of what was being written may have reached the disk."""
+        self.house.disk.crash(model, dice)
         self.begin_again(self.house.again())
 
     def begin_again(self, house: House) -> None:
@@ -280,7 +280,8 @@ class Brokerage(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """In the end every record was settled, is dead, or is delivered."""
-        self.crash(None)
+        self.house.disk.crash()
+        self.begin_again(self.house.again())
         self.pass_time(70.0)
         self.pass_time(70.0)
         for topic in TOPICS:

@@ -64,7 +64,7 @@ def test_no_answer_leaves_before_its_commit_is_durable() -> None:
     client.send(mm.Produce("orders", b"x"))
     house.turn()
     assert client.received_bytes() == b""
-    house.disk.on_call = lambda call, path: synced.append(call)
+    house.disk.enter = lambda call: synced.append(call.name)
     while not client.transport.received:
         assert house.writer.step()
     assert synced[-1] == "sync" or "sync" in synced

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 from brokerd.errors import StorageFailed
-from brokerd.sim.disk import SimDisk
+from brokerd.sim.disk import CrashModel, SimDisk
 from brokerd.sim.inline import InlineCommitter
 from brokerd.wal import Frame, RecoveryReport, Wal, WalOptions
 from brokerd.walformat import (
@@ -96,10 +95,13 @@ class Rig:
         ]
 
     def restart(
-        self, survives: Callable[[str, int, bytes], bool] | None = None, from_lsn: int = 0
+        self,
+        model: CrashModel = CrashModel.DROP,
+        dice: random.Random | None = None,
+        from_lsn: int = 0,
     ) -> Rig:
         """Cut the power and start again."""
-        self.disk.crash(survives)
+        self.disk.crash(model, dice)
         return Rig(self.disk, self.wal.options, from_lsn, seed=2)
 
     def files(self, suffix: str = ".wal") -> list[str]:

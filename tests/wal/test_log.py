@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
 import queue
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.errors import NoSpace, StorageFailed
-from brokerd.sim.disk import SimDisk
+from brokerd.sim.disk import Call, SimDisk
 from brokerd.wal import Frame, RealDisk, ThreadCommitter, Wal, WalOptions
 from brokerd.walformat import FRAME_BYTES_MAX, frame_size
 from tests.wal.rig import PATH, SMALL, Rig, content, events, records
+
+
+@contextmanager
+def no_space_for_indexes(rig: Rig) -> Iterator[None]:
+    """Meanwhile no index file can be written."""
+
+    def enter(call: Call) -> None:
+        if call.name == "pwrite" and ".idx" in call.path:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), call.path)
+
+    before, rig.disk.enter = rig.disk.enter, enter
+    yield
+    rig.disk.enter = before
 
 
 class TestGroupCommit:
@@ -34,7 +49,7 @@ class TestGroupCommit:
         rig = Rig()
         rig.put(records(0))
         seen: list[tuple[str, list[int]]] = []
-        rig.disk.on_call = lambda name, path: seen.append((name, list(rig.durable)))
+        rig.disk.enter = lambda call: seen.append((call.name, list(rig.durable)))
         rig.wal.append([records(1)], 1)
         assert rig.durable == [1]
         rig.commits.run()
@@ -271,14 +286,9 @@ class TestSegments:
     def test_an_index_that_finds_no_space_is_written_later(self) -> None:
         rig = Rig()
         rig.put(records(0))
-        rig.disk.on_call = lambda name, path: (
-            rig.disk.fail("pwrite", 1, errno.ENOSPC)
-            if name == "create" and ".idx" in path
-            else None
-        )
-        rig.wal.seal()
-        rig.run()
-        rig.disk.on_call = None
+        with no_space_for_indexes(rig):
+            rig.wal.seal()
+            rig.run()
         assert rig.files(".idx") == []
         assert rig.read(0) == [b"0"] and not rig.wal.failed
         rig.wal.retry_allocation()
@@ -289,14 +299,9 @@ class TestSegments:
     def test_an_index_that_found_no_space_is_written_with_the_next_one(self) -> None:
         rig = Rig()
         rig.put(records(0))
-        rig.disk.on_call = lambda name, path: (
-            rig.disk.fail("pwrite", 1, errno.ENOSPC)
-            if name == "create" and ".idx" in path
-            else None
-        )
-        rig.wal.seal()
-        rig.run()
-        rig.disk.on_call = None
+        with no_space_for_indexes(rig):
+            rig.wal.seal()
+            rig.run()
         rig.put(records(1))
         rig.wal.seal()
         rig.run()
@@ -507,7 +512,7 @@ def test_sizes_that_make_no_sense_are_refused() -> None:
 def test_the_log_keeps_to_its_directory() -> None:
     rig = Rig()
     rig.put(records(0))
-    assert all(path.startswith(PATH + "/") for path in rig.disk._seen)
+    assert all(path.startswith(PATH + "/") for path in rig.disk.files())
 
 
 def test_with_threads_and_a_real_disk(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
 from brokerd.errors import DamagedData, NewerFormat
-from brokerd.sim.disk import SimDisk
+from brokerd.sim.disk import CrashModel, SimDisk
 from brokerd.wal import LostRange, WalOptions
 from brokerd.walformat import Entry, encode_frame, segment_salt
 from tests.wal.rig import PATH, SMALL, Rig, content, events, records
@@ -90,7 +90,7 @@ class TestReplay:
         last = rig.wal.segments()[-1]
         disk = rig.disk.copy()
         reads: list[str] = []
-        disk.on_call = lambda call, path: reads.append(path) if call == "pread" else None
+        disk.enter = lambda call: reads.append(call.path) if call.name == "pread" else None
         after = Rig(disk, from_lsn=last.first_lsn)
         assert [path[-4:] for path in reads if "/" + "0" * 20 in path] == [".wal", ".idx", ".idx"]
         assert after.frames[0].lsn == last.first_lsn + 4096
@@ -113,7 +113,7 @@ class TestReplay:
     ) -> None:
         disk, name, ends = small_log()
         written: list[tuple[str, str]] = []
-        disk.on_call = lambda call, path: written.append((call, path))
+        disk.enter = lambda call: written.append((call.name, call.path))
         rig = Rig(disk)
         path = f"{PATH}/{name}"
         assert rig.report.rewritten_bytes == ends[-1] - ends[-2]
@@ -192,7 +192,7 @@ class TestTornTail:
         # The commit in flight reaches the disk in pieces, or not at all.
         rig.disk.fail("sync")
         rig.commits.step()
-        after = rig.restart((lambda *_: dice.random() < 0.8) if is_partial else None)
+        after = rig.restart(CrashModel.REORDER if is_partial else CrashModel.DROP, dice)
         found = [entry.base_offset for entry in after.entries()]
         assert found == list(range(len(found)))
         assert len(found) >= durable
@@ -215,7 +215,7 @@ class TestTornTail:
                     rig.wal.seal()
             acknowledged = next_offset + rig.wal.durable_ticket
             durable_lsn = rig.wal.durable_lsn
-            rig = rig.restart(lambda *_: dice.random() < 0.5)
+            rig = rig.restart(dice.choice(list(CrashModel)), dice)
             assert [e.base_offset for e in rig.entries()] == list(range(len(rig.entries())))
             next_offset = rig.report.next_offsets.get((1, 0), 0)
             assert next_offset == len(rig.entries()) >= acknowledged
@@ -439,10 +439,10 @@ class TestNewerFormat:
         for change in (segment, frame, entry):
             disk = self.newer(change)
             disk.create(f"{PATH}/left.tmp")
-            before = {path: bytes(node.data) for path, node in disk._seen.items()}
+            before = disk.files()
             with pytest.raises(NewerFormat, match="upgrade"):
                 Rig(disk)
-            assert {path: bytes(node.data) for path, node in disk._seen.items()} == before
+            assert disk.files() == before
 
     def test_nothing_is_changed_when_the_caller_cannot_apply(self) -> None:
         disk, _, _ = small_log()
@@ -500,7 +500,7 @@ class TestIndexes:
         disk = rig.disk.copy()
         for name in rig.files(".idx"):
             disk.unlink(f"{PATH}/{name}")
-        disk.capacity = disk._used - (1 << 20)
+        disk.capacity = disk.used_bytes - (1 << 20)
         after = Rig(disk)
         assert after.files(".idx") == []
         assert after.read(3, topic_id=2) == [b"3"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 
 from brokerd.errors import DamagedData
-from brokerd.sim.disk import SimDisk
+from brokerd.sim.disk import Call, SimDisk
 from brokerd.wal import SnapshotChunk, Snapshots
 from brokerd.wal.disk import write_atomically
 from brokerd.wal.snapshot import (
@@ -108,14 +108,13 @@ class TestKeeping:
         store, disk = snapshots()
         store.write(100, CHUNKS)
 
-        def rot(call: str, path: str) -> None:
-            if call == "sync":
-                disk.content(path)[-60] ^= 1
+        def rot(call: Call) -> None:
+            if call.name == "sync":
+                disk.content(call.path)[-60] ^= 1
 
-        disk.on_call = rot
+        disk.enter = rot
         with pytest.raises(DamagedData):
             store.write(200, CHUNKS)
-        disk.on_call = None
         assert disk.list(PATH) == [f"{100:020d}.snap"]
 
     def test_an_error_of_the_chunks_is_passed_on_and_leaves_nothing(self) -> None:

@@ -20,9 +20,9 @@ def log(frames: int = 40) -> SimDisk:
 
 
 def check(disk: SimDisk) -> VerifyReport:
-    before = {path: bytes(node.data) for path, node in disk._seen.items()}
+    before = disk.files()
     report = verify(disk, PATH, STATE)
-    assert {path: bytes(node.data) for path, node in disk._seen.items()} == before
+    assert disk.files() == before
     return report
 
 
