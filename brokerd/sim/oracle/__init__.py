@@ -1,0 +1,86 @@
+# Tests: tests/sim/test_oracle.py
+"""Checks every promise that clients can see on the history of a run.
+
+`check` is pure: it knows nothing but the history. Where that leaves open whether something
+happened, every possibility is allowed. docs/simulator.rst, section "The oracle", tabulates the
+checks and the promise of each.
+
+The rooms: `spans` says when things can have happened, `records` which records there were, `lanes`
+turns what a group did with a record into events, `lease_search` looks for an order that
+`lease_model` allows, and `telling`, `views`, `audit` and `boots` check what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from brokerd.sim.history import History
+from brokerd.sim.oracle.audit import Audit
+from brokerd.sim.oracle.boots import check_boots
+from brokerd.sim.oracle.lanes import LaneJudge, lanes_of
+from brokerd.sim.oracle.records import (
+    Records,
+    check_content,
+    check_keys,
+    check_once,
+    check_order,
+    check_places,
+)
+from brokerd.sim.oracle.spans import Lives
+from brokerd.sim.oracle.telling import (
+    check_answers,
+    check_letters,
+    check_lowest_first,
+    check_tokens,
+)
+from brokerd.sim.oracle.views import Views
+from brokerd.sim.oracle.violation import Violation
+
+__all__ = ["Judgement", "Violation", "check", "judge"]
+
+
+class Judgement(NamedTuple):
+    """What the oracle found."""
+
+    violations: list[Violation]
+    undecided: int
+    """Records with more possible orders than were tried; nothing is said about them."""
+
+
+def check(history: History) -> list[Violation]:
+    """The promises that ``history`` breaks, the earliest seen first."""
+    return judge(history).violations
+
+
+def judge(history: History) -> Judgement:
+    """`check`, and how much of the history was too much to judge."""
+    lives = Lives(history)
+    records = Records(history, lives)
+    lanes = lanes_of(history)
+    found = [*records.violations, *check_boots(history, lives), *check_answers(history)]
+    found += _check_records(records, lives)
+    views = Views(history.rules, lives, records)
+    undecided = 0
+    for lane in lanes.values():
+        lane_judge = LaneJudge(history, lives, records, lane)
+        found += lane_judge.judge()
+        undecided += lane_judge.undecided
+        found += check_tokens(lives, lane)
+        found += check_lowest_first(lives, lane)
+        found += check_letters(records, lane)
+        found += views.check(lane)
+    found += Audit(history, lives, records, lanes).check()
+    return Judgement(sorted(set(found), key=_when_seen), undecided)
+
+
+def _check_records(records: Records, lives: Lives) -> Iterator[Violation]:
+    yield from check_places(records, lives)
+    yield from check_content(records)
+    yield from check_once(records)
+    yield from check_keys(records)
+    yield from check_order(records, lives)
+
+
+def _when_seen(violation: Violation) -> tuple[int, Violation]:
+    return violation.at_us, violation

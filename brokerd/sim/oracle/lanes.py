@@ -1,0 +1,295 @@
+# Tests: tests/sim/test_oracle_leases.py
+"""What each group did with each record, judged by the lease model: promises 1, 3, 4, 5 and 8.
+
+Everything that touched a record in a group becomes events of `lease_search`. Most records are
+leased once and settled once; those are passed without a search.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import partial
+
+from brokerd.sim.history import (
+    NEVER,
+    Acquire,
+    Extend,
+    History,
+    Letters,
+    Look,
+    Operation,
+    Place,
+    Settle,
+    Settlement,
+)
+from brokerd.sim.oracle.lease_model import LeaseModel, stored
+from brokerd.sim.oracle.lease_search import Event, Undecided, Unexplained, explain
+from brokerd.sim.oracle.records import Record, Records, Sight
+from brokerd.sim.oracle.spans import EVER_US, Lives, Span
+from brokerd.sim.oracle.violation import Violation, violation
+
+AUDIT = "audit"
+"""Names of groups that read for the audit begin so; they settle nothing."""
+
+NOT_OWNER = "does not own the lease"
+LEASE_LOST = "is over, or another one took its place"
+UNKNOWN_OFFSET = ("never produced", "has not been assigned")
+"""What the broker's refusals say, in every wire format."""
+
+Attempt = tuple[Settle, Settlement, str | None]
+"""A settlement as it was asked, and its error: empty when accepted, None without an answer."""
+
+
+class Lane:
+    """One group's way through one topic."""
+
+    def __init__(self, topic: str, group: str) -> None:
+        self.topic = topic
+        self.group = group
+        self.sights: dict[Place, list[Sight]] = defaultdict(list)
+        self.attempts: dict[Place, list[Attempt]] = defaultdict(list)
+        self.extends: dict[Place, list[Extend]] = defaultdict(list)
+        self.acquires: list[Acquire] = []
+        self.looks: list[Look] = []
+        self.letters: list[Letters] = []
+
+    @property
+    def unanswered(self) -> list[Acquire]:
+        return [acquire for acquire in self.acquires if acquire.answered_us == NEVER]
+
+    def last_acquire(self, audit_us: int) -> Acquire | None:
+        """The last acquire of the audit's drain, if it was drained."""
+        drain = [op for op in self.acquires if op.sent_us >= audit_us and op.succeeded]
+        return drain[-1] if drain and audit_us != NEVER else None
+
+    def last_look(self, audit_us: int) -> Look | None:
+        """The state of the group after the drain, if somebody looked."""
+        drained = self.last_acquire(audit_us)
+        looks = [op for op in self.looks if op.succeeded and op.view is not None]
+        if drained is None or not looks or looks[-1].sent_us < drained.answered_us:
+            return None
+        return looks[-1]
+
+
+def lanes_of(history: History) -> dict[tuple[str, str], Lane]:
+    """Every (topic, group) that somebody asked for, in the order they were first asked for."""
+    lanes: dict[tuple[str, str], Lane] = {}
+    for op in history.operations:
+        if not isinstance(op, Acquire | Settle | Extend | Look | Letters):
+            continue
+        lane = lanes.setdefault((op.topic, op.group), Lane(op.topic, op.group))
+        if isinstance(op, Acquire):
+            lane.acquires.append(op)
+            if op.succeeded:
+                for delivery in op.deliveries:
+                    lane.sights[delivery.place].append(Sight(op, delivery))
+        elif isinstance(op, Settle):
+            for index, settlement in enumerate(op.settlements):
+                lane.attempts[settlement.place].append((op, settlement, _result(op, index)))
+        elif isinstance(op, Extend):
+            lane.extends[op.place].append(op)
+        elif isinstance(op, Look):
+            lane.looks.append(op)
+        elif op.succeeded:
+            lane.letters.append(op)
+    return lanes
+
+
+def _result(op: Settle, index: int) -> str | None:
+    if op.answered_us == NEVER:
+        return None
+    if op.error:
+        return op.error
+    return op.results[index] if index < len(op.results) else ""
+
+
+class LaneJudge:
+    """Judges the records of one lane."""
+
+    def __init__(self, history: History, lives: Lives, records: Records, lane: Lane) -> None:
+        self.undecided = 0
+        self._model = LeaseModel(history.rules)
+        self._lives = lives
+        self._records = records
+        self._lane = lane
+        self._hidden = self._hidden_grants()
+        drained = lane.last_acquire(history.audit_us)
+        self._nothing_left = drained if drained is not None and not drained.deliveries else None
+        look = lane.last_look(history.audit_us)
+        self._no_lag = look if look is not None and look.view and look.view.lag == 0 else None
+        self._letters = [
+            (op, lives.span(op), {letter.place: letter for letter in op.letters})
+            for op in lane.letters
+        ]
+        self._lettered = {letter.place for op in lane.letters for letter in op.letters}
+
+    def judge(self) -> Iterator[Violation]:
+        """The violations of all records that this group met, or had to meet."""
+        known: set[Record] = set()
+        for place in sorted({*self._lane.sights, *self._lane.attempts, *self._lane.extends}):
+            known.update(self._records.by_place.get((self._lane.topic, place), ()))
+            yield from self._judge_existence(place)
+        for record in self._records.of_topic.get(self._lane.topic, ()):
+            if record in known or self._nothing_left or record.place in self._lettered:
+                yield from self._judge(record)
+
+    # -- one record -----------------------------------------------------------------------------
+
+    def _judge(self, record: Record) -> Iterator[Violation]:
+        if self._is_plain(record):
+            return
+        place, lane = record.place, self._lane
+        ours = partial(self._is_of, record)
+        certain = [self._granted(sight) for sight in lane.sights[place] if ours(sight.acquire)]
+        uncertain: list[Event] = []
+        for attempt in lane.attempts[place]:
+            if ours(attempt[0]) and (event := self._settled(record, attempt)) is not None:
+                (uncertain if attempt[2] is None else certain).append(event)
+        for op in lane.extends[place]:
+            if ours(op) and (event := self._extended(record, op)) is not None:
+                (uncertain if op.answered_us == NEVER else certain).append(event)
+        certain += self._seen(record)
+        if not certain:
+            return
+        certain += self._crossed(record, certain)
+        loses = any(event.crossing is not None and event.crossing.loses for event in certain)
+        begin = stored(*record.stored)
+        outcome = explain(begin, certain, uncertain, self._hidden, loses=loses)
+        if isinstance(outcome, Undecided):
+            self.undecided += 1
+        elif outcome is not None:
+            yield self._told(record, outcome)
+
+    def _is_plain(self, record: Record) -> bool:
+        """Leased at most once and then settled by its holder: no order can be wrong."""
+        place, lane = record.place, self._lane
+        sights, attempts = lane.sights.get(place, ()), lane.attempts.get(place, ())
+        if len(sights) != 1 or place in lane.extends or place in self._lettered:
+            return False
+        acquire, delivery = sights[0]
+        if delivery.grants not in (None, 1):
+            return False
+        if not attempts:
+            return self._nothing_left is None or lane.group.startswith(AUDIT)
+        if len(attempts) > 1:
+            return False
+        op, settlement, result = attempts[0]
+        return (
+            result == ""
+            and settlement.success
+            and op.client == acquire.client
+            and settlement.token in (None, delivery.token)
+            and self._lives.span(acquire).first_us <= self._lives.span(op).last_us
+        )
+
+    def _is_of(self, record: Record, op: Operation) -> bool:
+        return op.boot == NEVER or record.first_boot <= op.boot <= record.last_boot
+
+    # -- events ---------------------------------------------------------------------------------
+
+    def _granted(self, sight: Sight) -> Event:
+        acquire, delivery = sight
+        step = partial(
+            self._model.grant,
+            owner=acquire.client,
+            duration_us=acquire.duration_us,
+            grants=delivery.grants,
+            token=delivery.token,
+        )
+        return Event(self._lives.span(acquire), step, acquire, delivery.grants)
+
+    def _settled(self, record: Record, attempt: Attempt) -> Event | None:
+        op, settlement, result = attempt
+        if not result:
+            accepted = partial(
+                self._model.settle,
+                owner=op.client,
+                token=settlement.token,
+                success=settlement.success,
+                delay_us=settlement.delay_us,
+            )
+            return Event(self._lives.span(op), accepted, op)
+        return self._refused(op, settlement.token, result, settles=True)
+
+    def _extended(self, record: Record, op: Extend) -> Event | None:
+        if not op.error:
+            accepted = partial(
+                self._model.extend, owner=op.client, token=op.token, duration_us=op.duration_us
+            )
+            return Event(self._lives.span(op), accepted, op)
+        return self._refused(op, op.token, op.error, settles=False)
+
+    def _refused(
+        self, op: Settle | Extend, token: int | None, error: str, settles: bool
+    ) -> Event | None:
+        """What a refusal tells of the record; None when it is about something else."""
+        if NOT_OWNER in error:
+            not_owner = partial(self._model.not_owner, owner=op.client, token=token)
+            return Event(self._lives.span(op), not_owner, op)
+        if LEASE_LOST in error:
+            lost = partial(self._model.lease_lost, token=token, settles=settles)
+            return Event(self._lives.span(op), lost, op)
+        return None
+
+    def _seen(self, record: Record) -> Iterator[Event]:
+        """What the group's dead letters and the audit tell of the record."""
+        if self._records.damaged or record.last_boot < EVER_US:
+            return
+        for op, span, letters in self._letters:
+            letter = letters.get(record.place)
+            if letter is not None:
+                yield Event(
+                    span, partial(self._model.is_letter, letter=letter), op, letter.grants + 1
+                )
+            elif record.stored.is_before(span):
+                yield Event(span, self._model.is_no_letter, op)
+        for last, step in (
+            (self._nothing_left, self._model.is_not_eligible),
+            (self._no_lag, self._model.is_over),
+        ):
+            if last is not None and record.stored.is_before(self._lives.span(last)):
+                yield Event(self._lives.span(last), step, last)
+
+    def _crossed(self, record: Record, events: list[Event]) -> Iterator[Event]:
+        """The restarts between the first and the last event."""
+        first_us = min(record.stored.first_us, *(event.span.first_us for event in events))
+        last_us = max(event.span.last_us for event in events)
+        for crossing in self._lives.crossings:
+            if first_us <= crossing.ended_us and crossing.ready_us <= last_us:
+                span = Span(crossing.ended_us, crossing.ended_us)
+                step = partial(self._model.cross, crossing=crossing)
+                yield Event(span, step, crossing=crossing)
+
+    def _hidden_grants(self) -> list[Event]:
+        """Acquires without an answer: each may have leased any record."""
+        return [
+            Event(
+                self._lives.span(acquire),
+                partial(self._model.grant, owner=acquire.client, duration_us=acquire.duration_us),
+                acquire,
+            )
+            for acquire in self._lane.unanswered
+        ]
+
+    # -- what to say ----------------------------------------------------------------------------
+
+    def _told(self, record: Record, outcome: Unexplained) -> Violation:
+        event, refusal, before = outcome
+        shown = [e.operation for e in (*before[-3:], event) if e.operation is not None]
+        what = type(event.operation).__name__.lower() if event.operation is not None else "restart"
+        text = f"group {self._lane.group}, {record.name}: {what}: {refusal.text}"
+        return violation(refusal.promise, text, *shown)
+
+    def _judge_existence(self, place: Place) -> Iterator[Violation]:
+        """A settle is refused for a record that never was, and for no other one."""
+        known = self._records.by_place.get((self._lane.topic, place), ())
+        for op, _, result in self._lane.attempts.get(place, ()):
+            if result == "" and not known and not self._records.may_be_unseen(self._lane.topic):
+                text = f"offset {place.offset} was never produced, and its settle was accepted"
+                yield violation("P8-unknown", text, op)
+            elif result and any(text in result for text in UNKNOWN_OFFSET):
+                for record in known:
+                    if self._is_of(record, op) and record.stored.is_before(self._lives.span(op)):
+                        text = f"{record.name} was stored, and the broker says it never was"
+                        yield violation("P1-kept", text, record.sent.produce, op)

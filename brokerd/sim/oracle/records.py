@@ -1,0 +1,297 @@
+# Tests: tests/sim/test_oracle_records.py
+"""Which records there were, and whether every sight of them agrees: promises 1, 2 and 8.
+
+A record is known because its produce was answered, or because somebody was given it. Its place
+belongs to it for good, unless power loss without fsync took it (`Lives.loses`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+from brokerd.sim.history import NEVER, Acquire, Delivery, History, Message, Place, Produce
+from brokerd.sim.oracle.spans import EVER_US, Lives, Span, falling
+from brokerd.sim.oracle.violation import Violation, violation
+
+
+class Sight(NamedTuple):
+    """A record as an acquire was given it."""
+
+    acquire: Acquire
+    delivery: Delivery
+
+
+class Sent(NamedTuple):
+    """A message as it was sent."""
+
+    produce: Produce
+    position: int
+    """Which of the messages of ``produce``."""
+
+    @property
+    def message(self) -> Message:
+        return self.produce.messages[self.position]
+
+
+@dataclass(eq=False)
+class Record:
+    """A record that was stored, at its place in a topic."""
+
+    topic: str
+    place: Place
+    sent: Sent
+    stored: Span
+    sights: list[Sight] = field(default_factory=list)
+    first_boot: int = NEVER
+    last_boot: int = EVER_US
+    """The boots in which this place is this record's."""
+
+    @property
+    def is_acknowledged(self) -> bool:
+        return self.sent.produce.succeeded
+
+    @property
+    def boot(self) -> int:
+        return self.sent.produce.boot
+
+    @property
+    def name(self) -> str:
+        return f"record {self.place.offset} of {self.topic}/{self.place.partition}"
+
+
+class Records:
+    """All records of a history by topic and place; ``violations`` is what does not fit."""
+
+    def __init__(self, history: History, lives: Lives) -> None:
+        self.violations: list[Violation] = []
+        self.produces = [op for op in history.operations if isinstance(op, Produce)]
+        self.by_place: dict[tuple[str, Place], list[Record]] = {}
+        """Oldest first; more than one only where power loss without fsync took records."""
+        self.damaged = history.rotted or any(boot.damages for boot in history.boots)
+        """Whether recovery reported damage, so that records may be missing."""
+        self.of_topic: dict[str, list[Record]] = defaultdict(list)
+        self._lives = lives
+        self._senders: dict[tuple[str, bytes], list[Sent]] = defaultdict(list)
+        self._claims: dict[tuple[str, Place, bytes], Record] = {}
+        for produce in self.produces:
+            for index, message in enumerate(produce.messages):
+                self._senders[produce.topic, message.payload].append(Sent(produce, index))
+        for produce in self.produces:
+            if produce.succeeded:
+                self._add_answered(produce)
+        for operation in history.operations:
+            if isinstance(operation, Acquire) and operation.succeeded:
+                for delivery in operation.deliveries:
+                    self._add_sight(Sight(operation, delivery))
+        self._sort()
+
+    def __iter__(self) -> Iterator[Record]:
+        for records in self.by_place.values():
+            yield from records
+
+    def senders(self, topic: str, payload: bytes) -> int:
+        """How often this payload was sent to the topic."""
+        return len(self._senders.get((topic, payload), ()))
+
+    def is_unique(self, record: Record) -> bool:
+        """Whether nobody else sent this payload to the topic."""
+        return self.senders(record.topic, record.sent.message.payload) == 1
+
+    def may_be_lost(self, record: Record) -> bool:
+        """Whether it may be gone after the boot that stored it."""
+        return self._lives.loses(record.boot) and not any(
+            sight.acquire.boot > record.boot for sight in record.sights
+        )
+
+    def may_be_unseen(self, topic: str) -> bool:
+        """Whether records may have been stored there that nobody was told of."""
+        return any(
+            produce.topic == topic and produce.answered_us == NEVER for produce in self.produces
+        )
+
+    def _add_answered(self, produce: Produce) -> None:
+        if len(produce.places) != len(produce.messages):
+            self.violations.append(
+                violation(
+                    "P2-batch",
+                    f"{len(produce.messages)} messages were answered with "
+                    f"{len(produce.places)} places",
+                    produce,
+                )
+            )
+            return
+        stored = self._lives.span(produce)
+        for index, place in enumerate(produce.places):
+            claim = produce.topic, place, produce.messages[index].payload
+            known = self._claims.get(claim)
+            if known is not None:
+                self.violations.append(
+                    violation(
+                        "P2-reuse", f"{known.name} was given twice", known.sent.produce, produce
+                    )
+                )
+            else:
+                self._claims[claim] = Record(produce.topic, place, Sent(produce, index), stored)
+
+    def _add_sight(self, sight: Sight) -> None:
+        delivery, topic = sight.delivery, sight.acquire.topic
+        claim = topic, delivery.place, delivery.payload
+        record = self._claims.get(claim)
+        if record is None:
+            sent = self._sender(sight)
+            if sent is None:
+                return
+            record = Record(topic, delivery.place, sent, self._lives.span(sent.produce))
+            self._claims[claim] = record
+        if record.stored.last_us > (written_us := self._lives.span(sight.acquire).last_us):
+            record.stored = Span(record.stored.first_us, written_us)
+        record.sights.append(sight)
+
+    def _sender(self, sight: Sight) -> Sent | None:
+        """Who may have sent what was seen at a place that no answer named."""
+        delivery, topic = sight.delivery, sight.acquire.topic
+        where = f"{topic}/{delivery.place.partition} offset {delivery.place.offset}"
+        senders = self._senders.get((topic, delivery.payload), [])
+        possible = [sent for sent in senders if not sent.produce.error]
+        unanswered = [sent for sent in possible if not sent.produce.succeeded]
+        if unanswered:
+            return unanswered[0]
+        if possible:
+            text = f"{where} shows a payload that was answered with another place"
+            self.violations.append(
+                violation("P2-once", text, sight.acquire, *(sent.produce for sent in possible))
+            )
+        elif senders:
+            text = f"{where} shows a payload whose produce was refused"
+            produces = (sent.produce for sent in senders)
+            self.violations.append(violation("P8-produce", text, sight.acquire, *produces))
+        else:
+            text = f"{where} shows a payload that nobody sent there: {delivery.payload[:40]!r}"
+            self.violations.append(violation("P2-content", text, sight.acquire))
+        return None
+
+    def _sort(self) -> None:
+        """Say which boots each record has its place in, and collect those that share one."""
+        grouped: dict[tuple[str, Place], list[Record]] = defaultdict(list)
+        for (topic, place, _), record in self._claims.items():
+            grouped[topic, place].append(record)
+        for claim in sorted(grouped):
+            records = sorted(grouped[claim], key=lambda record: record.boot)
+            self.by_place[claim] = records
+            self.of_topic[claim[0]] += records
+            for newer in records[1:]:
+                newer.first_boot = newer.boot
+            for record in records:
+                if record is not records[-1] or self.may_be_lost(record):
+                    record.last_boot = record.boot
+
+
+def check_places(records: Records, lives: Lives) -> Iterator[Violation]:
+    """P2: a place is one record's, unless the record before was lost with the power."""
+    for (topic, place), sharing in records.by_place.items():
+        for older, newer in pairwise(sharing):
+            if older.boot < newer.boot and records.may_be_lost(older):
+                continue
+            text = f"offset {place.offset} of {topic}/{place.partition} has two payloads"
+            produces = older.sent.produce, newer.sent.produce
+            sights = [sight.acquire for record in (older, newer) for sight in record.sights[:1]]
+            yield violation("P2-reuse", text, *produces, *sights)
+
+
+def check_content(records: Records) -> Iterator[Violation]:
+    """P1: every sight of a record shows metadata and key as they were sent."""
+    for record in records:
+        message, produce = record.sent.message, record.sent.produce
+        if message.partition is not None and message.partition != record.place.partition:
+            text = f"{record.name} was sent to partition {message.partition}"
+            yield violation("P2-partition", text, produce, *(s.acquire for s in record.sights[:1]))
+        if record.stored.last_us < record.stored.first_us:
+            text = f"{record.name} was seen before it was sent"
+            yield violation("P2-content", text, produce, *(s.acquire for s in record.sights))
+        if not records.is_unique(record) and not produce.succeeded:
+            continue
+        for sight in record.sights:
+            wrong = _wrong_part(message, sight.delivery)
+            if wrong:
+                yield violation(
+                    "P1-content", f"{record.name} shows {wrong}", produce, sight.acquire
+                )
+
+
+def _wrong_part(message: Message, delivery: Delivery) -> str:
+    tells_all = delivery.token is not None
+    for name, sent, seen in (
+        ("metadata", message.metadata, delivery.metadata),
+        ("key", message.key, delivery.key),
+    ):
+        if sent != seen and (seen is not None or tells_all):
+            return f"{name} {_short(seen)}, sent was {_short(sent)}"
+    return ""
+
+
+def _short(value: bytes | None) -> str:
+    return "none" if value is None else repr(value[:40])
+
+
+def check_once(records: Records) -> Iterator[Violation]:
+    """P2: a message stands at one place only."""
+    first: dict[tuple[str, bytes], Record] = {}
+    for record in records:
+        if not records.is_unique(record):
+            continue
+        other = first.setdefault((record.topic, record.sent.message.payload), record)
+        if other is not record:
+            text = f"one message stands twice: as {other.name} and as {record.name}"
+            shown = [s.acquire for r in (other, record) for s in r.sights[:1]]
+            yield violation("P2-once", text, record.sent.produce, *shown)
+
+
+def check_keys(records: Records) -> Iterator[Violation]:
+    """P2: a key chooses one partition of a topic, always the same."""
+    chosen: dict[tuple[str, bytes], Record] = {}
+    for record in records:
+        message = record.sent.message
+        if message.key is None or message.partition is not None:
+            continue
+        other = chosen.setdefault((record.topic, message.key), record)
+        if other.place.partition != record.place.partition:
+            text = f"{other.name} and {record.name} have the same key {message.key[:40]!r}"
+            yield violation("P2-partition", text, other.sent.produce, record.sent.produce)
+
+
+def check_order(records: Records, lives: Lives) -> Iterator[Violation]:
+    """P2: who was sent later stands later in a partition.
+
+    Later is: in the same request, on the same connection, or after the answer to the other.
+    """
+    lanes: dict[tuple[str, int, int], list[Record]] = defaultdict(list)
+    for record in records:
+        epoch = lives.epoch(record.boot)
+        lanes[record.topic, record.place.partition, epoch].append(record)
+    for lane in lanes.values():
+        yield from _check_lane_by_time(lane)
+        yield from _check_lane_by_connection(records, lane)
+
+
+def _check_lane_by_time(lane: list[Record]) -> Iterator[Violation]:
+    for (_, earlier), (_, later) in falling((r.stored, r.place.offset, r) for r in lane):
+        text = f"{later.name} was sent after {earlier.name} had been stored"
+        yield violation("P2-order", text, earlier.sent.produce, later.sent.produce)
+
+
+def _check_lane_by_connection(records: Records, lane: list[Record]) -> Iterator[Violation]:
+    last: dict[int, Record] = {}
+    lane = [record for record in lane if record.is_acknowledged or records.is_unique(record)]
+    for record in sorted(lane, key=lambda r: (r.sent.produce.number, r.sent.position)):
+        produce = record.sent.produce
+        line = produce.connection if produce.connection != NEVER else -2 - produce.number
+        before = last.get(line)
+        if before is not None and before.place.offset > record.place.offset:
+            text = f"{record.name} was sent after {before.name} on the same connection"
+            yield violation("P2-order", text, before.sent.produce, produce)
+        else:
+            last[line] = record

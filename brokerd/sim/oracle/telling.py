@@ -1,0 +1,116 @@
+# Tests: tests/sim/test_oracle_leases.py
+"""What acquires tell beside the record, and what a group's answers tell together: promise 3."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from brokerd.sim.history import Acquire, Extend, History, Place
+from brokerd.sim.oracle.lanes import Lane
+from brokerd.sim.oracle.lease_model import MAX_ATTEMPTS_REASON, MAX_WAIT_US, SLACK_US
+from brokerd.sim.oracle.records import Records, Sight
+from brokerd.sim.oracle.spans import Lives, Span, falling
+from brokerd.sim.oracle.violation import Violation, violation
+
+
+def check_answers(history: History) -> Iterator[Violation]:
+    """Each answer for itself: as many records as asked for, each once, in order, in time left."""
+    for op in history.operations:
+        if isinstance(op, Acquire) and op.succeeded:
+            yield from _check_acquire(op)
+        elif isinstance(op, Extend) and op.succeeded:
+            duration_us = min(max(op.duration_us, 0), MAX_WAIT_US)
+            if not -SLACK_US <= op.remaining_us - duration_us <= SLACK_US:
+                text = f"{op.duration_us} us were asked for, {op.remaining_us} us given"
+                yield violation("P3-extend", text, op)
+
+
+def _check_acquire(op: Acquire) -> Iterator[Violation]:
+    if len(op.deliveries) > op.limit:
+        text = f"{op.limit} records were asked for, {len(op.deliveries)} given"
+        yield violation("P3-answer", text, op)
+    last: dict[int, tuple[int, int]] = {}
+    for delivery in op.deliveries:
+        partition, offset = delivery.place
+        before, token_before = last.get(partition, (-1, 0))
+        if offset <= before:
+            text = f"offset {offset} of partition {partition} comes after {before} in one answer"
+            yield violation("P3-answer", text, op)
+        token = delivery.token if delivery.token is not None else token_before + 1
+        if token <= token_before:
+            text = f"token {token} comes after {token_before} in one answer"
+            yield violation("P3-token", text, op)
+        last[partition] = offset, token
+        if delivery.remaining_us is not None and not (
+            0 <= delivery.remaining_us <= max(op.duration_us, 0) + SLACK_US
+        ):
+            text = f"{delivery.remaining_us} us are left of a lease of {op.duration_us} us"
+            yield violation("P3-answer", text, op)
+
+
+def check_tokens(lives: Lives, lane: Lane) -> Iterator[Violation]:
+    """P3: a token names one grant, and later grants of a partition have larger ones."""
+    told: dict[tuple[int, int], list[Sight]] = defaultdict(list)
+    for place, sights in lane.sights.items():
+        for sight in sights:
+            if sight.delivery.token is not None:
+                told[place.partition, lives.epoch(sight.acquire.boot)].append(sight)
+    for sights in told.values():
+        names: dict[int, Sight] = {}
+        for sight in sights:
+            token = sight.delivery.token or 0
+            other = names.setdefault(token, sight)
+            if other is not sight:
+                text = f"group {lane.group} of {lane.topic} was given token {token} twice"
+                yield violation("P3-token", text, other.acquire, sight.acquire)
+        entries = ((lives.span(s.acquire), s.delivery.token, s) for s in sights)
+        for (before, earlier), (after, later) in falling(entries):
+            text = f"group {lane.group} of {lane.topic} was given token {after} after {before}"
+            yield violation("P3-token", text, earlier.acquire, later.acquire)
+
+
+def check_lowest_first(lives: Lives, lane: Lane) -> Iterator[Violation]:
+    """A record that was never leased is leased before any later one of its partition.
+
+    Not for records that a failed settle touched before their first lease: they may have waited.
+    """
+    if lives.any_loss:
+        return
+    told: dict[int, list[tuple[Span, Place, Sight]]] = defaultdict(list)
+    for place, sights in lane.sights.items():
+        for sight in sights:
+            told[place.partition].append((lives.span(sight.acquire), place, sight))
+    for entries in told.values():
+        for (higher, earlier), (place, later) in falling(entries):
+            if later.delivery.grants == 1 and not _may_have_waited(lane, place):
+                text = (
+                    f"group {lane.group} was given record {higher.offset} of "
+                    f"{lane.topic}/{place.partition} before record {place.offset}"
+                )
+                yield violation("P3-lowest", text, earlier.acquire, later.acquire)
+
+
+def _may_have_waited(lane: Lane, place: Place) -> bool:
+    return any(
+        not result and not settlement.success
+        for _, settlement, result in lane.attempts.get(place, ())
+    )
+
+
+def check_letters(records: Records, lane: Lane) -> Iterator[Violation]:
+    """P4: a record stands among the dead letters once, and for a reason there was."""
+    for op in lane.letters:
+        seen: set[Place] = set()
+        for letter in op.letters:
+            name = f"record {letter.place.offset} of {lane.topic}/{letter.place.partition}"
+            if letter.place in seen:
+                yield violation("P4-letter", f"{name} is a dead letter twice", op)
+            seen.add(letter.place)
+            if letter.reason != MAX_ATTEMPTS_REASON and not records.damaged:
+                text = f"{name} is a dead letter for {letter.reason!r}"
+                yield violation("P4-letter", text, op)
+            if (lane.topic, letter.place) not in records.by_place and not records.may_be_unseen(
+                lane.topic
+            ):
+                yield violation("P4-letter", f"{name} is a dead letter and never was", op)
