@@ -161,7 +161,8 @@ class RealDisk:
         return RealFile(os.open(path, flags, 0o640), path)
 
     def open(self, path: str, write: bool = False) -> File:
-        flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC
+        # A pipe that somebody put there must not make us wait for its other end.
+        flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK
         return RealFile(os.open(path, flags), path)
 
     def list(self, directory: str) -> list[str]:

@@ -108,19 +108,34 @@ class Wal:
 
     # -- opening -----------------------------------------------------------------------------
 
-    def open(self, from_lsn: int, apply: Callable[[Frame], None]) -> RecoveryReport:
+    def open(
+        self,
+        from_lsn: int,
+        apply: Callable[[Frame], None],
+        first_lsn: int = 0,
+        reached_lsn: int = 0,
+    ) -> RecoveryReport:
         """Replay frames from ``from_lsn`` on and make the log ready for appending.
 
-        Blocks; may run in any thread, before all else. Raises NewerFormat before anything on disk
-        is changed, and OSError.
+        The log is known to begin at ``first_lsn``, and to have reached ``reached_lsn`` once: what
+        is missing of it is reported. Blocks; may run in any thread, before all else. Raises
+        NewerFormat, and DamagedData for a file of which nobody can say whether it is a segment,
+        before anything on disk is changed; and OSError.
         """
         began = self._seconds()
         self._disk.make_directory(self._path)
-        replayed = replay(self._disk, self._path, from_lsn, apply)
+        replayed = replay(self._disk, self._path, from_lsn, apply, first_lsn, reached_lsn)
         tidy(self._disk, self._path, replayed)
         report = replayed.report
         for problem in report.bad_indexes:
             self._tell_bad_index(problem)
+        for name in report.odd:
+            self._log.warn(
+                "{name!r} in {directory} is none of the log's files; it is left alone",
+                name=name,
+                directory=self._path,
+                event_id="odd-entry",
+            )
         for segment, spans in replayed.segments:
             self._catalog.add(segment, spans)
             if segment.growing is not None:

@@ -9,24 +9,22 @@ what may exist in the page cache only, trims the last segment and writes missing
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 from brokerd.errors import DamagedData
 from brokerd.wal.catalog import Segment, index_name, segment_name
-from brokerd.wal.disk import Disk, File, write_atomically
+from brokerd.wal.directory import missing_beginning, missing_end, odd_names, segment_files
+from brokerd.wal.disk import Disk, write_atomically
 from brokerd.wal.index import GrowingIndex, PartitionSpan
 from brokerd.wal.recovery import (
-    Damage,
     Frame,
     RecoveryReport,
     SegmentReplay,
     load_spans,
-    read_segment_header,
     rewrite,
 )
-from brokerd.wal.scan import SegmentScanner
-from brokerd.walformat import SEGMENT_HEADER_BYTES, SegmentHeader
+from brokerd.walformat import SEGMENT_HEADER_BYTES
 
 
 class Replayed(NamedTuple):
@@ -38,113 +36,35 @@ class Replayed(NamedTuple):
     """Position in the last segment below which all is known to be synced."""
 
 
-class SegmentFile(NamedTuple):
-    """A segment file as it was found."""
-
-    name: str
-    file: File
-    first_lsn: int
-    next_lsn: int | None
-    """Where the next segment begins; None for the last."""
-    header: SegmentHeader | None
-    """None when nothing in the file can be read."""
-    damage: Damage | None
-    """What is wrong with the header block, or with all of the file if there is no header."""
-
-    @property
-    def is_stray(self) -> bool:
-        """Whether it only has the name of a segment."""
-        return self.next_lsn == self.first_lsn
-
-    @property
-    def expected_end(self) -> int | None:
-        """The position where the next segment says this one ends."""
-        return None if self.next_lsn is None else self.next_lsn - self.first_lsn
-
-
-def segment_files(disk: Disk, path: str, from_lsn: int = 0) -> Iterator[SegmentFile]:
-    """The segment files in a directory, in order, without those wholly below ``from_lsn``.
-
-    A stray file, named after a place in the middle of a segment, comes as one without a header and
-    ends nothing. Raises NewerFormat, OSError.
-    """
-    lsns, strays = _without_strays(disk, path, _segment_lsns(disk, path))
-    yield from strays
-    for first_lsn, next_lsn in zip(lsns, [*lsns, None][1:], strict=True):
-        if next_lsn is not None and next_lsn <= from_lsn:
-            continue
-        name = segment_name(first_lsn)
-        file = disk.open(os.path.join(path, name))
-        header, damage = None, None
-        try:
-            header, problem = read_segment_header(file, name)
-        except DamagedData as error:
-            end = file.size() if next_lsn is None else next_lsn - first_lsn
-            damage = Damage(name, 0, end, str(error))
-        else:
-            if problem is not None:
-                damage = Damage(name, 0, SEGMENT_HEADER_BYTES, problem)
-        yield SegmentFile(name, file, first_lsn, next_lsn, header, damage)
-
-
-def _without_strays(disk: Disk, path: str, lsns: list[int]) -> tuple[list[int], list[SegmentFile]]:
-    """The LSNs that segments begin at, and the files that only have such a name.
-
-    A segment ends where the next begins. A name that lies before the last frame of the segment
-    before it is nobody's next: to believe it would be to cut that segment off.
-    """
-    kept: list[int] = []
-    strays: list[SegmentFile] = []
-    for lsn in lsns:
-        inside = kept and _goes_on_at(disk, path, kept[-1], lsn)
-        if not inside:
-            kept.append(lsn)
-            continue
-        name = segment_name(lsn)
-        file = disk.open(os.path.join(path, name))
-        problem = f"it is named after a place inside {segment_name(kept[-1])}; it is left alone"
-        strays.append(
-            SegmentFile(name, file, lsn, lsn, None, Damage(name, 0, file.size(), problem, [], True))
-        )
-    return kept, strays
-
-
-def _goes_on_at(disk: Disk, path: str, first_lsn: int, lsn: int) -> bool:
-    """Whether the segment that begins at ``first_lsn`` has frames from ``lsn`` on."""
-    name = segment_name(first_lsn)
-    file = disk.open(os.path.join(path, name))
-    size = file.size()
-    if lsn >= first_lsn + size:
-        return False
-    try:
-        header, _ = read_segment_header(file, name)
-    except DamagedData:
-        return False
-    position = lsn - first_lsn
-    return SegmentScanner(file, header, name, size).has_frame_from(position - position % 8)
-
-
-def _segment_lsns(disk: Disk, path: str) -> list[int]:
-    names = (name for name in disk.list(path) if name.endswith(".wal"))
-    return sorted(int(name[:-4]) for name in names if name[:-4].isdigit() and len(name) == 24)
-
-
-def replay(disk: Disk, path: str, from_lsn: int, apply: Callable[[Frame], None]) -> Replayed:
+def replay(
+    disk: Disk,
+    path: str,
+    from_lsn: int,
+    apply: Callable[[Frame], None],
+    first_lsn: int = 0,
+    reached_lsn: int = 0,
+) -> Replayed:
     """Read a log, and apply its frames from ``from_lsn`` on. Changes nothing on disk.
 
-    Segments wholly below ``from_lsn`` are known by their indexes alone. Raises NewerFormat and
-    OSError.
+    The log is known to begin at ``first_lsn``, and to have reached ``reached_lsn`` once. Segments
+    wholly below ``from_lsn`` are known by their indexes alone. Raises DamagedData for a file of
+    which nobody can say whether it is a segment, NewerFormat and OSError.
     """
-    report = RecoveryReport()
+    report = RecoveryReport(first_lsn=first_lsn, next_lsn=first_lsn)
+    report.odd = odd_names(disk, path)
+    reached_lsn = max(from_lsn, reached_lsn)
     segments: list[tuple[Segment, list[PartitionSpan]]] = []
-    lsns: list[int] = []
+    last = segment_name(first_lsn)
     synced = 0
-    for found in segment_files(disk, path):
+    for found in segment_files(disk, path, 0, first_lsn, reached_lsn):
+        if found.damage is not None and found.is_stray:
+            report.damages.append(found.damage)
+            continue
+        if found.first_lsn > first_lsn and not segments:
+            report.damages.append(missing_beginning(first_lsn, found.first_lsn))
         if found.damage is not None:
             report.damages.append(found.damage)
-        if found.is_stray:
-            continue
-        lsns.append(found.first_lsn)
+        last = found.name
         if found.header is None:
             report.next_lsn = found.next_lsn or found.first_lsn + found.file.size()
             continue
@@ -161,14 +81,15 @@ def replay(disk: Disk, path: str, from_lsn: int, apply: Callable[[Frame], None])
             else:
                 segment.growing = None
         for span in spans:
-            key = span.topic_id, span.partition
-            report.next_offsets[key] = max(report.next_offsets.get(key, 0), span.end_offset)
+            report.follow(span.topic_id, span.partition, span.first_offset, span.end_offset)
         segments.append((segment, spans))
         is_empty = segment.position == SEGMENT_HEADER_BYTES
         report.next_lsn = found.first_lsn if is_empty else segment.end_lsn
-    _check_ends(report, lsns, from_lsn)
-    report.next_lsn = max(report.next_lsn, from_lsn)
+    if report.next_lsn < reached_lsn:
+        report.damages.append(missing_end(last, report.next_lsn, reached_lsn))
+        report.next_lsn = reached_lsn
     report.next_lsn += -report.next_lsn % 8
+    _check_way(disk, path, report)
     return Replayed(report, segments, synced)
 
 
@@ -182,17 +103,14 @@ def _apply(
             report.bytes += frame.end - frame.lsn
 
 
-def _check_ends(report: RecoveryReport, lsns: list[int], from_lsn: int) -> None:
-    """Report a log that begins after, or ends before, the position replay was to begin at."""
-    first = lsns[0] if lsns else from_lsn
-    if from_lsn < first:
-        problem = f"nothing is left of the log from LSN {from_lsn} to {first}"
-        report.damages.insert(0, Damage(segment_name(from_lsn), 0, first - from_lsn, problem))
-    end = report.next_lsn
-    if from_lsn > end:
-        last = lsns[-1] if lsns else 0
-        problem = f"the log ends at LSN {end}, before the snapshot at {from_lsn}"
-        report.damages.append(Damage(segment_name(last), end - last, from_lsn - last, problem))
+def _check_way(disk: Disk, path: str, report: RecoveryReport) -> None:
+    """Raise DamagedData if something is where the next segment will be."""
+    name = segment_name(report.next_lsn)
+    if any(damage.name == name and damage.is_counted for damage in report.damages):
+        raise DamagedData(
+            f"{os.path.join(path, name)} is no file, and the log's next segment must have its "
+            "name; move it away"
+        )
 
 
 def _indexed_spans(
@@ -218,7 +136,10 @@ def tidy(disk: Disk, path: str, replayed: Replayed) -> None:
     report = replayed.report
     for name in disk.list(path):
         if name.endswith(".tmp"):
-            disk.unlink(os.path.join(path, name))
+            try:
+                disk.unlink(os.path.join(path, name))
+            except IsADirectoryError:
+                report.odd.append(name)
     if replayed.segments:
         last, _ = replayed.segments[-1]
         if last.position > SEGMENT_HEADER_BYTES:

@@ -107,6 +107,8 @@ class RecoveryReport:
     seconds: float = 0.0
     cut: Cut | None = None
     damages: list[Damage] = field(default_factory=list)
+    first_lsn: int = 0
+    """Where the log is known to begin."""
     next_lsn: int = 0
     next_offsets: dict[tuple[int, int], int] = field(default_factory=dict)
     """(topic id, partition) -> the offset after the last known record."""
@@ -115,6 +117,17 @@ class RecoveryReport:
     rebuilt_indexes: int = 0
     bad_indexes: list[str] = field(default_factory=list)
     """What was wrong with index files that had to be made again."""
+    odd: list[str] = field(default_factory=list)
+    """Names in the directory that are none of the log's; they are left alone."""
+
+    def follow(self, topic_id: int, partition: int, first: int, end: int) -> None:
+        """Follow the offsets of a partition; a gap after damage is what the damage lost."""
+        key = topic_id, partition
+        # A log without its beginning, as retention leaves it, may begin with any offset.
+        expected = self.next_offsets.get(key, first if self.first_lsn else 0)
+        if first > expected and self.damages:
+            self.damages[-1].lost.append(LostRange(topic_id, partition, expected, first))
+        self.next_offsets[key] = max(expected, end)
 
 
 def read_segment_header(file: File, name: str) -> tuple[SegmentHeader, str | None]:
@@ -268,7 +281,8 @@ class SegmentReplay:
         entries = []
         for position, head, entry in found.entries:
             if head.kind == EntryKind.RECORDS:
-                self._expect(head.topic_id, head.partition, head.base_offset, head.count)
+                end = head.base_offset + head.count
+                self._report.follow(head.topic_id, head.partition, head.base_offset, end)
                 self.index.add(
                     head.topic_id,
                     head.partition,
@@ -281,15 +295,6 @@ class SegmentReplay:
             if entry is not None:
                 entries.append(entry)
         return Frame(header.lsn, header.lsn + header.length, header.time_us, entries)
-
-    def _expect(self, topic_id: int, partition: int, base_offset: int, count: int) -> None:
-        """Follow the offsets of a partition; a gap after damage is what the damage lost."""
-        key = topic_id, partition
-        expected = self._report.next_offsets.get(key, base_offset)
-        if base_offset > expected and self._report.damages:
-            lost = LostRange(topic_id, partition, expected, base_offset)
-            self._report.damages[-1].lost.append(lost)
-        self._report.next_offsets[key] = max(expected, base_offset + count)
 
 
 def _lost(header: EntryHeader) -> LostRange | None:

@@ -8,8 +8,10 @@ Memory is one chunk when writing and one snapshot's largest chunk when reading.
 from __future__ import annotations
 
 import os
+import re
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from twisted.logger import Logger
@@ -27,6 +29,7 @@ CHUNK_HEADER_BYTES = 48
 CHUNK_BYTES_MAX = 1 << 30
 KEPT_SNAPSHOTS = 2
 
+_NAME = re.compile(r"[0-9]{20}\.snap")
 _HEADER = struct.Struct("<8sHHI16sQq")
 _CHUNK = struct.Struct("<4sHHIIQQ")
 _U64 = struct.Struct("<Q")
@@ -173,7 +176,8 @@ class Snapshots:
         temporary = os.path.join(self._path, name + ".tmp")
         for left in self._disk.list(self._path):
             if left.endswith(".tmp"):
-                self._disk.unlink(os.path.join(self._path, left))
+                with suppress(IsADirectoryError):  # not ours
+                    self._disk.unlink(os.path.join(self._path, left))
         file = self._disk.create(temporary)
         try:
             size = self._write(file, start_lsn, chunks)
@@ -207,12 +211,13 @@ class Snapshots:
 
     def names(self) -> list[str]:
         """File names of all snapshots, newest first."""
-        found = (name for name in self._disk.list(self._path) if name.endswith(".snap"))
+        found = (name for name in self._disk.list(self._path) if _NAME.fullmatch(name))
         return sorted(found, reverse=True)
 
     def _delete_old(self) -> None:
         for name in self.names()[KEPT_SNAPSHOTS:]:
-            self._disk.unlink(os.path.join(self._path, name))
+            with suppress(IsADirectoryError):  # not ours
+                self._disk.unlink(os.path.join(self._path, name))
 
     def load_newest(self) -> LoadedSnapshot | None:
         """The newest snapshot that verifies, None if there is none.
@@ -225,7 +230,7 @@ class Snapshots:
                 snapshot = SnapshotFile(self._disk.open(path), name)
                 for _ in snapshot.chunks():
                     pass
-            except DamagedData as error:
+            except (DamagedData, IsADirectoryError) as error:
                 self.damaged += 1
                 self._log.error(
                     "a snapshot is damaged and not used: {problem}",

@@ -12,10 +12,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from brokerd.errors import DamagedData
-from brokerd.wal.catalog import Segment, index_name
+from brokerd.wal.catalog import Segment, index_name, segment_name
+from brokerd.wal.directory import (
+    LSN_MAX,
+    SegmentFile,
+    missing_beginning,
+    missing_end,
+    segment_files,
+)
 from brokerd.wal.disk import Disk
 from brokerd.wal.index import LoadedIndex
-from brokerd.wal.opening import SegmentFile, segment_files
 from brokerd.wal.recovery import Cut, Damage, RecoveryReport, SegmentReplay, load_spans
 from brokerd.wal.scan import FoundFrame, SegmentScanner, Unreadable
 from brokerd.wal.snapshot import SnapshotFile
@@ -46,24 +52,40 @@ class VerifyReport:
 
 
 def verify(disk: Disk, wal_path: str, state_path: str) -> VerifyReport:
-    """Read every byte of a log, its indexes and its snapshots. Raises NewerFormat, OSError."""
+    """Read every byte of a log, its indexes and its snapshots.
+
+    Raises DamagedData for a file of which nobody can say whether it is a segment, NewerFormat and
+    OSError.
+    """
     report = VerifyReport()
-    for found in segment_files(disk, wal_path):
-        report.segments += 1
-        _verify_segment(disk, wal_path, found, report)
+    reached_lsn = 0
     for name in disk.list(state_path):
         if name.endswith(".snap"):
-            _verify_snapshot(disk, state_path, name, report)
+            reached_lsn = max(reached_lsn, _verify_snapshot(disk, state_path, name, report))
+    replay = RecoveryReport(damages=report.damages)
+    last = segment_name(0)
+    for found in segment_files(disk, wal_path, reached_lsn=reached_lsn):
+        if not report.segments and found.first_lsn and not found.is_stray:
+            report.damages.append(missing_beginning(0, found.first_lsn))
+        report.segments += 1
+        _verify_segment(disk, wal_path, found, report, replay)
+        last = last if found.is_stray else found.name
+    if report.next_lsn < reached_lsn:
+        report.damages.append(missing_end(last, report.next_lsn, reached_lsn))
     return report
 
 
-def _verify_segment(disk: Disk, path: str, found: SegmentFile, report: VerifyReport) -> None:
+def _verify_segment(
+    disk: Disk, path: str, found: SegmentFile, report: VerifyReport, replay: RecoveryReport
+) -> None:
     if found.damage is not None:
         report.damages.append(found.damage)
+    if found.is_stray:
+        return
     if found.header is None:
+        report.next_lsn = found.next_lsn or found.first_lsn + found.file.size()
         return
     segment = Segment(found.header)
-    replay = RecoveryReport(damages=report.damages)
     for frame in SegmentReplay(found.file, segment, replay, found.expected_end).frames():
         report.frames += 1
         report.bytes += frame.end - frame.lsn
@@ -97,17 +119,18 @@ def _verify_index(disk: Disk, path: str, segment: Segment, report: VerifyReport)
             )
 
 
-def _verify_snapshot(disk: Disk, path: str, name: str, report: VerifyReport) -> None:
+def _verify_snapshot(disk: Disk, path: str, name: str, report: VerifyReport) -> int:
+    """Check a snapshot; returns up to where it knows of the log, 0 if it cannot be believed."""
     try:
         file = disk.open(os.path.join(path, name))
     except FileNotFoundError:
-        return  # a running broker deleted it meanwhile
+        return 0  # a running broker deleted it meanwhile
     report.snapshots += 1
     try:
-        for _ in SnapshotFile(file, name).chunks():
-            pass
+        return max(chunk.lsn for chunk in SnapshotFile(file, name).chunks())
     except DamagedData as error:
         report.bad_snapshots.append(str(error))
+        return 0
 
 
 def walk(disk: Disk, path: str, from_lsn: int = 0) -> Iterator[tuple[str, FoundFrame | Unreadable]]:
@@ -115,7 +138,7 @@ def walk(disk: Disk, path: str, from_lsn: int = 0) -> Iterator[tuple[str, FoundF
 
     A stretch of zeros at the end of a segment is left out. Raises NewerFormat, OSError.
     """
-    for segment in segment_files(disk, path, from_lsn):
+    for segment in segment_files(disk, path, from_lsn, reached_lsn=LSN_MAX):
         for found in _walk_segment(segment):
             if segment.first_lsn + found.position >= from_lsn:
                 yield segment.name, found

@@ -368,7 +368,9 @@ class TestDamage:
         disk.rename(f"{PATH}/{name}", f"{PATH}/{80:020d}.wal")
         rig = Rig(disk, from_lsn=80)
         assert rig.entries() == []
-        assert "begins at LSN 0" in rig.report.damages[0].problem
+        missing, damage = rig.report.damages
+        assert "from LSN 0 to 80" in missing.problem
+        assert "begins at LSN 0" in damage.problem
         kept = bytes(content(disk, f"{80:020d}.wal"))
         rig.put(records(0))
         assert bytes(content(disk, f"{80:020d}.wal")) == kept
@@ -386,7 +388,7 @@ class TestDamage:
 
     def test_a_snapshot_without_any_log_is_damage(self) -> None:
         rig = Rig(from_lsn=8000)
-        assert "before the snapshot" in rig.report.damages[0].problem
+        assert "the log ends at LSN 0" in rig.report.damages[0].problem
         assert rig.report.next_lsn == 8000
 
     def test_a_log_whose_first_segments_are_gone_is_damage(self) -> None:

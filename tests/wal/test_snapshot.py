@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from twisted.logger import capturedLogs
 
 from brokerd.errors import DamagedData
 from brokerd.sim.disk import Call, SimDisk
-from brokerd.wal import SnapshotChunk, Snapshots
+from brokerd.wal import RealDisk, SnapshotChunk, Snapshots
 from brokerd.wal.disk import write_atomically
 from brokerd.wal.snapshot import (
     END_KIND,
@@ -194,3 +195,16 @@ def test_an_empty_snapshot_is_neither_written_nor_trusted() -> None:
     loaded = snapshots.load_newest()
     assert loaded is not None
     assert loaded.start_lsn == 8
+
+
+def test_what_is_not_ours_in_the_directory_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    snapshots = Snapshots(RealDisk(), str(path), random.Random(1).randbytes)
+    snapshots.write(80, [SnapshotChunk(1, b"k", 80, b"mine")])
+    (path / "x.tmp").mkdir()
+    (path / "notes.snap").write_bytes(b"")
+    (path / ("9" * 20 + ".snap")).mkdir()
+    loaded = snapshots.load_newest()
+    assert loaded is not None and loaded.start_lsn == 80
+    snapshots.write(160, [SnapshotChunk(1, b"k", 160, b"mine")])
+    assert (path / "x.tmp").is_dir() and (path / "notes.snap").exists()

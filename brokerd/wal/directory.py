@@ -1,0 +1,210 @@
+# Tests: tests/wal/test_directory.py
+"""The files in a log's directory: which are its segments, in order, and what else lies there.
+
+The rules are docs/wal-format.rst, section "Which files are segments". Read-only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from brokerd.errors import DamagedData
+from brokerd.wal.catalog import segment_name
+from brokerd.wal.disk import Disk, File
+from brokerd.wal.recovery import Damage, read_segment_header
+from brokerd.wal.scan import FoundFrame, SegmentScanner
+from brokerd.walformat import SEGMENT_HEADER_BYTES, SegmentHeader
+
+MISSING_BYTES_MAX = 16 << 30
+"""More than this is not taken for missing segments on the word of a later file's header alone."""
+
+LSN_MAX = (1 << 63) - 1
+
+_NAME = re.compile(r"(?P<lsn>[0-9]{20})\.(wal|idx)|.*\.tmp", re.DOTALL)
+_IS_NO_FILE = (errno.EISDIR, errno.ESPIPE, errno.ENXIO)
+"""What opening or reading a directory, a pipe or a socket says."""
+
+
+class SegmentFile(NamedTuple):
+    """A segment file as it was found."""
+
+    name: str
+    file: File
+    first_lsn: int
+    next_lsn: int | None
+    """Where the next segment begins; None for the last."""
+    header: SegmentHeader | None
+    """None when nothing in the file can be read."""
+    damage: Damage | None
+    """What is wrong with the header block, or with all of the file if there is no header."""
+
+    @property
+    def is_stray(self) -> bool:
+        """Whether it only has the name of a segment."""
+        return self.next_lsn == self.first_lsn
+
+    @property
+    def expected_end(self) -> int | None:
+        """The position where the next segment says this one ends."""
+        return None if self.next_lsn is None else self.next_lsn - self.first_lsn
+
+
+class _Found(NamedTuple):
+    """A file with the name of a segment; ``problem`` is what is wrong with its header block."""
+
+    name: str
+    file: File
+    first_lsn: int
+    size: int
+    header: SegmentHeader | None
+    problem: str | None
+    is_file: bool = True
+
+    @property
+    def end_lsn(self) -> int:
+        """Just past the file's last byte."""
+        return self.first_lsn + self.size
+
+    def as_segment(self, next_lsn: int | None) -> SegmentFile:
+        damage = None
+        if self.problem is not None:
+            end = self.size if next_lsn is None else next_lsn - self.first_lsn
+            if self.header is not None:
+                end = SEGMENT_HEADER_BYTES
+            damage = Damage(self.name, 0, end, self.problem)
+        return SegmentFile(self.name, self.file, self.first_lsn, next_lsn, self.header, damage)
+
+    def as_stray(self, problem: str) -> SegmentFile:
+        damage = Damage(self.name, 0, self.size, f"{problem}; it is left alone", [], True)
+        return SegmentFile(self.name, self.file, self.first_lsn, self.first_lsn, None, damage)
+
+
+def segment_files(
+    disk: Disk, path: str, from_lsn: int = 0, first_lsn: int = 0, reached_lsn: int = 0
+) -> Iterator[SegmentFile]:
+    """The segment files in a directory, in order, without those wholly below ``from_lsn``.
+
+    The log is known to begin at ``first_lsn``, and to have reached ``reached_lsn`` once. A stray
+    comes as a file without a header and ends nothing. Raises DamagedData for a file of which nobody
+    can say whether it is a segment, NewerFormat, OSError.
+    """
+    before: _Found | None = None
+    for lsn in _segment_lsns(disk, path):
+        found = _look(disk, path, lsn)
+        problem = _why_stray(before, found)
+        if problem is not None:
+            yield found.as_stray(problem)
+            continue
+        if lsn > reached_lsn:
+            _require_plausible(path, before, found, first_lsn)
+        if before is not None and lsn > from_lsn:
+            yield before.as_segment(lsn)
+        before = found
+    if before is not None:
+        yield before.as_segment(None)
+
+
+def missing_beginning(first_lsn: int, found_lsn: int) -> Damage:
+    """The damage when the log should begin at ``first_lsn``, and its first file does later."""
+    problem = f"nothing is left of the log from LSN {first_lsn} to {found_lsn}"
+    return Damage(segment_name(first_lsn), 0, found_lsn - first_lsn, problem)
+
+
+def missing_end(last: str, end_lsn: int, reached_lsn: int) -> Damage:
+    """The damage when the log, with a last file of this name, ends before where it had got."""
+    first = int(last[:20])
+    problem = (
+        f"the log ends at LSN {end_lsn}, and a snapshot knows of it up to {reached_lsn}; unless "
+        "wal.durability is fsync, a power loss may do that"
+    )
+    return Damage(last, end_lsn - first, reached_lsn - first, problem)
+
+
+def odd_names(disk: Disk, path: str) -> list[str]:
+    """Names in a log's directory that are none of the log's."""
+    return [name for name in disk.list(path) if not _is_ours(name)]
+
+
+def _is_ours(name: str) -> bool:
+    match = _NAME.fullmatch(name)
+    return match is not None and int(match["lsn"] or 0) <= LSN_MAX
+
+
+def _segment_lsns(disk: Disk, path: str) -> list[int]:
+    names = (name for name in disk.list(path) if name.endswith(".wal") and _is_ours(name))
+    return sorted(int(name[:-4]) for name in names)
+
+
+def _look(disk: Disk, path: str, lsn: int) -> _Found:
+    """Open a file with the name of a segment and read its header block."""
+    name = segment_name(lsn)
+    full = os.path.join(path, name)
+    try:
+        file = disk.open(full)
+        size = file.size()
+        try:
+            header, problem = read_segment_header(file, name)
+        except DamagedData as error:
+            return _Found(name, file, lsn, size, None, str(error))
+        return _Found(name, file, lsn, size, header, problem)
+    except FileNotFoundError:
+        raise DamagedData(
+            f"{full} is a link that leads nowhere; bring back what it leads to, or move it away"
+        ) from None
+    except OSError as error:
+        if error.errno not in _IS_NO_FILE:
+            raise
+        return _Found(name, file, lsn, 0, None, None, is_file=False)
+
+
+def _why_stray(before: _Found | None, found: _Found) -> str | None:
+    """Why a file is certainly no segment, if it is not.
+
+    A segment ends where the next begins. A name that lies before the last frame of the segment
+    before it is nobody's next: to believe it would be to cut that segment off.
+    """
+    if not found.is_file:
+        return "it has the name of a segment, but is no file"
+    if before is None or before.header is None or found.first_lsn >= before.end_lsn:
+        return None
+    scanner = SegmentScanner(before.file, before.header, before.name, before.size)
+    position = found.first_lsn - before.first_lsn
+    if scanner.has_frame_from(position - position % 8):
+        return f"it is named after a place inside {before.name}"
+    return None
+
+
+def _require_plausible(path: str, before: _Found | None, found: _Found, first_lsn: int) -> None:
+    """Raise DamagedData if a file may as well be one that somebody put there."""
+    end_lsn = first_lsn if before is None else before.end_lsn
+    after = f"byte {end_lsn} of the log" if before is None else f"the end of {before.name}"
+    missing = found.first_lsn - end_lsn
+    if found.header is None:
+        if _follows(before, found, first_lsn):
+            return
+        problem = f"it does not begin at {after}, and nothing in it can be read"
+    elif missing > MISSING_BYTES_MAX:
+        problem = f"it begins {missing} bytes after {after}"
+    else:
+        return
+    raise DamagedData(
+        f"{os.path.join(path, found.name)} has the name of a log segment, but {problem}; if it is "
+        "not of this log, move it away; if it is, bring back the segments before it"
+    )
+
+
+def _follows(before: _Found | None, found: _Found, first_lsn: int) -> bool:
+    """Whether a file begins exactly where the one before it ends."""
+    if before is None:
+        return found.first_lsn == first_lsn
+    if before.header is None or found.first_lsn >= before.end_lsn:
+        return found.first_lsn == before.end_lsn
+    stop = found.first_lsn - before.first_lsn
+    end = SEGMENT_HEADER_BYTES
+    for one in SegmentScanner(before.file, before.header, before.name, stop).scan():
+        end = one.position + one.header.length if isinstance(one, FoundFrame) else one.position
+    return end == stop

@@ -1,0 +1,258 @@
+"""Which files of a log's directory are its segments, and what a start makes of the others."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from brokerd.errors import DamagedData
+from brokerd.sim.disk import SimDisk
+from brokerd.sim.inline import InlineCommitter
+from brokerd.wal import Frame, LostRange, RealDisk, RecoveryReport, Wal
+from brokerd.wal.directory import MISSING_BYTES_MAX
+from brokerd.wal.verify import verify, walk
+from brokerd.walformat import SegmentHeader, encode_frame, encode_segment_header
+from tests.wal.rig import PATH, SMALL, Rig, records
+
+FAR = (MISSING_BYTES_MAX + (1 << 20)) & ~7
+"""Farther than what is taken for missing segments."""
+
+
+def filled(count: int = 40) -> Rig:
+    """A log of some segments, 14 records in each."""
+    rig = Rig()
+    for offset in range(count):
+        rig.put(records(offset, size=4000))
+    return rig
+
+
+def put_file(disk: SimDisk, lsn: int, data: bytes) -> str:
+    name = f"{lsn:020d}.wal"
+    file = disk.create(f"{PATH}/{name}")
+    if data:
+        file.pwrite(data, 0)
+    return name
+
+
+def foreign_segment(lsn: int) -> bytes:
+    """A sound segment of a log that begins at ``lsn`` and is not ours."""
+    segment_id = bytes(range(16))
+    frame = encode_frame([records(1000)], lsn + 4096, segment_id, lsn, 1)
+    return encode_segment_header(SegmentHeader(segment_id, lsn, 1 << 16, 0)) + frame
+
+
+class TestAFileBeyondTheEnd:
+    @pytest.mark.parametrize("data", [b"", b"x" * 5000, bytes(5000)])
+    @pytest.mark.parametrize("distance", [8, 1 << 20, FAR, 1 << 52])
+    def test_with_nothing_in_it_is_no_segment_and_the_start_asks_to_move_it(
+        self, data: bytes, distance: int
+    ) -> None:
+        rig = filled()
+        disk = rig.disk.copy()
+        name = put_file(disk, rig.wal.appended_lsn + (1 << 16) + distance, data)
+        before = disk.list(PATH)
+        with pytest.raises(DamagedData, match=rf"{PATH}/{name} .*nothing in it.*move it away"):
+            Rig(disk)
+        assert disk.list(PATH) == before
+        disk.unlink(f"{PATH}/{name}")
+        after = Rig(disk)
+        assert len(after.entries()) == 40
+        assert after.report.damages == []
+
+    def test_a_sound_one_says_that_segments_between_are_missing(self) -> None:
+        """It may be our own: what it holds is served, and what is missing is damage."""
+        rig = filled(14)
+        disk = rig.disk.copy()
+        lsn = rig.wal.appended_lsn + (1 << 30)
+        put_file(disk, lsn, foreign_segment(lsn))
+        after = Rig(disk)
+        (damage,) = after.report.damages
+        assert damage.end == lsn
+        assert damage.lost == [LostRange(1, 0, 14, 1000)]
+        assert after.read(1000) == [b"1000"]
+
+    def test_a_sound_one_too_far_away_is_not_believed(self) -> None:
+        rig = filled(14)
+        disk = rig.disk.copy()
+        lsn = rig.wal.appended_lsn + FAR
+        name = put_file(disk, lsn, foreign_segment(lsn))
+        with pytest.raises(DamagedData, match=rf"{name} .* bytes after the end of .*move it away"):
+            Rig(disk)
+
+    def test_it_is_believed_when_the_log_is_known_to_have_come_so_far(self) -> None:
+        rig = filled(14)
+        disk = rig.disk.copy()
+        lsn = rig.wal.appended_lsn + FAR
+        put_file(disk, lsn, foreign_segment(lsn))
+        after = Rig(disk, from_lsn=lsn)
+        assert after.read(1000) == [b"1000"]
+
+    def test_a_file_of_rubbish_where_the_log_goes_on_is_a_damaged_segment(self) -> None:
+        """Also when the segment before it was not trimmed yet."""
+        for is_trimmed in (True, False):
+            rig = filled()
+            last = rig.wal.segments()[-1]
+            before = rig.wal.segments()[-2]
+            disk = rig.disk.copy()
+            disk.content(f"{PATH}/{last.name}")[:] = b"x" * 5000
+            if not is_trimmed:
+                disk.content(f"{PATH}/{before.name}").extend(bytes(9000))
+            after = Rig(disk)
+            assert [damage.name for damage in after.report.damages] == [last.name]
+
+    def test_rubbish_in_the_unused_tail_of_a_segment_is_not_believed(self) -> None:
+        rig = Rig()
+        rig.put(records(0))
+        disk = rig.disk.copy()
+        put_file(disk, 8192, b"x" * 100)
+        with pytest.raises(DamagedData, match="move it away"):
+            Rig(disk)
+
+
+class TestAMissingBeginning:
+    def test_it_is_damage_also_where_a_snapshot_makes_it_unnecessary(self) -> None:
+        rig = filled(60)
+        rig.disk.unlink(f"{PATH}/{rig.wal.segments()[0].name}")
+        first_left = rig.wal.segments()[1].first_lsn
+        after = Rig(rig.disk.copy(), from_lsn=rig.wal.appended_lsn)
+        (damage,) = after.report.damages
+        assert (damage.position, damage.end) == (0, first_left)
+        assert "nothing is left" in damage.problem
+        assert damage.lost == [LostRange(1, 0, 0, 14)]
+
+    def test_it_is_none_where_the_log_is_known_to_begin_later(self) -> None:
+        rig = filled(60)
+        rig.disk.unlink(f"{PATH}/{rig.wal.segments()[0].name}")
+        first_left = rig.wal.segments()[1].first_lsn
+        assert open_log(rig.disk.copy(), first_lsn=first_left).damages == []
+        assert len(open_log(rig.disk.copy(), first_lsn=first_left - 8).damages) == 1
+
+    def test_verify_tells_it_too(self) -> None:
+        rig = filled(60)
+        rig.disk.unlink(f"{PATH}/{rig.wal.segments()[0].name}")
+        (damage,) = verify(rig.disk, PATH, "none").damages
+        assert damage.lost == [LostRange(1, 0, 0, 14)]
+
+
+class TestALogThatWasLonger:
+    def test_its_end_is_damage_and_positions_are_not_used_again(self) -> None:
+        rig = filled(10)
+        end = rig.wal.appended_lsn
+        report = open_log(rig.disk.copy(), reached_lsn=end + 1001)
+        (damage,) = report.damages
+        assert (damage.position, damage.end) == (end, end + 1001)
+        assert f"ends at LSN {end}" in damage.problem
+        assert report.next_lsn >= end + 1001
+
+
+class TestOddEntries:
+    """On a real file system."""
+
+    def start(self, path: Path) -> tuple[Wal, RecoveryReport, list[Frame]]:
+        wal = Wal(
+            RealDisk(),
+            str(path),
+            SMALL,
+            InlineCommitter(),
+            InlineCommitter(),
+            random.Random(str(sorted(os.listdir(path)) if path.exists() else 0)).randbytes,
+            lambda: 0.0,
+        )
+        frames: list[Frame] = []
+        return wal, wal.open(0, frames.append), frames
+
+    def log(self, path: Path) -> int:
+        """A log of some segments; where it ends."""
+        wal, _, _ = self.start(path)
+        for offset in range(20):
+            wal.append([records(offset, size=4000)], 1)
+            wal._committer.run()  # type: ignore[attr-defined]
+            wal._background.run()  # type: ignore[attr-defined]
+        return wal.appended_lsn
+
+    def test_names_that_are_none_of_the_logs_are_told_and_left_alone(self, tmp_path: Path) -> None:
+        end = self.log(tmp_path)
+        odd = ["notes", "1.wal", "\u0660" * 20 + ".wal", "9" * 20 + ".wal", "9" * 20 + ".idx"]
+        for name in odd:
+            (tmp_path / name).write_bytes(b"mine")
+        (tmp_path / "dir").mkdir()
+        (tmp_path / "x.tmp").mkdir()
+        (tmp_path / "spare-0.tmp").write_bytes(b"")
+        _, report, frames = self.start(tmp_path)
+        assert sorted(report.odd) == sorted([*odd, "dir", "x.tmp"])
+        assert (len(frames), report.damages, report.next_lsn) == (20, [], end)
+        assert all((tmp_path / name).read_bytes() == b"mine" for name in odd)
+        assert (tmp_path / "x.tmp").is_dir()
+        assert not (tmp_path / "spare-0.tmp").exists()
+
+    @pytest.mark.parametrize("kind", ["directory", "pipe"])
+    @pytest.mark.parametrize("distance", [-100_000, 1 << 16, 1 << 52])
+    def test_what_is_no_file_is_no_segment_whatever_its_name(
+        self, tmp_path: Path, kind: str, distance: int
+    ) -> None:
+        end = self.log(tmp_path)
+        odd = tmp_path / f"{max(end + distance, 8):020d}.wal"
+        odd.mkdir() if kind == "directory" else os.mkfifo(odd)
+        _, report, frames = self.start(tmp_path)
+        assert (len(frames), report.next_lsn) == (20, end)
+        (damage,) = report.damages
+        assert damage.name == odd.name
+        assert "no file" in damage.problem
+        assert odd.exists()
+        assert not verify(RealDisk(), str(tmp_path), "none").sound
+        assert any(name == odd.name for name, _ in walk(RealDisk(), str(tmp_path)))
+
+    def test_one_in_the_way_of_the_next_segment_must_be_moved(self, tmp_path: Path) -> None:
+        end = self.log(tmp_path)
+        (tmp_path / f"{end:020d}.wal").mkdir()
+        with pytest.raises(DamagedData, match=rf"{end:020d}\.wal is no file.*move it away"):
+            self.start(tmp_path)
+
+    def test_a_link_to_a_segment_is_a_segment(self, tmp_path: Path) -> None:
+        path = tmp_path / "wal"
+        self.log(path)
+        first = path / f"{0:020d}.wal"
+        first.rename(tmp_path / "elsewhere")
+        first.symlink_to(tmp_path / "elsewhere")
+        _, report, frames = self.start(path)
+        assert (len(frames), report.damages) == (20, [])
+
+    def test_a_link_that_leads_nowhere_is_told(self, tmp_path: Path) -> None:
+        self.log(tmp_path)
+        first = tmp_path / f"{0:020d}.wal"
+        first.unlink()
+        first.symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(DamagedData, match=rf"{first.name} is a link that leads nowhere"):
+            self.start(tmp_path)
+
+    def test_an_index_that_is_a_directory_is_made_again_in_memory(self, tmp_path: Path) -> None:
+        self.log(tmp_path)
+        index = tmp_path / f"{0:020d}.idx"
+        index.unlink()
+        index.mkdir()
+        wal, report, _ = self.start(tmp_path)
+        assert len(report.bad_indexes) == 1
+        plan = wal.plan_read(1, 0, 3, 1)
+        assert plan is not None
+        assert [batch.base_offset for batch in plan.run()] == [3]
+        assert index.is_dir()
+
+
+def test_a_segment_that_may_not_be_read_stops_the_start_and_is_named() -> None:
+    rig = filled()
+    disk = rig.disk.copy()
+    disk.fail("open", 2, errno.EACCES)
+    with pytest.raises(PermissionError) as caught:
+        Rig(disk)
+    assert str(caught.value.filename).endswith(".wal")
+
+
+def open_log(disk: SimDisk, first_lsn: int = 0, reached_lsn: int = 0) -> RecoveryReport:
+    wal = Wal(
+        disk, PATH, SMALL, InlineCommitter(), InlineCommitter(), random.Random(7).randbytes, float
+    )
+    return wal.open(0, lambda frame: None, first_lsn, reached_lsn)
