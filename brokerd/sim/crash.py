@@ -156,7 +156,8 @@ def _reordered(file: CachedFile, junk: list[bytes], chance: float, random: Rando
         if after != before and sizes_left:
             sizes_left -= 1
             size = reach = after
-            platter.resize(min(len(platter.data), after))
+            if after < len(platter.data):
+                platter.resize(after)
         elif after != before:
             # This size does not survive. What lies past the end that both sizes share is written
             # to blocks that the file will not have.
@@ -168,17 +169,21 @@ def _reordered(file: CachedFile, junk: list[bytes], chance: float, random: Rando
                 platter.write(start, data)
             elif start >= len(platter.data) and junk and random.random() < 0.5:
                 platter.write(start, _junk_sector(junk, random))
-    platter.resize(size)
+    if size != len(platter.data):
+        platter.resize(size)
     return platter
 
 
 def _size_changes(file: CachedFile) -> int:
-    cache = file.durable.copy()
+    size = len(file.durable.data)
     count = 0
     for operation in file.history():
-        before = len(cache.data)
-        cache.apply(operation)
-        count += len(cache.data) != before
+        before = size
+        if isinstance(operation, Resize):
+            size = operation.size
+        elif isinstance(operation, Write):
+            size = max(size, operation.position + len(operation.data))
+        count += size != before
     return count
 
 

@@ -198,7 +198,7 @@ class SimDisk:
         file = self._file(path)
         for image in file.images():
             if position < len(image.data):
-                image.data[position] ^= mask
+                image.own_data()[position] ^= mask
 
     # -- ends ----------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
 from typing import NamedTuple
 
 SECTOR_BYTES = 512
@@ -53,14 +52,29 @@ def sectors(position: int, length: int) -> range:
 
 
 class Image:
-    """The bytes of a file in one place, and the starts of the sectors there that read as errors."""
+    """The bytes of a file in one place, and the starts of the sectors there that read as errors.
 
-    def __init__(self, data: bytes | bytearray = b"", bad: Iterable[int] = ()) -> None:
-        self.data = bytearray(data)
-        self.bad = set(bad)
+    Copies share their bytes until one of them changes: disks are forked more often than written.
+    """
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.bad: set[int] = set()
+        self._is_shared = False
 
     def copy(self) -> Image:
-        return Image(self.data, self.bad)
+        twin = Image()
+        twin.data = self.data
+        twin.bad = self.bad.copy()
+        twin._is_shared = self._is_shared = True
+        return twin
+
+    def own_data(self) -> bytearray:
+        """The bytes, to be changed here and in no copy."""
+        if self._is_shared:
+            self.data = bytearray(self.data)
+            self._is_shared = False
+        return self.data
 
     def apply(self, operation: Operation) -> None:
         """Do it here. Nothing is done of what is lost."""
@@ -74,15 +88,16 @@ class Image:
         if position > len(self.data):
             self.resize(position)
         end = position + len(data)
-        self.data[position:end] = data
+        self.own_data()[position:end] = data
         for start in sectors(position, len(data)) if self.bad else ():
             if position <= start and min(start + SECTOR_BYTES, len(self.data)) <= end:
                 self.bad.discard(start)
 
     def resize(self, size: int) -> None:
         """Cut off, or append zeros."""
-        del self.data[size:]
-        self.data.extend(bytes(size - len(self.data)))
+        data = self.own_data()
+        del data[size:]
+        data.extend(bytes(size - len(data)))
         self.bad = {start for start in self.bad if start < size}
 
     def sector(self, start: int) -> bytes:
@@ -119,7 +134,7 @@ class CachedFile:
         """The bytes as seen, to be damaged in place. Of a file that is synced they are durable."""
         if not self._unsynced and not self._lost:
             self.durable = self.seen
-        return self.seen.data
+        return self.seen.own_data()
 
     def images(self) -> list[Image]:
         """Where the bytes stand, each place once."""
