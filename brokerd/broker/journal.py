@@ -74,10 +74,17 @@ class Clock(Protocol):
 
 
 class Touched(NamedTuple):
-    """What gathered since the last commit began: partitions with new records, lanes with events."""
+    """What gathered since the last commit began: partitions with new records, lanes with events.
 
-    partitions: set[Partition]
-    lanes: set[Lane]
+    Each once, in the order in which they were touched.
+    """
+
+    partitions: dict[Partition, None]
+    lanes: dict[Lane, None]
+
+    def add(self, partitions: list[Partition], lanes: list[Lane]) -> None:
+        self.partitions.update(dict.fromkeys(partitions))
+        self.lanes.update(dict.fromkeys(lanes))
 
 
 class Journal:
@@ -118,7 +125,7 @@ class Journal:
         self._entries: list[Entry] = []
         self._partitions: list[Partition] = []
         self._lanes: list[Lane] = []
-        self._split_off = Touched(set(), set())
+        self._split_off = Touched({}, {})
         """What frames touched that were cut off before the end of their turn."""
         self.gathered_bytes = 0
         """Upper bound of what the gathered changes will take in the log."""
@@ -294,16 +301,14 @@ class Journal:
             self._commit()
 
     def _commit(self) -> None:
-        touched, self._split_off = self._split_off, Touched(set(), set())
-        touched.partitions.update(self._partitions)
-        touched.lanes.update(self._lanes)
+        touched, self._split_off = self._split_off, Touched({}, {})
+        touched.add(self._partitions, self._lanes)
         self._before_frame(touched)
         self.cut()
 
     def _split(self) -> None:
         """Hand over what has gathered although its turn is not over."""
-        self._split_off.partitions.update(self._partitions)
-        self._split_off.lanes.update(self._lanes)
+        self._split_off.add(self._partitions, self._lanes)
         self.cut()
 
     def cut(self) -> None:

@@ -85,8 +85,8 @@ class Waiters:
             del self._topics[name]
 
     def serve(self, names: Iterable[str]) -> None:
-        """Let the waiters of these topics try, each group until one finds nothing."""
-        for name in names:
+        """Let the waiters of these topics try, by name, each group until one finds nothing."""
+        for name in sorted(names):
             for group in list(self._topics.get(name, ())):
                 self.serve_group(name, group)
 

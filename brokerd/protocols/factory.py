@@ -24,7 +24,8 @@ class ConnectionFactory(Factory):
         self.broker = broker
         self.limits = limits
         self._clock = clock
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}
+        """Those that are open, oldest first."""
         self.accepted = 0
         self.refused = 0
         self._refused_told = 0
@@ -46,10 +47,10 @@ class ConnectionFactory(Factory):
         return connection
 
     def opened(self, connection: Connection) -> None:
-        self.connections.add(connection)
+        self.connections[connection] = None
 
     def closed(self, connection: Connection) -> None:
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         if not self.connections:
             waiting, self._empty = self._empty, []
             for empty in waiting:

@@ -63,7 +63,7 @@ class MamamiaConnection(Connection):
         self._reader = FrameReader(min(frame_bytes, MAX_LENGTH))
         self._decoder = Decoder()
         self._frames: list[tuple[int, bytes]] = []
-        self._late: set[LateAcquire] = set()
+        self._late: dict[LateAcquire, None] = {}
         self._results: list[str] = []
         """Of the SETTLE_BATCH in hand, so that one that met `Congested` goes on where it was."""
 

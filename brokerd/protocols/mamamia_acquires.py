@@ -181,7 +181,7 @@ class LateAcquire:
         connection: Connection,
         request: LeaseRequest,
         attempt: Attempt,
-        late: set[LateAcquire],
+        late: dict[LateAcquire, None],
     ) -> None:
         self._connection = connection
         self._request = request
@@ -191,7 +191,7 @@ class LateAcquire:
         self._place = connection.pending()
         self._deadline_us = connection.broker.time.now_us() + microseconds(request.wait)
         self._waiter: Waiter | None = None
-        late.add(self)
+        late[self] = None
 
     def load(self, cold: Cold) -> None:
         """Try again when the record was read, or cannot be."""
@@ -298,7 +298,7 @@ class LateAcquire:
             self._waiter.cancel()
 
     def _answer(self, answer: bytes) -> None:
-        self._late.discard(self)
+        self._late.pop(self, None)
         self._connection.resolve(self._place, answer)
 
 

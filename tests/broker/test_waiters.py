@@ -46,6 +46,16 @@ def test_polls_of_a_group_are_served_in_the_order_they_came() -> None:
     assert "t" in waiters
 
 
+def test_topics_that_got_something_at_once_are_served_by_name() -> None:
+    """So that the same work is done in the same order in every process."""
+    served: list[str] = []
+    waiters = Waiters(Clock())
+    for name in "cab":
+        waiters.add(name, "g", 1_000_000, lambda name=name: served.append(name) is not None, list)
+    waiters.serve({"b", "c", "a"})
+    assert served == ["a", "b", "c"]
+
+
 def test_a_poll_that_waits_in_vain_is_told_so() -> None:
     clock = Clock()
     waiters = Waiters(clock)

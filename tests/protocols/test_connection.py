@@ -742,6 +742,23 @@ def test_when_empty_fires_at_once_without_connections() -> None:
     assert fired == [None]
 
 
+def test_connections_are_closed_in_the_order_in_which_they_came() -> None:
+    """A stop does the same things in the same order each time."""
+    house = House()
+    clients = [house.connect() for _ in range(50)]
+    ended: list[Any] = []
+    closed = house.factory.closed
+
+    def note(connection: Any) -> None:
+        ended.append(connection)
+        closed(connection)
+
+    house.factory.closed = note  # type: ignore[method-assign]
+    house.factory.close_all()
+    house.run()
+    assert ended == [client.protocol for client in clients]
+
+
 def test_after_close_all_no_request_is_taken() -> None:
     house = House()
     client = house.connect()
