@@ -147,9 +147,9 @@ class Broker:
         now_us = self.time.now_us()
         self.journal.start()
         for lane in self._state.lanes():
+            _leave_out_gaps(lane)
             lane.store.resume(now_us, self._state.behind_us)
             self._timetable.schedule(lane)
-            self._settle_gaps(lane, self._state.new_gaps)
         self.ready = True
 
     def stop(self) -> None:
@@ -483,8 +483,7 @@ class Broker:
         check_name(name, "group name")
         group = ConsumerGroup(topic, name, self.settings.groups)
         for lane in group.lanes:
-            for first, end in lane.partition.gaps:
-                lane.store.settle_range(first, end)
+            _leave_out_gaps(lane)
         return group
 
     def _admit_events(self, size: int) -> None:
@@ -500,7 +499,7 @@ class Broker:
             group = lane.group
             known = lane.partition.topic.groups.get(group.name)
             if known is None:
-                self._add_group(group)
+                group.topic.groups[group.name] = group
             elif known is not group:
                 raise ValueError(f"a lane of group {group.name!r} was kept over a turn")
         journal.gathered_bytes += size
@@ -510,20 +509,6 @@ class Broker:
         added = len(lane.store.events) - before
         if added:
             self._touch(lane, added * EVENT_FRAME_BYTES + string_bytes)
-
-    def _add_group(self, group: ConsumerGroup) -> None:
-        """Make a new group known, and have what all its lanes settled when it was made written."""
-        group.topic.groups[group.name] = group
-        for lane in group.lanes:
-            if lane.store.events and not lane.dirty:
-                self.journal.add_lane(lane)
-
-    def _settle_gaps(self, lane: Lane, gaps: dict[Partition, list[tuple[int, int]]]) -> None:
-        """Settle the offsets that recovery left out, which never were records."""
-        for first, end in gaps.get(lane.partition, ()):
-            lane.store.settle_range(first, end)
-        if lane.store.events:
-            self._touch(lane, EVENT_FRAME_BYTES)
 
     # -- waiting and time ---------------------------------------------------------------------
 
@@ -609,3 +594,8 @@ class Broker:
     def group_info(self, topic_name: str, group_name: str) -> GroupInfo:
         """Where a group stands in a topic; an unknown one is an empty one."""
         return self._overview.group_info(topic_name, group_name)
+
+
+def _leave_out_gaps(lane: Lane) -> None:
+    for first, end in lane.partition.gaps:
+        lane.store.leave_out(first, end)

@@ -81,7 +81,9 @@ class Snapshotter:
             start_lsn = loaded.start_lsn
             for chunk in loaded.chunks:
                 self._state.load(chunk)
-        report = self._wal.open(start_lsn, self._state.apply)
+        report = self._wal.open(
+            start_lsn, self._state.apply, self._state.first_lsn, self._state.reached_lsn
+        )
         self._state.end_replay(report)
         self._start_lsn = self.last_lsn = start_lsn
         return report
@@ -161,6 +163,7 @@ class Snapshotter:
         fields = {
             "next_topic_id": self._state.next_topic_id,
             "time_us": self._time.time_us(),
+            "first_lsn": self._state.first_lsn,
         }
         chunk = SnapshotChunk(SNAPSHOT_META, b"", self._start_lsn, msgpack.packb(fields))
         return lambda: chunk

@@ -10,7 +10,8 @@ Where the log is damaged, what is left of it is used: a topic whose creation is 
 its own, an event that cannot follow the ones left before it is passed over, and no offset that the
 damaged bytes may have assigned is assigned again. A batch has at least as many bytes as records
 (see `Journal`), so a partition of which nothing is known after the damage leaves out as many
-offsets as there are damaged bytes.
+offsets as there are damaged bytes. Offsets of which nothing is left, not even the header of a
+batch, are gaps of their partition; no group waits for them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from twisted.logger import Logger
 from brokerd.broker.topics import ConsumerGroup, Lane, Partition, Topic
 from brokerd.errors import DamagedData, NewerFormat
 from brokerd.groups import GroupPartition, GroupSettings
-from brokerd.wal import Damage, Frame, RecoveryReport, SnapshotChunk
+from brokerd.wal import Damage, Frame, LostRange, RecoveryReport, SnapshotChunk
 from brokerd.walformat import SEGMENT_HEADER_BYTES, Entry, EntryKind, decode_group_events
 
 SNAPSHOT_META = 1
@@ -67,10 +68,14 @@ class State:
         self.by_name: dict[str, Topic] = {}
         self.next_topic_id = 1
         self.last_time_us = 0
+        self.first_lsn = 0
+        """Where the log begins."""
+        self.reached_lsn = 0
+        """How far the log had got when the newest piece of the snapshot was taken."""
         self.behind_us = 0
         """How far the wall clock was behind the log when replay began."""
         self.new_gaps: dict[Partition, list[tuple[int, int]]] = {}
-        """Ranges of offsets that this replay left out: no group has settled them yet."""
+        """Ranges of offsets that this replay left out."""
         self._replay = _Replay(0, 0)
 
     def add_topic(self, topic: Topic) -> None:
@@ -100,6 +105,18 @@ class State:
                     f"the frame at {frame.lsn} holds an entry of kind {entry.kind}, which this "
                     "version does not know; upgrade brokerd"
                 )
+        for lost in frame.lost:
+            self._apply_lost(frame.lsn, lost)
+
+    def _apply_lost(self, lsn: int, lost: LostRange) -> None:
+        """Believe the header of a damaged batch."""
+        partition = self._partition(lost.topic_id, lost.partition)
+        if partition is not None and lsn >= self._replay.fresh_from.get(partition.topic, 0):
+            if lost.first > partition.next_offset:
+                partition.gaps.append((partition.next_offset, lost.first))
+            partition.hold(lost.first, lost.end)
+            partition.restore(max(partition.next_offset, lost.end))
+            self._replay.told_at[partition] = lsn
 
     def _apply_records(self, lsn: int, entry: Entry) -> None:
         topic = self._topic(entry)
@@ -162,9 +179,11 @@ class State:
     def load(self, chunk: SnapshotChunk) -> None:
         """Take over one chunk of a snapshot; topics come before their groups."""
         fields = msgpack.unpackb(chunk.body, strict_map_key=False)
+        self.reached_lsn = max(self.reached_lsn, chunk.lsn)
         if chunk.kind == SNAPSHOT_META:
             self.next_topic_id = max(self.next_topic_id, fields["next_topic_id"])
             self.last_time_us = max(self.last_time_us, fields["time_us"])
+            self.first_lsn = fields.get("first_lsn", 0)
             self._replay.topic_created_at = chunk.lsn
         elif chunk.kind == SNAPSHOT_TOPIC:
             self._load_topic(chunk.lsn, fields)
@@ -221,6 +240,12 @@ class State:
             self._name(topic)
         for (topic_id, index), next_offset in report.next_offsets.items():
             self._told(topic_id, index, next_offset)
+        for hole in report.holes:
+            partition = self._partition(hole.topic_id, hole.partition)
+            if partition is not None:
+                partition.lack(hole.first, hole.end)
+        if report.damages:
+            self._lose_the_end(report)
         for damage in report.damages:
             self._leave_out(damage, replay)
 
@@ -234,24 +259,39 @@ class State:
 
     def _told(self, topic_id: int, index: int, next_offset: int) -> None:
         """Believe the headers of batches, which may be sound although the batches are not."""
-        topic = self.by_id.get(topic_id)
         self.next_topic_id = max(self.next_topic_id, topic_id + 1)
-        if topic is not None and index < len(topic.partitions):
-            partition = topic.partitions[index]
-            if next_offset > partition.next_offset:
-                partition.restore(next_offset)
+        partition = self._partition(topic_id, index)
+        if partition is not None and next_offset > partition.next_offset:
+            partition.restore(next_offset)
+
+    def _partition(self, topic_id: int, index: int) -> Partition | None:
+        topic = self.by_id.get(topic_id)
+        if topic is None or index >= len(topic.partitions):
+            return None
+        return topic.partitions[index]
+
+    def _lose_the_end(self, report: RecoveryReport) -> None:
+        """Tell what the snapshot knows of and the log does not have any more."""
+        for topic in self.by_id.values():
+            for partition in topic.partitions:
+                key = topic.topic_id, partition.index
+                known = report.next_offsets.get(key, 0)
+                for first, end in partition.without_gaps(known, partition.next_offset):
+                    report.damages[-1].lost.append(LostRange(*key, first, end))
+                    partition.lack(first, end)
 
     def _leave_out(self, damage: Damage, replay: _Replay) -> None:
         """Never assign again what damaged bytes may have assigned."""
         if damage.is_counted or damage.end <= SEGMENT_HEADER_BYTES:
             return  # all records are known, or no frame lies there
-        lsn = int(damage.name.partition(".")[0]) + damage.position
-        size = damage.end - damage.position
-        if lsn > replay.topic_created_at:
-            self.next_topic_id += size
+        segment_lsn = int(damage.name.partition(".")[0])
+        lsn, end_lsn = segment_lsn + damage.position, segment_lsn + damage.end
+        # A piece of a snapshot may be of a moment when only some of the damaged bytes were written.
+        self.next_topic_id += max(0, end_lsn - max(lsn, replay.topic_created_at))
         for topic in self.by_id.values():
             for partition in topic.partitions:
-                if replay.told_at.get(partition, -1) <= lsn:
+                size = end_lsn - max(lsn, replay.told_at.get(partition, -1))
+                if size > 0:
                     first = partition.next_offset
                     partition.leave_out(size)
                     self.new_gaps.setdefault(partition, []).append((first, first + size))

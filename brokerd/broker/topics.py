@@ -51,7 +51,8 @@ class Partition:
         self.cold = ChunkList()
         """Chunks read back from the log."""
         self.gaps: list[tuple[int, int]] = []
-        """Ranges (first, end) that recovery left out because damage may have held them."""
+        """Ranges (first, end) of which nothing is left, or that recovery left out because damage
+        may have held them. All groups have settled them: see `GroupPartition.leave_out`."""
 
     def restore(self, next_offset: int) -> None:
         """Go on from ``next_offset``, which must not be lower than any offset ever assigned."""
@@ -61,6 +62,30 @@ class Partition:
         """Never assign the next ``count`` offsets."""
         self.gaps.append((self.next_offset, self.next_offset + count))
         self.restore(self.next_offset + count)
+
+    def lack(self, first: int, end: int) -> None:
+        """Know that there is nothing at these offsets, all of them below the next one."""
+        self.gaps += self.without_gaps(first, end)
+
+    def hold(self, first: int, end: int) -> None:
+        """Know that a batch was at these offsets, although it may be damaged."""
+        self.gaps = [
+            piece
+            for gap in self.gaps
+            for piece in ((gap[0], min(gap[1], first)), (max(gap[0], end), gap[1]))
+            if piece[0] < piece[1]
+        ]
+
+    def without_gaps(self, first: int, end: int) -> list[tuple[int, int]]:
+        """The parts of a range of offsets that are in no gap."""
+        parts = []
+        for gap_first, gap_end in sorted(self.gaps):
+            if first < min(gap_first, end):
+                parts.append((first, min(gap_first, end)))
+            first = max(first, gap_end)
+        if first < end:
+            parts.append((first, end))
+        return parts
 
 
 class Lane:

@@ -206,6 +206,11 @@ class GroupPartition(GroupState):
         if first < end:
             self._record((_SETTLED_RANGE, first, end, 0, 0, "", ""), 0)
 
+    def leave_out(self, first: int, end: int) -> None:
+        """As `settle_range`, but no event: every start finds again that nothing is there."""
+        if self._settled.floor < end:
+            self.apply((_SETTLED_RANGE, first, end, 0, 0, "", ""), 0)
+
     def seek(self, floor: int) -> None:
         """End all leases and go on from ``floor``: below all settled, from there on all open.
 

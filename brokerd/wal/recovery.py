@@ -10,7 +10,7 @@ trimmed.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -31,7 +31,6 @@ from brokerd.walformat import (
     FRAME_MAGIC,
     SEGMENT_HEADER_BYTES,
     Entry,
-    EntryHeader,
     EntryKind,
     FormatError,
     SegmentHeader,
@@ -44,15 +43,6 @@ from brokerd.walformat import (
 REWRITE_BYTES = 1 << 20
 
 
-class Frame(NamedTuple):
-    """A frame as replayed: the entries of it that are sound. ``end`` is the LSN just past it."""
-
-    lsn: int
-    end: int
-    time_us: int
-    entries: list[Entry]
-
-
 class LostRange(NamedTuple):
     """Offsets of a partition that cannot be read any more; ``end`` is exclusive."""
 
@@ -60,6 +50,17 @@ class LostRange(NamedTuple):
     partition: int
     first: int
     end: int
+
+
+class Frame(NamedTuple):
+    """A frame as replayed: the entries of it that are sound. ``end`` is the LSN just past it."""
+
+    lsn: int
+    end: int
+    time_us: int
+    entries: list[Entry]
+    lost: Sequence[LostRange] = ()
+    """Batches in the frame of which only the entry's header is sound."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,8 @@ class RecoveryReport:
     rebuilt_indexes: int = 0
     bad_indexes: list[str] = field(default_factory=list)
     """What was wrong with index files that had to be made again."""
+    holes: list[LostRange] = field(default_factory=list)
+    """Offsets before others of which not even a batch's header is left."""
     odd: list[str] = field(default_factory=list)
     """Names in the directory that are none of the log's; they are left alone."""
 
@@ -126,7 +129,9 @@ class RecoveryReport:
         # A log without its beginning, as retention leaves it, may begin with any offset.
         expected = self.next_offsets.get(key, first if self.first_lsn else 0)
         if first > expected and self.damages:
-            self.damages[-1].lost.append(LostRange(topic_id, partition, expected, first))
+            hole = LostRange(topic_id, partition, expected, first)
+            self.damages[-1].lost.append(hole)
+            self.holes.append(hole)
         self.next_offsets[key] = max(expected, end)
 
 
@@ -223,12 +228,9 @@ class SegmentReplay:
             if found.problem is not None:
                 if self._is_torn(found.position, found.problem):
                     break
-                lost = [_lost(entry.header) for entry in found.entries if entry.entry is None]
                 end = found.position + found.header.length
                 is_counted = len(found.entries) == found.header.entry_count
-                self._damaged(
-                    found.position, end, found.problem, [r for r in lost if r], is_counted
-                )
+                self._damaged(found.position, end, found.problem, _lost(found), is_counted)
             yield self._accept(found)
         self._segment.position = self.end
         if self._expected_end is not None and self.end < self._expected_end:
@@ -294,14 +296,17 @@ class SegmentReplay:
                 )
             if entry is not None:
                 entries.append(entry)
-        return Frame(header.lsn, header.lsn + header.length, header.time_us, entries)
+        end = header.lsn + header.length
+        return Frame(header.lsn, end, header.time_us, entries, _lost(found))
 
 
-def _lost(header: EntryHeader) -> LostRange | None:
-    if header.kind != EntryKind.RECORDS:
-        return None
-    end = header.base_offset + header.count
-    return LostRange(header.topic_id, header.partition, header.base_offset, end)
+def _lost(found: FoundFrame) -> list[LostRange]:
+    """The batches of a frame that are damaged, as far as their headers are not."""
+    return [
+        LostRange(head.topic_id, head.partition, head.base_offset, head.base_offset + head.count)
+        for _, head, entry in found.entries
+        if entry is None and head.kind == EntryKind.RECORDS
+    ]
 
 
 def rewrite(file: File, start: int, end: int) -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from brokerd.broker import BrokerSettings
+from brokerd.broker.snapshotter import STEP_THINGS
 from brokerd.broker.state import State
 from brokerd.errors import DamagedData, NewerFormat
 from brokerd.groups import GroupSettings
-from brokerd.wal import Frame, SnapshotChunk
+from brokerd.wal import Frame, LostRange, SnapshotChunk, WalOptions
 from brokerd.wal.scan import FoundEntry, FoundFrame
 from brokerd.wal.verify import walk
 from brokerd.walformat import Entry, EntryKind
-from tests.broker.desk import lease, produce, read, settle
+from tests.broker.desk import acknowledged, lease, produce, read, settle
 from tests.house import WAL_PATH, House
 
 
@@ -64,10 +66,10 @@ def produce_each(house: House, topic: str, *values: bytes) -> None:
         house.run()
 
 
-def drain(house: House, group: str = "g") -> list[tuple[int, bytes]]:
+def drain(house: House, group: str = "g", topic: str = "t") -> list[tuple[int, bytes]]:
     """Lease all there is."""
     found = []
-    while more := lease(house, group=group, limit=9):
+    while more := lease(house, topic, group, limit=9):
         found += more
     return found
 
@@ -338,3 +340,180 @@ def test_a_new_group_leaves_out_the_gaps_of_every_partition_for_good() -> None:
     house = house.crash()
     lanes = house.broker.existing_topic("orders").groups["g"].lanes
     assert [lane.store.lag(lane.partition.next_offset) for lane in lanes] == [1, 1]
+
+
+class TestLostStretches:
+    """Whole parts of the log that are gone, and with them the headers of what they held."""
+
+    def segmented(self, topics: int = 1, segments: int = 3, **options: Any) -> House:
+        """Two records of 20 kB in each of some topics, in every segment."""
+        house = House(options=WalOptions(segment_bytes=64 << 10, free_bytes_min=0, **options))
+        for segment in range(segments):
+            for topic in range(topics):
+                produce_each(house, f"t{topic}", *[b"%d" % segment + bytes(9_000)] * 2)
+            house.wal.seal()
+            house.run()
+        return house
+
+    def without(self, house: House, index: int) -> House:
+        house.disk.unlink(f"{WAL_PATH}/{house.wal.segments()[index].name}")
+        house.disk.sync_directory(WAL_PATH)
+        return house.crash()
+
+    def test_a_missing_segment_costs_a_group_no_more_than_a_range(self) -> None:
+        house = self.segmented()
+        lease(house, "t0")
+        house.run()
+        house = self.without(house, 1)
+        [damage] = house.report.damages
+        assert damage.lost == [LostRange(1, 0, 2, 4)]
+        for group in ("g", "fresh"):
+            settle(house, 0, topic="t0", group=group)
+            assert [o for o, _ in drain(house, group, "t0")] == [1, 4, 5]
+            assert house.broker.group_info("t0", group).dead == 0
+
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_the_first_segment_is_missed_although_a_snapshot_covers_it(self, clean: bool) -> None:
+        house = self.segmented()
+        house.broker.create_topic("later")
+        house.run()
+        lease(house, "t0", limit=9)
+        acknowledged(house)
+        house.run()
+        if clean:
+            house.stop()
+            house = house.again()
+        house = self.without(house, 0)
+        [damage] = house.report.damages
+        assert "nothing is left of the log from LSN 0" in damage.problem
+        assert LostRange(1, 0, 0, 2) in damage.lost
+        assert settle(house, 2, topic="t0" if clean else "lost-topic-1")
+        [topic, *_] = house.broker.topics()
+        assert drain(house, "fresh", topic.name)[0][0] == 2
+        assert produce(house, topic.name, b"new") == [6]
+
+    def test_what_was_in_the_first_segment_alone_is_told_too(self) -> None:
+        house = House()
+        produce_each(house, "only", b"0", b"1")
+        house.wal.seal()
+        house.run()
+        produce_each(house, "t", b"x")
+        house.stop()
+        house = self.without(house.again(), 0)
+        [damage] = house.report.damages
+        assert damage.lost == [LostRange(1, 0, 0, 2)]
+        assert lease(house, "only") == []
+        assert produce(house, "only", b"2") == [2]
+
+    def test_a_huge_gap_takes_neither_time_nor_memory_of_idle_groups(self) -> None:
+        house = House()
+        produce_each(house, "t", b"0")
+        for group in range(20):
+            lease(house, group=f"g{group}")
+        acknowledged(house)
+        house.run()
+        house.disk.crash()
+        partition = house.broker.existing_topic("t").partitions[0]
+        partition.leave_out(1 << 40)
+        house.broker.start()
+        for group in range(20):
+            [lane] = house.broker.existing_topic("t").groups[f"g{group}"].lanes
+            assert lane.store.lag(partition.next_offset) == 1
+            assert len(b"".join(lane.store.freeze().encode())) < 1000
+
+    def test_the_start_needs_no_room_in_the_log_to_leave_offsets_out(self) -> None:
+        house = House()
+        produce_each(house, "t", b"0", b"1")
+        for group in range(200):
+            lease(house, group=f"{group:0200}")
+            house.run()
+        produce_each(house, "u", b"x")
+        house.disk.crash()
+        [place] = [p for p in entries(house) if is_records(1, 1)(p[2].entry)]
+        rot(house, place[0], place[2].position)
+        house.disk.capacity = house.disk.used_bytes
+        house = house.again(options=WalOptions(segment_bytes=64 << 10, free_bytes_min=0))
+        assert house.fatal == []
+        assert house.broker.group_info("t", f"{7:0200}").lag == 1
+        house.disk.capacity = None
+        house.wal.retry_allocation()
+        house.run()
+        [offset] = produce(house, "t", b"new")
+        house.run()
+        house = house.crash()
+        assert house.broker.group_info("t", f"{7:0200}").lag == 2
+        assert read(house, "t", offset).value == b"new"
+
+    def test_a_batch_whose_header_is_left_is_refused_alone_by_new_groups_too(self) -> None:
+        house = House()
+        produce_each(house, "t", b"0", b"1", b"2")
+        house = after_damage(house, is_records(1, 1))
+        assert lease(house) == [(0, b"0")]
+        with pytest.raises(DamagedData, match=r"offsets 1 to 1"):
+            lease(house)
+
+    @pytest.mark.parametrize("where", [0, 1, 2])
+    def test_of_two_batches_in_a_frame_the_damaged_one_is_no_gap(self, where: int) -> None:
+        house = House()
+        produce(house, "t", *[b""] * 264)
+        house.run()
+        produce_each(house, "t", b"last")
+        hit = is_kind(EntryKind.RECORDS)
+        bases = [p[2].header.base_offset for p in entries(house) if hit(p[2].entry)]
+        assert bases[:3] == [0, 88, 176]
+        house = after_damage(house, is_records(1, bases[where]))
+        assert house.broker.existing_topic("t").partitions[0].gaps == []
+        assert produce(house, "t", b"new") == [265]
+
+
+class TestASnapshotAheadOfTheLog:
+    """Without fsync a power loss takes the end of the log, but not a snapshot that knows of it."""
+
+    def ahead(self, late: int = 0) -> House:
+        """All but the first frame is lost; ``late`` topics were captured in later steps."""
+        house = House(
+            settings=BrokerSettings(snapshot_interval_bytes=1 << 40),
+            options=WalOptions(segment_bytes=1 << 20, free_bytes_min=0, durability="os"),
+        )
+        produce_each(house, "t", b"0")
+        produce_each(house, "t", b"1", b"2")
+        for topic in range(late):
+            produce_each(house, f"late{topic}", b"0")
+            lease(house, f"late{topic}", seconds=1)
+            house.run()
+        house.broker._snapshotter.begin()
+        return house
+
+    def test_is_told_and_no_offset_is_given_twice(self) -> None:
+        house = self.ahead()
+        house.pass_time(0.1)
+        house = house.crash()
+        [damage] = house.report.damages
+        assert "the log ends at LSN" in damage.problem and "durability" in damage.problem
+        assert damage.lost == [LostRange(1, 0, 1, 3)]
+        assert produce(house, "t", b"new") == [3]
+        house.run()
+        assert [offset for offset, _ in drain(house)] == [0, 3]
+
+    def test_what_comes_afterwards_stays(self) -> None:
+        """Also to topics and groups that the snapshot captured where the log is lost now."""
+        house = self.ahead(late=STEP_THINGS + 5)
+        for number in range(3):
+            produce_each(house, "late0", bytes(20_000))
+            house.clock.advance(0.01 * number)
+        house.pass_time(0.1)
+        assert house.broker.status()["snapshots_written"] == 1
+        house = house.crash()
+        names = ["t", "late1", f"late{STEP_THINGS + 1}", f"late{STEP_THINGS + 4}"]
+        offsets = {}
+        for name in names:
+            [offsets[name]] = produce(house, name, b"new")
+            settle(house, offsets[name], topic=name)
+            house.run()
+        house.wal.sync()
+        house.run()
+        house = house.crash()
+        for name in names:
+            assert read(house, name, offsets[name]).value == b"new"
+            assert house.broker.existing_topic(name).partitions[0].next_offset > offsets[name]
+            assert drain(house, topic=name)[-1:] != [(offsets[name], b"new")]
