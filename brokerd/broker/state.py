@@ -25,7 +25,7 @@ from twisted.logger import Logger
 from brokerd.broker.topics import ConsumerGroup, Lane, Partition, Topic
 from brokerd.errors import DamagedData, NewerFormat
 from brokerd.groups import GroupPartition, GroupSettings
-from brokerd.wal import Damage, Frame, LostRange, RecoveryReport, SnapshotChunk
+from brokerd.wal import Damage, Frame, LostRange, RecoveryReport, SnapshotChunk, decode_loss
 from brokerd.walformat import SEGMENT_HEADER_BYTES, Entry, EntryKind, decode_group_events
 
 SNAPSHOT_META = 1
@@ -55,6 +55,8 @@ class _Replay:
         self.nameless: set[Topic] = set()
         self.passed_over: list[str] = []
         """Why events were not applied."""
+        self.losses: list[LostRange] = []
+        """Records that a repair has put on record as lost."""
 
 
 class State:
@@ -100,6 +102,8 @@ class State:
                 self._apply_events(frame, entry)
             elif entry.kind == EntryKind.TOPIC:
                 self._apply_topic(frame.lsn, entry)
+            elif entry.kind == EntryKind.LOST:
+                self._replay.losses += decode_loss(entry).lost
             elif entry.kind != EntryKind.MARK:
                 raise NewerFormat(
                     f"the frame at {frame.lsn} holds an entry of kind {entry.kind}, which this "
@@ -226,7 +230,8 @@ class State:
         """
         replay, self._replay = self._replay, _Replay(0, 0)
         self.behind_us = max(0, self.last_time_us - replay.time_us)
-        if replay.passed_over and not report.damages:
+        damages = [*report.damages, *report.recorded]
+        if replay.passed_over and not damages:
             raise DamagedData(
                 f"the log contradicts itself: {replay.passed_over[0]}; run brokerctl wal verify"
             )
@@ -244,10 +249,15 @@ class State:
             partition = self._partition(hole.topic_id, hole.partition)
             if partition is not None:
                 partition.lack(hole.first, hole.end)
-        if report.damages:
-            self._lose_the_end(report)
-        for damage in report.damages:
+        if damages:
+            self._lose_the_end(report, damages[-1])
+        for lost in replay.losses:
+            self._give_up(lost)
+        for damage in report.recorded:
             self._leave_out(damage, replay)
+        for damage in report.damages:
+            for partition, gap in self._leave_out(damage, replay):
+                self.new_gaps.setdefault(partition, []).append(gap)
 
     def _name(self, topic: Topic) -> None:
         """Give a topic whose name is lost one that nobody else has."""
@@ -270,20 +280,30 @@ class State:
             return None
         return topic.partitions[index]
 
-    def _lose_the_end(self, report: RecoveryReport) -> None:
+    def _lose_the_end(self, report: RecoveryReport, damage: Damage) -> None:
         """Tell what the snapshot knows of and the log does not have any more."""
         for topic in self.by_id.values():
             for partition in topic.partitions:
                 key = topic.topic_id, partition.index
                 known = report.next_offsets.get(key, 0)
                 for first, end in partition.without_gaps(known, partition.next_offset):
-                    report.damages[-1].lost.append(LostRange(*key, first, end))
+                    damage.lost.append(LostRange(*key, first, end))
                     partition.lack(first, end)
 
-    def _leave_out(self, damage: Damage, replay: _Replay) -> None:
-        """Never assign again what damaged bytes may have assigned."""
+    def _give_up(self, lost: LostRange) -> None:
+        """Let no group wait for records that a repair has put on record as lost."""
+        self._told(lost.topic_id, lost.partition, lost.end)
+        partition = self._partition(lost.topic_id, lost.partition)
+        if partition is not None:
+            partition.lack(lost.first, lost.end)
+
+    def _leave_out(
+        self, damage: Damage, replay: _Replay
+    ) -> list[tuple[Partition, tuple[int, int]]]:
+        """Never assign again what damaged bytes may have assigned; returns the new gaps."""
+        gaps: list[tuple[Partition, tuple[int, int]]] = []
         if damage.is_counted or damage.end <= SEGMENT_HEADER_BYTES:
-            return  # all records are known, or no frame lies there
+            return gaps  # all records are known, or no frame lies there
         segment_lsn = int(damage.name.partition(".")[0])
         lsn, end_lsn = segment_lsn + damage.position, segment_lsn + damage.end
         # A piece of a snapshot may be of a moment when only some of the damaged bytes were written.
@@ -294,4 +314,5 @@ class State:
                 if size > 0:
                     first = partition.next_offset
                     partition.leave_out(size)
-                    self.new_gaps.setdefault(partition, []).append((first, first + size))
+                    gaps.append((partition, (first, first + size)))
+        return gaps

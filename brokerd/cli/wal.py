@@ -1,9 +1,10 @@
 # Tests: tests/wal/test_cli.py
-"""``brokerctl wal``: verify and dump a log, of a stopped or a running broker. Read-only.
+"""``brokerctl wal``: verify and dump a log, of a stopped or a running broker; repair a stopped one.
 
 ``brokerctl --json wal verify`` prints one JSON object, ``brokerctl --json wal dump`` one a frame;
 each names the directory, as the first line for people does.
-Exit codes: 0 sound, 1 damage found. Record values, keys and metadata are printed only with
+Exit codes: 0 sound, 1 damage found (``repair``: 0 nothing to do or done, 1 something to do or not
+done, 75 a broker runs). Record values, keys and metadata are printed only with
 ``--payloads``.
 """
 
@@ -19,8 +20,10 @@ from typing import Any
 import click
 import msgpack
 
+from brokerd.cli.repair import TopicNames, repair_command
 from brokerd.errors import ConfigError
 from brokerd.wal.disk import Disk, RealDisk
+from brokerd.wal.recovery import Damage
 from brokerd.wal.scan import FoundEntry, FoundFrame, Unreadable
 from brokerd.wal.verify import VerifyReport, verify, walk
 from brokerd.walformat import (
@@ -34,7 +37,10 @@ from brokerd.walformat import (
 
 @click.group("wal")
 def wal_group() -> None:
-    """Verify or dump the write-ahead log."""
+    """Verify, dump or repair the write-ahead log."""
+
+
+wal_group.add_command(repair_command)
 
 
 def _paths(context: click.Context) -> tuple[Disk, str, str]:
@@ -54,12 +60,13 @@ def _paths(context: click.Context) -> tuple[Disk, str, str]:
 def verify_command(context: click.Context) -> None:
     """Read every byte of the log, its indexes and its snapshots; exit 1 if anything is damaged."""
     disk, wal_path, state_path = _paths(context)
-    report = verify(disk, wal_path, state_path)
+    names = TopicNames()
+    report = verify(disk, wal_path, state_path, names.see)
     if context.obj["json"]:
         click.echo(json.dumps({"directory": wal_path, **_report_fields(report)}))
     else:
         click.echo(f"in {wal_path}:")
-        for line in _report_lines(report):
+        for line in _report_lines(report, names):
             click.echo(line)
     context.exit(0 if report.sound else 1)
 
@@ -74,26 +81,35 @@ def _report_fields(report: VerifyReport) -> dict[str, Any]:
         "bytes": report.bytes,
         "next_lsn": report.next_lsn,
         "torn": None if report.torn is None else report.torn._asdict(),
-        "damages": [
-            {
-                "file": damage.name,
-                "position": damage.position,
-                "end": damage.end,
-                "problem": damage.problem,
-                "lost": [lost._asdict() for lost in damage.lost],
-            }
-            for damage in report.damages
-        ],
+        "damages": [_damage_fields(damage) for damage in report.damages],
+        "recorded": [_damage_fields(damage) for damage in report.recorded],
         "indexes": report.indexes,
-        "bad_indexes": report.bad_indexes,
+        "bad_indexes": [str(bad) for bad in report.bad_indexes],
         "snapshots": report.snapshots,
-        "bad_snapshots": report.bad_snapshots,
+        "bad_snapshots": [str(bad) for bad in report.bad_snapshots],
     }
 
 
-def _report_lines(report: VerifyReport) -> Iterator[str]:
+def _damage_fields(damage: Damage) -> dict[str, Any]:
+    return {
+        "file": damage.name,
+        "position": damage.position,
+        "end": damage.end,
+        "problem": damage.problem,
+        "lost": [lost._asdict() for lost in damage.lost],
+    }
+
+
+def _damage_line(damage: Damage, names: TopicNames) -> str:
+    place = f"{damage.name} at {damage.position} to {damage.end}"
+    return f"{place}: {damage.problem}{names.describe(damage.lost)}"
+
+
+def _report_lines(report: VerifyReport, names: TopicNames) -> Iterator[str]:
+    for damage in report.recorded:
+        yield f"on record: {_damage_line(damage, names)}"
     for damage in report.damages:
-        yield f"DAMAGE {damage}"
+        yield f"DAMAGE {_damage_line(damage, names)}"
     for problem in report.bad_indexes:
         yield f"BAD INDEX {problem} (rebuilt at the next start)"
     for problem in report.bad_snapshots:
@@ -108,7 +124,12 @@ def _report_lines(report: VerifyReport) -> Iterator[str]:
         f"{report.records} records, {report.bytes} bytes, up to LSN {report.next_lsn}; "
         f"{report.indexes} indexes, {report.snapshots} snapshots"
     )
-    yield "sound" if report.sound else "DAMAGED"
+    if not report.sound:
+        yield "DAMAGED"
+    elif report.recorded:
+        yield f"sound, but for {len(report.recorded)} damaged places that a repair put on record"
+    else:
+        yield "sound"
 
 
 # -- dump ----------------------------------------------------------------------------------------
@@ -222,6 +243,8 @@ def _body_fields(entry: Entry, payloads: bool) -> dict[str, Any]:
         }
     if entry.kind == EntryKind.TOPIC:
         return {"topic": msgpack.unpackb(entry.body)}
+    if entry.kind == EntryKind.LOST:
+        return {"damage": msgpack.unpackb(entry.body)}
     if not payloads:
         return {}
     if entry.kind == EntryKind.RECORDS:
@@ -262,8 +285,9 @@ def _entry_lines(entry: dict[str, Any]) -> Iterator[str]:
     for event in entry.get("events", ()):
         shown = " ".join(f"{name}={value}" for name, value in event.items() if name != "event")
         yield f"    {entry['group']}: {event['event']} {shown}"
-    if "topic" in entry:
-        yield f"    {entry['topic']}"
+    for name in ("topic", "damage"):
+        if name in entry:
+            yield f"    {entry[name]}"
     for name in ("values", "keys", "metadata"):
         for at, text in enumerate(entry.get(name, ())):
             yield f"    {name} {entry['base_offset'] + at}: {text}"

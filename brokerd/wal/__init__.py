@@ -10,6 +10,7 @@ from brokerd.wal.committer import Committer, ThreadCommitter
 from brokerd.wal.disk import Disk, File, RealDisk
 from brokerd.wal.lock import DirectoryLock
 from brokerd.wal.log import Wal
+from brokerd.wal.losses import decode_loss
 from brokerd.wal.options import WalOptions
 from brokerd.wal.reader import Batch, DamagedBatch, ReadPlan
 from brokerd.wal.recovery import Cut, Damage, Frame, LostRange, RecoveryReport
@@ -36,4 +37,5 @@ __all__ = [
     "ThreadCommitter",
     "Wal",
     "WalOptions",
+    "decode_loss",
 ]

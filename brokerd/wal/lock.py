@@ -26,8 +26,12 @@ class DirectoryLock:
         self._data_dir = data_dir
         self._descriptor = -1
 
-    def acquire(self, file_system: str = "", allow_network: bool = False) -> None:
+    def acquire(
+        self, file_system: str = "", allow_network: bool = False, claim: bool = True
+    ) -> None:
         """Take the lock. ``file_system`` is the type of the directory's, as `Disk` tells it.
+
+        Without ``claim`` the lock file does not come to name this process: nothing is written.
 
         Raises UnsafeFileSystem for a network file system unless ``allow_network``; DirectoryLocked,
         naming the process id, when another broker has the directory; OSError.
@@ -48,8 +52,9 @@ class DirectoryLock:
                 f"{self._data_dir} is in use by another broker, process {owner}; stop it first, "
                 "or choose another --data-dir"
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+        if claim:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
         self._descriptor = descriptor
 
     def release(self) -> None:

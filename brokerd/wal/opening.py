@@ -17,6 +17,7 @@ from brokerd.wal.catalog import Segment, index_name, segment_name
 from brokerd.wal.directory import missing_beginning, missing_end, odd_names, segment_files
 from brokerd.wal.disk import Disk, write_atomically
 from brokerd.wal.index import GrowingIndex, PartitionSpan
+from brokerd.wal.losses import tell_apart
 from brokerd.wal.recovery import (
     Frame,
     RecoveryReport,
@@ -88,6 +89,7 @@ def replay(
     if report.next_lsn < reached_lsn:
         report.damages.append(missing_end(last, report.next_lsn, reached_lsn))
         report.next_lsn = reached_lsn
+    report.damages, report.recorded = tell_apart(disk, path, report.damages, report.loss_entries)
     report.next_lsn += -report.next_lsn % 8
     _check_way(disk, path, report)
     return Replayed(report, segments, synced)

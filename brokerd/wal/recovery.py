@@ -108,6 +108,10 @@ class RecoveryReport:
     seconds: float = 0.0
     cut: Cut | None = None
     damages: list[Damage] = field(default_factory=list)
+    recorded: list[Damage] = field(default_factory=list)
+    """Damage that a repair has put on record; it is not among ``damages``."""
+    loss_entries: list[Entry] = field(default_factory=list)
+    """The LOST entries that were read."""
     first_lsn: int = 0
     """Where the log is known to begin."""
     next_lsn: int = 0
@@ -296,6 +300,8 @@ class SegmentReplay:
                 )
             if entry is not None:
                 entries.append(entry)
+                if head.kind == EntryKind.LOST:
+                    self._report.loss_entries.append(entry)
         end = header.lsn + header.length
         return Frame(header.lsn, end, header.time_us, entries, _lost(found))
 

@@ -3,13 +3,16 @@
 
 Needs no lock: it only reads, and what a running broker appends meanwhile is simply not looked at. A
 torn tail in the last segment is no damage: it is what a crash, or a write in progress, looks like.
+Damage that a repair has put on record is told apart: the log is sound but for what is known to be
+lost.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from brokerd.errors import DamagedData
 from brokerd.wal.catalog import Segment, index_name, segment_name
@@ -20,12 +23,38 @@ from brokerd.wal.directory import (
     missing_end,
     segment_files,
 )
-from brokerd.wal.disk import Disk
-from brokerd.wal.index import LoadedIndex
-from brokerd.wal.recovery import Cut, Damage, RecoveryReport, SegmentReplay, load_spans
+from brokerd.wal.disk import Disk, File
+from brokerd.wal.index import LoadedIndex, SegmentIndex
+from brokerd.wal.losses import tell_apart
+from brokerd.wal.recovery import (
+    Cut,
+    Damage,
+    Frame,
+    LostRange,
+    RecoveryReport,
+    SegmentReplay,
+    load_spans,
+)
 from brokerd.wal.scan import FoundFrame, SegmentScanner, Unreadable
 from brokerd.wal.snapshot import SnapshotFile
-from brokerd.walformat import EntryKind
+from brokerd.walformat import (
+    ENTRY_HEADER_BYTES,
+    EntryKind,
+    FormatError,
+    entry_body,
+    parse_entry_header,
+    segment_salt,
+)
+
+
+class BadFile(NamedTuple):
+    """An index or a snapshot that is not to be used."""
+
+    name: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.problem}"
 
 
 @dataclass
@@ -38,45 +67,66 @@ class VerifyReport:
     records: int = 0
     bytes: int = 0
     next_lsn: int = 0
+    reached_lsn: int = 0
+    """Up to where a snapshot knows of the log."""
+    last_time_us: int = 0
+    """Broker time of the last frame."""
     torn: Cut | None = None
     damages: list[Damage] = field(default_factory=list)
+    recorded: list[Damage] = field(default_factory=list)
+    """Damage that a repair has put on record; it is not among ``damages``."""
     indexes: int = 0
-    bad_indexes: list[str] = field(default_factory=list)
+    bad_indexes: list[BadFile] = field(default_factory=list)
     """They are rebuilt at the next start."""
+    indexed_only: list[LostRange] = field(default_factory=list)
+    """Records in damaged places that are sound and can be read by an index, and only so."""
     snapshots: int = 0
-    bad_snapshots: list[str] = field(default_factory=list)
+    bad_snapshots: list[BadFile] = field(default_factory=list)
 
     @property
     def sound(self) -> bool:
         return not (self.damages or self.bad_indexes or self.bad_snapshots)
 
 
-def verify(disk: Disk, wal_path: str, state_path: str) -> VerifyReport:
-    """Read every byte of a log, its indexes and its snapshots.
+def verify(
+    disk: Disk,
+    wal_path: str,
+    state_path: str,
+    see: Callable[[Frame], None] = lambda frame: None,
+) -> VerifyReport:
+    """Read every byte of a log, its indexes and its snapshots; ``see`` is shown every frame.
 
     Raises DamagedData for a file of which nobody can say whether it is a segment, NewerFormat and
     OSError.
     """
     report = VerifyReport()
-    reached_lsn = 0
     for name in disk.list(state_path):
         if name.endswith(".snap"):
-            reached_lsn = max(reached_lsn, _verify_snapshot(disk, state_path, name, report))
+            reached_lsn = _verify_snapshot(disk, state_path, name, report)
+            report.reached_lsn = max(report.reached_lsn, reached_lsn)
     replay = RecoveryReport(damages=report.damages)
     last = segment_name(0)
-    for found in segment_files(disk, wal_path, reached_lsn=reached_lsn):
+    for found in segment_files(disk, wal_path, reached_lsn=report.reached_lsn):
         if not report.segments and found.first_lsn and not found.is_stray:
             report.damages.append(missing_beginning(0, found.first_lsn))
         report.segments += 1
-        _verify_segment(disk, wal_path, found, report, replay)
+        _verify_segment(disk, wal_path, found, report, replay, see)
         last = last if found.is_stray else found.name
-    if report.next_lsn < reached_lsn:
-        report.damages.append(missing_end(last, report.next_lsn, reached_lsn))
+    if report.next_lsn < report.reached_lsn:
+        report.damages.append(missing_end(last, report.next_lsn, report.reached_lsn))
+    report.damages, report.recorded = tell_apart(
+        disk, wal_path, report.damages, replay.loss_entries
+    )
     return report
 
 
 def _verify_segment(
-    disk: Disk, path: str, found: SegmentFile, report: VerifyReport, replay: RecoveryReport
+    disk: Disk,
+    path: str,
+    found: SegmentFile,
+    report: VerifyReport,
+    replay: RecoveryReport,
+    see: Callable[[Frame], None],
 ) -> None:
     if found.damage is not None:
         report.damages.append(found.damage)
@@ -87,7 +137,9 @@ def _verify_segment(
         return
     segment = Segment(found.header)
     for frame in SegmentReplay(found.file, segment, replay, found.expected_end).frames():
+        see(frame)
         report.frames += 1
+        report.last_time_us = max(report.last_time_us, frame.time_us)
         report.bytes += frame.end - frame.lsn
         report.entries += len(frame.entries)
         report.records += sum(e.count for e in frame.entries if e.kind == EntryKind.RECORDS)
@@ -106,17 +158,68 @@ def _verify_index(disk: Disk, path: str, segment: Segment, report: VerifyReport)
         data = file.pread(file.size(), 0)
         index = LoadedIndex(data, segment.header.segment_id, segment.first_lsn, segment.end_lsn)
     except DamagedData as error:
-        report.bad_indexes.append(f"{name}: {error}")
+        report.bad_indexes.append(BadFile(name, str(error)))
         return
+    problem = _difference(disk, path, segment, index, report)
+    if problem:
+        report.bad_indexes.append(BadFile(name, problem))
+
+
+def _difference(
+    disk: Disk, path: str, segment: Segment, index: SegmentIndex, report: VerifyReport
+) -> str:
+    """What an index says wrong of its segment, "" for nothing.
+
+    An index made before the damage knows more than the segment still tells: batches in damaged
+    places. Those that are sound all the same can be read by it, and only by it.
+    """
     assert segment.growing is not None, "the replay made an index"
-    for span in segment.growing.spans():
-        said = index.rows(span.topic_id, span.partition)
-        rows = segment.growing.rows(span.topic_id, span.partition)
-        if said is None or rows is None or list(map(list, said)) != list(map(list, rows)):
-            report.bad_indexes.append(
-                f"{name}: topic id {span.topic_id} partition {span.partition} is not what the "
-                "segment holds"
-            )
+    file = disk.open(os.path.join(path, segment.name))
+    damaged = [(d.position, d.end) for d in report.damages if d.name == segment.name]
+    keys = {span[:2] for spans in (index.spans(), segment.growing.spans()) for span in spans}
+    for topic_id, partition in sorted(keys):
+        said = _batches(index, topic_id, partition)
+        held = _batches(segment.growing, topic_id, partition)
+        more = sorted(said - held)
+        if held - said or not all(
+            any(start <= batch.position < end for start, end in damaged) for batch in more
+        ):
+            return f"topic id {topic_id} partition {partition} is not what the segment holds"
+        report.indexed_only += [
+            LostRange(topic_id, partition, batch.base_offset, batch.base_offset + batch.count)
+            for batch in more
+            if _is_sound(file, segment, topic_id, partition, batch)
+        ]
+    return ""
+
+
+class _Row(NamedTuple):
+    """A batch as an index has it, but for its time, which is the frame's."""
+
+    base_offset: int
+    count: int  # type: ignore[assignment]  # tuple.count() gives way to the field
+    position: int
+    body_bytes: int
+
+
+def _batches(index: SegmentIndex, topic_id: int, partition: int) -> set[_Row]:
+    rows = index.rows(topic_id, partition)
+    if rows is None:
+        return set()
+    columns = (rows.base_offset, rows.count, rows.position, rows.body_bytes)
+    return set(map(_Row, *columns))
+
+
+def _is_sound(file: File, segment: Segment, topic_id: int, partition: int, row: _Row) -> bool:
+    """Whether a sound batch stands where an index says."""
+    data = file.pread(ENTRY_HEADER_BYTES + row.body_bytes, row.position)
+    try:
+        header = parse_entry_header(data, segment_salt(segment.header.segment_id))
+        entry_body(data, header, 0)
+    except FormatError:
+        return False
+    expected = (EntryKind.RECORDS, topic_id, partition, row.base_offset, row.count)
+    return header[:5] == expected
 
 
 def _verify_snapshot(disk: Disk, path: str, name: str, report: VerifyReport) -> int:
@@ -129,7 +232,8 @@ def _verify_snapshot(disk: Disk, path: str, name: str, report: VerifyReport) -> 
     try:
         return max(chunk.lsn for chunk in SnapshotFile(file, name).chunks())
     except DamagedData as error:
-        report.bad_snapshots.append(str(error))
+        problem = str(error).removeprefix(name).lstrip()
+        report.bad_snapshots.append(BadFile(name, problem))
         return 0
 
 

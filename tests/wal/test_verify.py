@@ -62,7 +62,8 @@ def test_a_bad_index_or_snapshot_is_told() -> None:
     disk.content(f"{STATE}/{snapshot}")[-60] ^= 1
     report = check(disk)
     assert not report.sound and report.damages == []
-    assert index in report.bad_indexes[0] and snapshot in report.bad_snapshots[0]
+    assert [bad.name for bad in report.bad_indexes] == [index]
+    assert [bad.name for bad in report.bad_snapshots] == [snapshot]
 
 
 def test_an_index_that_is_sound_but_says_something_else_is_told() -> None:
@@ -75,7 +76,7 @@ def test_an_index_that_is_sound_but_says_something_else_is_told() -> None:
     assert wrong is not None
     end = len(segment)
     content(disk, index)[:] = wrong.encode(bytes(segment[16:32]), 0, end)
-    assert "not what the segment holds" in check(disk).bad_indexes[0]
+    assert "not what the segment holds" in check(disk).bad_indexes[0].problem
 
 
 def test_a_segment_of_rubbish_is_damage() -> None:

@@ -1,0 +1,153 @@
+# Tests: tests/wal/test_repair_cli.py
+"""``brokerctl wal repair``: what would be done, or what was done, in people's words and in JSON.
+
+Exit codes: 0 nothing to do, or all of it done; 1 something to do (``--dry-run``), or refused, or
+not finished (one line on stderr); 75 a broker has the directory.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+
+import click
+import msgpack
+
+from brokerd.errors import ConfigError, DirectoryLocked, NoSpace
+from brokerd.wal.disk import RealDisk
+from brokerd.wal.lock import DirectoryLock
+from brokerd.wal.recovery import Frame, LostRange
+from brokerd.wal.repair import Action, Deed, Plan, Rooms, examine, repair
+from brokerd.walformat import EntryKind
+
+LOCKED = 75
+
+
+class TopicNames:
+    """Names of topics, from the entries that created them."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+
+    def see(self, frame: Frame) -> None:
+        """Learn from one frame."""
+        for entry in frame.entries:
+            if entry.kind == EntryKind.TOPIC:
+                fields = msgpack.unpackb(entry.body)
+                if isinstance(fields, dict) and isinstance(fields.get("name"), str):
+                    self._names[entry.topic_id] = fields["name"]
+
+    def describe(self, lost: Iterable[LostRange]) -> str:
+        """``; lost ...`` for each range, "" for none."""
+        return "".join(f"; lost {self._one(one)}" for one in lost)
+
+    def _one(self, lost: LostRange) -> str:
+        name = self._names.get(lost.topic_id)
+        topic = "topic" if name is None else f"topic {name!r}"
+        offsets = f"offsets {lost.first} to {lost.end - 1}"
+        if lost.end - lost.first == 1:
+            offsets = f"offset {lost.first}"
+        return f"{topic} (id {lost.topic_id}) partition {lost.partition} {offsets}"
+
+
+@click.command("repair")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+@click.option(
+    "--allow-network-fs",
+    is_flag=True,
+    help="Work on a network file system, as wal.allow_network_fs lets the broker.",
+)
+@click.pass_context
+def repair_command(context: click.Context, dry_run: bool, allow_network_fs: bool) -> None:
+    """Make a damaged log sound again, while its broker is stopped.
+
+    No sound byte is changed. What is damaged stays where it is and is put on record, so that it is
+    known to be lost. What is cut off or removed is kept in DATA_DIR/repair.
+    """
+    data_dir = os.path.abspath(context.obj["data_dir"])
+    _check_directory(data_dir, dry_run)
+    disk = RealDisk()
+    lock = DirectoryLock(data_dir)
+    try:
+        if not dry_run:
+            lock.acquire(disk.file_system(data_dir), allow_network_fs)
+        elif os.path.exists(os.path.join(data_dir, "lock")):
+            lock.acquire(claim=False)
+    except DirectoryLocked as error:
+        click.echo(f"brokerctl: {error}", err=True)
+        context.exit(LOCKED)
+    try:
+        context.exit(_run(context, disk, data_dir, dry_run))
+    finally:
+        lock.release()
+
+
+def _check_directory(data_dir: str, dry_run: bool) -> None:
+    """Raises ConfigError when there is no log, or when the broker could not read what we write."""
+    wal_path = os.path.join(data_dir, "wal")
+    if not os.path.isdir(wal_path):
+        raise ConfigError(f"{wal_path} is not there; name the broker's directory with --data-dir")
+    owner = os.stat(wal_path).st_uid
+    if not dry_run and owner != os.geteuid():
+        raise ConfigError(
+            f"{wal_path} belongs to user id {owner}, and files that another user makes there would "
+            "stop its broker: run this as that user (sudo -u)"
+        )
+
+
+def _run(context: click.Context, disk: RealDisk, data_dir: str, dry_run: bool) -> int:
+    rooms, names = Rooms.of(data_dir), TopicNames()
+    plan = examine(disk, rooms, names.see)
+    copies = None
+    if not dry_run:
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        try:
+            copies = repair(disk, rooms, plan, stamp, os.urandom)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise NoSpace(
+                    f"{error.filename or data_dir}: the disk is full; no sound byte was changed: "
+                    "make room and run it again, it goes on where it stopped"
+                ) from error
+            raise
+    if context.obj["json"]:
+        actions = [action.facts() for action in plan.actions]
+        fields = {"directory": data_dir, "dry_run": dry_run, "actions": actions, "copies": copies}
+        click.echo(json.dumps(fields))
+    else:
+        for line in _lines(plan, names, data_dir, copies):
+            click.echo(line)
+    return int(dry_run and bool(plan.actions))
+
+
+def _lines(plan: Plan, names: TopicNames, data_dir: str, copies: str | None) -> Iterator[str]:
+    yield f"in {data_dir}:"
+    for action in plan.actions:
+        yield f"{_what(action)}: {action.problem}{names.describe(action.lost)}{_more(action)}"
+    if not plan.actions:
+        yield "nothing to do"
+    elif copies is None:
+        yield f"{len(plan.actions)} things to do; nothing was changed (--dry-run)"
+    else:
+        yield f"{len(plan.actions)} things done, the log is sound; copies and list in {copies}"
+
+
+def _what(action: Action) -> str:
+    place = f"{action.room}/{action.name}"
+    stretch = f"{place} at {action.position} to {action.end}"
+    return {
+        Deed.CUT: f"cut {stretch} ({action.end - action.position} bytes)",
+        Deed.MOVE: f"move {place} away",
+        Deed.REBUILD: f"make {place} again",
+        Deed.RESTORE: f"write the header block of {place} again",
+        Deed.RECORD: f"put {stretch} on record as lost",
+    }[action.deed]
+
+
+def _more(action: Action) -> str:
+    if action.is_counted:
+        return ""
+    return "; what else was there cannot be told, and offsets it may have held are not used again"

@@ -1,0 +1,257 @@
+"""A broker on a repaired directory: nothing sound is missing, nothing lost is waited for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from brokerd.errors import DamagedData, UnknownOffset
+from brokerd.sim.disk import SimDisk
+from brokerd.wal.repair import Rooms, examine, repair
+from brokerd.wal.scan import FoundEntry, FoundFrame
+from brokerd.wal.verify import verify, walk
+from brokerd.walformat import Entry, EntryKind
+from tests.broker.desk import lease, produce, read, settle
+from tests.house import STATE_PATH, WAL_PATH, House
+
+ROOMS = Rooms.of("/data")
+Hit = Callable[[Entry | None], bool]
+
+
+def batch(base_offset: int, topic_id: int = 1) -> Hit:
+    return lambda entry: (
+        entry is not None and entry[:4] == (EntryKind.RECORDS, topic_id, 0, base_offset)
+    )
+
+
+def kind(which: EntryKind) -> Hit:
+    return lambda entry: entry is not None and entry.kind == which
+
+
+def places(disk: SimDisk, hit: Hit) -> list[tuple[str, FoundFrame, FoundEntry]]:
+    return [
+        (name, found, entry)
+        for name, found in walk(disk, WAL_PATH)
+        if isinstance(found, FoundFrame)
+        for entry in found.entries
+        if hit(entry.entry)
+    ]
+
+
+def rot(disk: SimDisk, hit: Hit, frame: bool = False) -> None:
+    """Damage the bodies of entries, or the headers of their frames."""
+    found = places(disk, hit)
+    assert found, "there is nothing to damage"
+    for name, in_frame, entry in found:
+        position = in_frame.position + 30 if frame else entry.position + 48
+        disk.flip(f"{WAL_PATH}/{name}", position, 0xFF)
+
+
+def mend(disk: SimDisk) -> None:
+    plan = examine(disk, ROOMS)
+    assert plan.actions
+    repair(disk, ROOMS, plan, "20231114T221320Z", random.Random(5).randbytes)
+    assert verify(disk, WAL_PATH, STATE_PATH).sound
+
+
+def drain(house: House, group: str) -> list[tuple[int, bytes]]:
+    found = []
+    while more := lease(house, group=group, limit=9):
+        found += more
+    return found
+
+
+def lag(house: House, group: str) -> int:
+    return house.broker.group_info("t", group).lag
+
+
+def busy(count: int = 8) -> House:
+    """A topic with a record a frame, and a group that has settled the first of them."""
+    house = House()
+    for number in range(count):
+        produce(house, "t", b"%d" % number)
+        house.run()
+    assert lease(house) == [(0, b"0")]
+    settle(house, 0)
+    house.run()
+    house.pass_time(0.5)
+    return house
+
+
+@pytest.mark.parametrize("clean", [False, True], ids=["after a crash", "after a clean stop"])
+@pytest.mark.parametrize("frame", [False, True], ids=["a body", "a frame header"])
+class TestOneRecord:
+    def repaired(self, clean: bool, frame: bool) -> House:
+        house = busy()
+        if clean:
+            house.stop()
+        house.disk.crash()
+        rot(house.disk, batch(3), frame)
+        mend(house.disk)
+        return house.again()
+
+    def test_a_start_has_nothing_to_report(self, clean: bool, frame: bool) -> None:
+        house = self.repaired(clean, frame)
+        assert house.report.damages == []
+        assert house.broker.quarantine.reason == ""
+
+    def test_a_known_group_gets_every_sound_record_and_no_more(
+        self, clean: bool, frame: bool
+    ) -> None:
+        house = self.repaired(clean, frame)
+        assert lag(house, "g") == 6
+        assert drain(house, "g") == [(n, b"%d" % n) for n in (1, 2, 4, 5, 6, 7)]
+        assert list(house.broker.dead_letters("t", "g")) == []
+
+    def test_and_so_does_a_new_one(self, clean: bool, frame: bool) -> None:
+        house = self.repaired(clean, frame)
+        assert drain(house, "new") == [(n, b"%d" % n) for n in (0, 1, 2, 4, 5, 6, 7)]
+
+    def test_offsets_go_on(self, clean: bool, frame: bool) -> None:
+        house = self.repaired(clean, frame)
+        assert produce(house, "t", b"8") == [8]
+        house.run()
+        assert [read(house, "t", n).value for n in (2, 4, 8)] == [b"2", b"4", b"8"]
+
+    @pytest.mark.parametrize("end", [House.crash, lambda house: (house.stop(), house.again())[1]])
+    def test_it_stays_so_after_more_starts(
+        self, clean: bool, frame: bool, end: Callable[[House], House]
+    ) -> None:
+        house = self.repaired(clean, frame)
+        house.run()
+        for _ in range(3):
+            house = end(house)
+            assert house.report.damages == []
+            assert lag(house, "g") == 6
+            assert produce(house, "t", b"") == [8]
+            house.disk.crash()
+            house = house.again()
+        assert drain(house, "new")[3][0] == 4
+
+
+def test_the_last_record_is_lost_and_its_offset_is_not_given_again() -> None:
+    house = busy()
+    house.disk.crash()
+    rot(house.disk, batch(7))
+    mend(house.disk)
+    house = house.again()
+    assert lag(house, "g") == 6
+    assert produce(house, "t", b"new") == [8]
+
+
+def test_offsets_that_a_lost_frame_may_have_held_are_not_given_again() -> None:
+    house = busy()
+    house.disk.crash()
+    for offset in (6, 7):
+        rot(house.disk, batch(offset), frame=True)
+    expected = house.disk.copy()
+    mend(house.disk)
+    house, unrepaired = house.again(), house.again(disk=expected)
+    [offset] = produce(house, "t", b"new")
+    assert offset > 7
+    assert [offset] == produce(unrepaired, "t", b"new")
+    assert lag(house, "g") == 6
+    house.run()
+    assert read(house.crash(), "t", offset).value == b"new"
+
+
+def test_damage_that_a_broker_started_on_before_is_repaired_as_well() -> None:
+    house = busy()
+    house.disk.crash()
+    rot(house.disk, batch(7), frame=True)
+    house = house.again()
+    [offset] = produce(house, "t", b"new")
+    house.run()
+    house = house.crash()
+    [next_offset] = produce(house, "t", b"newer")
+    house.run()
+    house.disk.crash()
+    mend(house.disk)
+    house = house.again()
+    assert [value for _, value in drain(house, "g")][-2:] == [b"new", b"newer"]
+    assert produce(house, "t", b"newest") == [next_offset + 1]
+    assert next_offset == offset + 1
+
+
+def test_a_lost_name_of_a_topic_is_as_lost_as_before_the_repair() -> None:
+    house = busy()
+    house.disk.crash()
+    rot(house.disk, kind(EntryKind.TOPIC))
+    mend(house.disk)
+    house = house.again()
+    assert house.report.damages == []
+    assert [topic.name for topic in house.broker.topics()] == ["lost-topic-1"]
+    assert read(house, "lost-topic-1", 5).value == b"5"
+
+
+def test_events_that_contradict_what_is_left_do_not_stop_the_start() -> None:
+    """A lease is lost, and what ended it is not."""
+    house = busy()
+    lease(house, owner="bob", seconds=1)
+    house.run()
+    house.pass_time(3)
+    house.disk.crash()
+    is_lease = kind(EntryKind.GROUP_EVENTS)
+    name, _, entry = places(house.disk, is_lease)[2]
+    house.disk.flip(f"{WAL_PATH}/{name}", entry.position + 48, 0xFF)
+    mend(house.disk)
+    house = house.again()
+    assert house.report.damages == []
+    assert lag(house, "g") == 7
+
+
+def test_a_repaired_log_that_loses_its_snapshots_is_read_from_the_beginning() -> None:
+    house = busy()
+    house.stop()
+    rot(house.disk, batch(3))
+    mend(house.disk)
+    for name in house.disk.list(STATE_PATH):
+        house.disk.unlink(f"{STATE_PATH}/{name}")
+    house = house.again()
+    assert house.report.damages == [] and len(house.report.recorded) == 1
+    assert [offset for offset, _ in drain(house, "g")] == [1, 2, 4, 5, 6, 7]
+    with pytest.raises(UnknownOffset):
+        house.broker.lane("t", "g", 0, 8)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_repair_changes_nothing_of_what_a_broker_makes_of_the_log(seed: int) -> None:
+    """The same offsets go on, the same records can be read, with a repair and without."""
+    dice = random.Random(seed)
+    house = busy(12)
+    if dice.random() < 0.5:
+        house.stop()
+        house = house.again()
+        produce(house, "t", b"after")
+        house.run()
+    house.disk.crash()
+    for _ in range(dice.randrange(1, 5)):
+        path = f"{WAL_PATH}/{dice.choice([n for n in house.disk.list(WAL_PATH) if '.wal' in n])}"
+        size = len(house.disk.content(path).rstrip(b"\0"))
+        house.disk.flip(path, dice.randrange(size), dice.randrange(1, 256))
+    mended = house.disk.copy()
+    if not examine(mended, ROOMS).actions:
+        return
+    mend(mended)
+    before, after = house.again(), house.again(disk=mended)
+    assert after.report.damages == []
+    for old, new in zip(before.broker.topics(), after.broker.topics(), strict=True):
+        assert (old.topic_id, old.name) == (new.topic_id, new.name)
+        assert old.partitions[0].next_offset == new.partitions[0].next_offset
+    assert readable(before) == readable(after)
+
+
+def readable(house: House) -> dict[tuple[str, int], bytes]:
+    found = {}
+    for topic in house.broker.topics():
+        for offset in range(20):
+            plan = house.wal.plan_read(topic.topic_id, 0, offset, 1)
+            try:
+                batches = plan.run() if plan is not None else []
+            except DamagedData:
+                continue
+            if batches:
+                found[topic.name, offset] = batches[0].body
+    return found
