@@ -39,12 +39,20 @@ def half_frame(chance: Random) -> bytes:
     return whole[: chance.randrange(1, len(whole))]
 
 
+BAD_BODIES = (
+    b"",
+    b"\xc1",
+    b"\xc1\x05\xa8metadata\xc0",
+    b"\x81\xa1",
+    b"\x81\x01\x02",
+    b"\x80\x80",
+    b"\x81\xa6log_id\xa2\xff\xff",
+)
+
+
 def bad_body(chance: Random) -> bytes:
-    """A frame of a known command whose body is not MessagePack."""
-    command = chance.choice(list(mm.COMMANDS.values()))
-    return mm.frame(
-        command, chance.choice((b"", b"\xc1", b"\x81\xa1", b"\x81\x01\x02", b"\x80\x80"))
-    )
+    """A frame of a known command whose body is not one MessagePack object."""
+    return mm.frame(chance.choice(list(mm.COMMANDS.values())), chance.choice(BAD_BODIES))
 
 
 def bad_values(chance: Random) -> bytes:
