@@ -113,8 +113,8 @@ def _torn(file: CachedFile, last: int, random: Random) -> Image:
     image = file.durable.copy()
     for operation in file.history():
         if isinstance(operation, Lost):
-            if random.random() < 0.5:
-                reach = max(0, len(image.data) - operation.position)
+            reach = len(image.data) - operation.position
+            if reach > 0 and random.random() < 0.5:
                 image.write(operation.position, operation.data[:reach])
         elif operation.order == last and isinstance(operation, Write):
             image.write(operation.position, operation.data[: _torn_bytes(operation, random)])

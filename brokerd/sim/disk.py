@@ -311,9 +311,8 @@ class SimDisk:
         file = self._file(old)
         if os.path.dirname(old) != os.path.dirname(new):
             raise _error(errno.EXDEV, new)
-        if old != new:
-            self._bury(new)
-            self._change(old, new, file)
+        self._bury(new)
+        self._change(old, new, file)
         self.leave(call)
 
     def unlink(self, path: str) -> None:

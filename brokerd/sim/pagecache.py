@@ -230,6 +230,5 @@ class CachedFile:
                     left.append(Resize(operation.order, end))
                     size = end
         for start in sorted(touched):
-            if start < len(self.seen.data):
-                self._lost[start] = Lost(order, start, self.seen.sector(start))
+            self._lost[start] = Lost(order, start, self.seen.sector(start))
         self._unsynced = left

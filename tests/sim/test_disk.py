@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from brokerd.sim.disk import Call, CrashModel, PowerLost, ShortWrite, SimDisk
@@ -150,7 +150,18 @@ def is_torn(found: dict[str, bytes], before: dict[str, bytes], now: dict[str, by
 
 
 class TestAsARealDisk:
-    @given(st.lists(strategies.steps, max_size=30))
+    @given(st.lists(strategies.steps, min_size=8, max_size=40))
+    @example(
+        [
+            ("create", ("x",)),
+            ("create", ("x",)),
+            ("pwrite", (0, b"data", 0)),
+            ("rename", ("x", "x")),
+            ("open", ("x", False)),
+            ("truncate", (1, 0)),
+            ("pwrite", (1, b"data", 0)),
+        ]
+    )
     def test_without_a_crash_there_is_no_difference(self, steps: list[Step]) -> None:
         """Results, errors, listings and contents are those of the operating system."""
         with tempfile.TemporaryDirectory() as directory:
@@ -186,6 +197,20 @@ class TestCrash:
         disk.crash(CrashModel.KEEP)
         disk.crash(CrashModel.DROP)
         assert disk.files() == {"d/x": b"kept, and more", "d/new": b""}
+
+    @pytest.mark.parametrize("model", MODELS)
+    def test_what_a_crash_took_does_not_come_back_with_the_next(self, model: CrashModel) -> None:
+        disk = synced()
+        file = disk.open("d/x", write=True)
+        file.pwrite(b"lost", 0)
+        disk.fail("sync")
+        refusal(file.sync)
+        file.pwrite(b"more", 600)
+        disk.create("d/new")
+        disk.crash()
+        assert {tuple(after(disk, model, seed).items()) for seed in SEEDS} == {
+            (("d/x", b"synced"),)
+        }
 
     def test_a_killed_process_leaves_its_writes_in_the_cache_unsynced(self) -> None:
         disk = synced()
@@ -384,6 +409,15 @@ class TestReorder:
         secret = (b"secret" * 100)[:512]
         assert outcomes(disk, CrashModel.REORDER) >= {b"", bytes(512), b"a" * 512, secret}
 
+    def test_and_so_may_bytes_of_a_file_that_was_replaced(self) -> None:
+        disk = synced(b"secret" * 100, "d/other")
+        synced(b"", "d/new", disk)
+        disk.rename("d/new", "d/other")
+        disk.sync_directory("d")
+        synced(b"", "d/x", disk)
+        disk.open("d/x", write=True).pwrite(b"a" * 512, 0)
+        assert (b"secret" * 100)[:512] in outcomes(disk, CrashModel.REORDER)
+
     def test_a_hole_reads_as_zeros(self) -> None:
         disk = synced(b"secret" * 200, "d/other")
         synced(b"", "d/x", disk)
@@ -555,6 +589,14 @@ class TestFaults:
         disk.crash()
         assert disk.open("d/x").pread(512, 512) == b"b" * 512
 
+    def test_a_bad_sector_that_is_cut_off_is_gone(self) -> None:
+        disk = synced(b"a" * 1024)
+        disk.spoil("d/x", 512, 512)
+        file = disk.open("d/x", write=True)
+        file.truncate(512)
+        file.truncate(1024)
+        assert file.pread(1024, 0) == b"a" * 512 + bytes(512)
+
     def test_rot_stays(self) -> None:
         disk = synced()
         disk.flip("d/x", 0, 0x20)
@@ -635,20 +677,38 @@ class TestHooks:
         disk.crash()
         assert list(disk.files()) == ["d/x"]
 
-    def test_a_failed_sync_loses_what_was_written_before_it_was_called(self) -> None:
+    @pytest.mark.parametrize("position", [6, 512])
+    def test_a_failed_sync_loses_what_was_written_before_it_was_called(self, position: int) -> None:
+        """What came while it was under way is made durable by the next, in the same sector too."""
         disk = synced()
         file = disk.open("d/x", write=True)
         file.pwrite(b"before", 0)
 
         def enter(call: Call) -> None:
             if call.name == "sync" and disk.calls["sync"] == 2:
-                file.pwrite(b"during", 512)
+                file.pwrite(b"during", position)
                 raise OSError(errno.EIO, "")
 
         disk.enter = enter
         assert refusal(file.sync) == errno.EIO
         file.sync()
-        assert after(disk, CrashModel.DROP) == {"d/x": b"synced" + bytes(506) + b"during"}
+        rest = bytes(position - 6) + b"during"
+        assert after(disk, CrashModel.DROP) == {"d/x": b"synced" + rest}
+        for model in (CrashModel.TEAR, CrashModel.REORDER):
+            assert outcomes(disk, model) == {b"synced" + rest, b"before" + rest}
+
+    def test_a_size_that_did_not_survive_a_failed_sync_is_not_made_by_its_data(self) -> None:
+        """Two growing writes are lost; of the sizes, only what comes first may survive."""
+        disk = synced(b"-" * 512)
+        file = disk.open("d/x", write=True)
+        file.pwrite(b"a" * 512, 512)
+        disk.create("d/new")
+        file.pwrite(b"b" * 512, 1024)
+        disk.fail("sync")
+        refusal(file.sync)
+        for seed in SEEDS:
+            found = after(disk, CrashModel.TEAR, seed)
+            assert len(found["d/x"]) < 1536 or "d/new" in found
 
 
 class TestFork:
