@@ -114,6 +114,7 @@ class BrokerCore:
             self._background,
             host.random_bytes,
             self._reactor.seconds,
+            host.make_lock,
         )
         self._wal.on_fatal = self._failed
         self.broker = Broker(

@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import resource
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any, Protocol
 
 from brokerd.wal import Committer, DirectoryLock, Disk, RealDisk, ThreadCommitter
+from brokerd.wal.committer import Mutex
 
 SWITCH_INTERVAL_SECONDS = 0.0005
 """How long a thread that finished a sync waits for a busy reactor to let it say so."""
@@ -54,6 +56,9 @@ class Host(Protocol):
 
     def threads(self, name: str, count: int = 1) -> Threads: ...
 
+    def make_lock(self) -> Mutex:
+        """A lock between those threads."""
+
     def random_bytes(self, count: int) -> bytes: ...
 
     def wall_seconds(self) -> float:
@@ -76,6 +81,9 @@ class RealHost:
 
     def threads(self, name: str, count: int = 1) -> Threads:
         return ThreadCommitter(self.reactor.callFromThread, count, name=name)
+
+    def make_lock(self) -> Mutex:
+        return threading.Lock()
 
     def random_bytes(self, count: int) -> bytes:
         return os.urandom(count)

@@ -28,7 +28,7 @@ from brokerd.sim.disk import PowerLost as ProcessEnded
 from brokerd.sim.history import Boot
 from brokerd.sim.network import Service
 from brokerd.sim.plan import DiskTimes
-from brokerd.sim.threads import Process, SimThreads
+from brokerd.sim.threads import Process, SimMutex, SimThreads
 from brokerd.sim.world import Event, World
 
 DATA_DIR = "/data"
@@ -93,6 +93,9 @@ class SimHost:
 
     def threads(self, name: str, count: int = 1) -> SimThreads:
         return SimThreads(self._process, count, self._machine.lag_us)
+
+    def make_lock(self) -> SimMutex:
+        return SimMutex(self._process)
 
     def random_bytes(self, count: int) -> bytes:
         return self._machine.ids.randbytes(count)

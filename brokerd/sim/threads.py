@@ -102,6 +102,40 @@ def current_thread() -> SimThread | None:
     return running if isinstance(running, SimThread) else None
 
 
+class SimMutex:
+    """A lock between simulated threads. The reactor may try it, and never waits for it."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._held = False
+        self._waiting: deque[SimThread] = deque()
+
+    def acquire(self, blocking: bool = True) -> bool:
+        """Take the lock. AssertionError where the real reactor would be blocked."""
+        while self._held and blocking:
+            thread = current_thread()
+            assert thread is not None, "the reactor would wait for a thread that waits for a disk"
+            self._waiting.append(thread)
+            thread.wait()
+            if not self._process.alive:
+                raise ProcessEnded
+        if self._held:
+            return False
+        self._held = True
+        return True
+
+    def release(self) -> None:
+        self._held = False
+        if self._waiting:
+            self._process.call_after(0, self._waiting.popleft().resume)
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+
 class SimThreads:
     """A committer of `brokerd.host.Host`: threads that take work from one queue.
 
@@ -154,6 +188,7 @@ class SimThreads:
         self._started = False
         if self._work and not self._busy:
             self._new_thread()
-        for thread in list(self._busy):
-            thread.hurried = True
-            thread.resume()
+        while self._busy and self._process.alive:  # one may wait for another's lock
+            for thread in list(self._busy):
+                thread.hurried = True
+                thread.resume()

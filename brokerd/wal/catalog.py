@@ -23,6 +23,7 @@ from functools import partial
 from typing import NamedTuple
 
 from brokerd.errors import DamagedData
+from brokerd.wal.committer import Mutex
 from brokerd.wal.disk import Disk, File
 from brokerd.wal.index import GrowingIndex, LoadedIndex, PartitionSpan, Rows, SegmentIndex
 from brokerd.wal.reader import PlannedRows, ReadPlan
@@ -96,6 +97,7 @@ class Catalog:
         path: str,
         rebuild: Callable[[Segment], GrowingIndex],
         open_later: Callable[[Segment], None],
+        make_lock: Callable[[], Mutex] = threading.Lock,
     ) -> None:
         self._disk = disk
         self._path = path
@@ -108,7 +110,7 @@ class Catalog:
         """What the indexes in ``_open`` take."""
         self._lock = threading.Lock()
         """Guards ``_open`` and ``_open_bytes``; held for moments only."""
-        self._opening = threading.Lock()
+        self._opening = make_lock()
         """Held while a sealed segment is opened; the reactor never waits for it."""
 
     @property

@@ -24,6 +24,18 @@ class Committer(Protocol):
         """Run ``work()``, then ``done(result, None)`` or ``done(None, error)``."""
 
 
+class Mutex(Protocol):
+    """A lock between threads, as `threading.Lock` is one."""
+
+    def acquire(self, blocking: bool = True) -> bool: ...
+
+    def release(self) -> None: ...
+
+    def __enter__(self) -> bool: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+
 class ThreadCommitter:
     """Threads that take work from one queue.
 

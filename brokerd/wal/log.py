@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import threading
 from collections.abc import Callable, Sequence
 
 from twisted.logger import Logger
@@ -23,7 +24,7 @@ from brokerd.errors import NoSpace, StorageFailed
 from brokerd.wal.allocation import Allocator, Spare
 from brokerd.wal.catalog import Catalog, Segment, SegmentStatus
 from brokerd.wal.commit import QueuedFrame, SegmentWrite, by_segment, encode_frames, write_all
-from brokerd.wal.committer import Committer
+from brokerd.wal.committer import Committer, Mutex
 from brokerd.wal.disk import Disk
 from brokerd.wal.index import GrowingIndex
 from brokerd.wal.opening import rebuild_index, replay, tidy
@@ -48,8 +49,8 @@ class Wal:
     """The log in one directory.
 
     ``committer`` must run work in order, in one thread; ``background`` runs allocation and the
-    sealing of segments; ``random_bytes(n)`` makes segment ids; ``seconds()`` times the recovery.
-    Call :meth:`open` first. Callbacks are attributes: ``on_durable(ticket)``, ``on_room()``,
+    sealing of segments; ``random_bytes(n)`` makes segment ids; ``seconds()`` times the recovery;
+    locks between threads come from ``make_lock()``. Call :meth:`open` first. Callbacks are attributes: ``on_durable(ticket)``, ``on_room()``,
     ``on_fatal(StorageFailed)``.
     """
 
@@ -64,6 +65,7 @@ class Wal:
         background: Committer,
         random_bytes: Callable[[int], bytes],
         seconds: Callable[[], float],
+        make_lock: Callable[[], Mutex] = threading.Lock,
     ) -> None:
         self.options = options
         self.on_durable: Callable[[int], None] = lambda ticket: None
@@ -89,7 +91,7 @@ class Wal:
         self._seconds = seconds
         self.bad_indexes = 0
         """Index files that were damaged, or gone, and were made again."""
-        self._catalog = Catalog(disk, path, self._rebuild_index, self._open_later)
+        self._catalog = Catalog(disk, path, self._rebuild_index, self._open_later, make_lock)
         self._opening: set[Segment] = set()
         self._allocator = Allocator(
             disk, path, background, random_bytes, options.segment_bytes, options.free_bytes_min

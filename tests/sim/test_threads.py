@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from brokerd.sim.threads import Process, ProcessEnded, SimThreads, current_thread
+from brokerd.sim.threads import Process, ProcessEnded, SimMutex, SimThreads, current_thread
 from brokerd.sim.world import World
 
 
@@ -145,3 +145,44 @@ def test_the_reactor_cannot_wait() -> None:
     except ProcessEnded:
         return
     raise AssertionError("the process is no more")
+
+
+def test_a_lock_makes_threads_wait_for_each_other() -> None:
+    """In order of asking; the reactor may only try."""
+    desk = Desk()
+    mutex = SimMutex(desk.process)
+    threads = desk.threads(3)
+
+    def guarded(name: str) -> Any:
+        def work() -> None:
+            with mutex:
+                desk.work(name, 100)()
+
+        return work
+
+    for name in "abc":
+        threads.submit(guarded(name), desk.done)
+    desk.world.step()
+    assert not mutex.acquire(blocking=False)
+    desk.run()
+    notes = [note for note in desk.notes if not note.startswith("told")]
+    assert notes == ["a begins", "a at 101", "b begins", "b at 201", "c begins", "c at 301"]
+    assert mutex.acquire(blocking=False)
+
+
+def test_stop_waits_for_threads_that_wait_for_a_lock() -> None:
+    """Whoever holds it."""
+    desk = Desk()
+    mutex = SimMutex(desk.process)
+    threads = desk.threads(2)
+
+    def work() -> None:
+        with mutex:
+            desk.work("x", 100)()
+
+    threads.submit(work, desk.done)
+    threads.submit(work, desk.done)
+    for _ in range(2):
+        desk.world.step()
+    threads.stop()
+    assert desk.notes.count("x begins") == 2
