@@ -11,6 +11,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any, Protocol
 
 Work = Callable[[], Any]
@@ -33,7 +34,13 @@ class Mutex(Protocol):
 
     def __enter__(self) -> bool: ...
 
-    def __exit__(self, *error: object) -> None: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None: ...
 
 
 class ThreadCommitter:

@@ -50,7 +50,8 @@ class Wal:
 
     ``committer`` must run work in order, in one thread; ``background`` runs allocation and the
     sealing of segments; ``random_bytes(n)`` makes segment ids; ``seconds()`` times the recovery;
-    locks between threads come from ``make_lock()``. Call :meth:`open` first. Callbacks are attributes: ``on_durable(ticket)``, ``on_room()``,
+    locks between threads come from ``make_lock()``.
+    Call :meth:`open` first. Callbacks are attributes: ``on_durable(ticket)``, ``on_room()``,
     ``on_fatal(StorageFailed)``.
     """
 
