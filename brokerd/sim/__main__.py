@@ -1,0 +1,180 @@
+# Tests: tests/sim/test_main.py
+"""Run seeds, look at one, cut a failing one down. See docs/simulator.rst.
+
+python -m brokerd.sim --seeds 0..1000
+python -m brokerd.sim --replay 17
+python -m brokerd.sim --replay plan.json --shrink
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from itertools import count, islice
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from brokerd.sim.draw import generate
+from brokerd.sim.plan import Plan
+from brokerd.sim.run import Result, run
+
+CHUNK = 8
+"""Seeds that a process takes at once."""
+SHRINK_RUNS = 300
+
+
+class Outcome(NamedTuple):
+    """What is left of a run when only its judgement counts."""
+
+    seed: int
+    digest: str
+    violations: list[str]
+    counts: Counter[str]
+
+
+def outcome_of(seed: int) -> Outcome:
+    """Run one seed."""
+    result = run(generate(seed))
+    return Outcome(seed, result.digest, texts(result), result.counts)
+
+
+def texts(result: Result) -> list[str]:
+    return [f"{found.promise}: {found.text}" for found in result.violations]
+
+
+def outcomes(seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
+    """Run seeds, in their order, in as many processes as there are jobs."""
+    if jobs == 1:
+        yield from map(outcome_of, seeds)
+        return
+    remaining = iter(seeds)
+    with ProcessPoolExecutor(jobs) as pool:
+        # Map takes all its arguments at once, and seeds may be without end.
+        while batch := list(islice(remaining, CHUNK * jobs * 4)):
+            yield from pool.map(outcome_of, batch, chunksize=CHUNK)
+
+
+def seed_range(text: str) -> range:
+    """``A..B``, both included, or one seed."""
+    first, dots, last = text.partition("..")
+    try:
+        begin = int(first)
+        end = int(last) if dots else begin
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not A..B, such as 0..999") from None
+    if not 0 <= begin <= end:
+        raise argparse.ArgumentTypeError(f"{text!r} has no seeds: write A..B with 0 <= A <= B")
+    return range(begin, end + 1)
+
+
+def load_plan(text: str) -> Plan:
+    """The plan of a seed, or of a file that `Plan.to_json` wrote."""
+    if text.isdigit():
+        return generate(int(text))
+    try:
+        return Plan.from_json(Path(text).read_bytes())
+    except OSError as error:
+        raise SystemExit(f"cannot read the plan {text}: {error.strerror}") from None
+    except msgspec.MsgspecError as error:
+        raise SystemExit(f"{text} is not a plan: {error}") from None
+
+
+def replay(plan: Plan, is_quiet: bool = False) -> Result:
+    """Run one plan, and print its trace and its judgement."""
+    result = run(plan)
+    if not is_quiet:
+        print("\n".join(result.lines))
+    print(f"seed {plan.seed}: digest {result.digest}")
+    for found in result.violations:
+        print(f"VIOLATION of {found.promise}: {found.text}", *found.operations)
+    print("no violation" if not result.violations else f"{len(result.violations)} violations")
+    return result
+
+
+def cut_down(plan: Plan, directory: Path) -> Path:
+    """Shrink a failing plan, and write what is left to a file."""
+    from brokerd.sim.shrink import shrink
+
+    promise = run(plan).violations[0].promise
+
+    def fails(candidate: Plan) -> bool:
+        return any(found.promise == promise for found in run(candidate).violations)
+
+    smaller = shrink(plan, fails, SHRINK_RUNS)
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"seed-{plan.seed}.json"
+    path.write_bytes(smaller.to_json() + b"\n")
+    return path
+
+
+def campaign(seeds: Iterable[int], jobs: int, seconds: float | None) -> int:
+    """Run seeds and say what came of it; returns how many failed."""
+    began = time.monotonic()
+    counts: Counter[str] = Counter()
+    failed = 0
+    for outcome in outcomes(seeds, jobs):
+        counts += outcome.counts
+        if outcome.violations:
+            failed += 1
+            print(f"seed {outcome.seed}: {outcome.violations[0]}", flush=True)
+            print(f"  python -m brokerd.sim --replay {outcome.seed}", flush=True)
+        if seconds is not None and time.monotonic() - began > seconds:
+            break
+    elapsed = time.monotonic() - began
+    for name, number in sorted(counts.items()):
+        print(f"{number:12,}  {name}")
+    runs = counts["runs"]
+    print(
+        f"{runs} seeds, {failed} with a violation, {elapsed:.1f} s, {jobs} processes, "
+        f"{runs / elapsed:.1f} seeds/s"
+    )
+    return failed
+
+
+def arguments(given: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m brokerd.sim", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--seeds", type=seed_range, metavar="A..B", help="run these seeds")
+    parser.add_argument(
+        "--soak", type=float, metavar="SECONDS", help="run seed after seed for so long"
+    )
+    parser.add_argument("--from", type=int, default=0, dest="begin", help="first seed of --soak")
+    parser.add_argument("--replay", metavar="SEED|FILE", help="run one and print its trace")
+    parser.add_argument("--quiet", action="store_true", help="with --replay: only the judgement")
+    parser.add_argument("--plan", metavar="SEED", type=int, help="print the plan of a seed")
+    parser.add_argument("--shrink", action="store_true", help="with --replay: cut a failure down")
+    parser.add_argument("--out", type=Path, default=Path(".sim"), help="where --shrink writes to")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parsed = parser.parse_args(given)
+    if parsed.jobs < 1:
+        parser.error("--jobs must be at least 1")
+    return parsed
+
+
+def main(given: list[str]) -> int:
+    """Returns the exit code: 1 if a run failed."""
+    options = arguments(given)
+    if options.plan is not None:
+        print(generate(options.plan).to_json().decode())
+        return 0
+    if options.replay is not None:
+        plan = load_plan(options.replay)
+        failed = replay(plan, options.quiet).failed
+        if failed and options.shrink:
+            print(f"cut down to {cut_down(plan, options.out)}")
+        return int(failed)
+    if options.soak is not None:
+        return int(campaign(count(options.begin), options.jobs, options.soak) > 0)
+    seeds = options.seeds or range(100)
+    return int(campaign(seeds, options.jobs, None) > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

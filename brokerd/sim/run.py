@@ -1,0 +1,291 @@
+# Tests: tests/sim/test_run.py
+"""Runs a plan: boots the broker, lets clients and faults loose, audits what is left, and judges.
+
+A run has three parts. First, clients do what they do while faults strike. Then all faults end, the
+machine loses its power once more, and the broker boots. Last comes the audit: everything is read
+and drained through the wire, the broker stops cleanly and its files are verified. The history of it
+all goes to the oracle; what the history cannot show is checked here.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+from twisted.logger import ILogObserver, globalLogPublisher
+
+from brokerd.assembly import BrokerCore
+from brokerd.broker import Broker
+from brokerd.config import Broker as BrokerConfig
+from brokerd.config import Config, Groups, Limits
+from brokerd.config import Wal as WalConfig
+from brokerd.errors import BrokerdError
+from brokerd.sim import oracle
+from brokerd.sim.clients import AuditFailed, Auditor, WrongAnswer, make_client
+from brokerd.sim.disk import CrashModel, SimDisk
+from brokerd.sim.disk import PowerLost as ProcessEnded
+from brokerd.sim.faults import Faults
+from brokerd.sim.history import NEVER, Boot, History, Letter, Place
+from brokerd.sim.machine import STATE_DIR, WAL_DIR, Machine
+from brokerd.sim.network import Network
+from brokerd.sim.oracle import Violation
+from brokerd.sim.plan import Plan, Settings
+from brokerd.sim.replica import describe, replayed, without_snapshots
+from brokerd.sim.world import World
+from brokerd.wal.verify import verify
+
+FREE_BYTES = 64 << 20
+"""What the broker leaves free on any disk; a small disk has this much more than it may use."""
+AUDIT_SECONDS = 3_600
+EVENTS_MAX = 3_000_000
+"""A run that takes more goes round in circles."""
+
+
+@dataclass
+class Result:
+    """One run, judged."""
+
+    plan: Plan
+    history: History
+    violations: list[Violation]
+    lines: list[str]
+    """The trace."""
+    digest: str
+    """Of the trace and of the disk at the end: equal for equal runs."""
+    counts: Counter[str]
+    """What happened how often: log events by event_id, faults, disk calls and the like."""
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.violations)
+
+
+def config_of(settings: Settings) -> Config:
+    """The broker's configuration; sizes below what an operator may choose are deliberate."""
+    return Config(
+        wal=WalConfig(
+            durability=settings.durability,
+            segment_bytes=settings.segment_bytes,
+            segment_age_seconds=settings.segment_age_seconds,
+            snapshot_interval_bytes=settings.snapshot_interval_bytes,
+        ),
+        broker=BrokerConfig(
+            tail_cache_bytes=settings.tail_cache_bytes,
+            read_cache_bytes=settings.read_cache_bytes,
+            frame_bytes=settings.frame_bytes,
+            max_uncommitted_bytes=settings.max_uncommitted_bytes,
+        ),
+        groups=Groups(
+            max_attempts=settings.max_attempts,
+            attempts=settings.attempts,
+            backoff_base_ms=settings.backoff_base_us // 1_000,
+            backoff_max_ms=settings.backoff_max_us // 1_000,
+        ),
+        limits=Limits(
+            in_flight_requests=settings.in_flight_requests,
+            in_flight_bytes=settings.in_flight_bytes,
+        ),
+    )
+
+
+def run(plan: Plan) -> Result:
+    """Run a plan from beginning to end. Never raises for what the broker does."""
+    return _Run(plan).result()
+
+
+class _Run:
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._world = world = World(plan.seed)
+        capacity = plan.settings.capacity_bytes
+        self._disk = SimDisk(None if capacity is None else capacity + FREE_BYTES)
+        self._config = config_of(plan.settings)
+        self._machine = machine = Machine(world, self._disk, self._config, plan.disk)
+        self._network = Network(world, plan.network, machine.service)
+        self._faults = Faults(world, machine, self._network, plan.faults)
+        self._history = History(rules=plan.settings.rules(), boots=machine.boots)
+        self._history.faults = self._faults.done
+        self._history.clock_steps = self._faults.clock_steps
+        self._clients = [
+            make_client(client, world, partial(self._network.connect, client.name), self._history)
+            for client in plan.clients
+        ]
+        self._begun = self._auditing = self._over = False
+        self._violations: list[Violation] = []
+        self._counts: Counter[str] = Counter()
+        machine.on_ready = self._ready
+        machine.on_end = self._ended
+
+    def result(self) -> Result:
+        logged = cast(ILogObserver, self._logged)
+        globalLogPublisher.addObserver(logged)
+        try:
+            self._machine.boot()
+            while not self._over and self._world.step():
+                if self._world.events > EVENTS_MAX:
+                    self._violate("liveness", f"no end after {EVENTS_MAX} events")
+                    break
+            else:
+                if not self._over:
+                    self._violate("liveness", "nothing is due any more, and the audit is not over")
+        except (WrongAnswer, AuditFailed) as error:
+            self._violate("protocol", str(error))
+        finally:
+            globalLogPublisher.removeObserver(logged)
+            self._machine.unwind()
+        for client in self._clients:
+            client.note_arrivals()
+        self._violations += oracle.check(self._history)
+        self._count()
+        return Result(
+            self._plan,
+            self._history,
+            self._violations,
+            self._world.lines,
+            f"{self._world.digest()[:16]}-{self._disk.digest()[:16]}",
+            self._counts,
+        )
+
+    def _violate(self, promise: str, text: str) -> None:
+        self._world.trace(f"VIOLATION of {promise}: {text}")
+        self._violations.append(Violation(promise, text, (), self._world.now_us))
+
+    def _logged(self, event: dict[str, Any]) -> None:
+        if "log_failure" in event and event["log_failure"].check(ProcessEnded) is None:
+            self._violate("no fault of our own", event["log_failure"].getTraceback())
+        elif "event_id" in event:
+            self._counts[event["event_id"]] += 1
+            self._world.trace(f"log {event['event_id']}")
+
+    # -- the first part -------------------------------------------------------------------------
+
+    def _ready(self, core: BrokerCore) -> None:
+        for topic in self._plan.topics:
+            core.broker.create_topic(topic.name, topic.partitions)
+        if self._auditing:
+            self._world.call_after(0, self._audit, core)
+        elif not self._begun:
+            self._begun = True
+            self._world.call_after(0, self._begin)
+
+    def _begin(self) -> None:
+        self._faults.begin()
+        for client in self._clients:
+            client.start()
+        self._world.call_after(self._plan.end_us, self._part_two)
+        self._watch()
+
+    def _watch(self) -> None:
+        """Go on to the second part as soon as all clients have finished."""
+        if all(client.finished for client in self._clients):
+            self._part_two()
+        else:
+            self._world.call_after(100_000, self._watch)
+
+    def _ended(self, boot: Boot) -> None:
+        later = self._world.chance(f"gone/{boot.number}")
+        is_silent = boot.end == "power"
+        self._network.machine_gone(lambda: later.randrange(2_000_000) if is_silent else 100)
+        if self._auditing:
+            self._over = True
+            if boot.end != "stopped":
+                self._violate("P7", f"without any fault, the broker {boot.end}: {boot.reason}")
+        else:
+            self._faults.ended(boot)
+
+    # -- the second part ------------------------------------------------------------------------
+
+    def _part_two(self) -> None:
+        if self._auditing:
+            return
+        self._world.trace("end of the first part")
+        for client in self._clients:
+            client.hang_up()
+        self._faults.end()
+        model = CrashModel.DROP if self._plan.settings.durability == "fsync" else CrashModel.KEEP
+        self._machine.power_off(model, random.Random(self._plan.seed))
+        self._compare()
+        self._auditing = True
+        self._machine.boot()
+
+    def _compare(self) -> None:
+        """The state must be the same whether a snapshot tells most of it or the log tells all."""
+        if self._broken_modes():
+            return
+        try:
+            quick = list(describe(replayed(self._disk.fork(), self._config)))
+            slow = list(describe(replayed(without_snapshots(self._disk), self._config)))
+        except (BrokerdError, OSError) as error:
+            self._violate("P1", f"the directory cannot be read: {error}")
+            return
+        for one, other in zip(quick, slow, strict=False):
+            if one != other:
+                self._violate("P1", f"a snapshot says\n  {one}\nand the log\n  {other}")
+                return
+        if len(quick) != len(slow):
+            self._violate("P1", f"snapshots tell of {len(quick)} things, the log of {len(slow)}")
+
+    def _broken_modes(self) -> bool:
+        """Whether acknowledged work may be lost, so that files may contradict one another."""
+        return self._plan.settings.durability != "fsync"
+
+    # -- the third part -------------------------------------------------------------------------
+
+    def _audit(self, core: BrokerCore) -> None:
+        def letters(topic: str, group: str) -> tuple[Letter, ...]:
+            return dead_letters(core.broker, topic, group)
+
+        self._world.trace("audit")
+        self._world.call_later(AUDIT_SECONDS + self._plan.longest_us / 1e6, self._audit_hangs)
+        Auditor(
+            self._plan,
+            self._world,
+            partial(self._network.connect, "auditor"),
+            self._history,
+            letters,
+            self._audited,
+        ).start()
+
+    def _audit_hangs(self) -> None:
+        self._violate("liveness", "the audit does not come to its end")
+        self._over = True
+
+    def _audited(self) -> None:
+        self._world.trace("end of the audit")
+        self._machine.stop(self._verify)
+
+    def _verify(self) -> None:
+        report = verify(self._disk.fork(), WAL_DIR, STATE_DIR)
+        if report.sound or self._broken_modes():
+            return
+        for problem in (*report.damages, *report.bad_indexes, *report.bad_snapshots):
+            self._violate("P6", f"after a clean stop: {problem}")
+
+    def _count(self) -> None:
+        counts = self._counts
+        counts["runs"] = 1
+        counts["boots"] = len(self._history.boots)
+        counts["operations"] = len(self._history.operations)
+        counts["unanswered"] = sum(op.answered_us == NEVER for op in self._history.operations)
+        counts["refused"] = sum(bool(op.error) for op in self._history.operations)
+        counts["disk calls"] = self._machine.calls
+        counts["faults"] = len(self._faults.done)
+        for boot in self._history.boots:
+            counts[f"boots {boot.end}"] += 1
+            counts["boots with damage"] += bool(boot.damages)
+            if boot.damages and not self._broken_modes():
+                text = f"boot {boot.number} reports damage on a disk that kept its word"
+                self._violate("P6", f"{text}: {boot.damages[0]}")
+
+
+def dead_letters(broker: Broker, topic: str, group: str) -> tuple[Letter, ...]:
+    """A group's dead letters, as the JSON API lists them; none if there is no such topic."""
+    if broker.topic(topic) is None:
+        return ()
+    return tuple(
+        Letter(Place(partition, letter.offset), letter.reason, letter.grants, letter.failures)
+        for partition, letter in broker.dead_letters(topic, group)
+    )
