@@ -41,12 +41,14 @@ def places(disk: SimDisk, hit: Hit) -> list[tuple[str, FoundFrame, FoundEntry]]:
 
 
 def rot(disk: SimDisk, hit: Hit, frame: bool = False) -> None:
-    """Damage the bodies of entries, or the headers of their frames."""
+    """Damage the bodies of entries, or their headers and those of their frames."""
     found = places(disk, hit)
     assert found, "there is nothing to damage"
     for name, in_frame, entry in found:
-        position = in_frame.position + 30 if frame else entry.position + 48
-        disk.flip(f"{WAL_PATH}/{name}", position, 0xFF)
+        for position in (
+            (in_frame.position + 30, entry.position + 20) if frame else (entry.position + 48,)
+        ):
+            disk.flip(f"{WAL_PATH}/{name}", position, 0xFF)
 
 
 def mend(disk: SimDisk) -> None:
@@ -81,7 +83,7 @@ def busy(count: int = 8) -> House:
 
 
 @pytest.mark.parametrize("clean", [False, True], ids=["after a crash", "after a clean stop"])
-@pytest.mark.parametrize("frame", [False, True], ids=["a body", "a frame header"])
+@pytest.mark.parametrize("frame", [False, True], ids=["a body", "all headers"])
 class TestOneRecord:
     def repaired(self, clean: bool, frame: bool) -> House:
         house = busy()

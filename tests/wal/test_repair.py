@@ -67,14 +67,22 @@ def body(disk: SimDisk, offset: int) -> None:
 
 
 def frame_header(disk: SimDisk, offset: int) -> None:
+    """Damage the header of a frame; its batch is sound."""
     name, position, _ = frame_of(disk, offset)
     flip(disk, name, position + 20)
 
 
+def headers(disk: SimDisk, offset: int) -> None:
+    """Damage the headers of a frame and of its batch, so that nothing tells what was there."""
+    name, position, _ = frame_of(disk, offset)
+    flip(disk, name, position + 20)
+    flip(disk, name, position + 64 + 20)
+
+
 def no_index(disk: SimDisk, offset: int = 20) -> None:
-    """Damage a frame's header, and lose the index that would find what follows it."""
+    """Damage headers, and lose the index that knows what was there."""
     name, _, _ = frame_of(disk, offset)
-    frame_header(disk, offset)
+    headers(disk, offset)
     disk.unlink(f"{PATH}/{name.replace('.wal', '.idx')}")
 
 
@@ -133,7 +141,7 @@ def everything(disk: SimDisk) -> None:
     for harm in (torn, bad_index, header_block, bad_snapshot, stray):
         harm(disk)
     body(disk, 35)
-    frame_header(disk, 5)
+    headers(disk, 5)
     body(disk, 2)
 
 
@@ -141,8 +149,12 @@ Harm = Callable[[SimDisk], None]
 HARMS: dict[str, tuple[Harm, list[Deed], set[int]]] = {
     "torn tail": (torn, [Deed.CUT], {39}),
     "a batch": (lambda disk: body(disk, 20), [Deed.RECORD], {20}),
-    "a frame header": (lambda disk: frame_header(disk, 30), [Deed.RECORD], {30}),
-    "one that an index knows": (lambda disk: frame_header(disk, 20), [Deed.RECORD], set()),
+    "two headers": (lambda disk: headers(disk, 30), [Deed.RECORD], {30}),
+    "a frame header that an index makes up for": (
+        lambda disk: frame_header(disk, 20),
+        [Deed.RECORD],
+        set(),
+    ),
     "one without its index": (no_index, [Deed.RECORD], {20}),
     "the first frame": (no_index_of_the_first, [Deed.RECORD], {0}),
     "a header block": (header_block, [Deed.RESTORE], set()),
@@ -329,7 +341,7 @@ class TestLosses:
     def lost(self, disk: SimDisk) -> list[tuple[LostRange, ...]]:
         return [a.lost for a in examine(disk, ROOMS).actions if a.deed == Deed.RECORD]
 
-    @pytest.mark.parametrize("name", ["a batch", "a frame header", "the first frame"])
+    @pytest.mark.parametrize("name", ["a batch", "two headers", "the first frame"])
     def test_lost_offsets_are_told(self, name: str) -> None:
         [offset] = HARMS[name][2]
         assert self.lost(harmed(name)) == [(LostRange(1, 0, offset, offset + 1),)]

@@ -157,6 +157,7 @@ class TestRepair:
 
     def test_what_cannot_be_told_is_said(self, data_dir: Path) -> None:
         flip(segments(data_dir)[1], 4096)
+        flip(segments(data_dir)[1], 4096 + 64)
         output = run(data_dir, "repair", "--dry-run").output
         assert "what else was there cannot be told" in output
 
@@ -242,6 +243,7 @@ async def test_a_broker_serves_what_is_left_of_a_real_directory(tmp_path: Path) 
     frames = [at for at in range(4096, len(data), 8) if data[at : at + 4] == b"BKfr"]
     flip(segment, frames[10] + 64 + 48 + 90)
     flip(segment, frames[20] + 40)
+    flip(segment, frames[20] + 64 + 20)
     flip(segment, 30)
     assert run(data_dir, "verify").exit_code == 1
     assert run(data_dir, "repair").exit_code == 0
