@@ -243,6 +243,7 @@ class State:
             )
         for topic in sorted(replay.nameless, key=lambda topic: topic.topic_id):
             self._name(topic)
+        self.next_topic_id = max(self.next_topic_id, report.last_topic_id + 1)
         for (topic_id, index), next_offset in report.next_offsets.items():
             self._told(topic_id, index, next_offset)
         for hole in report.holes:

@@ -80,6 +80,13 @@ class SegmentStatus(NamedTuple):
     segment_id: bytes
 
 
+def load_index(disk: Disk, path: str, segment: Segment) -> LoadedIndex:
+    """All of a sealed segment's index file. Raises DamagedData, NewerFormat, OSError."""
+    file = disk.open(os.path.join(path, index_name(segment.first_lsn)))
+    data = file.pread(file.size(), 0)
+    return LoadedIndex(data, segment.header.segment_id, segment.first_lsn, segment.end_lsn)
+
+
 Opened = tuple[File, SegmentIndex]
 
 
@@ -270,7 +277,7 @@ class Catalog:
             self._opening.release()
 
     def _open_now(self, segment: Segment) -> Opened:
-        return self._keep(segment, segment.growing or self._load(segment))
+        return self._keep(segment, segment.growing or load_index(self._disk, self._path, segment))
 
     def _keep(self, segment: Segment, index: SegmentIndex) -> Opened:
         opened = self._disk.open(os.path.join(self._path, segment.name)), index
@@ -283,11 +290,6 @@ class Catalog:
             ):
                 self._forget(next(iter(self._open)))
         return opened
-
-    def _load(self, segment: Segment) -> LoadedIndex:
-        file = self._disk.open(os.path.join(self._path, index_name(segment.first_lsn)))
-        data = file.pread(file.size(), 0)
-        return LoadedIndex(data, segment.header.segment_id, segment.first_lsn, segment.end_lsn)
 
     def _forget(self, segment: Segment) -> None:
         opened = self._open.pop(segment, None)

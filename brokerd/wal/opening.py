@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from brokerd.errors import DamagedData
-from brokerd.wal.catalog import Segment, index_name, segment_name
+from brokerd.wal.catalog import Segment, index_name, load_index, segment_name
 from brokerd.wal.directory import missing_beginning, missing_end, odd_names, segment_files
 from brokerd.wal.disk import Disk, write_atomically
 from brokerd.wal.index import GrowingIndex, PartitionSpan
@@ -24,6 +25,7 @@ from brokerd.wal.recovery import (
     SegmentReplay,
     load_spans,
     rewrite,
+    told_by_index,
 )
 from brokerd.walformat import SEGMENT_HEADER_BYTES
 
@@ -74,8 +76,11 @@ def replay(
         segment.position = found.expected_end or SEGMENT_HEADER_BYTES
         spans = _indexed_spans(disk, path, segment, found.next_lsn, report)
         if spans is None or found.next_lsn is None or found.next_lsn > from_lsn:
+            before = len(report.damages)
             scan = SegmentReplay(found.file, segment, report, found.expected_end)
             _apply(scan, from_lsn, apply, report)
+            if spans is not None and len(report.damages) > before:
+                _ask_index(disk, path, segment, scan, report, before)
             synced = max(0, scan.synced - found.first_lsn)
             if spans is None:
                 spans = list(scan.index.spans())
@@ -103,6 +108,15 @@ def _apply(
             apply(frame)
             report.frames += 1
             report.bytes += frame.end - frame.lsn
+
+
+def _ask_index(
+    disk: Disk, path: str, segment: Segment, scan: SegmentReplay, report: RecoveryReport, first: int
+) -> None:
+    """Have the index tell what batches stood in the damaged places of its segment."""
+    with suppress(DamagedData, OSError):  # it was good a moment ago, as far as its directory goes
+        index = load_index(disk, path, segment)
+        report.damages[first:] = told_by_index(report.damages[first:], index, scan.index)
 
 
 def _check_way(disk: Disk, path: str, report: RecoveryReport) -> None:

@@ -10,8 +10,8 @@ trimmed.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from brokerd.errors import DamagedData, NewerFormat
@@ -21,11 +21,12 @@ from brokerd.wal.index import (
     INDEX_HEADER_BYTES,
     GrowingIndex,
     PartitionSpan,
+    SegmentIndex,
     decode_index_header,
     decode_spans,
     require_segment,
 )
-from brokerd.wal.scan import FoundFrame, SegmentScanner, Unreadable
+from brokerd.wal.scan import FoundEntry, FoundFrame, SegmentScanner, Unreadable
 from brokerd.walformat import (
     FRAME_HEADER_BYTES,
     FRAME_MAGIC,
@@ -36,6 +37,7 @@ from brokerd.walformat import (
     SegmentHeader,
     UnsupportedFormat,
     decode_segment_header,
+    entry_size,
     parse_frame_header,
     segment_salt,
 )
@@ -50,6 +52,9 @@ class LostRange(NamedTuple):
     partition: int
     first: int
     end: int
+
+    def lies_in(self, other: LostRange) -> bool:
+        return self[:2] == other[:2] and other.first <= self.first and self.end <= other.end
 
 
 class Frame(NamedTuple):
@@ -117,6 +122,8 @@ class RecoveryReport:
     next_lsn: int = 0
     next_offsets: dict[tuple[int, int], int] = field(default_factory=dict)
     """(topic id, partition) -> the offset after the last known record."""
+    last_topic_id: int = 0
+    """The highest that the header of any entry names, its body sound or not."""
     rewritten_bytes: int = 0
     """Accepted bytes that were written and synced again."""
     rebuilt_indexes: int = 0
@@ -193,6 +200,36 @@ def load_spans(disk: Disk, path: str, segment: Segment, end_lsn: int) -> list[Pa
     return decode_spans(header, file.pread(length, INDEX_HEADER_BYTES))
 
 
+def told_by_index(damages: list[Damage], said: SegmentIndex, found: SegmentIndex) -> list[Damage]:
+    """Damages of one segment, with the batches that its index ``said`` and nobody ``found``.
+
+    There may be others: an index that was made again after the damage does not know them.
+    """
+    lost = sorted(_not_found(said, found))
+    known = {one for damage in damages for one in damage.lost}
+    told = []
+    for damage in damages:
+        more = [
+            batch
+            for position, batch in lost
+            if damage.position <= position < damage.end and not any(map(batch.lies_in, known))
+        ]
+        told.append(replace(damage, lost=damage.lost + more))
+    return told
+
+
+def _not_found(said: SegmentIndex, found: SegmentIndex) -> Iterator[tuple[int, LostRange]]:
+    """The batches that only one index has: (position of the entry, offsets)."""
+    for topic_id, partition, *_ in said.spans():
+        rows = said.rows(topic_id, partition)
+        other = found.rows(topic_id, partition)
+        positions = set(other.position if other is not None else ())
+        assert rows is not None, "an index has rows for what its directory names"
+        for base, count, position in zip(rows.base_offset, rows.count, rows.position, strict=True):
+            if position not in positions:
+                yield position, LostRange(topic_id, partition, base, base + count)
+
+
 class SegmentReplay:
     """Replays one segment: builds its index, gathers damage, finds a torn tail.
 
@@ -226,19 +263,40 @@ class SegmentReplay:
             if isinstance(found, Unreadable):
                 if self._is_end(found):
                     break
-                self._damaged(found.position, found.end, found.problem, [])
-                self.end = found.end
+                yield from self._salvage(found)
                 continue
             if found.problem is not None:
                 if self._is_torn(found.position, found.problem):
                     break
                 end = found.position + found.header.length
                 is_counted = len(found.entries) == found.header.entry_count
-                self._damaged(found.position, end, found.problem, _lost(found), is_counted)
+                lost = _lost(found.entries)
+                self._damaged(found.position, end, found.problem, lost, is_counted)
             yield self._accept(found)
         self._segment.position = self.end
         if self._expected_end is not None and self.end < self._expected_end:
             self._missing_end(self._expected_end)
+
+    def _salvage(self, stretch: Unreadable) -> Iterator[Frame]:
+        """Report a damaged stretch, and use what entries of it are sound, each as a frame.
+
+        They were in frames that counted, or nothing after them would. An entry takes the place of
+        its frame, and the time of the frame that follows: what it delays comes late, never early.
+        """
+        next_entry = stretch.position + FRAME_HEADER_BYTES
+        lost: list[LostRange] = []
+        for entry in self._scanner.entries(stretch.position, stretch.end):
+            lost += _lost([entry])
+            if entry.position == next_entry:
+                next_entry += entry_size(entry.header.body_bytes)
+        is_counted = next_entry == stretch.end
+        self._damaged(stretch.position, stretch.end, stretch.problem, lost, is_counted)
+        time_us = stretch.time_us or self.index.last_time_us
+        for entry in self._scanner.entries(stretch.position, stretch.end):
+            lsn = self._segment.first_lsn + entry.position
+            end = lsn + entry_size(entry.header.body_bytes)
+            yield Frame(lsn, end, time_us, self._take([entry], time_us), _lost([entry]))
+        self.end = stretch.end
 
     def _is_end(self, found: Unreadable) -> bool:
         """Whether nothing that counts follows an unreadable stretch."""
@@ -284,8 +342,15 @@ class SegmentReplay:
         self.end = found.position + header.length
         self.synced = max(self.synced, header.last_synced)
         self.index.last_time_us = header.time_us
+        entries = self._take(found.entries, header.time_us)
+        end = header.lsn + header.length
+        return Frame(header.lsn, end, header.time_us, entries, _lost(found.entries))
+
+    def _take(self, found: Iterable[FoundEntry], time_us: int) -> list[Entry]:
+        """Index the batches among entries, and pick those whose bodies are sound."""
         entries = []
-        for position, head, entry in found.entries:
+        for position, head, entry in found:
+            self._report.last_topic_id = max(self._report.last_topic_id, head.topic_id)
             if head.kind == EntryKind.RECORDS:
                 end = head.base_offset + head.count
                 self._report.follow(head.topic_id, head.partition, head.base_offset, end)
@@ -293,7 +358,7 @@ class SegmentReplay:
                     head.topic_id,
                     head.partition,
                     head.base_offset,
-                    header.time_us,
+                    time_us,
                     head.count,
                     position,
                     head.body_bytes,
@@ -302,15 +367,14 @@ class SegmentReplay:
                 entries.append(entry)
                 if head.kind == EntryKind.LOST:
                     self._report.loss_entries.append(entry)
-        end = header.lsn + header.length
-        return Frame(header.lsn, end, header.time_us, entries, _lost(found))
+        return entries
 
 
-def _lost(found: FoundFrame) -> list[LostRange]:
-    """The batches of a frame that are damaged, as far as their headers are not."""
+def _lost(entries: Iterable[FoundEntry]) -> list[LostRange]:
+    """The records of batches whose header is sound and whose body is not."""
     return [
         LostRange(head.topic_id, head.partition, head.base_offset, head.base_offset + head.count)
-        for _, head, entry in found.entries
+        for _, head, entry in entries
         if entry is None and head.kind == EntryKind.RECORDS
     ]
 

@@ -21,6 +21,7 @@ from brokerd.walformat import (
     SEGMENT_HEADER_BYTES,
     Entry,
     EntryHeader,
+    EntryKind,
     FormatError,
     FrameHeader,
     SegmentHeader,
@@ -33,6 +34,11 @@ from brokerd.walformat import (
 )
 
 WINDOW_BYTES = 1 << 20
+LOOK_BYTES = 4096
+"""Entries without a frame are looked for in pieces of this size."""
+
+_ENTRY_VERSION = b"\1\0\0"
+"""Bytes 1 to 3 of an entry's header: its version, and no flags."""
 
 
 class FoundEntry(NamedTuple):
@@ -59,6 +65,8 @@ class Unreadable(NamedTuple):
     end: int
     problem: str
     zeros: bool
+    time_us: int = 0
+    """Broker time of the frame that follows, 0 if none does."""
 
 
 class Window:
@@ -76,6 +84,14 @@ class Window:
             self._data = self._file.pread(max(length, WINDOW_BYTES), position)
             self._start, start = position, 0
         return self._data[start : start + length]
+
+
+def _body_is_damaged(found: FoundEntry) -> str:
+    head = found.header
+    return (
+        f"{found.position}: the body of {EntryKind(head.kind).name} of topic id {head.topic_id} "
+        f"partition {head.partition} is damaged"
+    )
 
 
 class SegmentScanner:
@@ -103,6 +119,41 @@ class SegmentScanner:
             else:
                 yield self._frame(position, header)
                 position += header.length
+
+    def entries(self, start: int, end: int) -> Iterator[FoundEntry]:
+        """Entries with a sound header from ``start`` (a multiple of 8) on, wherever they stand.
+
+        For a stretch without frames, whose entries prove by themselves what they are.
+        """
+        position = self._next_entry(start, end)
+        while position >= 0:
+            data = self._window.read(ENTRY_HEADER_BYTES, position)
+            try:
+                size = parse_entry_header(data, self._salt).body_bytes
+                data = self._window.read(min(ENTRY_HEADER_BYTES + size, end - position), position)
+                found = self._entry(data, 0, position)
+            except UnsupportedFormat as error:
+                raise self._newer(position, error) from None
+            except FormatError:
+                position += 8
+            else:
+                yield found
+                position += entry_size(size)
+            position = self._next_entry(position, end)
+
+    def _next_entry(self, position: int, end: int) -> int:
+        """The next place that looks like the header of an entry of version 1, -1 if none does."""
+        while position < end:
+            data = self._window.read(min(LOOK_BYTES, end - position), position)
+            at = data.find(_ENTRY_VERSION)
+            while at >= 0 and at % 8 != 1:
+                at = data.find(_ENTRY_VERSION, at + 1)
+            if at >= 0:
+                return position + at - 1
+            if len(data) < LOOK_BYTES:
+                break
+            position += LOOK_BYTES
+        return -1
 
     def synced_claim(self, position: int) -> int:
         """The highest last synced position of all frame headers from ``position`` on; 0 if none."""
@@ -133,8 +184,9 @@ class SegmentScanner:
         )
 
     def _unreadable(self, position: int, problem: str) -> Unreadable:
-        end, _ = next(self._headers(position + 8), (self._stop, None))
-        return Unreadable(position, end, problem, self._is_zero(position, end))
+        end, header = next(self._headers(position + 8), (self._stop, None))
+        time_us = 0 if header is None else header.time_us
+        return Unreadable(position, end, problem, self._is_zero(position, end), time_us)
 
     def _is_zero(self, position: int, end: int) -> bool:
         while position < end:
@@ -174,7 +226,7 @@ class SegmentScanner:
                 position += 8
                 continue
             if entry.entry is None:
-                problem = problem or f"entry {len(entries)} at {entry.position}: body is damaged"
+                problem = problem or f"entry {len(entries)} at {_body_is_damaged(entry)}"
             entries.append(entry)
             position += entry_size(entry.header.body_bytes)
         if problem is None and (position != header.length or len(entries) != header.entry_count):

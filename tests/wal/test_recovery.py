@@ -40,6 +40,12 @@ def entries_of(frames: list[list[Entry]]) -> list[Entry]:
     return [entry for frame in frames for entry in frame]
 
 
+def spoil_frame(disk: SimDisk, name: str, start: int) -> None:
+    """Damage the header of a frame and that of its first entry."""
+    for position in (start, start + 64):
+        content(disk, name)[position] ^= 1
+
+
 def reseal(data: bytearray, start: int, end: int, seed: int) -> None:
     """Make the checksum at ``end`` right for the bytes before it."""
     data[end : end + 8] = struct.pack("<Q", xxh3_64_intdigest(bytes(data[start:end]), seed))
@@ -246,6 +252,9 @@ class TestTornTail:
         rig.put(records(1))
         content(rig.disk, rig.files()[0])[4096] ^= 1
         found = Rig(rig.disk.copy()).entries()
+        assert [entry.base_offset for entry in found] == [0, 1]
+        content(rig.disk, rig.files()[0])[4096 + 64] ^= 1
+        found = Rig(rig.disk.copy()).entries()
         assert [entry.base_offset for entry in found] == [1]
 
 
@@ -287,13 +296,55 @@ class TestDamage:
         assert rig.entries() == [records(0), events(0), *entries_of(FRAMES[2:])]
         assert rig.report.next_offsets[1, 0] == 7
 
-    def test_a_frame_without_a_header_is_told_by_the_gap_in_later_offsets(self) -> None:
+    @pytest.mark.parametrize("at", [0, 8, 12, 16, 24, 40, 48, 56])
+    def test_entries_of_a_frame_without_a_header_are_used(self, at: int) -> None:
+        """They prove by themselves what they are; only the frame is told."""
+        disk, name, ends = small_log()
+        content(disk, name)[ends[0] + at] ^= 1
+        rig = Rig(disk)
+        (damage,) = rig.report.damages
+        assert (damage.position, damage.end, damage.lost) == (ends[0], ends[1], [])
+        assert damage.is_counted
+        assert rig.entries() == entries_of(FRAMES)
+        assert rig.read(0, 9999) == [b"0", b"1", b"2", b"3", b"4", b"5", b"6"]
+
+    def test_a_damaged_body_in_a_frame_without_a_header_is_told(self) -> None:
         disk, name, ends = small_log()
         content(disk, name)[ends[0]] ^= 1
+        content(disk, name)[ends[0] + 64 + 48] ^= 1
+        rig = Rig(disk)
+        (damage,) = rig.report.damages
+        assert (damage.lost, damage.is_counted) == ([LostRange(1, 0, 1, 4)], True)
+
+    def test_entries_without_a_frame_take_the_time_of_the_frame_that_follows(self) -> None:
+        """What they delay must not come early; the last one knows no later time."""
+        disk, name, ends = small_log()
+        content(disk, name)[ends[0]] ^= 1
+        assert [frame.time_us for frame in Rig(disk).frames] == [100, 102, 102, 102, 103, 104]
+
+    def test_a_frame_that_left_nothing_is_told_by_the_gap_in_later_offsets(self) -> None:
+        disk, name, ends = small_log()
+        spoil_frame(disk, name, ends[0])
         rig = Rig(disk)
         (damage,) = rig.report.damages
         assert (damage.position, damage.end) == (ends[0], ends[1])
         assert damage.lost == [LostRange(1, 0, 1, 4)]
+
+    def test_the_index_of_a_sealed_segment_tells_what_was_lost(self) -> None:
+        """Whatever became of the headers, and whether or not later offsets leave a gap."""
+        rig = Rig()
+        for frame in FRAMES:
+            rig.put(*frame)
+        rig = rig.restart()
+        rig.put(records(7))
+        name, size = rig.files()[0], rig.wal.segments()[0].size
+        for start, lost in ((4096, {0, 1, 2, 3}), (size - 304, {5, 6})):
+            disk = rig.disk.copy()
+            content(disk, name)[start : start + 304] = bytes(304)
+            damages = Rig(disk).report.damages
+            told = [one for damage in damages for one in damage.lost]
+            assert all(one[:2] == (1, 0) for one in told)
+            assert lost == {o for one in told for o in range(one.first, one.end)}
 
     def test_damage_is_never_served_and_the_rest_is(self) -> None:
         disk, name, ends = small_log()
@@ -306,7 +357,7 @@ class TestDamage:
 
     def test_offsets_lost_with_their_header_are_not_found(self) -> None:
         disk, name, ends = small_log()
-        content(disk, name)[ends[0]] ^= 1
+        spoil_frame(disk, name, ends[0])
         rig = Rig(disk)
         assert rig.read(0, 9999) == [b"0"]
         assert rig.wal.plan_read(1, 0, 2, 1) is None
