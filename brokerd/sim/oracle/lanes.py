@@ -7,7 +7,6 @@ leased once and settled once; those are passed without a search.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
 
@@ -47,9 +46,9 @@ class Lane:
     def __init__(self, topic: str, group: str) -> None:
         self.topic = topic
         self.group = group
-        self.sights: dict[Place, list[Sight]] = defaultdict(list)
-        self.attempts: dict[Place, list[Attempt]] = defaultdict(list)
-        self.extends: dict[Place, list[Extend]] = defaultdict(list)
+        self.sights: dict[Place, list[Sight]] = {}
+        self.attempts: dict[Place, list[Attempt]] = {}
+        self.extends: dict[Place, list[Extend]] = {}
         self.acquires: list[Acquire] = []
         self.looks: list[Look] = []
         self.letters: list[Letters] = []
@@ -83,12 +82,13 @@ def lanes_of(history: History) -> dict[tuple[str, str], Lane]:
             lane.acquires.append(op)
             if op.succeeded:
                 for delivery in op.deliveries:
-                    lane.sights[delivery.place].append(Sight(op, delivery))
+                    lane.sights.setdefault(delivery.place, []).append(Sight(op, delivery))
         elif isinstance(op, Settle):
             for index, settlement in enumerate(op.settlements):
-                lane.attempts[settlement.place].append((op, settlement, _result(op, index)))
+                attempts = lane.attempts.setdefault(settlement.place, [])
+                attempts.append((op, settlement, _result(op, index)))
         elif isinstance(op, Extend):
-            lane.extends[op.place].append(op)
+            lane.extends.setdefault(op.place, []).append(op)
         elif isinstance(op, Look):
             lane.looks.append(op)
         elif op.succeeded:
@@ -141,12 +141,14 @@ class LaneJudge:
             return
         place, lane = record.place, self._lane
         ours = partial(self._is_of, record)
-        certain = [self._granted(sight) for sight in lane.sights[place] if ours(sight.acquire)]
+        certain = [
+            self._granted(sight) for sight in lane.sights.get(place, ()) if ours(sight.acquire)
+        ]
         uncertain: list[Event] = []
-        for attempt in lane.attempts[place]:
+        for attempt in lane.attempts.get(place, ()):
             if ours(attempt[0]) and (event := self._settled(record, attempt)) is not None:
                 (uncertain if attempt[2] is None else certain).append(event)
-        for op in lane.extends[place]:
+        for op in lane.extends.get(place, ()):
             if ours(op) and (event := self._extended(record, op)) is not None:
                 (uncertain if op.answered_us == NEVER else certain).append(event)
         certain += self._seen(record)
