@@ -2,8 +2,9 @@
 """Segments allocated ahead of need, so that a full disk is met before any work is accepted.
 
 One spare of the ordinary size is always there or being prepared. A frame larger than that gets a
-special one on request. A spare has a temporary name and zeros in it, synced; the commit that
-begins to use it gives it a header and its name.
+special one on request. While there is no segment at all to write to, one that just holds the
+reserve will do. A spare has a temporary name and zeros in it, synced; the commit that begins to use
+it gives it a header and its name.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class Allocator:
         self._segment_bytes = segment_bytes
         self._free_bytes_min = free_bytes_min
         self._wanted = 0
+        self.least_bytes = 0
+        """Size of a segment that will do when there is no room for another; 0 for none."""
         self.changed: Callable[[], None] = lambda: None
         self.spares: list[Spare] = []
         self.allocating = False
@@ -89,6 +92,16 @@ class Allocator:
             self._disk.unlink(path)
             raise
         return Spare(name, file, segment_id, size)
+
+    def prepare_any(self, size: int) -> Spare:
+        """Allocate a segment of ``size`` bytes, or of ``least_bytes``. Raises OSError."""
+        least_bytes = self.least_bytes
+        try:
+            return self.prepare(size)
+        except OSError as error:
+            if not least_bytes or not is_full(error):
+                raise
+            return self.prepare(least_bytes, 0)
 
     def request(self, capacity: int) -> None:
         """Ask for a spare that can take ``capacity`` bytes of frames."""
@@ -127,7 +140,7 @@ class Allocator:
 
     def _allocate(self, size: int) -> None:
         self.allocating = True
-        self._background.submit(lambda: self.prepare(size), self._allocated)
+        self._background.submit(lambda: self.prepare_any(size), self._allocated)
 
     def _allocated(self, spare: Spare | None, error: Exception | None) -> None:
         self.allocating = False
@@ -139,3 +152,8 @@ class Allocator:
             self._wanted = 0
         self.ensure()
         self.changed()
+
+
+def is_full(error: OSError) -> bool:
+    """Whether an error says that there is no space."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -12,7 +12,6 @@ nothing is tried again, because what the disk holds is unknown (fsyncgate).
 
 from __future__ import annotations
 
-import errno
 import os
 import struct
 import threading
@@ -21,7 +20,7 @@ from collections.abc import Callable, Sequence
 from twisted.logger import Logger
 
 from brokerd.errors import NoSpace, StorageFailed
-from brokerd.wal.allocation import Allocator, Spare
+from brokerd.wal.allocation import Allocator, Spare, is_full
 from brokerd.wal.catalog import Catalog, Segment, SegmentStatus
 from brokerd.wal.commit import QueuedFrame, SegmentWrite, by_segment, encode_frames, write_all
 from brokerd.wal.committer import Committer, Mutex
@@ -98,6 +97,7 @@ class Wal:
             disk, path, background, random_bytes, options.segment_bytes, options.free_bytes_min
         )
         self._allocator.changed = self._room_changed
+        self._allocator.least_bytes = SEGMENT_HEADER_BYTES + MARK_ROOM_BYTES + options.reserve
         self._sealer = Sealer(
             disk, path, background, self._catalog, self.fail, self._close_when_idle
         )
@@ -151,19 +151,18 @@ class Wal:
         return report
 
     def _first_spare(self) -> Spare | None:
-        """A segment to go on with; on a full disk, one that just holds the reserve."""
-        smallest = SEGMENT_HEADER_BYTES + MARK_ROOM_BYTES + self.options.reserve
-        for size, keep in (
-            (self.options.segment_bytes, self.options.free_bytes_min),
-            (smallest, 0),
-        ):
-            try:
-                return self._allocator.prepare(size, keep)
-            except OSError as error:
-                self._allocator.error = error.strerror or str(error)
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
-        return None
+        """A segment to go on with; on a full disk, one that just holds the reserve, if any."""
+        size = self.options.segment_bytes
+        try:
+            spare = self._allocator.prepare_any(size)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            self._allocator.error = error.strerror or str(error)
+            return None
+        if spare.size < size:
+            self._allocator.error = f"no space for a segment of {size} bytes"
+        return spare
 
     def _begin(self, spare: Spare) -> None:
         """Go on in a new segment."""
@@ -172,6 +171,7 @@ class Wal:
         segment.position = SEGMENT_HEADER_BYTES
         self._spare_names[segment] = spare.name
         self._active = segment
+        self._allocator.least_bytes = 0
 
     # -- room --------------------------------------------------------------------------------
 

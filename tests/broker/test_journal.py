@@ -303,6 +303,43 @@ class TestNoRoom:
         house.run()
         assert done
 
+    @pytest.mark.parametrize("free", [0, 30 * KIB])
+    def test_a_start_on_a_full_disk_serves_reads_and_goes_on_when_space_returns(
+        self, free: int
+    ) -> None:
+        """With space for a reserve it takes settles too."""
+        house = House(options=SMALL)
+        produce(house, "t", b"0", b"1")
+        lease(house)
+        house.run()
+        house.disk.crash()
+        spares = [name for name in house.disk.list(WAL_PATH) if name.endswith(".tmp")]
+        for name in spares:
+            house.disk.unlink(f"{WAL_PATH}/{name}")
+        house.disk.sync_directory(WAL_PATH)
+        trimmed = 56 * KIB  # the unused tail of the only segment, which the start gives back
+        house.disk.capacity = house.disk.used_bytes - trimmed + free
+        house = house.again()
+        assert (house.fatal, house.report.damages) == ([], [])
+        assert read(house, "t", 1).value == b"1"
+        with pytest.raises(NoSpace):
+            produce(house, "t", b"2")
+        if free:
+            settle(house, 0)
+            house.run()
+        else:
+            with pytest.raises(NoSpace):
+                settle(house, 0)
+        house.pass_time(1)
+        house.disk.capacity = None
+        house.wal.retry_allocation()
+        house.run()
+        assert produce(house, "t", b"2") == [2]
+        settle(house, 0)
+        acknowledged(house)
+        house.run()
+        assert house.crash().broker.group_info("t", "g").floor == 1
+
     def test_a_request_larger_than_a_segment_waits_for_one_of_its_own(self) -> None:
         house = House(options=SMALL)
         produce(house, "t", b"small")

@@ -399,6 +399,22 @@ class TestRoom:
         rig.put(events(0))
         assert rig.durable == [1]
 
+    def test_settles_go_on_as_soon_as_there_is_space_for_a_reserve_again(self) -> None:
+        rig = Rig(SimDisk(capacity=0))
+        rig.disk.capacity = 40 << 10
+        rig.wal.retry_allocation()
+        rig.run()
+        assert rig.wal.reserve_room >= SMALL.reserve
+        assert (rig.wal.room, rig.wal.allocation_error is None) == (0, False)
+        rig.put(events(0))
+        rig.disk.capacity = 1 << 20
+        rig.wal.retry_allocation()
+        rig.run()
+        assert rig.wal.allocation_error is None
+        assert rig.wal.room > 40_000
+        rig.put(records(0))
+        assert len(rig.restart().entries()) == 2
+
     def test_one_frame_larger_than_a_segment_gets_room_on_request(self) -> None:
         rig = Rig()
         big = records(0, size=300_000)
