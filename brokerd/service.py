@@ -23,6 +23,7 @@ from twisted.internet.defer import CancelledError, Deferred, TimeoutError, maybe
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import (
     IAddress,
+    IDelayedCall,
     IListeningPort,
     IProtocolFactory,
     IStreamServerEndpoint,
@@ -39,6 +40,8 @@ from brokerd.notify import Notifier
 from brokerd.outcome import Outcome
 
 ADMIN = "admin"
+LISTENERS_RETRY_SECONDS = 1.0
+"""When to try again to write listeners.json on a full disk."""
 DRAIN_SECONDS = 10.0
 """How long a stop waits for commits in flight and for answers to leave."""
 
@@ -139,6 +142,7 @@ class BrokerdService(Service):
         self._opened = False
         self._ports: dict[str, IListeningPort] = {}
         self._starting: Deferred[None] | None = None
+        self._rewriting: IDelayedCall | None = None
 
     def setServiceParent(self, parent: Any) -> None:
         """Join the application, and give it our log observer, which ``twistd`` then takes."""
@@ -249,9 +253,26 @@ class BrokerdService(Service):
         return self._data_dir / "run" / "listeners.json"
 
     def _write_listeners_file(self) -> None:
-        write_json(self._listeners_file, self._addresses())
+        """Write it now or, on a full disk, which must not stop a start, as soon as that works."""
+        try:
+            write_json(self._listeners_file, self._addresses())
+        except OSError as error:
+            if self._rewriting is None:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                self._log.warn(
+                    "{path} cannot be written: {reason}; it is tried again",
+                    event_id="listeners-failed",
+                    path=str(self._listeners_file),
+                    reason=error.strerror,
+                )
+            self._rewriting = self._reactor.callLater(
+                LISTENERS_RETRY_SECONDS, self._write_listeners_file
+            )
 
     def _remove_listeners_file(self) -> None:
+        if self._rewriting is not None and self._rewriting.active():
+            self._rewriting.cancel()
         self._listeners_file.unlink(missing_ok=True)
 
     # Down.
@@ -348,6 +369,23 @@ def _cannot_listen(listener: Listener, error: Exception) -> StartFailed:
     )
 
 
+_OWN = "let the user that runs brokerd read and write it, and the directory it is in"
+_MOVE = "move it away: something of the broker's belongs in its place"
+_ADVICE = {
+    errno.EACCES: _OWN,
+    errno.EPERM: _OWN,
+    errno.EROFS: "mount the file system for writing, or name another directory with --data-dir",
+    errno.EEXIST: _MOVE,
+    errno.EISDIR: _MOVE,
+    errno.ENOTDIR: _MOVE,
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space, or raise the quota",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.EIO: "check the disk",
+}
+
+
 def _os_error_text(error: OSError) -> str:
     place = f"{error.filename}: " if error.filename else ""
-    return f"{place}{error.strerror or error}"
+    advice = _ADVICE.get(error.errno or 0)
+    return f"{place}{error.strerror or error}" + (f"; {advice}" if advice else "")

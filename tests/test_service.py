@@ -15,6 +15,7 @@ from twisted.internet.protocol import Factory
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import Logger, capturedLogs
 
+from brokerd import service
 from brokerd.admin.health import Health, Phase
 from brokerd.endpoints import parse
 from brokerd.errors import (
@@ -25,7 +26,7 @@ from brokerd.errors import (
     UnsafeFileSystem,
 )
 from brokerd.outcome import Outcome
-from brokerd.service import DRAIN_SECONDS, BrokerdService, Listener
+from brokerd.service import DRAIN_SECONDS, BrokerdService, Listener, write_json
 from tests.fakecore import FakeCore
 
 
@@ -159,6 +160,46 @@ def test_listeners_json_of_a_crash_is_removed_before_the_replay(build: Build) ->
     assert not house.listeners_file.exists()
 
 
+def test_listeners_json_that_finds_no_room_is_written_when_there_is_some(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk must not stop a start: what is there is served."""
+    house = build()
+    is_full = [True]
+
+    def write(path: Path, value: Any) -> None:
+        if is_full[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_json(path, value)
+
+    monkeypatch.setattr(service, "write_json", write)
+    with capturedLogs() as captured:
+        house.service.startService()
+        for _ in range(3):
+            house.reactor.advance(1)
+    assert house.outcome.is_ready and house.outcome.said == []
+    assert [e.get("event_id") for e in captured].count("listeners-failed") == 1
+    is_full[0] = False
+    house.reactor.advance(1)
+    assert "mamamia" in json.loads(house.listeners_file.read_text())
+    assert house.stop()
+    assert house.reactor.getDelayedCalls() == []
+
+
+def test_a_stop_ends_the_tries_to_write_listeners_json(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = build()
+    monkeypatch.setattr(service, "write_json", _no_room)
+    house.service.startService()
+    assert house.stop()
+    assert house.reactor.getDelayedCalls() == []
+
+
+def _no_room(path: Path, value: Any) -> None:
+    raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+
 def test_listeners_json_of_another_broker_is_left_alone(build: Build) -> None:
     """A broker that does not get the lock touches nothing in the directory."""
     house = build(lock=DirectoryLocked("taken"))
@@ -180,6 +221,25 @@ def test_the_supervisor_hears_of_every_step(build: Build) -> None:
     assert house.notifier.lines[1] == "READY=1"
     house.stop()
     assert "STOPPING=1" in house.notifier.lines[3:]
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (errno.EACCES, "let the user that runs brokerd read and write it"),
+        (errno.EROFS, "mount the file system for writing"),
+        (errno.EISDIR, "move it away"),
+        (errno.ENOSPC, "free some space"),
+    ],
+)
+def test_an_error_of_the_disk_names_the_file_and_what_to_do(
+    build: Build, code: int, advice: str
+) -> None:
+    house = build(open=OSError(code, "so it is", "/data/wal/0.wal"))
+    house.service.startService()
+    ((_, line),) = house.outcome.said
+    assert line.startswith("/data/wal/0.wal: so it is; ")
+    assert advice in line
 
 
 @pytest.mark.parametrize(
