@@ -28,7 +28,7 @@ from brokerd.sim.disk import PowerLost as ProcessEnded
 from brokerd.sim.history import Boot
 from brokerd.sim.network import Service
 from brokerd.sim.plan import DiskTimes
-from brokerd.sim.threads import Process, SimMutex, SimThreads
+from brokerd.sim.threads import Process, SimMutex, SimThreads, current_thread
 from brokerd.sim.world import Event, World
 
 DATA_DIR = "/data"
@@ -126,6 +126,8 @@ class Machine:
         self.ids = world.chance("ids")
         self.calls = 0
         """Disk calls of all lives."""
+        self.reactor_calls: list[Call] = []
+        """Those that the reactor made itself while it served: it stood still meanwhile."""
         self.monotonic_base_us = 0
         self.on_ready: Callable[[BrokerCore], None] = lambda core: None
         self.on_end: Callable[[Boot], None] = lambda boot: None
@@ -297,6 +299,8 @@ class Machine:
         process = self._process
         self.calls += 1
         number = self.calls
+        if current_thread() is None and self.is_ready:
+            self.reactor_calls.append(call)
         process.sleep(self._time_us(call.name) * self.slow_factor)
         for at, crash in self._crashes:
             if at == number:

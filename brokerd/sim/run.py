@@ -124,7 +124,7 @@ class _Run:
         globalLogPublisher.addObserver(logged)
         try:
             self._machine.boot()
-            while not self._over and self._world.step():
+            while not self._over and self._step():
                 if self._world.events > EVENTS_MAX:
                     self._violate("liveness", f"no end after {EVENTS_MAX} events")
                     break
@@ -148,6 +148,12 @@ class _Run:
             f"{self._world.digest()[:16]}-{self._disk.digest()[:16]}",
             self._counts,
         )
+
+    def _step(self) -> bool:
+        try:
+            return self._world.step()
+        except ProcessEnded:
+            return True  # the machine's end met the reactor's own code
 
     def _violate(self, promise: str, text: str) -> None:
         self._world.trace(f"VIOLATION of {promise}: {text}")
@@ -272,6 +278,7 @@ class _Run:
         counts["unanswered"] = sum(op.answered_us == NEVER for op in self._history.operations)
         counts["refused"] = sum(bool(op.error) for op in self._history.operations)
         counts["disk calls"] = self._machine.calls
+        counts["disk calls of the reactor"] = len(self._machine.reactor_calls)
         counts["faults"] = len(self._faults.done)
         for boot in self._history.boots:
             counts[f"boots {boot.end}"] += 1
