@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from brokerd.sim.history import NEVER, Acquire, History, Produce
+from brokerd.sim.history import NEVER, Acquire, History, Place, Produce
 from brokerd.sim.oracle.lanes import AUDIT, Lane
 from brokerd.sim.oracle.records import Record, Records
 from brokerd.sim.oracle.spans import EVER_US, Lives
@@ -25,14 +25,13 @@ class Audit:
         self._lanes = lanes
         self._read: dict[str, Acquire] = {}
         """The last acquire of those that read a topic."""
-        self._places: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+        self._places: dict[str, set[Place]] = {}
         for (topic, group), lane in lanes.items():
             last = lane.last_acquire(history.audit_us)
             if not group.startswith(AUDIT) or last is None:
                 continue
             self._read[topic] = last
-            for place in lane.sights:
-                self._places[topic][place.partition].add(place.offset)
+            self._places.setdefault(topic, set()).update(lane.sights)
 
     def check(self) -> Iterator[Violation]:
         """Everything there is to say; nothing about a run without an audit."""
@@ -48,9 +47,7 @@ class Audit:
         yield from self._check_batches()
 
     def _has(self, record: Record) -> bool:
-        return record.place.offset in self._places[record.topic][record.place.partition] and any(
-            sight.acquire.group.startswith(AUDIT) for sight in record.sights
-        )
+        return any(sight.acquire.group.startswith(AUDIT) for sight in record.sights)
 
     def _check_complete(self) -> Iterator[Violation]:
         """The audit read each topic to its end, and drained each group."""
@@ -80,7 +77,10 @@ class Audit:
 
     def _check_dense(self, topic: str) -> Iterator[Violation]:
         """P2: offsets run from 0 without a hole."""
-        for partition, offsets in sorted(self._places[topic].items()):
+        partitions: dict[int, set[int]] = defaultdict(set)
+        for partition, offset in self._places[topic]:
+            partitions[partition].add(offset)
+        for partition, offsets in sorted(partitions.items()):
             holes = sorted(set(range(max(offsets))) - offsets)
             if holes:
                 text = f"{topic}/{partition} ends with {max(offsets)} and has no {holes[:5]}"
@@ -88,7 +88,7 @@ class Audit:
 
     def _check_next(self, topic: str) -> Iterator[Violation]:
         """P2: the next offset is the number of records there are."""
-        count = sum(map(len, self._places[topic].values()))
+        count = len(self._places[topic])
         late = sum(
             len(produce.messages)
             for produce in self._records.produces
