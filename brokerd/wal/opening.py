@@ -77,7 +77,7 @@ def replay(
         spans = _indexed_spans(disk, path, segment, found.next_lsn, report)
         if spans is None or found.next_lsn is None or found.next_lsn > from_lsn:
             before = len(report.damages)
-            scan = SegmentReplay(found.file, segment, report, found.expected_end)
+            scan = SegmentReplay(found.file, segment, report, found.expected_end, reached_lsn)
             _apply(scan, from_lsn, apply, report)
             if spans is not None and len(report.damages) > before:
                 _ask_index(disk, path, segment, scan, report, before)

@@ -234,6 +234,7 @@ class SegmentReplay:
     """Replays one segment: builds its index, gathers damage, finds a torn tail.
 
     ``expected_end`` is the position where the next segment says this one ends; None for the last.
+    Everything below ``reached_lsn`` is known to have been synced: no tear begins there.
     """
 
     def __init__(
@@ -242,11 +243,13 @@ class SegmentReplay:
         segment: Segment,
         report: RecoveryReport,
         expected_end: int | None,
+        reached_lsn: int = 0,
     ) -> None:
         self._file = file
         self._segment = segment
         self._report = report
         self._expected_end = expected_end
+        self._reached = reached_lsn - segment.first_lsn
         self._size = file.size()
         self._claim: int | None = None
         stop = self._size if expected_end is None else min(self._size, expected_end)
@@ -263,7 +266,7 @@ class SegmentReplay:
             if isinstance(found, Unreadable):
                 if self._is_end(found):
                     break
-                yield from self._salvage(found)
+                yield from self._salvage(self._up_to_tear(found))
                 continue
             if found.problem is not None:
                 if self._is_torn(found.position, found.problem):
@@ -312,10 +315,19 @@ class SegmentReplay:
         if self._claim is None:
             self._claim = self._scanner.synced_claim(position)
         lsn = self._segment.first_lsn + position
-        if self._claim > lsn:
+        if self._claim > lsn or self._reached > position:
             return False
         self._report.cut = Cut(self._segment.name, position, lsn, problem)
         return True
+
+    def _up_to_tear(self, found: Unreadable) -> Unreadable:
+        """The part of a stretch that was synced, and the rest cut off, where no frame follows."""
+        if self._expected_end is not None or found.end < self._size:
+            return found
+        if not self._scanner.is_zero(self._reached, found.end):
+            lsn = self._segment.first_lsn + self._reached
+            self._report.cut = Cut(self._segment.name, self._reached, lsn, found.problem)
+        return found._replace(end=self._reached)
 
     def _damaged(
         self,

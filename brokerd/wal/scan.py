@@ -186,9 +186,10 @@ class SegmentScanner:
     def _unreadable(self, position: int, problem: str) -> Unreadable:
         end, header = next(self._headers(position + 8), (self._stop, None))
         time_us = 0 if header is None else header.time_us
-        return Unreadable(position, end, problem, self._is_zero(position, end), time_us)
+        return Unreadable(position, end, problem, self.is_zero(position, end), time_us)
 
-    def _is_zero(self, position: int, end: int) -> bool:
+    def is_zero(self, position: int, end: int) -> bool:
+        """Whether there is nothing but zeros between two positions, or nothing at all."""
         while position < end:
             data = self._window.read(min(WINDOW_BYTES, end - position), position)
             if not data:

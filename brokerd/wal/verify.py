@@ -136,7 +136,8 @@ def _verify_segment(
         report.next_lsn = found.next_lsn or found.first_lsn + found.file.size()
         return
     segment = Segment(found.header)
-    for frame in SegmentReplay(found.file, segment, replay, found.expected_end).frames():
+    scan = SegmentReplay(found.file, segment, replay, found.expected_end, report.reached_lsn)
+    for frame in scan.frames():
         see(frame)
         report.frames += 1
         report.last_time_us = max(report.last_time_us, frame.time_us)

@@ -85,6 +85,25 @@ class TestLostRecords:
             read(house, "t", 1)
         assert produce(house, "t", b"3") == [3]
 
+    def test_below_a_snapshot_nothing_is_a_tear(self) -> None:
+        """No frame follows, but the snapshot was not written before the log was synced."""
+        house = House()
+        produce_each(house, "t", b"0", b"1")
+        house.broker.write_last_snapshot()
+        produce(house, "t", b"2")
+        house.turn()
+        house.disk.crash()
+        [(name, frame, entry)] = [p for p in entries(house) if is_records(1, 1)(p[2].entry)]
+        for position, value in ((frame.position, b"1"), (entry.position + 48, None)):
+            disk = house.disk.copy()
+            disk.flip(f"{WAL_PATH}/{name}", position, 0xFF)
+            again = house.again(disk=disk)
+            assert again.report.cut is None
+            assert len(again.report.damages) == 1
+            if value is not None:
+                assert read(again, "t", 1).value == value
+            assert produce(again, "t", b"new") == [2]
+
     def test_lost_at_the_end_with_its_header_left_leaves_its_offset_out(self) -> None:
         house = House()
         produce_each(house, "t", b"0", b"1", b"2")
