@@ -1,4 +1,4 @@
-"""Histories told by hand: each request takes a moment, one after the other unless told otherwise."""
+"""Histories told by hand: each request takes a moment, one after the other by default."""
 
 from __future__ import annotations
 

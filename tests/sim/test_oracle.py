@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tests.sim.story import LEASE_LOST, NOT_OWNER, SECOND_US, UNKNOWN, Story
 
 from brokerd.sim.history import ClockStep, Delivery, GroupView, Letter, Message, Place
 from brokerd.sim.oracle import check
+from tests.sim.story import LEASE_LOST, NOT_OWNER, SECOND_US, UNKNOWN, Story
 
 Tale = Callable[[Story, bool], None]
 TALES: list[tuple[str, Tale, dict[str, object]]] = []

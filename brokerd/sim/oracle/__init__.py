@@ -1,4 +1,4 @@
-# Tests: tests/sim/test_oracle.py
+# Tests: tests/sim/test_oracle.py, tests/sim/test_oracle_random.py
 """Checks every promise that clients can see on the history of a run.
 
 `check` is pure: it knows nothing but the history. Where that leaves open whether something

@@ -1,4 +1,4 @@
-# Tests: tests/sim/test_oracle_records.py
+# Tests: tests/sim/test_oracle.py, tests/sim/test_oracle_random.py
 """The audit at the end of a run: all records are there and none is left: promises 1 and 2."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Tests: tests/sim/test_oracle.py
+# Tests: tests/sim/test_oracle.py, tests/sim/test_oracle_random.py
 """The lives of the broker itself: promises 1, 6 and 7."""
 
 from __future__ import annotations

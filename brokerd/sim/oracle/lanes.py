@@ -1,4 +1,4 @@
-# Tests: tests/sim/test_oracle_leases.py
+# Tests: tests/sim/test_oracle.py, tests/sim/test_oracle_random.py
 """What each group did with each record, judged by the lease model: promises 1, 3, 4, 5 and 8.
 
 Everything that touched a record in a group becomes events of `lease_search`. Most records are

@@ -1,4 +1,4 @@
-# Tests: tests/sim/test_oracle_leases.py
+# Tests: tests/sim/test_oracle.py, tests/sim/test_oracle_random.py
 """One record in one group, as docs/leases.rst says it behaves, with times as ranges.
 
 When an answered request took effect is known only to lie between its arrival and its answer, so a

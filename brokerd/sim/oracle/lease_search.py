@@ -1,4 +1,4 @@
-# Tests: tests/sim/test_oracle_leases.py
+# Tests: tests/sim/test_oracle.py, tests/sim/test_oracle_random.py
 """Whether some order of the operations on one record explains what was seen of it.
 
 Wing and Gong, *Testing and Verifying Concurrent Objects* (1993), for one record in one group:

@@ -1,4 +1,4 @@
-# Tests: tests/sim/test_oracle_records.py
+# Tests: tests/sim/test_oracle.py, tests/sim/test_oracle_random.py
 """Which records there were, and whether every sight of them agrees: promises 1, 2 and 8.
 
 A record is known because its produce was answered, or because somebody was given it. Its place

@@ -1,4 +1,4 @@
-# Tests: tests/sim/test_oracle.py
+# Tests: tests/sim/test_oracle.py, tests/sim/test_oracle_random.py
 """When an operation can have happened, and what can be lost: the lives of the broker.
 
 An answered operation happened at one moment from `arrived_us` to `written_us`, and so is durable.
@@ -54,6 +54,7 @@ class Lives:
         self._by_number = {boot.number: boot for boot in history.boots}
         self.crossings = list(_crossings(history))
         self._losing = {crossing.boot for crossing in self.crossings if crossing.loses}
+        self._spans = {op.number: self._span(op) for op in history.operations}
 
     def boot(self, operation: Operation) -> Boot | None:
         return self._by_number.get(operation.boot)
@@ -72,6 +73,9 @@ class Lives:
 
     def span(self, operation: Operation) -> Span:
         """When it happened, if it did."""
+        return self._spans[operation.number]
+
+    def _span(self, operation: Operation) -> Span:
         first_us = operation.arrived_us if operation.arrived_us != NEVER else operation.sent_us
         if operation.answered_us != NEVER:
             last_us = operation.written_us

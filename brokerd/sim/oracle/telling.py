@@ -1,4 +1,4 @@
-# Tests: tests/sim/test_oracle_leases.py
+# Tests: tests/sim/test_oracle.py, tests/sim/test_oracle_random.py
 """What acquires tell beside the record, and what a group's answers tell together: promise 3."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# Tests: tests/sim/test_oracle_views.py
+# Tests: tests/sim/test_oracle.py, tests/sim/test_oracle_random.py
 """What a group's state may tell while it changes: promises 1, 2 and 3.
 
 A state was true at one moment between question and answer, so it is bounded from below by what had
@@ -10,11 +10,35 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from brokerd.sim.history import GroupRules, GroupView, Look, Place, Produce
+from brokerd.sim.history import NEVER, GroupRules, GroupView, Look, Produce
 from brokerd.sim.oracle.lanes import Attempt, Lane
 from brokerd.sim.oracle.records import Records
 from brokerd.sim.oracle.spans import Lives, Span, falling
 from brokerd.sim.oracle.violation import Violation, violation
+
+
+class Bounds:
+    """How much of something there is at least and at most, at any time."""
+
+    def __init__(self) -> None:
+        self._certain: list[tuple[int, int]] = []
+        self._possible: list[tuple[int, int]] = []
+
+    def surely_ends(self, at_us: int, count: int = 1) -> None:
+        """So many are there for sure after that moment."""
+        self._certain.append((at_us, count))
+
+    def may_begin(self, at_us: int, count: int = 1) -> None:
+        """So many may be there from that moment on."""
+        self._possible.append((at_us, count))
+
+    def before(self, span: Span) -> int:
+        """How many there are for sure, whenever in ``span`` it is looked."""
+        return _sum_to(self._certain, span.first_us - 1)
+
+    def until(self, span: Span) -> int:
+        """How many there may be, whenever in ``span`` it is looked."""
+        return _sum_to(self._possible, span.last_us)
 
 
 class Views:
@@ -24,69 +48,67 @@ class Views:
         self._rules = rules
         self._lives = lives
         self._records = records
-        self._produces: dict[str, list[tuple[Span, Produce]]] = defaultdict(list)
+        self._produces: dict[str, list[Produce]] = defaultdict(list)
         for produce in records.produces:
             if not produce.error:
-                self._produces[produce.topic].append((lives.span(produce), produce))
+                self._produces[produce.topic].append(produce)
+        self._stored = {topic: self._count_stored(topic) for topic in self._produces}
+
+    def _count_stored(self, topic: str) -> Bounds:
+        """The records of a topic, as far as they are for sure there, and at most."""
+        bounds = Bounds()
+        for produce in self._produces[topic]:
+            span = self._lives.span(produce)
+            bounds.may_begin(span.first_us, len(produce.messages))
+            if produce.succeeded and not self._lives.loses(produce.boot):
+                bounds.surely_ends(span.last_us, len(produce.messages))
+        return bounds
 
     def check(self, lane: Lane) -> Iterator[Violation]:
         """All that can be said of one group's states."""
         looks = [(self._lives.span(look), look) for look in lane.looks if look.succeeded]
+        if not looks:
+            return
+        settled = self._count_settled(lane)
         for span, look in looks:
             if look.view is not None:
                 yield from _check_sums(look, look.view)
                 if not self._records.damaged:
                     yield from self._check_next(span, look, look.view)
-                    yield from self._check_settled(lane, span, look, look.view)
+                    yield from _check_settled(settled, span, look, look.view)
         yield from self._check_growing(looks)
         yield from self._check_letters(lane, looks)
 
     def _check_next(self, span: Span, look: Look, view: GroupView) -> Iterator[Violation]:
         """P1, P2: the records that were acknowledged, and no more than were sent."""
-        least = most = 0
-        for stored, produce in self._produces[look.topic]:
-            if stored.is_before(span) and self._is_kept(produce.boot, look) and produce.succeeded:
-                least += len(produce.messages)
-            if not span.is_before(stored):
-                most += len(produce.messages)
+        stored = self._stored.get(look.topic, Bounds())
+        least, most = stored.before(span), stored.until(span)
         if not least <= view.next <= most:
             text = f"{look.topic} tells {view.next} records; there were {least} to {most}"
             yield violation("P2-next", text, look)
 
-    def _check_settled(
-        self, lane: Lane, span: Span, look: Look, view: GroupView
-    ) -> Iterator[Violation]:
-        """P1, P8: what was settled, and no more than was tried."""
-        surely: set[Place] = set()
-        perhaps: set[Place] = set()
-        for place, attempts in lane.attempts.items():
-            if any(self._has_settled(attempt, span, look) for attempt in attempts):
-                surely.add(place)
-            if any(not a[2] and not span.is_before(self._lives.span(a[0])) for a in attempts):
-                perhaps.add(place)
-        settled = view.next - view.lag
-        if settled < len(surely):
-            text = f"group {lane.group} of {lane.topic} tells {settled} settled of {len(surely)}"
-            yield violation("P1-settled", text, look)
-        if self._rules.counts_grants:
-            if lane.unanswered:
-                return
-            perhaps.update(lane.sights)
-        if settled > len(perhaps):
-            text = (
-                f"group {lane.group} of {lane.topic} tells {settled} settled, "
-                f"and {len(perhaps)} were tried"
-            )
-            yield violation("P8-settled", text, look)
+    def _count_settled(self, lane: Lane) -> Bounds:
+        """The records that are settled or dead for sure, and at most.
 
-    def _has_settled(self, attempt: Attempt, span: Span, look: Look) -> bool:
+        Where grants count, any lease may be the last one.
+        """
+        bounds = Bounds()
+        for attempts in lane.attempts.values():
+            spans = [self._lives.span(op) for op, _, result in attempts if not result]
+            if spans:
+                bounds.may_begin(min(span.first_us for span in spans))
+            ends = [self._lives.span(a[0]).last_us for a in attempts if self._has_settled(a)]
+            if ends:
+                bounds.surely_ends(min(ends))
+        if self._rules.counts_grants:
+            for acquire in lane.acquires:
+                count = acquire.limit if acquire.answered_us == NEVER else len(acquire.deliveries)
+                bounds.may_begin(self._lives.span(acquire).first_us, count)
+        return bounds
+
+    def _has_settled(self, attempt: Attempt) -> bool:
         op, settlement, result = attempt
-        return (
-            result == ""
-            and settlement.success
-            and self._lives.span(op).is_before(span)
-            and self._is_kept(op.boot, look)
-        )
+        return result == "" and settlement.success and not self._lives.loses(op.boot)
 
     def _check_growing(self, looks: list[tuple[Span, Look]]) -> Iterator[Violation]:
         """P2, P3: next, floor and dead never go down."""
@@ -119,11 +141,19 @@ class Views:
                     yield violation("P4-letter", text, look, letters)
 
     def _may_grow(self, topic: str, span: Span) -> bool:
-        return any(not stored.is_before(span) for stored, _ in self._produces[topic])
+        produces = self._produces.get(topic, ())
+        return any(not self._lives.span(produce).is_before(span) for produce in produces)
 
-    def _is_kept(self, boot: int, look: Look) -> bool:
-        """Whether what was acknowledged in a boot is there when it is looked."""
-        return boot == look.boot or not self._lives.loses(boot)
+
+def _check_settled(settled: Bounds, span: Span, look: Look, view: GroupView) -> Iterator[Violation]:
+    """P1, P8: what was settled, and no more than was tried."""
+    count = view.next - view.lag
+    name = f"group {look.group} of {look.topic}"
+    if count < (least := settled.before(span)):
+        yield violation("P1-settled", f"{name} tells {count} settled of {least}", look)
+    if count > (most := settled.until(span)):
+        text = f"{name} tells {count} settled, and {most} were tried"
+        yield violation("P8-settled", text, look)
 
 
 def _check_sums(look: Look, view: GroupView) -> Iterator[Violation]:
@@ -138,3 +168,7 @@ def _check_sums(look: Look, view: GroupView) -> Iterator[Violation]:
     )
     if not sound:
         yield violation("P3-sums", f"group {look.group} of {look.topic} tells {view}", look)
+
+
+def _sum_to(counts: list[tuple[int, int]], last_us: int) -> int:
+    return sum(count for at_us, count in counts if at_us <= last_us)

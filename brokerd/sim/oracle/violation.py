@@ -1,4 +1,4 @@
-# Tests: tests/sim/test_oracle.py
+# Tests: tests/sim/test_oracle.py, tests/sim/test_oracle_random.py
 """What the oracle says when a promise is broken."""
 
 from __future__ import annotations
