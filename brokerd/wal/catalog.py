@@ -118,7 +118,7 @@ class Catalog:
         self._lock = threading.Lock()
         """Guards ``_open`` and ``_open_bytes``; held for moments only."""
         self._opening = make_lock()
-        """Held while a sealed segment is opened; the reactor never waits for it."""
+        """Held while a sealed segment is opened, which the reactor never does."""
 
     @property
     def segments(self) -> list[Segment]:
@@ -160,12 +160,16 @@ class Catalog:
     def time_of(self, topic_id: int, partition: int, offset: int) -> int | None:
         """Broker time of the frame that appended the record, None if it is not in the log.
 
-        None also while the index that tells has to be made again, which then begins elsewhere.
+        Never waits for the disk: while the index that tells is not at hand it is opened elsewhere,
+        and the answer is the time at which the record's segment began, which is earlier.
         """
         segment = self._segment_of(topic_id, partition, offset)
-        opened = None if segment is None else self._opened(segment) or self._try_open(segment)
-        if segment is None or opened is None:
+        if segment is None:
             return None
+        opened = self._opened(segment)
+        if opened is None:
+            self._open_later(segment)
+            return segment.header.created_us
         rows = self._rows(segment, opened[1], topic_id, partition)
         row = rows.find(offset)
         return None if row < 0 else rows.time_us[row]
@@ -263,18 +267,6 @@ class Catalog:
                 if getattr(error, "errno", None) in SAYS_NOTHING_OF_THE_FILE:
                     raise
                 return self._keep(segment, self._rebuild(segment))
-
-    def _try_open(self, segment: Segment) -> Opened | None:
-        """Open a segment, unless another thread is at it or its index has to be made again."""
-        if not self._opening.acquire(blocking=False):
-            return None
-        try:
-            return self._open_now(segment)
-        except (DamagedData, OSError):
-            self._open_later(segment)
-            return None
-        finally:
-            self._opening.release()
 
     def _open_now(self, segment: Segment) -> Opened:
         return self._keep(segment, segment.growing or load_index(self._disk, self._path, segment))

@@ -427,12 +427,12 @@ class Wal:
     def time_of(self, topic_id: int, partition: int, offset: int) -> int | None:
         """Broker time at which the record was appended, None if the log does not hold it.
 
-        None also for a while after the index that tells was found missing or damaged.
+        While the index that tells has to be read first: when the record's segment began.
         """
         return self._catalog.time_of(topic_id, partition, offset)
 
     def _open_later(self, segment: Segment) -> None:
-        """Open a segment whose index has to be made again, in the background."""
+        """Open a segment and its index in the background."""
         if segment in self._opening:
             return
         self._opening.add(segment)
@@ -441,7 +441,7 @@ class Wal:
             self._opening.discard(segment)
             if error is not None:
                 self._log.warn(
-                    "the index of {name} cannot be made again: {error}",
+                    "the index of {name} can be neither read nor made again: {error}",
                     name=segment.name,
                     error=error,
                     event_id="index-failed",
