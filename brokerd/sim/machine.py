@@ -23,8 +23,7 @@ from brokerd.config import Config
 from brokerd.errors import BrokerdError, DirectoryLocked, StorageFailed
 from brokerd.protocols.factory import ConnectionFactory
 from brokerd.service import DRAIN_SECONDS
-from brokerd.sim.disk import Call, CrashModel, SimDisk
-from brokerd.sim.disk import PowerLost as ProcessEnded
+from brokerd.sim.disk import Call, CrashModel, PowerLost, SimDisk
 from brokerd.sim.history import Boot
 from brokerd.sim.network import Service
 from brokerd.sim.plan import DiskTimes
@@ -181,7 +180,7 @@ class Machine:
         try:
             core.lock()
             opened = core.open()
-        except ProcessEnded:
+        except PowerLost:
             return
         opened.addCallback(lambda _: self._serve(core, boot))
         opened.addErrback(self._refused, core)
@@ -199,7 +198,7 @@ class Machine:
         self.world.trace(f"ready; damages: {list(boot.damages)}" if boot.damages else "ready")
 
     def _refused(self, failure: Failure, core: BrokerCore) -> None:
-        if self._process is None or failure.check(ProcessEnded):
+        if self._process is None or failure.check(PowerLost):
             return
         core.abandon()
         if not failure.check(BrokerdError, OSError):
@@ -237,7 +236,7 @@ class Machine:
         self._end("stopped", "")
 
     def _stop_failed(self, failure: Failure, core: BrokerCore) -> None:
-        if self._process is None or failure.check(ProcessEnded):
+        if self._process is None or failure.check(PowerLost):
             return
         core.abandon()
         if not failure.check(StorageFailed, OSError):
@@ -295,7 +294,7 @@ class Machine:
 
     def _enter(self, call: Call) -> None:
         if self._process is None:
-            raise ProcessEnded
+            raise PowerLost
         process = self._process
         self.calls += 1
         number = self.calls
@@ -305,7 +304,7 @@ class Machine:
         for at, crash in self._crashes:
             if at == number:
                 crash()
-                raise ProcessEnded
+                raise PowerLost
 
     def _time_us(self, name: str) -> int:
         times = self.times

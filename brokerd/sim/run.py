@@ -25,8 +25,7 @@ from brokerd.config import Wal as WalConfig
 from brokerd.errors import BrokerdError
 from brokerd.sim import oracle
 from brokerd.sim.clients import AuditFailed, Auditor, WrongAnswer, make_client
-from brokerd.sim.disk import CrashModel, SimDisk
-from brokerd.sim.disk import PowerLost as ProcessEnded
+from brokerd.sim.disk import CrashModel, PowerLost, SimDisk
 from brokerd.sim.faults import Faults
 from brokerd.sim.history import NEVER, Boot, History, Letter, Place
 from brokerd.sim.machine import STATE_DIR, WAL_DIR, Machine
@@ -152,7 +151,7 @@ class _Run:
     def _step(self) -> bool:
         try:
             return self._world.step()
-        except ProcessEnded:
+        except PowerLost:
             return True  # the machine's end met the reactor's own code
 
     def _violate(self, promise: str, text: str) -> None:
@@ -160,7 +159,7 @@ class _Run:
         self._violations.append(Violation(promise, text, (), self._world.now_us))
 
     def _logged(self, event: dict[str, Any]) -> None:
-        if "log_failure" in event and event["log_failure"].check(ProcessEnded) is None:
+        if "log_failure" in event and event["log_failure"].check(PowerLost) is None:
             self._violate("no fault of our own", event["log_failure"].getTraceback())
         elif "event_id" in event:
             self._counts[event["event_id"]] += 1

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from greenlet import getcurrent, greenlet
 
-from brokerd.sim.disk import PowerLost as ProcessEnded
+from brokerd.sim.disk import PowerLost
 from brokerd.sim.world import World
 from brokerd.wal.committer import Done, Work
 
@@ -45,17 +45,17 @@ class Process:
     def sleep(self, us: int) -> None:
         """Let time pass in a thread; the reactor's own code cannot wait and goes on at once.
 
-        Raises ProcessEnded if there is no process to go on with.
+        Raises PowerLost if there is no process to go on with.
         """
         thread = current_thread()
         if thread is not None and not thread.hurried:
             self.call_after(us, thread.resume)
             thread.wait()
         if not self.alive:
-            raise ProcessEnded
+            raise PowerLost
 
     def end(self) -> None:
-        """End the process where it stands. A thread that causes this ends with ProcessEnded."""
+        """End the process where it stands. A thread that causes this ends with PowerLost."""
         self.alive = False
         for thread in self._threads:
             if thread is not current_thread():
@@ -63,7 +63,7 @@ class Process:
 
 
 class SimThread(greenlet):
-    """One thread. ``work`` must not raise but ProcessEnded."""
+    """One thread. ``work`` must not raise but PowerLost."""
 
     def __init__(self, process: Process, work: Callable[[], None]) -> None:
         super().__init__(self._run_work, parent=getcurrent())
@@ -75,7 +75,7 @@ class SimThread(greenlet):
     def _run_work(self) -> None:
         try:
             self._work()
-        except ProcessEnded:
+        except PowerLost:
             return
 
     def resume(self) -> None:
@@ -93,7 +93,7 @@ class SimThread(greenlet):
         """Unwind the thread."""
         if self and not self.dead:
             self.parent = getcurrent()
-            self.throw(ProcessEnded)
+            self.throw(PowerLost)
 
 
 def current_thread() -> SimThread | None:
@@ -118,7 +118,7 @@ class SimMutex:
             self._waiting.append(thread)
             thread.wait()
             if not self._process.alive:
-                raise ProcessEnded
+                raise PowerLost
         if self._held:
             return False
         self._held = True

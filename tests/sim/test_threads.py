@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from brokerd.sim.threads import Process, ProcessEnded, SimMutex, SimThreads, current_thread
+from brokerd.sim.threads import PowerLost, Process, SimMutex, SimThreads, current_thread
 from brokerd.sim.world import World
 
 
@@ -107,7 +107,7 @@ def test_the_end_of_the_process_unwinds_its_threads() -> None:
         try:
             desk.process.sleep(100)
             desk.notes.append("woke")
-        except ProcessEnded:
+        except PowerLost:
             unwound.append("ended")
             raise
 
@@ -142,7 +142,7 @@ def test_the_reactor_cannot_wait() -> None:
     desk.process.end()
     try:
         desk.process.sleep(1)
-    except ProcessEnded:
+    except PowerLost:
         return
     raise AssertionError("the process is no more")
 
