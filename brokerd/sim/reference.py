@@ -3,9 +3,9 @@
 
 Two directories, both the same to the byte in every process:
 
-- :func:`served`: what this version's broker writes and serves: RECORDS, GROUP_EVENTS, TOPIC, LOST and
-  MARK entries in three sealed segments and an unsealed one, their indexes, and two snapshots. It
-  ends as a loss of power leaves it, right after a commit.
+- :func:`served`: what this version's broker writes and serves: RECORDS, GROUP_EVENTS, TOPIC, LOST
+  and MARK entries in three sealed segments and an unsealed one, their indexes, and two snapshots.
+  It ends as a loss of power leaves it, right after a commit.
 - :func:`reserved`: entries of all kinds, those included whose content this version does not
   know (SCHEDULE, SECURITY, SCHEMA). Only the log can read it; a broker refuses it.
 """

@@ -1,7 +1,8 @@
 """No flipped byte makes a wrong payload or a silent loss; the reference holds one of everything.
 
-All bytes take minutes: ``python -m brokerd.sim.flips``. Here the bytes of one sealed segment's frames
-and of its index, bodies a few bytes apart; and that the judge would notice what must never be.
+All bytes take minutes: ``python -m brokerd.sim.flips``. Here the bytes of one sealed segment's
+frames and of its index, bodies a few bytes apart; and that the judge would notice what must never
+be.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class TestReference:
     def test_a_broker_refuses_what_it_does_not_know_and_changes_nothing(self) -> None:
         disk, _ = reserved()
         before = disk.digest()
-        with pytest.raises(NewerFormat, match="kind 4.*upgrade brokerd"):
+        with pytest.raises(NewerFormat, match=r"kind 4.*upgrade brokerd"):
             start(disk)
         assert disk.digest() == before
 
