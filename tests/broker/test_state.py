@@ -254,6 +254,19 @@ class TestLostTopics:
         house = after_damage(house, is_kind(EntryKind.TOPIC))
         assert read(house, "orders", 1).value == b"new"
 
+    def test_an_id_that_only_the_header_of_a_damaged_entry_names_is_not_used_again(self) -> None:
+        """Every entry there was is counted, so that nothing is left out: the header must tell."""
+        house = House()
+        for name in ("a", "b"):
+            house.broker.create_topic(name)
+            house.run()
+        house = after_damage(
+            house, lambda entry: entry is not None and entry[:2] == (EntryKind.TOPIC, 2)
+        )
+        [damage] = house.report.damages
+        assert "TOPIC of topic id 2" in damage.problem
+        assert house.broker.create_topic("c").topic_id == 3
+
     def test_an_id_is_not_used_again_although_nothing_is_left_of_its_topic(self) -> None:
         house = House()
         produce_each(house, "t", b"0")

@@ -308,6 +308,29 @@ class TestDamage:
         assert rig.entries() == entries_of(FRAMES)
         assert rig.read(0, 9999) == [b"0", b"1", b"2", b"3", b"4", b"5", b"6"]
 
+    @pytest.mark.parametrize("size", [0, 30, 4_000, 5_001])
+    def test_all_entries_of_a_long_frame_without_a_header_are_found(self, size: int) -> None:
+        """However they lie to the pieces in which they are looked for."""
+        rig = Rig(options=WalOptions(segment_bytes=4 << 20, free_bytes_min=0))
+        frame = [records(offset, 1, size=size) for offset in range(600)]
+        rig.put(*frame)
+        rig.put(records(len(frame)))
+        content(rig.disk, rig.files()[0])[4096] ^= 1
+        again = Rig(rig.disk.copy())
+        assert again.entries() == [*frame, records(len(frame))]
+        (damage,) = again.report.damages
+        assert (damage.position, damage.lost, damage.is_counted) == (4096, [], True)
+
+    def test_a_newer_entry_in_a_frame_without_a_header_is_refused(self) -> None:
+        disk, name, ends = small_log()
+        data = content(disk, name)
+        salt = segment_salt(bytes(data[16:32]))
+        data[ends[0] + 64] = 99
+        reseal(data, ends[0] + 64, ends[0] + 96, salt)
+        data[ends[0]] ^= 1
+        with pytest.raises(NewerFormat, match="99"):
+            Rig(disk.copy())
+
     def test_a_damaged_body_in_a_frame_without_a_header_is_told(self) -> None:
         disk, name, ends = small_log()
         content(disk, name)[ends[0]] ^= 1
