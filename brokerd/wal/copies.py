@@ -56,7 +56,6 @@ class Copies:
     def finish(self, stamp: str) -> None:
         """Write the list; from then on the originals may be changed."""
         self._disk.make_directory(self._directory)
-        self._disk.sync_directory(self._directory)
         content = {"format": 1, "made": stamp, "items": self._items}
         data = json.dumps(content, indent=1).encode()
         write_atomically(self._disk, self._directory, MANIFEST, [data])

@@ -132,7 +132,7 @@ def examine(disk: Disk, rooms: Rooms, see: Callable[[Frame], None] = _ignore) ->
     actions += _cut_actions(disk, rooms.wal, files, report)
     done = {(action.name, action.position, action.end) for action in actions}
     damages = [
-        replace(damage, lost=without(merged(damage.lost), report.indexed_only))
+        replace(damage, lost=merged(damage.lost))
         for damage in report.damages
         if (damage.name, damage.position, damage.end) not in done
     ]
@@ -243,21 +243,6 @@ def merged(ranges: Iterable[LostRange]) -> list[LostRange]:
         else:
             result.append(lost)
     return result
-
-
-def without(ranges: Iterable[LostRange], kept: Iterable[LostRange]) -> list[LostRange]:
-    """Ranges less those of ``kept``."""
-    left = list(ranges)
-    for keep in kept:
-        left = [piece for one in left for piece in _cut_out(one, keep)]
-    return left
-
-
-def _cut_out(one: LostRange, keep: LostRange) -> list[LostRange]:
-    if one[:2] != keep[:2] or keep.end <= one.first or one.end <= keep.first:
-        return [one]
-    pieces = one._replace(end=keep.first), one._replace(first=keep.end)
-    return [piece for piece in pieces if piece.first < piece.end]
 
 
 # -- repairing -----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ lost.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -23,28 +23,21 @@ from brokerd.wal.directory import (
     missing_end,
     segment_files,
 )
-from brokerd.wal.disk import Disk, File
-from brokerd.wal.index import LoadedIndex, SegmentIndex
+from brokerd.wal.disk import Disk
+from brokerd.wal.index import LoadedIndex, Rows
 from brokerd.wal.losses import tell_apart
 from brokerd.wal.recovery import (
     Cut,
     Damage,
     Frame,
-    LostRange,
     RecoveryReport,
     SegmentReplay,
     load_spans,
+    told_by_index,
 )
 from brokerd.wal.scan import FoundFrame, SegmentScanner, Unreadable
 from brokerd.wal.snapshot import SnapshotFile
-from brokerd.walformat import (
-    ENTRY_HEADER_BYTES,
-    EntryKind,
-    FormatError,
-    entry_body,
-    parse_entry_header,
-    segment_salt,
-)
+from brokerd.walformat import EntryKind
 
 
 class BadFile(NamedTuple):
@@ -78,8 +71,6 @@ class VerifyReport:
     indexes: int = 0
     bad_indexes: list[BadFile] = field(default_factory=list)
     """They are rebuilt at the next start."""
-    indexed_only: list[LostRange] = field(default_factory=list)
-    """Records in damaged places that are sound and can be read by an index, and only so."""
     snapshots: int = 0
     bad_snapshots: list[BadFile] = field(default_factory=list)
 
@@ -136,6 +127,7 @@ def _verify_segment(
         report.next_lsn = found.next_lsn or found.first_lsn + found.file.size()
         return
     segment = Segment(found.header)
+    first = len(report.damages)
     scan = SegmentReplay(found.file, segment, replay, found.expected_end, report.reached_lsn)
     for frame in scan.frames():
         see(frame)
@@ -147,10 +139,13 @@ def _verify_segment(
     report.torn = replay.cut
     report.next_lsn = segment.end_lsn
     if index_name(found.first_lsn) in disk.list(path):
-        _verify_index(disk, path, segment, report)
+        _verify_index(disk, path, segment, report, first)
 
 
-def _verify_index(disk: Disk, path: str, segment: Segment, report: VerifyReport) -> None:
+def _verify_index(
+    disk: Disk, path: str, segment: Segment, report: VerifyReport, first: int
+) -> None:
+    """Check an index, and have it tell what the damages from ``first`` on lost."""
     report.indexes += 1
     name = index_name(segment.first_lsn)
     try:
@@ -161,66 +156,37 @@ def _verify_index(disk: Disk, path: str, segment: Segment, report: VerifyReport)
     except DamagedData as error:
         report.bad_indexes.append(BadFile(name, str(error)))
         return
-    problem = _difference(disk, path, segment, index, report)
-    if problem:
-        report.bad_indexes.append(BadFile(name, problem))
-
-
-def _difference(
-    disk: Disk, path: str, segment: Segment, index: SegmentIndex, report: VerifyReport
-) -> str:
-    """What an index says wrong of its segment, "" for nothing.
-
-    An index made before the damage knows more than the segment still tells: batches in damaged
-    places. Those that are sound all the same can be read by it, and only by it.
-    """
     assert segment.growing is not None, "the replay made an index"
-    file = disk.open(os.path.join(path, segment.name))
-    damaged = [(d.position, d.end) for d in report.damages if d.name == segment.name]
-    keys = {span[:2] for spans in (index.spans(), segment.growing.spans()) for span in spans}
-    for topic_id, partition in sorted(keys):
-        said = _batches(index, topic_id, partition)
-        held = _batches(segment.growing, topic_id, partition)
-        more = sorted(said - held)
-        if held - said or not all(
-            any(start <= batch.position < end for start, end in damaged) for batch in more
-        ):
-            return f"topic id {topic_id} partition {partition} is not what the segment holds"
-        report.indexed_only += [
-            LostRange(topic_id, partition, batch.base_offset, batch.base_offset + batch.count)
-            for batch in more
-            if _is_sound(file, segment, topic_id, partition, batch)
-        ]
-    return ""
+    damaged = [(damage.position, damage.end) for damage in report.damages[first:]]
+    for topic_id, partition, *_ in (*index.spans(), *segment.growing.spans()):
+        said = index.rows(topic_id, partition)
+        held = segment.growing.rows(topic_id, partition)
+        if not _agree(said, held, damaged):
+            problem = f"topic id {topic_id} partition {partition} is not what the segment holds"
+            report.bad_indexes.append(BadFile(name, problem))
+            return
+    report.damages[first:] = told_by_index(report.damages[first:], index, segment.growing)
 
 
-class _Row(NamedTuple):
-    """A batch as an index has it, but for its time, which is the frame's."""
+def _agree(said: Rows | None, held: Rows | None, damaged: list[tuple[int, int]]) -> bool:
+    """Whether an index says of a partition what its segment does.
 
-    base_offset: int
-    count: int  # type: ignore[assignment]  # tuple.count() gives way to the field
-    position: int
-    body_bytes: int
+    One made before the damage knows more: batches in damaged places, and the times of frames that
+    lost their headers.
+    """
+    if not damaged:
+        return _rows(said, Rows._fields) == _rows(held, Rows._fields)
+    fields = ("position", "base_offset", "count", "body_bytes")
+    told, found = _rows(said, fields), _rows(held, fields)
+    return found <= told and all(
+        any(start <= position < end for start, end in damaged) for position, *_ in told - found
+    )
 
 
-def _batches(index: SegmentIndex, topic_id: int, partition: int) -> set[_Row]:
-    rows = index.rows(topic_id, partition)
+def _rows(rows: Rows | None, fields: Sequence[str]) -> set[tuple[int, ...]]:
     if rows is None:
         return set()
-    columns = (rows.base_offset, rows.count, rows.position, rows.body_bytes)
-    return set(map(_Row, *columns))
-
-
-def _is_sound(file: File, segment: Segment, topic_id: int, partition: int, row: _Row) -> bool:
-    """Whether a sound batch stands where an index says."""
-    data = file.pread(ENTRY_HEADER_BYTES + row.body_bytes, row.position)
-    try:
-        header = parse_entry_header(data, segment_salt(segment.header.segment_id))
-        entry_body(data, header, 0)
-    except FormatError:
-        return False
-    expected = (EntryKind.RECORDS, topic_id, partition, row.base_offset, row.count)
-    return header[:5] == expected
+    return set(zip(*(getattr(rows, field) for field in fields), strict=True))
 
 
 def _verify_snapshot(disk: Disk, path: str, name: str, report: VerifyReport) -> int:

@@ -7,12 +7,17 @@ from collections.abc import Callable
 
 import pytest
 
+from brokerd.broker.state import State, topic_created_entry
+from brokerd.broker.topics import Topic
 from brokerd.errors import DamagedData, UnknownOffset
+from brokerd.groups import GroupSettings
 from brokerd.sim.disk import SimDisk
+from brokerd.wal import Frame, LostRange, RecoveryReport
+from brokerd.wal.losses import Loss, encode_loss
 from brokerd.wal.repair import Rooms, examine, repair
 from brokerd.wal.scan import FoundEntry, FoundFrame
 from brokerd.wal.verify import verify, walk
-from brokerd.walformat import Entry, EntryKind
+from brokerd.walformat import Entry, EntryKind, EventKind, decode_group_events
 from tests.broker.desk import lease, produce, read, settle
 from tests.house import STATE_PATH, WAL_PATH, House
 
@@ -28,6 +33,16 @@ def batch(base_offset: int, topic_id: int = 1) -> Hit:
 
 def kind(which: EntryKind) -> Hit:
     return lambda entry: entry is not None and entry.kind == which
+
+
+def is_lease_of(offset: int) -> Hit:
+    def hit(entry: Entry | None) -> bool:
+        if entry is None or entry.kind != EntryKind.GROUP_EVENTS:
+            return False
+        _, events = decode_group_events(entry.body, entry.count)
+        return any(event[:2] == (EventKind.LEASED, offset) for event in events)
+
+    return hit
 
 
 def places(disk: SimDisk, hit: Hit) -> list[tuple[str, FoundFrame, FoundEntry]]:
@@ -195,13 +210,23 @@ def test_events_that_contradict_what_is_left_do_not_stop_the_start() -> None:
     house.run()
     house.pass_time(3)
     house.disk.crash()
-    is_lease = kind(EntryKind.GROUP_EVENTS)
-    name, _, entry = places(house.disk, is_lease)[2]
+    name, _, entry = next(place for place in places(house.disk, is_lease_of(1)))
     house.disk.flip(f"{WAL_PATH}/{name}", entry.position + 48, 0xFF)
     mend(house.disk)
     house = house.again()
     assert house.report.damages == []
     assert lag(house, "g") == 7
+
+
+def test_offsets_on_record_as_lost_are_not_given_again_whatever_else_is_known() -> None:
+    """The record alone is enough."""
+    state = State(GroupSettings())
+    loss = Loss("a.wal", 4096, 5000, 7, "rot", [LostRange(1, 0, 3, 9)])
+    state.begin_replay(0, 0)
+    topic = topic_created_entry(Topic(1, "t", 1))
+    state.apply(Frame(4096, 4200, 0, [topic, encode_loss(loss)]))
+    state.end_replay(RecoveryReport())
+    assert state.by_name["t"].partitions[0].next_offset == 9
 
 
 def test_a_repaired_log_that_loses_its_snapshots_is_read_from_the_beginning() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -130,10 +131,10 @@ def both_snapshots(disk: SimDisk) -> None:
     bad_snapshot(disk, 1)
 
 
-def snapshot_ahead(disk: SimDisk) -> None:
+def snapshot_ahead(disk: SimDisk, lsn: int = 999_000) -> None:
     """The end of the log is gone, and a snapshot was written after it."""
     Snapshots(disk, ROOMS.state, lambda n: bytes(n)).write(
-        999_000, [SnapshotChunk(1, b"k", 999_800, b"a body")]
+        lsn, [SnapshotChunk(1, b"k", lsn + 800, b"a body")]
     )
 
 
@@ -154,6 +155,11 @@ HARMS: dict[str, tuple[Harm, list[Deed], set[int]]] = {
         lambda disk: frame_header(disk, 20),
         [Deed.RECORD],
         set(),
+    ),
+    "two headers of which an index knows": (
+        lambda disk: headers(disk, 20),
+        [Deed.RECORD],
+        {20},
     ),
     "one without its index": (no_index, [Deed.RECORD], {20}),
     "the first frame": (no_index_of_the_first, [Deed.RECORD], {0}),
@@ -258,15 +264,7 @@ class TestEveryHarm:
         before = disk.files()
         plan, copies = run(disk)
         assert copies == f"data/repair/{STAMP}"
-        manifest = json.loads(bytes(disk.content(f"{copies}/manifest.json")))
-        assert len(manifest["items"]) == len(plan.actions)
-        for item in manifest["items"]:
-            if item["deed"] == Deed.RECORD:
-                assert item["copy"] is None
-                continue
-            original = before[f"data/{item['room']}/{item['name']}"]
-            copy = bytes(disk.content(f"{copies}/{item['copy']}"))
-            assert copy == original[item["position"] : item["end"]]
+        assert assert_copied(disk, before) == len(plan.actions)
 
     def test_killed_at_any_disk_call_a_second_repair_finishes_the_job(self, name: str) -> None:
         models = cycle(CrashModel)
@@ -281,8 +279,11 @@ class TestEveryHarm:
         self, name: str
     ) -> None:
         models = cycle(CrashModel)
+        before = harmed(name).files()
         for number, disk in enumerate(killed_at_every_call(name)):
             disk.crash(next(models), random.Random(number))
+            if not before.items() <= disk.files().items():
+                assert_copied(disk, before)
             assert readable(Rig(disk)) == set(range(FRAMES)) - HARMS[name][2]
 
     @pytest.mark.parametrize("call", ["pwrite", "sync", "create", "rename", "sync_directory"])
@@ -299,6 +300,21 @@ class TestEveryHarm:
                 break
             run(disk, seed=2)
             assert check(disk).sound
+
+
+def assert_copied(disk: SimDisk, before: dict[str, bytes]) -> int:
+    """A list is there, and all that it names; returns how much that is."""
+    copies = f"{ROOMS.repair}/{STAMP}"
+    items = json.loads(bytes(disk.content(f"{copies}/manifest.json")))["items"]
+    for item in items:
+        if item["deed"] == Deed.RECORD:
+            assert item["copy"] is None
+            continue
+        original = before[f"data/{item['room']}/{item['name']}"]
+        copy = bytes(disk.content(f"{copies}/{item['copy']}"))
+        assert copy == original[item["position"] : item["end"]]
+        assert hashlib.sha256(copy).hexdigest() == item["sha256"]
+    return len(items)
 
 
 CHANGES = {"create", "pwrite", "sync", "truncate", "rename", "unlink", "sync_directory"}
@@ -345,6 +361,19 @@ class TestLosses:
     def test_lost_offsets_are_told(self, name: str) -> None:
         [offset] = HARMS[name][2]
         assert self.lost(harmed(name)) == [(LostRange(1, 0, offset, offset + 1),)]
+
+    def test_an_index_tells_the_last_ones_of_a_partition(self) -> None:
+        rig = Rig()
+        rig.put(records(0, topic_id=2))
+        rig.put(records(1, topic_id=2))
+        for offset in range(20):
+            rig.put(records(offset, size=4000))
+        disk = rig.disk.copy()
+        name = segments(disk)[0]
+        second = [found.position for _, found in walk(disk, PATH)][1]
+        flip(disk, name, second + 20)
+        flip(disk, name, second + 64 + 20)
+        assert self.lost(disk) == [(LostRange(2, 0, 1, 2),)]
 
     def test_those_of_a_missing_segment_too(self) -> None:
         assert self.lost(harmed("a missing segment")) == [(LostRange(1, 0, 14, 28),)]
@@ -414,6 +443,13 @@ def newer_snapshot(disk: SimDisk, name: str) -> None:
     data = disk.content(f"{ROOMS.state}/{name}")
     data[8] = 9
     data[48:56] = xxh3_64_intdigest(bytes(data[:48]), 0).to_bytes(8, "little")
+
+
+def test_more_than_is_plausible_may_be_missing_when_a_snapshot_knows_of_it() -> None:
+    disk = log()
+    snapshot_ahead(disk, 20 << 30)
+    run(disk)
+    assert check(disk).sound
 
 
 def test_two_repairs_in_one_second_have_directories_of_their_own() -> None:
