@@ -322,6 +322,7 @@ def draw_client(
         return chance.randint(1, high) if feature in features else 0
 
     duration_us_min, duration_us_max = draw_durations(frame)
+    window = chance.scale(2, 30) if "pipelining" in features else 1
     return ClientPlan(
         name=name,
         identity=identity,
@@ -329,8 +330,8 @@ def draw_client(
         seed=chance.getrandbits(32),
         begin_us=0 if chance.on(0.7) else frame.when() // 2,
         operations=operations,
-        window=chance.scale(2, 30) if "pipelining" in features else 1,
-        think_us=int(2 * frame.end_us / operations * chance.uniform(0.05, 1)),
+        window=window,
+        think_us=int(frame.end_us * (window + 1) / operations * chance.uniform(0.05, 1)),
         topics=tuple(sorted(chance.sample(topics, chance.randint(1, len(topics))), key=str)),
         groups=tuple(sorted(chance.sample(groups, chance.randint(1, len(groups))))),
         mix={

@@ -75,6 +75,8 @@ class Peer:
         """Requests, decoded; what cannot be is the error."""
         self.sends: list[bytes] = []
         self.boot = 3
+        self.refuses = False
+        """Whether connections are refused."""
         self.arrives = 1 << 60
         """Positions up to this one arrive."""
         self.reply: Callable[[Any], bytes] | None = None
@@ -83,6 +85,8 @@ class Peer:
     def connect(self) -> ScriptedLink:
         link = ScriptedLink(self, self.boot)
         self.links.append(link)
+        if self.refuses:
+            self.world.call_after(LATENCY_US, link.lose, "refused")
         return link
 
     @property

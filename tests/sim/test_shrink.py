@@ -186,6 +186,28 @@ def test_no_plan_is_run_twice_and_all_are_sound() -> None:
     assert len(set(runs)) == len(runs)
 
 
+def test_a_plan_that_comes_up_twice_is_run_once() -> None:
+    """Here, to set all options or the only unusual one is the same."""
+    runs: list[Plan] = []
+
+    def fails(plan: Plan) -> bool:
+        runs.append(plan)
+        return plan.settings.segment_bytes == 65_536
+
+    plan = Plan(seed=0, end_us=1, settings=Settings(segment_bytes=65_536))
+    assert shrink(plan, fails, BUDGET) == plan
+    assert runs.count(Plan(seed=0, end_us=1)) == 1
+
+
+def test_clients_keep_something_to_do() -> None:
+    def fails(plan: Plan) -> bool:
+        assert all(c.mix and c.topics and c.groups for c in plan.clients if c.role != "vandal")
+        return any(client.role == "consumer" for client in plan.clients)
+
+    (client,) = shrink(first(fails), fails, BUDGET).clients
+    assert (len(client.mix), len(client.topics), len(client.groups)) == (1, 1, 1)
+
+
 def test_the_same_plan_shrinks_to_the_same() -> None:
     def fails(plan: Plan) -> bool:
         return sum(client.operations for client in plan.clients) * len(plan.faults) >= 100
