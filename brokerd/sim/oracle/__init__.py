@@ -60,7 +60,7 @@ def judge(history: History) -> Judgement:
     lanes = lanes_of(history)
     found = [*records.violations, *check_boots(history, lives), *check_answers(history)]
     found += _check_records(records, lives)
-    views = Views(history.rules, lives, records)
+    views = Views(history, lives, records)
     undecided = 0
     for lane in lanes.values():
         lane_judge = LaneJudge(history, lives, records, lane)

@@ -183,9 +183,9 @@ class Records:
             records = sorted(grouped[claim], key=lambda record: record.boot)
             self.by_place[claim] = records
             self.of_topic[claim[0]] += records
-            for newer in records[1:]:
-                newer.first_boot = newer.boot
             for record in records:
+                if record is not records[0] or self._lives.epoch(record.boot):
+                    record.first_boot = record.boot
                 if record is not records[-1] or self.may_be_lost(record):
                     record.last_boot = record.boot
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from brokerd.sim.history import NEVER, GroupRules, GroupView, Look, Produce
+from brokerd.sim.history import NEVER, Acquire, Extend, GroupView, History, Look, Place, Produce
 from brokerd.sim.oracle.lanes import Attempt, Lane
+from brokerd.sim.oracle.lease_model import LATE_US
 from brokerd.sim.oracle.records import Records
-from brokerd.sim.oracle.spans import Lives, Span, falling
+from brokerd.sim.oracle.spans import EVER_US, Lives, Span, falling
 from brokerd.sim.oracle.violation import Violation, violation
 
 
@@ -44,8 +45,9 @@ class Bounds:
 class Views:
     """Judges the states that groups told."""
 
-    def __init__(self, rules: GroupRules, lives: Lives, records: Records) -> None:
-        self._rules = rules
+    def __init__(self, history: History, lives: Lives, records: Records) -> None:
+        self._rules = history.rules
+        self._audit_us = history.audit_us if history.audit_us != NEVER else EVER_US
         self._lives = lives
         self._records = records
         self._produces: dict[str, list[Produce]] = defaultdict(list)
@@ -93,11 +95,14 @@ class Views:
         Where grants count, any lease may be the last one.
         """
         bounds = Bounds()
-        for attempts in lane.attempts.values():
+        dead = self._died(lane)
+        for place in {**lane.attempts, **dead}:
+            attempts = lane.attempts.get(place, ())
             spans = [self._lives.span(op) for op, _, result in attempts if not result]
             if spans:
                 bounds.may_begin(min(span.first_us for span in spans))
             ends = [self._lives.span(a[0]).last_us for a in attempts if self._has_settled(a)]
+            ends += dead.get(place, ())
             if ends:
                 bounds.surely_ends(min(ends))
         if self._rules.counts_grants:
@@ -105,6 +110,30 @@ class Views:
                 count = acquire.limit if acquire.answered_us == NEVER else len(acquire.deliveries)
                 bounds.may_begin(self._lives.span(acquire).first_us, count)
         return bounds
+
+    def _died(self, lane: Lane) -> dict[Place, list[int]]:
+        """By when the dead letters were dead: when they were listed, or when all was over."""
+        died: dict[Place, list[int]] = {}
+        leases_over_us = self._leases_over_us(lane)
+        for op in lane.letters if not self._lives.any_loss else ():
+            for letter in op.letters:
+                attempts = lane.attempts.get(letter.place, ())
+                failed = [a[0] for a in attempts if not a[2] and not a[1].success]
+                over_us = [self._lives.span(failure).last_us for failure in failed]
+                if self._rules.counts_grants:
+                    over_us.append(leases_over_us)
+                died[letter.place] = [self._lives.span(op).last_us, max(over_us, default=EVER_US)]
+        return died
+
+    def _leases_over_us(self, lane: Lane) -> int:
+        """When all leases were over at the latest, but for those of the audit, which outlive it."""
+        leases: list[Acquire | Extend] = [*lane.acquires]
+        leases += [op for ops in lane.extends.values() for op in ops]
+        leases = [op for op in leases if op.sent_us < self._audit_us]
+        begun_us = [self._lives.span(op).last_us for op in leases]
+        begun_us += [boot.ready_us for boot in self._lives.boots]
+        longest_us = max((op.duration_us for op in leases), default=0)
+        return max(begun_us) + max(longest_us, 0) + LATE_US
 
     def _has_settled(self, attempt: Attempt) -> bool:
         op, settlement, result = attempt
