@@ -112,6 +112,8 @@ class Link:
         self._down: deque[bytes] = deque()
         self._reading = True
         self._unread: deque[bytes] = deque()
+        self._under_way = 0
+        """Bytes on the way down, and arrived but not read."""
         self._broker_finished = False
         self._world.call_after(self._latency_us(), self._connect)
 
@@ -236,12 +238,13 @@ class Link:
 
     def room(self) -> int:
         """How many bytes may be put under way to the client."""
-        return WINDOW_BYTES - sum(map(len, self._down)) - sum(map(len, self._unread))
+        return WINDOW_BYTES - self._under_way
 
     def carry(self, data: bytes) -> None:
         """Put bytes under way to the client."""
         if not self.is_open:
             return  # what a client that has gone is sent, nobody gets
+        self._under_way += len(data)
         for piece in self._pieces(data):
             self._down.append(piece)
             self._down_us = self._schedule(self._down_us, self._deliver_down)
@@ -260,7 +263,9 @@ class Link:
 
     def _read(self) -> None:
         while self._unread and self._reading and self.is_open:
-            self.on_data(self._unread.popleft())
+            data = self._unread.popleft()
+            self._under_way -= len(data)
+            self.on_data(data)
         if self._transport is not None:
             self._transport.drain()
         if self._broker_finished and not self._down and not self._unread:
@@ -272,6 +277,7 @@ class Link:
         self.is_open = False
         self._down.clear()
         self._unread.clear()
+        self._under_way = 0
         if self in self._network.links:
             self._network.links.remove(self)
 
@@ -332,9 +338,9 @@ class SimTransport:
             self._protocol.readConnectionLost()
 
     def drain(self) -> None:
-        """Put under way what the window has room for."""
+        """Put under way what the window has room for, but no crumbs of it."""
         room = self._link.room()
-        if self._buffer and room > 0 and self.connected:
+        if self._buffer and room >= min(len(self._buffer), WINDOW_BYTES // 2) and self.connected:
             part = bytes(self._buffer[:room])
             del self._buffer[:room]
             self._link.carry(part)
