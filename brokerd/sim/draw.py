@@ -225,7 +225,7 @@ def generate(seed: int) -> Plan:
 
 def draw_settings(frame: Frame) -> Settings:
     chance, features = frame.chance, frame.features
-    segment_bytes = 1 << chance.randint(16, 18) if "small segments" in features else 1 << 20
+    segment_bytes = 1 << chance.one((16, 16, 17, 18)) if "small segments" in features else 1 << 20
     small_caches = "small caches" in features
     small_buffers = "small buffers" in features
     usual = Settings()
@@ -340,7 +340,7 @@ def draw_client(
             if NEEDS.get(action, "") in features | {""}
         },
         batch_max=chance.scale(2, 40),
-        payload_bytes_max=chance.one((0, 20, 200, 200, 2_000)),
+        payload_bytes_max=chance.one((0, 50, 300, 1_000, 2_000)),
         large_permille=share("large payloads", 30),
         keys=share("keys", 8),
         partition_permille=share("partitions", 1_000),
@@ -477,7 +477,7 @@ CRASHES: dict[str, Callable[[Frame], AnyFault]] = {
 
 
 def draw_no_space(frame: Frame, clients: list[str]) -> AnyFault:
-    return NoSpace(at_us=frame.when(), for_us=draw_span(frame))
+    return NoSpace(at_us=frame.when(), for_us=2 * draw_span(frame))
 
 
 def draw_slow_disk(frame: Frame, clients: list[str]) -> AnyFault:
