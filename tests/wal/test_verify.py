@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from brokerd.sim.disk import SimDisk
 from brokerd.wal import SnapshotChunk, Snapshots
+from brokerd.wal.index import GrowingIndex, LoadedIndex
 from brokerd.wal.scan import FoundFrame, Unreadable
 from brokerd.wal.verify import VerifyReport, verify, walk
 from tests.wal.rig import PATH, Rig, content, events, records
@@ -77,6 +78,25 @@ def test_an_index_that_is_sound_but_says_something_else_is_told() -> None:
     end = len(segment)
     content(disk, index)[:] = wrong.encode(bytes(segment[16:32]), 0, end)
     assert "not what the segment holds" in check(disk).bad_indexes[0].problem
+
+
+def test_an_index_may_know_more_than_its_segment_only_of_damaged_places() -> None:
+    """It was made before the damage; what it says of sound places must be there."""
+    disk = log()
+    name = next(name for name in disk.list(PATH) if name.endswith(".wal"))
+    index_path = f"{PATH}/{name.replace('.wal', '.idx')}"
+    data = bytes(disk.content(index_path))
+    segment_id, end = bytes(content(disk, name)[16:32]), len(content(disk, name))
+    wrong = GrowingIndex()
+    rows = LoadedIndex(data, segment_id, 0, end).rows(1, 0)
+    assert rows is not None
+    for row in zip(*rows, strict=True):
+        wrong.add(1, 0, *row)
+    wrong.add(1, 0, 900, 1, 1, end - 80, 8)
+    content(disk, name)[4096 + 64 + 48 + 200] ^= 1
+    assert check(disk).bad_indexes == []
+    disk.content(index_path)[:] = wrong.encode(segment_id, 0, end)
+    assert [bad.name for bad in check(disk).bad_indexes] == [name.replace(".wal", ".idx")]
 
 
 def test_a_segment_of_rubbish_is_damage() -> None:
