@@ -1,0 +1,36 @@
+# Tests: tests/sim/test_plan.py
+"""A plan from a seed.
+
+In the manner of swarm testing (Groce et al., ISSTA 2012) each seed first switches whole features on
+or off, and then draws numbers for those that are on: a run with one kind of fault and two kinds of
+requests reaches states that runs with a little of everything do not.
+"""
+
+from __future__ import annotations
+
+from brokerd.sim.draw.broker import DISKS, draw_network, draw_settings, draw_topics
+from brokerd.sim.draw.chance import FEATURES, SECOND, Chance, Frame
+from brokerd.sim.draw.clients import MIXES, NEEDS, draw_clients
+from brokerd.sim.draw.faults import CRASHES_MAX, draw_faults
+from brokerd.sim.plan import Plan
+
+__all__ = ["CRASHES_MAX", "FEATURES", "MIXES", "NEEDS", "generate"]
+
+
+def generate(seed: int) -> Plan:
+    """The plan of a seed: the same for ever, as long as this module does not change."""
+    chance = Chance(f"plan/{seed}")
+    features = frozenset(name for name, p in FEATURES.items() if chance.on(p))
+    frame = Frame(chance, features, chance.scale(5, 120) * SECOND)
+    topics = draw_topics(frame)
+    clients = draw_clients(frame, topics)
+    return Plan(
+        seed=seed,
+        end_us=frame.end_us,
+        settings=draw_settings(frame),
+        network=draw_network(frame),
+        disk=chance.one(DISKS),
+        topics=topics,
+        clients=clients,
+        faults=draw_faults(frame, [client.name for client in clients]),
+    )

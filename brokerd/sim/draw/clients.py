@@ -1,0 +1,151 @@
+# Tests: tests/sim/test_plan.py
+"""The clients of a plan."""
+
+from __future__ import annotations
+
+from brokerd.sim.draw.chance import MS, SECOND, Frame
+from brokerd.sim.plan import Action, ClientPlan, Role, Topic
+
+OPERATIONS_MIN, OPERATIONS_MAX = 100, 1_500
+
+NEEDS: dict[Action, str] = {
+    "produce_batch": "batches",
+    "acquire_batch": "batches",
+    "settle_batch": "batches",
+    "extend": "extends",
+    "settle_again": "settles again",
+    "settle_foreign": "foreign settles",
+    "settle_blind": "blind settles",
+    "forget": "forgets",
+}
+"""What a client never does without a feature."""
+
+MIXES: dict[Role, dict[Action, int]] = {
+    "producer": {"produce": 10, "produce_batch": 5},
+    "consumer": {
+        "acquire": 10,
+        "acquire_batch": 6,
+        "settle": 12,
+        "settle_batch": 6,
+        "extend": 2,
+        "settle_again": 1,
+        "settle_foreign": 1,
+        "settle_blind": 1,
+        "forget": 2,
+        "look": 1,
+    },
+    "worker": {
+        "produce": 8,
+        "produce_batch": 3,
+        "acquire": 8,
+        "acquire_batch": 3,
+        "settle": 9,
+        "settle_batch": 3,
+        "extend": 1,
+        "settle_again": 1,
+        "settle_foreign": 1,
+        "settle_blind": 1,
+        "forget": 1,
+    },
+    "watcher": {"look": 1},
+    "vandal": {},
+}
+
+
+def draw_clients(frame: Frame, topics: tuple[Topic, ...]) -> tuple[ClientPlan, ...]:
+    """At least one that produces and one that consumes; vandals come on top."""
+    chance = frame.chance
+    roles: list[Role] = ["worker"] if chance.on(0.3) else ["producer", "consumer"]
+    roles += [chance.one(("producer", "consumer", "worker")) for _ in range(chance.randint(0, 4))]
+    if chance.on(0.3):
+        roles.append("watcher")
+    groups = tuple(f"g{number}" for number in range(chance.scale(1, 3)))
+    operations = chance.scale(OPERATIONS_MIN, OPERATIONS_MAX)
+    shares = [0.2 if role == "watcher" else chance.uniform(0.3, 1) for role in roles]
+    clients: list[ClientPlan] = []
+    for number, role in enumerate(roles):
+        share = max(1, int(operations * shares[number] / sum(shares)))
+        name = f"c{number}"
+        shared = clients and "shared identities" in frame.features and chance.on(0.5)
+        identity = chance.one(clients).identity if shared else name
+        clients.append(draw_client(frame, name, identity, role, share, topics, groups))
+    if "vandals" in frame.features:
+        clients.append(draw_vandal(frame, f"c{len(roles)}"))
+    return tuple(clients)
+
+
+def draw_client(
+    frame: Frame,
+    name: str,
+    identity: str,
+    role: Role,
+    operations: int,
+    topics: tuple[Topic, ...],
+    groups: tuple[str, ...],
+) -> ClientPlan:
+    chance, features = frame.chance, frame.features
+
+    def share(feature: str, high: int) -> int:
+        return chance.randint(1, high) if feature in features else 0
+
+    duration_us_min, duration_us_max = draw_durations(frame)
+    window = chance.scale(2, 30) if "pipelining" in features else 1
+    return ClientPlan(
+        name=name,
+        identity=identity,
+        role=role,
+        seed=chance.getrandbits(32),
+        begin_us=0 if chance.on(0.7) else frame.when() // 2,
+        operations=operations,
+        window=window,
+        think_us=int(frame.end_us * (window + 1) / operations * chance.uniform(0.05, 1)),
+        topics=tuple(sorted(chance.sample(topics, chance.randint(1, len(topics))), key=str)),
+        groups=tuple(sorted(chance.sample(groups, chance.randint(1, len(groups))))),
+        mix={
+            action: weight * chance.randint(1, 4)
+            for action, weight in MIXES[role].items()
+            if NEEDS.get(action, "") in features | {""}
+        },
+        batch_max=chance.scale(2, 40),
+        payload_bytes_max=chance.one((0, 50, 300, 1_000, 2_000)),
+        large_permille=share("large payloads", 30),
+        keys=share("keys", 8),
+        partition_permille=share("partitions", 1_000),
+        metadata_permille=share("metadata", 1_000),
+        duration_us_min=duration_us_min,
+        duration_us_max=duration_us_max,
+        wait_us_max=chance.scale(10, 10_000) * MS if "waits" in features else 0,
+        failure_permille=share("failures", 900),
+        delay_us_max=chance.scale(1, 20_000) * MS if "delays" in features else 0,
+        late_permille=share("late settles", 400),
+        token_permille=share("tokens", 1_000),
+        patience_us=chance.scale(200, 5_000) * MS if "impatience" in features else 60 * SECOND,
+        reconnect_us_max=chance.scale(1, 2_000) * MS,
+    )
+
+
+def draw_durations(frame: Frame) -> tuple[int, int]:
+    """The shortest and the longest lease a client takes."""
+    chance = frame.chance
+    if "short leases" in frame.features:
+        low = chance.scale(1, 500) * MS
+        high = low + chance.scale(1, 3_000) * MS
+    else:
+        low = chance.scale(1, 30) * SECOND
+        high = low + chance.scale(1, 30) * SECOND
+    return (-SECOND if "spent leases" in frame.features else low), high
+
+
+def draw_vandal(frame: Frame, name: str) -> ClientPlan:
+    chance = frame.chance
+    visits = chance.scale(1, 30)
+    return ClientPlan(
+        name=name,
+        identity=name,
+        role="vandal",
+        seed=chance.getrandbits(32),
+        operations=visits,
+        think_us=2 * frame.end_us // visits,
+        topics=(),
+        reconnect_us_max=chance.scale(1, 1_000) * MS,
+    )

@@ -1,0 +1,169 @@
+# Tests: tests/sim/test_plan.py
+"""The faults of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import get_args
+
+from brokerd.sim.draw.chance import MS, SECOND, Chance, Frame
+from brokerd.sim.plan import (
+    AnyFault,
+    ClockStep,
+    DiskCall,
+    DiskError,
+    Drop,
+    Kill,
+    NoSpace,
+    PowerLoss,
+    PowerModel,
+    SlowDisk,
+    Stall,
+    Stop,
+    StopReading,
+)
+
+CRASHES_MAX = 6
+POWER_MODELS: tuple[PowerModel, ...] = get_args(PowerModel)
+
+CLOCK_STEPS_US = (
+    MS,
+    900 * MS,
+    90 * SECOND,
+    3_700 * SECOND,
+    86_400 * SECOND,
+    3 * 31_557_600 * SECOND,
+)
+
+
+def draw_faults(frame: Frame, clients: list[str]) -> tuple[AnyFault, ...]:
+    crashes: list[AnyFault] = []
+    others: list[AnyFault] = []
+    for feature, draw in CRASHES.items():
+        if feature in frame.features:
+            crashes += [draw(frame) for _ in range(frame.chance.scale(1, 3))]
+    frame.chance.shuffle(crashes)
+    del crashes[CRASHES_MAX:]
+    if "crashes in recovery" in frame.features:
+        crashes += [
+            draw_recovery_crash(frame, crash.at_us) for crash in crashes if frame.chance.on(0.5)
+        ][: CRASHES_MAX - len(crashes)]
+    for feature, draw_other in OTHERS.items():
+        if feature in frame.features:
+            others += [draw_other(frame, clients) for _ in range(frame.chance.scale(1, 4))]
+    return tuple(sorted(crashes + others, key=lambda fault: fault.at_us))
+
+
+def draw_down(chance: Chance) -> int:
+    return chance.scale(1, 10_000) * MS
+
+
+def draw_call(chance: Chance) -> int | None:
+    """Nearly always at a disk call: what lies between two is all the same to a disk."""
+    return chance.scale(1, 400) if chance.on(0.85) else None
+
+
+def draw_kill(frame: Frame) -> AnyFault:
+    chance = frame.chance
+    return Kill(at_us=frame.when(), at_call=draw_call(chance), down_us=draw_down(chance))
+
+
+def draw_power_loss(frame: Frame) -> AnyFault:
+    chance = frame.chance
+    return PowerLoss(
+        at_us=frame.when(),
+        at_call=draw_call(chance),
+        model=chance.one(POWER_MODELS),
+        seed=chance.getrandbits(32),
+        down_us=draw_down(chance),
+    )
+
+
+def draw_stop(frame: Frame) -> AnyFault:
+    return Stop(at_us=frame.when(), down_us=draw_down(frame.chance))
+
+
+def draw_disk_error(frame: Frame) -> AnyFault:
+    chance = frame.chance
+    calls: tuple[DiskCall, ...] = get_args(DiskCall)
+    call: DiskCall = chance.one(("pwrite", "sync")) if chance.on(0.6) else chance.one(calls)
+    writes = call in ("pwrite", "create", "truncate")
+    return DiskError(
+        at_us=frame.when(),
+        at_call=chance.scale(1, 60),
+        from_boot="crashes in recovery" in frame.features and chance.on(0.3),
+        call=call,
+        error=chance.one(("EIO", "ENOSPC", "EDQUOT")) if writes else "EIO",
+        short=call == "pwrite" and chance.on(0.4),
+        power=chance.one(POWER_MODELS) if chance.on(0.4) else None,
+        seed=chance.getrandbits(32),
+        down_us=draw_down(chance),
+    )
+
+
+def draw_recovery_crash(frame: Frame, crash_us: int) -> AnyFault:
+    """Another crash at one of the first disk calls of the boot after a crash."""
+    chance = frame.chance
+    at_call = chance.scale(1, 120)
+    if chance.on(0.4):
+        return Kill(at_us=crash_us, at_call=at_call, from_boot=True, down_us=draw_down(chance))
+    return PowerLoss(
+        at_us=crash_us,
+        at_call=at_call,
+        from_boot=True,
+        model=chance.one(POWER_MODELS),
+        seed=chance.getrandbits(32),
+        down_us=draw_down(chance),
+    )
+
+
+CRASHES: dict[str, Callable[[Frame], AnyFault]] = {
+    "kills": draw_kill,
+    "power losses": draw_power_loss,
+    "stops": draw_stop,
+    "disk errors": draw_disk_error,
+}
+
+
+def draw_no_space(frame: Frame, clients: list[str]) -> AnyFault:
+    return NoSpace(at_us=frame.when(), for_us=2 * draw_span(frame))
+
+
+def draw_slow_disk(frame: Frame, clients: list[str]) -> AnyFault:
+    return SlowDisk(
+        at_us=frame.when(), for_us=draw_span(frame), factor=frame.chance.scale(2, 1_000)
+    )
+
+
+def draw_drop(frame: Frame, clients: list[str]) -> AnyFault:
+    return Drop(at_us=frame.when(), client=frame.chance.one(clients))
+
+
+def draw_stall(frame: Frame, clients: list[str]) -> AnyFault:
+    return Stall(at_us=frame.when(), for_us=draw_span(frame), client=frame.chance.one(clients))
+
+
+def draw_stop_reading(frame: Frame, clients: list[str]) -> AnyFault:
+    return StopReading(
+        at_us=frame.when(), for_us=draw_span(frame), client=frame.chance.one(clients)
+    )
+
+
+def draw_clock_step(frame: Frame, clients: list[str]) -> AnyFault:
+    chance = frame.chance
+    by_us = chance.scale(1, chance.one(CLOCK_STEPS_US))
+    return ClockStep(at_us=frame.when(), by_us=by_us if chance.on(0.5) else -by_us)
+
+
+def draw_span(frame: Frame) -> int:
+    return frame.chance.scale(MS, max(MS, frame.end_us // 4))
+
+
+OTHERS: dict[str, Callable[[Frame, list[str]], AnyFault]] = {
+    "full disk": draw_no_space,
+    "slow disk": draw_slow_disk,
+    "drops": draw_drop,
+    "stalls": draw_stall,
+    "slow readers": draw_stop_reading,
+    "clock steps": draw_clock_step,
+}
