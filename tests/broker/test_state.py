@@ -104,6 +104,20 @@ class TestLostRecords:
                 assert read(again, "t", 1).value == value
             assert produce(again, "t", b"new") == [2]
 
+    def test_above_a_snapshot_there_may_be_a_tear_after_damage(self) -> None:
+        house = House()
+        produce_each(house, "t", b"0", b"1")
+        house.broker.write_last_snapshot()
+        house.disk.crash()
+        [(name, frame, _)] = [p for p in entries(house) if is_records(1, 1)(p[2].entry)]
+        end = frame.position + frame.header.length
+        for position in (frame.position, end + 100):
+            house.disk.flip(f"{WAL_PATH}/{name}", position, 0xFF)
+        house = house.again()
+        assert house.report.cut is not None and house.report.cut.position == end
+        assert [damage.end for damage in house.report.damages] == [end]
+        assert read(house, "t", 1).value == b"1"
+
     def test_lost_at_the_end_with_its_header_left_leaves_its_offset_out(self) -> None:
         house = House()
         produce_each(house, "t", b"0", b"1", b"2")

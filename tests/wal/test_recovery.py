@@ -321,6 +321,15 @@ class TestDamage:
         (damage,) = again.report.damages
         assert (damage.position, damage.lost, damage.is_counted) == (4096, [], True)
 
+    def test_an_entry_after_a_long_one_that_is_lost_is_found(self) -> None:
+        rig = Rig()
+        rig.put(records(0, size=30_000), records(1))
+        rig.put(records(2))
+        spoil_frame(rig.disk, rig.files()[0], 4096)
+        again = Rig(rig.disk.copy())
+        assert again.entries() == [records(1), records(2)]
+        assert again.report.damages[0].lost == [LostRange(1, 0, 0, 1)]
+
     def test_a_newer_entry_in_a_frame_without_a_header_is_refused(self) -> None:
         disk, name, ends = small_log()
         data = content(disk, name)
