@@ -105,6 +105,7 @@ class Wal:
         self._spare_names: dict[Segment, str] = {}
         self._first_time_us = 0
         self._queue: list[QueuedFrame] = []
+        self._is_short = False
         self._seal_wanted = False
         self._closed: Callable[[StorageFailed | None], None] | None = None
         self._is_closing = False
@@ -147,6 +148,7 @@ class Wal:
         spare = self._first_spare()
         if spare is not None:
             self._begin(spare)
+        self._tell_shortage()
         report.seconds = self._seconds() - began
         return report
 
@@ -210,12 +212,7 @@ class Wal:
         self._sealer.retry()
 
     def _room_changed(self) -> None:
-        if self._allocator.error is not None:
-            self._log.warn(
-                "no log segment can be allocated: {error}",
-                error=self._allocator.error,
-                event_id="allocation-failed",
-            )
+        self._tell_shortage()
         if self._active is None:
             spare = self._allocator.take(0)
             if spare is not None:
@@ -225,6 +222,17 @@ class Wal:
             self.seal()
         self._close_when_idle()
         self.on_room()
+
+    def _tell_shortage(self) -> None:
+        """Say once that the disk is full, until there is room again."""
+        error = self._allocator.error
+        if error is not None and not self._is_short:
+            self._log.warn(
+                "no log segment can be allocated: {error}; free some space",
+                error=error,
+                event_id="allocation-failed",
+            )
+        self._is_short = error is not None
 
     # -- appending ---------------------------------------------------------------------------
 

@@ -541,6 +541,16 @@ class TestASnapshotAheadOfTheLog:
         house.run()
         assert [offset for offset, _ in drain(house)] == [0, 3]
 
+    def test_an_offset_given_while_the_snapshot_was_taken_is_not_given_again(self) -> None:
+        """The topic was captured before it, a group after it: so far the log had got."""
+        house = self.ahead(late=STEP_THINGS)
+        [offset] = produce(house, "t", b"captured too late")
+        house.run()
+        house.pass_time(0.1)
+        assert house.broker.status()["snapshots_written"] == 1
+        house = house.crash()
+        assert produce(house, "t", b"new")[0] > offset
+
     def test_what_comes_afterwards_stays(self) -> None:
         """Also to topics and groups that the snapshot captured where the log is lost now."""
         house = self.ahead(late=STEP_THINGS + 5)

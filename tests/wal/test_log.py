@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.logger import capturedLogs
 
 from brokerd.errors import NoSpace, StorageFailed
 from brokerd.sim.disk import Call, SimDisk
@@ -414,6 +415,18 @@ class TestRoom:
         assert rig.wal.room > 40_000
         rig.put(records(0))
         assert len(rig.restart().entries()) == 2
+
+    def test_a_full_disk_is_told_once_also_by_a_start_until_there_is_room_again(self) -> None:
+        with capturedLogs() as captured:
+            rig = Rig(SimDisk(capacity=0))
+            for capacity in (0, 0, 1 << 20, 70 << 10, 70 << 10):
+                rig.disk.capacity = capacity
+                rig.wal.retry_allocation()
+                rig.run()
+                while rig.wal.room > 10_000:
+                    rig.put(events(0)._replace(body=bytes(9_000)))
+        told = [event for event in captured if event.get("event_id") == "allocation-failed"]
+        assert len(told) == 2
 
     def test_one_frame_larger_than_a_segment_gets_room_on_request(self) -> None:
         rig = Rig()
