@@ -1,0 +1,127 @@
+# Tests: tests/sim/test_crashpoints.py
+"""Plays a workload, and checks what a crash leaves at the points wanted.
+
+Each workload is played twice: first to know all that will be seen of it, then to crash it. Both
+runs must be the same to the byte.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+from brokerd.errors import BrokerdError
+from brokerd.sim.crash import CrashModel
+from brokerd.sim.crashpoints.check import check_broker
+from brokerd.sim.crashpoints.expect import Hindsight
+from brokerd.sim.crashpoints.log import LogScript, check_log
+from brokerd.sim.crashpoints.points import LOST, Point, Points
+from brokerd.sim.crashpoints.script import Script
+
+Visit = Callable[[Point, CrashModel], list[str]]
+
+
+class Finding(NamedTuple):
+    """Something wrong. ``point`` is None if the workload itself could not be played."""
+
+    point: Point | None
+    model: CrashModel | None
+    text: str
+
+
+class Outcome(NamedTuple):
+    """What a sweep over a workload, or a share of it, has found."""
+
+    workload: str
+    calls: Counter[str]
+    """Changing disk calls of the whole workload, by name; each has two points."""
+    points: int
+    """All there are, checked or not."""
+    checks: Counter[str]
+    """Points times models that were checked, by name of the call."""
+    findings: list[Finding]
+
+    @property
+    def losses(self) -> int:
+        """Checks that missed something acknowledged."""
+        lost = (f for f in self.findings if f.text.startswith(LOST))
+        return len({(finding.point, finding.model) for finding in lost})
+
+
+def sweep(
+    workload: str,
+    wanted: Callable[[int], bool],
+    models: Iterable[CrashModel] = tuple(CrashModel),
+) -> Outcome:
+    """Check the points that ``wanted(number)`` says, with each of the models."""
+    return WORKLOADS[workload](wanted, tuple(models))
+
+
+def _sweep_broker(wanted: Callable[[int], bool], models: tuple[CrashModel, ...]) -> Outcome:
+    known, script = Script(), Script()
+    problem = _play(known)
+    expected = lru_cache(maxsize=1)(Hindsight(known).at)
+
+    def check(point: Point, model: CrashModel) -> list[str]:
+        left = point.crashed(script.disk, model)
+        return check_broker(left, point, model, expected(script.world.now_us))
+
+    return _sweep("broker", known, script, problem, _Share(wanted, models, check))
+
+
+def _sweep_log(wanted: Callable[[int], bool], models: tuple[CrashModel, ...]) -> Outcome:
+    known, script = LogScript(), LogScript()
+    problem = _play(known)
+
+    def check(point: Point, model: CrashModel) -> list[str]:
+        return check_log(point.crashed(script.disk, model), point, model, script)
+
+    return _sweep("log", known, script, problem, _Share(wanted, models, check))
+
+
+WORKLOADS: dict[str, Callable[[Callable[[int], bool], tuple[CrashModel, ...]], Outcome]] = {
+    "broker": _sweep_broker,
+    "log": _sweep_log,
+}
+
+
+class _Share(NamedTuple):
+    wanted: Callable[[int], bool]
+    models: tuple[CrashModel, ...]
+    check: Visit
+
+
+def _sweep(
+    workload: str,
+    known: Script | LogScript,
+    script: Script | LogScript,
+    problem: str | None,
+    share: _Share,
+) -> Outcome:
+    checks: Counter[str] = Counter()
+    findings: list[Finding] = []
+
+    def visit(point: Point) -> None:
+        for model in share.models:
+            checks[point.call] += 1
+            findings.extend(Finding(point, model, text) for text in share.check(point, model))
+
+    points = Points(workload, share.wanted, visit)
+    points.watch(script.disk)
+    again = _play(script)
+    if problem is not None:
+        findings.append(Finding(None, None, f"the workload fails: {problem}"))
+    if again != problem or script.digest() != known.digest():
+        findings.append(Finding(None, None, "the workload is not the same when played again"))
+    return Outcome(workload, points.calls, points.count, checks, findings)
+
+
+def _play(script: Script | LogScript) -> str | None:
+    """Play a workload to its end; the reason if it has none."""
+    try:
+        script.play()
+    except (BrokerdError, OSError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None
