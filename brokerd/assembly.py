@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.web.resource import Resource
@@ -221,10 +221,17 @@ class BrokerCore:
         self.on_fatal(error)
 
     def drain(self) -> Deferred[None]:
-        """Take no new requests; fires when every answer that is owed has left."""
+        """Take no new requests; fires when every answer that is owed has left.
+
+        May be cancelled, and fails with CancelledError then.
+        """
         for factory in self._factories.values():
             factory.close_all()
-        return gathered([factory.when_empty() for factory in self._factories.values()])
+        return Deferred.fromCoroutine(self._drained())
+
+    async def _drained(self) -> None:
+        for factory in self._factories.values():
+            await factory.when_empty()
 
     async def _close(self) -> None:
         self._stop_timers()
@@ -306,8 +313,3 @@ class BrokerCore:
                 "cut": None if self.recovery.cut is None else self.recovery.cut._asdict(),
             }
         return status
-
-
-def gathered(deferreds: list[Deferred[None]]) -> Deferred[None]:
-    """Fires when all have."""
-    return DeferredList(deferreds).addCallback(lambda _: None)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import gc
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from twisted.logger import globalLogPublisher
 
 from brokerd.codecs import mamamia as mm
 from brokerd.config import Broker, Config, Wal
@@ -181,3 +183,44 @@ def test_the_same_seed_gives_the_same_run_to_the_byte() -> None:
     assert digests(1) == digests(1)
     assert digests(1)[0] != digests(2)[0]
     assert digests(1)[1] != digests(2)[1]
+
+
+def lines_of_a_stop_with_a_deaf_client() -> list[str]:
+    """Its answers are more than the way to it holds."""
+    room = Room()
+    room.boot()
+    for number in range(3):
+        room.ask(mm.Produce("orders", bytes([number]) * 15_000))
+    link = room.network.connect("client")
+    link.pause()
+    for number in range(20):
+        link.send(mm.encode_request(mm.AcquireBatch("orders", f"g{number}", "me", 3)))
+    room.pass_us(1_000_000)
+    room.machine.stop()
+    room.run(lambda: not room.machine.is_up)
+    assert room.ends == ["stopped"]
+    return room.world.lines
+
+
+def test_a_stop_waits_for_answers_only_so_long(room_log: list[str]) -> None:
+    """A client that reads nothing keeps its connection open; the broker stops all the same, and
+    says what did not leave.
+    """
+    lines = lines_of_a_stop_with_a_deaf_client()
+    assert any("some answers did not leave in time" in line for line in lines)
+    gc.collect()
+    assert room_log == []
+
+
+@pytest.fixture
+def room_log() -> Iterator[list[str]]:
+    """Faults that Twisted logs."""
+    found: list[str] = []
+
+    def note(event: dict[str, Any]) -> None:
+        if "log_failure" in event:
+            found.append(event["log_failure"].getTraceback())
+
+    globalLogPublisher.addObserver(note)  # type: ignore[arg-type]
+    yield found
+    globalLogPublisher.removeObserver(note)  # type: ignore[arg-type]
