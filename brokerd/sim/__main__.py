@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+from twisted.logger import globalLogBeginner
 
 from brokerd.sim.draw import generate
 from brokerd.sim.plan import Plan
@@ -39,6 +40,11 @@ class Outcome(NamedTuple):
     counts: Counter[str]
 
 
+def keep_no_log() -> None:
+    """Drop what Twisted keeps of a log until somebody reads it: whole brokers hang on to it."""
+    globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
+
+
 def outcome_of(seed: int) -> Outcome:
     """Run one seed."""
     result = run(generate(seed))
@@ -55,7 +61,7 @@ def outcomes(seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
         yield from map(outcome_of, seeds)
         return
     remaining = iter(seeds)
-    with ProcessPoolExecutor(jobs) as pool:
+    with ProcessPoolExecutor(jobs, initializer=keep_no_log) as pool:
         # Map takes all its arguments at once, and seeds may be without end.
         while batch := list(islice(remaining, CHUNK * jobs * 4)):
             yield from pool.map(outcome_of, batch, chunksize=CHUNK)
@@ -161,6 +167,7 @@ def arguments(given: list[str]) -> argparse.Namespace:
 def main(given: list[str]) -> int:
     """Returns the exit code: 1 if a run failed."""
     options = arguments(given)
+    keep_no_log()
     if options.plan is not None:
         print(generate(options.plan).to_json().decode())
         return 0

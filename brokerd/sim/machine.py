@@ -117,7 +117,7 @@ class Machine:
         self.times = times
         self.boots: list[Boot] = []
         self.core: BrokerCore | None = None
-        """The core that serves now."""
+        """The core that serves, or has served until its end."""
         self.locked = False
         self.wall_step_us = 0
         """How far the wall clock was moved, all in all."""
@@ -217,10 +217,9 @@ class Machine:
 
     def stop(self, stopped: Callable[[], None] = lambda: None) -> None:
         """Stop the broker cleanly, and call ``stopped`` then; nothing happens unless it serves."""
-        core, self._factory = self.core, None
-        if core is not None and self._process is not None:
+        core, factory, self._factory = self.core, self._factory, None
+        if core is not None and factory is not None:
             self.world.trace("stop")
-            self.core = None
             stopping = Deferred.fromCoroutine(self._stop(core))
             stopping.addErrback(self._stop_failed, core)
             stopping.addCallback(lambda _: stopped())
@@ -272,12 +271,12 @@ class Machine:
         boot.ended_us, boot.end, boot.reason = self.world.now_us, how, reason
         self.world.trace(f"boot {boot.number} {how} {reason}".rstrip())
         self._factory = None
-        self.core = None
         self.locked = False
         self._crashes.clear()
         process.end()
         self.disk.kill()
         self.on_end(boot)
+        self.core = None
 
     # -- disk calls -----------------------------------------------------------------------------
 

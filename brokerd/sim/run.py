@@ -9,13 +9,14 @@ all goes to the oracle; what the history cannot show is checked here.
 
 from __future__ import annotations
 
+import gc
 import random
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
-from twisted.logger import ILogObserver, globalLogPublisher
+from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
 
 from brokerd.assembly import BrokerCore
 from brokerd.broker import Broker
@@ -27,7 +28,7 @@ from brokerd.sim import oracle
 from brokerd.sim.clients import AuditFailed, Auditor, WrongAnswer, make_client
 from brokerd.sim.disk import CrashModel, PowerLost, SimDisk
 from brokerd.sim.faults import Faults
-from brokerd.sim.history import NEVER, Boot, History, Letter, Place
+from brokerd.sim.history import NEVER, Boot, History, Letter, Letters, Place
 from brokerd.sim.machine import STATE_DIR, WAL_DIR, Machine
 from brokerd.sim.network import Network
 from brokerd.sim.oracle import Violation
@@ -38,6 +39,8 @@ from brokerd.wal.verify import verify
 
 FREE_BYTES = 64 << 20
 """What the broker leaves free on any disk; a small disk has this much more than it may use."""
+NO_DIGITS = str.maketrans("", "", "0123456789")
+OWN_FAULT = "no fault of our own"
 AUDIT_SECONDS = 3_600
 EVENTS_MAX = 3_000_000
 """A run that takes more goes round in circles."""
@@ -92,7 +95,23 @@ def config_of(settings: Settings) -> Config:
 
 def run(plan: Plan) -> Result:
     """Run a plan from beginning to end. Never raises for what the broker does."""
-    return _Run(plan).result()
+    result = _Run(plan).result()
+    # A Deferred whose error nobody handled tells so only when it is collected.
+    late: list[LogEvent] = []
+    globalLogPublisher.addObserver(cast(ILogObserver, late.append))
+    gc.collect()
+    globalLogPublisher.removeObserver(cast(ILogObserver, late.append))
+    result.violations += [
+        Violation(OWN_FAULT, event["log_failure"].getTraceback(), (), NEVER)
+        for event in late
+        if is_fault(event)
+    ]
+    return result
+
+
+def is_fault(event: LogEvent) -> bool:
+    """Whether a log event tells of a fault of our own, other than that the process ended."""
+    return "log_failure" in event and event["log_failure"].check(PowerLost) is None
 
 
 class _Run:
@@ -133,8 +152,8 @@ class _Run:
         except (WrongAnswer, AuditFailed) as error:
             self._violate("protocol", str(error))
         finally:
-            globalLogPublisher.removeObserver(logged)
             self._machine.unwind()
+            globalLogPublisher.removeObserver(logged)
         for client in self._clients:
             client.note_arrivals()
         self._violations += oracle.check(self._history)
@@ -158,9 +177,9 @@ class _Run:
         self._world.trace(f"VIOLATION of {promise}: {text}")
         self._violations.append(Violation(promise, text, (), self._world.now_us))
 
-    def _logged(self, event: dict[str, Any]) -> None:
-        if "log_failure" in event and event["log_failure"].check(PowerLost) is None:
-            self._violate("no fault of our own", event["log_failure"].getTraceback())
+    def _logged(self, event: LogEvent) -> None:
+        if is_fault(event):
+            self._violate(OWN_FAULT, event["log_failure"].getTraceback())
         elif "event_id" in event:
             self._counts[event["event_id"]] += 1
             self._world.trace(f"log {event['event_id']}")
@@ -191,6 +210,10 @@ class _Run:
             self._world.call_after(100_000, self._watch)
 
     def _ended(self, boot: Boot) -> None:
+        if self._machine.core is not None:
+            status = self._machine.core.broker.status()
+            for name in ("leases_granted", "settled", "failed", "expired", "reads_from_disk"):
+                self._counts[name] += status[name]
         later = self._world.chance(f"gone/{boot.number}")
         is_silent = boot.end == "power"
         self._network.machine_gone(lambda: later.randrange(2_000_000) if is_silent else 100)
@@ -272,10 +295,14 @@ class _Run:
     def _count(self) -> None:
         counts = self._counts
         counts["runs"] = 1
+        for operation in self._history.operations:
+            if isinstance(operation, Letters):
+                counts["dead letters"] += len(operation.letters)
+            elif operation.error:
+                counts[f"refused: {operation.error.translate(NO_DIGITS)[:60]}"] += 1
         counts["boots"] = len(self._history.boots)
         counts["operations"] = len(self._history.operations)
         counts["unanswered"] = sum(op.answered_us == NEVER for op in self._history.operations)
-        counts["refused"] = sum(bool(op.error) for op in self._history.operations)
         counts["disk calls"] = self._machine.calls
         counts["disk calls of the reactor"] = len(self._machine.reactor_calls)
         counts["faults"] = len(self._faults.done)
