@@ -13,9 +13,10 @@ turns what a group did with a record into events, `lease_search` looks for an or
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
-from brokerd.sim.history import History
+from brokerd.sim.history import NEVER, History, Operation
 from brokerd.sim.oracle.audit import Audit
 from brokerd.sim.oracle.boots import check_boots
 from brokerd.sim.oracle.lanes import LaneJudge, lanes_of
@@ -55,6 +56,7 @@ def check(history: History) -> list[Violation]:
 
 def judge(history: History) -> Judgement:
     """`check`, and how much of the history was too much to judge."""
+    history = replace(history, operations=[op for op in history.operations if _arrived(op)])
     lives = Lives(history)
     records = Records(history, lives)
     lanes = lanes_of(history)
@@ -72,6 +74,11 @@ def judge(history: History) -> Judgement:
         found += views.check(lane)
     found += Audit(history, lives, records, lanes).check()
     return Judgement(sorted(set(found), key=_when_seen), undecided)
+
+
+def _arrived(operation: Operation) -> bool:
+    """Whether the broker can have heard of it."""
+    return operation.arrived_us != NEVER or operation.answered_us != NEVER
 
 
 def _check_records(records: Records, lives: Lives) -> Iterator[Violation]:

@@ -113,7 +113,7 @@ class LaneJudge:
         self._lives = lives
         self._records = records
         self._lane = lane
-        self._hidden = self._hidden_grants()
+        self._hidden = hidden_grants(self._model, lives, lane.unanswered)
         drained = lane.last_acquire(history.audit_us)
         self._nothing_left = drained if drained is not None and not drained.deliveries else None
         look = lane.last_look(history.audit_us)
@@ -157,7 +157,14 @@ class LaneJudge:
         certain += self._crossed(record, certain)
         loses = any(event.crossing is not None and event.crossing.loses for event in certain)
         begin = stored(*record.stored)
-        outcome = explain(begin, certain, uncertain, self._hidden, loses=loses)
+        outcome = explain(
+            begin,
+            certain,
+            uncertain,
+            self._hidden,
+            grants_max=len(lane.unanswered),
+            loses=loses,
+        )
         if isinstance(outcome, Undecided):
             self.undecided += 1
         elif outcome is not None:
@@ -263,17 +270,6 @@ class LaneJudge:
                 step = partial(self._model.cross, crossing=crossing)
                 yield Event(span, step, crossing=crossing)
 
-    def _hidden_grants(self) -> list[Event]:
-        """Acquires without an answer: each may have leased any record."""
-        return [
-            Event(
-                self._lives.span(acquire),
-                partial(self._model.grant, owner=acquire.client, duration_us=acquire.duration_us),
-                acquire,
-            )
-            for acquire in self._lane.unanswered
-        ]
-
     # -- what to say ----------------------------------------------------------------------------
 
     def _told(self, record: Record, outcome: Unexplained) -> Violation:
@@ -295,3 +291,34 @@ class LaneJudge:
                     if self._is_of(record, op) and record.stored.is_before(self._lives.span(op)):
                         text = f"{record.name} was stored, and the broker says it never was"
                         yield violation("P1-kept", text, record.sent.produce, op)
+
+
+def hidden_grants(model: LeaseModel, lives: Lives, acquires: list[Acquire]) -> list[Event]:
+    """What acquires without an answer may have leased: any record, to whom they were sent by.
+
+    There may be hundreds, so those of one client that may have happened at the same time become
+    one: from the first moment to the last, of any of their durations.
+    """
+    bursts: list[list[Acquire]] = []
+    last: dict[tuple[str, int], list[Acquire]] = {}
+    for acquire in sorted(acquires, key=lives.span):
+        together = last.get((acquire.client, acquire.boot), [])
+        if together and lives.span(acquire).first_us <= lives.span(together[-1]).last_us:
+            together.append(acquire)
+        else:
+            last[acquire.client, acquire.boot] = together = [acquire]
+            bursts.append(together)
+    return [_hidden_grant(model, lives, together) for together in bursts]
+
+
+def _hidden_grant(model: LeaseModel, lives: Lives, acquires: list[Acquire]) -> Event:
+    spans = [lives.span(acquire) for acquire in acquires]
+    durations_us = [acquire.duration_us for acquire in acquires]
+    step = partial(
+        model.grant,
+        owner=acquires[0].client,
+        duration_us=min(durations_us),
+        longest_us=max(durations_us),
+    )
+    span = Span(min(s.first_us for s in spans), max(s.last_us for s in spans))
+    return Event(span, step, acquires[0])

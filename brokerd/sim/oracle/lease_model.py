@@ -51,7 +51,9 @@ class State(NamedTuple):
     last_us: int
     """LEASED: the latest end of the lease. OPEN: the latest moment from which it can be had."""
     span_us: int = 0
-    """How long the lease or delay is."""
+    """How long the lease or delay is, at least."""
+    longest_us: int = 0
+    """How long it is at most; longer than ``span_us`` only for leases that nobody was told of."""
     owner: str = ""
     token: int | None = NOT_GRANTED
     """Of the last grant; None when it was not told."""
@@ -95,6 +97,7 @@ class LeaseModel:
             first_us=state.first_us + wait_us,
             last_us=min(state.last_us + wait_us, EVER_US),
             span_us=wait_us,
+            longest_us=wait_us,
             counted=False,
         )
 
@@ -110,7 +113,8 @@ class LeaseModel:
             return [_delayed_across(state, crossing)]
         if state.status != Status.LEASED:
             return [state]
-        first_us, last_us = _lease_end(ready_us, ready_us, state.span_us)
+        first_us = _lease_end(ready_us, ready_us, state.span_us)[0]
+        last_us = _lease_end(ready_us, ready_us, state.longest_us)[1]
         states = [state._replace(first_us=first_us, last_us=last_us)]
         if state.first_us < crossing.ended_us + SLACK_US:
             over = self.lapsed(state)
@@ -128,8 +132,12 @@ class LeaseModel:
         duration_us: int,
         grants: int | None = None,
         token: int | None = None,
+        longest_us: int = 0,
     ) -> Outcome:
-        """The record is leased. ``grants`` and ``token`` are what was told of the new lease."""
+        """The record is leased. ``grants`` and ``token`` are what was told of the new lease.
+
+        ``longest_us`` is how long it may be, where that is not known.
+        """
         if state.status == Status.LEASED:
             if last_us < state.first_us:
                 return Refusal(
@@ -149,12 +157,15 @@ class LeaseModel:
             return Refusal("P3-token", f"token {token} does not exceed {state.token}")
         now_us = max(now_us, state.first_us - SLACK_US)
         duration_us = min(max(duration_us, 0), MAX_WAIT_US)
+        longest_us = max(duration_us, min(longest_us, MAX_WAIT_US))
         return [
             State(
                 Status.LEASED,
                 now_us,
-                *_lease_end(now_us, last_us, duration_us),
+                _lease_end(now_us, last_us, duration_us)[0],
+                _lease_end(now_us, last_us, longest_us)[1],
                 duration_us,
+                longest_us,
                 owner,
                 token,
                 state.grants + 1,
@@ -219,6 +230,7 @@ class LeaseModel:
                 first_us=first_us,
                 last_us=last_us,
                 span_us=duration_us,
+                longest_us=duration_us,
                 token=state.token if token is None else token,
             )
         ]
@@ -322,6 +334,7 @@ class LeaseModel:
             first_us=now_us + wait_us,
             last_us=min(last_us + wait_us, EVER_US),
             span_us=wait_us,
+            longest_us=wait_us,
             failures=failures,
             counted=True,
         )

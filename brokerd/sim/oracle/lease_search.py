@@ -17,7 +17,7 @@ from brokerd.sim.history import Operation
 from brokerd.sim.oracle.lease_model import Refusal, State, Status, Step
 from brokerd.sim.oracle.spans import Crossing, Span
 
-NODES_MAX = 20_000
+NODES_MAX = 4_000
 """After so many steps the search gives up, and nothing is said about the record."""
 
 
@@ -72,19 +72,21 @@ def explain(
     uncertain: Sequence[Event] = (),
     grants: Sequence[Event] = (),
     *,
+    grants_max: int = 0,
     loses: bool = False,
 ) -> Unexplained | Undecided | None:
     """Find an order in which all ``certain`` events and some of the others follow ``begin``.
 
-    ``uncertain`` are requests without an answer; ``grants`` are those among them that may have
-    leased this record, each at most once. ``loses``: a crossing may undo what was acknowledged.
+    ``uncertain`` are requests without an answer, each of which happened once or not at all.
+    ``grants`` are leases that nobody was told of: of each any number may have been, and of all
+    together ``grants_max``. ``loses``: a crossing may undo what was acknowledged.
     None when there is such an order.
     """
     budget = _Budget()
     events = sorted(certain, key=lambda event: event.span)
     first: Unexplained | None = None
     for some, hidden in _widening(uncertain, grants):
-        failure = _Search(begin, events, some, hidden, loses, budget).run()
+        failure = _Search(begin, events, some, hidden, grants_max, loses, budget).run()
         if not isinstance(failure, Unexplained):
             return failure
         first = first or failure
@@ -111,12 +113,14 @@ class _Search:
         certain: Sequence[Event],
         uncertain: Sequence[Event],
         grants: Sequence[Event],
+        grants_max: int,
         loses: bool,
         budget: _Budget,
     ) -> None:
         self._certain = certain
         self._uncertain = uncertain
         self._grants = grants
+        self._grants_max = grants_max
         self._loses = loses
         self._budget = budget
         self._all = (1 << len(certain)) - 1
@@ -191,7 +195,7 @@ class _Search:
         for index, event in enumerate(self._uncertain):
             if not node.used >> index & 1:
                 self._maybe(node, event, node.used | 1 << index, node.hidden)
-        if node.hidden < min(len(self._grants), self._room_for_grants(node)):
+        if self._grants and node.hidden < min(self._grants_max, self._room_for_grants(node)):
             for event in self._grants:
                 self._maybe(node, event, node.used, node.hidden + 1)
 
@@ -214,5 +218,5 @@ class _Search:
             if event.told_grants is not None and not node.done >> index & 1
         ]
         if not told or self._loses:
-            return len(self._grants)
+            return self._grants_max
         return node.hidden + min(told) - node.state.grants - 1

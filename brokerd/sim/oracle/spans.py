@@ -3,7 +3,7 @@
 
 An answered operation happened at one moment from `arrived_us` to `written_us`, and so is durable.
 One that was not answered happened once from its arrival to the end of its connection or boot, or
-not at all. Times are microseconds of the world.
+not at all; and one that never arrived did not happen. Times are microseconds of the world.
 """
 
 from __future__ import annotations
