@@ -1,0 +1,611 @@
+# Tests: tests/sim/test_planted.py
+"""Plants bugs in copies of the broker, one at a time, and says what finds them and how fast.
+
+python -m tests.planted
+python -m tests.planted --only skip-fsync --only reuse-offset --seeds 300 --jobs 2
+
+Each bug is a slip of a line or two, at a named line, that start-up and the first answers do not
+reveal. The copy holds the files of ``brokerd/`` as they are in the working tree; nothing else is
+touched. Each of the `SEARCHES` runs on the copy until it finds something. docs/simulator.rst,
+section "Planted bugs", keeps the table that this prints.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import zip_longest
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+SEEDS = 300
+TIMEOUT_SECONDS = 1_200
+
+
+class Edit(NamedTuple):
+    """``old`` stands exactly once in ``file``, and gives way to ``new``."""
+
+    file: str
+    old: str
+    new: str
+
+
+class Bug(NamedTuple):
+    """One planted bug."""
+
+    name: str
+    means: str
+    """What the broker does wrong then."""
+    edits: tuple[Edit, ...]
+
+
+def bug(name: str, means: str, file: str, *changes: tuple[str, str]) -> Bug:
+    return Bug(name, means, tuple(Edit(f"brokerd/{file}", old, new) for old, new in changes))
+
+
+BUGS = (
+    # -- writing -------------------------------------------------------------------------------
+    bug(
+        "skip-fsync",
+        "a commit is written and not synced",
+        "wal/commit.py",
+        ("        if sync or write.spare is not None:", "        if write.spare is not None:"),
+    ),
+    bug(
+        "ignore-failed-sync",
+        "a commit that failed counts as durable",
+        "wal/log.py",
+        (
+            '        if error is not None:\n            self.fail("writing to the log',
+            "        if error is not None and not isinstance(error, OSError):\n"
+            '            self.fail("writing to the log',
+        ),
+    ),
+    bug(
+        "skip-directory-fsync",
+        "the name of a new segment is not synced",
+        "wal/commit.py",
+        (
+            "os.path.join(path, write.name))\n            disk.sync_directory(path)",
+            "os.path.join(path, write.name))",
+        ),
+    ),
+    bug(
+        "newer-segment-first",
+        "without fsync, a segment may survive that follows one which did not",
+        "wal/commit.py",
+        ("            write.before.sync()", "            write.before.size()"),
+    ),
+    bug(
+        "swap-frames",
+        "the frames of one commit are written in the wrong order",
+        "wal/commit.py",
+        (
+            "        parts += frame_parts(frame.entries, lsn, segment_id, last_synced, "
+            "frame.time_us, salt)",
+            "        parts[:0] = frame_parts(frame.entries, lsn, segment_id, last_synced, "
+            "frame.time_us, salt)",
+        ),
+    ),
+    bug(
+        "answer-before-commit",
+        "answers leave as soon as they are made",
+        "protocols/connection.py",
+        (
+            "            if ticket is None or ticket > durable:",
+            "            if ticket is None:",
+        ),
+    ),
+    bug(
+        "answer-with-the-commit-before",
+        "answers leave one commit too early",
+        "broker/journal.py",
+        (
+            "            self._schedule()\n            return self._wal.next_ticket\n",
+            "            self._schedule()\n            return self._wal.next_ticket - 1\n",
+        ),
+    ),
+    bug(
+        "reuse-offset",
+        "the second of several small batches begins at the offset of the first",
+        "broker/journal.py",
+        (
+            "entries.append(_batch(partition, partition.framed + start, len(part.values), body))",
+            "entries.append(_batch(partition, partition.framed, len(part.values), body))",
+        ),
+    ),
+    bug(
+        "lose-last-of-batch",
+        "the last record of a small batch is not journaled",
+        "broker/journal.py",
+        (
+            " else c[start:stop] for c in columns",
+            " else c[start : stop - 1] for c in columns",
+        ),
+    ),
+    bug(
+        "admit-one-by-one",
+        "the messages of a batch are admitted one by one: a refused one may be half stored",
+        "protocols/mamamia.py",
+        ("        broker.admit(size, len(set(partitions)))\n", ""),
+        (
+            "                        broker.append(partition, value, encoding, key, metadata, "
+            "Format.MAMAMIA),",
+            "                        broker.produce(partition, value, encoding, key, metadata, "
+            "Format.MAMAMIA),",
+        ),
+    ),
+    # -- recovery ------------------------------------------------------------------------------
+    bug(
+        "recovery-off-by-one",
+        "the first frame after a snapshot is not applied",
+        "wal/opening.py",
+        ("        if frame.lsn >= from_lsn:", "        if frame.lsn > from_lsn:"),
+    ),
+    bug(
+        "chunk-off-by-one",
+        "the first frame after a group's piece of a snapshot is not applied to it",
+        "broker/state.py",
+        (
+            "        if frame.lsn >= self._replay.fresh_from.get(lane, 0):",
+            "        if frame.lsn > self._replay.fresh_from.get(lane, -1):",
+        ),
+    ),
+    bug(
+        "apply-events-twice",
+        "events that a group's piece of a snapshot holds already are applied again",
+        "broker/snapshotter.py",
+        (
+            "            self._chunks.append(self._copy(thing, self._captured_lsn))",
+            "            self._chunks.append(self._copy(thing, self._start_lsn))",
+        ),
+    ),
+    bug(
+        "old-next-offset",
+        "a partition goes on from the offset that the snapshot tells, whatever came after it",
+        "broker/state.py",
+        (
+            "            partition.restore(max(partition.next_offset, entry.base_offset + "
+            "entry.count))",
+            "            partition.restore(partition.next_offset or entry.base_offset + "
+            "entry.count)",
+        ),
+        (
+            "        if partition is not None and next_offset > partition.next_offset:",
+            "        if partition is not None and not partition.next_offset:",
+        ),
+    ),
+    bug(
+        "no-rewrite",
+        "what a failed sync may have left in the page cache only is not written again",
+        "wal/opening.py",
+        (
+            "    rewrite(file, start, last.position)\n",
+            "",
+        ),
+    ),
+    bug(
+        "no-sync-of-rewrite",
+        "what is written again is not synced",
+        "wal/opening.py",
+        (
+            "        file.truncate(segment.position)\n    file.sync()\n",
+            "        file.truncate(segment.position)\n",
+        ),
+    ),
+    bug(
+        "tear-off-by-one",
+        "a tear right behind the last synced position is taken for damage",
+        "wal/recovery.py",
+        (
+            "        if self._claim > lsn or self._reached > position:",
+            "        if self._claim >= lsn or self._reached > position:",
+        ),
+    ),
+    bug(
+        "accept-torn-frame",
+        "the sound entries of a torn frame count",
+        "wal/recovery.py",
+        (
+            "                if self._is_torn(found.position, found.problem):\n"
+            "                    break\n",
+            "                if self._is_torn(found.position, found.problem):\n"
+            "                    yield self._accept(found)\n"
+            "                    break\n",
+        ),
+    ),
+    bug(
+        "no-checksum-in-recovery",
+        "the checksums of entries are not verified at the start",
+        "wal/scan.py",
+        (
+            "Entry(*header[:5], entry_body(data, header, position))",
+            "Entry(*header[:5], entry_body(data, header, position, verify=False))",
+        ),
+    ),
+    bug(
+        "no-checksum-in-read",
+        "the checksums of batches are not verified when they are read from disk",
+        "wal/reader.py",
+        (
+            "                body = entry_body(data, header, position)",
+            "                body = entry_body(data, header, position, verify=False)",
+        ),
+    ),
+    bug(
+        "index-off-by-one",
+        "an index file loses the last batch of each partition of its segment",
+        "wal/index.py",
+        (
+            "        return Rows(*(column[row : row + rows] for column in self._columns))",
+            "        return Rows(*(column[row : row + rows - 1] for column in self._columns))",
+        ),
+    ),
+    # -- snapshots -----------------------------------------------------------------------------
+    bug(
+        "early-snapshot",
+        "a snapshot is written before the log that it relies on is durable",
+        "broker/snapshotter.py",
+        (
+            "        elif not self._writing and self._wal.durable_lsn >= self._captured_lsn:",
+            "        elif not self._writing:",
+        ),
+    ),
+    bug(
+        "unsynced-snapshot",
+        "a snapshot gets its name before it is synced",
+        "wal/snapshot.py",
+        (
+            "            size = self._write(file, start_lsn, chunks)\n            file.sync()\n",
+            "            size = self._write(file, start_lsn, chunks)\n",
+        ),
+    ),
+    bug(
+        "drop-attempts",
+        "a snapshot forgets the failures of leased records",
+        "groups/snapshot.py",
+        (
+            "        return (offset, lease[0] - self.now_us, *lease[1:])",
+            "        return (offset, lease[0] - self.now_us, *lease[1:4], 0, lease[5])",
+        ),
+    ),
+    bug(
+        "forget-last-token",
+        "a snapshot forgets the last token of a group",
+        "groups/snapshot.py",
+        ("    state._token = token\n", ""),
+    ),
+    bug(
+        "forget-delay",
+        "a snapshot forgets what waits, and makes it ready",
+        "groups/snapshot.py",
+        (
+            "        yield from _block_sections(Section.DELAYED, "
+            "moved(self.delays, -self.now_us))\n",
+            "",
+        ),
+    ),
+    bug(
+        "forget-reason",
+        "a snapshot forgets why records are dead",
+        "groups/snapshot.py",
+        ("_json([[reason] for reason in part])", '_json([[""] for _ in part])'),
+    ),
+    bug(
+        "forget-settled",
+        "a snapshot forgets what is settled above the floor",
+        "groups/snapshot.py",
+        (
+            "        yield from _word_sections(Section.SETTLED, Section.SETTLED_FULL, "
+            "self.settled.words)\n",
+            "",
+        ),
+    ),
+    # -- leases --------------------------------------------------------------------------------
+    bug(
+        "wall-clock-leases",
+        "leases and timers run on the wall clock",
+        "broker/clock.py",
+        (
+            "        return int(self._monotonic() * 1_000_000)",
+            "        return int(self._wall() * 1_000_000)",
+        ),
+    ),
+    bug(
+        "old-deadline",
+        "after a start a lease has what was left of it, not its full duration",
+        "groups/store.py",
+        (
+            "        for offset, (_, owner, token, grants, failures, duration_us) in "
+            "self._leases.items():\n"
+            "            deadline_us = now_us + duration_us if duration_us > 0 else now_us - 1\n",
+            "        for offset, row in self._leases.items():\n"
+            "            deadline_us, owner, token, grants, failures, duration_us = row\n",
+        ),
+    ),
+    bug(
+        "drop-delay-in-replay",
+        "at a start, what failed before does not wait any longer",
+        "broker/state.py",
+        (
+            "                    lane.store.apply(event, now_us)",
+            "                    lane.store.apply(event, 0)",
+        ),
+    ),
+    bug(
+        "late-delay",
+        "after the wall clock was set back and a start, what failed waits too long",
+        "broker/core.py",
+        (
+            "            lane.store.resume(now_us, self._state.behind_us)",
+            "            lane.store.resume(now_us)",
+        ),
+    ),
+    bug(
+        "count-failure-twice",
+        "a failure that is told again counts again",
+        "groups/state.py",
+        (
+            "(grants, failures, token), True, now_us + delay_us, now_us)",
+            "(grants, failures, token), False, now_us + delay_us, now_us)",
+        ),
+    ),
+    # -- connections and stopping --------------------------------------------------------------
+    bug(
+        "overtake",
+        "a late answer overtakes the answers before it",
+        "protocols/connection.py",
+        (
+            '        self._enqueue()\n        place = Answers(None, b"", 1, 0)',
+            '        place = Answers(None, b"", 1, 0)',
+        ),
+    ),
+    bug(
+        "close-before-answers",
+        "a clean stop closes connections that are owed answers",
+        "protocols/connection.py",
+        (
+            "        if self._queue or not self.ending or self.gone or "
+            "self._closing_since_us is not None:",
+            "        if not self.ending or self.gone or self._closing_since_us is not None:",
+        ),
+    ),
+    bug(
+        "stop-before-commit",
+        "a clean stop does not wait for the commit in flight, nor for those behind it",
+        "wal/log.py",
+        (
+            "        elif not (self.busy or self._queue or self._sealer.busy or "
+            "self._allocator.allocating):",
+            "        elif not (self._sealer.busy or self._allocator.allocating):",
+        ),
+    ),
+)
+
+
+class Planted(Exception):
+    """A bug cannot be planted as the list says."""
+
+
+def plant(one: Bug, root: Path) -> None:
+    """Change the files of ``one`` under ``root``. Raises Planted."""
+    for edit in one.edits:
+        path = root / edit.file
+        path.write_text(changed(path.read_text(), edit))
+
+
+def changed(text: str, edit: Edit) -> str:
+    """``text`` with the edit made. Raises Planted unless there is exactly one place for it."""
+    count = text.count(edit.old)
+    if count != 1:
+        raise Planted(f"{edit.file} holds {count} places, not one, for {edit.old!r}: mend the list")
+    return text.replace(edit.old, edit.new)
+
+
+def line_of(edit: Edit, root: Path = ROOT) -> int:
+    """The line at which an edit begins to differ."""
+    before, _, _ = (root / edit.file).read_text().partition(edit.old)
+    pairs = enumerate(zip_longest(edit.old, edit.new))
+    same = next(at for at, (old, new) in pairs if old != new)
+    return before.count("\n") + edit.old.count("\n", 0, same) + 1
+
+
+def places(one: Bug) -> str:
+    """Where a bug is planted."""
+    return ", ".join(f"{edit.file.removeprefix('brokerd/')}:{line_of(edit)}" for edit in one.edits)
+
+
+def copy_tree(target: Path) -> None:
+    """Copy the files of ``brokerd/`` that git knows or would add."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "brokerd"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in listed.split("\0"):
+        if name and (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name)
+
+
+# -- searching -------------------------------------------------------------------------------------
+
+
+class Search(NamedTuple):
+    """A program that looks for bugs, and what its output says of the first it finds."""
+
+    name: str
+    arguments: tuple[str, ...]
+    """``{seeds}`` and ``{jobs}`` are replaced."""
+    found: re.Pattern[str]
+
+
+SEARCHES = (
+    Search(
+        "simulator",
+        ("brokerd.sim", "--seeds", "0..{seeds}", "--jobs", "{jobs}"),
+        re.compile(r"seed (?P<where>\d+): (?P<what>.+?):"),
+    ),
+    Search(
+        "crash points",
+        ("brokerd.sim.crashpoints", "--jobs", "{jobs}"),
+        re.compile(r"(?P<where>(?:broker|log):\d+) \(.*?\), \w+: (?P<what>.+)"),
+    ),
+    Search(
+        "flips",
+        ("brokerd.sim.flips", "--jobs", "{jobs}"),
+        re.compile(r"\w+: (?P<where>\S+ at \d+) \^ \w+, .*?: (?P<what>.+?):"),
+    ),
+)
+"""Flips take long: they are asked only about what the others do not find."""
+
+
+class Catch(NamedTuple):
+    """How a search ended. ``what`` is empty if it found nothing."""
+
+    what: str
+    where: str
+    seconds: float
+
+
+def hunt(search: Search, root: Path, seeds: int, jobs: int) -> Catch:
+    """Run a search on the tree at ``root`` until it finds something or has seen everything."""
+    arguments = [part.format(seeds=seeds - 1, jobs=jobs) for part in search.arguments]
+    began = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-m", *arguments],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    timer = threading.Timer(TIMEOUT_SECONDS, _end, [process])
+    timer.start()
+    try:
+        return _read(search, process, began)
+    finally:
+        timer.cancel()
+        _end(process)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a process and those that it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _read(search: Search, process: subprocess.Popen[str], began: float) -> Catch:
+    assert process.stdout is not None, "it is a pipe"
+    last = ""
+    for line in process.stdout:
+        match = search.found.match(line)
+        if match is not None:
+            return Catch(match["what"].strip(), match["where"], time.monotonic() - began)
+        last = line.strip() or last
+    seconds = time.monotonic() - began
+    if process.wait() != 0:  # also when it went on for ever and was ended
+        return Catch(f"it ended with {process.returncode}: {last}", "", seconds)
+    return Catch("", "", seconds)
+
+
+# -- the table -------------------------------------------------------------------------------------
+
+
+class Result(NamedTuple):
+    """One bug, and what came of each search, by its name."""
+
+    bug: Bug
+    catches: dict[str, Catch]
+
+    @property
+    def caught(self) -> bool:
+        return any(catch.what for catch in self.catches.values())
+
+
+def try_out(one: Bug, searches: Iterable[Search], seeds: int, jobs: int) -> Result:
+    """Plant a bug in a copy of the tree and search for it."""
+    with tempfile.TemporaryDirectory(prefix="planted-") as directory:
+        root = Path(directory)
+        copy_tree(root)
+        plant(one, root)
+        catches: dict[str, Catch] = {}
+        for search in searches:
+            is_last_resort = search is SEARCHES[-1]
+            if is_last_resort and any(catch.what for catch in catches.values()):
+                continue
+            catches[search.name] = hunt(search, root, seeds, jobs)
+    return Result(one, catches)
+
+
+def cell(catch: Catch | None) -> str:
+    """What a search made of a bug, for the table."""
+    if catch is None:
+        return ""
+    if not catch.what:
+        return f"not in {catch.seconds:.0f} s"
+    where = f", {catch.where}" if catch.where else ""
+    return f"{catch.what[:60].strip()}{where}, {catch.seconds:.0f} s"
+
+
+def table(results: Sequence[Result]) -> Iterator[str]:
+    """A table in reStructuredText."""
+    rows = [["bug", "line", *(search.name for search in SEARCHES)]]
+    for result in results:
+        cells = [cell(result.catches.get(search.name)) for search in SEARCHES]
+        rows.append([result.bug.name, places(result.bug), *cells])
+    yield ".. list-table::"
+    yield "   :header-rows: 1"
+    yield ""
+    for row in rows:
+        yield from (
+            f"   {'* -' if n == 0 else '  -'} {text}".rstrip() for n, text in enumerate(row)
+        )
+
+
+def chosen(names: Sequence[str] | None, known: Sequence[str], what: str) -> list[str]:
+    """``names``, or all that are known. Raises SystemExit for one that is not."""
+    for name in names or ():
+        if name not in known:
+            raise SystemExit(f"there is no {what} {name!r}; there are {', '.join(known)}")
+    return list(names or known)
+
+
+def main(given: list[str]) -> int:
+    """Returns the exit code: 1 if a bug was not caught."""
+    parser = argparse.ArgumentParser(prog="python -m tests.planted", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--only", action="append", metavar="NAME", help="only this bug")
+    parser.add_argument("--search", action="append", metavar="NAME", help="only this search")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="how many seeds are tried")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    options = parser.parse_args(given)
+    names = chosen(options.only, [one.name for one in BUGS], "bug")
+    wanted = chosen(options.search, [search.name for search in SEARCHES], "search")
+    searches = [search for search in SEARCHES if search.name in wanted]
+    results: list[Result] = []
+    for one in BUGS:
+        if one.name in names:
+            result = try_out(one, searches, options.seeds, options.jobs)
+            results.append(result)
+            told = (f"{name}: {cell(catch)}" for name, catch in result.catches.items())
+            print(f"{one.name}: {'; '.join(told)}", flush=True)
+    print()
+    print("\n".join(table(results)))
+    missed = [result.bug.name for result in results if not result.caught]
+    print(f"\n{len(results)} bugs, {len(missed)} not caught: {', '.join(missed) or 'none'}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

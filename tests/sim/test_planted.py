@@ -1,0 +1,116 @@
+"""The list of planted bugs: each still has its one place, and what searches print is understood."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.planted import (
+    BUGS,
+    ROOT,
+    SEARCHES,
+    Bug,
+    Catch,
+    Edit,
+    Planted,
+    Result,
+    Search,
+    bug,
+    cell,
+    changed,
+    hunt,
+    line_of,
+    main,
+    plant,
+    table,
+)
+
+
+@pytest.mark.parametrize("one", BUGS, ids=lambda one: one.name)
+def test_a_bug_has_exactly_one_place_for_each_edit_and_leaves_sound_python(
+    one: Bug, tmp_path: Path
+) -> None:
+    for edit in one.edits:
+        target = tmp_path / edit.file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text((ROOT / edit.file).read_text())
+    plant(one, tmp_path)
+    for edit in one.edits:
+        text = (tmp_path / edit.file).read_text()
+        assert ast.dump(ast.parse(text)) != ast.dump(ast.parse((ROOT / edit.file).read_text()))
+
+
+def test_there_are_as_many_bugs_as_promised_with_names_of_their_own() -> None:
+    assert len(BUGS) >= 16
+    assert len({one.name for one in BUGS}) == len(BUGS)
+
+
+@pytest.mark.parametrize("text", ["nothing of it", "twice twice"])
+def test_a_place_that_is_gone_or_not_the_only_one_is_refused(text: str) -> None:
+    with pytest.raises(Planted, match="mend the list"):
+        changed(text, Edit("brokerd/x.py", "twice", "once"))
+
+
+def test_the_line_of_an_edit_is_where_it_begins_to_differ(tmp_path: Path) -> None:
+    (tmp_path / "x.py").write_text("one\ntwo\nthree\nfour\n")
+    assert line_of(Edit("x.py", "two\nthree\n", "two\n3\n"), tmp_path) == 3
+
+
+OUTPUTS = [
+    ("simulator", "seed 17: P1-kept: record 3 of t0/0 was seen: and is gone", "P1-kept", "17"),
+    (
+        "crash points",
+        "broker:12 (before sync of 0000.wal), tear: LOST: record 3",
+        "LOST: record 3",
+        "broker:12",
+    ),
+    (
+        "flips",
+        "start: /data/wal/0000.wal at 512 ^ 0x80, frame header, length: wrong payload: it is b''",
+        "wrong payload",
+        "/data/wal/0000.wal at 512",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "line", "what", "where"), OUTPUTS)
+def test_what_a_search_prints_of_a_violation_is_understood(
+    name: str, line: str, what: str, where: str
+) -> None:
+    search = next(search for search in SEARCHES if search.name == name)
+    match = search.found.match(line)
+    assert match is not None
+    assert (match["what"], match["where"]) == (what, where)
+
+
+def test_a_search_ends_with_the_first_violation(tmp_path: Path) -> None:
+    (tmp_path / "endless.py").write_text("while True: print('seed 5: P1-kept: gone')")
+    search = SEARCHES[0]._replace(arguments=("endless",))
+    catch = hunt(search, tmp_path, 1, 1)
+    assert (catch.what, catch.where) == ("P1-kept", "5")
+
+
+def test_a_search_that_finds_nothing_or_breaks_down_says_so(tmp_path: Path) -> None:
+    (tmp_path / "silent.py").write_text("print('nothing')")
+    (tmp_path / "broken.py").write_text("raise SystemExit('no such thing')")
+    search = Search("search", ("silent",), SEARCHES[0].found)
+    assert hunt(search, tmp_path, 1, 1).what == ""
+    broken = hunt(search._replace(arguments=("broken",)), tmp_path, 1, 1)
+    assert broken.what == "it ended with 1: no such thing"
+
+
+def test_the_table_names_bug_line_and_catch() -> None:
+    one = bug("slip", "it slips", "wal/log.py", ('"""The write-ahead log:', '"""A log:'))
+    result = Result(one, {"simulator": Catch("P1-kept", "17", 2.4), "flips": Catch("", "", 9)})
+    lines = list(table([result]))
+    assert "   * - slip" in lines
+    assert "     - wal/log.py:2" in lines
+    assert "     - P1-kept, 17, 2 s" in lines
+    assert cell(result.catches["flips"]) == "not in 9 s"
+
+
+def test_a_name_that_is_not_on_the_list_is_refused_with_those_that_are() -> None:
+    with pytest.raises(SystemExit, match=r"no bug 'typo'; there are skip-fsync,"):
+        main(["--only", "typo"])
