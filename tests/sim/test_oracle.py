@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from brokerd.sim.history import ClockStep, Delivery, GroupView, Letter, Message, Place
-from brokerd.sim.oracle import check
+from brokerd.sim import oracle
+from brokerd.sim.history import NEVER, ClockStep, Delivery, GroupView, Letter, Message, Place
+from brokerd.sim.oracle import check, judge
 from tests.sim.story import LEASE_LOST, NOT_OWNER, SECOND_US, UNKNOWN, Story
+
+PAGE = Path(__file__).parents[2] / "docs" / "simulator.rst"
 
 Tale = Callable[[Story, bool], None]
 TALES: list[tuple[str, Tale, dict[str, object]]] = []
@@ -448,6 +453,14 @@ def more_time_than_was_asked_for(story: Story, wrong: bool) -> None:
     story.acquire(Delivery(Place(0, 0), b"a", token=1, grants=1, remaining_us=remaining_us))
 
 
+@breaks("P3-order")
+def a_settle_accepted_before_the_record_was_sent(story: Story, wrong: bool) -> None:
+    if wrong:
+        story.settle(0)
+    story.produce(b"a")
+    story.settle(0)
+
+
 @breaks("P3-lowest")
 def a_record_that_was_passed_over(story: Story, wrong: bool) -> None:
     story.produce(b"a", b"b", at=(0, 1))
@@ -791,3 +804,31 @@ def test_the_wrong_story_breaks_the_promise(
     assert found, check(history)
     numbers = {operation.number for operation in history.operations}
     assert all(set(violation.operations) <= numbers for violation in found)
+
+
+def test_the_page_names_every_check_and_every_check_has_a_story() -> None:
+    named = set(re.findall(r"^(P\d-[a-z-]+|audit) {2,}\S", PAGE.read_text(), re.MULTILINE))
+    sources = "".join(path.read_text() for path in Path(oracle.__file__).parent.glob("*.py"))
+    found = set(re.findall(r'"(P\d-[a-z-]+)"', sources)) | {"audit"}
+    assert named == found
+    assert {promise for promise, _, _ in TALES} == found
+
+
+def test_an_acquire_that_never_arrived_leased_nothing() -> None:
+    """Else it could explain a count of grants that nobody can explain."""
+    story = Story()
+    story.produce(b"a")
+    story.acquire(duration_us=0, **{**story.no_answer(), "arrived_us": NEVER})
+    story.acquire(Delivery(Place(0, 0), b"a", token=2, grants=2))
+    assert [violation.promise for violation in check(story.history)] == ["P3-grants"]
+
+
+def test_a_record_with_too_many_ways_to_go_is_left_undecided() -> None:
+    """No alarm, and the judgement says that there is one."""
+    story = Story()
+    story.produce(b"a")
+    for number in range(40):
+        story.acquire(duration_us=0, client=f"c{number}", **story.no_answer())
+        story.settle(0, success=False, client=f"d{number}", **story.no_answer())
+    story.settle(0, result=NOT_OWNER, client="z")
+    assert judge(story.history) == ([], 1)
