@@ -51,8 +51,10 @@ CONFIG = Config(
 )
 """Sizes below what an operator may choose, so that every boundary is met soon."""
 
-TIMES = DiskTimes(sync_us_min=2_000, sync_us_max=2_000)
-"""Syncs are slow, so that a snapshot may be written while frames before it are not durable."""
+TIMES = DiskTimes(sync_us_min=200, sync_us_max=6_000)
+"""Some syncs are slow, so that a snapshot may be done before the frames before it are durable."""
+WAIT_US = 60_000_000
+"""How long the workload waits for anything."""
 
 TOPICS = {"orders": 3}
 """Those that are there from the start; any other has one partition."""
@@ -212,8 +214,10 @@ class Script:
         return f"{self.world.digest()}-{self.disk.digest()}"
 
     def run(self, until: Callable[[], object]) -> None:
-        """Let things happen until something is so."""
+        """Let things happen until something is so. Raises Unexpected if it never is."""
+        end_us = self.world.now_us + WAIT_US
         while not until():
+            require(self.world.now_us < end_us, "an answer, a start or a stop takes a minute")
             require(self.world.step(), "nothing is due any more, and the workload is not over")
 
     def pass_us(self, us: int) -> None:
@@ -303,11 +307,11 @@ class Script:
 
     def _fill(self, ann: Client) -> None:
         """Write more than a segment, several frames at once, with leases in between."""
-        for _ in range(3):
+        for _ in range(2):
+            batches = [[self._message(FILLING_BYTES) for _ in range(2)] for _ in range(6)]
             ann.ask(
-                ann.produce("orders", *[self._message(FILLING_BYTES) for _ in range(3)]),
                 ann.produce("filling", self._message(FILLING_BYTES)),
-                ann.produce("orders", *[self._message(FILLING_BYTES) for _ in range(3)]),
+                *[ann.produce("orders", *batch) for batch in batches],
             )
             place = ann.lease("filling", "workers", 1).deliveries[0].place
             ann.ask(ann.settle("filling", "workers", place, True))
