@@ -22,7 +22,7 @@ from brokerd.sim.clients import (
     make_client,
 )
 from brokerd.sim.clients.describe import asked, outcome
-from brokerd.sim.clients.vandal import TRICKS, bad_body
+from brokerd.sim.clients.vandal import TRICKS
 from brokerd.sim.draw import MIXES
 from brokerd.sim.history import (
     NEVER,
@@ -741,17 +741,7 @@ class TestVandal:
 
     @pytest.mark.parametrize(
         "trick",
-        [
-            pytest.param(
-                trick,
-                id=trick.__name__,
-                marks=pytest.mark.xfail(
-                    trick is bad_body,
-                    reason="the codec takes a first body that begins with c1 for a good one",
-                ),
-            )
-            for trick in TRICKS
-        ],
+        [pytest.param(trick, id=trick.__name__) for trick in TRICKS],
     )
     def test_nothing_that_it_sends_changes_anything(self, trick: Callable[[Random], bytes]) -> None:
         """A broker refuses it, waits for the rest of it, or tells how a group stands."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from math import isfinite
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from msgpack import unpackb
 
@@ -54,8 +54,8 @@ _MAP_OF_3, _MAP_OF_4 = 0x83, 0x84
 _METADATA_NIL = _METADATA_KEY + b"\xc0"
 _REMEMBERED_BYTES = 2_048
 """Nothing longer is remembered, so that an idle connection stays small."""
-_NEVER = b"\xc1"
-"""Begins no body: 0xc1 is not used by MessagePack."""
+_NEVER: Final = ()
+"""Begins no body, as no bytes do: ``startswith`` looks for any of none."""
 _BYTES, _TEXT, _MSGPACK = int(Encoding.BYTES), int(Encoding.TEXT), int(Encoding.MSGPACK)
 _new = tuple.__new__  # half the cost of calling a NamedTuple
 
@@ -76,11 +76,11 @@ class Decoder:
     )
 
     def __init__(self) -> None:
-        self._produce_prefix = _NEVER
+        self._produce_prefix: bytes | tuple[()] = _NEVER
         self._produce_log_id = ""
-        self._acquire_body = _NEVER
+        self._acquire_body: bytes | None = None
         self._acquire = Acquire("", "", "")
-        self._settle_prefix = _NEVER
+        self._settle_prefix: bytes | tuple[()] = _NEVER
         self._settle_suffix_bytes = 0
         self._settles: dict[bytes, Settle] = {}
 
