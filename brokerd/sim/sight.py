@@ -33,9 +33,12 @@ class LaneSight:
     """By offset."""
 
     def without(self, lost: set[int], end: int) -> LaneSight:
-        """The same, of the records below ``end`` that are not lost."""
+        """The same, of the records below ``end`` that are not lost.
+
+        Which records are delayed cannot be seen, so with some lost their number says nothing.
+        """
         states = {o: s for o, s in self.states.items() if o < end and o not in lost}
-        return LaneSight(self.committed, self.delayed, states)
+        return LaneSight(self.committed, -1 if lost else self.delayed, states)
 
 
 @dataclass
