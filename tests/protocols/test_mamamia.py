@@ -336,10 +336,14 @@ def test_a_damaged_record_becomes_a_dead_letter() -> None:
         at = content.find(b"spoil-spoil")
         if at >= 0:
             content[at] ^= 1
-    answers = ask(house, acquire(), acquire(), acquire())
+    with capturedLogs() as captured:
+        answers = ask(house, acquire(), acquire(), acquire())
     assert ids(answers) == [0, 2, None]
     ((_, letter),) = house.broker.dead_letters("orders", "g")
     assert (letter.offset, letter.reason) == (1, "damaged")
+    (told,) = [event for event in captured if event.get("event_id") == "record-damaged"]
+    place = (told["topic"], told["partition"], told["offset"], told["group"])
+    assert place == ("orders", 0, 1, "g")
 
 
 def test_a_failing_disk_is_told_and_can_be_asked_again() -> None:
