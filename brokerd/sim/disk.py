@@ -114,15 +114,6 @@ class SimFile:
         self._check()
         return len(self._file.seen.data)
 
-    def map(self) -> memoryview:
-        """A copy of the file as it is now: what is mapped is never written to again."""
-        call = self._begin("map", 0, len(self._file.seen.data))
-        data = self._file.seen.read(len(self._file.seen.data), 0)
-        if not data:
-            raise ValueError("cannot map an empty file")
-        self._disk.leave(call)
-        return memoryview(data)
-
     def close(self) -> None:
         """Not a call either; closing twice is harmless."""
         self._is_open = False

@@ -42,6 +42,7 @@ class Faults:
         self._capacity: int | None = None
         self._is_full = False
         self.clock_steps: list[ClockStep] = []
+        self.has_rotted = False
         self.done: list[str] = []
         """What was done, in order, for people."""
 
@@ -185,6 +186,17 @@ class Faults:
             self._say(f"{link.name} reads nothing for {fault.for_us} us")
             link.pause()
             self._world.call_after(fault.for_us, link.resume)
+
+    @_happen.register
+    def _rot(self, fault: plan.Rot) -> None:
+        chance = random.Random(fault.seed)
+        held = {path: data.rstrip(b"\0") for path, data in self._disk.files().items()}
+        path = chance.choice([path for path, data in held.items() if data] or [""])
+        if path:
+            position, bit = chance.randrange(len(held[path])), chance.randrange(8)
+            self._say(f"bit {bit} of byte {position} of {path} rots")
+            self._disk.flip(path, position, 1 << bit)
+            self.has_rotted = True
 
     @_happen.register
     def _clock_step(self, fault: plan.ClockStep) -> None:

@@ -1,10 +1,10 @@
 # Tests: tests/sim/test_history.py
 """What the clients of a run asked and saw, and when: all that the oracle knows.
 
-Free of any wire format. Times are integer microseconds of the world, which never jump and go on while
-a machine is down; NEVER means that it did not happen. An operation is recorded when its request is
-handed to the network, and completed when its answer arrives whole. One that was never answered may
-or may not have happened.
+Free of any wire format. Times are integer microseconds of the world, which never jump and go on
+while a machine is down; NEVER means that it did not happen. An operation is recorded when its
+request is handed to the network, and completed when its answer arrives whole. One that was never
+answered may or may not have happened.
 
 Payloads and metadata are compared as bytes: a client records what it sent and what it got in one
 encoding of its own (Mamamia: MessagePack).
@@ -174,8 +174,8 @@ class Boot:
     """When it began to serve; leases that were live get their full duration from here."""
     ended_us: int = NEVER
     end: str = ""
-    """How it ended: stopped (cleanly), killed (SIGKILL), power (power loss), failed (it gave up because
-    of a storage error), refused (it would not start). Empty while it lives."""
+    """How it ended: stopped (cleanly), killed (SIGKILL), power (power loss), failed (it gave up
+    because of a storage error), refused (it would not start). Empty while it lives."""
     reason: str = ""
     """What it said when it failed or refused, or the crash model after power loss."""
     durability: str = "fsync"
@@ -207,8 +207,8 @@ class History:
     """One run. The last boot's tail, from ``audit_us`` on, is an audit without faults.
 
     The audit reads every topic whole through a group of its own whose name begins with ``audit``,
-    waits until every lease and delay is over, and then drains every other group: leases all there is to
-    lease, settles it, and asks for its state and its dead letters.
+    waits until every lease and delay is over, and then drains every other group: leases all there
+    is to lease, settles it, and asks for its state and its dead letters.
     """
 
     rules: GroupRules = field(default_factory=GroupRules)

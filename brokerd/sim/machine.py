@@ -311,7 +311,7 @@ class Machine:
             return self._chance.randint(times.sync_us_min, times.sync_us_max)
         if name == "pwrite":
             return self._chance.randint(times.write_us_min, times.write_us_max)
-        if name in ("pread", "map"):
+        if name == "pread":
             return self._chance.randint(times.read_us_min, times.read_us_max)
         return self._chance.randint(times.other_us_min, times.other_us_max)
 

@@ -20,7 +20,6 @@ from brokerd.sim.history import GroupRules
 
 DiskCall = Literal[
     "create",
-    "map",
     "open",
     "pread",
     "pwrite",
@@ -249,6 +248,13 @@ class StopReading(Fault, frozen=True, kw_only=True, tag="stop_reading"):
     client: str
 
 
+class Rot(Fault, frozen=True, kw_only=True, tag="rot"):
+    """A bit of a file changes, in the page cache and on the disk."""
+
+    seed: int
+    """Says which file, which byte and which bit."""
+
+
 class ClockStep(Fault, frozen=True, kw_only=True, tag="clock_step"):
     """The machine's wall clock is set; ``by_us`` may be negative."""
 
@@ -266,6 +272,7 @@ AnyFault = (
     | Stall
     | StopReading
     | ClockStep
+    | Rot
 )
 
 

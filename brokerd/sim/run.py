@@ -156,6 +156,7 @@ class _Run:
             globalLogPublisher.removeObserver(logged)
         for client in self._clients:
             client.note_arrivals()
+        self._history.rotted = self._faults.has_rotted
         self._violations += oracle.check(self._history)
         self._count()
         return Result(
@@ -219,10 +220,14 @@ class _Run:
         self._network.machine_gone(lambda: later.randrange(2_000_000) if is_silent else 100)
         if self._auditing:
             self._over = True
-            if boot.end != "stopped":
+            if boot.end != "stopped" and not self._may_refuse(boot):
                 self._violate("P7", f"without any fault, the broker {boot.end}: {boot.reason}")
         else:
             self._faults.ended(boot)
+
+    def _may_refuse(self, boot: Boot) -> bool:
+        """Whether a broker may rightly not start: files may rot beyond what it understands."""
+        return self._faults.has_rotted and boot.reason.startswith(("DamagedData", "NewerFormat"))
 
     # -- the second part ------------------------------------------------------------------------
 
@@ -258,7 +263,7 @@ class _Run:
 
     def _broken_modes(self) -> bool:
         """Whether acknowledged work may be lost, so that files may contradict one another."""
-        return self._plan.settings.durability != "fsync"
+        return self._plan.settings.durability != "fsync" or self._faults.has_rotted
 
     # -- the third part -------------------------------------------------------------------------
 

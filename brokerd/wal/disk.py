@@ -8,7 +8,6 @@ sizes are bytes. Every method raises OSError as the operating system would; none
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,9 +32,6 @@ class File(Protocol):
     def truncate(self, size: int) -> None: ...
 
     def size(self) -> int: ...
-
-    def map(self) -> memoryview:
-        """A read-only view of the whole file as it is now; the file must not be empty."""
 
     def close(self) -> None: ...
 
@@ -140,9 +136,6 @@ class RealFile:
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
-
-    def map(self) -> memoryview:
-        return memoryview(mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ))
 
     def close(self) -> None:
         if self._descriptor >= 0:

@@ -27,7 +27,6 @@ looks = st.one_of(
     st.tuples(st.just("open"), st.tuples(names, st.booleans())),
     st.tuples(st.just("pread"), st.tuples(handles, st.integers(0, 3000), positions)),
     st.tuples(st.just("size"), st.tuples(handles)),
-    st.tuples(st.just("map"), st.tuples(handles)),
     st.tuples(st.just("close"), st.tuples(handles)),
     st.tuples(st.just("list"), st.just(())),
 )

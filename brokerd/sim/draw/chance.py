@@ -28,6 +28,7 @@ FEATURES = {
     "stalls": 0.3,
     "slow readers": 0.3,
     "clock steps": 0.4,
+    "rot": 0.06,
     # the broker
     "small segments": 0.7,
     "segments by age": 0.2,

@@ -17,6 +17,7 @@ from brokerd.sim.plan import (
     NoSpace,
     PowerLoss,
     PowerModel,
+    Rot,
     SlowDisk,
     Stall,
     Stop,
@@ -159,6 +160,10 @@ def draw_span(frame: Frame) -> int:
     return frame.chance.scale(MS, max(MS, frame.end_us // 4))
 
 
+def draw_rot(frame: Frame, clients: list[str]) -> AnyFault:
+    return Rot(at_us=frame.when(), seed=frame.chance.getrandbits(32))
+
+
 OTHERS: dict[str, Callable[[Frame, list[str]], AnyFault]] = {
     "full disk": draw_no_space,
     "slow disk": draw_slow_disk,
@@ -166,4 +171,5 @@ OTHERS: dict[str, Callable[[Frame, list[str]], AnyFault]] = {
     "stalls": draw_stall,
     "slow readers": draw_stop_reading,
     "clock steps": draw_clock_step,
+    "rot": draw_rot,
 }

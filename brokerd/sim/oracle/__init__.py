@@ -41,6 +41,12 @@ from brokerd.sim.oracle.violation import Violation
 __all__ = ["Judgement", "Violation", "check", "judge"]
 
 
+HOLDS_OF_ROTTEN_FILES = frozenset(
+    ("P1-content", "P1-ready", "P2-content", "P2-batch", "P3-answer", "P3-sums", "P7-silence")
+)
+"""Checks that need no memory of the broker's: what they find is wrong whatever was lost to rot."""
+
+
 class Judgement(NamedTuple):
     """What the oracle found."""
 
@@ -73,6 +79,8 @@ def judge(history: History) -> Judgement:
         found += check_letters(records, lane)
         found += views.check(lane)
     found += Audit(history, lives, records, lanes).check()
+    if history.rotted:
+        found = [each for each in found if each.promise in HOLDS_OF_ROTTEN_FILES]
     return Judgement(sorted(set(found), key=_when_seen), undecided)
 
 

@@ -41,7 +41,7 @@ def check_boots(history: History, lives: Lives) -> Iterator[Violation]:
         if boot.damages and not without_sync:
             text = f"boot {boot.number} reports damage that nobody did: {boot.damages[0]}"
             yield Violation("P6-damage", text, (), boot.ready_us)
-    if history.operations and history.boots and history.boots[-1].ready_us == NEVER:
-        last = history.boots[-1]
+    last = history.boots[-1] if history.boots else None
+    if history.operations and last is not None and last.ready_us == NEVER and not history.rotted:
         text = f"the broker does not come up again: {last.end} {last.reason}".rstrip()
         yield Violation("P1-start", text, (), last.begun_us)
