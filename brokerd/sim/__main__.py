@@ -25,6 +25,7 @@ from twisted.logger import globalLogBeginner
 from brokerd.sim.draw import generate
 from brokerd.sim.plan import Plan
 from brokerd.sim.run import Result, run
+from brokerd.sim.shrink import shrink
 
 CHUNK = 8
 """Seeds that a process takes at once."""
@@ -52,6 +53,7 @@ def outcome_of(seed: int) -> Outcome:
 
 
 def texts(result: Result) -> list[str]:
+    """What was found, a line each."""
     return [f"{found.promise}: {found.text}" for found in result.violations]
 
 
@@ -106,8 +108,6 @@ def replay(plan: Plan, is_quiet: bool = False) -> Result:
 
 def cut_down(plan: Plan, directory: Path) -> Path:
     """Shrink a failing plan, and write what is left to a file."""
-    from brokerd.sim.shrink import shrink
-
     promise = run(plan).violations[0].promise
 
     def fails(candidate: Plan) -> bool:

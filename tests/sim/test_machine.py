@@ -13,7 +13,7 @@ from twisted.logger import globalLogPublisher
 
 from brokerd.codecs import mamamia as mm
 from brokerd.config import Broker, Config, Wal
-from brokerd.sim.disk import CrashModel, SimDisk
+from brokerd.sim.disk import Call, CrashModel, SimDisk
 from brokerd.sim.machine import WAL_DIR, Machine
 from brokerd.sim.network import Network
 from brokerd.sim.plan import DiskTimes
@@ -112,6 +112,40 @@ def test_power_may_be_lost_at_a_disk_call() -> None:
     assert room.ends == ["power"]
     room.boot()
     assert room.ask(produce(0)) == mm.Produced(0)
+
+
+def test_power_may_be_lost_at_a_disk_call_of_a_name() -> None:
+    """Those of other names do not count: here the first segment was about to get its name."""
+    room = Room()
+    room.boot()
+    done: list[str] = []
+    leave = room.disk.leave
+
+    def note(call: Call) -> None:
+        done.append(call.name)
+        leave(call)
+
+    room.disk.leave = note
+    room.machine.crash_at_call(1, room.machine.kill, "rename")
+    assert room.ask(produce(0)) is None
+    assert {"pwrite", "sync"} <= set(done) and "rename" not in done
+    room.boot()
+    assert room.ask(produce(0)) == mm.Produced(0)
+
+
+def test_a_sync_may_get_stuck_while_others_go_on() -> None:
+    """Every sync here; writes and reads take as long as ever."""
+    room = Room()
+    room.boot()
+    began_us = room.world.now_us
+    room.machine.times = DiskTimes(stuck_permille=1_000, stuck_us_max=9_000_000)
+    assert room.ask(produce(0)) == mm.Produced(0)
+    stuck_us = room.world.now_us - began_us
+    assert 200 <= stuck_us <= 20_000_000
+    room.machine.times = DiskTimes()
+    began_us = room.world.now_us
+    assert room.ask(produce(1)) == mm.Produced(1)
+    assert room.world.now_us - began_us < stuck_us
 
 
 def test_power_may_be_lost_while_the_broker_starts() -> None:

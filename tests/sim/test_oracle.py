@@ -814,6 +814,22 @@ def test_the_page_names_every_check_and_every_check_has_a_story() -> None:
     assert {promise for promise, _, _ in TALES} == found
 
 
+def test_equal_payloads_without_an_answer_have_no_order() -> None:
+    """Whoever sees one of them cannot say which of the requests it came from."""
+    story = Story()
+    story.produce(b"", **story.no_answer())
+    story.wait(SECOND_US)
+    story.produce(b"a", at=(1,))
+    story.wait(SECOND_US)
+    story.produce(b"", **story.no_answer())
+    story.wait(SECOND_US)
+    story.acquire((0, b""), (1, b"a"), (2, b""), limit=3)
+    story.acquire((0, b""), (1, b"a"), (2, b""), limit=3, group="h")
+    assert check(story.history) == []
+    story.acquire((3, b""))
+    assert [found.promise for found in check(story.history)] == []
+
+
 def test_an_acquire_that_never_arrived_leased_nothing() -> None:
     """Else it could explain a count of grants that nobody can explain."""
     story = Story()

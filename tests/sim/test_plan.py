@@ -9,6 +9,7 @@ from collections import Counter
 import msgspec
 import pytest
 
+from brokerd.broker.snapshotter import STEP_THINGS
 from brokerd.sim import draw
 from brokerd.sim.draw import CRASHES_MAX, FEATURES, NEEDS, generate
 from brokerd.sim.plan import (
@@ -151,6 +152,47 @@ def test_crashes_strike_inside_recoveries_too() -> None:
         assert fault.at_call is not None
         others = [crash for crash in crashes(plan) if crash is not fault]
         assert any(crash.at_us == fault.at_us for crash in others)
+
+
+def test_crashes_strike_inside_stops_too() -> None:
+    """A few disk calls after the stop began."""
+    in_stop = [
+        crash
+        for plan in PLANS
+        for stop in plan.faults
+        for crash in plan.faults
+        if isinstance(stop, Stop)
+        and isinstance(crash, Kill | PowerLoss)
+        and (crash.at_us, crash.from_boot) == (stop.at_us, False)
+    ]
+    assert len(in_stop) >= 20
+    assert all(crash.at_call is not None for crash in in_stop)
+
+
+def test_crashes_strike_at_calls_that_are_rare() -> None:
+    """Power goes while a file gets its name, its end or its place."""
+    names = Counter(
+        fault.at_name
+        for plan in PLANS
+        for fault in plan.faults
+        if isinstance(fault, Kill | PowerLoss)
+    )
+    for name in ("create", "rename", "truncate", "unlink", "sync_directory"):
+        assert names[name] >= 10
+
+
+def test_some_runs_have_so_many_partitions_that_a_snapshot_takes_several_steps() -> None:
+    """With frames between them."""
+    large = [plan for plan in PLANS if sum(t.partitions for t in plan.topics) > STEP_THINGS / 2]
+    assert len(PLANS) * 0.02 <= len(large) <= len(PLANS) * 0.15
+
+
+def test_some_runs_have_stuck_syncs_and_some_empty_payloads() -> None:
+    stuck = [plan.disk for plan in PLANS if plan.disk.stuck_permille]
+    assert len(PLANS) * 0.1 <= len(stuck) <= len(PLANS) * 0.4
+    assert all(disk.stuck_us_max > disk.sync_us_max for disk in stuck)
+    empty = [plan for plan in PLANS if any(c.empty_permille for c in plan.clients)]
+    assert len(PLANS) * 0.05 <= len(empty) <= len(PLANS) * 0.2
 
 
 def test_clocks_go_both_ways_by_very_different_steps() -> None:
