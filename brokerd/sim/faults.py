@@ -106,7 +106,8 @@ class Faults:
         if isinstance(fault, plan.DiskError):
             self._happen(fault)
         else:
-            self._machine.crash_at_call(fault.at_call or 1, partial(self._happen, fault))
+            happen = partial(self._happen, fault)
+            self._machine.crash_at_call(fault.at_call or 1, happen, fault.at_name)
 
     @singledispatchmethod
     def _happen(self, fault: plan.Fault) -> None:

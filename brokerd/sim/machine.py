@@ -103,6 +103,22 @@ class SimHost:
         return self._machine.wall_seconds()
 
 
+class _Crash:
+    """Something that ends the machine's process when so many more disk calls have begun."""
+
+    def __init__(self, calls: int, name: str | None, happen: Callable[[], None]) -> None:
+        self._left = calls
+        self._name = name
+        self.happen = happen
+
+    def counts(self, call: Call) -> bool:
+        """Count a call that begins; whether it is the one."""
+        if self._name in (None, call.name):
+            self._left -= 1
+            return self._left == 0
+        return False
+
+
 class Machine:
     """A computer with one data directory. Callbacks are attributes.
 
@@ -133,7 +149,7 @@ class Machine:
         self._chance = world.chance("machine")
         self._process: Process | None = None
         self._factory: ConnectionFactory | None = None
-        self._crashes: list[tuple[int, Callable[[], None]]] = []
+        self._crashes: list[_Crash] = []
         disk.enter, disk.leave = self._enter, self._leave
 
     # -- what a process sees --------------------------------------------------------------------
@@ -280,12 +296,13 @@ class Machine:
 
     # -- disk calls -----------------------------------------------------------------------------
 
-    def crash_at_call(self, nth: int, crash: Callable[[], None]) -> None:
+    def crash_at_call(self, nth: int, crash: Callable[[], None], name: str | None = None) -> None:
         """Have ``crash`` called at the ``nth`` disk call from now on, before its effect.
 
-        Should the process end before, nothing comes of it.
+        With a ``name`` only calls of that name count. Should the process end before, nothing comes
+        of it.
         """
-        self._crashes.append((self.calls + nth, crash))
+        self._crashes.append(_Crash(nth, name, crash))
 
     def disarm(self) -> None:
         """Forget what `crash_at_call` was asked for."""
@@ -296,18 +313,19 @@ class Machine:
             raise PowerLost
         process = self._process
         self.calls += 1
-        number = self.calls
+        struck = [crash for crash in self._crashes if crash.counts(call)]
         if current_thread() is None and self.is_ready:
             self.reactor_calls.append(call)
         process.sleep(self._time_us(call.name) * self.slow_factor)
-        for at, crash in self._crashes:
-            if at == number:
-                crash()
-                raise PowerLost
+        for crash in struck:
+            crash.happen()
+            raise PowerLost
 
     def _time_us(self, name: str) -> int:
         times = self.times
         if name in ("sync", "sync_directory"):
+            if self._chance.randrange(1_000) < times.stuck_permille:
+                return self._chance.randint(times.sync_us_max, times.stuck_us_max)
             return self._chance.randint(times.sync_us_min, times.sync_us_max)
         if name == "pwrite":
             return self._chance.randint(times.write_us_min, times.write_us_max)

@@ -109,6 +109,9 @@ class DiskTimes(Part, frozen=True, kw_only=True):
     sync_us_max: int = 200
     other_us_min: int = 5
     other_us_max: int = 5
+    stuck_permille: int = 0
+    """How many of a thousand syncs get stuck, while other calls go on."""
+    stuck_us_max: int = 0
 
 
 class Topic(Part, frozen=True, kw_only=True):
@@ -141,6 +144,8 @@ class ClientPlan(Part, frozen=True, kw_only=True):
     payload_bytes_max: int = 100
     large_permille: int = 0
     """How many of a thousand payloads are 20 to 200 KiB, whatever the line above says."""
+    empty_permille: int = 0
+    """How many of a thousand payloads are empty, and so like one another."""
     keys: int = 0
     """How many different keys; 0 for none."""
     partition_permille: int = 0
@@ -175,6 +180,8 @@ class CallFault(Fault, frozen=True, kw_only=True):
 
     at_call: int | None = None
     """Strike as the nth disk call (from 1) after ``at_us`` begins; None strikes at ``at_us``."""
+    at_name: DiskCall | None = None
+    """Of a crash: count only the disk calls of this name."""
     from_boot: bool = False
     """Count calls from the first boot that begins after ``at_us``: to strike in a recovery."""
 

@@ -31,6 +31,7 @@ PLAIN_CLIENT: dict[str, Any] = {
     "partition_permille": 0,
     "metadata_permille": 0,
     "large_permille": 0,
+    "empty_permille": 0,
     "payload_bytes_max": 0,
     "wait_us_max": 0,
     "delay_us_max": 0,
@@ -43,6 +44,7 @@ PLAIN_CLIENT: dict[str, Any] = {
 """What a client is without a habit."""
 
 MILD_FAULT: dict[str, Any] = {
+    "at_name": None,
     "from_boot": False,
     "model": "drop",
     "power": None,

@@ -1,5 +1,8 @@
 # Tests: tests/sim/test_clients.py
-"""Messages that can be told apart: each names its producer and a number, in many forms."""
+"""Messages that can be told apart: each names its producer and a number, in many forms.
+
+Only empty ones, if a plan wants them, are all alike.
+"""
 
 from __future__ import annotations
 
@@ -69,6 +72,8 @@ class MessageMaker:
         chance, plan = self._chance, self._plan
         tag = f"{plan.name}/{self._count}|".encode()
         self._count += 1
+        if self._often(plan.empty_permille):
+            return chance.choice((b"", ""))
         if self._often(plan.large_permille):
             size = chance.randint(LARGE_BYTES_MIN, LARGE_BYTES_MAX)
         else:

@@ -8,7 +8,7 @@ requests reaches states that runs with a little of everything do not.
 
 from __future__ import annotations
 
-from brokerd.sim.draw.broker import DISKS, draw_network, draw_settings, draw_topics
+from brokerd.sim.draw.broker import draw_disk, draw_network, draw_settings, draw_topics
 from brokerd.sim.draw.chance import FEATURES, SECOND, Chance, Frame
 from brokerd.sim.draw.clients import MIXES, NEEDS, draw_clients
 from brokerd.sim.draw.faults import CRASHES_MAX, draw_faults
@@ -29,7 +29,7 @@ def generate(seed: int) -> Plan:
         end_us=frame.end_us,
         settings=draw_settings(frame),
         network=draw_network(frame),
-        disk=chance.one(DISKS),
+        disk=draw_disk(frame),
         topics=topics,
         clients=clients,
         faults=draw_faults(frame, [client.name for client in clients]),

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from brokerd.sim.draw.chance import KIB, MS, SECOND, Chance, Frame
 from brokerd.sim.plan import DiskTimes, Network, Settings, Topic
 
@@ -41,7 +43,7 @@ def draw_settings(frame: Frame) -> Settings:
         segment_bytes=segment_bytes,
         segment_age_seconds=chance.randint(1, 10) if "segments by age" in features else 900,
         snapshot_interval_bytes=(
-            chance.scale(8 * KIB, 512 * KIB)
+            chance.scale(KIB, 512 * KIB)
             if "snapshots" in features
             else usual.snapshot_interval_bytes
         ),
@@ -79,12 +81,24 @@ def draw_topics(frame: Frame) -> tuple[Topic, ...]:
     names = [f"t{number}" for number in range(chance.scale(1, 4))]
     if "odd names" in frame.features:
         names[0] = chance.one(("", "заказы/../orders", "t" * 255))
-    return tuple(
-        Topic(
-            name=name,
-            partitions=(
-                chance.randint(2, 6) if "partitions" in frame.features and chance.on(0.6) else 1
-            ),
-        )
-        for name in names
+    return tuple(Topic(name=name, partitions=draw_partitions(frame)) for name in names)
+
+
+def draw_partitions(frame: Frame) -> int:
+    """Sometimes so many that a snapshot is taken in several steps, with frames in between."""
+    chance = frame.chance
+    if "many partitions" in frame.features:
+        return chance.randint(100, 200)
+    return chance.randint(2, 6) if "partitions" in frame.features and chance.on(0.6) else 1
+
+
+def draw_disk(frame: Frame) -> DiskTimes:
+    """How long calls take; stuck syncs let other threads do a lot meanwhile."""
+    times = frame.chance.one(DISKS)
+    if "stuck syncs" not in frame.features:
+        return times
+    return replace(
+        times,
+        stuck_permille=frame.chance.randint(5, 50),
+        stuck_us_max=times.sync_us_max + frame.chance.scale(100, 3_000) * MS,
     )

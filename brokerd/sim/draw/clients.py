@@ -106,9 +106,10 @@ def draw_client(
             for action, weight in MIXES[role].items()
             if NEEDS.get(action, "") in features | {""}
         },
-        batch_max=chance.scale(2, 40),
+        batch_max=chance.scale(2, 200 if "empty payloads" in features else 40),
         payload_bytes_max=chance.one((0, 50, 300, 1_000, 2_000)),
         large_permille=share("large payloads", 30),
+        empty_permille=share("empty payloads", 2_000),
         keys=share("keys", 8),
         partition_permille=share("partitions", 1_000),
         metadata_permille=share("metadata", 1_000),

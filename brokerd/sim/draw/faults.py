@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import get_args
 
+from msgspec.structs import replace
+
 from brokerd.sim.draw.chance import MS, SECOND, Chance, Frame
 from brokerd.sim.plan import (
     AnyFault,
@@ -49,6 +51,9 @@ def draw_faults(frame: Frame, clients: list[str]) -> tuple[AnyFault, ...]:
         crashes += [
             draw_recovery_crash(frame, crash.at_us) for crash in crashes if frame.chance.on(0.5)
         ][: CRASHES_MAX - len(crashes)]
+    if "crashes in stops" in frame.features:
+        stops = [crash.at_us for crash in crashes if isinstance(crash, Stop)]
+        crashes += [draw_crash_of(frame, at_us) for at_us in stops][: CRASHES_MAX - len(crashes)]
     for feature, draw_other in OTHERS.items():
         if feature in frame.features:
             others += [draw_other(frame, clients) for _ in range(frame.chance.scale(1, 4))]
@@ -59,21 +64,32 @@ def draw_down(chance: Chance) -> int:
     return chance.scale(1, 10_000) * MS
 
 
-def draw_call(chance: Chance) -> int | None:
+RARE_CALLS: tuple[DiskCall, ...] = ("create", "rename", "truncate", "unlink", "sync_directory")
+"""Calls between which files change places: much happens there, and seldom."""
+
+
+def draw_call(chance: Chance) -> tuple[int | None, DiskCall | None]:
     """Nearly always at a disk call: what lies between two is all the same to a disk."""
-    return chance.scale(1, 400) if chance.on(0.85) else None
+    if chance.on(0.15):
+        return None, None
+    if chance.on(0.4):
+        return chance.scale(1, 8), chance.one(RARE_CALLS)
+    return chance.scale(1, 400), None
 
 
 def draw_kill(frame: Frame) -> AnyFault:
     chance = frame.chance
-    return Kill(at_us=frame.when(), at_call=draw_call(chance), down_us=draw_down(chance))
+    at_call, at_name = draw_call(chance)
+    return Kill(at_us=frame.when(), at_call=at_call, at_name=at_name, down_us=draw_down(chance))
 
 
 def draw_power_loss(frame: Frame) -> AnyFault:
     chance = frame.chance
+    at_call, at_name = draw_call(chance)
     return PowerLoss(
         at_us=frame.when(),
-        at_call=draw_call(chance),
+        at_call=at_call,
+        at_name=at_name,
         model=chance.one(POWER_MODELS),
         seed=chance.getrandbits(32),
         down_us=draw_down(chance),
@@ -104,14 +120,18 @@ def draw_disk_error(frame: Frame) -> AnyFault:
 
 def draw_recovery_crash(frame: Frame, crash_us: int) -> AnyFault:
     """Another crash at one of the first disk calls of the boot after a crash."""
+    return replace(draw_crash_of(frame, crash_us, 120), from_boot=True)
+
+
+def draw_crash_of(frame: Frame, at_us: int, calls_max: int = 40) -> Kill | PowerLoss:
+    """A crash at one of the first disk calls after a moment: of a stop, or of a start."""
     chance = frame.chance
-    at_call = chance.scale(1, 120)
+    at_call = chance.scale(1, calls_max)
     if chance.on(0.4):
-        return Kill(at_us=crash_us, at_call=at_call, from_boot=True, down_us=draw_down(chance))
+        return Kill(at_us=at_us, at_call=at_call, down_us=draw_down(chance))
     return PowerLoss(
-        at_us=crash_us,
+        at_us=at_us,
         at_call=at_call,
-        from_boot=True,
         model=chance.one(POWER_MODELS),
         seed=chance.getrandbits(32),
         down_us=draw_down(chance),
