@@ -95,6 +95,8 @@ class Link:
         self.on_lost: Callable[[str], None] = lambda why: None
         self.boot = NEVER
         """The boot of the broker that accepted this connection."""
+        self.lost_us = NEVER
+        """When the broker's Protocol was told that the connection is lost."""
         self.is_open = True
         """Whether the client still has it."""
         self._network = network
@@ -141,6 +143,10 @@ class Link:
         if not self._reading:
             self._reading = True
             self._world.call_after(0, self._read)
+
+    @property
+    def now_us(self) -> int:
+        return self._world.now_us
 
     def arrived_us(self, position: int) -> int:
         """When the broker was given the byte before this position of what was sent; or NEVER."""
@@ -360,6 +366,7 @@ class SimTransport:
         """The connection is gone, now."""
         if self.connected:
             self.connected = False
+            self._link.lost_us = self._link.now_us
             self._link.finish()
             self._protocol.connectionLost(Failure(why))
 

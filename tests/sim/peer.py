@@ -44,6 +44,8 @@ class ScriptedLink:
     def resume(self) -> None:
         self.paused = False
 
+    lost_us = NEVER
+
     def arrived_us(self, position: int) -> int:
         return position if position <= self._peer.arrives else NEVER
 

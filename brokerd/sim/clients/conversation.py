@@ -131,6 +131,7 @@ class Conversation:
         for operation, _, end in self._in_flight:
             operation.boot = self._link.boot
             operation.arrived_us = self._link.arrived_us(end)
+            operation.lost_us = self._link.lost_us
 
     def _gone(self, why: str) -> None:
         if not self.is_over:

@@ -25,6 +25,10 @@ class Link(Protocol):
     def is_open(self) -> bool:
         """Whether what is sent may still arrive."""
 
+    @property
+    def lost_us(self) -> int:
+        """When the broker's Protocol was told that the connection is lost, or NEVER."""
+
     def send(self, data: bytes) -> None: ...
 
     def close(self) -> None:

@@ -54,6 +54,7 @@ class MessageMaker:
         self._plan = plan
         self._chance = chance
         self._count = 0
+        self._empty = chance.choice((b"", ""))
 
     def make(self, topic: Topic) -> tuple[Message, mm.BatchMessage]:
         """The next message, for the history and for the wire."""
@@ -73,7 +74,7 @@ class MessageMaker:
         tag = f"{plan.name}/{self._count}|".encode()
         self._count += 1
         if self._often(plan.empty_permille):
-            return chance.choice((b"", ""))
+            return self._empty
         if self._often(plan.large_permille):
             size = chance.randint(LARGE_BYTES_MIN, LARGE_BYTES_MAX)
         else:
