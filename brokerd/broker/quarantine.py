@@ -181,10 +181,9 @@ class Quarantine:
         """Why the broker is degraded, "" if it is not."""
         if not self.places:
             return ""
-        lost = f", {self.records} records known to be lost" if self.records else ""
         return (
-            f"the log is damaged in {self.places} places{lost}; the rest is served; "
-            "see damage in /api/v1/status, run brokerctl wal verify"
+            f"the log is damaged (places: {self.places}, records known to be lost: {self.records}); "
+            "the rest is served; see damage in /api/v1/status, run brokerctl wal verify"
         )
 
     def status(self) -> dict[str, Any]:

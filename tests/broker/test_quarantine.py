@@ -80,7 +80,7 @@ class TestFoundByTheStart:
         [shown] = damage(house)["shown"]
         assert shown["lost"] == [{"topic": "orders", "partition": 0, "first": 1, "last": 1}]
         assert (damage(house)["ranges"], damage(house)["records"]) == (1, 1)
-        assert "damaged in 1 places, 1 records" in damage(house)["degraded"]
+        assert "(places: 1, records known to be lost: 1)" in damage(house)["degraded"]
 
     def test_a_read_of_what_is_known_is_counted_and_not_told_again(self) -> None:
         house = House(settings=FORGETFUL)
