@@ -182,8 +182,8 @@ class Quarantine:
         if not self.places:
             return ""
         return (
-            f"the log is damaged (places: {self.places}, records known to be lost: {self.records}); "
-            "the rest is served; see damage in /api/v1/status, run brokerctl wal verify"
+            f"the log is damaged (places: {self.places}, records known to be lost: {self.records})"
+            "; the rest is served; see damage in /api/v1/status, run brokerctl wal verify"
         )
 
     def status(self) -> dict[str, Any]:
