@@ -10,7 +10,7 @@ import errno
 import os
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from brokerd.errors import DamagedData
 from brokerd.wal.catalog import segment_name
@@ -27,6 +27,27 @@ LSN_MAX = (1 << 63) - 1
 _NAME = re.compile(r"(?P<lsn>[0-9]{20})\.(wal|idx)|.*\.tmp", re.DOTALL)
 _IS_NO_FILE = (errno.EISDIR, errno.ESPIPE, errno.ENXIO)
 """What opening or reading a directory, a pipe or a socket says."""
+
+
+class NoFile:
+    """Stands for what has the name of a file and is none: it is empty, and each use says why not.
+
+    A socket cannot even be opened.
+    """
+
+    def __init__(self, error: OSError) -> None:
+        self._error = error
+
+    def _refuse(self, *_arguments: object) -> NoReturn:
+        raise OSError(self._error.errno, self._error.strerror, self._error.filename)
+
+    pread = pwrite = sync = truncate = _refuse
+
+    def size(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class SegmentFile(NamedTuple):
@@ -158,7 +179,7 @@ def _look(disk: Disk, path: str, lsn: int) -> _Found:
     except OSError as error:
         if error.errno not in _IS_NO_FILE:
             raise
-        return _Found(name, file, lsn, 0, None, None, is_file=False)
+        return _Found(name, NoFile(error), lsn, 0, None, None, is_file=False)
 
 
 def _why_stray(before: _Found | None, found: _Found) -> str | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
+import socket
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from brokerd.sim.disk import SimDisk
 from brokerd.sim.inline import InlineCommitter
 from brokerd.wal import Frame, LostRange, RealDisk, RecoveryReport, Wal
 from brokerd.wal.directory import MISSING_BYTES_MAX
+from brokerd.wal.repair import Rooms, examine
 from brokerd.wal.verify import verify, walk
 from brokerd.walformat import SegmentHeader, encode_frame, encode_segment_header
 from tests.wal.rig import PATH, SMALL, Rig, records
@@ -149,6 +152,17 @@ class TestALogThatWasLonger:
         assert report.next_lsn >= end + 1001
 
 
+def make_odd(path: Path, kind: str) -> None:
+    """Put something there that is no file."""
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        with socket.socket(socket.AF_UNIX) as listening, contextlib.chdir(path.parent):
+            listening.bind(path.name)  # its whole path may be too long for a socket
+
+
 class TestOddEntries:
     """On a real file system."""
 
@@ -189,14 +203,14 @@ class TestOddEntries:
         assert (tmp_path / "x.tmp").is_dir()
         assert not (tmp_path / "spare-0.tmp").exists()
 
-    @pytest.mark.parametrize("kind", ["directory", "pipe"])
+    @pytest.mark.parametrize("kind", ["directory", "pipe", "socket"])
     @pytest.mark.parametrize("distance", [-100_000, 1 << 16, 1 << 52])
     def test_what_is_no_file_is_no_segment_whatever_its_name(
         self, tmp_path: Path, kind: str, distance: int
     ) -> None:
         end = self.log(tmp_path)
         odd = tmp_path / f"{max(end + distance, 8):020d}.wal"
-        odd.mkdir() if kind == "directory" else os.mkfifo(odd)
+        make_odd(odd, kind)
         _, report, frames = self.start(tmp_path)
         assert (len(frames), report.next_lsn) == (20, end)
         (damage,) = report.damages
@@ -206,9 +220,20 @@ class TestOddEntries:
         assert not verify(RealDisk(), str(tmp_path), "none").sound
         assert any(name == odd.name for name, _ in walk(RealDisk(), str(tmp_path)))
 
-    def test_one_in_the_way_of_the_next_segment_must_be_moved(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("kind", ["directory", "pipe", "socket"])
+    def test_a_repair_asks_to_move_it_and_changes_nothing(self, tmp_path: Path, kind: str) -> None:
+        self.log(tmp_path / "wal")
+        odd = tmp_path / "wal" / f"{8:020d}.wal"
+        make_odd(odd, kind)
+        with pytest.raises(DamagedData, match=rf"{odd.name}.* no file;.*move it out"):
+            examine(RealDisk(), Rooms.of(str(tmp_path)))
+
+    @pytest.mark.parametrize("kind", ["directory", "pipe", "socket"])
+    def test_one_in_the_way_of_the_next_segment_must_be_moved(
+        self, tmp_path: Path, kind: str
+    ) -> None:
         end = self.log(tmp_path)
-        (tmp_path / f"{end:020d}.wal").mkdir()
+        make_odd(tmp_path / f"{end:020d}.wal", kind)
         with pytest.raises(DamagedData, match=rf"{end:020d}\.wal is no file.*move it away"):
             self.start(tmp_path)
 
