@@ -107,7 +107,7 @@ class Faults:
             self._happen(fault)
         else:
             happen = partial(self._happen, fault)
-            self._machine.crash_at_call(fault.at_call or 1, happen, fault.at_name)
+            self._machine.crash_at_call(fault.at_call or 1, happen, fault.at_name, fault.at_stuck)
 
     @singledispatchmethod
     def _happen(self, fault: plan.Fault) -> None:

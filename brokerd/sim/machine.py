@@ -36,6 +36,7 @@ STATE_DIR = f"{DATA_DIR}/state"
 WALL_BEGIN_SECONDS = 1_700_000_000.0
 FORMAT = "mamamia"
 FILES_MAX = 1_000_000
+SYNCS = ("sync", "sync_directory")
 
 
 class SimReactor:
@@ -106,14 +107,17 @@ class SimHost:
 class _Crash:
     """Something that ends the machine's process when so many more disk calls have begun."""
 
-    def __init__(self, calls: int, name: str | None, happen: Callable[[], None]) -> None:
+    def __init__(
+        self, calls: int, name: str | None, is_stuck: bool, happen: Callable[[], None]
+    ) -> None:
         self._left = calls
         self._name = name
+        self._is_stuck = is_stuck
         self.happen = happen
 
-    def counts(self, call: Call) -> bool:
+    def counts(self, call: Call, is_stuck: bool) -> bool:
         """Count a call that begins; whether it is the one."""
-        if self._name in (None, call.name):
+        if self._name in (None, call.name) and (is_stuck or not self._is_stuck):
             self._left -= 1
             return self._left == 0
         return False
@@ -296,13 +300,19 @@ class Machine:
 
     # -- disk calls -----------------------------------------------------------------------------
 
-    def crash_at_call(self, nth: int, crash: Callable[[], None], name: str | None = None) -> None:
+    def crash_at_call(
+        self,
+        nth: int,
+        crash: Callable[[], None],
+        name: str | None = None,
+        is_stuck: bool = False,
+    ) -> None:
         """Have ``crash`` called at the ``nth`` disk call from now on, before its effect.
 
-        With a ``name`` only calls of that name count. Should the process end before, nothing comes
-        of it.
+        With a ``name`` only calls of that name count, with ``is_stuck`` only syncs that get stuck.
+        Should the process end before, nothing comes of it.
         """
-        self._crashes.append(_Crash(nth, name, crash))
+        self._crashes.append(_Crash(nth, name, is_stuck, crash))
 
     def disarm(self) -> None:
         """Forget what `crash_at_call` was asked for."""
@@ -313,19 +323,26 @@ class Machine:
             raise PowerLost
         process = self._process
         self.calls += 1
-        struck = [crash for crash in self._crashes if crash.counts(call)]
+        is_stuck = self._gets_stuck(call.name)
+        struck = [crash for crash in self._crashes if crash.counts(call, is_stuck)]
         if current_thread() is None and self.is_ready:
             self.reactor_calls.append(call)
-        process.sleep(self._time_us(call.name) * self.slow_factor)
+        process.sleep(self._time_us(call.name, is_stuck) * self.slow_factor)
         for crash in struck:
             crash.happen()
             raise PowerLost
 
-    def _time_us(self, name: str) -> int:
+    def _gets_stuck(self, name: str) -> bool:
+        stuck_permille = self.times.stuck_permille
+        if name not in SYNCS or not stuck_permille:
+            return False
+        return self._chance.randrange(1_000) < stuck_permille
+
+    def _time_us(self, name: str, is_stuck: bool) -> int:
         times = self.times
-        if name in ("sync", "sync_directory"):
-            if self._chance.randrange(1_000) < times.stuck_permille:
-                return self._chance.randint(times.sync_us_max, times.stuck_us_max)
+        if is_stuck:
+            return self._chance.randint(times.sync_us_max, times.stuck_us_max)
+        if name in SYNCS:
             return self._chance.randint(times.sync_us_min, times.sync_us_max)
         if name == "pwrite":
             return self._chance.randint(times.write_us_min, times.write_us_max)

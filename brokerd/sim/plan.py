@@ -182,6 +182,8 @@ class CallFault(Fault, frozen=True, kw_only=True):
     """Strike as the nth disk call (from 1) after ``at_us`` begins; None strikes at ``at_us``."""
     at_name: DiskCall | None = None
     """Of a crash: count only the disk calls of this name."""
+    at_stuck: bool = False
+    """Of a crash: count only syncs that got stuck, after all that went on meanwhile."""
     from_boot: bool = False
     """Count calls from the first boot that begins after ``at_us``: to strike in a recovery."""
 

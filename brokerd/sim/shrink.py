@@ -45,6 +45,7 @@ PLAIN_CLIENT: dict[str, Any] = {
 
 MILD_FAULT: dict[str, Any] = {
     "at_name": None,
+    "at_stuck": False,
     "from_boot": False,
     "model": "drop",
     "power": None,

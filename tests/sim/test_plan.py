@@ -179,6 +179,9 @@ def test_crashes_strike_at_calls_that_are_rare() -> None:
     )
     for name in ("create", "rename", "truncate", "unlink", "sync_directory"):
         assert names[name] >= 10
+    stuck = [plan for plan in PLANS for fault in plan.faults if getattr(fault, "at_stuck", False)]
+    assert len(stuck) >= 10
+    assert all(plan.disk.stuck_permille for plan in stuck)
 
 
 def test_some_runs_have_so_many_partitions_that_a_snapshot_takes_several_steps() -> None:

@@ -42,11 +42,7 @@ def draw_settings(frame: Frame) -> Settings:
     return Settings(
         segment_bytes=segment_bytes,
         segment_age_seconds=chance.randint(1, 10) if "segments by age" in features else 900,
-        snapshot_interval_bytes=(
-            chance.scale(KIB, 512 * KIB)
-            if "snapshots" in features
-            else usual.snapshot_interval_bytes
-        ),
+        snapshot_interval_bytes=draw_snapshot_interval(frame),
         tail_cache_bytes=chance.one((0, 4 * KIB, 64 * KIB)) if small_caches else 64 << 20,
         read_cache_bytes=chance.one((0, 4 * KIB, 64 * KIB)) if small_caches else 32 << 20,
         frame_bytes=chance.one((64 * KIB, 256 * KIB)) if small_buffers else usual.frame_bytes,
@@ -60,6 +56,15 @@ def draw_settings(frame: Frame) -> Settings:
         durability=draw_durability(chance) if "lazy durability" in features else "fsync",
         capacity_bytes=segment_bytes * chance.randint(4, 12) if "small disk" in features else None,
     )
+
+
+def draw_snapshot_interval(frame: Frame) -> int:
+    """Often where there are many partitions: only then has a snapshot several steps."""
+    if "many partitions" in frame.features:
+        return frame.chance.scale(KIB, 16 * KIB)
+    if "snapshots" in frame.features:
+        return frame.chance.scale(KIB, 512 * KIB)
+    return Settings().snapshot_interval_bytes
 
 
 def draw_durability(chance: Chance) -> str:

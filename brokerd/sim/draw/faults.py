@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from msgspec.structs import replace
 
@@ -68,31 +68,40 @@ RARE_CALLS: tuple[DiskCall, ...] = ("create", "rename", "truncate", "unlink", "s
 """Calls between which files change places: much happens there, and seldom."""
 
 
-def draw_call(chance: Chance) -> tuple[int | None, DiskCall | None]:
+class Moment(NamedTuple):
+    """When a crash strikes after its time has come: fields of `CallFault`."""
+
+    at_call: int | None = None
+    at_name: DiskCall | None = None
+    at_stuck: bool = False
+
+
+def draw_moment(frame: Frame) -> Moment:
     """Nearly always at a disk call: what lies between two is all the same to a disk."""
+    chance = frame.chance
     if chance.on(0.15):
-        return None, None
+        return Moment()
+    if "stuck syncs" in frame.features and chance.on(0.5):
+        return Moment(chance.scale(1, 8), at_stuck=True)
     if chance.on(0.4):
-        return chance.scale(1, 8), chance.one(RARE_CALLS)
-    return chance.scale(1, 400), None
+        return Moment(chance.scale(1, 8), chance.one(RARE_CALLS))
+    return Moment(chance.scale(1, 400))
 
 
 def draw_kill(frame: Frame) -> AnyFault:
-    chance = frame.chance
-    at_call, at_name = draw_call(chance)
-    return Kill(at_us=frame.when(), at_call=at_call, at_name=at_name, down_us=draw_down(chance))
+    moment = draw_moment(frame)
+    return Kill(at_us=frame.when(), down_us=draw_down(frame.chance), **moment._asdict())
 
 
 def draw_power_loss(frame: Frame) -> AnyFault:
     chance = frame.chance
-    at_call, at_name = draw_call(chance)
+    moment = draw_moment(frame)
     return PowerLoss(
         at_us=frame.when(),
-        at_call=at_call,
-        at_name=at_name,
         model=chance.one(POWER_MODELS),
         seed=chance.getrandbits(32),
         down_us=draw_down(chance),
+        **moment._asdict(),
     )
 
 

@@ -101,6 +101,12 @@ class Records:
         """Whether nobody else sent this payload to the topic."""
         return self.senders(record.topic, record.sent.message.payload) == 1
 
+    def is_known(self, record: Record) -> bool:
+        """Whether it is sure which message the record is; equal ones without an answer may be
+        either.
+        """
+        return record.is_acknowledged or self.is_unique(record)
+
     def may_be_lost(self, record: Record) -> bool:
         """Whether it may be gone after the boot that stored it."""
         return self._lives.loses(record.boot) and not any(
@@ -203,17 +209,17 @@ def check_places(records: Records, lives: Lives) -> Iterator[Violation]:
 
 
 def check_content(records: Records) -> Iterator[Violation]:
-    """P1: every sight of a record shows metadata and key as they were sent."""
+    """P1: every sight of a record shows metadata and key as they were sent, if it is known how."""
     for record in records:
         message, produce = record.sent.message, record.sent.produce
+        if not records.is_known(record):
+            continue
         if message.partition is not None and message.partition != record.place.partition:
             text = f"{record.name} was sent to partition {message.partition}"
             yield violation("P2-partition", text, produce, *(s.acquire for s in record.sights[:1]))
         if record.stored.last_us < record.stored.first_us:
             text = f"{record.name} was seen before it was sent"
             yield violation("P2-content", text, produce, *(s.acquire for s in record.sights))
-        if not records.is_unique(record) and not produce.succeeded:
-            continue
         for sight in record.sights:
             wrong = _wrong_part(message, sight.delivery)
             if wrong:
@@ -255,7 +261,7 @@ def check_keys(records: Records) -> Iterator[Violation]:
     chosen: dict[tuple[str, bytes], Record] = {}
     for record in records:
         message = record.sent.message
-        if message.key is None or message.partition is not None:
+        if message.key is None or message.partition is not None or not records.is_known(record):
             continue
         other = chosen.setdefault((record.topic, message.key), record)
         if other.place.partition != record.place.partition:
@@ -271,7 +277,7 @@ def check_order(records: Records, lives: Lives) -> Iterator[Violation]:
     """
     lanes: dict[tuple[str, int, int], list[Record]] = defaultdict(list)
     for record in records:
-        if record.is_acknowledged or records.is_unique(record):
+        if records.is_known(record):
             epoch = lives.epoch(record.boot)
             lanes[record.topic, record.place.partition, epoch].append(record)
     for lane in lanes.values():
