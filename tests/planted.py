@@ -462,7 +462,7 @@ SEARCHES = (
     Search(
         "flips",
         ("brokerd.sim.flips", "--jobs", "{jobs}"),
-        re.compile(r"\w+: (?P<where>\S+ at \d+) \^ \w+, .*?: (?P<what>.+?):"),
+        re.compile(r"[\w ,]+: (?P<where>\S+ at \d+) \^ \w+, .*?: (?P<what>[A-Z ]+):"),
     ),
 )
 """Flips take long: they are asked only about what the others do not find."""

@@ -68,9 +68,9 @@ OUTPUTS = [
     ),
     (
         "flips",
-        "start: /data/wal/0000.wal at 512 ^ 0x80, frame header, length: wrong payload: it is b''",
-        "wrong payload",
-        "/data/wal/0000.wal at 512",
+        "running, index: /data/wal/0.idx at 512 ^ 0x80, index, column: WRONG PAYLOAD: it is b''",
+        "WRONG PAYLOAD",
+        "/data/wal/0.idx at 512",
     ),
 ]
 
