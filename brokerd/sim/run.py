@@ -40,7 +40,7 @@ from brokerd.wal.verify import verify
 FREE_BYTES = 64 << 20
 """What the broker leaves free on any disk; a small disk has this much more than it may use."""
 NO_DIGITS = str.maketrans("", "", "0123456789")
-OWN_FAULT = "no fault of our own"
+OWN_FAULT = "own fault"
 AUDIT_SECONDS = 3_600
 EVENTS_MAX = 3_000_000
 """A run that takes more goes round in circles."""
@@ -150,14 +150,18 @@ class _Run:
                 if not self._over:
                     self._violate("liveness", "nothing is due any more, and the audit is not over")
         except (WrongAnswer, AuditFailed) as error:
-            self._violate("protocol", str(error))
+            self._violate("wire", str(error))
         finally:
             self._machine.unwind()
             globalLogPublisher.removeObserver(logged)
         for client in self._clients:
             client.note_arrivals()
         self._history.rotted = self._faults.has_rotted
-        self._violations += oracle.check(self._history)
+        for call in self._machine.reactor_calls[:1]:
+            self._violate("reactor", f"it waited for the disk itself: {call.name} {call.path}")
+        judgement = oracle.judge(self._history)
+        self._violations += judgement.violations
+        self._counts["undecided"] = judgement.undecided
         self._count()
         return Result(
             self._plan,
@@ -223,7 +227,8 @@ class _Run:
         if self._auditing:
             self._over = True
             if boot.end != "stopped" and not self._may_refuse(boot):
-                self._violate("P7", f"without any fault, the broker {boot.end}: {boot.reason}")
+                text = f"without any fault, the broker {boot.end}: {boot.reason}"
+                self._violate("P7-alive", text)
         else:
             self._faults.ended(boot)
 
@@ -254,14 +259,15 @@ class _Run:
             quick = list(describe(replayed(self._disk.fork(), self._config)))
             slow = list(describe(replayed(without_snapshots(self._disk), self._config)))
         except (BrokerdError, OSError) as error:
-            self._violate("P1", f"the directory cannot be read: {error}")
+            self._violate("P1-readings", f"the directory cannot be read: {error}")
             return
         for one, other in zip(quick, slow, strict=False):
             if one != other:
-                self._violate("P1", f"a snapshot says\n  {one}\nand the log\n  {other}")
+                self._violate("P1-readings", f"a snapshot says\n  {one}\nand the log\n  {other}")
                 return
         if len(quick) != len(slow):
-            self._violate("P1", f"snapshots tell of {len(quick)} things, the log of {len(slow)}")
+            text = f"snapshots tell of {len(quick)} things, the log of {len(slow)}"
+            self._violate("P1-readings", text)
 
     def _broken_modes(self) -> bool:
         """Whether acknowledged work may be lost, so that files may contradict one another."""
@@ -297,7 +303,7 @@ class _Run:
         if report.sound or self._broken_modes():
             return
         for problem in (*report.damages, *report.bad_indexes, *report.bad_snapshots):
-            self._violate("P6", f"after a clean stop: {problem}")
+            self._violate("P6-verify", f"after a clean stop: {problem}")
 
     def _count(self) -> None:
         counts = self._counts
@@ -311,15 +317,10 @@ class _Run:
         counts["operations"] = len(self._history.operations)
         counts["unanswered"] = sum(op.answered_us == NEVER for op in self._history.operations)
         counts["disk calls"] = self._machine.calls
-        for call in self._machine.reactor_calls[:1]:
-            self._violate("reactor", f"it waited for the disk itself: {call.name} {call.path}")
         counts["faults"] = len(self._faults.done)
         for boot in self._history.boots:
             counts[f"boots {boot.end}"] += 1
             counts["boots with damage"] += bool(boot.damages)
-            if boot.damages and not self._broken_modes():
-                text = f"boot {boot.number} reports damage on a disk that kept its word"
-                self._violate("P6", f"{text}: {boot.damages[0]}")
 
 
 def dead_letters(broker: Broker, topic: str, group: str) -> tuple[Letter, ...]:

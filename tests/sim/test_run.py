@@ -193,14 +193,14 @@ def test_a_fault_of_our_own_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Broker, "group_info", faulty)
     result = run(plan_of(clients=(client("a", 1, mix={"look": 1}),)))
-    assert "no fault of our own" in promises(result)
+    assert "own fault" in promises(result)
     assert "as asked for" in str(result.violations)
 
 
 def test_a_broker_that_never_answers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The audit has an end, or it is said."""
     monkeypatch.setattr(Connection, "_send", lambda self: None)
-    assert promises(run(plan_of()))
+    assert promises(run(plan_of())) >= {"liveness"}
 
 
 # -- what was found once -------------------------------------------------------------------------
