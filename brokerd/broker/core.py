@@ -57,7 +57,6 @@ class BrokerSettings:
     max_uncommitted_bytes: int = 32 << 20
     mark_quiet_us: int = 100_000
     snapshot_interval_bytes: int = 256 << 20
-    segment_age_us: int = 900_000_000
     max_topics: int = 100_000
     groups: GroupSettings = field(default_factory=GroupSettings)
 

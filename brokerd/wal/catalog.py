@@ -152,11 +152,6 @@ class Catalog:
             for segment in self._segments
         ]
 
-    def first_offset(self, topic_id: int, partition: int) -> int | None:
-        """The lowest offset of a partition in the log, None if there is none."""
-        where = self._where.get((topic_id, partition))
-        return None if where is None else where[0][0]
-
     def time_of(self, topic_id: int, partition: int, offset: int) -> int | None:
         """Broker time of the frame that appended the record, None if it is not in the log.
 
@@ -173,20 +168,6 @@ class Catalog:
         rows = self._rows(segment, opened[1], topic_id, partition)
         row = rows.find(offset)
         return None if row < 0 else rows.time_us[row]
-
-    def next_readable(self, topic_id: int, partition: int, offset: int) -> int | None:
-        """The lowest offset at or above ``offset`` that the log holds a batch for. Blocks."""
-        firsts, ordinals = self._where.get((topic_id, partition), (array("q"), array("I")))
-        at = max(bisect_right(firsts, offset) - 1, 0)
-        for ordinal in ordinals[at : at + 2]:
-            segment = self._segments[ordinal]
-            rows = self._rows(segment, self.open(segment)[1], topic_id, partition)
-            if rows.find(offset) >= 0:
-                return offset
-            row = bisect_right(rows.base_offset, offset)
-            if row < len(rows.base_offset):
-                return rows.base_offset[row]
-        return None
 
     def plan_read(
         self, topic_id: int, partition: int, offset: int, max_bytes: int

@@ -419,18 +419,10 @@ class Wal:
     ) -> ReadPlan | None:
         """Plan to read the batch that holds ``offset`` and what follows it.
 
-        Only durable batches are seen. None if the log holds no batch with the offset: see
-        :meth:`next_readable`. Cheap; run the plan in another thread.
+        Only durable batches are seen. None if the log holds no batch with the offset. Cheap; run
+        the plan in another thread.
         """
         return self._catalog.plan_read(topic_id, partition, offset, max_bytes)
-
-    def first_offset(self, topic_id: int, partition: int) -> int | None:
-        """The lowest offset of a partition in the log, None if it has none there."""
-        return self._catalog.first_offset(topic_id, partition)
-
-    def next_readable(self, topic_id: int, partition: int, offset: int) -> int | None:
-        """The lowest offset from ``offset`` on that the log holds, beyond what damage took."""
-        return self._catalog.next_readable(topic_id, partition, offset)
 
     def time_of(self, topic_id: int, partition: int, offset: int) -> int | None:
         """Broker time at which the record was appended, None if the log does not hold it.

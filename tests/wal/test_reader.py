@@ -44,8 +44,6 @@ class TestReading:
         for key in ((1, 0, 4), (1, 0, 6), (1, 1, 5), (2, 0, 5)):
             assert rig.wal.plan_read(*key, 100) is None
             assert rig.wal.time_of(*key) is None
-        assert rig.wal.first_offset(1, 0) == 5
-        assert rig.wal.first_offset(2, 0) is None
 
     def test_only_durable_batches_are_seen(self) -> None:
         rig = Rig()
