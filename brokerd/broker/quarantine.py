@@ -5,14 +5,18 @@ Damage is found by the replay of a start, and by reads while the broker serves. 
 once in the log, and stays in the status for as long as the process lives: nothing here is ever
 taken back, because only ``brokerctl wal repair`` and a new start can say that it is over.
 
-Memory: at most `RANGES_MAX` ranges of offsets and `SHOWN_MAX` descriptions; what reads find beyond
-that is known to their groups' dead letters alone.
+A place is one however often damage is found in it. Where nobody can tell the place, as when the
+header of an entry is gone that a read looks for, all such damage of a partition is one.
+
+Memory: at most `RANGES_MAX` ranges of offsets, as many places to tell apart, and `SHOWN_MAX`
+descriptions; what reads find beyond that is known to their groups' dead letters alone.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 from twisted.logger import Logger
@@ -21,7 +25,7 @@ from brokerd.broker.topics import Partition
 
 RANGES_MAX = 10_000
 SHOWN_MAX = 100
-"""How many places and ranges a status describes, and a start logs one by one."""
+"""How many places a status describes, and ranges of each, and a start logs one by one."""
 
 
 class OffsetRange(NamedTuple):
@@ -82,6 +86,35 @@ class _Spans:
         return 1 - (high - low), end - first - covered
 
 
+class _Shown:
+    """A place, and all that is known to be lost there."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._lost: dict[tuple[str, int], _Spans] = {}
+
+    def add(self, lost: Iterable[OffsetRange]) -> None:
+        for one in lost:
+            self._lost.setdefault((one.topic, one.partition), _Spans()).add(one.first, one.end)
+
+    def described(self) -> dict[str, Any]:
+        """As a status shows it; ``problem`` is what was found first."""
+        lost = [one.described() for one in islice(self._ranges(), SHOWN_MAX)]
+        return {**self._place._asdict(), "lost": lost}
+
+    def _ranges(self) -> Iterator[OffsetRange]:
+        for (topic, partition), spans in self._lost.items():
+            for first, end in zip(spans.firsts, spans.ends, strict=True):
+                yield OffsetRange(topic, partition, first, end)
+
+
+def _key(place: Place, lost: list[OffsetRange]) -> tuple[str, int, int]:
+    """What tells a place from others; where nobody can tell the place, the partition does."""
+    if place.file or not lost:
+        return place[:3]
+    return lost[0].topic, lost[0].partition, -1
+
+
 class Quarantine:
     """All that one run of the broker knows of damage."""
 
@@ -99,7 +132,8 @@ class Quarantine:
         self.failed_reads = 0
         """Reads that failed otherwise: of what the disk holds they say nothing."""
         self._spans: dict[tuple[str, int], _Spans] = {}
-        self._shown: list[dict[str, Any]] = []
+        self._known: set[tuple[str, int, int]] = set()
+        self._shown: dict[tuple[str, int, int], _Shown] = {}
         self._left_out: list[dict[str, Any]] = []
         self._left_out_count = 0
 
@@ -110,7 +144,7 @@ class Quarantine:
         ranges = list(lost)
         for one in ranges:
             self._lose(one)
-        self._show(place, ranges)
+        self._show(place, ranges[:SHOWN_MAX])
         self._log.error(
             "damage in the log, not served: {place}{lost}; run brokerctl wal verify",
             event_id="damage",
@@ -169,10 +203,16 @@ class Quarantine:
         return records > 0
 
     def _show(self, place: Place, lost: list[OffsetRange]) -> None:
-        self.places += 1
-        if len(self._shown) < SHOWN_MAX:
-            described = [one.described() for one in lost[:SHOWN_MAX]]
-            self._shown.append({**place._asdict(), "lost": described})
+        """Count a place if it is news, and describe what is lost there."""
+        key = _key(place, lost)
+        if key not in self._known:
+            self.places += 1
+            if len(self._known) < RANGES_MAX:
+                self._known.add(key)
+            if len(self._shown) < SHOWN_MAX:
+                self._shown[key] = _Shown(place)
+        if key in self._shown:
+            self._shown[key].add(lost)
 
     # -- what can be seen ---------------------------------------------------------------------
 
@@ -195,7 +235,7 @@ class Quarantine:
             "records": self.records,
             "reads": self.reads,
             "failed_reads": self.failed_reads,
-            "shown": self._shown,
+            "shown": [shown.described() for shown in self._shown.values()],
             "left_out": self._left_out,
             "left_out_ranges": self._left_out_count,
         }

@@ -56,14 +56,65 @@ class TestCounting:
             quarantine.found(PLACE, [OffsetRange(topic, partition, 0, 2)])
         assert (quarantine.ranges, quarantine.records) == (3, 6)
 
+    def test_what_lies_in_one_place_is_one_place_whoever_finds_it(self) -> None:
+        """Its ranges are gathered, by topic and partition; those that touch are one."""
+        quarantine = Quarantine()
+        quarantine.found(PLACE, [OffsetRange("t", 0, 0, 2), OffsetRange("u", 0, 7, 8)])
+        partition = Topic(1, "t", 1).partition(0)
+        for first in (4, 2, 9):
+            quarantine.read_damaged(partition, first, first + 1, PLACE._replace(problem="read"))
+        assert quarantine.places == 1
+        assert quarantine.status()["shown"] == [
+            {
+                **PLACE._asdict(),
+                "lost": [
+                    {"topic": "t", "partition": 0, "first": 0, "last": 2},
+                    {"topic": "t", "partition": 0, "first": 4, "last": 4},
+                    {"topic": "t", "partition": 0, "first": 9, "last": 9},
+                    {"topic": "u", "partition": 0, "first": 7, "last": 7},
+                ],
+            }
+        ]
+
+    def test_where_nobody_can_tell_the_place_there_is_one_for_each_partition(self) -> None:
+        quarantine = Quarantine()
+        topic = Topic(1, "t", 2)
+        for first in (3, 1, 2):
+            for index in (0, 1):
+                nowhere = Place("", -1, -1, f"offset {first} is not in the log")
+                quarantine.read_damaged(topic.partition(index), first, first + 1, nowhere)
+        assert quarantine.places == 2
+        assert [place["lost"] for place in quarantine.status()["shown"]] == [
+            [{"topic": "t", "partition": index, "first": 1, "last": 3}] for index in (0, 1)
+        ]
+
+    def test_many_reads_in_one_place_hide_no_other(self) -> None:
+        quarantine = Quarantine()
+        partition = Topic(1, "t", 1).partition(0)
+        for first in range(0, 6 * SHOWN_MAX, 2):
+            quarantine.read_damaged(partition, first, first + 1, PLACE)
+        quarantine.found(PLACE._replace(position=8192), [])
+        one, other = quarantine.status()["shown"]
+        assert (one["position"], len(one["lost"])) == (4096, SHOWN_MAX)
+        assert (other["position"], other["lost"]) == (8192, [])
+        assert quarantine.places == 2
+
     def test_a_status_stays_small_however_much_is_damaged(self) -> None:
         quarantine = Quarantine()
         partition = Topic(1, "t", 1).partition(0)
         for first in range(0, 3 * RANGES_MAX, 2):
-            quarantine.read_damaged(partition, first, first + 1, PLACE)
-        assert quarantine.ranges == RANGES_MAX
+            place = PLACE._replace(position=first)
+            quarantine.read_damaged(partition, first, first + 1, place)
+        assert quarantine.ranges == quarantine.places == RANGES_MAX
         assert len(quarantine.status()["shown"]) == SHOWN_MAX
         assert quarantine.reads == 3 * RANGES_MAX // 2
+
+    def test_places_are_counted_however_many_there_are(self) -> None:
+        quarantine = Quarantine()
+        for position in range(RANGES_MAX + 2):
+            quarantine.found(PLACE._replace(position=position), [])
+        assert quarantine.places == RANGES_MAX + 2
+        assert len(quarantine.status()["shown"]) == SHOWN_MAX
 
 
 class TestFoundByTheStart:
@@ -167,6 +218,23 @@ class TestFoundInWhatCanBeMadeAgain:
         content[-1] ^= 1
         assert read(house, "t", 0).value == b"0" + bytes(600)
         assert (damage(house)["indexes"], damage(house)["reads"]) == (1, 0)
+
+    def test_reads_of_what_an_index_that_was_made_again_does_not_know_are_one_place(self) -> None:
+        """Headers are gone, and with them what tells where in the file the records were."""
+        house = self.sealed()
+        house.disk.content(f"{WAL_PATH}/00000000000000000000.idx")[-1] ^= 1
+        for name, _, entry in entries(house):
+            if entry.entry is not None and entry.entry.base_offset in (4, 5, 6):
+                rot(house, name, entry.position)
+        with capturedLogs() as captured:
+            for offset in (4, 6, 5):
+                with pytest.raises(DamagedData, match="is not in the log"):
+                    read(house, "t", offset)
+        assert len(events(captured, "read-damaged")) == 3
+        [shown] = damage(house)["shown"]
+        assert (shown["file"], shown["position"], shown["end"]) == ("", -1, -1)
+        assert shown["lost"] == [{"topic": "t", "partition": 0, "first": 4, "last": 6}]
+        assert (damage(house)["places"], damage(house)["records"]) == (1, 3)
 
     def test_a_snapshot_that_is_passed_over_is_counted(self) -> None:
         house = self.sealed()
