@@ -382,13 +382,12 @@ BUGS = (
         ),
     ),
     bug(
-        "stop-before-commit",
-        "a clean stop does not wait for the commit in flight, nor for those behind it",
-        "wal/log.py",
+        "stop-before-cut",
+        "a clean stop does not hand to the log what has gathered",
+        "broker/journal.py",
         (
-            "        elif not (self.busy or self._queue or self._sealer.busy or "
-            "self._allocator.allocating):",
-            "        elif not (self._sealer.busy or self._allocator.allocating):",
+            "        if not self._wal.failed:\n            self.cut()\n",
+            "        if not self._wal.failed:\n",
         ),
     ),
 )
@@ -443,25 +442,29 @@ class Search(NamedTuple):
     """A program that looks for bugs, and what its output says of the first it finds."""
 
     name: str
-    arguments: tuple[str, ...]
-    """``{seeds}`` and ``{jobs}`` are replaced."""
+    stages: tuple[str, ...]
+    """Arguments of Python's ``-m``, one run after the other. ``{seeds}`` and ``{jobs}`` are
+    replaced."""
     found: re.Pattern[str]
 
 
 SEARCHES = (
     Search(
         "simulator",
-        ("brokerd.sim", "--seeds", "0..{seeds}", "--jobs", "{jobs}"),
+        ("brokerd.sim --seeds 0..{seeds} --jobs {jobs}",),
         re.compile(r"seed (?P<where>\d+): (?P<what>.+?):"),
     ),
     Search(
         "crash points",
-        ("brokerd.sim.crashpoints", "--jobs", "{jobs}"),
+        tuple(
+            f"brokerd.sim.crashpoints --jobs {{jobs}} --model {model}"
+            for model in ("tear", "drop", "reorder", "keep")
+        ),
         re.compile(r"(?P<where>(?:broker|log):\d+) \(.*?\), \w+: (?P<what>.+)"),
     ),
     Search(
         "flips",
-        ("brokerd.sim.flips", "--jobs", "{jobs}"),
+        ("brokerd.sim.flips --jobs {jobs}",),
         re.compile(r"[\w ,]+: (?P<where>\S+ at \d+) \^ \w+, .*?: (?P<what>[A-Z ]+):"),
     ),
 )
@@ -478,8 +481,17 @@ class Catch(NamedTuple):
 
 def hunt(search: Search, root: Path, seeds: int, jobs: int) -> Catch:
     """Run a search on the tree at ``root`` until it finds something or has seen everything."""
-    arguments = [part.format(seeds=seeds - 1, jobs=jobs) for part in search.arguments]
     began = time.monotonic()
+    catch = Catch("", "", 0.0)
+    for stage in search.stages:
+        arguments = stage.format(seeds=seeds - 1, jobs=jobs).split()
+        catch = _run(search, root, arguments)
+        if catch.what:
+            break
+    return catch._replace(seconds=time.monotonic() - began)
+
+
+def _run(search: Search, root: Path, arguments: Sequence[str]) -> Catch:
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", *arguments],
         cwd=root,
@@ -492,7 +504,7 @@ def hunt(search: Search, root: Path, seeds: int, jobs: int) -> Catch:
     timer = threading.Timer(TIMEOUT_SECONDS, _end, [process])
     timer.start()
     try:
-        return _read(search, process, began)
+        return _read(search, process)
     finally:
         timer.cancel()
         _end(process)
@@ -505,18 +517,17 @@ def _end(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-def _read(search: Search, process: subprocess.Popen[str], began: float) -> Catch:
+def _read(search: Search, process: subprocess.Popen[str]) -> Catch:
     assert process.stdout is not None, "it is a pipe"
     last = ""
     for line in process.stdout:
         match = search.found.match(line)
         if match is not None:
-            return Catch(match["what"].strip(), match["where"], time.monotonic() - began)
+            return Catch(match["what"].strip(), match["where"], 0.0)
         last = line.strip() or last
-    seconds = time.monotonic() - began
     if process.wait() != 0:  # also when it went on for ever and was ended
-        return Catch(f"it ended with {process.returncode}: {last}", "", seconds)
-    return Catch("", "", seconds)
+        return Catch(f"it ended with {process.returncode}: {last}", "", 0.0)
+    return Catch("", "", 0.0)
 
 
 # -- the table -------------------------------------------------------------------------------------

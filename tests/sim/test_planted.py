@@ -87,7 +87,8 @@ def test_what_a_search_prints_of_a_violation_is_understood(
 
 def test_a_search_ends_with_the_first_violation(tmp_path: Path) -> None:
     (tmp_path / "endless.py").write_text("while True: print('seed 5: P1-kept: gone')")
-    search = SEARCHES[0]._replace(arguments=("endless",))
+    (tmp_path / "silent.py").write_text("print('nothing')")
+    search = SEARCHES[0]._replace(stages=("silent", "endless"))
     catch = hunt(search, tmp_path, 1, 1)
     assert (catch.what, catch.where) == ("P1-kept", "5")
 
@@ -97,7 +98,7 @@ def test_a_search_that_finds_nothing_or_breaks_down_says_so(tmp_path: Path) -> N
     (tmp_path / "broken.py").write_text("raise SystemExit('no such thing')")
     search = Search("search", ("silent",), SEARCHES[0].found)
     assert hunt(search, tmp_path, 1, 1).what == ""
-    broken = hunt(search._replace(arguments=("broken",)), tmp_path, 1, 1)
+    broken = hunt(search._replace(stages=("broken",)), tmp_path, 1, 1)
     assert broken.what == "it ended with 1: no such thing"
 
 
