@@ -116,6 +116,8 @@ def segment_files(
     before: _Found | None = None
     for lsn in _segment_lsns(disk, path):
         found = _look(disk, path, lsn)
+        if found is None:
+            continue
         problem = _why_stray(before, found)
         if problem is not None:
             yield found.as_stray(problem)
@@ -160,8 +162,8 @@ def _segment_lsns(disk: Disk, path: str) -> list[int]:
     return sorted(int(name[:-4]) for name in names)
 
 
-def _look(disk: Disk, path: str, lsn: int) -> _Found:
-    """Open a file with the name of a segment and read its header block."""
+def _look(disk: Disk, path: str, lsn: int) -> _Found | None:
+    """Open a file with the name of a segment and read its header block; None if it is gone."""
     name = segment_name(lsn)
     full = os.path.join(path, name)
     try:
@@ -173,6 +175,8 @@ def _look(disk: Disk, path: str, lsn: int) -> _Found:
             return _Found(name, file, lsn, size, None, str(error))
         return _Found(name, file, lsn, size, header, problem)
     except FileNotFoundError:
+        if name not in disk.list(path):
+            return None  # a broker deleted it meanwhile
         raise DamagedData(
             f"{full} is a link that leads nowhere; bring back what it leads to, or move it away"
         ) from None

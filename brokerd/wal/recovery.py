@@ -262,7 +262,7 @@ class SegmentReplay:
 
     def frames(self) -> Iterator[Frame]:
         """Sound frames, and the sound entries of damaged ones, in order."""
-        for found in self._scanner.scan():
+        for found in self._finds():
             if isinstance(found, Unreadable):
                 if self._is_end(found):
                     break
@@ -279,6 +279,33 @@ class SegmentReplay:
         self._segment.position = self.end
         if self._expected_end is not None and self.end < self._expected_end:
             self._missing_end(self._expected_end)
+
+    def _finds(self) -> Iterator[FoundFrame | Unreadable]:
+        """What the scanner finds.
+
+        A broker that runs may write to the last segment after we looked at a place, and before we
+        read further on that the place was synced. So what that makes damage is looked at again.
+        """
+        position, sure = SEGMENT_HEADER_BYTES, -1
+        while True:
+            for found in self._scanner.scan(position):
+                if found.position != sure and self._would_be_damage(found):
+                    position = sure = found.position
+                    self._scanner.forget()
+                    break
+                yield found
+            else:
+                return
+
+    def _would_be_damage(self, found: FoundFrame | Unreadable) -> bool:
+        """Whether it is wrong where something says that it was right; in the last segment only."""
+        if self._expected_end is not None:
+            return False
+        if isinstance(found, Unreadable):
+            is_wrong = not (found.zeros and found.end == self._size)
+        else:
+            is_wrong = found.problem is not None
+        return is_wrong and self._was_synced(found.position)
 
     def _salvage(self, stretch: Unreadable) -> Iterator[Frame]:
         """Report a damaged stretch, and use what entries of it are sound, each as a frame.
@@ -310,15 +337,17 @@ class SegmentReplay:
         return found.zeros and found.end == min(self._size, self._expected_end)
 
     def _is_torn(self, position: int, problem: str) -> bool:
-        if self._expected_end is not None:
+        if self._expected_end is not None or self._was_synced(position):
             return False
-        if self._claim is None:
-            self._claim = self._scanner.synced_claim(position)
         lsn = self._segment.first_lsn + position
-        if self._claim > lsn or self._reached > position:
-            return False
         self._report.cut = Cut(self._segment.name, position, lsn, problem)
         return True
+
+    def _was_synced(self, position: int) -> bool:
+        """Whether something says that a place, and all before it, was synced once."""
+        if self._claim is None:
+            self._claim = self._scanner.synced_claim(position)
+        return self._claim > self._segment.first_lsn + position or self._reached > position
 
     def _up_to_tear(self, found: Unreadable) -> Unreadable:
         """The part of a stretch that was synced, and the rest cut off, where no frame follows."""

@@ -85,6 +85,10 @@ class Window:
             self._start, start = position, 0
         return self._data[start : start + length]
 
+    def forget(self) -> None:
+        """Read everything anew from here on."""
+        self._data = b""
+
 
 def _body_is_damaged(found: FoundEntry) -> str:
     head = found.header
@@ -119,6 +123,10 @@ class SegmentScanner:
             else:
                 yield self._frame(position, header)
                 position += header.length
+
+    def forget(self) -> None:
+        """Read from the file again what was read before: somebody may have written meanwhile."""
+        self._window.forget()
 
     def entries(self, start: int, end: int) -> Iterator[FoundEntry]:
         """Entries with a sound header from ``start`` (a multiple of 8) on, wherever they stand.

@@ -32,7 +32,6 @@ from brokerd.wal.recovery import (
     Frame,
     RecoveryReport,
     SegmentReplay,
-    load_spans,
     told_by_index,
 )
 from brokerd.wal.scan import FoundFrame, SegmentScanner, Unreadable
@@ -128,6 +127,8 @@ def _verify_segment(
         return
     segment = Segment(found.header)
     first = len(report.damages)
+    # Looked for before the frames: a broker writes it after the last of them.
+    has_index = index_name(found.first_lsn) in disk.list(path)
     scan = SegmentReplay(found.file, segment, replay, found.expected_end, report.reached_lsn)
     for frame in scan.frames():
         see(frame)
@@ -138,7 +139,7 @@ def _verify_segment(
         report.records += sum(e.count for e in frame.entries if e.kind == EntryKind.RECORDS)
     report.torn = replay.cut
     report.next_lsn = segment.end_lsn
-    if index_name(found.first_lsn) in disk.list(path):
+    if has_index:
         _verify_index(disk, path, segment, report, first)
 
 
@@ -146,11 +147,13 @@ def _verify_index(
     disk: Disk, path: str, segment: Segment, report: VerifyReport, first: int
 ) -> None:
     """Check an index, and have it tell what the damages from ``first`` on lost."""
-    report.indexes += 1
     name = index_name(segment.first_lsn)
     try:
-        load_spans(disk, path, segment, segment.end_lsn)
         file = disk.open(os.path.join(path, name))
+    except FileNotFoundError:
+        return  # somebody deleted it meanwhile; the next start makes it again
+    report.indexes += 1
+    try:
         data = file.pread(file.size(), 0)
         index = LoadedIndex(data, segment.header.segment_id, segment.first_lsn, segment.end_lsn)
     except DamagedData as error:

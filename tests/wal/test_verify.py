@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from brokerd.sim.disk import SimDisk
+import random
+
+import pytest
+
+from brokerd.sim.disk import Call, SimDisk
 from brokerd.wal import SnapshotChunk, Snapshots
 from brokerd.wal.index import GrowingIndex, LoadedIndex
 from brokerd.wal.scan import FoundFrame, Unreadable
@@ -123,6 +127,104 @@ def test_a_running_brokers_log_can_be_verified() -> None:
         rig.commits.step()
         rig.background.step()
         assert verify(rig.disk, PATH, STATE).sound
+
+
+class Running:
+    """A broker that goes on whenever somebody else uses its disk."""
+
+    def __init__(self, seed: int) -> None:
+        self.rig = Rig()
+        self.dice = random.Random(seed)
+        self.snapshots = Snapshots(self.rig.disk, STATE, lambda n: bytes(n))
+        self.offset = 0
+        self.busy = False
+        for _ in range(self.dice.randrange(60)):
+            self.go_on()
+        self.rig.disk.enter = self.enter
+
+    def enter(self, call: Call) -> None:
+        if not self.busy:
+            self.busy = True
+            for _ in range(self.dice.choice((0, 0, 1, 1, 3, 20))):
+                self.go_on()
+            self.busy = False
+
+    def go_on(self) -> None:
+        wal, dice = self.rig.wal, self.dice
+        what = dice.random()
+        if what < 0.4:
+            if wal.room > 20_000 and self.offset < 300:
+                size = dice.choice((0, 100, 4000, 15_000))
+                wal.append([records(self.offset, size=size)], self.offset)
+                self.offset += 1
+        elif what < 0.7:
+            self.rig.commits.step()
+        elif what < 0.95:
+            self.rig.background.step()
+        elif wal.durable_lsn:
+            chunk = SnapshotChunk(1, b"k", wal.durable_lsn, b"a body")
+            if f"{wal.durable_lsn:020d}.snap" not in self.rig.disk.list(STATE):
+                self.snapshots.write(wal.durable_lsn, [chunk])
+
+
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("window_bytes", [4096, 1 << 20])
+def test_whatever_its_broker_does_meanwhile_is_no_damage(
+    window_bytes: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frames and files come and go between any two looks at the disk, many of them or few."""
+    monkeypatch.setattr("brokerd.wal.scan.WINDOW_BYTES", window_bytes)
+    running = Running(seed)
+    for _ in range(4):
+        report = verify(running.rig.disk, PATH, STATE)
+        assert report.damages == []
+        assert (report.bad_indexes, report.bad_snapshots) == ([], [])
+        assert report.sound
+
+
+def test_a_segment_that_goes_away_meanwhile_is_no_damage() -> None:
+    """A start removes the last one if nothing in it counts."""
+    rig = Rig()
+    rig.put(records(0))
+    disk = rig.disk.copy()
+    name = f"{rig.wal.appended_lsn:020d}.wal"
+    disk.create(f"{PATH}/{name}")
+
+    def enter(call: Call) -> None:
+        if call.name == "open" and call.path.endswith(name):
+            disk.unlink(call.path)
+
+    disk.enter = enter
+    report = verify(disk, PATH, STATE)
+    assert report.sound
+    assert (report.segments, report.frames) == (1, 1)
+
+
+def test_an_index_that_goes_away_meanwhile_is_no_damage() -> None:
+    disk = log()
+
+    def enter(call: Call) -> None:
+        if call.name == "open" and call.path.endswith(".idx"):
+            disk.unlink(call.path)
+
+    disk.enter = enter
+    report = verify(disk, PATH, STATE)
+    assert report.sound
+    assert report.indexes == 0
+
+
+def test_damage_is_found_although_the_broker_runs() -> None:
+    """In the segment that it writes, too, once what follows has been synced."""
+    running = Running(7)
+    running.rig.run()
+    running.rig.put(records(running.offset))
+    running.rig.put(records(running.offset + 1))
+    segment = running.rig.wal.segments()[-1]
+    disk = running.rig.disk
+    disk.flip(f"{PATH}/{segment.name}", 4096 + 30, 0xFF)
+    running.offset += 2
+    (damage,) = verify(disk, PATH, STATE).damages
+    assert (damage.name, damage.position) == (segment.name, 4096)
 
 
 def test_walk_lists_frames_and_what_is_none() -> None:
