@@ -209,8 +209,8 @@ BUGS = (
         "a tear right behind the last synced position is taken for damage",
         "wal/recovery.py",
         (
-            "        if self._claim > lsn or self._reached > position:",
-            "        if self._claim >= lsn or self._reached > position:",
+            "        return self._claim > self._segment.first_lsn + position",
+            "        return self._claim >= self._segment.first_lsn + position",
         ),
     ),
     bug(
