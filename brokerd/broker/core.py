@@ -483,6 +483,7 @@ class Broker:
         group = ConsumerGroup(topic, name, self.settings.groups)
         for lane in group.lanes:
             _leave_out_gaps(lane)
+            lane.store.skip_tokens(self._state.token_base)
         return group
 
     def _admit_events(self, size: int) -> None:

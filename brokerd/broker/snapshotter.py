@@ -164,6 +164,7 @@ class Snapshotter:
             "next_topic_id": self._state.next_topic_id,
             "time_us": self._time.time_us(),
             "first_lsn": self._state.first_lsn,
+            "token_base": self._state.token_base,
         }
         chunk = SnapshotChunk(SNAPSHOT_META, b"", self._start_lsn, msgpack.packb(fields))
         return lambda: chunk

@@ -12,6 +12,11 @@ damaged bytes may have assigned is assigned again. A batch has at least as many 
 (see `Journal`), so a partition of which nothing is known after the damage leaves out as many
 offsets as there are damaged bytes. Offsets of which nothing is left, not even the header of a
 batch, are gaps of their partition; no group waits for them.
+
+Nor is a token given again that the damaged bytes may have given: each grant has its token in the
+log, in more bytes than one. A group of which no lease is known after the damage leaves out as many
+tokens as there are damaged bytes, and so does, once and for all, every group that comes later: it
+may be one of which nothing is left.
 """
 
 from __future__ import annotations
@@ -52,6 +57,10 @@ class _Replay:
         """LSN of the last frame that told the next offset of a partition."""
         self.topic_created_at = -1
         """LSN up to which all topics are known."""
+        self.token_told_at: dict[Lane, int] = {}
+        """LSN of the last frame that told the last token of a lane."""
+        self.groups_known_at = -1
+        """LSN up to which all groups are known."""
         self.nameless: set[Topic] = set()
         self.passed_over: list[str] = []
         """Why events were not applied."""
@@ -76,6 +85,8 @@ class State:
         """How far the log had got when the newest piece of the snapshot was taken."""
         self.behind_us = 0
         """How far the wall clock was behind the log when replay began."""
+        self.token_base = 0
+        """Tokens up to this may have been given to groups of which nothing is left."""
         self.new_gaps: dict[Partition, list[tuple[int, int]]] = {}
         """Ranges of offsets that this replay left out."""
         self._replay = _Replay(0, 0)
@@ -137,6 +148,7 @@ class State:
         lane = group.lanes[entry.partition]
         if frame.lsn >= self._replay.fresh_from.get(lane, 0):
             now_us = frame.time_us + self._replay.shift_us
+            last_token = lane.store.last_token
             for event in events:
                 try:
                     lane.store.apply(event, now_us)
@@ -145,6 +157,8 @@ class State:
                         f"topic id {entry.topic_id} partition {entry.partition} group {name!r}: "
                         f"{error}"
                     )
+            if lane.store.last_token != last_token:
+                self._replay.token_told_at[lane] = frame.lsn
 
     def _apply_topic(self, lsn: int, entry: Entry) -> None:
         fields = msgpack.unpackb(entry.body)
@@ -188,7 +202,8 @@ class State:
             self.next_topic_id = max(self.next_topic_id, fields["next_topic_id"])
             self.last_time_us = max(self.last_time_us, fields["time_us"])
             self.first_lsn = fields.get("first_lsn", 0)
-            self._replay.topic_created_at = chunk.lsn
+            self.token_base = fields.get("token_base", 0)
+            self._replay.topic_created_at = self._replay.groups_known_at = chunk.lsn
         elif chunk.kind == SNAPSHOT_TOPIC:
             self._load_topic(chunk.lsn, fields)
         elif chunk.kind == SNAPSHOT_LANE:
@@ -215,7 +230,7 @@ class State:
             fields["store"], fields["time_us"] + self._replay.shift_us
         )
         lane.store.settings = self._group_settings
-        self._replay.fresh_from[lane] = lsn
+        self._replay.fresh_from[lane] = self._replay.token_told_at[lane] = lsn
 
     # -- before and after -----------------------------------------------------------------------
 
@@ -252,6 +267,9 @@ class State:
                 partition.lack(hole.first, hole.end)
         if damages:
             self._lose_the_end(report, damages[-1])
+        for damage in damages:
+            self._skip_tokens(damage, replay)
+        self._begin_tokens(replay)
         for lost in replay.losses:
             self._give_up(lost)
         for damage in report.recorded:
@@ -298,15 +316,35 @@ class State:
         if partition is not None:
             partition.lack(lost.first, lost.end)
 
+    def _skip_tokens(self, damage: Damage, replay: _Replay) -> None:
+        """Never give again the tokens that damaged bytes may have given."""
+        if not _may_hold_frames(damage):
+            return
+        lsn, end_lsn = _stretch(damage)
+        self.token_base += max(0, end_lsn - max(lsn, replay.groups_known_at))
+        for lane, told_at in replay.token_told_at.items():
+            size = end_lsn - max(lsn, told_at)
+            lane.store.skip_tokens(lane.store.last_token + size)
+
+    def _begin_tokens(self, replay: _Replay) -> None:
+        """Let groups whose tokens nothing tells begin above all that may be lost."""
+        lanes = list(self.lanes())
+        for lane in lanes:
+            if lane.group.topic in replay.nameless:
+                # A topic that gets its lost name may get groups of these names.
+                self.token_base = max(self.token_base, lane.store.last_token)
+        for lane in lanes:
+            if lane not in replay.token_told_at:
+                lane.store.skip_tokens(self.token_base)
+
     def _leave_out(
         self, damage: Damage, replay: _Replay
     ) -> list[tuple[Partition, tuple[int, int]]]:
         """Never assign again what damaged bytes may have assigned; returns the new gaps."""
         gaps: list[tuple[Partition, tuple[int, int]]] = []
-        if damage.is_counted or damage.end <= SEGMENT_HEADER_BYTES:
-            return gaps  # all records are known, or no frame lies there
-        segment_lsn = int(damage.name.partition(".")[0])
-        lsn, end_lsn = segment_lsn + damage.position, segment_lsn + damage.end
+        if damage.is_counted or not _may_hold_frames(damage):
+            return gaps  # all records are known, or none were there
+        lsn, end_lsn = _stretch(damage)
         # A piece of a snapshot may be of a moment when only some of the damaged bytes were written.
         self.next_topic_id += max(0, end_lsn - max(lsn, replay.topic_created_at))
         for topic in self.by_id.values():
@@ -317,3 +355,15 @@ class State:
                     partition.leave_out(size)
                     gaps.append((partition, (first, first + size)))
         return gaps
+
+
+def _may_hold_frames(damage: Damage) -> bool:
+    """Whether a damage may have hit frames: it is no header block, and no stray file."""
+    is_stray = damage.is_counted and damage.position < SEGMENT_HEADER_BYTES
+    return damage.end > SEGMENT_HEADER_BYTES and not is_stray
+
+
+def _stretch(damage: Damage) -> tuple[int, int]:
+    """The LSNs from and to which a damage reaches."""
+    segment_lsn = int(damage.name.partition(".")[0])
+    return segment_lsn + damage.position, segment_lsn + damage.end

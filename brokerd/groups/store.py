@@ -211,6 +211,10 @@ class GroupPartition(GroupState):
         if self._settled.floor < end:
             self.apply((_SETTLED_RANGE, first, end, 0, 0, "", ""), 0)
 
+    def skip_tokens(self, last: int) -> None:
+        """Give no token up to ``last`` any more. No event: every start finds again why."""
+        self._token = max(self._token, last)
+
     def seek(self, floor: int) -> None:
         """End all leases and go on from ``floor``: below all settled, from there on all open.
 

@@ -10,13 +10,13 @@ import pytest
 from brokerd.broker import BrokerSettings
 from brokerd.broker.snapshotter import STEP_THINGS
 from brokerd.broker.state import State
-from brokerd.errors import DamagedData, NewerFormat
+from brokerd.errors import DamagedData, LeaseLost, NewerFormat
 from brokerd.groups import GroupSettings
 from brokerd.wal import Frame, LostRange, SnapshotChunk, WalOptions
 from brokerd.wal.scan import FoundEntry, FoundFrame
 from brokerd.wal.verify import walk
 from brokerd.walformat import Entry, EntryKind
-from tests.broker.desk import acknowledged, lease, produce, read, settle
+from tests.broker.desk import acknowledged, grants, lease, produce, read, settle
 from tests.house import WAL_PATH, House
 
 
@@ -341,6 +341,134 @@ class TestLostEvents:
         house.run()
         with pytest.raises(DamagedData, match=r"the log contradicts itself.*verify"):
             house.crash()
+
+
+@pytest.mark.parametrize("header", [False, True], ids=["a body", "a header"])
+class TestLostTokens:
+    """A token that somebody still has is never given again, although the log forgot it."""
+
+    def after(self, house: House, header: bool, count: int = 1) -> House:
+        """Lose the last ``count`` entries of group events."""
+        hit = is_kind(EntryKind.GROUP_EVENTS)
+        found = [e.entry for _, _, e in entries(house) if hit(e.entry)]
+        return after_damage(house, lambda entry: entry in found[-count:], header)
+
+    def leased(self, count: int = 3) -> tuple[House, list[int]]:
+        """Each record leased once, one frame each; their tokens."""
+        house = House()
+        produce_each(house, "t", *[b"%d" % number for number in range(count)])
+        tokens = []
+        for _ in range(count):
+            [(grant, _)] = grants(house, seconds=3600)
+            tokens.append(grant.token)
+            house.run()
+        return house, tokens
+
+    def test_of_a_group_that_lost_its_last_leases(self, header: bool) -> None:
+        house, tokens = self.leased()
+        house = self.after(house, header, 2)
+        [(grant, _)] = grants(house)
+        assert grant.offset == 1 and grant.token > max(tokens)
+        for stale in tokens:
+            with pytest.raises(LeaseLost):
+                settle(house, 1, token=stale)
+        assert settle(house, 1, token=grant.token)
+
+    def test_of_a_group_that_is_lost_altogether(self, header: bool) -> None:
+        house, tokens = self.leased()
+        house = self.after(house, header, 3)
+        [(grant, _)] = grants(house)
+        assert grant.offset == 0 and grant.token > max(tokens)
+
+    def test_of_a_group_that_is_lost_before_a_topic_was_made(self, header: bool) -> None:
+        """That all topics are known says nothing of their groups."""
+        house, tokens = self.leased()
+        house.broker.create_topic("later")
+        house.run()
+        house = self.after(house, header, 3)
+        [(grant, _)] = grants(house)
+        assert grant.token > max(tokens)
+
+    def test_of_a_group_that_begins_anew_some_starts_later(self, header: bool) -> None:
+        """The start that tells of the damage, and a snapshot, may lie long before."""
+        house, tokens = self.leased()
+        house = self.after(house, header, 3)
+        for _ in range(3):
+            produce_each(house, "u", b"x")
+            house.stop()
+            house = house.again()
+        assert house.report.damages == []
+        [(grant, _)] = grants(house)
+        assert grant.token > max(tokens)
+        house.run()
+        house = house.crash()
+        [(next_grant, _)] = grants(house)
+        assert next_grant.token == grant.token + 1
+
+    def test_of_a_group_that_began_anew_without_a_lease(self, header: bool) -> None:
+        house, tokens = self.leased()
+        house = self.after(house, header, 3)
+        settle(house, 0, owner=None)
+        house.run()
+        house = house.crash()
+        [(grant, _)] = grants(house)
+        assert grant.offset == 1 and grant.token > max(tokens)
+
+    def test_starting_again_and_again_leaves_out_no_more(self, header: bool) -> None:
+        house, _ = self.leased()
+        house = self.after(house, header, 2)
+        [(first, _)] = grants(house)
+        for _ in range(3):
+            house = house.crash()
+        [(again, _)] = grants(house)
+        assert again.token == first.token
+        house.run()
+        house = house.crash()
+        [(second, _)] = grants(house)
+        assert second.token == first.token + 1
+
+    def test_of_the_same_group_in_a_topic_that_got_the_name_of_a_lost_one(
+        self, header: bool
+    ) -> None:
+        """It has had more tokens than the damage has bytes."""
+        house = House()
+        produce_each(house, "t", *[b""] * 5)
+        produce(house, "t", *[b"x"] * 995)
+        tokens = [grant.token for grant, _ in grants(house, seconds=3600, limit=1000)]
+        house.run()
+        house = after_damage(house, is_kind(EntryKind.TOPIC), header)
+        produce_each(house, "t", b"new")
+        [(grant, _)] = grants(house)
+        assert grant.offset == 0 and grant.token > max(tokens)
+
+    def test_a_group_that_leased_after_the_damage_goes_on_where_it_was(self, header: bool) -> None:
+        house = House()
+        produce_each(house, "t", b"0", b"1", b"2")
+        lease(house, group="other")
+        house.run()
+        hit = entries(house)[-1][2].entry
+        for _ in range(2):
+            lease(house, seconds=3600)
+            house.run()
+        house = after_damage(house, lambda entry: entry == hit, header)
+        [(grant, _)] = grants(house)
+        assert (grant.offset, grant.token) == (2, 3)
+
+
+def test_the_damage_of_a_header_block_or_a_stray_file_leaves_no_token_out() -> None:
+    house = House()
+    produce_each(house, "t", b"0", b"1")
+    lease(house)
+    house.run()
+    house.disk.crash()
+    [name] = [name for name in house.disk.list(WAL_PATH) if name.endswith(".wal")]
+    rot(house, name, 20)
+    stray = house.disk.create(f"{WAL_PATH}/{4096:020d}.wal")
+    stray.pwrite(b"x" * 5000, 0)
+    house = house.again()
+    assert len(house.report.damages) == 2
+    [(grant, _)] = grants(house)
+    assert grant.token == 2
 
 
 class TestNewerFormats:
