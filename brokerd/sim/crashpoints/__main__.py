@@ -110,7 +110,10 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> int:
     """Run; 0 if all is well, 1 if something is not."""
-    arguments = parser().parse_args(argv)
+    options = parser()
+    arguments = options.parse_args(argv)
+    if arguments.jobs < 1:
+        options.error("--jobs must be at least 1")
     began = time.monotonic()
     todo = shares(arguments)
     if arguments.jobs == 1 or len(todo) == 1:
