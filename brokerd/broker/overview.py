@@ -135,7 +135,7 @@ class Overview:
             dead=sum(lane.store.dead for lane in lanes),
             committed=sum(committed) if committed else None,
             oldest_age_us=max(ages, default=None),
-            max_attempts=self._max_attempts,
+            max_attempts=lanes[0].store.settings.max_attempts if lanes else self._max_attempts,
             partitions=len(topic.partitions) if topic is not None else 0,
         )
 

@@ -227,9 +227,8 @@ class State:
         group = self._group(self.by_id[fields["topic_id"]], fields["group"])
         lane = group.lanes[fields["partition"]]
         lane.store = GroupPartition.decode(
-            fields["store"], fields["time_us"] + self._replay.shift_us
+            fields["store"], fields["time_us"] + self._replay.shift_us, self._group_settings
         )
-        lane.store.settings = self._group_settings
         self._replay.fresh_from[lane] = self._replay.token_told_at[lane] = lsn
 
     # -- before and after -----------------------------------------------------------------------

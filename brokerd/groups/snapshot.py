@@ -7,6 +7,7 @@ a sequence of sections, little-endian, each of at most about a megabyte::
     u8 section, u32 payload bytes, payload
 
     HEADER     u16 version, i64 floor, i64 cursor, u64 last token, i64 committed, settings as JSON
+               if the group was given any, else nothing
     REASONS    JSON array of [reason]; a dead letter names its reason by position
     SETTLED    words (u64 key, 128 bytes of bits), TOUCHED the same; a payload of
                keys alone (SETTLED_FULL, TOUCHED_FULL) means full words, one of pairs
@@ -22,6 +23,7 @@ a sequence of sections, little-endian, each of at most about a megabyte::
 
 HEADER comes first, END last; the others may repeat, their parts add up. The snapshot file around it
 carries checksums; this encoding only notices what does not fit together. Version 1 had no runs.
+Versions 1 and 2 always had settings, as a rule those of the configuration; they are passed over.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from brokerd.groups.rows import BLOCK_OFFSETS, Block, OffsetRows
 from brokerd.groups.settings import GroupSettings
 from brokerd.groups.state import GroupState, LeaseRow, word_of_block
 
-VERSION = 2
+VERSION = 3
 CHUNK_BYTES = 1 << 20
 """A section is closed when it has grown to this size."""
 ROWS_PER_CHUNK = 4096
@@ -79,7 +81,8 @@ class FrozenGroup(NamedTuple):
     """A group partition as it was at ``now_us``. Nothing in it changes; any thread may read it."""
 
     now_us: int
-    settings: GroupSettings
+    settings: GroupSettings | None
+    """Those that the group was given, if any."""
     token: int
     committed: int
     settled: FrozenSet
@@ -102,7 +105,8 @@ class FrozenGroup(NamedTuple):
         header = _HEADER.pack(
             VERSION, self.settled.floor, self.touched.floor, self.token, self.committed
         )
-        yield _section(Section.HEADER, header + self.settings.to_json().encode())
+        settings = b"" if self.settings is None else self.settings.to_json().encode()
+        yield _section(Section.HEADER, header + settings)
         for part in _parts(self.reasons, ROWS_PER_CHUNK):
             yield _section(Section.REASONS, _json([[reason] for reason in part]))
         yield from _word_sections(Section.SETTLED, Section.SETTLED_FULL, self.settled.words)
@@ -124,7 +128,7 @@ def freeze(state: GroupState, now_us: int) -> FrozenGroup:
     """A copy of ``state``. O(words, blocks and leases), none of which is looked into."""
     return FrozenGroup(
         now_us,
-        state.settings,
+        state.settings if state.configured else None,
         state._token,
         state.committed,
         state._settled.frozen(),
@@ -137,9 +141,12 @@ def freeze(state: GroupState, now_us: int) -> FrozenGroup:
     )
 
 
-def decode(make: type[State], data: bytes | Iterable[bytes], now_us: int) -> State:
+def decode(
+    make: type[State], data: bytes | Iterable[bytes], now_us: int, settings: GroupSettings
+) -> State:
     """The state that was frozen and encoded, with times counted from ``now_us``.
 
+    ``settings`` are for a group that was not given any.
     Raises DamagedData when the sections do not fit together, NewerFormat for a later version.
     """
     chunks = (data,) if isinstance(data, bytes) else data
@@ -150,7 +157,7 @@ def decode(make: type[State], data: bytes | Iterable[bytes], now_us: int) -> Sta
     floor = cursor = found = 0
     for section, payload in (part for chunk in chunks for part in _split(chunk)):
         if section == Section.HEADER:
-            state, floor, cursor = _read_header(make, payload)
+            state, floor, cursor = _read_header(make, payload, settings)
         elif state is None:
             raise DamagedData(f"group snapshot: section {section} comes before the header")
         elif section == Section.END:
@@ -240,18 +247,24 @@ def _block_sections(section: Section, blocks: dict[int, Block]) -> Iterator[byte
     )
 
 
-def _read_header(make: type[State], payload: bytes) -> tuple[State, int, int]:
+def _read_header(
+    make: type[State], payload: bytes, settings: GroupSettings
+) -> tuple[State, int, int]:
     if len(payload) < _HEADER.size:
         raise DamagedData(f"group snapshot: the header has {len(payload)} bytes")
     version, floor, cursor, token, committed = _HEADER.unpack_from(payload)
-    if version not in (1, VERSION):
+    if not 1 <= version <= VERSION:
         raise NewerFormat(
             f"group snapshot: version {version}, this brokerd reads {VERSION}; upgrade it"
         )
-    try:
-        state = make(GroupSettings.from_json(payload[_HEADER.size :].decode()))
-    except (InvalidRequest, UnicodeDecodeError) as error:
-        raise DamagedData(f"group snapshot: {error}") from None
+    state = make(settings)
+    given = payload[_HEADER.size :]
+    if given and version == VERSION:
+        try:
+            state.settings = GroupSettings.from_json(given.decode())
+        except (InvalidRequest, UnicodeDecodeError) as error:
+            raise DamagedData(f"group snapshot: {error}") from None
+        state.configured = True
     state._token = token
     state.committed = committed
     return state, floor, cursor

@@ -75,11 +75,14 @@ class GroupState:
         "_token",
         "_touched",
         "committed",
+        "configured",
         "settings",
     )
 
     def __init__(self, settings: GroupSettings) -> None:
         self.settings = settings
+        self.configured = False
+        """Whether the group was given its settings; else they are those of the configuration."""
         self.committed = NO_OFFSET
         """The committed offset as given; -1 when there is none."""
         self._token = 0
@@ -318,6 +321,7 @@ class GroupState:
 
     def _apply_configured(self, event: GroupEvent, now_us: int) -> None:
         self.settings = GroupSettings.from_json(event[6])
+        self.configured = True
 
     def _apply_deleted(self, event: GroupEvent, now_us: int) -> None:
         self.committed = NO_OFFSET

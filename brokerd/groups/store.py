@@ -227,7 +227,10 @@ class GroupPartition(GroupState):
         self._record((_COMMITTED, offset, 0, 0, 0, "", ""), 0)
 
     def configure(self, settings: GroupSettings) -> None:
-        """Take other settings from now on. Records that are dead already stay so."""
+        """Take other settings from now on, whatever the configuration says at later starts.
+
+        Records that are dead already stay so.
+        """
         self._record((_CONFIGURED, 0, 0, 0, 0, "", settings.to_json()), 0)
 
     def delete(self) -> None:
@@ -254,13 +257,18 @@ class GroupPartition(GroupState):
         return snapshot.freeze(self, now_us)
 
     @classmethod
-    def decode(cls, data: bytes | Iterable[bytes], now_us: int = 0) -> GroupPartition:
+    def decode(
+        cls,
+        data: bytes | Iterable[bytes],
+        now_us: int = 0,
+        settings: GroupSettings | None = None,
+    ) -> GroupPartition:
         """The store that was frozen and encoded, times counted from ``now_us``; no events.
 
-        ``data`` is the chunks of ``encode``, in order, or all of them joined. Raises DamagedData
-        and NewerFormat.
+        ``data`` is the chunks of ``encode``, in order, or all of them joined; ``settings`` are for
+        a group that was given none (`configure`). Raises DamagedData and NewerFormat.
         """
-        return snapshot.decode(cls, data, now_us)
+        return snapshot.decode(cls, data, now_us, settings or GroupSettings())
 
     def _record(self, event: GroupEvent, now_us: int) -> None:
         self.events.append(event)

@@ -471,6 +471,42 @@ def test_the_damage_of_a_header_block_or_a_stray_file_leaves_no_token_out() -> N
     assert grant.token == 2
 
 
+class TestSettings:
+    """A group that was given settings keeps them; the others have those of the configuration."""
+
+    def configured(self) -> House:
+        house = House(settings=BrokerSettings(groups=GroupSettings(max_attempts=3)))
+        produce_each(house, "t", b"0")
+        for group in ("given", "plain"):
+            lease(house, group=group)
+            settle(house, 0, group=group, success=False)
+            house.run()
+        lane = house.broker.lane("t", "given", 0, 0)
+        lane.store.configure(GroupSettings(max_attempts=2))
+        house.broker.journal.add_lane(lane)
+        house.run()
+        return house
+
+    @pytest.mark.parametrize("how", ["log", "snapshot", "snapshot of a snapshot"])
+    def test_both_come_back_so(self, how: str) -> None:
+        house = self.configured()
+        new = BrokerSettings(groups=GroupSettings(max_attempts=7))
+        if how == "log":
+            house = house.crash(settings=new)
+        else:
+            house.stop()
+            house = house.again(settings=new)
+        if how == "snapshot of a snapshot":
+            house.stop()
+            house = house.again()
+        assert house.broker.group_info("t", "given").max_attempts == 2
+        assert house.broker.group_info("t", "plain").max_attempts == 7
+        for group, dead in (("given", 1), ("plain", 0)):
+            lease(house, group=group)
+            settle(house, 0, group=group, success=False)
+            assert house.broker.group_info("t", group).dead == dead
+
+
 class TestNewerFormats:
     def state(self) -> State:
         return State(GroupSettings())

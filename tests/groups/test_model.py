@@ -315,7 +315,7 @@ class LeaseStoreMachine(RuleBasedStateMachine):
     def thawed(self) -> GroupPartition:
         """The store as its snapshot gives it back."""
         chunks = self.store.freeze(self.now).encode()
-        return GroupPartition.decode(list(chunks), self.now)
+        return GroupPartition.decode(list(chunks), self.now, self.first_settings)
 
     @invariant()
     def rebuilt_stores_look_the_same(self) -> None:

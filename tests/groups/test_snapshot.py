@@ -16,7 +16,8 @@ END = 5000
 
 def a_busy_store() -> GroupPartition:
     """One with something in every table, away from zero."""
-    store = GroupPartition(GroupSettings(max_attempts=4, backoff_base_us=7))
+    store = GroupPartition(GroupSettings())
+    store.configure(GroupSettings(max_attempts=4, backoff_base_us=7))
     store.acquire(100, END, "ann", 50, limit=600)
     for offset in range(0, 600, 2):
         store.settle(110, END, offset, True, "ann")
@@ -57,6 +58,24 @@ def test_the_chunks_may_come_one_by_one_or_joined() -> None:
     assert len(chunks) > 5
     joined = GroupPartition.decode(b"".join(chunks))
     assert everything(GroupPartition.decode(iter(chunks))) == everything(joined)
+
+
+def test_settings_come_back_if_the_group_was_given_them() -> None:
+    store = a_busy_store()
+    data = b"".join(store.freeze().encode())
+    again = GroupPartition.decode(data, settings=GroupSettings(max_attempts=99))
+    assert again.settings == store.settings
+    assert b"".join(again.freeze().encode()) == data
+
+
+def test_settings_that_the_group_was_not_given_are_those_of_whoever_decodes() -> None:
+    store = GroupPartition(GroupSettings(max_attempts=4))
+    store.acquire(0, 1, "ann", 10)
+    data = b"".join(store.freeze().encode())
+    for settings in (GroupSettings(max_attempts=99), GroupSettings(attempts="grants")):
+        again = GroupPartition.decode(data, settings=settings)
+        assert again.settings == settings
+        assert b"".join(again.freeze().encode()) == data
 
 
 def test_times_are_counted_from_the_clock_of_whoever_decodes() -> None:
@@ -129,8 +148,8 @@ def test_a_missing_or_misplaced_section_is_damage() -> None:
 
 def test_a_later_version_is_refused_as_newer() -> None:
     header, *rest = a_busy_store().freeze().encode()
-    later = header[:5] + (3).to_bytes(2, "little") + header[7:]
-    with pytest.raises(NewerFormat, match="version 3"):
+    later = header[:5] + (4).to_bytes(2, "little") + header[7:]
+    with pytest.raises(NewerFormat, match="version 4"):
         GroupPartition.decode([later, *rest])
 
 
@@ -146,8 +165,20 @@ def test_a_snapshot_of_version_1_is_read() -> None:
     ]
     end = end[:5] + (len(parts) + 1).to_bytes(4, "little")
     store = a_busy_store()
-    again = GroupPartition.decode([header[:5] + b"\1\0" + header[7:], *parts, end])
+    old = [header[:5] + b"\1\0" + header[7:], *parts, end]
+    again = GroupPartition.decode(old, settings=store.settings)
     assert everything(again) == everything(store)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_settings_in_a_snapshot_of_an_old_version_are_passed_over(version: int) -> None:
+    """They had those of the configuration in them, whether the group was given any or not."""
+    store = GroupPartition(GroupSettings())
+    store.configure(GroupSettings(max_attempts=4))
+    header, *rest = store.freeze().encode()
+    old = header[:5] + version.to_bytes(2, "little") + header[7:]
+    settings = GroupSettings(max_attempts=99)
+    assert GroupPartition.decode([old, *rest], settings=settings).settings == settings
 
 
 def test_a_range_of_any_length_takes_next_to_nothing() -> None:
