@@ -192,6 +192,7 @@ class _Run:
     # -- the first part -------------------------------------------------------------------------
 
     def _ready(self, core: BrokerCore) -> None:
+        self._judge_damage()
         for topic in self._plan.topics:
             core.broker.create_topic(topic.name, topic.partitions)
         if self._auditing:
@@ -199,6 +200,17 @@ class _Run:
         elif not self._begun:
             self._begun = True
             self._world.call_after(0, self._begin)
+
+    def _judge_damage(self) -> None:
+        """Without fsync, too, what was lost is a tear at the end of the log, and no damage.
+
+        Unless a snapshot, which is always synced, knows of more than the log still has.
+        """
+        boot = self._machine.boots[-1]
+        knows = any(path.endswith(".snap") for path in self._disk.files())
+        if boot.damages and not knows and not self._faults.has_rotted:
+            text = f"boot {boot.number} reports damage that nobody did: {boot.damages[0]}"
+            self._violate("P6-tear", text)
 
     def _begin(self) -> None:
         self._faults.begin()

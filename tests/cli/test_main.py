@@ -58,8 +58,12 @@ def test_the_data_directory_may_come_from_the_environment(tmp_path: Path) -> Non
 
 def test_a_file_that_cannot_be_read_is_one_line_and_1(tmp_path: Path) -> None:
     """What the operating system refuses is said like any refusal, with the path."""
-    segment = tmp_path / "wal" / f"{0:020d}.wal"
-    segment.mkdir(parents=True)
+    wal = tmp_path / "wal"
+    wal.mkdir()
+    segment = wal / f"{0:020d}.wal"
+    segment.symlink_to(segment)
     result = brokerctl("--data-dir", str(tmp_path), "wal", "verify")
-    assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr == f"brokerctl: {segment}: Is a directory\n"
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith(f"brokerctl: {segment}: ")
+    assert len(result.stderr.splitlines()) == 1
