@@ -1,5 +1,5 @@
 # Tests: tests/sim/test_flips.py
-"""The real broker without Protocols and threads, on a simulated disk, driven by hand.
+"""The real broker, and the log alone, without threads on a simulated disk, driven by hand.
 
 The cheapest start there is, for checks that start a broker a hundred thousand times.
 """
@@ -17,67 +17,120 @@ from brokerd.sim.inline import InlineCommitter
 from brokerd.values import Record
 from brokerd.wal import Snapshots, Wal, WalOptions
 
-WAL_DIR = "/data/wal"
-STATE_DIR = "/data/state"
+DATA_DIR = "/data"
+WAL_DIR = f"{DATA_DIR}/wal"
+STATE_DIR = f"{DATA_DIR}/state"
 WALL_SECONDS = 1_700_000_000.0
+"""What the wall clock of any simulated machine shows first."""
 MONOTONIC_SECONDS = 1_000.0
+FORGETFUL = BrokerSettings(tail_cache_bytes=0, read_cache_bytes=0)
+"""What is durable leaves memory at once, so that every read asks the log."""
+
+
+def counting_ids(prefix: bytes) -> Callable[[int], bytes]:
+    """Random bytes that are not: a prefix and a count."""
+    given = 0
+
+    def ids(count: int) -> bytes:
+        nonlocal given
+        given += 1
+        return prefix + given.to_bytes(count - len(prefix), "big")
+
+    return ids
+
+
+class BareLog:
+    """A log alone, not opened yet; ``ids`` makes the random bytes of its segments."""
+
+    def __init__(self, disk: SimDisk, options: WalOptions, ids: Callable[[int], bytes]) -> None:
+        self.disk = disk
+        self.failures: list[Exception] = []
+        self.writer, self.background = InlineCommitter(), InlineCommitter()
+        self.wal = Wal(disk, WAL_DIR, options, self.writer, self.background, ids, lambda: 0.0)
+        self.wal.on_fatal = self.failures.append
+
+    def run(self) -> None:
+        """Do all the work that waits, the threads in turns."""
+        while any([self.writer.step(), self.background.step()]):
+            pass
+
+    def close(self) -> None:
+        """Close it cleanly."""
+        closed: list[object] = []
+        self.wal.close(closed.append)
+        self.run()
+        assert closed == [None], f"the log does not close: {closed}"
 
 
 class BareBroker:
-    """One run of a broker; ``ids`` makes the random bytes of its segments and snapshots.
-
-    What is durable leaves memory at once; what was read stays while ``read_cache_bytes`` allow.
-    """
+    """One run of a broker; ``ids`` makes the random bytes of its segments and snapshots."""
 
     def __init__(
         self,
         disk: SimDisk,
-        segment_bytes: int,
+        options: WalOptions,
         ids: Callable[[int], bytes],
-        read_cache_bytes: int,
+        settings: BrokerSettings = FORGETFUL,
         wall_seconds: float = WALL_SECONDS,
     ) -> None:
         self.disk = disk
+        self.options = options
+        self.settings = settings
+        self.wall_seconds = wall_seconds
         self.clock = Clock()
         self.clock.advance(MONOTONIC_SECONDS)
-        self.wall_seconds = wall_seconds
         self.failures: list[Exception] = []
-        self._committers = [InlineCommitter() for _ in range(4)]
-        writer, background, readers, snapshot_writer = self._committers
+        self.writer, self.background = InlineCommitter(), InlineCommitter()
+        self.readers, self.snapshot_writer = InlineCommitter(), InlineCommitter()
         self.wal = Wal(
-            disk,
-            WAL_DIR,
-            WalOptions(segment_bytes=segment_bytes, free_bytes_min=0),
-            writer,
-            background,
-            ids,
-            self.clock.seconds,
+            disk, WAL_DIR, options, self.writer, self.background, ids, self.clock.seconds
         )
         self.wal.on_fatal = self.failures.append
+        self.snapshots = Snapshots(disk, STATE_DIR, ids)
         self.broker = Broker(
             self.wal,
-            Snapshots(disk, STATE_DIR, ids),
-            readers,
-            snapshot_writer,
+            self.snapshots,
+            self.readers,
+            self.snapshot_writer,
             self.clock,
             lambda: self.wall_seconds,
-            BrokerSettings(tail_cache_bytes=0, read_cache_bytes=read_cache_bytes),
+            settings,
         )
         self.report = self.broker.replay()
         self.broker.start()
 
-    def run(self) -> None:
-        """End the turn, and do all that is left to do now."""
+    def _step(self) -> bool:
+        """Let each thread do one piece of work; False if there is none."""
+        threads = (self.writer, self.background, self.readers, self.snapshot_writer)
+        return any([thread.step() for thread in threads])
+
+    def turn(self) -> None:
+        """End the reactor's turn."""
         self.clock.advance(0)
-        while any([committer.step() for committer in self._committers]):
-            self.clock.advance(0)
+
+    def run(self) -> None:
+        """Go on until nothing is left to do now: turns, commits, allocations, reads."""
+        self.turn()
+        while self._step():
+            self.turn()
 
     def pass_time(self, seconds: float, step: float = 0.05) -> None:
         """Let both clocks advance, running whatever becomes due."""
-        for _ in range(round(seconds / step)):
-            self.wall_seconds += step
-            self.clock.advance(step)
+        while seconds > 0:
+            part = min(step, seconds)
+            self.wall_seconds += part
+            self.clock.advance(part)
             self.run()
+            seconds -= part
+
+    def stop(self) -> None:
+        """Stop cleanly."""
+        self.broker.stop()
+        closed: list[object] = []
+        self.wal.close(closed.append)
+        self.run()
+        assert closed == [None], f"the log does not close: {closed}"
+        self.broker.write_last_snapshot()
 
     # -- asking -------------------------------------------------------------------------------
 
@@ -90,7 +143,7 @@ class BareBroker:
         answers: list[tuple[Chunk | None, Exception | None]] = []
         self.broker.load(partition, offset, lambda *answer: answers.append(answer))
         while not answers:
-            if not any([committer.step() for committer in self._committers]):
+            if not self._step():
                 raise AssertionError("a read waits for nothing")
         return answers[0]
 
@@ -131,6 +184,16 @@ class BareBroker:
             elif error is not None:
                 complaints.append(str(error))
                 return found, complaints
+
+
+class TakesAnything:
+    """Leases whatever comes, without looking at it."""
+
+    lane: Lane
+    stopped = False
+
+    def takes(self, offset: int) -> bool:
+        return True
 
 
 class _Taking:

@@ -12,20 +12,21 @@ from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from brokerd.broker import BrokerSettings
 from brokerd.errors import DamagedData
-from brokerd.sim.bare import STATE_DIR, WAL_DIR, BareBroker
+from brokerd.sim.bare import STATE_DIR, WAL_DIR, BareBroker, BareLog, counting_ids
 from brokerd.sim.bytemap import ByteMap, LaneName, Region, Unit
 from brokerd.sim.disk import SimDisk
-from brokerd.sim.reference import Key, Reference, counting_ids, open_wal, reserved, served
+from brokerd.sim.reference import OPTIONS, Key, Reference, reserved, served
 from brokerd.sim.sight import Sight, look
 from brokerd.values import Record
-from brokerd.wal import RecoveryReport
+from brokerd.wal import RecoveryReport, WalOptions
 from brokerd.wal.verify import VerifyReport, verify
 from brokerd.walformat import Entry
 
-START_SEGMENT_BYTES = 256 << 10
-"""Of the segments that a start begins: room for all that looking at it leases."""
-READ_CACHE_BYTES = 1 << 20
+START_OPTIONS = WalOptions(segment_bytes=256 << 10, free_bytes_min=0)
+"""The segment that a start begins has room for all that looking at it leases."""
+START_SETTINGS = BrokerSettings(tail_cache_bytes=0, read_cache_bytes=1 << 20)
 
 VARIANTS = {
     "with snapshots": "a start reads the newest snapshot, and the frames after it",
@@ -233,7 +234,7 @@ def _snapshot_last() -> StartChecker:
 
 def start(disk: SimDisk) -> BareBroker:
     """A new broker on the disk."""
-    return BareBroker(disk, START_SEGMENT_BYTES, counting_ids(b"new"), READ_CACHE_BYTES)
+    return BareBroker(disk, START_OPTIONS, counting_ids(b"new"), START_SETTINGS)
 
 
 # -- Under a broker that runs --------------------------------------------------------------------
@@ -362,8 +363,8 @@ class LogChecker:
 def _replay(disk: SimDisk) -> tuple[list[Entry], RecoveryReport]:
     """The entries of a log, in order, and what opening it reported."""
     entries: list[Entry] = []
-    wal, _ = open_wal(disk, counting_ids(b"new"))
-    report = wal.open(0, lambda frame: entries.extend(frame.entries))
+    log = BareLog(disk, OPTIONS, counting_ids(b"new"))
+    report = log.wal.open(0, lambda frame: entries.extend(frame.entries))
     return entries, report
 
 

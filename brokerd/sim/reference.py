@@ -12,18 +12,23 @@ Two directories, both the same to the byte in every process:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import msgpack
 
 from brokerd.broker import Lane, Topic
 from brokerd.groups import GroupSettings
-from brokerd.sim.bare import WAL_DIR, WALL_SECONDS, BareBroker
+from brokerd.sim.bare import (
+    WAL_DIR,
+    WALL_SECONDS,
+    BareBroker,
+    BareLog,
+    TakesAnything,
+    counting_ids,
+)
 from brokerd.sim.disk import CrashModel, SimDisk
-from brokerd.sim.inline import InlineCommitter
 from brokerd.values import Encoding, Format, Record
-from brokerd.wal import Wal, WalOptions
+from brokerd.wal import WalOptions
 from brokerd.wal.losses import Loss, encode_loss
 from brokerd.walformat import (
     SEGMENT_BYTES_MIN,
@@ -36,6 +41,7 @@ from brokerd.walformat import (
 )
 
 SECOND_US = 1_000_000
+OPTIONS = WalOptions(segment_bytes=SEGMENT_BYTES_MIN, free_bytes_min=0)
 _TOPIC_CREATED = msgpack.packb({"op": "created", "name": "t", "partitions": 1})
 _LOSS = Loss("00000000000000000000.wal", 4096, 4104, 0, "is not damaged any more", [])
 """Damage on record that nobody finds again."""
@@ -50,18 +56,6 @@ class Reference(NamedTuple):
     live: BareBroker
     records: dict[Key, Record]
     """All that was acknowledged."""
-
-
-def counting_ids(prefix: bytes) -> Callable[[int], bytes]:
-    """Random bytes that are not: a prefix and a count."""
-    given = 0
-
-    def ids(count: int) -> bytes:
-        nonlocal given
-        given += 1
-        return prefix + given.to_bytes(count - len(prefix), "big")
-
-    return ids
 
 
 def served(snapshot_last: bool = False) -> Reference:
@@ -94,7 +88,7 @@ class _Writing:
     """The work of clients, step by step."""
 
     def __init__(self) -> None:
-        self.house = BareBroker(SimDisk(), SEGMENT_BYTES_MIN, counting_ids(b"ref"), 0)
+        self.house = BareBroker(SimDisk(), OPTIONS, counting_ids(b"ref"))
         self.records: dict[Key, Record] = {}
         broker = self.house.broker
         self.orders = broker.create_topic("orders")
@@ -227,21 +221,11 @@ class _Writing:
         self.seal()
 
 
-class TakesAnything:
-    """Leases whatever comes, without looking at it."""
-
-    lane: Lane
-    stopped = False
-
-    def takes(self, offset: int) -> bool:
-        return True
-
-
 def reserved() -> tuple[SimDisk, list[Entry]]:
     """A log with entries of all kinds, sealed and unsealed; and those entries, in order."""
     disk = SimDisk()
-    wal, run = open_wal(disk, counting_ids(b"res"))
-    wal.open(0, lambda frame: None)
+    log = BareLog(disk, OPTIONS, counting_ids(b"res"))
+    log.wal.open(0, lambda frame: None)
     batch = encode_records(RecordColumns([b"one", b"two"], append_time_us=1))
     events = encode_group_events("g", [(EventKind.COMMITTED, 1, 0, 0, 0, "", "")])
     entries = [
@@ -256,26 +240,13 @@ def reserved() -> tuple[SimDisk, list[Entry]]:
         Entry(EntryKind.MARK, 0, 0, 0, 0, b""),
     ]
     for start in (0, 3, 6):
-        wal.append(entries[start : start + 3], start + 1)
-        run()
+        log.wal.append(entries[start : start + 3], start + 1)
+        log.run()
         if start < 6:
-            wal.seal()
-            run()
+            log.wal.seal()
+            log.run()
     disk.crash(CrashModel.DROP)
     for name in disk.list(WAL_DIR):
         if name.endswith(".tmp"):
             disk.unlink(f"{WAL_DIR}/{name}")
     return disk, entries
-
-
-def open_wal(disk: SimDisk, ids: Callable[[int], bytes]) -> tuple[Wal, Callable[[], None]]:
-    """A log alone, not opened yet, and what does all of its work that waits."""
-    writer, background = InlineCommitter(), InlineCommitter()
-    options = WalOptions(segment_bytes=SEGMENT_BYTES_MIN, free_bytes_min=0)
-    wal = Wal(disk, WAL_DIR, options, writer, background, ids, lambda: 0.0)
-
-    def run() -> None:
-        while any([writer.step(), background.step()]):
-            pass
-
-    return wal, run

@@ -6,38 +6,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from twisted.internet.task import Clock
-
 from brokerd.assembly import broker_settings
 from brokerd.broker import Broker, Lane
 from brokerd.config import Config
+from brokerd.sim.bare import STATE_DIR, BareBroker, counting_ids
 from brokerd.sim.disk import SimDisk
-from brokerd.sim.inline import InlineCommitter
-from brokerd.sim.machine import STATE_DIR, WAL_DIR, WALL_BEGIN_SECONDS
-from brokerd.wal import Snapshots, Wal, WalOptions
+from brokerd.wal import WalOptions
 
 
 def replayed(disk: SimDisk, config: Config) -> Broker:
-    """A broker that has replayed the directory on ``disk`` and serves nobody."""
-    clock, threads = Clock(), InlineCommitter()
-    ids = iter(range(1, 1 << 32))
-
-    def random_bytes(count: int) -> bytes:
-        return next(ids).to_bytes(count, "big")
-
+    """A broker that has started on ``disk``, which it tidies up, and serves nobody."""
     options = WalOptions(segment_bytes=config.wal.segment_bytes, free_bytes_min=0)
-    wal = Wal(disk, WAL_DIR, options, threads, threads, random_bytes, clock.seconds)
-    broker = Broker(
-        wal,
-        Snapshots(disk, STATE_DIR, random_bytes),
-        threads,
-        threads,
-        clock,
-        lambda: WALL_BEGIN_SECONDS,
-        broker_settings(config),
-    )
-    broker.replay()
-    return broker
+    return BareBroker(disk, options, counting_ids(b"copy"), broker_settings(config)).broker
 
 
 def without_snapshots(disk: SimDisk) -> SimDisk:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from brokerd.broker import ConsumerGroup, Lane
-from brokerd.sim.bare import BareBroker
+from brokerd.sim.bare import BareBroker, TakesAnything
 from brokerd.sim.bytemap import LaneName
-from brokerd.sim.reference import SECOND_US, Key, TakesAnything
+from brokerd.sim.reference import SECOND_US, Key
 from brokerd.values import Record
 
 READER = "reads everything"

@@ -20,12 +20,11 @@ from typing import NamedTuple
 
 import msgpack
 
-from brokerd.sim.bare import STATE_DIR, WAL_DIR
+from brokerd.sim.bare import STATE_DIR, WAL_DIR, BareLog
 from brokerd.sim.crash import CrashModel
 from brokerd.sim.crashpoints.points import LOST, Point, require
 from brokerd.sim.disk import Call, PowerLost, SimDisk
-from brokerd.sim.inline import InlineCommitter
-from brokerd.wal import Frame, RecoveryReport, SnapshotChunk, Snapshots, Wal, WalOptions
+from brokerd.wal import Frame, RecoveryReport, SnapshotChunk, Snapshots, WalOptions
 from brokerd.wal.verify import verify
 from brokerd.walformat import (
     SEGMENT_BYTES_MIN,
@@ -52,32 +51,15 @@ class Snapshot(NamedTuple):
     chunks: list[SnapshotChunk]
 
 
-class Log:
+class Log(BareLog):
     """One life of a log: opened, its threads run by hand."""
 
     def __init__(self, disk: SimDisk, random_bytes: Callable[[int], bytes]) -> None:
-        self.disk = disk
-        self.writer, self.background = InlineCommitter(), InlineCommitter()
-        self.failures: list[Exception] = []
+        super().__init__(disk, OPTIONS, random_bytes)
         self.snapshots = Snapshots(disk, STATE_DIR, random_bytes)
         self.frames: list[Frame] = []
         """As replayed."""
-        self.wal = Wal(
-            disk, WAL_DIR, OPTIONS, self.writer, self.background, random_bytes, lambda: 0.0
-        )
-        self.wal.on_fatal = self.failures.append
         self.report: RecoveryReport = self.wal.open(0, self.frames.append)
-
-    def run(self) -> None:
-        """Do all the work that waits, the threads in turns."""
-        while any([self.writer.step(), self.background.step()]):
-            pass
-
-    def close(self) -> None:
-        ended: list[object] = []
-        self.wal.close(ended.append)
-        self.run()
-        require(ended == [None], f"the log does not close: {ended}")
 
 
 class LogScript:
