@@ -130,6 +130,7 @@ class BrokerCore:
             self._reactor,
             host.wall_seconds,
             broker_settings(config),
+            str(data_dir),
         )
         self._limits = connection_limits(config)
         """As configured, until `lock` has seen what the process may open."""

@@ -26,6 +26,7 @@ from twisted.logger import capturedLogs
 
 from brokerd.assembly import BrokerCore, connection_limits, make_core
 from brokerd.broker import Broker
+from brokerd.broker.quarantine import Place
 from brokerd.client.mamamia import ConnectionLost, MamamiaClient
 from brokerd.client.mamamia_async import connect
 from brokerd.codecs import mamamia as mm
@@ -428,3 +429,10 @@ def test_limits_reach_the_listeners_in_their_units() -> None:
     assert (limits.connections, limits.frame_bytes, limits.in_flight_requests) == (5, 2048, 7)
     assert (limits.in_flight_bytes, limits.idle_us) == (65_536, 3_000_000)
     assert limits.unfinished_frame_us == 4_000_000
+
+
+def test_a_degraded_core_names_its_directory(tmp_path: Path) -> None:
+    """What health and page say of damage has a command that can be run as it stands."""
+    core = make_core(CONFIG, tmp_path, reactor)
+    core.broker.quarantine.found(Place("00000000000000000000.wal", 4096, 4200, "bad"), [])
+    assert core.degraded().endswith(f"run brokerctl --data-dir {tmp_path} wal verify")

@@ -88,10 +88,11 @@ class Broker:
         clock: Clock,
         wall: Callable[[], float],
         settings: BrokerSettings,
+        data_dir: str = "DATA_DIR",
     ) -> None:
         self.settings = settings
         self.counters = Counters()
-        self.quarantine = Quarantine()
+        self.quarantine = Quarantine(data_dir)
         self._wal = wal
         self._clock = clock
         self.time = BrokerTime(wall, clock.seconds, self._report_jump)

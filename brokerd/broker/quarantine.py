@@ -14,6 +14,7 @@ descriptions; what reads find beyond that is known to their groups' dead letters
 
 from __future__ import annotations
 
+import shlex
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -116,11 +117,12 @@ def _key(place: Place, lost: list[OffsetRange]) -> tuple[str, int, int]:
 
 
 class Quarantine:
-    """All that one run of the broker knows of damage."""
+    """All that one run of the broker knows of damage; ``data_dir`` is for the advice it gives."""
 
     _log = Logger()
 
-    def __init__(self) -> None:
+    def __init__(self, data_dir: str = "DATA_DIR") -> None:
+        self._advice = f"run brokerctl --data-dir {shlex.quote(data_dir)} wal verify"
         self.places = 0
         """Damaged places of the log."""
         self.ranges = 0
@@ -128,7 +130,7 @@ class Quarantine:
         self.records = 0
         """Offsets in them."""
         self.reads = 0
-        """Reads that met damage, known or not."""
+        """Tries to read a record that met damage, known or not."""
         self.failed_reads = 0
         """Reads that failed otherwise: of what the disk holds they say nothing."""
         self._spans: dict[tuple[str, int], _Spans] = {}
@@ -146,8 +148,9 @@ class Quarantine:
             self._lose(one)
         self._show(place, ranges[:SHOWN_MAX])
         self._log.error(
-            "damage in the log, not served: {place}{lost}; run brokerctl wal verify",
+            "damage in the log, not served: {place}{lost}; {advice}",
             event_id="damage",
+            advice=self._advice,
             place=str(place),
             lost="".join(f"; lost {one}" for one in ranges[:SHOWN_MAX]),
             **place._asdict(),
@@ -172,8 +175,9 @@ class Quarantine:
         if self._lose(lost):
             self._show(place, [lost])
             self._log.error(
-                "{lost} cannot be read: {place}; run brokerctl wal verify",
+                "{lost} cannot be read: {place}; {advice}",
                 event_id="read-damaged",
+                advice=self._advice,
                 lost=str(lost),
                 place=str(place),
                 **lost.described(),
@@ -223,7 +227,7 @@ class Quarantine:
             return ""
         return (
             f"the log is damaged (places: {self.places}, records known to be lost: {self.records})"
-            "; the rest is served; see damage in /api/v1/status, run brokerctl wal verify"
+            f"; the rest is served; see damage in /api/v1/status, {self._advice}"
         )
 
     def status(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from brokerd.wal import Committer, DamagedBatch, ReadPlan, Wal
 from brokerd.walformat import decode_records
 
 READ_AHEAD_BYTES = 1024 * 1024
+NOT_IN_LOG = "it is not in the log"
 
 Loaded = Callable[[Chunk | None, Exception | None], None]
 
@@ -97,9 +98,9 @@ class ColdReader:
                 self._cache.add(partition.cold, chunk)
                 self._cache.used_bytes += chunk.cached_bytes
         if error is None and partition.cold.find(offset) is None:
-            error = self._missing(partition, offset)
+            error = DamagedData(NOT_IN_LOG)
         if error is not None:
-            self._tell(partition, offset, error)
+            error = self._told(partition, offset, error)
         retry = []
         for wanted, loaded in self._waiting.pop(partition):
             found = partition.cold.find(wanted)
@@ -113,19 +114,14 @@ class ColdReader:
             self.load(partition, wanted, loaded)
         self._cache.trim()
 
-    def _tell(self, partition: Partition, offset: int, error: Exception) -> None:
+    def _told(self, partition: Partition, offset: int, error: Exception) -> Exception:
+        """Tell the quarantine; returns the error for who waits, who knows partition and offset."""
         if isinstance(error, DamagedBatch):
-            place = Place(error.name, *error.positions, error.problem)
-            self._quarantine.read_damaged(partition, *error.offsets, place)
+            place, lost = Place(error.name, *error.positions, error.problem), error.offsets
         elif isinstance(error, DamagedData):
-            place = Place("", -1, -1, str(error))
-            self._quarantine.read_damaged(partition, offset, offset + 1, place)
+            place, lost = Place("", -1, -1, str(error)), (offset, offset + 1)
         else:
             self._quarantine.read_failed(partition, offset, error)
-
-    @staticmethod
-    def _missing(partition: Partition, offset: int) -> DamagedData:
-        return DamagedData(
-            f"topic {partition.topic.name!r} partition {partition.index} offset {offset} "
-            "is not in the log; run brokerctl wal verify"
-        )
+            return error
+        self._quarantine.read_damaged(partition, *lost, place)
+        return DamagedData(str(place))

@@ -210,7 +210,8 @@ class LateAcquire:
                 lane, offset = cold
                 if self._connection.broker.dead_letter(lane, offset, "damaged"):
                     self._log.error(
-                        "a record is damaged and became a dead letter: {damage}",
+                        "topic {topic!r} partition {partition} offset {offset} is damaged, and a "
+                        "dead letter of group {group!r} now: {damage}",
                         event_id="record-damaged",
                         damage=str(failure),
                         topic=lane.partition.topic.name,

@@ -210,8 +210,7 @@ class Catalog:
         rows = index.rows(topic_id, partition)
         if rows is None:
             raise DamagedData(
-                f"the index of {segment.name} lost topic id {topic_id} partition {partition}; "
-                "run brokerctl wal verify"
+                f"the index of {segment.name} lost topic id {topic_id} partition {partition}"
             )
         return rows
 

@@ -48,8 +48,7 @@ class DamagedBatch(DamagedData):
     ) -> None:
         first, end = offsets
         super().__init__(
-            f"{name} at {positions[0]}: {of} offsets {first} to {end - 1} cannot be read: "
-            f"{problem}; run brokerctl wal verify"
+            f"{name} at {positions[0]}: {of} offsets {first} to {end - 1} cannot be read: {problem}"
         )
         self.name = name
         self.positions = positions

@@ -6,7 +6,7 @@ import errno
 from typing import Any
 
 import pytest
-from twisted.logger import capturedLogs
+from twisted.logger import capturedLogs, formatEvent
 
 from brokerd.broker.quarantine import RANGES_MAX, SHOWN_MAX, OffsetRange, Place, Quarantine
 from brokerd.broker.topics import Topic
@@ -115,6 +115,20 @@ class TestCounting:
             quarantine.found(PLACE._replace(position=position), [])
         assert quarantine.places == RANGES_MAX + 2
         assert len(quarantine.status()["shown"]) == SHOWN_MAX
+
+
+class TestAdvice:
+    def test_every_line_has_a_command_that_can_be_run_as_it_stands(self) -> None:
+        """It names the data directory, quoted for a shell."""
+        command = "run brokerctl --data-dir '/srv/my broker' wal verify"
+        quarantine = Quarantine("/srv/my broker")
+        with capturedLogs() as captured:
+            quarantine.found(PLACE, [])
+            quarantine.read_damaged(Topic(1, "t", 1).partition(0), 0, 1, PLACE)
+        for event_id in ("damage", "read-damaged"):
+            [event] = events(captured, event_id)
+            assert (formatEvent(event) or "").endswith(command)
+        assert quarantine.reason.endswith(command)
 
 
 class TestFoundByTheStart:

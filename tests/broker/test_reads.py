@@ -162,7 +162,7 @@ class TestTrouble:
         house = self.damaged()
         for offset in (0, 1, 3, 4):
             assert read(house, "t", offset).value == value(offset)
-        with pytest.raises(DamagedData, match="topic id 1 partition 0"):
+        with pytest.raises(DamagedData, match=r"\.wal at [0-9]+ to [0-9]+: "):
             read(house, "t", 2)
 
     def test_those_who_wait_for_others_are_served_although_one_is_damaged(self) -> None:
@@ -179,7 +179,7 @@ class TestTrouble:
         hit = is_records(1, 2)
         [(name, _, entry)] = [place for place in entries(house) if hit(place[2].entry)]
         rot(house, name, entry.position + 48)
-        with pytest.raises(DamagedData, match=r"offsets 2 to 2 cannot be read.*wal verify"):
+        with pytest.raises(DamagedData, match=r"\.wal at [0-9]+ to [0-9]+: "):
             read(house, "t", 2)
         assert read(house, "t", 1).value == b"1"
         assert read(house, "t", 3).value == b"3"
@@ -209,5 +209,5 @@ class TestTrouble:
 
     def test_an_offset_that_the_log_does_not_hold_is_told(self) -> None:
         house = filled(5)
-        with pytest.raises(DamagedData, match="'t' partition 0 offset 77 is not in the log"):
+        with pytest.raises(DamagedData, match="it is not in the log"):
             read(house, "t", 77)

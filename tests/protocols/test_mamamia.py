@@ -12,7 +12,7 @@ import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from twisted.logger import capturedLogs
+from twisted.logger import capturedLogs, formatEvent
 
 from brokerd.broker import BrokerSettings, Congested
 from brokerd.codecs import mamamia as mm
@@ -344,6 +344,26 @@ def test_a_damaged_record_becomes_a_dead_letter() -> None:
     (told,) = [event for event in captured if event.get("event_id") == "record-damaged"]
     place = (told["topic"], told["partition"], told["offset"], told["group"])
     assert place == ("orders", 0, 1, "g")
+
+
+def test_each_damaged_record_has_a_line_of_its_own() -> None:
+    """All of a batch are hit at once: each line names topic, partition, offset and group."""
+    house = House(settings=BrokerSettings(tail_cache_bytes=0, read_cache_bytes=0))
+    messages = tuple(mm.BatchMessage(b"spoil-%d" % at) for at in range(3))
+    ask(house, mm.ProduceBatch("orders", messages))
+    for name in house.disk.list(WAL_PATH):
+        content = house.disk.content(f"{WAL_PATH}/{name}")
+        at = content.find(b"spoil-0")
+        if at >= 0:
+            content[at] ^= 1
+    with capturedLogs() as captured:
+        assert ids(ask(house, acquire())) == [None]
+    lines = [formatEvent(event) for event in captured if event.get("event_id") == "record-damaged"]
+    for offset, line in enumerate(lines):
+        assert f"topic 'orders' partition 0 offset {offset} is damaged" in line
+        assert "dead letter of group 'g'" in line
+        assert "00000000000000000000.wal at " in line
+    assert len(lines) == 3
 
 
 def test_a_failing_disk_is_told_and_can_be_asked_again() -> None:
