@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shlex
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -68,7 +69,16 @@ def verify_command(context: click.Context) -> None:
         click.echo(f"in {wal_path}:")
         for line in _report_lines(report, names):
             click.echo(line)
+        if not report.sound:
+            click.echo(f"what can be done, once the broker is stopped: {_repair(wal_path)}")
+            click.echo("DAMAGED")
     context.exit(0 if report.sound else 1)
+
+
+def _repair(wal_path: str) -> str:
+    """The command that says what a repair would do."""
+    data_dir = shlex.quote(os.path.dirname(wal_path))
+    return f"brokerctl --data-dir {data_dir} wal repair --dry-run"
 
 
 def _report_fields(report: VerifyReport) -> dict[str, Any]:
@@ -124,11 +134,9 @@ def _report_lines(report: VerifyReport, names: TopicNames) -> Iterator[str]:
         f"{report.records} records, {report.bytes} bytes, up to LSN {report.next_lsn}; "
         f"{report.indexes} indexes, {report.snapshots} snapshots"
     )
-    if not report.sound:
-        yield "DAMAGED"
-    elif report.recorded:
+    if report.sound and report.recorded:
         yield f"sound, but for {len(report.recorded)} damaged places that a repair put on record"
-    else:
+    elif report.sound:
         yield "sound"
 
 

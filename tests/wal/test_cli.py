@@ -75,7 +75,8 @@ class TestVerify:
         result = run(data_dir, "verify")
         assert result.exit_code == 1
         assert f"DAMAGE {segment(data_dir).name} at 4096" in result.output
-        assert result.output.endswith("DAMAGED\n")
+        command = f"brokerctl --data-dir {data_dir} wal repair --dry-run"
+        assert result.output.endswith(f"once the broker is stopped: {command}\nDAMAGED\n")
 
     def test_a_torn_tail(self, data_dir: Path) -> None:
         end = json.loads(run(data_dir, "verify", as_json=True).output)["next_lsn"]
