@@ -265,3 +265,11 @@ def test_the_page_has_a_place_for_damage(browser: Browser) -> None:
     """It is hidden until there is some."""
     assert b'id="damage" class="damage" role="alert" hidden' in browser.get("/")[2]
     assert b"status.damage" in browser.get("/page.js")[2]
+    assert b"`${name}, degraded`" in browser.get("/page.js")[2]
+
+
+def test_the_page_without_javascript_names_where_to_look(browser: Browser) -> None:
+    """``curl /`` must not look as if all were well."""
+    body = browser.get("/")[2].decode()
+    hint = body.partition("<noscript>")[2].partition("</noscript>")[0]
+    assert "/api/v1/status" in hint and "/health/ready" in hint and "damage" in hint

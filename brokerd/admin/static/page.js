@@ -27,6 +27,17 @@ function phase(name, text) {
   show("phase", text);
 }
 
+function badge(status) {
+  const { phase: name, reason, damage: known } = status;
+  if (reason) {
+    phase(name, `${name}: ${reason}`);
+  } else if (known?.degraded) {
+    phase(`${name} degraded`, `${name}, degraded`);
+  } else {
+    phase(name, name);
+  }
+}
+
 function total(status, key) {
   const value = status[key] ?? 0;
   return typeof value === "object" ? Object.values(value).reduce((sum, one) => sum + one, 0) : value;
@@ -99,7 +110,7 @@ async function refresh() {
     const answer = await fetch("api/v1/status", { cache: "no-store" });
     const status = await answer.json();
     show("version", status.version ?? "");
-    phase(status.phase, status.reason ? `${status.phase}: ${status.reason}` : status.phase);
+    badge(status);
     rates(status);
     groups(status);
     facts(status);
