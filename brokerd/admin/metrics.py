@@ -77,7 +77,12 @@ DEFINITIONS = (
         "Ranges of offsets that are known to be unreadable",
     ),
     Definition("damage.records", "brokerd_damaged_records", G, "Offsets in those ranges"),
-    Definition("damage.reads", "brokerd_damaged_reads", C, "Reads from disk that met damage"),
+    Definition(
+        "damage.reads",
+        "brokerd_damaged_reads",
+        C,
+        "Tries to read a record from disk that met damage: one for each record of a damaged batch",
+    ),
     Definition(
         "damage.failed_reads", "brokerd_failed_reads", C, "Reads from disk that failed for now"
     ),
