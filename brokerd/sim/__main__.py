@@ -30,6 +30,9 @@ from brokerd.sim.shrink import shrink
 CHUNK = 8
 """Seeds that a process takes at once."""
 SHRINK_RUNS = 300
+PYTHON = os.path.relpath(sys.executable)
+VIOLATIONS_SHOWN = 20
+PROGRESS_SEEDS = 1_000
 
 
 class Outcome(NamedTuple):
@@ -87,11 +90,24 @@ def load_plan(text: str) -> Plan:
     if text.isdigit():
         return generate(int(text))
     try:
-        return Plan.from_json(Path(text).read_bytes())
+        plan = Plan.from_json(Path(text).read_bytes())
+        check_clients(plan)
+        return plan
     except OSError as error:
         raise SystemExit(f"cannot read the plan {text}: {error.strerror}") from None
     except msgspec.MsgspecError as error:
         raise SystemExit(f"{text} is not a plan: {error}") from None
+
+
+def check_clients(plan: Plan) -> None:
+    """Raises msgspec.ValidationError for a fault of a client that is not in the plan."""
+    names = [client.name for client in plan.clients]
+    for number, fault in enumerate(plan.faults):
+        name = getattr(fault, "client", None)
+        if name is not None and name not in names:
+            raise msgspec.ValidationError(
+                f"faults[{number}] is of a client {name!r}, which is none of {names}"
+            )
 
 
 def replay(plan: Plan, is_quiet: bool = False) -> Result:
@@ -100,8 +116,9 @@ def replay(plan: Plan, is_quiet: bool = False) -> Result:
     if not is_quiet:
         print("\n".join(result.lines))
     print(f"seed {plan.seed}: digest {result.digest}")
-    for found in result.violations:
-        print(f"VIOLATION of {found.promise}: {found.text}", *found.operations)
+    for found in result.violations[:VIOLATIONS_SHOWN]:
+        requests = "".join(f" #{number}" for number in found.operations)
+        print(f"VIOLATION of {found.promise}: {found.text}{requests and f' (requests{requests})'}")
     print("no violation" if not result.violations else f"{len(result.violations)} violations")
     return result
 
@@ -129,8 +146,13 @@ def campaign(seeds: Iterable[int], jobs: int, seconds: float | None) -> int:
         counts += outcome.counts
         if outcome.violations:
             failed += 1
-            print(f"seed {outcome.seed}: {outcome.violations[0]}", flush=True)
-            print(f"  python -m brokerd.sim --replay {outcome.seed}", flush=True)
+            first = " ".join(outcome.violations[0].split())
+            print(f"seed {outcome.seed}: {first[:300]}", flush=True)
+            print(f"  {PYTHON} -m brokerd.sim --replay {outcome.seed}", flush=True)
+        if counts["runs"] % PROGRESS_SEEDS == 0:
+            elapsed = time.monotonic() - began
+            so_far = f"{counts['runs']} seeds, {failed} with a violation, {elapsed:.0f} s"
+            print(f"... {so_far}", flush=True)
         if seconds is not None and time.monotonic() - began > seconds:
             break
     elapsed = time.monotonic() - began
@@ -161,6 +183,8 @@ def arguments(given: list[str]) -> argparse.Namespace:
     parsed = parser.parse_args(given)
     if parsed.jobs < 1:
         parser.error("--jobs must be at least 1")
+    if parsed.shrink and parsed.replay is None:
+        parser.error("--shrink wants to know what: --replay SEED or FILE")
     return parsed
 
 
@@ -173,9 +197,9 @@ def main(given: list[str]) -> int:
         return 0
     if options.replay is not None:
         plan = load_plan(options.replay)
-        failed = replay(plan, options.quiet).failed
-        if failed and options.shrink:
-            print(f"cut down to {cut_down(plan, options.out)}")
+        failed = replay(plan, options.quiet or options.shrink).failed
+        if options.shrink:
+            print(f"cut down to {cut_down(plan, options.out)}" if failed else "nothing to cut down")
         return int(failed)
     if options.soak is not None:
         return int(campaign(count(options.begin), options.jobs, options.soak) > 0)
@@ -184,4 +208,7 @@ def main(given: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -37,6 +37,8 @@ class Faults:
         self._faults = faults
         self._scheduled: list[Event] = []
         self._at_next_boot: list[plan.CallFault] = []
+        self._armed: list[plan.CallFault] = []
+        """Those that wait for their disk call."""
         self._disk_error: plan.DiskError | None = None
         self._restart: Event | None = None
         self._capacity: int | None = None
@@ -56,6 +58,8 @@ class Faults:
         """Nothing bad happens any more: all that can be mended is."""
         for event in self._scheduled:
             event.cancel()
+        for fault in (*self._at_next_boot, *self._armed):
+            self._world.trace(f"never struck: {fault}")
         self._at_next_boot.clear()
         self._disk_error = None
         self._disk.capacity = None
@@ -106,8 +110,13 @@ class Faults:
         if isinstance(fault, plan.DiskError):
             self._happen(fault)
         else:
-            happen = partial(self._happen, fault)
+            self._armed.append(fault)
+            happen = partial(self._happen_armed, fault)
             self._machine.crash_at_call(fault.at_call or 1, happen, fault.at_name, fault.at_stuck)
+
+    def _happen_armed(self, fault: plan.CallFault) -> None:
+        self._armed.remove(fault)
+        self._happen(fault)
 
     @singledispatchmethod
     def _happen(self, fault: plan.Fault) -> None:

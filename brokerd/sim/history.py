@@ -215,8 +215,6 @@ class History:
     operations: list[Operation] = field(default_factory=list)
     boots: list[Boot] = field(default_factory=list)
     audit_us: int = NEVER
-    faults: list[str] = field(default_factory=list)
-    """What was done to the broker, as text for people, in order."""
     clock_steps: list[ClockStep] | None = None
     """Every step of the wall clock; None: not told, there may have been any."""
     rotted: bool = False

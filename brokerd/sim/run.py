@@ -25,15 +25,16 @@ from brokerd.config import Config, Groups, Limits
 from brokerd.config import Wal as WalConfig
 from brokerd.errors import BrokerdError
 from brokerd.sim import oracle
+from brokerd.sim.bare import STATE_DIR, WAL_DIR
 from brokerd.sim.clients import AuditFailed, Auditor, WrongAnswer, make_client
 from brokerd.sim.disk import CrashModel, PowerLost, SimDisk
 from brokerd.sim.faults import Faults
 from brokerd.sim.history import NEVER, Boot, History, Letter, Letters, Place
-from brokerd.sim.machine import STATE_DIR, WAL_DIR, Machine
+from brokerd.sim.machine import Machine
 from brokerd.sim.network import Network
 from brokerd.sim.oracle import Violation
 from brokerd.sim.plan import Plan, Settings
-from brokerd.sim.replica import describe, replayed, without_snapshots
+from brokerd.sim.state_text import state_of, without_snapshots
 from brokerd.sim.world import World
 from brokerd.wal.verify import verify
 
@@ -125,7 +126,6 @@ class _Run:
         self._network = Network(world, plan.network, machine.service)
         self._faults = Faults(world, machine, self._network, plan.faults)
         self._history = History(rules=plan.settings.rules(), boots=machine.boots)
-        self._history.faults = self._faults.done
         self._history.clock_steps = self._faults.clock_steps
         self._clients = [
             make_client(client, world, partial(self._network.connect, client.name), self._history)
@@ -268,8 +268,8 @@ class _Run:
         if self._broken_modes():
             return
         try:
-            quick = list(describe(replayed(self._disk.fork(), self._config)))
-            slow = list(describe(replayed(without_snapshots(self._disk), self._config)))
+            quick = state_of(self._disk, self._config)
+            slow = state_of(without_snapshots(self._disk), self._config)
         except (BrokerdError, OSError) as error:
             self._violate("P1-readings", f"the directory cannot be read: {error}")
             return
