@@ -128,6 +128,7 @@ class Wal:
         """
         began = self._seconds()
         self._disk.make_directory(self._path)
+        reached_lsn = max(from_lsn, reached_lsn)
         replayed = replay(self._disk, self._path, from_lsn, apply, first_lsn, reached_lsn)
         tidy(self._disk, self._path, replayed)
         report = replayed.report

@@ -50,12 +50,11 @@ def replay(
     """Read a log, and apply its frames from ``from_lsn`` on. Changes nothing on disk.
 
     The log is known to begin at ``first_lsn``, and to have reached ``reached_lsn`` once. Segments
-    wholly below ``from_lsn`` are known by their indexes alone. Raises DamagedData for a file of
-    which nobody can say whether it is a segment, NewerFormat and OSError.
+    wholly below ``from_lsn`` are known by their indexes alone, if they have any. Raises DamagedData
+    for a file of which nobody can say whether it is a segment, NewerFormat and OSError.
     """
     report = RecoveryReport(first_lsn=first_lsn, next_lsn=first_lsn)
     report.odd = odd_names(disk, path)
-    reached_lsn = max(from_lsn, reached_lsn)
     segments: list[tuple[Segment, list[PartitionSpan]]] = []
     last = segment_name(first_lsn)
     synced = 0

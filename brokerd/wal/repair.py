@@ -12,7 +12,8 @@ makes a :class:`Plan`; :func:`repair` carries one out. What a repair does, in th
    (docs/wal-format.rst, section "Damage on record"). The places stay as they are.
 
 Every step leaves a directory that a broker starts on, and a second repair goes on where one was cut
-short: it looks at what is there, not at what was planned.
+short: it looks at what is there, not at what was planned. The log is read once to examine it and
+once when all is done, and little of it in between.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from typing import Any, NamedTuple
 from brokerd.errors import DamagedData, NoSpace
 from brokerd.wal.catalog import Segment, segment_name
 from brokerd.wal.copies import PIECE_BYTES, Copies, Source
-from brokerd.wal.directory import SegmentFile, segment_files
+from brokerd.wal.directory import LSN_MAX, SegmentFile, segment_files
 from brokerd.wal.disk import Disk, File, write_atomically
 from brokerd.wal.losses import encode_loss, record_of
 from brokerd.wal.opening import replay, tidy
 from brokerd.wal.recovery import Damage, Frame, LostRange, load_spans, read_segment_header
 from brokerd.wal.verify import BadFile, VerifyReport, verify
 from brokerd.walformat import (
+    ALIGNMENT,
     SEGMENT_HEADER_BYTES,
     Entry,
     EntryKind,
@@ -149,8 +151,8 @@ def examine(disk: Disk, rooms: Rooms, see: Callable[[Frame], None] = _ignore) ->
         )
         for damage in damages
     ]
-    start = replay(disk, rooms.wal, 0, _ignore, reached_lsn=report.reached_lsn)
-    return Plan(report, actions, damages, start.report.next_lsn)
+    log_end = max(report.next_lsn, report.reached_lsn)
+    return Plan(report, actions, damages, log_end + -log_end % ALIGNMENT)
 
 
 def _header_actions(files: list[SegmentFile]) -> Iterator[Action]:
@@ -265,7 +267,7 @@ def repair(
     for room, path in (("wal", rooms.wal), ("state", rooms.state)):
         _remove(disk, path, [action for action in plan.actions if action.room == room])
     _tidy(disk, rooms.wal, plan)
-    _put_on_record(disk, rooms, random_bytes)
+    _put_on_record(disk, rooms, plan, random_bytes)
     left = examine(disk, rooms)
     if left.actions:
         action = left.actions[0]
@@ -274,8 +276,8 @@ def repair(
 
 
 def _tidy(disk: Disk, path: str, plan: Plan) -> None:
-    """Put the log in order as a start does."""
-    tidy(disk, path, replay(disk, path, 0, _ignore, reached_lsn=plan.report.reached_lsn))
+    """Put the log in order as a start does. Of what has an index no more is read than that."""
+    tidy(disk, path, replay(disk, path, LSN_MAX, _ignore, reached_lsn=plan.report.reached_lsn))
 
 
 def _copy(disk: Disk, rooms: Rooms, plan: Plan, stamp: str) -> str:
@@ -320,9 +322,10 @@ def _remove(disk: Disk, path: str, actions: list[Action]) -> None:
         disk.sync_directory(path)
 
 
-def _put_on_record(disk: Disk, rooms: Rooms, random_bytes: Callable[[int], bytes]) -> None:
+def _put_on_record(
+    disk: Disk, rooms: Rooms, plan: Plan, random_bytes: Callable[[int], bytes]
+) -> None:
     """Add the segment of LOST entries, if there is damage."""
-    plan = examine(disk, rooms)
     if plan.log_end > plan.report.next_lsn:
         # The log has to go on past what is missing. Then its places are what they will be for ever.
         mark = Entry(EntryKind.MARK, 0, 0, 0, 0, b"")

@@ -36,7 +36,7 @@ from brokerd.wal.recovery import (
 )
 from brokerd.wal.scan import FoundFrame, SegmentScanner, Unreadable
 from brokerd.wal.snapshot import SnapshotFile
-from brokerd.walformat import EntryKind
+from brokerd.walformat import SEGMENT_HEADER_BYTES, EntryKind
 
 
 class BadFile(NamedTuple):
@@ -138,7 +138,8 @@ def _verify_segment(
         report.entries += len(frame.entries)
         report.records += sum(e.count for e in frame.entries if e.kind == EntryKind.RECORDS)
     report.torn = replay.cut
-    report.next_lsn = segment.end_lsn
+    is_empty = segment.position == SEGMENT_HEADER_BYTES
+    report.next_lsn = segment.first_lsn if is_empty else segment.end_lsn
     if has_index:
         _verify_index(disk, path, segment, report, first)
 

@@ -475,3 +475,27 @@ def test_what_comes_after_the_record_is_replayed() -> None:
     replay(disk, PATH, 0, found.append)
     kinds = [entry.kind for frame in found for entry in frame.entries]
     assert kinds[-1] == EntryKind.LOST and kinds.count(EntryKind.LOST) == 1
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda disk: body(disk, 20), lambda disk: headers(disk, 3), missing, torn, bad_index]
+)
+def test_examining_reads_the_log_once_and_a_repair_once_more(
+    damage: Callable[[SimDisk], None],
+) -> None:
+    disk = log()
+    damage(disk)
+    read: list[int] = []
+    size = sum(len(disk.content(f"{PATH}/{name}")) for name in disk.list(PATH))
+    last = len(content(disk, segments(disk)[-1]))
+
+    def leave(call: Call) -> None:
+        if call.name == "pread" and call.path.endswith(".wal"):
+            read.append(min(call.length, len(disk.content(call.path)) - call.position))
+
+    disk.leave = leave
+    plan = examine(disk, ROOMS)
+    assert sum(read) < 1.3 * size
+    read.clear()
+    repair(disk, ROOMS, plan, STAMP, random.Random(5).randbytes)
+    assert sum(read) < 1.3 * size + 2 * last  # one without an index is read when it gets one
