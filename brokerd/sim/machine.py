@@ -23,6 +23,7 @@ from brokerd.config import Config
 from brokerd.errors import BrokerdError, DirectoryLocked, StorageFailed
 from brokerd.protocols.factory import ConnectionFactory
 from brokerd.service import DRAIN_SECONDS
+from brokerd.sim.bare import DATA_DIR, WALL_SECONDS
 from brokerd.sim.disk import Call, CrashModel, PowerLost, SimDisk
 from brokerd.sim.history import Boot
 from brokerd.sim.network import Service
@@ -30,10 +31,6 @@ from brokerd.sim.plan import DiskTimes
 from brokerd.sim.threads import Process, SimMutex, SimThreads, current_thread
 from brokerd.sim.world import Event, World
 
-DATA_DIR = "/data"
-WAL_DIR = f"{DATA_DIR}/wal"
-STATE_DIR = f"{DATA_DIR}/state"
-WALL_BEGIN_SECONDS = 1_700_000_000.0
 FORMAT = "mamamia"
 FILES_MAX = 1_000_000
 SYNCS = ("sync", "sync_directory")
@@ -159,7 +156,7 @@ class Machine:
     # -- what a process sees --------------------------------------------------------------------
 
     def wall_seconds(self) -> float:
-        return WALL_BEGIN_SECONDS + (self.world.now_us + self.wall_step_us) / 1_000_000
+        return WALL_SECONDS + (self.world.now_us + self.wall_step_us) / 1_000_000
 
     def lag_us(self) -> int:
         """How long a thread takes to begin, or the reactor to hear of it."""

@@ -13,8 +13,9 @@ from twisted.logger import globalLogPublisher
 
 from brokerd.codecs import mamamia as mm
 from brokerd.config import Broker, Config, Wal
+from brokerd.sim.bare import WAL_DIR
 from brokerd.sim.disk import Call, CrashModel, SimDisk
-from brokerd.sim.machine import WAL_DIR, Machine
+from brokerd.sim.machine import Machine
 from brokerd.sim.network import Network
 from brokerd.sim.plan import DiskTimes
 from brokerd.sim.plan import Network as NetworkPlan

@@ -36,7 +36,7 @@ from brokerd.sim.crashpoints.points import LOST, Point
 from brokerd.sim.crashpoints.script import SEGMENT_BYTES
 from brokerd.sim.disk import SimDisk
 from brokerd.sim.history import Place
-from brokerd.sim.replica import describe, without_snapshots
+from brokerd.sim.state_text import describe, without_snapshots
 from brokerd.values import Grant, Record
 from brokerd.wal import WalOptions
 from brokerd.wal.verify import verify

@@ -1,4 +1,4 @@
-# Tests: tests/sim/test_replica.py
+# Tests: tests/sim/test_state_text.py
 """The state that a directory holds, as text: to see whether two ways of reading it agree."""
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from brokerd.sim.disk import SimDisk
 from brokerd.wal import WalOptions
 
 
-def replayed(disk: SimDisk, config: Config) -> Broker:
-    """A broker that has started on ``disk``, which it tidies up, and serves nobody."""
+def state_of(disk: SimDisk, config: Config) -> list[str]:
+    """What a broker that starts on a copy of ``disk`` knows."""
     options = WalOptions(segment_bytes=config.wal.segment_bytes, free_bytes_min=0)
-    return BareBroker(disk, options, counting_ids(b"copy"), broker_settings(config)).broker
+    house = BareBroker(disk.fork(), options, counting_ids(b"copy"), broker_settings(config))
+    return list(describe(house.broker))
 
 
 def without_snapshots(disk: SimDisk) -> SimDisk:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brokerd.codecs import mamamia as mm
-from brokerd.sim.replica import describe, replayed, without_snapshots
+from brokerd.sim.state_text import state_of, without_snapshots
 from tests.sim.test_machine import CONFIG, Room, produce
 
 
@@ -27,10 +27,10 @@ def test_snapshot_and_log_tell_the_same() -> None:
     """And it is what was done."""
     disk = a_room().disk
     assert any(path.endswith(".snap") for path in disk.files())
-    quick = list(describe(replayed(disk.fork(), CONFIG)))
+    quick = state_of(disk, CONFIG)
     bare = without_snapshots(disk)
     assert not any(path.endswith(".snap") for path in bare.files())
-    assert list(describe(replayed(bare, CONFIG))) == quick
+    assert state_of(bare, CONFIG) == quick
     assert quick[0] == "1 'orders'/0: 4"
     assert "floor 1" in quick[1] and "(2, 'me', 3)" in quick[1]
     assert "1: (1, 1)" in quick[1], "one grant, one failure"
@@ -40,7 +40,7 @@ def test_reading_changes_nothing() -> None:
     """It is done on a copy."""
     disk = a_room().disk
     before = disk.digest()
-    list(describe(replayed(disk.fork(), CONFIG)))
+    state_of(disk, CONFIG)
     without_snapshots(disk)
     assert disk.digest() == before
 
@@ -48,8 +48,8 @@ def test_reading_changes_nothing() -> None:
 def test_another_state_is_another_text() -> None:
     """One more settle shows."""
     room = a_room()
-    before = list(describe(replayed(room.disk.fork(), CONFIG)))
+    before = state_of(room.disk, CONFIG)
     room.boot()
     room.ask(mm.Settle("orders", "g", 2, "me", True))
     room.machine.kill()
-    assert list(describe(replayed(room.disk.fork(), CONFIG))) != before
+    assert state_of(room.disk, CONFIG) != before
