@@ -6,6 +6,10 @@ into every frame, so after a restart it goes on from where the log says it was. 
 wall clock backwards is therefore invisible; a step forwards of more than `JUMP_US` is followed
 (records must carry the time people see) but reported, and `settled` stays false for
 `JUMP_QUARANTINE_US` of monotonic time, during which nothing may expire by it.
+
+A jump across a restart cannot be told from the time that the broker was down, or had nothing to
+write. So whenever a start finds the wall clock more than `JUMP_US` past the log, `settled` is false
+as after a jump. Delays are no expiry: they are over when broker time says so.
 """
 
 from __future__ import annotations
@@ -43,10 +47,17 @@ class BrokerTime:
         """Monotonic time, for leases and timers."""
         return int(self._monotonic() * 1_000_000)
 
-    def resume_from(self, time_us: int) -> None:
-        """Go on from the last time found in the log."""
-        self._last_us = max(self._last_us, time_us)
-        self._last_monotonic_us = self.now_us()
+    def resume_from(self, time_us: int) -> int:
+        """Go on from the last time found in the log, 0 for a new one.
+
+        Returns how far the wall clock is past it, if that may be a jump, else 0.
+        """
+        now_us = self.time_us()
+        self._last_us = max(now_us, time_us)
+        if not time_us or now_us - time_us <= JUMP_US:
+            return 0
+        self._jumped_at_us = self._last_monotonic_us
+        return now_us - time_us
 
     def time_us(self) -> int:
         """Broker time now."""
@@ -62,7 +73,7 @@ class BrokerTime:
 
     @property
     def settled(self) -> bool:
-        """Whether things may expire by broker time (no recent jump)."""
+        """Whether things may expire by broker time: no jump, nor what may be one, was recently."""
         return (
             self._jumped_at_us is None or self.now_us() - self._jumped_at_us >= JUMP_QUARANTINE_US
         )

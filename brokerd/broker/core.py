@@ -143,7 +143,7 @@ class Broker:
         """Begin to serve. Live leases get their full duration again, counted from here."""
         if self._recovery is not None:
             self._tell_damage(self._recovery)
-        self.time.resume_from(self._state.last_time_us)
+        self._report_ahead(self.time.resume_from(self._state.last_time_us))
         now_us = self.time.now_us()
         self.journal.start()
         for lane in self._state.lanes():
@@ -188,6 +188,15 @@ class Broker:
             seconds=(to_us - from_us) // 1_000_000,
             event_id="clock-jump",
         )
+
+    def _report_ahead(self, ahead_us: int) -> None:
+        if ahead_us:
+            self._log.warn(
+                "the wall clock is {seconds} s past the last entry of the log: the broker was down "
+                "or idle, or the clock jumped forward; nothing expires by it for ten minutes",
+                seconds=ahead_us // 1_000_000,
+                event_id="clock-ahead",
+            )
 
     def _is_durable(self, chunk: Chunk) -> bool:
         return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from twisted.logger import capturedLogs
 
 from brokerd.broker import Broker, BrokerSettings, Congested
 from brokerd.broker.core import EXPIRE_STEP
@@ -596,6 +597,31 @@ class TestClocks:
         house.run()
         house = house.crash(wall_seconds=failed_at + 9.99)
         assert [offset for offset, _ in lease(house, limit=2)] == [0]
+
+    def test_a_start_long_after_the_last_entry_is_told_and_delays_are_over(self) -> None:
+        """Delays follow broker time; what removes records waits until a jump would be noticed."""
+        house = House()
+        produce(house, "t", b"0")
+        lease(house)
+        settle(house, 0, success=False, delay_seconds=7000)
+        house.run()
+        with capturedLogs() as captured:
+            house = house.crash(wall_seconds=house.wall_seconds + 7200)
+        [event] = [event for event in captured if event.get("event_id") == "clock-ahead"]
+        assert event["seconds"] == 7200
+        assert not house.broker.time.settled
+        assert lease(house) == [(0, b"0")]
+        house.pass_time(600, step=10)
+        assert house.broker.time.settled
+
+    def test_a_start_within_the_hour_or_on_a_new_log_tells_nothing(self) -> None:
+        with capturedLogs() as captured:
+            house = House()
+            produce(house, "t", b"0")
+            house.run()
+            house = house.crash(wall_seconds=house.wall_seconds + 3600)
+        assert not [event for event in captured if event.get("event_id") == "clock-ahead"]
+        assert house.broker.time.settled
 
 
 def test_a_broker_says_when_it_is_ready() -> None:

@@ -65,3 +65,37 @@ def test_an_hour_of_sleep_is_no_jump() -> None:
     hands.time.time_us()
     assert hands.jumps == []
     assert hands.time.settled
+
+
+class TestAcrossARestart:
+    def test_more_than_an_hour_since_the_log_is_told_and_nothing_expires_for_ten_minutes(
+        self,
+    ) -> None:
+        """How much of it the broker was down and how much the clock jumped, nobody can tell."""
+        hands = Hands()
+        hands.time.time_us()  # the replay asks before it knows the log
+        last = hands.time.time_us() - JUMP_US - 5_000_000
+        assert hands.time.resume_from(last) == JUMP_US + 5_000_000
+        assert not hands.time.settled
+        hands.tick(JUMP_QUARANTINE_US / 1e6 - 1)
+        assert not hands.time.settled
+        hands.tick(1)
+        assert hands.time.settled
+        assert hands.jumps == []
+
+    def test_an_hour_is_not_told(self) -> None:
+        hands = Hands()
+        assert hands.time.resume_from(hands.time.time_us() - JUMP_US) == 0
+        assert hands.time.settled
+
+    def test_a_new_log_has_no_time_to_be_ahead_of(self) -> None:
+        hands = Hands()
+        assert hands.time.resume_from(0) == 0
+        assert hands.time.settled
+
+    def test_a_jump_after_the_restart_is_told_as_ever(self) -> None:
+        hands = Hands()
+        hands.time.resume_from(hands.time.time_us())
+        hands.wall += 7200
+        hands.time.time_us()
+        assert len(hands.jumps) == 1
