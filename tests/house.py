@@ -17,22 +17,18 @@ from twisted.internet.error import ConnectionAborted, ConnectionDone, Connection
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from brokerd.broker import Broker, BrokerSettings
+from brokerd.broker import BrokerSettings
 from brokerd.codecs.mamamia import FrameReader, decode_response, encode_request
 from brokerd.protocols.connection import Limits
 from brokerd.protocols.factory import ConnectionFactory
 from brokerd.protocols.mamamia import MamamiaFactory
+from brokerd.sim.bare import WALL_SECONDS, BareBroker
 from brokerd.sim.disk import SimDisk
-from brokerd.sim.inline import InlineCommitter
-from brokerd.wal import Snapshots, Wal, WalOptions
-
-WAL_PATH = "/data/wal"
-STATE_PATH = "/data/state"
-START_WALL_SECONDS = 1_700_000_000.0
+from brokerd.wal import WalOptions
 
 
-class House:
-    """One run of a broker on a `SimDisk`."""
+class House(BareBroker):
+    """One run of a broker on a `SimDisk`, and the Protocols it serves."""
 
     def __init__(
         self,
@@ -40,40 +36,16 @@ class House:
         settings: BrokerSettings | None = None,
         options: WalOptions | None = None,
         limits: Limits | None = None,
-        wall_seconds: float = START_WALL_SECONDS,
+        wall_seconds: float = WALL_SECONDS,
     ) -> None:
-        self.disk = disk or SimDisk()
-        self.settings = settings or BrokerSettings()
-        self.options = options or WalOptions(segment_bytes=1 << 20, free_bytes_min=0)
-        self.limits = limits or Limits()
-        self.clock = Clock()
-        self.clock.advance(1000)
-        self.wall_seconds = wall_seconds
-        self.fatal: list[Exception] = []
-        self.writer, self.background = InlineCommitter(), InlineCommitter()
-        self.readers, self.snapshot_writer = InlineCommitter(), InlineCommitter()
-        self.wal = Wal(
-            self.disk,
-            WAL_PATH,
-            self.options,
-            self.writer,
-            self.background,
+        super().__init__(
+            disk or SimDisk(),
+            options or WalOptions(segment_bytes=1 << 20, free_bytes_min=0),
             self._random_bytes,
-            self.clock.seconds,
+            settings or BrokerSettings(),
+            wall_seconds,
         )
-        self.wal.on_fatal = self.fatal.append
-        self.snapshots = Snapshots(self.disk, STATE_PATH, self._random_bytes)
-        self.broker = Broker(
-            self.wal,
-            self.snapshots,
-            self.readers,
-            self.snapshot_writer,
-            self.clock,
-            lambda: self.wall_seconds,
-            self.settings,
-        )
-        self.report = self.broker.replay()
-        self.broker.start()
+        self.limits = limits or Limits()
         self.factory: ConnectionFactory = MamamiaFactory(self.broker, self.clock, self.limits)
 
     def _random_bytes(self, count: int) -> bytes:
@@ -81,40 +53,7 @@ class House:
         self.disk.ids_given = getattr(self.disk, "ids_given", 0) + 1
         return self.disk.ids_given.to_bytes(count, "big")
 
-    # -- time and turns -----------------------------------------------------------------------
-
-    def turn(self) -> None:
-        """End the reactor's turn."""
-        self.clock.advance(0)
-
-    def run(self) -> None:
-        """Go on until nothing is left to do now: turns, commits, allocations, reads."""
-        while True:
-            self.turn()
-            committers = (self.writer, self.background, self.readers, self.snapshot_writer)
-            progress = [committer.step() for committer in committers]
-            if not any(progress):
-                return
-
-    def pass_time(self, seconds: float, step: float = 0.05) -> None:
-        """Let both clocks advance, running whatever becomes due."""
-        while seconds > 0:
-            part = min(step, seconds)
-            self.wall_seconds += part
-            self.clock.advance(part)
-            self.run()
-            seconds -= part
-
     # -- life ---------------------------------------------------------------------------------
-
-    def stop(self) -> None:
-        """Stop cleanly."""
-        self.broker.stop()
-        closed: list[object] = []
-        self.wal.close(closed.append)
-        self.run()
-        assert closed == [None]
-        self.broker.write_last_snapshot()
 
     def again(self, **changes: Any) -> House:
         """A new broker on the same disk, after a clean stop or a crash."""

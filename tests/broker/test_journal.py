@@ -14,13 +14,14 @@ from brokerd.broker import BrokerSettings, Congested
 from brokerd.broker.journal import ADMITTED_EXTRA_BYTES
 from brokerd.codecs.mamamia import GroupInfo, Produce
 from brokerd.errors import NoSpace, ShuttingDown, StorageFailed
+from brokerd.sim.bare import WAL_DIR
 from brokerd.sim.disk import SimDisk
 from brokerd.wal import WalOptions
 from brokerd.wal.scan import FoundFrame
 from brokerd.wal.verify import walk
 from brokerd.walformat import EntryKind
 from tests.broker.desk import acknowledged, lease, produce, read, settle
-from tests.house import WAL_PATH, House, ask
+from tests.house import House, ask
 
 KIB = 1024
 SMALL = WalOptions(segment_bytes=64 * KIB, free_bytes_min=0)
@@ -28,7 +29,7 @@ SMALL = WalOptions(segment_bytes=64 * KIB, free_bytes_min=0)
 
 def frames(house: House) -> Iterator[list[tuple[EntryKind, int]]]:
     """(kind, count) of the entries of every frame on the disk."""
-    for _, found in walk(house.disk, WAL_PATH):
+    for _, found in walk(house.disk, WAL_DIR):
         assert isinstance(found, FoundFrame)
         yield [(EntryKind(entry.header.kind), entry.header.count) for entry in found.entries]
 
@@ -91,7 +92,7 @@ class TestAnswers:
         done = acknowledged(house)
         house.disk.fail("sync")
         house.run()
-        assert [type(error) for error in house.fatal] == [StorageFailed]
+        assert [type(error) for error in house.failures] == [StorageFailed]
         with pytest.raises(StorageFailed):
             produce(house, "t", b"y")
         house.pass_time(1)
@@ -162,7 +163,7 @@ class TestOneCommit:
         house = House()
         produce(house, "t", *[b""] * 1000)
         house.run()
-        for _, found in walk(house.disk, WAL_PATH):
+        for _, found in walk(house.disk, WAL_DIR):
             assert isinstance(found, FoundFrame)
             for entry in found.entries:
                 assert entry.header.count <= entry.header.body_bytes
@@ -272,7 +273,7 @@ class TestNoRoom:
                 settle(house, settled)
                 house.pass_time(0.3)
         house.pass_time(1)
-        assert not house.fatal
+        assert not house.failures
         assert house.broker.group_info("t", "g").floor == settled
         assert house.crash().broker.group_info("t", "g").floor == settled
 
@@ -284,7 +285,7 @@ class TestNoRoom:
                 settle(house, offset)
                 house.run()
         house.pass_time(40, step=1)
-        assert not house.fatal
+        assert not house.failures
         assert house.broker.group_info("t", "g").leased > 0
         house.disk.capacity = 10_000 * KIB
         house.wal.retry_allocation()
@@ -313,14 +314,14 @@ class TestNoRoom:
         lease(house)
         house.run()
         house.disk.crash()
-        spares = [name for name in house.disk.list(WAL_PATH) if name.endswith(".tmp")]
+        spares = [name for name in house.disk.list(WAL_DIR) if name.endswith(".tmp")]
         for name in spares:
-            house.disk.unlink(f"{WAL_PATH}/{name}")
-        house.disk.sync_directory(WAL_PATH)
+            house.disk.unlink(f"{WAL_DIR}/{name}")
+        house.disk.sync_directory(WAL_DIR)
         trimmed = 56 * KIB  # the unused tail of the only segment, which the start gives back
         house.disk.capacity = house.disk.used_bytes - trimmed + free
         house = house.again()
-        assert (house.fatal, house.report.damages) == ([], [])
+        assert (house.failures, house.report.damages) == ([], [])
         assert read(house, "t", 1).value == b"1"
         with pytest.raises(NoSpace):
             produce(house, "t", b"2")
@@ -391,7 +392,7 @@ class TestNoRoom:
         done = acknowledged(house)
         house.run()
         assert done
-        assert not house.fatal
+        assert not house.failures
 
     def test_an_acquire_of_any_size_takes_what_fits_a_frame(self) -> None:
         house = House(options=SMALL)
@@ -416,7 +417,7 @@ class TestNoRoom:
 
         house.wal.append = no_room  # type: ignore[method-assign]
         house.turn()
-        assert [type(error) for error in house.fatal] == [StorageFailed]
+        assert [type(error) for error in house.failures] == [StorageFailed]
         with pytest.raises(StorageFailed):
             produce(house, "t", b"y")
         assert not done
@@ -541,7 +542,7 @@ def test_a_disk_that_fails_with_an_error_of_its_own_is_told_as_such() -> None:
     produce(house, "t", b"x")
     house.disk.fail("pwrite", error=errno.EIO)
     house.run()
-    assert "Input/output error" in str(house.fatal[0])
+    assert "Input/output error" in str(house.failures[0])
 
 
 def test_a_frame_that_cannot_be_made_stops_the_broker_and_answers_nobody(
@@ -559,7 +560,7 @@ def test_a_frame_that_cannot_be_made_stops_the_broker_and_answers_nobody(
     with capturedLogs():
         house.run()
     monkeypatch.undo()
-    [failure] = house.fatal
+    [failure] = house.failures
     assert str(failure).startswith("a frame could not be made: ValueError: a fault of ours")
     house.pass_time(1)
     house.broker.stop()

@@ -11,10 +11,11 @@ from twisted.logger import capturedLogs, formatEvent
 from brokerd.broker.quarantine import RANGES_MAX, SHOWN_MAX, OffsetRange, Place, Quarantine
 from brokerd.broker.topics import Topic
 from brokerd.errors import DamagedData
+from brokerd.sim.bare import STATE_DIR, WAL_DIR
 from tests.broker.desk import lease, produce, read
 from tests.broker.test_reads import FORGETFUL, SMALL, Reader, filled
 from tests.broker.test_state import after_damage, entries, is_records, produce_each, rot
-from tests.house import STATE_PATH, WAL_PATH, House
+from tests.house import House
 
 PLACE = Place("00000000000000000000.wal", 4096, 4200, "a checksum does not match")
 
@@ -217,7 +218,7 @@ class TestFoundInWhatCanBeMadeAgain:
 
     def test_an_index_found_damaged_by_the_start_is_told_and_nothing_is_lost(self) -> None:
         house = self.sealed()
-        content = house.disk.content(f"{WAL_PATH}/00000000000000000000.idx")
+        content = house.disk.content(f"{WAL_DIR}/00000000000000000000.idx")
         content[100] ^= 1
         with capturedLogs() as captured:
             house = house.again()
@@ -228,7 +229,7 @@ class TestFoundInWhatCanBeMadeAgain:
 
     def test_an_index_found_damaged_by_a_read_is_told_and_nothing_is_lost(self) -> None:
         house = self.sealed()
-        content = house.disk.content(f"{WAL_PATH}/00000000000000000000.idx")
+        content = house.disk.content(f"{WAL_DIR}/00000000000000000000.idx")
         content[-1] ^= 1
         assert read(house, "t", 0).value == b"0" + bytes(600)
         assert (damage(house)["indexes"], damage(house)["reads"]) == (1, 0)
@@ -236,7 +237,7 @@ class TestFoundInWhatCanBeMadeAgain:
     def test_reads_of_what_an_index_that_was_made_again_does_not_know_are_one_place(self) -> None:
         """Headers are gone, and with them what tells where in the file the records were."""
         house = self.sealed()
-        house.disk.content(f"{WAL_PATH}/00000000000000000000.idx")[-1] ^= 1
+        house.disk.content(f"{WAL_DIR}/00000000000000000000.idx")[-1] ^= 1
         for name, _, entry in entries(house):
             if entry.entry is not None and entry.entry.base_offset in (4, 5, 6):
                 rot(house, name, entry.position)
@@ -253,8 +254,8 @@ class TestFoundInWhatCanBeMadeAgain:
     def test_a_snapshot_that_is_passed_over_is_counted(self) -> None:
         house = self.sealed()
         house.stop()
-        newest = max(house.disk.list(STATE_PATH))
-        house.disk.content(f"{STATE_PATH}/{newest}")[60] ^= 1
+        newest = max(house.disk.list(STATE_DIR))
+        house.disk.content(f"{STATE_DIR}/{newest}")[60] ^= 1
         house = house.again()
         assert (damage(house)["snapshots"], damage(house)["degraded"]) == (1, "")
         assert read(house, "t", 299).value == b"299" + bytes(600)

@@ -294,7 +294,7 @@ class Brokerage(RuleBasedStateMachine):
                     if book.sure:
                         over = book.state in ("settled", "dead")
                         assert (offset in delivered) != over, (topic, group, offset, book)
-        assert self.house.fatal == []
+        assert self.house.failures == []
 
 
 TestBrokerage = Brokerage.TestCase

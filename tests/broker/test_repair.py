@@ -11,6 +11,7 @@ from brokerd.broker.state import State, topic_created_entry
 from brokerd.broker.topics import Topic
 from brokerd.errors import DamagedData, UnknownOffset
 from brokerd.groups import GroupSettings
+from brokerd.sim.bare import STATE_DIR, WAL_DIR
 from brokerd.sim.disk import SimDisk
 from brokerd.wal import Frame, LostRange, RecoveryReport
 from brokerd.wal.losses import Loss, encode_loss
@@ -19,7 +20,7 @@ from brokerd.wal.scan import FoundEntry, FoundFrame
 from brokerd.wal.verify import verify, walk
 from brokerd.walformat import Entry, EntryKind, EventKind, decode_group_events
 from tests.broker.desk import lease, produce, read, settle
-from tests.house import STATE_PATH, WAL_PATH, House
+from tests.house import House
 
 ROOMS = Rooms.of("/data")
 Hit = Callable[[Entry | None], bool]
@@ -48,7 +49,7 @@ def is_lease_of(offset: int) -> Hit:
 def places(disk: SimDisk, hit: Hit) -> list[tuple[str, FoundFrame, FoundEntry]]:
     return [
         (name, found, entry)
-        for name, found in walk(disk, WAL_PATH)
+        for name, found in walk(disk, WAL_DIR)
         if isinstance(found, FoundFrame)
         for entry in found.entries
         if hit(entry.entry)
@@ -63,14 +64,14 @@ def rot(disk: SimDisk, hit: Hit, frame: bool = False) -> None:
         for position in (
             (in_frame.position + 30, entry.position + 20) if frame else (entry.position + 48,)
         ):
-            disk.flip(f"{WAL_PATH}/{name}", position, 0xFF)
+            disk.flip(f"{WAL_DIR}/{name}", position, 0xFF)
 
 
 def mend(disk: SimDisk) -> None:
     plan = examine(disk, ROOMS)
     assert plan.actions
     repair(disk, ROOMS, plan, "20231114T221320Z", random.Random(5).randbytes)
-    assert verify(disk, WAL_PATH, STATE_PATH).sound
+    assert verify(disk, WAL_DIR, STATE_DIR).sound
 
 
 def drain(house: House, group: str) -> list[tuple[int, bytes]]:
@@ -211,7 +212,7 @@ def test_events_that_contradict_what_is_left_do_not_stop_the_start() -> None:
     house.pass_time(3)
     house.disk.crash()
     name, _, entry = next(place for place in places(house.disk, is_lease_of(1)))
-    house.disk.flip(f"{WAL_PATH}/{name}", entry.position + 48, 0xFF)
+    house.disk.flip(f"{WAL_DIR}/{name}", entry.position + 48, 0xFF)
     mend(house.disk)
     house = house.again()
     assert house.report.damages == []
@@ -234,8 +235,8 @@ def test_a_repaired_log_that_loses_its_snapshots_is_read_from_the_beginning() ->
     house.stop()
     rot(house.disk, batch(3))
     mend(house.disk)
-    for name in house.disk.list(STATE_PATH):
-        house.disk.unlink(f"{STATE_PATH}/{name}")
+    for name in house.disk.list(STATE_DIR):
+        house.disk.unlink(f"{STATE_DIR}/{name}")
     house = house.again()
     assert house.report.damages == [] and len(house.report.recorded) == 1
     assert [offset for offset, _ in drain(house, "g")] == [1, 2, 4, 5, 6, 7]
@@ -255,7 +256,7 @@ def test_a_repair_changes_nothing_of_what_a_broker_makes_of_the_log(seed: int) -
         house.run()
     house.disk.crash()
     for _ in range(dice.randrange(1, 5)):
-        path = f"{WAL_PATH}/{dice.choice([n for n in house.disk.list(WAL_PATH) if '.wal' in n])}"
+        path = f"{WAL_DIR}/{dice.choice([n for n in house.disk.list(WAL_DIR) if '.wal' in n])}"
         size = len(house.disk.content(path).rstrip(b"\0"))
         house.disk.flip(path, dice.randrange(size), dice.randrange(1, 256))
     mended = house.disk.copy()

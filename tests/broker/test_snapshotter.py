@@ -9,23 +9,24 @@ import pytest
 from brokerd.broker import BrokerSettings
 from brokerd.broker.snapshotter import STEP_THINGS
 from brokerd.broker.state import SNAPSHOT_LANE, SNAPSHOT_META, SNAPSHOT_TOPIC
+from brokerd.sim.bare import STATE_DIR
 from brokerd.wal import SnapshotChunk
 from brokerd.wal.snapshot import SnapshotFile
 from tests.broker.desk import SECOND_US, acknowledged, lease, produce, settle
-from tests.house import STATE_PATH, House
+from tests.house import House
 
 NEVER = BrokerSettings(snapshot_interval_bytes=1 << 40)
 OFTEN = BrokerSettings(snapshot_interval_bytes=1)
 
 
 def snapshots(house: House) -> list[str]:
-    return [name for name in house.disk.list(STATE_PATH) if name.endswith(".snap")]
+    return [name for name in house.disk.list(STATE_DIR) if name.endswith(".snap")]
 
 
 def chunks(house: House, index: int = -1) -> list[SnapshotChunk]:
     """The chunks of a snapshot, by default the newest."""
     name = snapshots(house)[index]
-    return list(SnapshotFile(house.disk.open(f"{STATE_PATH}/{name}"), name).chunks())
+    return list(SnapshotFile(house.disk.open(f"{STATE_DIR}/{name}"), name).chunks())
 
 
 def working(topics: int, settings: BrokerSettings) -> House:
@@ -194,7 +195,7 @@ class TestTrouble:
             house.pass_time(0.2)
         older, newest = snapshots(house)[-2:]
         house.disk.crash()
-        house.disk.content(f"{STATE_PATH}/{newest}")[100] ^= 1
+        house.disk.content(f"{STATE_DIR}/{newest}")[100] ^= 1
         house = house.again(settings=NEVER)
         assert house.broker.status()["snapshot_lsn"] == int(older[:20])
         assert house.broker.group_info("t", "g").leased == 3
@@ -209,7 +210,7 @@ class TestTrouble:
             house.pass_time(0.2)
         house.disk.crash()
         for name in snapshots(house):
-            house.disk.content(f"{STATE_PATH}/{name}")[60] ^= 1
+            house.disk.content(f"{STATE_DIR}/{name}")[60] ^= 1
         house = house.again(settings=NEVER)
         assert house.broker.status()["snapshot_lsn"] == 0
         assert house.broker.group_info("t", "g").leased == 3
@@ -230,7 +231,7 @@ class TestTrouble:
         house.snapshot_writer.step()
         status = house.broker.status()
         assert "No space" in status["snapshot_error"]
-        assert not house.fatal
+        assert not house.failures
         produce(house, "t", b"y")
         house.pass_time(0.2)
         status = house.broker.status()

@@ -12,26 +12,27 @@ from brokerd.broker.snapshotter import STEP_THINGS
 from brokerd.broker.state import State
 from brokerd.errors import DamagedData, LeaseLost, NewerFormat
 from brokerd.groups import GroupSettings
+from brokerd.sim.bare import WAL_DIR
 from brokerd.wal import Frame, LostRange, SnapshotChunk, WalOptions
 from brokerd.wal.scan import FoundEntry, FoundFrame
 from brokerd.wal.verify import walk
 from brokerd.walformat import Entry, EntryKind
 from tests.broker.desk import acknowledged, grants, lease, produce, read, settle
-from tests.house import WAL_PATH, House
+from tests.house import House
 
 
 def entries(house: House) -> list[tuple[str, FoundFrame, FoundEntry]]:
     """(file, frame, entry) of all that stands in the log."""
     return [
         (name, found, entry)
-        for name, found in walk(house.disk, WAL_PATH)
+        for name, found in walk(house.disk, WAL_DIR)
         if isinstance(found, FoundFrame)
         for entry in found.entries
     ]
 
 
 def rot(house: House, name: str, position: int, length: int = 1) -> None:
-    content = house.disk.content(f"{WAL_PATH}/{name}")
+    content = house.disk.content(f"{WAL_DIR}/{name}")
     for at in range(position, position + length):
         content[at] ^= 0xFF
 
@@ -96,7 +97,7 @@ class TestLostRecords:
         [(name, frame, entry)] = [p for p in entries(house) if is_records(1, 1)(p[2].entry)]
         for position, value in ((frame.position, b"1"), (entry.position + 48, None)):
             disk = house.disk.copy()
-            disk.flip(f"{WAL_PATH}/{name}", position, 0xFF)
+            disk.flip(f"{WAL_DIR}/{name}", position, 0xFF)
             again = house.again(disk=disk)
             assert again.report.cut is None
             assert len(again.report.damages) == 1
@@ -112,7 +113,7 @@ class TestLostRecords:
         [(name, frame, _)] = [p for p in entries(house) if is_records(1, 1)(p[2].entry)]
         end = frame.position + frame.header.length
         for position in (frame.position, end + 100):
-            house.disk.flip(f"{WAL_PATH}/{name}", position, 0xFF)
+            house.disk.flip(f"{WAL_DIR}/{name}", position, 0xFF)
         house = house.again()
         assert house.report.cut is not None and house.report.cut.position == end
         assert [damage.end for damage in house.report.damages] == [end]
@@ -461,9 +462,9 @@ def test_the_damage_of_a_header_block_or_a_stray_file_leaves_no_token_out() -> N
     lease(house)
     house.run()
     house.disk.crash()
-    [name] = [name for name in house.disk.list(WAL_PATH) if name.endswith(".wal")]
+    [name] = [name for name in house.disk.list(WAL_DIR) if name.endswith(".wal")]
     rot(house, name, 20)
-    stray = house.disk.create(f"{WAL_PATH}/{4096:020d}.wal")
+    stray = house.disk.create(f"{WAL_DIR}/{4096:020d}.wal")
     stray.pwrite(b"x" * 5000, 0)
     house = house.again()
     assert len(house.report.damages) == 2
@@ -566,8 +567,8 @@ class TestLostStretches:
         return house
 
     def without(self, house: House, index: int) -> House:
-        house.disk.unlink(f"{WAL_PATH}/{house.wal.segments()[index].name}")
-        house.disk.sync_directory(WAL_PATH)
+        house.disk.unlink(f"{WAL_DIR}/{house.wal.segments()[index].name}")
+        house.disk.sync_directory(WAL_DIR)
         return house.crash()
 
     def test_a_missing_segment_costs_a_group_no_more_than_a_range(self) -> None:
@@ -643,7 +644,7 @@ class TestLostStretches:
         rot(house, place[0], place[2].position)
         house.disk.capacity = house.disk.used_bytes
         house = house.again(options=WalOptions(segment_bytes=64 << 10, free_bytes_min=0))
-        assert house.fatal == []
+        assert house.failures == []
         assert house.broker.group_info("t", f"{7:0200}").lag == 1
         house.disk.capacity = None
         house.wal.retry_allocation()

@@ -17,9 +17,10 @@ from twisted.logger import capturedLogs
 from brokerd.broker import BrokerSettings
 from brokerd.codecs import mamamia as mm
 from brokerd.protocols.connection import CLOSING_US, Limits
+from brokerd.sim.bare import WAL_DIR
 from brokerd.sim.disk import SimDisk
 from brokerd.wal import WalOptions
-from tests.house import WAL_PATH, Client, House, ask
+from tests.house import Client, House, ask
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -519,8 +520,8 @@ def test_a_record_read_while_log_space_is_allocated_is_leased_then(damage: bool)
     filler = Filler(house)
     fill(house, "cold", b"spoil-spoil", b"whole-whole")
     if damage:
-        for name in house.disk.list(WAL_PATH):
-            content = house.disk.content(f"{WAL_PATH}/{name}")
+        for name in house.disk.list(WAL_DIR):
+            content = house.disk.content(f"{WAL_DIR}/{name}")
             content[content.find(b"spoil-spoil")] ^= 1
     leaving, client, ending = (house.connect() for _ in range(3))
     leaving.send(acquire(log_id="cold"))

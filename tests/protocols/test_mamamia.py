@@ -17,11 +17,12 @@ from twisted.logger import capturedLogs, formatEvent
 from brokerd.broker import BrokerSettings, Congested
 from brokerd.codecs import mamamia as mm
 from brokerd.codecs.mamamia import frame
+from brokerd.sim.bare import WAL_DIR
 from brokerd.sim.disk import SimDisk
 from brokerd.values import Encoding, Format
 from brokerd.wal import WalOptions
 from tests.codecs.test_mamamia_golden import BYTES
-from tests.house import WAL_PATH, Client, House, ask
+from tests.house import Client, House, ask
 from tests.strategies import mamamia as strategies
 
 KIB = 1024
@@ -331,8 +332,8 @@ def test_a_damaged_record_becomes_a_dead_letter() -> None:
     house = House(settings=BrokerSettings(tail_cache_bytes=0, read_cache_bytes=0))
     for value in (b"first-first", b"spoil-spoil", b"third-third"):
         produce(house, value)
-    for name in house.disk.list(WAL_PATH):
-        content = house.disk.content(f"{WAL_PATH}/{name}")
+    for name in house.disk.list(WAL_DIR):
+        content = house.disk.content(f"{WAL_DIR}/{name}")
         at = content.find(b"spoil-spoil")
         if at >= 0:
             content[at] ^= 1
@@ -351,8 +352,8 @@ def test_each_damaged_record_has_a_line_of_its_own() -> None:
     house = House(settings=BrokerSettings(tail_cache_bytes=0, read_cache_bytes=0))
     messages = tuple(mm.BatchMessage(b"spoil-%d" % at) for at in range(3))
     ask(house, mm.ProduceBatch("orders", messages))
-    for name in house.disk.list(WAL_PATH):
-        content = house.disk.content(f"{WAL_PATH}/{name}")
+    for name in house.disk.list(WAL_DIR):
+        content = house.disk.content(f"{WAL_DIR}/{name}")
         at = content.find(b"spoil-0")
         if at >= 0:
             content[at] ^= 1
@@ -695,7 +696,7 @@ def test_acquires_and_settles_of_ten_thousand_pass_on_a_full_disk() -> None:
                     done = tuple(mm.BatchSettle(item.id, True) for item in taken.messages)
                     only(house, mm.SettleBatch("orders", name, "c", done))
     assert [event for event in captured if "log_failure" in event] == []
-    assert house.fatal == []
+    assert house.failures == []
 
 
 # -- partitions -------------------------------------------------------------------------------
@@ -856,7 +857,7 @@ def test_a_faulty_client_gets_refusals_and_the_log_no_traceback(
         assert reader.partial_bytes == 0
         assert ask(house, mm.Produce("sound", b"x")) == [mm.Produced(0)] or "sound" in str(data)
     assert [event for event in captured if event.get("log_failure")] == []
-    assert house.fatal == []
+    assert house.failures == []
 
 
 @given(st.integers(0, 255), st.binary(max_size=200))
