@@ -1,0 +1,27 @@
+"""Programs run in processes of their own, which must not matter to what a simulation does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 120
+
+
+def said_with_two_hash_seeds(program: str) -> list[str]:
+    """What a program prints in each of two interpreters that hash strings differently."""
+    return [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=SECONDS,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
