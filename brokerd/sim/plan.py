@@ -6,7 +6,7 @@ it belongs to. So a plan can be written down as JSON, run again anywhere, and cu
 failure needs. `brokerd.sim.draw` makes one from a seed.
 
 Times are integer microseconds of the world, counted from the moment the run begins: the broker has
-just begun to serve, and the topics with several partitions are there.
+just begun to serve, and the topics are there.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class DiskTimes(Part, frozen=True, kw_only=True):
 
 
 class Topic(Part, frozen=True, kw_only=True):
-    """One with several partitions is there from the start; else its first PRODUCE creates it."""
+    """One that is there before clients begin, and that the audit reads."""
 
     name: str
     partitions: int = 1

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -24,8 +27,10 @@ from brokerd.sim.plan import (
     Stop,
     Topic,
 )
+from brokerd.sim.run import run
 from brokerd.wal import WalOptions
 
+PAGE = (Path(__file__).parents[2] / "docs" / "simulator.rst").read_text()
 SEEDS = range(400)
 PLANS = [generate(seed) for seed in SEEDS]
 
@@ -238,3 +243,21 @@ def test_the_pairs_of_topic_and_group_are_named_once_and_in_order() -> None:
 def test_the_oracle_is_told_the_rules_of_groups() -> None:
     settings = Settings(max_attempts=2, attempts="grants", backoff_base_us=5, backoff_max_us=6)
     assert settings.rules() == (2, True, 5, 6)
+
+
+def test_the_example_of_the_page_loses_power_and_breaks_nothing() -> None:
+    """Who copies the plan of docs/simulator.rst gets what is said there."""
+    example = re.search(r"loses power at a sync::\n\n(.*?)\n\n(?=\S)", PAGE, re.DOTALL)
+    assert example is not None
+    result = run(Plan.from_json(example[1]))
+    assert any(line.endswith("fault: power loss, tear") for line in result.lines)
+    assert result.violations == []
+
+
+@pytest.mark.parametrize("kind", get_args(AnyFault), ids=lambda kind: kind.__name__)
+def test_the_page_has_every_fault_and_field(kind: type[AnyFault]) -> None:
+    info = msgspec.inspect.type_info(kind)
+    assert isinstance(info, msgspec.inspect.StructType)
+    table = PAGE.partition("must be given")[2].partition("Clients\n-------")[0]
+    assert f"``{info.tag}``" in table
+    assert [field.name for field in info.fields if f"``{field.name}``" not in table] == []
