@@ -82,7 +82,7 @@ class TestLostRecords:
         house = after_damage(house, is_records(1, 1))
         assert len(house.report.damages) == 1
         assert [read(house, "t", offset).value for offset in (0, 2)] == [b"0", b"2"]
-        with pytest.raises(DamagedData, match=r"offsets? 1"):
+        with pytest.raises(DamagedData, match=r"\.wal at \d+ to \d+: entry body"):
             read(house, "t", 1)
         assert produce(house, "t", b"3") == [3]
 
@@ -660,7 +660,7 @@ class TestLostStretches:
         produce_each(house, "t", b"0", b"1", b"2")
         house = after_damage(house, is_records(1, 1))
         assert lease(house) == [(0, b"0")]
-        with pytest.raises(DamagedData, match=r"offsets 1 to 1"):
+        with pytest.raises(DamagedData, match=r"\.wal at \d+ to \d+: entry body"):
             lease(house)
 
     @pytest.mark.parametrize("where", [0, 1, 2])
