@@ -109,6 +109,8 @@ class Link:
         """Pieces under way to the broker."""
         self._up_us = self._down_us = 0
         """When the last piece of each direction is due."""
+        self._cut = False
+        """Whether nothing passes any more."""
         self._finished = False
         """Whether the client has said that it sends no more."""
         self._down: deque[bytes] = deque()
@@ -123,7 +125,7 @@ class Link:
 
     def send(self, data: bytes) -> None:
         """Hand bytes to the network."""
-        if self.is_open and not self._finished:
+        if self.is_open and not (self._finished or self._cut):
             for piece in self._pieces(data):
                 self._up.append(piece)
                 self._up_us = self._schedule(self._up_us, self._deliver_up)
@@ -164,9 +166,9 @@ class Link:
 
     def drop(self, broker_later_us: int, client_later_us: int) -> None:
         """Cut the connection; what is under way is lost. Each end learns it after a time."""
+        self._cut = True
         self._up.clear()
         self._down.clear()
-        self._up_us = self._down_us = 1 << 62  # nothing passes any more
         transport = self._transport
         if transport is not None:
             transport.process.call_after(broker_later_us, transport.lose, ConnectionLost())
@@ -196,8 +198,6 @@ class Link:
 
     def _schedule(self, last_us: int, deliver: Callable[[], None]) -> int:
         """Have the next piece of a direction delivered after those before it; returns when."""
-        if last_us >= 1 << 62:
-            return last_us
         due_us = max(last_us, self._world.now_us + self._latency_us())
         self._world.call_at(due_us, deliver)
         return due_us
@@ -225,7 +225,7 @@ class Link:
 
     def _deliver_up(self) -> None:
         transport = self._transport
-        if transport is None or self._is_stalled(self._deliver_up):
+        if transport is None or self._cut or self._is_stalled(self._deliver_up):
             return
         if self._up:
             transport.arrived(self._up.popleft())
@@ -248,7 +248,7 @@ class Link:
 
     def carry(self, data: bytes) -> None:
         """Put bytes under way to the client."""
-        if not self.is_open:
+        if not self.is_open or self._cut:
             return  # what a client that has gone is sent, nobody gets
         self._under_way += len(data)
         for piece in self._pieces(data):
@@ -261,7 +261,7 @@ class Link:
         self._down_us = self._schedule(self._down_us, self._deliver_down)
 
     def _deliver_down(self) -> None:
-        if self._is_stalled(self._deliver_down):
+        if self._cut or self._is_stalled(self._deliver_down):
             return
         if self._down:
             self._unread.append(self._down.popleft())

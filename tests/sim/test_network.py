@@ -198,6 +198,19 @@ def test_a_dropped_connection_loses_what_is_under_way() -> None:
     assert wire.peer.reads == wire.received == []
 
 
+def test_nothing_follows_what_a_cut_connection_lost() -> None:
+    """A stream with a hole in it is none."""
+    wire = Wire()
+    wire.run()
+    wire.peer.transport.write(b"lost")
+    wire.link.drop(5_000, 9_000)
+    wire.peer.transport.write(b"and gone")
+    wire.link.send(b"too")
+    wire.run()
+    assert wire.received == wire.peer.reads == []
+    assert wire.lost == ["the connection was lost"]
+
+
 def test_a_client_that_closes_is_half_closed_after_its_bytes() -> None:
     """The Protocol may still close in its own way."""
     wire = Wire()
