@@ -87,6 +87,18 @@ DEFINITIONS = (
         "damage.failed_reads", "brokerd_failed_reads", C, "Reads from disk that failed for now"
     ),
     Definition(
+        "damage.recorded_places",
+        "brokerd_recorded_damages",
+        G,
+        "Damaged places that a repair has put on record",
+    ),
+    Definition(
+        "damage.recorded_records",
+        "brokerd_recorded_lost_records",
+        G,
+        "Offsets that are known to be lost in them",
+    ),
+    Definition(
         "damage.indexes",
         "brokerd_damaged_indexes",
         C,

@@ -36,7 +36,7 @@ from brokerd.broker.waiters import Waiter, Waiters
 from brokerd.errors import BrokerdError, LimitExceeded, UnknownOffset, UnknownTopic
 from brokerd.groups import DeadLetter, GroupSettings
 from brokerd.values import Encoding, Format, Grant
-from brokerd.wal import Committer, RecoveryReport, Snapshots, Wal
+from brokerd.wal import Committer, Damage, RecoveryReport, Snapshots, Wal
 
 MAX_PARTITIONS = 32_767
 
@@ -168,19 +168,22 @@ class Broker:
 
     def _tell_damage(self, report: RecoveryReport) -> None:
         """Say what the replay found damaged, by the names of topics."""
-        names = {topic_id: topic.name for topic_id, topic in self._state.by_id.items()}
+        for damage in self._state.recorded.values():
+            self.quarantine.on_record(_place(damage), self._ranges(damage))
         for damage in report.damages:
-            place = Place(damage.name, damage.position, damage.end, damage.problem)
-            lost = (
-                OffsetRange(names.get(topic_id, f"(id {topic_id})"), partition, first, end)
-                for topic_id, partition, first, end in damage.lost
-            )
-            self.quarantine.found(place, lost)
+            self.quarantine.found(_place(damage), self._ranges(damage))
         for partition, gaps in self._state.new_gaps.items():
             for first, end in gaps:
                 self.quarantine.left_out(
                     OffsetRange(partition.topic.name, partition.index, first, end)
                 )
+
+    def _ranges(self, damage: Damage) -> Iterator[OffsetRange]:
+        """What a damage took, by the names of topics."""
+        for topic_id, partition, first, end in damage.lost:
+            topic = self._state.by_id.get(topic_id)
+            name = f"(id {topic_id})" if topic is None else topic.name
+            yield OffsetRange(name, partition, first, end)
 
     def _report_jump(self, from_us: int, to_us: int) -> None:
         self._log.warn(
@@ -604,6 +607,10 @@ class Broker:
     def group_info(self, topic_name: str, group_name: str) -> GroupInfo:
         """Where a group stands in a topic; an unknown one is an empty one."""
         return self._overview.group_info(topic_name, group_name)
+
+
+def _place(damage: Damage) -> Place:
+    return Place(damage.name, damage.position, damage.end, damage.problem)
 
 
 def _leave_out_gaps(lane: Lane) -> None:

@@ -86,6 +86,11 @@ class _Spans:
         self.ends[low:high] = [end]
         return 1 - (high - low), end - first - covered
 
+    def hold(self, first: int, end: int) -> bool:
+        """Whether all of a range is in them."""
+        at = bisect_right(self.firsts, first) - 1
+        return at >= 0 and end <= self.ends[at]
+
 
 class _Shown:
     """A place, and all that is known to be lost there."""
@@ -136,6 +141,12 @@ class Quarantine:
         self._spans: dict[tuple[str, int], _Spans] = {}
         self._known: set[tuple[str, int, int]] = set()
         self._shown: dict[tuple[str, int, int], _Shown] = {}
+        self.recorded_places = 0
+        """Damaged places that a repair has put on record; they are not among ``places``."""
+        self.recorded_records = 0
+        """Offsets known to be lost in them."""
+        self._recorded: dict[tuple[str, int], _Spans] = {}
+        self._recorded_shown: list[dict[str, Any]] = []
         self._left_out: list[dict[str, Any]] = []
         self._left_out_count = 0
 
@@ -156,6 +167,17 @@ class Quarantine:
             **place._asdict(),
         )
 
+    def on_record(self, place: Place, lost: Iterable[OffsetRange]) -> None:
+        """A repair has put a damaged place on record: it is known, and degrades nothing."""
+        shown = _Shown(place)
+        for one in lost:
+            spans = self._recorded.setdefault((one.topic, one.partition), _Spans())
+            self.recorded_records += spans.add(one.first, one.end)[1]
+            shown.add([one])
+        self.recorded_places += 1
+        if len(self._recorded_shown) < SHOWN_MAX:
+            self._recorded_shown.append(shown.described())
+
     def left_out(self, what: OffsetRange) -> None:
         """The replay leaves offsets out which damage may have held: nobody knows whether it did."""
         self._left_out_count += 1
@@ -172,6 +194,9 @@ class Quarantine:
         """A read met damage."""
         self.reads += 1
         lost = OffsetRange(partition.topic.name, partition.index, first, end)
+        recorded = self._recorded.get((lost.topic, lost.partition))
+        if recorded is not None and recorded.hold(first, end):
+            return
         if self._lose(lost):
             self._show(place, [lost])
             self._log.error(
@@ -240,6 +265,9 @@ class Quarantine:
             "reads": self.reads,
             "failed_reads": self.failed_reads,
             "shown": [shown.described() for shown in self._shown.values()],
+            "recorded_places": self.recorded_places,
+            "recorded_records": self.recorded_records,
+            "recorded": self._recorded_shown,
             "left_out": self._left_out,
             "left_out_ranges": self._left_out_count,
         }

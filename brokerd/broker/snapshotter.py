@@ -165,6 +165,10 @@ class Snapshotter:
             "time_us": self._time.time_us(),
             "first_lsn": self._state.first_lsn,
             "token_base": self._state.token_base,
+            "recorded": [
+                (one.name, one.position, one.end, one.problem, one.lost)
+                for one in self._state.recorded.values()
+            ],
         }
         chunk = SnapshotChunk(SNAPSHOT_META, b"", self._start_lsn, msgpack.packb(fields))
         return lambda: chunk

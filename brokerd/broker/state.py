@@ -87,6 +87,8 @@ class State:
         """How far the wall clock was behind the log when replay began."""
         self.token_base = 0
         """Tokens up to this may have been given to groups of which nothing is left."""
+        self.recorded: dict[tuple[str, int, int], Damage] = {}
+        """Damaged places that repairs have put on record, by file, position and end."""
         self.new_gaps: dict[Partition, list[tuple[int, int]]] = {}
         """Ranges of offsets that this replay left out."""
         self._replay = _Replay(0, 0)
@@ -114,7 +116,9 @@ class State:
             elif entry.kind == EntryKind.TOPIC:
                 self._apply_topic(frame.lsn, entry)
             elif entry.kind == EntryKind.LOST:
-                self._replay.losses += decode_loss(entry).lost
+                loss = decode_loss(entry)
+                self._replay.losses += loss.lost
+                self._record(Damage(loss.file, loss.position, loss.end, loss.problem, loss.lost))
             elif entry.kind != EntryKind.MARK:
                 raise NewerFormat(
                     f"the frame at {frame.lsn} holds an entry of kind {entry.kind}, which this "
@@ -203,6 +207,9 @@ class State:
             self.last_time_us = max(self.last_time_us, fields["time_us"])
             self.first_lsn = fields.get("first_lsn", 0)
             self.token_base = fields.get("token_base", 0)
+            for name, position, end, problem, lost in fields.get("recorded", ()):
+                ranges = [LostRange(*one) for one in lost]
+                self._record(Damage(name, position, end, problem, ranges))
             self._replay.topic_created_at = self._replay.groups_known_at = chunk.lsn
         elif chunk.kind == SNAPSHOT_TOPIC:
             self._load_topic(chunk.lsn, fields)
@@ -307,6 +314,9 @@ class State:
                 for first, end in partition.without_gaps(known, partition.next_offset):
                     damage.lost.append(LostRange(*key, first, end))
                     partition.lack(first, end)
+
+    def _record(self, damage: Damage) -> None:
+        self.recorded[damage.name, damage.position, damage.end] = damage
 
     def _give_up(self, lost: LostRange) -> None:
         """Let no group wait for records that a repair has put on record as lost."""

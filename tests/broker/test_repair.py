@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 
 import pytest
+from prometheus_client import generate_latest
 
+from brokerd.admin.metrics import make_registry
 from brokerd.broker.state import State, topic_created_entry
 from brokerd.broker.topics import Topic
 from brokerd.errors import DamagedData, UnknownOffset
@@ -147,6 +150,60 @@ class TestOneRecord:
             house.disk.crash()
             house = house.again()
         assert drain(house, "new")[3][0] == 4
+
+
+class TestWhatIsTold:
+    """A repaired broker is not degraded, and its loss is not forgotten."""
+
+    def repaired(self) -> House:
+        house = busy()
+        house.disk.crash()
+        rot(house.disk, batch(3))
+        mend(house.disk)
+        return house.again()
+
+    @pytest.mark.parametrize("starts", [0, 1, 3])
+    def test_the_status_tells_what_is_on_record_at_every_later_start(self, starts: int) -> None:
+        """Also when snapshots have made the record unnecessary."""
+        house = self.repaired()
+        for _ in range(starts):
+            produce(house, "u", b"x")
+            house.run()
+            house.stop()
+            house = house.again()
+        damage = house.broker.status()["damage"]
+        assert (damage["degraded"], damage["places"], damage["records"]) == ("", 0, 0)
+        assert (damage["recorded_places"], damage["recorded_records"]) == (1, 1)
+        [shown] = damage["recorded"]
+        assert shown["lost"] == [{"topic": "t", "partition": 0, "first": 3, "last": 3}]
+        assert shown["file"].endswith(".wal") and shown["position"] < shown["end"]
+        json.dumps(damage)
+
+    def test_metrics_tell_it(self) -> None:
+        house = self.repaired()
+        text = generate_latest(make_registry(house.broker.status())).decode()
+        assert "brokerd_recorded_damages 1.0" in text
+        assert "brokerd_recorded_lost_records 1.0" in text
+
+    def test_a_read_of_a_record_on_record_is_no_news(self) -> None:
+        house = self.repaired()
+        with pytest.raises(DamagedData):
+            read(house, "t", 3)
+        damage = house.broker.status()["damage"]
+        assert (damage["degraded"], damage["reads"], damage["records"]) == ("", 1, 0)
+
+    def test_new_damage_beside_it_is_news(self) -> None:
+        house = self.repaired()
+        house.disk.crash()
+        rot(house.disk, batch(4))
+        house = house.again()
+        damage = house.broker.status()["damage"]
+        assert damage["degraded"] and (damage["places"], damage["recorded_places"]) == (1, 1)
+        rot(house.disk, batch(6))
+        for offset in (3, 4, 6):
+            with pytest.raises(DamagedData):
+                read(house, "t", offset)
+        assert house.broker.status()["damage"]["places"] == 2
 
 
 def test_the_last_record_is_lost_and_its_offset_is_not_given_again() -> None:
