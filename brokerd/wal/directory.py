@@ -92,10 +92,11 @@ class _Found(NamedTuple):
 
     def as_segment(self, next_lsn: int | None) -> SegmentFile:
         damage = None
-        if self.problem is not None:
+        if self.problem is not None and self.header is not None:
+            problem = f"{self.problem}; no record is lost by that"
+            damage = Damage(self.name, 0, SEGMENT_HEADER_BYTES, problem)
+        elif self.problem is not None:
             end = self.size if next_lsn is None else next_lsn - self.first_lsn
-            if self.header is not None:
-                end = SEGMENT_HEADER_BYTES
             damage = Damage(self.name, 0, end, self.problem)
         return SegmentFile(self.name, self.file, self.first_lsn, next_lsn, self.header, damage)
 
@@ -142,7 +143,8 @@ def missing_end(last: str, end_lsn: int, reached_lsn: int) -> Damage:
     first = int(last[:20])
     problem = (
         f"the log ends at LSN {end_lsn}, and a snapshot knows of it up to {reached_lsn}; unless "
-        "wal.durability is fsync, a power loss may do that"
+        "wal.durability is fsync, a power loss may do that; if a file is missing, it is "
+        f"{segment_name(end_lsn)}"
     )
     return Damage(last, end_lsn - first, reached_lsn - first, problem)
 

@@ -78,6 +78,13 @@ class TestVerify:
         command = f"brokerctl --data-dir {data_dir} wal repair --dry-run"
         assert result.output.endswith(f"once the broker is stopped: {command}\nDAMAGED\n")
 
+    def test_a_damaged_header_block_alone_loses_no_record_and_says_so(self, data_dir: Path) -> None:
+        flip(segment(data_dir), 8)
+        result = run(data_dir, "verify")
+        assert f"DAMAGE {segment(data_dir).name} at 0 to 4096" in result.output
+        assert "no record is lost by that" in result.output
+        assert result.exit_code == 1
+
     def test_a_torn_tail(self, data_dir: Path) -> None:
         end = json.loads(run(data_dir, "verify", as_json=True).output)["next_lsn"]
         flip(segment(data_dir), end)

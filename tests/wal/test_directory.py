@@ -15,6 +15,7 @@ from brokerd.errors import DamagedData
 from brokerd.sim.disk import SimDisk
 from brokerd.sim.inline import InlineCommitter
 from brokerd.wal import Frame, LostRange, RealDisk, RecoveryReport, Wal
+from brokerd.wal.catalog import segment_name
 from brokerd.wal.directory import MISSING_BYTES_MAX
 from brokerd.wal.repair import Rooms, examine
 from brokerd.wal.verify import verify, walk
@@ -149,6 +150,7 @@ class TestALogThatWasLonger:
         (damage,) = report.damages
         assert (damage.position, damage.end) == (end, end + 1001)
         assert f"ends at LSN {end}" in damage.problem
+        assert damage.problem.endswith(f"if a file is missing, it is {segment_name(end)}")
         assert report.next_lsn >= end + 1001
 
 
