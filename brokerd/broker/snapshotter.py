@@ -17,9 +17,9 @@ from twisted.logger import Logger
 
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import Clock, DelayedCall
-from brokerd.broker.state import SNAPSHOT_LANE, SNAPSHOT_META, SNAPSHOT_TOPIC, State
+from brokerd.broker.state import SNAPSHOT_LANE, SNAPSHOT_META, SNAPSHOT_TOPIC, State, known_damage
 from brokerd.broker.topics import Lane, Topic
-from brokerd.wal import Committer, RecoveryReport, SnapshotChunk, Snapshots, Wal
+from brokerd.wal import Committer, KnownDamage, RecoveryReport, SnapshotChunk, Snapshots, Wal
 
 STEP_THINGS = 200
 """Topics or lanes captured in one step."""
@@ -60,6 +60,8 @@ class Snapshotter:
         self._chunks: list[Encode] = []
         self._writing = False
         self._stopped = False
+        self._changed: set[KnownDamage] = set()
+        """Damage that snapshots knew and that was cured since, or got worse."""
         self._tick_call: DelayedCall | None = None
         self.written = 0
         self.last_lsn = 0
@@ -73,20 +75,32 @@ class Snapshotter:
         return self._snapshots.damaged
 
     def replay(self) -> RecoveryReport:
-        """Rebuild the state from the newest good snapshot and the frames after it."""
+        """Rebuild the state from the newest snapshot that is to be used and the frames after it."""
         start_lsn = 0
         self._state.begin_replay(self._time.now_us(), self._time.time_us())
-        loaded = self._snapshots.load_newest()
+        loaded = self._snapshots.load_newest(self._why_outdated)
         if loaded is not None:
             start_lsn = loaded.start_lsn
             for chunk in loaded.chunks:
                 self._state.load(chunk)
         report = self._wal.open(
-            start_lsn, self._state.apply, self._state.first_lsn, self._state.reached_lsn
+            start_lsn,
+            self._state.apply,
+            self._state.first_lsn,
+            self._snapshots.reached_lsn,
+            self._changed,
         )
         self._state.end_replay(report)
         self._start_lsn = self.last_lsn = start_lsn
         return report
+
+    def _why_outdated(self, chunk: SnapshotChunk) -> str | None:
+        """Why the state in a snapshot is not that of the log any more, if it is not."""
+        changed = [known for known in known_damage(chunk) if not self._wal.is_unchanged(known)]
+        self._changed.update(changed)
+        if not changed:
+            return None
+        return f"{changed[0].file} at {changed[0].position} is not damaged as it was then"
 
     # -- taking -------------------------------------------------------------------------------
 
@@ -169,6 +183,7 @@ class Snapshotter:
                 (one.name, one.position, one.end, one.problem, one.lost)
                 for one in self._state.recorded.values()
             ],
+            "damage": self._state.known_damage,
         }
         chunk = SnapshotChunk(SNAPSHOT_META, b"", self._start_lsn, msgpack.packb(fields))
         return lambda: chunk

@@ -30,12 +30,31 @@ from twisted.logger import Logger
 from brokerd.broker.topics import ConsumerGroup, Lane, Partition, Topic
 from brokerd.errors import DamagedData, NewerFormat
 from brokerd.groups import GroupPartition, GroupSettings
-from brokerd.wal import Damage, Frame, LostRange, RecoveryReport, SnapshotChunk, decode_loss
-from brokerd.walformat import SEGMENT_HEADER_BYTES, Entry, EntryKind, decode_group_events
+from brokerd.wal import (
+    Damage,
+    Frame,
+    KnownDamage,
+    LostRange,
+    RecoveryReport,
+    SnapshotChunk,
+    decode_loss,
+)
+from brokerd.walformat import Entry, EntryKind, decode_group_events
 
 SNAPSHOT_META = 1
 SNAPSHOT_TOPIC = 2
 SNAPSHOT_LANE = 3
+
+
+def known_damage(chunk: SnapshotChunk) -> list[KnownDamage]:
+    """The damaged places that a chunk of a snapshot names; one of META names them all."""
+    if chunk.kind != SNAPSHOT_META:
+        return []
+    places = msgpack.unpackb(chunk.body).get("damage", ())
+    return [
+        KnownDamage(file, position, end, checksum, tuple(inside))
+        for file, position, end, checksum, inside in places
+    ]
 
 
 def topic_created_entry(topic: Topic) -> Entry:
@@ -64,8 +83,8 @@ class _Replay:
         self.nameless: set[Topic] = set()
         self.passed_over: list[str] = []
         """Why events were not applied."""
-        self.losses: list[LostRange] = []
-        """Records that a repair has put on record as lost."""
+        self.losses: list[Entry] = []
+        """Damage that a repair has put on record."""
 
 
 class State:
@@ -81,8 +100,8 @@ class State:
         self.last_time_us = 0
         self.first_lsn = 0
         """Where the log begins."""
-        self.reached_lsn = 0
-        """How far the log had got when the newest piece of the snapshot was taken."""
+        self.known_damage: list[KnownDamage] = []
+        """The damaged places that this state shows: of another log it would be another."""
         self.behind_us = 0
         """How far the wall clock was behind the log when replay began."""
         self.token_base = 0
@@ -116,9 +135,7 @@ class State:
             elif entry.kind == EntryKind.TOPIC:
                 self._apply_topic(frame.lsn, entry)
             elif entry.kind == EntryKind.LOST:
-                loss = decode_loss(entry)
-                self._replay.losses += loss.lost
-                self._record(Damage(loss.file, loss.position, loss.end, loss.problem, loss.lost))
+                self._replay.losses.append(entry)
             elif entry.kind != EntryKind.MARK:
                 raise NewerFormat(
                     f"the frame at {frame.lsn} holds an entry of kind {entry.kind}, which this "
@@ -173,6 +190,10 @@ class State:
             )
         if entry.topic_id not in self.by_id:
             topic = Topic(entry.topic_id, fields["name"], fields["partitions"])
+            namesake = self.by_name.get(topic.name)
+            if namesake is not None:
+                # It was made while the creation of the first could not be read.
+                self._replay.nameless.add(namesake)
             self.add_topic(topic)
             self._replay.topic_created_at = lsn
             self._replay.told_at.update(dict.fromkeys(topic.partitions, lsn))
@@ -201,7 +222,6 @@ class State:
     def load(self, chunk: SnapshotChunk) -> None:
         """Take over one chunk of a snapshot; topics come before their groups."""
         fields = msgpack.unpackb(chunk.body, strict_map_key=False)
-        self.reached_lsn = max(self.reached_lsn, chunk.lsn)
         if chunk.kind == SNAPSHOT_META:
             self.next_topic_id = max(self.next_topic_id, fields["next_topic_id"])
             self.last_time_us = max(self.last_time_us, fields["time_us"])
@@ -210,6 +230,7 @@ class State:
             for name, position, end, problem, lost in fields.get("recorded", ()):
                 ranges = [LostRange(*one) for one in lost]
                 self._record(Damage(name, position, end, problem, ranges))
+            self.known_damage = known_damage(chunk)
             self._replay.topic_created_at = self._replay.groups_known_at = chunk.lsn
         elif chunk.kind == SNAPSHOT_TOPIC:
             self._load_topic(chunk.lsn, fields)
@@ -251,6 +272,7 @@ class State:
         """
         replay, self._replay = self._replay, _Replay(0, 0)
         self.behind_us = max(0, self.last_time_us - replay.time_us)
+        self.known_damage = sorted({*self.known_damage, *report.known})
         damages = [*report.damages, *report.recorded]
         if replay.passed_over and not damages:
             raise DamagedData(
@@ -276,8 +298,13 @@ class State:
         for damage in damages:
             self._skip_tokens(damage, replay)
         self._begin_tokens(replay)
-        for lost in replay.losses:
-            self._give_up(lost)
+        for entry in replay.losses:
+            loss = decode_loss(entry)
+            is_void = entry in report.void_losses
+            if not is_void:
+                self._record(Damage(loss.file, loss.position, loss.end, loss.problem, loss.lost))
+            for lost in loss.lost:
+                self._give_up(lost, is_void)
         for damage in report.recorded:
             self._leave_out(damage, replay)
         for damage in report.damages:
@@ -318,16 +345,20 @@ class State:
     def _record(self, damage: Damage) -> None:
         self.recorded[damage.name, damage.position, damage.end] = damage
 
-    def _give_up(self, lost: LostRange) -> None:
-        """Let no group wait for records that a repair has put on record as lost."""
-        self._told(lost.topic_id, lost.partition, lost.end)
+    def _give_up(self, lost: LostRange, is_void: bool) -> None:
+        """Let no group wait for records that a repair has put on record as lost.
+
+        A void record counts for what the log says nothing of: the offsets were given once.
+        """
         partition = self._partition(lost.topic_id, lost.partition)
+        known = 0 if partition is None or not is_void else partition.next_offset
+        self._told(lost.topic_id, lost.partition, lost.end)
         if partition is not None:
-            partition.lack(lost.first, lost.end)
+            partition.lack(max(lost.first, known), lost.end)
 
     def _skip_tokens(self, damage: Damage, replay: _Replay) -> None:
         """Never give again the tokens that damaged bytes may have given."""
-        if not _may_hold_frames(damage):
+        if not damage.may_hold_frames:
             return
         lsn, end_lsn = _stretch(damage)
         self.token_base += max(0, end_lsn - max(lsn, replay.groups_known_at))
@@ -351,7 +382,7 @@ class State:
     ) -> list[tuple[Partition, tuple[int, int]]]:
         """Never assign again what damaged bytes may have assigned; returns the new gaps."""
         gaps: list[tuple[Partition, tuple[int, int]]] = []
-        if damage.is_counted or not _may_hold_frames(damage):
+        if damage.is_counted or not damage.may_hold_frames:
             return gaps  # all records are known, or none were there
         lsn, end_lsn = _stretch(damage)
         # A piece of a snapshot may be of a moment when only some of the damaged bytes were written.
@@ -364,12 +395,6 @@ class State:
                     partition.leave_out(size)
                     gaps.append((partition, (first, first + size)))
         return gaps
-
-
-def _may_hold_frames(damage: Damage) -> bool:
-    """Whether a damage may have hit frames: it is no header block, and no stray file."""
-    is_stray = damage.is_counted and damage.position < SEGMENT_HEADER_BYTES
-    return damage.end > SEGMENT_HEADER_BYTES and not is_stray
 
 
 def _stretch(damage: Damage) -> tuple[int, int]:

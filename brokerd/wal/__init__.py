@@ -8,6 +8,7 @@ bytes are arguments. What others may use is listed below.
 from brokerd.wal.catalog import SegmentStatus
 from brokerd.wal.committer import Committer, ThreadCommitter
 from brokerd.wal.disk import Disk, File, RealDisk
+from brokerd.wal.known import KnownDamage
 from brokerd.wal.lock import DirectoryLock
 from brokerd.wal.log import Wal
 from brokerd.wal.losses import decode_loss
@@ -26,6 +27,7 @@ __all__ = [
     "Disk",
     "File",
     "Frame",
+    "KnownDamage",
     "LoadedSnapshot",
     "LostRange",
     "ReadPlan",

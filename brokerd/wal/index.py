@@ -164,6 +164,23 @@ class GrowingIndex:
         return head + checksums + directory + columns
 
 
+def merged(said: SegmentIndex, found: GrowingIndex) -> GrowingIndex:
+    """All batches of two indexes of one segment; of those in both, what is ``said`` counts.
+
+    A frame that lost its header has not its own time in the index that was found.
+    """
+    both = GrowingIndex()
+    both.last_time_us = found.last_time_us
+    for key in sorted({span[:2] for index in (said, found) for span in index.spans()}):
+        rows: dict[int, tuple[int, ...]] = {}
+        for columns in (found.rows(*key), said.rows(*key)):
+            if columns is not None:
+                rows |= {row[3]: row for row in zip(*columns, strict=True)}
+        for row in sorted(rows.values()):
+            both.add(*key, *row)
+    return both
+
+
 class IndexHeader(NamedTuple):
     """The header of an index file, verified."""
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from twisted.logger import Logger
 
@@ -26,7 +26,8 @@ from brokerd.wal.commit import QueuedFrame, SegmentWrite, by_segment, encode_fra
 from brokerd.wal.committer import Committer, Mutex
 from brokerd.wal.disk import Disk
 from brokerd.wal.index import GrowingIndex
-from brokerd.wal.opening import rebuild_index, replay, tidy
+from brokerd.wal.known import KnownDamage, is_unchanged
+from brokerd.wal.opening import known_places, rebuild_index, replay, tidy
 from brokerd.wal.options import MARK_ROOM_BYTES, WalOptions
 from brokerd.wal.reader import ReadPlan
 from brokerd.wal.recovery import Frame, RecoveryReport
@@ -118,20 +119,23 @@ class Wal:
         apply: Callable[[Frame], None],
         first_lsn: int = 0,
         reached_lsn: int = 0,
+        changed: Collection[KnownDamage] = (),
     ) -> RecoveryReport:
         """Replay frames from ``from_lsn`` on and make the log ready for appending.
 
         The log is known to begin at ``first_lsn``, and to have reached ``reached_lsn`` once: what
-        is missing of it is reported. Blocks; may run in any thread, before all else. Raises
+        is missing of it is reported. Places that ``changed`` since they were known to be damaged
+        are read again wherever they are. Blocks; may run in any thread, before all else. Raises
         NewerFormat, and DamagedData for a file of which nobody can say whether it is a segment,
         before anything on disk is changed; and OSError.
         """
         began = self._seconds()
         self._disk.make_directory(self._path)
         reached_lsn = max(from_lsn, reached_lsn)
-        replayed = replay(self._disk, self._path, from_lsn, apply, first_lsn, reached_lsn)
+        replayed = replay(self._disk, self._path, from_lsn, apply, first_lsn, reached_lsn, changed)
         tidy(self._disk, self._path, replayed)
         report = replayed.report
+        report.known = known_places(self._disk, self._path, report)
         for problem in report.bad_indexes:
             self._tell_bad_index(problem)
         for name in report.odd:
@@ -152,6 +156,10 @@ class Wal:
         self._tell_shortage()
         report.seconds = self._seconds() - began
         return report
+
+    def is_unchanged(self, known: KnownDamage) -> bool:
+        """Whether a place is damaged as it was; asked before :meth:`open`. Raises OSError."""
+        return is_unchanged(self._disk, self._path, known)
 
     def _first_spare(self) -> Spare | None:
         """A segment to go on with; on a full disk, one that just holds the reserve, if any."""

@@ -7,19 +7,16 @@ checksum of the damaged bytes, so that a place that rots further is new damage.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgpack
-from xxhash import xxh3_64
 
 from brokerd.errors import NewerFormat
 from brokerd.wal.disk import Disk
+from brokerd.wal.known import KnownDamage, damaged_checksum
 from brokerd.wal.recovery import Damage, LostRange
 from brokerd.walformat import Entry, EntryKind
-
-PIECE_BYTES = 1 << 20
 
 
 class Loss(NamedTuple):
@@ -31,6 +28,11 @@ class Loss(NamedTuple):
     checksum: int
     problem: str
     lost: list[LostRange]
+
+    @property
+    def place(self) -> KnownDamage:
+        """The place as it was recorded; a repair leaves no file inside of one."""
+        return KnownDamage(self.file, self.position, self.end, self.checksum)
 
 
 def encode_loss(loss: Loss) -> Entry:
@@ -53,27 +55,10 @@ def decode_loss(entry: Entry) -> Loss:
 
 def record_of(disk: Disk, path: str, damage: Damage) -> Loss:
     """The record of damage as it is on the disk now. Raises OSError."""
-    checksum = damaged_checksum(disk, path, damage)
+    checksum = damaged_checksum(disk, path, damage.name, damage.position, damage.end)
     return Loss(
         damage.name, damage.position, damage.end, checksum, damage.problem, list(damage.lost)
     )
-
-
-def damaged_checksum(disk: Disk, path: str, damage: Damage) -> int:
-    """The checksum of what the file has of a damaged place; it may be gone. Raises OSError."""
-    digest = xxh3_64()
-    try:
-        file = disk.open(os.path.join(path, damage.name))
-    except FileNotFoundError:
-        return digest.intdigest()
-    position = damage.position
-    while position < damage.end:
-        data = file.pread(min(PIECE_BYTES, damage.end - position), position)
-        if not data:
-            break
-        digest.update(data)
-        position += len(data)
-    return digest.intdigest()
 
 
 def tell_apart(
@@ -86,7 +71,8 @@ def tell_apart(
     new: list[Damage] = []
     recorded: list[Damage] = []
     for damage in damages:
-        checksums = known.get((damage.name, damage.position, damage.end), ())
-        is_known = bool(checksums) and damaged_checksum(disk, path, damage) in checksums
+        place = (damage.name, damage.position, damage.end)
+        checksums = known.get(place, ())
+        is_known = bool(checksums) and damaged_checksum(disk, path, *place) in checksums
         (recorded if is_known else new).append(damage)
     return new, recorded

@@ -9,17 +9,18 @@ what may exist in the page cache only, trims the last segment and writes missing
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from brokerd.errors import DamagedData
 from brokerd.wal.catalog import Segment, index_name, load_index, segment_name
 from brokerd.wal.directory import missing_beginning, missing_end, odd_names, segment_files
 from brokerd.wal.disk import Disk, write_atomically
-from brokerd.wal.index import GrowingIndex, PartitionSpan
-from brokerd.wal.losses import tell_apart
+from brokerd.wal.index import GrowingIndex, PartitionSpan, merged
+from brokerd.wal.known import KnownDamage, is_unchanged, known_damage
+from brokerd.wal.losses import decode_loss, tell_apart
 from brokerd.wal.recovery import (
+    Damage,
     Frame,
     RecoveryReport,
     SegmentReplay,
@@ -46,6 +47,7 @@ def replay(
     apply: Callable[[Frame], None],
     first_lsn: int = 0,
     reached_lsn: int = 0,
+    changed: Collection[KnownDamage] = (),
 ) -> Replayed:
     """Read a log, and apply its frames from ``from_lsn`` on. Changes nothing on disk.
 
@@ -74,17 +76,24 @@ def replay(
         segment.sealed = True
         segment.position = found.expected_end or SEGMENT_HEADER_BYTES
         spans = _indexed_spans(disk, path, segment, found.next_lsn, report)
-        if spans is None or found.next_lsn is None or found.next_lsn > from_lsn:
+        end_lsn = found.next_lsn
+        if (
+            spans is None
+            or end_lsn is None
+            or end_lsn > from_lsn
+            or any(place.lies_in(found.first_lsn, end_lsn) for place in changed)
+        ):
             before = len(report.damages)
             scan = SegmentReplay(found.file, segment, report, found.expected_end, reached_lsn)
             _apply(scan, from_lsn, apply, report)
-            if spans is not None and len(report.damages) > before:
-                _ask_index(disk, path, segment, scan, report, before)
             synced = max(0, scan.synced - found.first_lsn)
             if spans is None:
                 spans = list(scan.index.spans())
             else:
-                segment.growing = None
+                damages = report.damages[before:]
+                report.damages[before:] = _compare(disk, path, segment, spans, damages, report)
+                if segment.growing is not None:
+                    spans = list(segment.growing.spans())
         for span in spans:
             report.follow(span.topic_id, span.partition, span.first_offset, span.end_offset)
         segments.append((segment, spans))
@@ -94,6 +103,11 @@ def replay(
         report.damages.append(missing_end(last, report.next_lsn, reached_lsn))
         report.next_lsn = reached_lsn
     report.damages, report.recorded = tell_apart(disk, path, report.damages, report.loss_entries)
+    report.void_losses = [
+        entry
+        for entry in report.loss_entries
+        if not is_unchanged(disk, path, decode_loss(entry).place)
+    ]
     report.next_lsn += -report.next_lsn % 8
     _check_way(disk, path, report)
     return Replayed(report, segments, synced)
@@ -109,13 +123,35 @@ def _apply(
             report.bytes += frame.end - frame.lsn
 
 
-def _ask_index(
-    disk: Disk, path: str, segment: Segment, scan: SegmentReplay, report: RecoveryReport, first: int
-) -> None:
-    """Have the index tell what batches stood in the damaged places of its segment."""
-    with suppress(DamagedData, OSError):  # it was good a moment ago, as far as its directory goes
+def _compare(
+    disk: Disk,
+    path: str,
+    segment: Segment,
+    spans: list[PartitionSpan],
+    damages: list[Damage],
+    report: RecoveryReport,
+) -> list[Damage]:
+    """Compare a segment's index file, whose directory is ``spans``, with what the segment holds.
+
+    Returns the ``damages`` of the segment with the batches that the file tells of. The index that
+    was found gives way to the file, unless that lacks batches: it was written while they were
+    damaged.
+    """
+    found, segment.growing = segment.growing, None
+    assert found is not None, "a replay makes an index"
+    if not damages and spans == list(found.spans()):
+        return damages
+    try:
         index = load_index(disk, path, segment)
-        report.damages[first:] = told_by_index(report.damages[first:], index, scan.index)
+    except (DamagedData, OSError):  # it was good a moment ago, as far as its directory goes
+        return damages
+    both = merged(index, found)
+    if both.batches > sum(span.rows for span in spans):
+        segment.growing = both
+        report.bad_indexes.append(
+            f"{index_name(segment.first_lsn)}: it lacks batches that were damaged when it was made"
+        )
+    return told_by_index(damages, index, found)
 
 
 def _check_way(disk: Disk, path: str, report: RecoveryReport) -> None:
@@ -169,6 +205,22 @@ def tidy(disk: Disk, path: str, replayed: Replayed) -> None:
                 segment.growing = None
                 report.rebuilt_indexes += 1
     disk.sync_directory(path)
+
+
+def known_places(disk: Disk, path: str, report: RecoveryReport) -> list[KnownDamage]:
+    """The damaged places that the replayed state shows, once :func:`tidy` is done. Raises OSError.
+
+    A loss on record shows also where the replay did not read its place again.
+    """
+    places = [
+        known_damage(disk, path, damage.name, damage.position, damage.end)
+        for damage in (*report.damages, *report.recorded)
+        if damage.may_hold_frames
+    ]
+    places += [
+        decode_loss(entry).place for entry in report.loss_entries if entry not in report.void_losses
+    ]
+    return sorted(set(places))
 
 
 def _rewrite_tail(disk: Disk, path: str, last: Segment, synced: int) -> int:

@@ -26,6 +26,7 @@ from brokerd.wal.index import (
     decode_spans,
     require_segment,
 )
+from brokerd.wal.known import KnownDamage
 from brokerd.wal.scan import FoundEntry, FoundFrame, SegmentScanner, Unreadable
 from brokerd.walformat import (
     FRAME_HEADER_BYTES,
@@ -83,6 +84,12 @@ class Damage:
     is_counted: bool = False
     """Every entry there ever was has a sound header, so that no record is lost unknown."""
 
+    @property
+    def may_hold_frames(self) -> bool:
+        """Whether it may have hit frames: it is no header block, and no stray file."""
+        is_stray = self.is_counted and self.position < SEGMENT_HEADER_BYTES
+        return self.end > SEGMENT_HEADER_BYTES and not is_stray
+
     def __str__(self) -> str:
         text = f"{self.name} at {self.position} to {self.end}: {self.problem}"
         for lost in self.lost:
@@ -117,6 +124,10 @@ class RecoveryReport:
     """Damage that a repair has put on record; it is not among ``damages``."""
     loss_entries: list[Entry] = field(default_factory=list)
     """The LOST entries that were read."""
+    void_losses: list[Entry] = field(default_factory=list)
+    """Those of them whose place is not as it was recorded any more."""
+    known: list[KnownDamage] = field(default_factory=list)
+    """The places whose damage the replayed state shows, those on record included."""
     first_lsn: int = 0
     """Where the log is known to begin."""
     next_lsn: int = 0

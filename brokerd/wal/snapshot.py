@@ -163,7 +163,9 @@ class Snapshots:
         self._random_bytes = random_bytes
         self._time_us = time_us
         self.damaged = 0
-        """Snapshots that :meth:`load_newest` passed over."""
+        """Snapshots that :meth:`load_newest` passed over because they are damaged."""
+        self.reached_lsn = 0
+        """How far the log had got once, by all that :meth:`load_newest` read and found sound."""
 
     def write(self, start_lsn: int, chunks: Iterable[SnapshotChunk]) -> int:
         """Write a snapshot, read it back, and delete all but the two newest; returns its bytes.
@@ -219,17 +221,19 @@ class Snapshots:
             with suppress(IsADirectoryError):  # not ours
                 self._disk.unlink(os.path.join(self._path, name))
 
-    def load_newest(self) -> LoadedSnapshot | None:
-        """The newest snapshot that verifies, None if there is none.
+    def load_newest(
+        self, why_outdated: Callable[[SnapshotChunk], str | None] = lambda chunk: None
+    ) -> LoadedSnapshot | None:
+        """The newest snapshot that verifies and is not outdated, None if there is none.
 
-        Bad ones are logged. Raises NewerFormat, OSError.
+        ``why_outdated(chunk)`` says why a snapshot with this chunk must not be used, if so. Those
+        passed over are logged. Raises NewerFormat, OSError.
         """
         for name in self.names():
             path = os.path.join(self._path, name)
             try:
                 snapshot = SnapshotFile(self._disk.open(path), name)
-                for _ in snapshot.chunks():
-                    pass
+                problem = self._verify(snapshot, why_outdated)
             except (DamagedData, IsADirectoryError) as error:
                 self.damaged += 1
                 self._log.error(
@@ -238,5 +242,24 @@ class Snapshots:
                     event_id="snapshot-damaged",
                 )
                 continue
-            return LoadedSnapshot(snapshot.start_lsn, snapshot.chunks())
+            if problem is None:
+                return LoadedSnapshot(snapshot.start_lsn, snapshot.chunks())
+            self._log.warn(
+                "the snapshot {name} is outdated and not used: {problem}",
+                name=name,
+                problem=problem,
+                event_id="snapshot-outdated",
+            )
         return None
+
+    def _verify(
+        self, snapshot: SnapshotFile, why_outdated: Callable[[SnapshotChunk], str | None]
+    ) -> str | None:
+        """Read all of a snapshot; returns why it is outdated, if it is. Raises DamagedData."""
+        problem: str | None = None
+        reached_lsn = 0
+        for chunk in snapshot.chunks():
+            reached_lsn = max(reached_lsn, chunk.lsn)
+            problem = problem or why_outdated(chunk)
+        self.reached_lsn = max(self.reached_lsn, reached_lsn)
+        return problem

@@ -1,0 +1,323 @@
+"""Damage that is cured, or gets worse, while the broker is down: snapshots hide nothing of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+from twisted.logger import LogEvent, capturedLogs
+
+from brokerd.broker import BrokerSettings
+from brokerd.sim.bare import STATE_DIR as STATE_PATH
+from brokerd.sim.bare import WAL_DIR as WAL_PATH
+from brokerd.sim.bare import BareBroker
+from brokerd.sim.disk import SimDisk
+from brokerd.wal import WalOptions
+from brokerd.wal.repair import Rooms
+from brokerd.wal.scan import FoundEntry, FoundFrame
+from brokerd.wal.verify import verify, walk
+from brokerd.walformat import EntryKind
+from tests.broker.desk import lease, produce, settle
+from tests.house import House
+
+ROOMS = Rooms.of("/data")
+SMALL = WalOptions(segment_bytes=64 << 10, free_bytes_min=0)
+SIZE = 9_000
+"""Of a value: a segment has some records, a batch each."""
+
+READ_ALOT = BrokerSettings(tail_cache_bytes=0)
+Cure = Callable[[SimDisk], None]
+
+
+def value(offset: int) -> bytes:
+    return b"%d" % offset + bytes(SIZE)
+
+
+def fill(count: int = 40, **changes: Any) -> House:
+    """A topic over several segments, one record a frame, and a group that settled the first."""
+    house = House(options=SMALL, **changes)
+    for offset in range(count):
+        produce(house, "t", value(offset))
+        house.run()
+    [(offset, _)] = lease(house)
+    settle(house, offset)
+    house.pass_time(0.5)
+    return house
+
+
+def segments(disk: SimDisk) -> list[str]:
+    return [name for name in disk.list(WAL_PATH) if name.endswith(".wal")]
+
+
+def files(disk: SimDisk, path: str) -> list[str]:
+    return [f"{path}/{name}" for name in disk.list(path)]
+
+
+def put(disk: SimDisk, name: str, content: bytes) -> None:
+    """Put a file in place, as an operator does while the broker is down."""
+    path = f"{WAL_PATH}/{name}"
+    if name in disk.list(WAL_PATH):
+        disk.unlink(path)
+    file = disk.create(path)
+    file.pwrite(content, 0)
+    file.sync()
+    disk.sync_directory(WAL_PATH)
+
+
+def take(disk: SimDisk, name: str) -> bytes:
+    """Take a file away, and give its content."""
+    content = bytes(disk.content(f"{WAL_PATH}/{name}"))
+    disk.unlink(f"{WAL_PATH}/{name}")
+    disk.sync_directory(WAL_PATH)
+    return content
+
+
+def batches(disk: SimDisk) -> dict[int, tuple[str, FoundFrame, FoundEntry]]:
+    """Where the log has the batch with each base offset."""
+    return {
+        entry.header.base_offset: (name, found, entry)
+        for name, found in walk(disk, WAL_PATH)
+        if isinstance(found, FoundFrame)
+        for entry in found.entries
+        if entry.header.kind == EntryKind.RECORDS
+    }
+
+
+def flip(disk: SimDisk, *places: tuple[str, int]) -> Cure:
+    """Flip bytes of the log; the cure flips them back."""
+
+    def again(disk: SimDisk) -> None:
+        for name, position in places:
+            disk.flip(f"{WAL_PATH}/{name}", position, 0xFF)
+
+    again(disk)
+    return again
+
+
+def lose_segments(disk: SimDisk, *numbers: int) -> Cure:
+    """Segments are gone; the cure brings them back, without their indexes."""
+    names = [segments(disk)[number] for number in numbers]
+    contents = {name: take(disk, name) for name in names}
+
+    def bring_back(disk: SimDisk) -> None:
+        for name, content in contents.items():
+            put(disk, name, content)
+
+    return bring_back
+
+
+def a_missing_segment(disk: SimDisk) -> Cure:
+    return lose_segments(disk, 2)
+
+
+def two_missing_segments(disk: SimDisk) -> Cure:
+    return lose_segments(disk, 2, 3)
+
+
+def a_missing_beginning(disk: SimDisk) -> Cure:
+    return lose_segments(disk, 0, 1)
+
+
+def a_missing_last_segment(disk: SimDisk) -> Cure:
+    return lose_segments(disk, -1)
+
+
+def a_cut_segment(disk: SimDisk) -> Cure:
+    """The second half of a file is gone."""
+    name = segments(disk)[2]
+    content = take(disk, name)
+    put(disk, name, content[: len(content) // 2])
+    return lambda disk: put(disk, name, content)
+
+
+def zeros(disk: SimDisk) -> Cure:
+    """All of a file was lost but its size."""
+    name = segments(disk)[2]
+    content = take(disk, name)
+    put(disk, name, bytes(len(content)))
+    return lambda disk: put(disk, name, content)
+
+
+def an_entry_header(disk: SimDisk) -> Cure:
+    name, _, entry = batches(disk)[17]
+    return flip(disk, (name, entry.position + 20))
+
+
+def an_entry_body(disk: SimDisk) -> Cure:
+    name, _, entry = batches(disk)[17]
+    return flip(disk, (name, entry.position + 60))
+
+
+def a_frame_and_its_entry(disk: SimDisk) -> Cure:
+    name, frame, entry = batches(disk)[17]
+    return flip(disk, (name, frame.position + 30), (name, entry.position + 20))
+
+
+def the_last_batch(disk: SimDisk) -> Cure:
+    name, frame, entry = batches(disk)[39]
+    return flip(disk, (name, frame.position + 30), (name, entry.position + 20))
+
+
+def the_topic(disk: SimDisk) -> Cure:
+    """The entry that made the topic, and gave it its name."""
+    return flip(disk, (segments(disk)[0], 4096 + 64 + 20))
+
+
+EVERY_DAMAGE = [
+    a_missing_segment,
+    two_missing_segments,
+    a_missing_beginning,
+    a_missing_last_segment,
+    a_cut_segment,
+    zeros,
+    an_entry_header,
+    an_entry_body,
+    a_frame_and_its_entry,
+    the_last_batch,
+    the_topic,
+]
+
+
+class Seen(NamedTuple):
+    """What clients can see of a broker."""
+
+    names: list[str]
+    ends: list[int]
+    known: list[dict[int, bytes]]
+    """What the group of before gets of each topic."""
+    new: list[dict[int, bytes]]
+    """What a new group gets."""
+
+
+def look(disk: SimDisk, snapshots: bool = True) -> Seen:
+    """What a broker that starts on the disk shows; the disk stays as it is."""
+    disk = disk.copy()
+    if not snapshots:
+        for path in files(disk, STATE_PATH):
+            disk.unlink(path)
+    bare = BareBroker(disk, SMALL, random.Random(9).randbytes, READ_ALOT)
+    topics = list(bare.broker.topics())
+
+    def drained(name: str, group: str) -> dict[int, bytes]:
+        found, complaints = bare.drain(name, group)
+        assert complaints == []
+        return {offset: record.value for (_, offset), record in found.items()}
+
+    return Seen(
+        [topic.name for topic in topics],
+        [topic.partitions[0].next_offset for topic in topics],
+        [drained(topic.name, "g") for topic in topics],
+        [drained(topic.name, "new") for topic in topics],
+    )
+
+
+def values(*offsets: int) -> dict[int, bytes]:
+    return {offset: value(offset) for offset in offsets}
+
+
+def events(logs: list[LogEvent], event_id: str) -> list[LogEvent]:
+    return [event for event in logs if event.get("event_id") == event_id]
+
+
+def stopped(house: House) -> SimDisk:
+    house.stop()
+    return house.disk
+
+
+def killed(house: House) -> SimDisk:
+    house.run()
+    house.disk.crash()
+    return house.disk
+
+
+@pytest.fixture(scope="module")
+def sound() -> dict[bool, SimDisk]:
+    """A directory without damage, by whether its broker was stopped cleanly."""
+    return {True: stopped(fill()), False: killed(fill())}
+
+
+def served_with(disk: SimDisk, clean: bool = True) -> SimDisk:
+    """Start a broker on a damaged directory, and stop it."""
+    house = House(disk, options=SMALL)
+    house.pass_time(0.5)
+    return stopped(house) if clean else killed(house)
+
+
+ends = pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+kinds = pytest.mark.parametrize("damage", EVERY_DAMAGE, ids=lambda one: one.__name__)
+
+
+@ends
+@kinds
+class TestCured:
+    def test_every_group_gets_every_record(
+        self, sound: dict[bool, SimDisk], damage: Callable[[SimDisk], Cure], clean: bool
+    ) -> None:
+        """Whether the broker that met the damage was stopped or killed."""
+        disk = sound[False].copy()
+        expected = look(disk)
+        assert expected.new == [values(*range(40))]
+        assert expected.known == [values(*range(1, 40))]
+        cure = damage(disk)
+        disk = served_with(disk, clean)
+        assert look(disk) != expected
+        cure(disk)
+        seen = look(disk)
+        assert seen == look(disk, snapshots=False)
+        assert (seen.names, seen.known, seen.new) == expected[:1] + expected[2:]
+
+    def test_records_of_the_time_in_between_come_too(
+        self, sound: dict[bool, SimDisk], damage: Callable[[SimDisk], Cure], clean: bool
+    ) -> None:
+        # Without a snapshot nothing tells that the last segment was ever there.
+        disk = sound[clean or damage is a_missing_last_segment].copy()
+        cure = damage(disk)
+        house = House(disk, options=SMALL)
+        [offset] = produce(house, "t", b"later")
+        house.pass_time(0.5)
+        disk = stopped(house)
+        cure(disk)
+        seen = look(disk)
+        assert seen == look(disk, snapshots=False)
+        found = [(at, found) for new in seen.new for at, found in sorted(new.items())]
+        assert [one for one in found if one != (offset, b"later")] == [*values(*range(40)).items()]
+        assert (offset, b"later") in found
+
+    def test_a_start_after_the_cure_is_as_sound_as_before(
+        self, sound: dict[bool, SimDisk], damage: Callable[[SimDisk], Cure], clean: bool
+    ) -> None:
+        """Nothing is told as damaged, verify agrees, and the next start is quick again."""
+        disk = sound[clean].copy()
+        cure = damage(disk)
+        disk = served_with(disk)
+        cure(disk)
+        house = House(disk, options=SMALL)
+        assert house.report.damages == []
+        assert house.broker.quarantine.reason == ""
+        disk = stopped(house)
+        report = verify(disk, WAL_PATH, STATE_PATH)
+        assert report.sound, (report.damages, report.bad_indexes, report.bad_snapshots)
+        with capturedLogs() as logs:
+            house = House(disk, options=SMALL)
+        assert house.report.frames == 0
+        assert events(logs, "snapshot-outdated") == []
+
+
+@kinds
+class TestStays:
+    def test_damage_that_stays_costs_no_start_a_replay(
+        self, sound: dict[bool, SimDisk], damage: Callable[[SimDisk], Cure]
+    ) -> None:
+        disk = sound[False].copy()
+        damage(disk)
+        disk = served_with(disk)
+        seen = look(disk)
+        for _ in range(3):
+            with capturedLogs() as logs:
+                house = House(disk, options=SMALL)
+            assert house.report.frames == 0
+            assert events(logs, "snapshot-outdated") == []
+            disk = stopped(house)
+            assert look(disk) == seen
