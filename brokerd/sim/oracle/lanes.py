@@ -280,7 +280,12 @@ class LaneJudge:
         return violation(refusal.promise, text, *shown)
 
     def _judge_existence(self, place: Place) -> Iterator[Violation]:
-        """A settle is refused for a record that never was, and for no other one."""
+        """A settle is refused for a record that never was, and for no other one.
+
+        Offsets that recovery left out after damage are settled, whatever they were.
+        """
+        if self._records.damaged:
+            return
         known = self._records.by_place.get((self._lane.topic, place), ())
         for op, _, result in self._lane.attempts.get(place, ()):
             if result == "" and not known and not self._records.may_be_unseen(self._lane.topic):
