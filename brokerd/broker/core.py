@@ -146,6 +146,8 @@ class Broker:
         self._report_ahead(self.time.resume_from(self._state.last_time_us))
         now_us = self.time.now_us()
         self.journal.start()
+        if self._recovery is not None and self._recovery.damages:
+            self.journal.mark_damage()
         for lane in self._state.lanes():
             _leave_out_gaps(lane)
             lane.store.resume(now_us, self._state.behind_us)

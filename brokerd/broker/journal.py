@@ -15,8 +15,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
+import msgpack
 from twisted.logger import Logger
 
 from brokerd.broker.chunks import CHUNK_BYTES, CHUNK_RECORDS, RECORD_OVERHEAD_BYTES, ChunkCache
@@ -442,6 +444,16 @@ class Journal:
         self.frame_time_us = self._time.time_us()
         self._append([Entry(EntryKind.MARK, 0, 0, 0, 0, b"")])
         self._after_frame()
+
+    def mark_damage(self) -> None:
+        """Note that the log is served although part of it is damaged.
+
+        Later events may contradict what is lost, which may be cured one day. Without room for the
+        note it is left out.
+        """
+        with suppress(NoSpace, Congested):
+            self.make_event_room(BATCH_FRAME_BYTES)
+            self.add_entry(Entry(EntryKind.MARK, 0, 0, 0, 0, msgpack.packb({"damaged": True})))
 
     def close(self) -> None:
         """Refuse new work, hand over what has gathered, and write a last mark."""

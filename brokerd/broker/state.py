@@ -85,6 +85,8 @@ class _Replay:
         """Why events were not applied."""
         self.losses: list[Entry] = []
         """Damage that a repair has put on record."""
+        self.was_damaged = False
+        """Whether a broker served this log, or a repair saw it, while some of it was damaged."""
 
 
 class State:
@@ -136,7 +138,10 @@ class State:
                 self._apply_topic(frame.lsn, entry)
             elif entry.kind == EntryKind.LOST:
                 self._replay.losses.append(entry)
-            elif entry.kind != EntryKind.MARK:
+                self._replay.was_damaged = True
+            elif entry.kind == EntryKind.MARK:
+                self._replay.was_damaged |= bool(entry.body)
+            else:
                 raise NewerFormat(
                     f"the frame at {frame.lsn} holds an entry of kind {entry.kind}, which this "
                     "version does not know; upgrade brokerd"
@@ -268,13 +273,14 @@ class State:
     def end_replay(self, report: RecoveryReport) -> None:
         """Put right what damage left open, and forget what only replay needs.
 
-        Raises `DamagedData` when the log contradicts itself although no part of it is damaged.
+        Raises `DamagedData` when the log contradicts itself although no part of it is, or was,
+        damaged.
         """
         replay, self._replay = self._replay, _Replay(0, 0)
         self.behind_us = max(0, self.last_time_us - replay.time_us)
         self.known_damage = sorted({*self.known_damage, *report.known})
         damages = [*report.damages, *report.recorded]
-        if replay.passed_over and not damages:
+        if replay.passed_over and not (damages or replay.was_damaged):
             raise DamagedData(
                 f"the log contradicts itself: {replay.passed_over[0]}; run brokerctl wal verify"
             )

@@ -85,6 +85,17 @@ def batches(disk: SimDisk) -> dict[int, tuple[str, FoundFrame, FoundEntry]]:
     }
 
 
+def event_entries(disk: SimDisk) -> list[tuple[str, FoundEntry]]:
+    """Where the log has events of groups."""
+    return [
+        (name, entry)
+        for name, found in walk(disk, WAL_PATH)
+        if isinstance(found, FoundFrame)
+        for entry in found.entries
+        if entry.header.kind == EntryKind.GROUP_EVENTS
+    ]
+
+
 def flip(disk: SimDisk, *places: tuple[str, int]) -> Cure:
     """Flip bytes of the log; the cure flips them back."""
 
@@ -321,3 +332,50 @@ class TestStays:
             assert events(logs, "snapshot-outdated") == []
             disk = stopped(house)
             assert look(disk) == seen
+
+
+@ends
+class TestEventsThatCannotFollow:
+    """What a broker did while events were lost may contradict them once they are back."""
+
+    def test_an_event_of_the_time_in_between_is_passed_over(self, clean: bool) -> None:
+        """A settle is lost, the lease it ended lapses, and then the settle comes back."""
+        house = House()
+        produce(house, "t", b"0", b"1")
+        house.run()
+        lease(house, seconds=1)
+        house.run()
+        settle(house, 0)
+        house.run()
+        house.pass_time(0.5)
+        disk = killed(house)
+        name, entry = event_entries(disk)[-1]
+        cure = flip(disk, (name, entry.position + 60))
+        house = House(disk)
+        house.pass_time(3)
+        assert [offset for offset, _ in lease(house)] == [0], "the lease lapsed"
+        settle(house, 0)
+        house.pass_time(0.5)
+        disk = stopped(house) if clean else killed(house)
+        cure(disk)
+        with capturedLogs() as logs:
+            house = House(disk)
+        assert len(events(logs, "event-passed-over")) == 1
+        assert house.report.damages == []
+        assert lease(house) == [(1, b"1")]
+        for _ in range(2):
+            house.disk.crash()
+            house = House(house.disk)
+
+    def test_a_topic_that_was_made_again_keeps_its_name(self, clean: bool) -> None:
+        disk = killed(fill(3))
+        cure = the_topic(disk)
+        house = House(disk, options=SMALL)
+        produce(house, "t", b"again")
+        house.pass_time(0.5)
+        disk = stopped(house) if clean else killed(house)
+        cure(disk)
+        seen = look(disk)
+        assert seen == look(disk, snapshots=False)
+        assert seen.new == [values(0, 1, 2), {0: b"again"}]
+        assert seen.names == ["lost-topic-1", "t"]
