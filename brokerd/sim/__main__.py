@@ -85,9 +85,27 @@ def seed_range(text: str) -> range:
     return range(begin, end + 1)
 
 
+def natural(text: str) -> int:
+    """A seed."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no seed: write 0, 1, 2...")
+    return int(text)
+
+
+def duration(text: str) -> float:
+    """A number of seconds that ends."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return seconds
+
+
 def load_plan(text: str) -> Plan:
     """The plan of a seed, or of a file that `Plan.to_json` wrote."""
-    if text.isdigit():
+    if text.isascii() and text.isdigit():
         return generate(int(text))
     try:
         plan = Plan.from_json(Path(text).read_bytes())
@@ -119,7 +137,11 @@ def replay(plan: Plan, is_quiet: bool = False) -> Result:
     for found in result.violations[:VIOLATIONS_SHOWN]:
         requests = "".join(f" #{number}" for number in found.operations)
         print(f"VIOLATION of {found.promise}: {found.text}{requests and f' (requests{requests})'}")
-    print("no violation" if not result.violations else f"{len(result.violations)} violations")
+    asked = result.counts["operations"]
+    if not result.violations:
+        print("no violation" if asked else "nothing was asked, so nothing was judged")
+    else:
+        print(f"{len(result.violations)} violations")
     return result
 
 
@@ -171,12 +193,14 @@ def arguments(given: list[str]) -> argparse.Namespace:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--seeds", type=seed_range, metavar="A..B", help="run these seeds")
     parser.add_argument(
-        "--soak", type=float, metavar="SECONDS", help="run seed after seed for so long"
+        "--soak", type=duration, metavar="SECONDS", help="run seed after seed for so long"
     )
-    parser.add_argument("--from", type=int, default=0, dest="begin", help="first seed of --soak")
+    parser.add_argument(
+        "--from", type=natural, default=0, dest="begin", help="first seed of --soak"
+    )
     parser.add_argument("--replay", metavar="SEED|FILE", help="run one and print its trace")
     parser.add_argument("--quiet", action="store_true", help="with --replay: only the judgement")
-    parser.add_argument("--plan", metavar="SEED", type=int, help="print the plan of a seed")
+    parser.add_argument("--plan", metavar="SEED", type=natural, help="print the plan of a seed")
     parser.add_argument("--shrink", action="store_true", help="with --replay: cut a failure down")
     parser.add_argument("--out", type=Path, default=Path(".sim"), help="where --shrink writes to")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")

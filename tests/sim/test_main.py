@@ -81,6 +81,39 @@ def test_a_file_that_is_no_plan_is_named(tmp_path: Path, content: str | None, sa
     assert "plan.json" in str(stopped.value)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [["--soak", "nan"], ["--soak", "-1"], ["--plan", "-1"], ["--from", "x"], ["--shrink"]],
+    ids=" ".join,
+)
+def test_what_makes_no_sense_is_refused(
+    given: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is run."""
+    with pytest.raises(SystemExit) as stopped:
+        sim.main(given)
+    assert stopped.value.code == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_a_run_in_which_nothing_was_asked_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No violation would be no news."""
+    path = tmp_path / "plan.json"
+    path.write_text('{"seed": 1, "end_us": 1}')
+    sim.main(["--replay", str(path), "--quiet"])
+    assert "nothing was judged" in capsys.readouterr().out
+
+
+def test_a_fault_of_a_client_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """With its place in the plan."""
+    path = tmp_path / "plan.json"
+    path.write_bytes(plan_of(Drop(at_us=1, client="nobody")).to_json())
+    with pytest.raises(SystemExit, match=r"faults\[0\] is of a client 'nobody'"):
+        sim.main(["--replay", str(path)])
+
+
 def test_a_failure_is_told_and_cut_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
