@@ -36,6 +36,8 @@ class KnownDamage(NamedTuple):
 
     def lies_in(self, first_lsn: int, end_lsn: int) -> bool:
         """Whether any of it lies between two LSNs."""
+        if not self.file[:20].isdecimal():
+            return False  # no segment
         start = int(self.file[:20])
         return start + self.position < end_lsn and first_lsn < start + self.end
 

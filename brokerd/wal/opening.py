@@ -52,8 +52,9 @@ def replay(
     """Read a log, and apply its frames from ``from_lsn`` on. Changes nothing on disk.
 
     The log is known to begin at ``first_lsn``, and to have reached ``reached_lsn`` once. Segments
-    wholly below ``from_lsn`` are known by their indexes alone, if they have any. Raises DamagedData
-    for a file of which nobody can say whether it is a segment, NewerFormat and OSError.
+    wholly below ``from_lsn`` are known by their indexes alone, if they have any and hold none of
+    the places that ``changed`` since they were known to be damaged. Raises DamagedData for a file
+    of which nobody can say whether it is a segment, NewerFormat and OSError.
     """
     report = RecoveryReport(first_lsn=first_lsn, next_lsn=first_lsn)
     report.odd = odd_names(disk, path)
@@ -76,13 +77,7 @@ def replay(
         segment.sealed = True
         segment.position = found.expected_end or SEGMENT_HEADER_BYTES
         spans = _indexed_spans(disk, path, segment, found.next_lsn, report)
-        end_lsn = found.next_lsn
-        if (
-            spans is None
-            or end_lsn is None
-            or end_lsn > from_lsn
-            or any(place.lies_in(found.first_lsn, end_lsn) for place in changed)
-        ):
+        if spans is None or found.next_lsn is None or found.next_lsn > from_lsn:
             before = len(report.damages)
             scan = SegmentReplay(found.file, segment, report, found.expected_end, reached_lsn)
             _apply(scan, from_lsn, apply, report)
@@ -102,12 +97,14 @@ def replay(
     if report.next_lsn < reached_lsn:
         report.damages.append(missing_end(last, report.next_lsn, reached_lsn))
         report.next_lsn = reached_lsn
-    report.damages, report.recorded = tell_apart(disk, path, report.damages, report.loss_entries)
     report.void_losses = [
         entry
         for entry in report.loss_entries
         if not is_unchanged(disk, path, decode_loss(entry).place)
     ]
+    suspects = {*changed, *(decode_loss(entry).place for entry in report.void_losses)}
+    _read_again(disk, path, from_lsn, suspects, segments, report)
+    report.damages, report.recorded = tell_apart(disk, path, report.damages, report.loss_entries)
     report.next_lsn += -report.next_lsn % 8
     _check_way(disk, path, report)
     return Replayed(report, segments, synced)
@@ -152,6 +149,36 @@ def _compare(
             f"{index_name(segment.first_lsn)}: it lacks batches that were damaged when it was made"
         )
     return told_by_index(damages, index, found)
+
+
+def _read_again(
+    disk: Disk,
+    path: str,
+    from_lsn: int,
+    changed: Collection[KnownDamage],
+    segments: list[tuple[Segment, list[PartitionSpan]]],
+    report: RecoveryReport,
+) -> None:
+    """Read segments below ``from_lsn`` in which damaged places ``changed``.
+
+    An index that was made meanwhile lacks what is cured; what is still damaged is told.
+    """
+    for number, (segment, spans) in enumerate(segments):
+        if segment.end_lsn > from_lsn or not _is_known_by_index(segment, changed):
+            continue
+        file = disk.open(os.path.join(path, segment.name))
+        again = RecoveryReport(first_lsn=1)
+        for _ in SegmentReplay(file, segment, again, segment.position).frames():
+            pass
+        report.damages[:0] = _compare(disk, path, segment, spans, again.damages, report)
+        if segment.growing is not None:
+            segments[number] = segment, list(segment.growing.spans())
+
+
+def _is_known_by_index(segment: Segment, places: Collection[KnownDamage]) -> bool:
+    """Whether a segment with some of the places was not read, because it has an index file."""
+    first_lsn, end_lsn = segment.first_lsn, segment.end_lsn
+    return segment.growing is None and any(one.lies_in(first_lsn, end_lsn) for one in places)
 
 
 def _check_way(disk: Disk, path: str, report: RecoveryReport) -> None:

@@ -15,7 +15,7 @@ from brokerd.sim.bare import WAL_DIR as WAL_PATH
 from brokerd.sim.bare import BareBroker
 from brokerd.sim.disk import SimDisk
 from brokerd.wal import WalOptions
-from brokerd.wal.repair import Rooms
+from brokerd.wal.repair import Rooms, examine, repair
 from brokerd.wal.scan import FoundEntry, FoundFrame
 from brokerd.wal.verify import verify, walk
 from brokerd.walformat import EntryKind
@@ -379,3 +379,166 @@ class TestEventsThatCannotFollow:
         assert seen == look(disk, snapshots=False)
         assert seen.new == [values(0, 1, 2), {0: b"again"}]
         assert seen.names == ["lost-topic-1", "t"]
+
+
+def mend(disk: SimDisk) -> None:
+    plan = examine(disk, ROOMS)
+    assert plan.actions
+    repair(disk, ROOMS, plan, "20231114T221320Z", random.Random(5).randbytes)
+    assert verify(disk, WAL_PATH, STATE_PATH).sound
+
+
+@ends
+@pytest.mark.parametrize("started", [True, False], ids=["started on", "not started on"])
+@kinds
+class TestCuredAfterARepair:
+    """What a repair gave up counts as long as the place is as it was put on record."""
+
+    def test_every_group_gets_every_record(
+        self,
+        sound: dict[bool, SimDisk],
+        damage: Callable[[SimDisk], Cure],
+        started: bool,
+        clean: bool,
+    ) -> None:
+        """Whatever lies between: snapshots before and after the repair, or none."""
+        disk = sound[clean or damage is a_missing_last_segment].copy()
+        expected = look(disk)
+        cure = damage(disk)
+        mend(disk)
+        given_up = look(disk)
+        assert given_up.new != expected.new or damage is the_topic
+        if started:
+            disk = served_with(disk, clean)
+            assert look(disk) == given_up
+        cure(disk)
+        seen = look(disk)
+        assert seen == look(disk, snapshots=False)
+        assert (seen.names, seen.known, seen.new) == expected[:1] + expected[2:]
+        assert verify(disk, WAL_PATH, STATE_PATH).damages == []
+        disk = served_with(disk)
+        assert look(disk) == seen
+        assert verify(disk, WAL_PATH, STATE_PATH).sound
+
+    def test_nothing_is_told_of_it_any_more(
+        self,
+        sound: dict[bool, SimDisk],
+        damage: Callable[[SimDisk], Cure],
+        started: bool,
+        clean: bool,
+    ) -> None:
+        disk = sound[clean or damage is a_missing_last_segment].copy()
+        cure = damage(disk)
+        mend(disk)
+        if started:
+            disk = served_with(disk, clean)
+        cure(disk)
+        status = House(disk, options=SMALL).broker.status()["damage"]
+        assert (status["degraded"], status["recorded_places"]) == ("", 0)
+
+
+class TestPartly:
+    """Some of what was damaged is cured, some is not, some gets worse."""
+
+    def test_one_of_two_missing_segments_that_a_repair_gave_up_comes_back(
+        self, sound: dict[bool, SimDisk]
+    ) -> None:
+        disk = sound[True].copy()
+        names = segments(disk)[2:4]
+        contents = [take(disk, name) for name in names]
+        mend(disk)
+        disk = served_with(disk)
+        lost = set(range(40)) - look(disk).new[0].keys()
+        put(disk, names[0], contents[0])
+        seen = look(disk)
+        assert seen == look(disk, snapshots=False)
+        missing = set(range(40)) - seen.new[0].keys()
+        assert missing and missing < lost
+        assert len(House(disk.copy(), options=SMALL).report.damages) == 1
+        put(disk, names[1], contents[1])
+        assert look(disk).new == [values(*range(40))]
+
+    def test_one_of_two_places_in_a_segment_is_cured(self, sound: dict[bool, SimDisk]) -> None:
+        """The index was made when both were damaged: it takes in the one and keeps the other."""
+        disk = sound[False].copy()
+        where = batches(disk)
+        (name, _, one), (_, _, other) = where[15], where[17]
+        assert where[17][0] == name
+        cure = flip(disk, (name, one.position + 20))
+        cure_other = flip(disk, (name, other.position + 20))
+        for path in files(disk, WAL_PATH):
+            if path.endswith(".idx"):
+                disk.unlink(path)
+        disk = served_with(disk)
+        cure(disk)
+        seen = look(disk)
+        assert seen == look(disk, snapshots=False)
+        assert seen.new == [values(*set(range(40)) - {17})]
+        disk = served_with(disk)
+        cure_other(disk)
+        assert look(disk).new == [values(*range(40))]
+
+    @pytest.mark.parametrize("with_repair", [False, True])
+    def test_a_place_that_got_worse_is_told_as_new_damage(
+        self, sound: dict[bool, SimDisk], with_repair: bool
+    ) -> None:
+        disk = sound[False].copy()
+        name, _, entry = batches(disk)[17]
+        flip(disk, (name, entry.position + 60))
+        if with_repair:
+            mend(disk)
+        disk = served_with(disk)
+        flip(disk, (name, entry.position + 20))
+        with capturedLogs() as logs:
+            house = House(disk.copy(), options=SMALL)
+        assert len(events(logs, "snapshot-outdated")) == 1
+        assert len(house.report.damages) == 1
+        assert house.broker.quarantine.reason
+        seen = look(disk)
+        assert seen == look(disk, snapshots=False)
+        assert seen.new == [values(*set(range(40)) - {17})]
+        assert seen.ends[0] >= 40
+
+    def test_an_older_snapshot_that_does_not_know_the_damage_is_used(
+        self, sound: dict[bool, SimDisk]
+    ) -> None:
+        house = House(sound[True].copy(), options=SMALL)
+        assert house.report.frames == 0
+        for offset in range(40, 60):
+            produce(house, "t", value(offset))
+            house.run()
+        house.pass_time(0.5)
+        disk = killed(house)
+        name, _, entry = batches(disk)[50]
+        cure = flip(disk, (name, entry.position + 20))
+        disk = served_with(disk)
+        cure(disk)
+        house = House(disk.copy(), options=SMALL)
+        assert 20 <= house.report.frames < 40
+        assert look(disk) == look(disk, snapshots=False)
+        assert look(disk).new == [values(*range(60))]
+
+
+def test_damaged_bytes_that_the_disk_refuses_to_read_are_not_taken_for_cured(
+    sound: dict[bool, SimDisk],
+) -> None:
+    """A start that needs none of them does not fail for them."""
+    disk = sound[False].copy()
+    an_entry_header(disk)
+    name, frame, _ = batches(sound[False])[17]
+    disk = served_with(disk)
+    disk.spoil(f"{WAL_PATH}/{name}", frame.position, frame.header.length)
+    assert House(disk, options=SMALL).report.frames == 0
+
+
+def test_the_operator_is_told_which_place_outdated_a_snapshot(sound: dict[bool, SimDisk]) -> None:
+    disk = sound[False].copy()
+    cure = an_entry_header(disk)
+    disk = served_with(disk)
+    cure(disk)
+    name, frame, _ = batches(disk)[17]
+    with capturedLogs() as logs:
+        House(disk, options=SMALL)
+    [event] = events(logs, "snapshot-outdated")
+    assert event["name"].endswith(".snap")
+    assert event["problem"] == f"{name} at {frame.position} is not damaged as it was then"
