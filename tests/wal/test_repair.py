@@ -495,7 +495,8 @@ def test_examining_reads_the_log_once_and_a_repair_once_more(
 
     disk.leave = leave
     plan = examine(disk, ROOMS)
-    assert sum(read) < 1.3 * size
+    headers_bytes = 60_000  # of segments, looked at again and again
+    assert sum(read) < size + headers_bytes
     read.clear()
     repair(disk, ROOMS, plan, STAMP, random.Random(5).randbytes)
-    assert sum(read) < 1.3 * size + 2 * last  # one without an index is read when it gets one
+    assert sum(read) < size + last + headers_bytes  # the last one is read when it gets its index

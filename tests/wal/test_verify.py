@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -180,6 +181,54 @@ def test_whatever_its_broker_does_meanwhile_is_no_damage(
         assert report.damages == []
         assert (report.bad_indexes, report.bad_snapshots) == ([], [])
         assert report.sound
+
+
+class Beside:
+    """A disk whose first read of a place sees what was written after it, and not what was there."""
+
+    def __init__(self, disk: SimDisk, path: str, position: int, end: int) -> None:
+        self._disk = disk
+        self._path = path
+        self._place = slice(position, end)
+        self.reads = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+    def open(self, path: str, write: bool = False) -> Any:
+        file = self._disk.open(path, write)
+        if path == self._path:
+            pread = file.pread
+
+            def late(length: int, position: int) -> bytes:
+                data = bytearray(pread(length, position))
+                if position <= self._place.start and len(data) + position >= self._place.stop:
+                    self.reads += 1
+                    if self.reads == 1:
+                        start, stop = self._place.start - position, self._place.stop - position
+                        data[start:stop] = bytes(stop - start)
+                return bytes(data)
+
+            file.pread = late  # type: ignore[method-assign]
+        return file
+
+
+@pytest.mark.parametrize("part", ["frame", "body"])
+def test_a_read_that_sees_the_later_of_two_writes_alone_is_no_damage(part: str) -> None:
+    """The system copies page by page while the broker writes."""
+    rig = Rig()
+    for offset in range(3):
+        rig.put(records(offset, size=4000))
+    [name] = rig.files()
+    second = [found for _, found in walk(rig.disk, PATH)][1]
+    assert isinstance(second, FoundFrame)
+    end = second.position + second.header.length
+    start = second.position if part == "frame" else end - 80
+    disk = Beside(rig.disk, f"{PATH}/{name}", start, end)
+    report = verify(disk, PATH, STATE)  # type: ignore[arg-type]
+    assert disk.reads > 1
+    assert report.sound
+    assert report.frames == 3
 
 
 def test_a_segment_that_goes_away_meanwhile_is_no_damage() -> None:
