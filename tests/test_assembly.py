@@ -436,3 +436,40 @@ def test_a_degraded_core_names_its_directory(tmp_path: Path) -> None:
     core = make_core(CONFIG, tmp_path, reactor)
     core.broker.quarantine.found(Place("00000000000000000000.wal", 4096, 4200, "bad"), [])
     assert core.degraded().endswith(f"run brokerctl --data-dir {tmp_path} wal verify")
+
+
+@pytest_twisted.ensureDeferred
+@pytest.mark.parametrize("repaired", [False, True], ids=["", "after a repair"])
+async def test_a_segment_that_is_brought_back_is_served_to_every_group(
+    tmp_path: Path, no_faults: None, repaired: bool
+) -> None:
+    """Started on without it, stopped cleanly, started on with it again."""
+    running = await serve(tmp_path)
+    for _ in range(4):
+        messages = [mm.BatchMessage(bytes(1_500)) for _ in range(500)]
+        await running.ask(lambda client, them=messages: client.produce_batch("orders", them))
+    await running.stop()
+    segment = sorted((tmp_path / "wal").glob("*.wal"))[2]
+    content = segment.read_bytes()
+    segment.unlink()
+    if repaired:
+        program = "from brokerd.cli.main import main; main()"
+        command = [sys.executable, "-c", program, "--data-dir", str(tmp_path), "wal", "repair"]
+        assert await deferToThread(subprocess.call, command, stdout=subprocess.DEVNULL) == 0
+
+    def drain(client: MamamiaClient, group: str) -> int:
+        found = 0
+        while messages := client.acquire_batch("orders", group, "c", 500):
+            found += len(messages)
+        return found
+
+    running = await serve(tmp_path)
+    without = await running.ask(lambda client: drain(client, "g"))
+    assert bool(running.core.degraded()) is not repaired
+    await running.stop()
+    segment.write_bytes(content)
+    async with served(tmp_path) as again:
+        assert again.core.degraded() == ""
+        assert without < 2_000
+        assert await again.ask(lambda client: drain(client, "new")) == 2_000
+        assert await again.ask(lambda client: client.group_info("orders", "g").lag) == 2_000
