@@ -17,9 +17,17 @@ from twisted.logger import Logger
 
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import Clock, DelayedCall
-from brokerd.broker.state import SNAPSHOT_LANE, SNAPSHOT_META, SNAPSHOT_TOPIC, State, known_damage
+from brokerd.broker.state import SNAPSHOT_LANE, SNAPSHOT_META, State, known_damage
 from brokerd.broker.topics import Lane, Topic
-from brokerd.wal import Committer, KnownDamage, RecoveryReport, SnapshotChunk, Snapshots, Wal
+from brokerd.wal import (
+    SNAPSHOT_TOPIC,
+    Committer,
+    KnownDamage,
+    RecoveryReport,
+    SnapshotChunk,
+    Snapshots,
+    Wal,
+)
 
 STEP_THINGS = 200
 """Topics or lanes captured in one step."""

@@ -31,6 +31,7 @@ from brokerd.broker.topics import ConsumerGroup, Lane, Partition, Topic
 from brokerd.errors import DamagedData, NewerFormat
 from brokerd.groups import GroupPartition, GroupSettings
 from brokerd.wal import (
+    SNAPSHOT_TOPIC,
     Damage,
     Frame,
     KnownDamage,
@@ -42,7 +43,6 @@ from brokerd.wal import (
 from brokerd.walformat import Entry, EntryKind, decode_group_events
 
 SNAPSHOT_META = 1
-SNAPSHOT_TOPIC = 2
 SNAPSHOT_LANE = 3
 
 
@@ -278,6 +278,7 @@ class State:
         """
         replay, self._replay = self._replay, _Replay(0, 0)
         self.behind_us = max(0, self.last_time_us - replay.time_us)
+        self._recall(report)
         self.known_damage = sorted({*self.known_damage, *report.known})
         damages = [*report.damages, *report.recorded]
         if replay.passed_over and not (damages or replay.was_damaged):
@@ -316,6 +317,17 @@ class State:
         for damage in report.damages:
             for partition, gap in self._leave_out(damage, replay):
                 self.new_gaps.setdefault(partition, []).append(gap)
+
+    def _recall(self, report: RecoveryReport) -> None:
+        """Know damage again that stands on record where the snapshot made it needless to read.
+
+        A snapshot is used only as long as all the damage that it knows is as it was.
+        """
+        known = {place[:3] for place in self.known_damage} & self.recorded.keys()
+        found, report.damages = report.damages, []
+        for damage in found:
+            is_recorded = (damage.name, damage.position, damage.end) in known
+            (report.recorded if is_recorded else report.damages).append(damage)
 
     def _name(self, topic: Topic) -> None:
         """Give a topic whose name is lost one that nobody else has."""

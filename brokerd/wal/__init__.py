@@ -12,12 +12,14 @@ from brokerd.wal.known import KnownDamage
 from brokerd.wal.lock import DirectoryLock
 from brokerd.wal.log import Wal
 from brokerd.wal.losses import decode_loss
+from brokerd.wal.offsets import SNAPSHOT_TOPIC
 from brokerd.wal.options import WalOptions
 from brokerd.wal.reader import Batch, DamagedBatch, ReadPlan
 from brokerd.wal.recovery import Cut, Damage, Frame, LostRange, RecoveryReport
 from brokerd.wal.snapshot import LoadedSnapshot, SnapshotChunk, Snapshots
 
 __all__ = [
+    "SNAPSHOT_TOPIC",
     "Batch",
     "Committer",
     "Cut",

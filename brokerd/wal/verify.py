@@ -4,7 +4,8 @@
 Needs no lock: it only reads, and what a running broker appends meanwhile is simply not looked at. A
 torn tail in the last segment is no damage: it is what a crash, or a write in progress, looks like.
 Damage that a repair has put on record is told apart: the log is sound but for what is known to be
-lost.
+lost. Records that a snapshot knows of and a damaged log does not are lost by its last damage, as a
+start has it.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from brokerd.wal.directory import (
 )
 from brokerd.wal.disk import Disk
 from brokerd.wal.index import LoadedIndex, Rows
-from brokerd.wal.losses import tell_apart
+from brokerd.wal.losses import decode_loss, tell_apart
+from brokerd.wal.offsets import given_offsets
 from brokerd.wal.recovery import (
     Cut,
     Damage,
     Frame,
+    LostRange,
     RecoveryReport,
     SegmentReplay,
     told_by_index,
@@ -90,10 +93,10 @@ def verify(
     OSError.
     """
     report = VerifyReport()
-    for name in disk.list(state_path):
+    given: list[LostRange] = []
+    for name in sorted(disk.list(state_path)):
         if name.endswith(".snap"):
-            reached_lsn = _verify_snapshot(disk, state_path, name, report)
-            report.reached_lsn = max(report.reached_lsn, reached_lsn)
+            given = _verify_snapshot(disk, state_path, name, report) or given
     replay = RecoveryReport(damages=report.damages)
     last = segment_name(0)
     for found in segment_files(disk, wal_path, reached_lsn=report.reached_lsn):
@@ -107,7 +110,24 @@ def verify(
     report.damages, report.recorded = tell_apart(
         disk, wal_path, report.damages, replay.loss_entries
     )
+    _lose_the_end(report, replay, given)
     return report
+
+
+def _lose_the_end(report: VerifyReport, replay: RecoveryReport, given: list[LostRange]) -> None:
+    """Have the last damage tell of the ``given`` offsets above all that the log tells of."""
+    damages = [damage for damage in report.damages if damage.may_hold_frames]
+    if not damages:
+        return
+    known = dict(replay.next_offsets)
+    told = [one for damage in report.damages for one in damage.lost]
+    told += [one for entry in replay.loss_entries for one in decode_loss(entry).lost]
+    for topic_id, partition, _, end in told:
+        known[topic_id, partition] = max(known.get((topic_id, partition), 0), end)
+    for one in given:
+        first = max(one.first, known.get((one.topic_id, one.partition), 0))
+        if first < one.end:
+            damages[-1].lost.append(one._replace(first=first))
 
 
 def _verify_segment(
@@ -193,19 +213,25 @@ def _rows(rows: Rows | None, fields: Sequence[str]) -> set[tuple[int, ...]]:
     return set(zip(*(getattr(rows, field) for field in fields), strict=True))
 
 
-def _verify_snapshot(disk: Disk, path: str, name: str, report: VerifyReport) -> int:
-    """Check a snapshot; returns up to where it knows of the log, 0 if it cannot be believed."""
+def _verify_snapshot(disk: Disk, path: str, name: str, report: VerifyReport) -> list[LostRange]:
+    """Check a snapshot; returns the offsets it says were given, none if it cannot be believed."""
     try:
         file = disk.open(os.path.join(path, name))
     except FileNotFoundError:
-        return 0  # a running broker deleted it meanwhile
+        return []  # a running broker deleted it meanwhile
     report.snapshots += 1
+    given: list[LostRange] = []
+    reached_lsn = 0
     try:
-        return max(chunk.lsn for chunk in SnapshotFile(file, name).chunks())
+        for chunk in SnapshotFile(file, name).chunks():
+            given += given_offsets(chunk)
+            reached_lsn = max(reached_lsn, chunk.lsn)
     except DamagedData as error:
         problem = str(error).removeprefix(name).lstrip()
         report.bad_snapshots.append(BadFile(name, problem))
-        return 0
+        return []
+    report.reached_lsn = max(report.reached_lsn, reached_lsn)
+    return given
 
 
 def walk(disk: Disk, path: str, from_lsn: int = 0) -> Iterator[tuple[str, FoundFrame | Unreadable]]:

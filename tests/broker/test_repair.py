@@ -340,3 +340,65 @@ def readable(house: House) -> dict[tuple[str, int], bytes]:
             if batches:
                 found[topic.name, offset] = batches[0].body
     return found
+
+
+class TestASegmentIsGone:
+    """A repair of a log that lost a whole file, and every start after it."""
+
+    def harmed(self, which: int) -> House:
+        """Records in three segments, stopped cleanly; one file is gone."""
+        house = busy(4)
+        for number in range(4, 12, 4):
+            house.stop()
+            house = house.again()
+            for value in range(number, number + 4):
+                produce(house, "t", b"%d" % value)
+                house.run()
+        house.stop()
+        names = [name for name in house.disk.list(WAL_DIR) if name.endswith(".wal")]
+        house.disk.unlink(f"{WAL_DIR}/{sorted(names)[which]}")
+        return house
+
+    def test_the_repair_names_the_records_that_only_the_snapshot_knows(self) -> None:
+        house = self.harmed(-1)
+        plan = examine(house.disk, ROOMS)
+        assert [action.lost for action in plan.actions] == [(LostRange(1, 0, 8, 12),)]
+        mend(house.disk)
+        assert house.again().broker.status()["damage"]["recorded_records"] == 4
+
+    def test_no_group_waits_for_the_end_that_is_gone(self) -> None:
+        house = self.harmed(-1)
+        mend(house.disk)
+        house = house.again()
+        for group in ("new", "newer"):
+            assert [offset for offset, _ in drain(house, group)] == list(range(8))
+            assert list(house.broker.dead_letters("t", group)) == []
+        assert lag(house, "g") == 7
+        house.stop()
+        house = house.again()
+        assert [offset for offset, _ in drain(house, "late")] == list(range(8))
+        assert produce(house, "t", b"") == [12]
+        assert house.broker.status()["damage"]["degraded"] == ""
+
+    def test_nor_when_the_snapshots_go_after_the_repair(self) -> None:
+        house = self.harmed(-1)
+        mend(house.disk)
+        for name in house.disk.list(STATE_DIR):
+            house.disk.unlink(f"{STATE_DIR}/{name}")
+        house = house.again()
+        assert [offset for offset, _ in drain(house, "new")] == list(range(8))
+        assert list(house.broker.dead_letters("t", "new")) == []
+        assert produce(house, "t", b"")[0] >= 12
+
+    @pytest.mark.parametrize("which", [0, 1, -1], ids=["the first", "the middle", "the last"])
+    def test_it_stays_on_record_however_new_the_snapshot_is(self, which: int) -> None:
+        house = self.harmed(which)
+        mend(house.disk)
+        for _ in range(4):
+            house = house.again()
+            damage = house.broker.status()["damage"]
+            assert (damage["degraded"], damage["recorded_places"]) == ("", 1)
+            produce(house, "t", b"more")
+            house.run()
+            house.stop()
+        assert verify(house.disk, WAL_DIR, STATE_DIR).sound

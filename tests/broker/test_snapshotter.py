@@ -8,9 +8,9 @@ import pytest
 
 from brokerd.broker import BrokerSettings
 from brokerd.broker.snapshotter import STEP_THINGS
-from brokerd.broker.state import SNAPSHOT_LANE, SNAPSHOT_META, SNAPSHOT_TOPIC
+from brokerd.broker.state import SNAPSHOT_LANE, SNAPSHOT_META
 from brokerd.sim.bare import STATE_DIR
-from brokerd.wal import SnapshotChunk
+from brokerd.wal import SNAPSHOT_TOPIC, SnapshotChunk
 from brokerd.wal.snapshot import SnapshotFile
 from tests.broker.desk import SECOND_US, acknowledged, lease, produce, settle
 from tests.house import House

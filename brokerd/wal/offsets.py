@@ -1,0 +1,51 @@
+# Tests: tests/wal/test_verify.py
+"""The offsets that a snapshot says were given, for whoever finds the log to know of fewer.
+
+Of a chunk's body this module reads what a repair needs; all of it is the broker's
+(brokerd/broker/state.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgpack
+
+from brokerd.errors import NewerFormat
+from brokerd.wal.recovery import LostRange
+from brokerd.wal.snapshot import SnapshotChunk
+
+SNAPSHOT_TOPIC = 2
+"""The kind of a chunk that holds a topic."""
+
+
+def given_offsets(chunk: SnapshotChunk) -> list[LostRange]:
+    """The offsets of records in a chunk of a snapshot: those below the next that are in no gap.
+
+    Raises NewerFormat for a topic that this version cannot read.
+    """
+    if chunk.kind != SNAPSHOT_TOPIC:
+        return []
+    try:
+        fields = msgpack.unpackb(chunk.body, strict_map_key=False)
+        gaps = fields.get("gaps", {})
+        return [
+            LostRange(fields["topic_id"], index, first, end)
+            for index, next_offset in enumerate(fields["next_offsets"])
+            for first, end in _between(gaps.get(index, ()), next_offset)
+        ]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise NewerFormat(
+            f"a topic in a snapshot cannot be read ({error!r}); upgrade brokerd"
+        ) from None
+
+
+def _between(gaps: Iterable[tuple[int, int]], next_offset: int) -> Iterator[tuple[int, int]]:
+    """What is below an offset and in no gap."""
+    first = 0
+    for gap_first, gap_end in sorted(gaps):
+        if first < gap_first:
+            yield first, gap_first
+        first = max(first, gap_end)
+    if first < next_offset:
+        yield first, next_offset
