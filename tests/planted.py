@@ -6,8 +6,9 @@ python -m tests.planted --only skip-fsync --only reuse-offset --seeds 300 --jobs
 
 Each bug is a slip of a line or two, at a named line, that start-up and the first answers do not
 reveal. The copy holds the files of ``brokerd/`` as they are in the working tree; nothing else is
-touched. Each of the `SEARCHES` runs on the copy until it finds something. docs/simulator.rst,
-section "Planted bugs", keeps the table that this prints.
+touched. Each of the `SEARCHES` runs on the copy until it finds something; a copy without the bug
+must then pass at the same seed or point. docs/simulator.rst, section "Planted bugs", keeps the
+table that this prints.
 """
 
 from __future__ import annotations
@@ -445,6 +446,8 @@ class Search(NamedTuple):
     stages: tuple[str, ...]
     """Arguments of Python's ``-m``, one run after the other. ``{seeds}`` and ``{jobs}`` are
     replaced."""
+    again: str
+    """The same for what was found alone, at ``{where}``."""
     found: re.Pattern[str]
 
 
@@ -452,6 +455,7 @@ SEARCHES = (
     Search(
         "simulator",
         ("brokerd.sim --seeds 0..{seeds} --jobs {jobs}",),
+        "brokerd.sim --seeds {where} --jobs 1",
         re.compile(r"seed (?P<where>\d+): (?P<what>.+?):"),
     ),
     Search(
@@ -460,12 +464,14 @@ SEARCHES = (
             f"brokerd.sim.crashpoints --jobs {{jobs}} --model {model}"
             for model in ("tear", "drop", "reorder", "keep")
         ),
+        "brokerd.sim.crashpoints --only {where}",
         re.compile(r"(?P<where>(?:broker|log):\d+) \(.*?\), \w+: (?P<what>.+)"),
     ),
     Search(
         "flips",
         ("brokerd.sim.flips --jobs {jobs}",),
-        re.compile(r"[\w ,]+: (?P<where>\S+ at \d+) \^ \w+, .*?: (?P<what>[A-Z ]+):"),
+        "brokerd.sim.flips --file {where} --jobs 1",
+        re.compile(r"[\w ,]+: \S*?(?P<where>[^/ ]+) at \d+ \^ \w+, .*?: (?P<what>[A-Z ]+):"),
     ),
 )
 """Flips take long: they are asked only about what the others do not find."""
@@ -477,18 +483,26 @@ class Catch(NamedTuple):
     what: str
     where: str
     seconds: float
+    is_proof: bool = True
+    """Whether the tree without the bug passes at the same place."""
 
 
-def hunt(search: Search, root: Path, seeds: int, jobs: int) -> Catch:
-    """Run a search on the tree at ``root`` until it finds something or has seen everything."""
+def hunt(search: Search, root: Path, sound: Path, seeds: int, jobs: int) -> Catch:
+    """Run a search on the tree at ``root`` until it finds something or has seen everything.
+
+    What it finds in the tree at ``sound`` as well is not the bug's.
+    """
     began = time.monotonic()
     catch = Catch("", "", 0.0)
     for stage in search.stages:
-        arguments = stage.format(seeds=seeds - 1, jobs=jobs).split()
-        catch = _run(search, root, arguments)
+        catch = _run(search, root, stage.format(seeds=seeds - 1, jobs=jobs).split())
         if catch.what:
             break
-    return catch._replace(seconds=time.monotonic() - began)
+    catch = catch._replace(seconds=time.monotonic() - began)
+    if not catch.where:
+        return catch
+    without = _run(search, sound, search.again.format(where=catch.where).split())
+    return catch._replace(is_proof=not without.what)
 
 
 def _run(search: Search, root: Path, arguments: Sequence[str]) -> Catch:
@@ -541,21 +555,22 @@ class Result(NamedTuple):
 
     @property
     def caught(self) -> bool:
-        return any(catch.what for catch in self.catches.values())
+        return any(catch.what and catch.is_proof for catch in self.catches.values())
 
 
 def try_out(one: Bug, searches: Iterable[Search], seeds: int, jobs: int) -> Result:
     """Plant a bug in a copy of the tree and search for it."""
     with tempfile.TemporaryDirectory(prefix="planted-") as directory:
-        root = Path(directory)
+        root, sound = Path(directory, "planted"), Path(directory, "sound")
         copy_tree(root)
+        shutil.copytree(root, sound)
         plant(one, root)
         catches: dict[str, Catch] = {}
         for search in searches:
             is_last_resort = search is SEARCHES[-1]
             if is_last_resort and any(catch.what for catch in catches.values()):
                 continue
-            catches[search.name] = hunt(search, root, seeds, jobs)
+            catches[search.name] = hunt(search, root, sound, seeds, jobs)
     return Result(one, catches)
 
 
@@ -565,6 +580,8 @@ def cell(catch: Catch | None) -> str:
         return ""
     if not catch.what:
         return f"not in {catch.seconds:.0f} s"
+    if not catch.is_proof:
+        return f"{catch.where} fails without the bug too"
     where = f", {catch.where}" if catch.where else ""
     return f"{catch.what[:60].strip()}{where}, {catch.seconds:.0f} s"
 

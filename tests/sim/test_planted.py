@@ -70,7 +70,7 @@ OUTPUTS = [
         "flips",
         "running, index: /data/wal/0.idx at 512 ^ 0x80, index, column: WRONG PAYLOAD: it is b''",
         "WRONG PAYLOAD",
-        "/data/wal/0.idx at 512",
+        "0.idx",
     ),
 ]
 
@@ -85,21 +85,33 @@ def test_what_a_search_prints_of_a_violation_is_understood(
     assert (match["what"], match["where"]) == (what, where)
 
 
+def a_search(root: Path, again: str = "silent", **programs: str) -> Search:
+    """One that runs these programs, in order."""
+    for name, program in {"silent": "print('nothing')", **programs}.items():
+        (root / f"{name}.py").write_text(program)
+    return SEARCHES[0]._replace(stages=("silent", *programs), again=again)
+
+
+ENDLESS = "while True: print('seed 5: P1-kept: gone')"
+
+
 def test_a_search_ends_with_the_first_violation(tmp_path: Path) -> None:
-    (tmp_path / "endless.py").write_text("while True: print('seed 5: P1-kept: gone')")
-    (tmp_path / "silent.py").write_text("print('nothing')")
-    search = SEARCHES[0]._replace(stages=("silent", "endless"))
-    catch = hunt(search, tmp_path, 1, 1)
-    assert (catch.what, catch.where) == ("P1-kept", "5")
+    catch = hunt(a_search(tmp_path, endless=ENDLESS), tmp_path, tmp_path, 1, 1)
+    assert (catch.what, catch.where, catch.is_proof) == ("P1-kept", "5", True)
+
+
+def test_what_is_found_without_the_bug_too_is_no_catch(tmp_path: Path) -> None:
+    one = bug("slip", "it slips", "wal/log.py", ("a", "b"))
+    catch = hunt(a_search(tmp_path, "endless", endless=ENDLESS), tmp_path, tmp_path, 1, 1)
+    assert not catch.is_proof
+    assert cell(catch) == "5 fails without the bug too"
+    assert not Result(one, {"simulator": catch}).caught
 
 
 def test_a_search_that_finds_nothing_or_breaks_down_says_so(tmp_path: Path) -> None:
-    (tmp_path / "silent.py").write_text("print('nothing')")
-    (tmp_path / "broken.py").write_text("raise SystemExit('no such thing')")
-    search = Search("search", ("silent",), SEARCHES[0].found)
-    assert hunt(search, tmp_path, 1, 1).what == ""
-    broken = hunt(search._replace(stages=("broken",)), tmp_path, 1, 1)
-    assert broken.what == "it ended with 1: no such thing"
+    assert hunt(a_search(tmp_path), tmp_path, tmp_path, 1, 1).what == ""
+    search = a_search(tmp_path, broken="raise SystemExit('no such thing')")
+    assert hunt(search, tmp_path, tmp_path, 1, 1).what == "it ended with 1: no such thing"
 
 
 def test_the_table_names_bug_line_and_catch() -> None:
