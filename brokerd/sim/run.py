@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import random
+import traceback
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +24,6 @@ from brokerd.broker import Broker
 from brokerd.config import Broker as BrokerConfig
 from brokerd.config import Config, Groups, Limits
 from brokerd.config import Wal as WalConfig
-from brokerd.errors import BrokerdError
 from brokerd.sim import oracle
 from brokerd.sim.bare import STATE_DIR, WAL_DIR
 from brokerd.sim.clients import AuditFailed, Auditor, WrongAnswer, make_client
@@ -177,6 +177,12 @@ class _Run:
             return self._world.step()
         except PowerLost:
             return True  # the machine's end met the reactor's own code
+        except (WrongAnswer, AuditFailed):
+            raise
+        except Exception:  # the reactor would log it and go on: what came after proves nothing
+            self._violate(OWN_FAULT, traceback.format_exc())
+            self._over = True
+            return False
 
     def _violate(self, promise: str, text: str) -> None:
         self._world.trace(f"VIOLATION of {promise}: {text}")
@@ -270,8 +276,9 @@ class _Run:
         try:
             quick = state_of(self._disk, self._config)
             slow = state_of(without_snapshots(self._disk), self._config)
-        except (BrokerdError, OSError) as error:
-            self._violate("P1-readings", f"the directory cannot be read: {error}")
+        except Exception:  # whatever it is, a broker would meet it at its start
+            text = f"the directory cannot be read: {traceback.format_exc()}"
+            self._violate("P1-readings", text)
             return
         for one, other in zip(quick, slow, strict=False):
             if one != other:

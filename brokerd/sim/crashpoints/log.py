@@ -45,6 +45,9 @@ OPTIONS = WalOptions(segment_bytes=SEGMENT_BYTES_MIN, free_bytes_min=0)
 
 Entries = Sequence[Entry]
 
+FOREIGN_KIND = 1_000
+"""Of chunks that no broker writes: nobody else may want to read them."""
+
 
 class Snapshot(NamedTuple):
     start_lsn: int
@@ -147,8 +150,8 @@ class LogScript:
         """Two chunks that nobody else has written."""
         lsn, number = log.wal.durable_lsn, len(self.snapshots)
         chunks = [
-            SnapshotChunk(1, b"", lsn, b"%d" % number),
-            SnapshotChunk(2, b"key", lsn, b"state" * 900),
+            SnapshotChunk(FOREIGN_KIND, b"", lsn, b"%d" % number),
+            SnapshotChunk(FOREIGN_KIND + 1, b"key", lsn, b"state" * 900),
         ]
         self.snapshots.append(Snapshot(lsn, chunks))
         log.snapshots.write(lsn, chunks)
