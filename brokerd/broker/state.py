@@ -306,12 +306,12 @@ class State:
             self._skip_tokens(damage, replay)
         self._begin_tokens(replay)
         for entry in replay.losses:
+            if entry in report.void_losses:
+                continue
             loss = decode_loss(entry)
-            is_void = entry in report.void_losses
-            if not is_void:
-                self._record(Damage(loss.file, loss.position, loss.end, loss.problem, loss.lost))
+            self._record(Damage(loss.file, loss.position, loss.end, loss.problem, loss.lost))
             for lost in loss.lost:
-                self._give_up(lost, is_void)
+                self._give_up(lost)
         for damage in report.recorded:
             self._leave_out(damage, replay)
         for damage in report.damages:
@@ -363,16 +363,12 @@ class State:
     def _record(self, damage: Damage) -> None:
         self.recorded[damage.name, damage.position, damage.end] = damage
 
-    def _give_up(self, lost: LostRange, is_void: bool) -> None:
-        """Let no group wait for records that a repair has put on record as lost.
-
-        A void record counts for what the log says nothing of: the offsets were given once.
-        """
-        partition = self._partition(lost.topic_id, lost.partition)
-        known = 0 if partition is None or not is_void else partition.next_offset
+    def _give_up(self, lost: LostRange) -> None:
+        """Let no group wait for records that a repair has put on record as lost."""
         self._told(lost.topic_id, lost.partition, lost.end)
+        partition = self._partition(lost.topic_id, lost.partition)
         if partition is not None:
-            partition.lack(max(lost.first, known), lost.end)
+            partition.lack(lost.first, lost.end)
 
     def _skip_tokens(self, damage: Damage, replay: _Replay) -> None:
         """Never give again the tokens that damaged bytes may have given."""

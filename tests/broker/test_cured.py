@@ -14,7 +14,7 @@ from brokerd.sim.bare import STATE_DIR as STATE_PATH
 from brokerd.sim.bare import WAL_DIR as WAL_PATH
 from brokerd.sim.bare import BareBroker
 from brokerd.sim.disk import SimDisk
-from brokerd.wal import WalOptions
+from brokerd.wal import LostRange, WalOptions
 from brokerd.wal.repair import Rooms, examine, repair
 from brokerd.wal.scan import FoundEntry, FoundFrame
 from brokerd.wal.verify import verify, walk
@@ -322,7 +322,7 @@ class TestStays:
         self, sound: dict[bool, SimDisk], damage: Callable[[SimDisk], Cure]
     ) -> None:
         disk = sound[False].copy()
-        damage(disk)
+        cure = damage(disk)
         disk = served_with(disk)
         seen = look(disk)
         for _ in range(3):
@@ -332,13 +332,18 @@ class TestStays:
             assert events(logs, "snapshot-outdated") == []
             disk = stopped(house)
             assert look(disk) == seen
+        cure(disk)
+        assert look(disk) == look(disk, snapshots=False) != seen
 
 
 @ends
 class TestEventsThatCannotFollow:
     """What a broker did while events were lost may contradict them once they are back."""
 
-    def test_an_event_of_the_time_in_between_is_passed_over(self, clean: bool) -> None:
+    @pytest.mark.parametrize("repaired", [False, True], ids=["", "after a repair"])
+    def test_an_event_of_the_time_in_between_is_passed_over(
+        self, clean: bool, repaired: bool
+    ) -> None:
         """A settle is lost, the lease it ended lapses, and then the settle comes back."""
         house = House()
         produce(house, "t", b"0", b"1")
@@ -351,6 +356,8 @@ class TestEventsThatCannotFollow:
         disk = killed(house)
         name, entry = event_entries(disk)[-1]
         cure = flip(disk, (name, entry.position + 60))
+        if repaired:
+            mend(disk)
         house = House(disk)
         house.pass_time(3)
         assert [offset for offset, _ in lease(house)] == [0], "the lease lapsed"
@@ -478,11 +485,14 @@ class TestPartly:
         cure_other(disk)
         assert look(disk).new == [values(*range(40))]
 
-    @pytest.mark.parametrize("with_repair", [False, True])
+    @pytest.mark.parametrize(
+        ("with_repair", "clean"), [(False, False), (True, False), (True, True)]
+    )
     def test_a_place_that_got_worse_is_told_as_new_damage(
-        self, sound: dict[bool, SimDisk], with_repair: bool
+        self, sound: dict[bool, SimDisk], with_repair: bool, clean: bool
     ) -> None:
-        disk = sound[False].copy()
+        """Also if a snapshot of before the damage needs nothing of the place."""
+        disk = sound[clean].copy()
         name, _, entry = batches(disk)[17]
         flip(disk, (name, entry.position + 60))
         if with_repair:
@@ -495,9 +505,57 @@ class TestPartly:
         assert len(house.report.damages) == 1
         assert house.broker.quarantine.reason
         seen = look(disk)
-        assert seen == look(disk, snapshots=False)
+        assert seen == look(disk, snapshots=False) or clean
         assert seen.new == [values(*set(range(40)) - {17})]
         assert seen.ends[0] >= 40
+
+    def test_what_an_index_tells_of_a_place_that_is_still_damaged_is_kept(
+        self, sound: dict[bool, SimDisk]
+    ) -> None:
+        """It is made again for the sake of another place."""
+        disk = sound[False].copy()
+        where = batches(disk)
+        (name, _, one), (_, frame, other) = where[37], where[39]
+        assert where[39][0] == name
+        cure = flip(disk, (name, one.position + 20))
+        disk = served_with(disk, clean=False)
+        flip(disk, (name, frame.position + 30), (name, other.position + 20))
+        cure(disk)
+        for _ in range(2):
+            house = House(disk, options=SMALL)
+            [damage] = house.report.damages
+            assert damage.lost == [LostRange(1, 0, 39, 40)]
+            disk = killed(house)
+        assert look(disk).new == [values(*range(39))]
+
+    def test_an_outdated_snapshot_still_knows_how_far_the_log_had_got(
+        self, sound: dict[bool, SimDisk]
+    ) -> None:
+        """One place is cured, and the end of the log is gone."""
+        disk = sound[False].copy()
+        cure = an_entry_header(disk)
+        disk = served_with(disk)
+        cure(disk)
+        name = batches(disk)[39][0]
+        for path in files(disk, WAL_PATH):
+            if path >= f"{WAL_PATH}/{name}":
+                disk.unlink(path)
+        house = House(disk, options=SMALL)
+        assert len(house.report.damages) == 1
+        [offset] = produce(house, "t", b"later")
+        assert offset >= 40
+
+    def test_a_header_block_that_a_repair_wrote_again_outdates_nothing(
+        self, sound: dict[bool, SimDisk]
+    ) -> None:
+        """It tells nothing that the frames do not tell."""
+        disk = sound[False].copy()
+        flip(disk, (segments(disk)[1], 20))
+        disk = served_with(disk)
+        mend(disk)
+        with capturedLogs() as logs:
+            House(disk, options=SMALL)
+        assert events(logs, "snapshot-outdated") == []
 
     def test_an_older_snapshot_that_does_not_know_the_damage_is_used(
         self, sound: dict[bool, SimDisk]
