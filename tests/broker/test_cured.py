@@ -424,7 +424,9 @@ class TestCuredAfterARepair:
         assert (seen.names, seen.known, seen.new) == expected[:1] + expected[2:]
         assert verify(disk, WAL_PATH, STATE_PATH).damages == []
         disk = served_with(disk)
-        assert look(disk) == seen
+        with capturedLogs() as logs:
+            assert look(disk) == seen
+        assert events(logs, "snapshot-outdated") == []
         assert verify(disk, WAL_PATH, STATE_PATH).sound
 
     def test_nothing_is_told_of_it_any_more(
@@ -575,6 +577,20 @@ class TestPartly:
         assert 20 <= house.report.frames < 40
         assert look(disk) == look(disk, snapshots=False)
         assert look(disk).new == [values(*range(60))]
+
+
+def test_a_missing_end_is_the_same_after_the_start_that_cut_the_file() -> None:
+    """Zeros where a snapshot knows frames, in a file that was not trimmed yet."""
+    disk = killed(fill(settings=BrokerSettings(snapshot_interval_bytes=1)))
+    name, frame, _ = batches(disk)[39]
+    content = take(disk, name)
+    put(disk, name, content[: frame.position] + bytes(len(content) - frame.position))
+    house = House(disk, options=SMALL)
+    assert len(house.report.damages) == 1
+    disk = stopped(house)
+    with capturedLogs() as logs:
+        assert House(disk, options=SMALL).report.frames == 0
+    assert events(logs, "snapshot-outdated") == []
 
 
 def test_damaged_bytes_that_the_disk_refuses_to_read_are_not_taken_for_cured(

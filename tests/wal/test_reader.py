@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from brokerd.errors import DamagedData
 from brokerd.sim.inline import InlineCommitter
 from brokerd.wal import RealDisk, Wal, catalog
-from brokerd.wal.index import GrowingIndex, LoadedIndex, PartitionSpan
+from brokerd.wal.index import GrowingIndex, LoadedIndex, PartitionSpan, merged
 from tests.wal.rig import PATH, SMALL, Rig, content, events, records
 
 
@@ -309,6 +309,22 @@ class TestIndex:
         assert rows is not None
         assert [rows.find(offset) for offset in range(8)] == [0, 0, -1, -1, -1, 1, 1, -1]
         assert list(growing.spans()) == [PartitionSpan(1, 0, 0, 7, 0, 2)]
+
+    def test_two_indexes_of_one_segment_make_one(self) -> None:
+        """The times of the one that was written count: the other may have met a lost header."""
+        said, found = GrowingIndex(), GrowingIndex()
+        for offset, time_us in ((0, 10), (2, 12)):
+            said.add(1, 0, offset, time_us, 1, 4096 + 8 * offset, 1)
+        for offset, time_us in ((0, 11), (1, 11)):
+            found.add(1, 0, offset, time_us, 1, 4096 + 8 * offset, 1)
+        found.add(2, 0, 0, 13, 1, 8192, 1)
+        found.last_time_us = 14
+        both = merged(said, found)
+        rows = both.rows(1, 0)
+        assert rows is not None
+        assert list(zip(rows.base_offset, rows.time_us, strict=True)) == [(0, 10), (1, 11), (2, 12)]
+        assert (both.batches, both.last_time_us) == (4, 14)
+        assert [span[:4] for span in both.spans()] == [(1, 0, 0, 3), (2, 0, 0, 1)]
 
     def test_a_hundred_thousand_small_batches_cost_28_bytes_each(self) -> None:
         growing = GrowingIndex()
