@@ -28,7 +28,7 @@ import msgpack
 from twisted.logger import Logger
 
 from brokerd.broker.topics import ConsumerGroup, Lane, Partition, Topic
-from brokerd.errors import DamagedData, NewerFormat
+from brokerd.errors import DamagedData, NewerFormat, UnknownTopic
 from brokerd.groups import GroupPartition, GroupSettings
 from brokerd.wal import (
     SNAPSHOT_TOPIC,
@@ -118,6 +118,13 @@ class State:
         self.by_id[topic.topic_id] = topic
         self.by_name[topic.name] = topic
         self.next_topic_id = max(self.next_topic_id, topic.topic_id + 1)
+
+    def existing_topic(self, name: str) -> Topic:
+        """The topic of this name. Raises `UnknownTopic`."""
+        topic = self.by_name.get(name)
+        if topic is None:
+            raise UnknownTopic(f"there is no topic {name!r}; create it or produce to it first")
+        return topic
 
     def lanes(self) -> Iterator[Lane]:
         for topic in self.by_id.values():

@@ -8,7 +8,7 @@ import pytest
 from twisted.logger import capturedLogs
 
 from brokerd.broker import Broker, BrokerSettings, Congested
-from brokerd.broker.core import EXPIRE_STEP
+from brokerd.broker.leasing import EXPIRE_STEP
 from brokerd.broker.overview import MAX_GROUPS
 from brokerd.errors import (
     InvalidName,

@@ -1,0 +1,308 @@
+# Tests: tests/broker/test_broker.py
+"""Leases of the broker: which lane, what it may cost, and the timer that ends what is over.
+
+The lease store (`brokerd.groups`) decides; here its events get their place in the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from brokerd.broker.clock import BrokerTime
+from brokerd.broker.journal import EVENT_FRAME_BYTES, LANE_FRAME_BYTES, Clock, Journal, Touched
+from brokerd.broker.overview import Counters
+from brokerd.broker.state import State
+from brokerd.broker.timetable import Timetable
+from brokerd.broker.topics import ConsumerGroup, Lane, Topic, check_name
+from brokerd.broker.waiters import Waiters
+from brokerd.errors import BrokerdError, UnknownOffset
+from brokerd.groups import DeadLetter, GroupSettings
+from brokerd.values import Grant
+
+LAPSE_AND_CHANGE = 2
+"""Events that one settle, extend or dead letter may make: the lease had lapsed, and its own."""
+
+EXPIRE_STEP = 1024
+"""Leases and delays of a lane that are ended in one go; the reactor has its turn between steps."""
+
+
+class Taking(Protocol):
+    """Says which records an acquire may lease.
+
+    ``lane`` is set before a lane is asked; ``takes(offset)`` is called with each record about to
+    be leased and False ends the lane's turn; ``stopped`` true ends the whole acquire.
+    """
+
+    lane: Lane
+    stopped: bool
+
+    def takes(self, offset: int) -> bool: ...
+
+
+class Leasing:
+    """Leases, settles and their ends, for all groups."""
+
+    def __init__(
+        self,
+        state: State,
+        journal: Journal,
+        clock: Clock,
+        time: BrokerTime,
+        waiters: Waiters,
+        counters: Counters,
+        settings: GroupSettings,
+        events_max: int,
+    ) -> None:
+        self._state = state
+        self._journal = journal
+        self._time = time
+        self._waiters = waiters
+        self._counters = counters
+        self._settings = settings
+        self.events_max = events_max
+        """How many events one request may cause: a frame takes them, whatever its segment."""
+        self.timetable = Timetable(clock, time, self._due)
+
+    def start(self, now_us: int) -> None:
+        """Give every lease its full duration again, and begin to end what is over."""
+        for lane in self._state.lanes():
+            leave_out_gaps(lane)
+            lane.store.resume(now_us, self._state.behind_us)
+            self.timetable.schedule(lane)
+
+    def lane(self, topic_name: str, group_name: str, index: int, offset: int) -> Lane:
+        """A group's lane through the partition that holds ``offset``.
+
+        Use it in the same turn: a group that does not exist yet begins to with its first event.
+        Raises `UnknownOffset` when there is no such record, and `InvalidName`.
+        """
+        topic = self._state.by_name.get(topic_name)
+        if (
+            topic is None
+            or not 0 <= index < len(topic.partitions)
+            or not 0 <= offset < topic.partitions[index].next_offset
+        ):
+            raise UnknownOffset(
+                f"topic {topic_name!r} has no record {offset} in partition {index}: "
+                "it was never produced"
+            )
+        group = topic.groups.get(group_name) or self._new_group(topic, group_name)
+        return group.lanes[index]
+
+    def _new_group(self, topic: Topic, name: str) -> ConsumerGroup:
+        """A group that its topic does not know until it is touched: asking leaves no trace."""
+        check_name(name, "group name")
+        group = ConsumerGroup(topic, name, self._settings)
+        for lane in group.lanes:
+            leave_out_gaps(lane)
+            lane.store.skip_tokens(self._state.token_base)
+        return group
+
+    def acquire(
+        self,
+        topic_name: str,
+        group_name: str,
+        owner: str,
+        duration_us: int,
+        limit: int,
+        taking: Taking,
+    ) -> list[tuple[Lane, Grant]]:
+        """Lease up to ``limit`` records that ``taking`` takes, lowest eligible offset first.
+
+        Partitions take turns. Nothing to lease, or no such topic, gives an empty list; a group
+        begins to exist with its first event. A very large ``limit`` is cut to what a frame takes.
+        Raises `InvalidName`, `NoSpace` or `Congested`.
+        """
+        topic = self._state.by_name.get(topic_name)
+        if topic is None:
+            return []
+        group = topic.groups.get(group_name)
+        if group is None:
+            if not any(partition.next_offset for partition in topic.partitions):
+                return []  # the lanes of a group cost more than this look
+            group = self._new_group(topic, group_name)
+        lanes = group.lanes
+        if limit > self.events_max:
+            limit = self.events_max
+        lane_bytes = LANE_FRAME_BYTES + 4 * len(owner)
+        self.admit_events(limit * EVENT_FRAME_BYTES + min(limit, len(lanes)) * lane_bytes)
+        now_us = self._time.now_us()
+        found: list[tuple[Lane, Grant]] = []
+        for step in range(len(lanes)):
+            lane = lanes[(group.turn + step) % len(lanes)]
+            if lane.scheduled_us is not None and lane.scheduled_us <= now_us:
+                self._expire(lane, now_us)
+            taking.lane = lane
+            grants = lane.store.acquire(
+                now_us,
+                lane.partition.next_offset,
+                owner,
+                duration_us,
+                limit - len(found),
+                taking.takes,
+                False,
+            )
+            if grants:
+                self.touch(lane, len(grants) * EVENT_FRAME_BYTES + 4 * len(owner))
+                if lane.scheduled_us is None or now_us + duration_us < lane.scheduled_us:
+                    self.timetable.schedule(lane)
+                found += [(lane, grant) for grant in grants]
+                if len(found) >= limit:
+                    group.turn = (group.turn + step + 1) % len(lanes)
+                    break
+            if taking.stopped:
+                break
+        self._counters.leases_granted += len(found)
+        return found
+
+    def settle(
+        self,
+        lane: Lane,
+        offset: int,
+        success: bool,
+        owner: str | None = None,
+        token: int | None = None,
+        delay_us: int | None = None,
+    ) -> bool:
+        """Settle a record as processed or failed; True if that changed anything.
+
+        Raises `UnknownOffset`, `NotLeaseOwner`, `LeaseLost`, `NoSpace` or `Congested`.
+        """
+        self.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
+        store = lane.store
+        before = len(store.events)
+        try:
+            changed = store.settle(
+                self._time.now_us(),
+                lane.partition.next_offset,
+                offset,
+                success,
+                owner=owner,
+                token=token,
+                delay_us=delay_us,
+            )
+        finally:
+            self.touch_added(lane, before)
+        if changed:
+            if success:
+                self._counters.settled += 1
+            else:
+                self._counters.failed += 1
+                self.timetable.schedule(lane)
+        return changed
+
+    def extend(
+        self,
+        lane: Lane,
+        offset: int,
+        duration_us: int,
+        owner: str | None = None,
+        token: int | None = None,
+    ) -> int:
+        """Give a live lease a new duration from now; returns what remains, in microseconds.
+
+        Raises `NotLeaseOwner`, `LeaseLost`, `UnknownOffset`, `NoSpace` or `Congested`.
+        """
+        self.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
+        store = lane.store
+        before = len(store.events)
+        try:
+            remaining_us = store.extend(
+                self._time.now_us(), offset, duration_us, owner=owner, token=token
+            )
+        finally:
+            self.touch_added(lane, before)
+        self.timetable.schedule(lane)
+        return remaining_us
+
+    def dead_letter(self, lane: Lane, offset: int, reason: str) -> bool:
+        """Move a record to the group's dead letters, whoever holds its lease.
+
+        False when it is settled or dead already. Raises as `settle`. ``lane`` may be one that an
+        earlier acquire named.
+        """
+        self.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES + 4 * len(reason))
+        group = lane.partition.topic.groups.get(lane.group.name, lane.group)
+        lane = group.lanes[lane.partition.index]
+        before = len(lane.store.events)
+        changed = lane.store.dead_letter(
+            self._time.now_us(), lane.partition.next_offset, offset, reason
+        )
+        self.touch_added(lane, before, 4 * len(reason))
+        return changed
+
+    def dead_letters(
+        self, topic_name: str, group_name: str, partition: int = 0, offset: int = 0
+    ) -> Iterator[tuple[int, DeadLetter]]:
+        """A group's dead letters as (partition, letter), in order, from a partition's offset on.
+
+        Raises `UnknownTopic`; an unknown group has none.
+        """
+        group = self._state.existing_topic(topic_name).groups.get(group_name)
+        for lane in group.lanes[partition:] if group is not None else ():
+            index = lane.partition.index
+            for letter in lane.store.dead_letters(offset if index == partition else 0):
+                yield index, letter
+
+    def admit_events(self, size: int) -> None:
+        journal = self._journal
+        if journal.gathered_bytes + size > journal.limit_bytes:
+            journal.make_event_room(size)
+
+    def touch(self, lane: Lane, size: int, schedule: bool = True) -> None:
+        """Have the events of a lane written; ``size`` is what was added."""
+        journal = self._journal
+        if not lane.dirty:
+            journal.add_lane(lane, schedule)
+            group = lane.group
+            known = lane.partition.topic.groups.get(group.name)
+            if known is None:
+                group.topic.groups[group.name] = group
+            elif known is not group:
+                raise ValueError(f"a lane of group {group.name!r} was kept over a turn")
+        journal.gathered_bytes += size
+
+    def touch_added(self, lane: Lane, before: int, string_bytes: int = 0) -> None:
+        """Have written what was added to a lane's events since there were ``before`` of them."""
+        added = len(lane.store.events) - before
+        if added:
+            self.touch(lane, added * EVENT_FRAME_BYTES + string_bytes)
+
+    def serve_touched(self, touched: Touched) -> None:
+        """Let long polls take what this frame brings, so that one commit serves both."""
+        if self._waiters:
+            self._waiters.serve({partition.topic.name for partition in touched.partitions})
+            for lane in touched.lanes:
+                self._waiters.serve_group(lane.partition.topic.name, lane.group.name)
+
+    def _expire(self, lane: Lane, now_us: int) -> int:
+        """End some of the leases and delays that are over; how many, -1 if not now.
+
+        What ends by itself forces no commit of its own.
+        """
+        step = min(EXPIRE_STEP, self.events_max)
+        try:
+            self.admit_events(min(lane.store.leased, step) * EVENT_FRAME_BYTES)
+        except BrokerdError:
+            return -1  # no room for the events: leases may end late, never early
+        events = lane.store.events
+        before = len(events)
+        ended = lane.store.expire(now_us, step)
+        lapsed = len(events) - before
+        if lapsed:
+            self._counters.expired += lapsed
+            self.touch(lane, lapsed * EVENT_FRAME_BYTES, schedule=False)
+        return ended
+
+    def _due(self, lane: Lane, now_us: int) -> int:
+        ended = self._expire(lane, now_us)
+        if ended >= 0 and self._waiters:
+            self._waiters.serve_group(lane.partition.topic.name, lane.group.name)
+        return ended
+
+
+def leave_out_gaps(lane: Lane) -> None:
+    """Let a lane wait for no offset at which there is nothing."""
+    for first, end in lane.partition.gaps:
+        lane.store.leave_out(first, end)

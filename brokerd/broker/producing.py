@@ -1,0 +1,101 @@
+# Tests: tests/broker/test_broker.py
+"""Records on their way in: room is made first, then each gets its offset."""
+
+from __future__ import annotations
+
+from brokerd.broker.chunks import Chunk, ChunkCache
+from brokerd.broker.journal import BATCH_FRAME_BYTES, RECORD_FRAME_BYTES, Journal
+from brokerd.broker.overview import Counters
+from brokerd.broker.topics import Partition
+from brokerd.values import Encoding, Format
+
+
+class Producing:
+    """Appends records to partitions and to the frame that gathers."""
+
+    def __init__(self, journal: Journal, tail: ChunkCache, counters: Counters) -> None:
+        self._journal = journal
+        self._tail = tail
+        self._counters = counters
+
+    def produce(
+        self,
+        partition: Partition,
+        value: bytes,
+        encoding: int = Encoding.BYTES,
+        key: bytes | None = None,
+        metadata: bytes | None = None,
+        producer_format: int = Format.UNKNOWN,
+        producer_time: int | None = None,
+        expires_at_us: int = 0,
+    ) -> int:
+        """Append one record and return its offset.
+
+        Raises `NoSpace` or `Congested` before anything is changed.
+        """
+        self.admit(len(value) + len(key or b"") + len(metadata or b"") + RECORD_FRAME_BYTES)
+        return self.append(
+            partition,
+            value,
+            encoding,
+            key,
+            metadata,
+            producer_format,
+            producer_time,
+            expires_at_us,
+        )
+
+    def admit(self, size: int, partitions: int = 1) -> None:
+        """Make sure that ``size`` more bytes have a place in the log, or raise as `produce`.
+
+        ``size`` counts `RECORD_FRAME_BYTES` for each record, ``partitions`` how many they go to.
+        """
+        journal = self._journal
+        if partitions > 1:
+            size += (partitions - 1) * BATCH_FRAME_BYTES
+        if journal.gathered_bytes + size > journal.limit_bytes:
+            journal.make_room(size)
+
+    def append(
+        self,
+        partition: Partition,
+        value: bytes,
+        encoding: int = Encoding.BYTES,
+        key: bytes | None = None,
+        metadata: bytes | None = None,
+        producer_format: int = Format.UNKNOWN,
+        producer_time: int | None = None,
+        expires_at_us: int = 0,
+    ) -> int:
+        """Append one record that was admitted, alone or with others, and return its offset."""
+        journal = self._journal
+        offset = partition.next_offset
+        if offset == partition.framed:
+            journal.add_partition(partition)
+            if partition.chunks.open is None:
+                partition.chunks.open = Chunk(offset)
+                self._tail.add(partition.chunks, partition.chunks.open)
+        chunk = partition.chunks.open
+        assert chunk is not None
+        chunk.values.append(value)
+        chunk.keys.append(key)
+        chunk.metadata.append(metadata)
+        chunk.encodings.append(encoding)
+        chunk.formats.append(producer_format)
+        if (
+            producer_time is not None
+            or expires_at_us
+            or chunk.producer_times is not None
+            or chunk.expires_at_us is not None
+        ):
+            chunk.optional_columns(producer_time, expires_at_us)
+        partition.next_offset = offset + 1
+        size = len(value) + RECORD_FRAME_BYTES
+        if key is not None:
+            size += len(key)
+        if metadata is not None:
+            size += len(metadata)
+        journal.gathered_bytes += size
+        self._counters.records_produced[producer_format] += 1
+        self._counters.bytes_produced += len(value)
+        return offset
