@@ -347,7 +347,7 @@ BUGS = (
     bug(
         "late-delay",
         "after the wall clock was set back and a start, what failed waits too long",
-        "broker/core.py",
+        "broker/leasing.py",
         (
             "            lane.store.resume(now_us, self._state.behind_us)",
             "            lane.store.resume(now_us)",
