@@ -1,0 +1,77 @@
+# Tests: tests/broker/test_asking.py
+"""One call to the broker for whoever has no connection that queues answers, such as the admin API.
+
+`ask` does for one call what `brokerd.protocols.connection` does for a stream of them: it waits
+while the broker is congested, and answers when everything the answer depends on is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Generic, TypeVar
+
+from twisted.internet.defer import Deferred
+
+from brokerd.broker.core import Broker
+from brokerd.broker.journal import Congested
+from brokerd.errors import BrokerdError, ShuttingDown, StorageFailed
+
+Result = TypeVar("Result")
+
+
+def ask(broker: Broker, call: Callable[[], Result]) -> Deferred[Result]:
+    """Run ``call()`` now, or again whenever `Congested` is over; fire once its result is durable.
+
+    ``call`` uses the broker and must raise before it changes anything. The Deferred fails with
+    the `BrokerdError` that it raises, as soon as what the refusal says is durable too, and with
+    `ShuttingDown` while the broker does not serve. A cancelled Deferred fails with CancelledError:
+    a call that still waits is never made then; one that was made stays made.
+    """
+    question = _Question(broker, call)
+    question.attempt()
+    return question.answer
+
+
+class _Question(Generic[Result]):
+    """A call on its way to its answer."""
+
+    def __init__(self, broker: Broker, call: Callable[[], Result]) -> None:
+        self._broker = broker
+        self._call = call
+        self.answer: Deferred[Result] = Deferred()
+
+    def attempt(self) -> None:
+        """Make the call, unless nobody waits for the answer any more."""
+        if self.answer.called:
+            return
+        try:
+            if not self._broker.ready:
+                raise ShuttingDown(
+                    "the broker is starting or stopping and takes no requests; try again later"
+                )
+            result = self._call()
+        except Congested:
+            self._broker.journal.when_uncongested(self.attempt)
+        except (ShuttingDown, StorageFailed) as refusal:
+            self.answer.errback(refusal)  # the log may never become durable again
+        except BrokerdError as refusal:
+            self._when_durable(partial(self.answer.errback, refusal))
+        except Exception:
+            self.answer.errback()
+        else:
+            self._when_durable(partial(self.answer.callback, result))
+
+    def _when_durable(self, fire: Callable[[], None]) -> None:
+        """Fire when all that is applied now is durable, if somebody still waits then."""
+
+        def durable() -> None:
+            if not self.answer.called:
+                fire()
+
+        journal = self._broker.journal
+        ticket = journal.ticket()
+        if ticket > journal.durable_ticket:
+            journal.when_durable(ticket, durable)
+        else:
+            durable()
