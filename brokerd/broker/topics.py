@@ -39,11 +39,13 @@ def fnv1a_32(data: bytes) -> int:
 class Partition:
     """One partition: the next offset to assign and the newest records."""
 
-    __slots__ = ("chunks", "cold", "framed", "gaps", "index", "next_offset", "topic")
+    __slots__ = ("chunks", "cold", "framed", "gaps", "index", "next_offset", "start_offset", "topic")
 
     def __init__(self, topic: Topic, index: int) -> None:
         self.topic = topic
         self.index = index
+        self.start_offset = 0
+        """Records below this are removed."""
         self.next_offset = 0
         self.framed = 0
         """Offsets below this are in a frame already handed to the log."""
