@@ -15,9 +15,11 @@ from typing import NamedTuple, NoReturn
 from brokerd.errors import DamagedData
 from brokerd.wal.catalog import segment_name
 from brokerd.wal.disk import Disk, File
+from brokerd.wal.ends import GoneFile, LastIndex, last_indexes
+from brokerd.wal.index import PartitionSpan
 from brokerd.wal.recovery import Damage, read_segment_header
 from brokerd.wal.scan import FoundFrame, SegmentScanner
-from brokerd.walformat import SEGMENT_HEADER_BYTES, SegmentHeader
+from brokerd.walformat import SEGMENT_BYTES_MAX, SEGMENT_HEADER_BYTES, SegmentHeader
 
 MISSING_BYTES_MAX = 16 << 30
 """More than this is not taken for missing segments on the word of a later file's header alone."""
@@ -57,11 +59,14 @@ class SegmentFile(NamedTuple):
     file: File
     first_lsn: int
     next_lsn: int | None
-    """Where the next segment begins; None for the last."""
+    """Where the next segment begins, or should; None for the last if nothing tells of more."""
     header: SegmentHeader | None
     """None when nothing in the file can be read."""
     damage: Damage | None
     """What is wrong with the header block, or with all of the file if there is no header."""
+    is_last: bool = False
+    told: tuple[PartitionSpan, ...] = ()
+    """For the last: what indexes say that it, or segments after it, held and nothing else tells."""
 
     @property
     def is_stray(self) -> bool:
@@ -70,7 +75,7 @@ class SegmentFile(NamedTuple):
 
     @property
     def expected_end(self) -> int | None:
-        """The position where the next segment says this one ends."""
+        """The position where the next segment, or an index, says this one ends."""
         return None if self.next_lsn is None else self.next_lsn - self.first_lsn
 
 
@@ -87,8 +92,15 @@ class _Found(NamedTuple):
 
     @property
     def end_lsn(self) -> int:
-        """Just past the file's last byte."""
+        """Just past the file's last byte, or past what it may have held if nothing is left."""
+        if self.header is None and self.size < SEGMENT_HEADER_BYTES:
+            return self.first_lsn + SEGMENT_BYTES_MAX
         return self.first_lsn + self.size
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether no frame is left. It had one before it got its name."""
+        return self.header is not None and self.size <= SEGMENT_HEADER_BYTES
 
     def as_segment(self, next_lsn: int | None) -> SegmentFile:
         damage = None
@@ -99,6 +111,30 @@ class _Found(NamedTuple):
             end = self.size if next_lsn is None else next_lsn - self.first_lsn
             damage = Damage(self.name, 0, end, self.problem)
         return SegmentFile(self.name, self.file, self.first_lsn, next_lsn, self.header, damage)
+
+    def as_last(self, indexes: list[LastIndex]) -> SegmentFile:
+        """The last segment. What indexes, or the header block, say of its end is believed."""
+        own = [index for index in indexes if self._is_own(index)]
+        later = [index for index in indexes if self._is_later(index)]
+        ends = [index.header.end_lsn for index in (*own, *later)]
+        if self.header is None:
+            ends = ends or [self.end_lsn]
+        elif self.is_cut_off:
+            ends = ends or [self.first_lsn + self.header.size]
+        told = later if self.header is not None else [*own, *later]
+        return self.as_segment(max(ends, default=None))._replace(
+            is_last=True, told=tuple(span for index in told for span in index.spans)
+        )
+
+    def _is_own(self, index: LastIndex) -> bool:
+        if index.header.first_lsn != self.first_lsn or not _is_near(self.first_lsn, index):
+            return False
+        return self.header is None or index.header.segment_id == self.header.segment_id
+
+    def _is_later(self, index: LastIndex) -> bool:
+        end_lsn = self.first_lsn + self.size
+        is_behind = index.header.first_lsn >= max(end_lsn, self.first_lsn + SEGMENT_HEADER_BYTES)
+        return is_behind and _is_near(end_lsn, index)
 
     def as_stray(self, problem: str) -> SegmentFile:
         damage = Damage(self.name, 0, self.size, f"{problem}; it is left alone", [], True)
@@ -129,7 +165,24 @@ def segment_files(
             yield before.as_segment(lsn)
         before = found
     if before is not None:
-        yield before.as_segment(None)
+        yield before.as_last(last_indexes(disk, path, before.first_lsn))
+    else:
+        yield from _gone(last_indexes(disk, path, first_lsn), first_lsn)
+
+
+def _gone(indexes: list[LastIndex], first_lsn: int) -> Iterator[SegmentFile]:
+    """All of a log whose segments are gone, if an index is left, as one damaged segment."""
+    indexes = [index for index in indexes if _is_near(first_lsn, index)]
+    if indexes:
+        end_lsn = max(index.header.end_lsn for index in indexes)
+        damage = missing_beginning(first_lsn, end_lsn)
+        told = tuple(span for index in indexes for span in index.spans)
+        yield SegmentFile(damage.name, GoneFile(), first_lsn, end_lsn, None, damage, True, told)
+
+
+def _is_near(lsn: int, index: LastIndex) -> bool:
+    """Whether an index may be of a segment that followed there, and not of another log."""
+    return lsn < index.header.end_lsn <= lsn + MISSING_BYTES_MAX
 
 
 def missing_beginning(first_lsn: int, found_lsn: int) -> Damage:

@@ -14,7 +14,13 @@ from typing import NamedTuple
 
 from brokerd.errors import DamagedData
 from brokerd.wal.catalog import Segment, index_name, load_index, segment_name
-from brokerd.wal.directory import missing_beginning, missing_end, odd_names, segment_files
+from brokerd.wal.directory import (
+    SegmentFile,
+    missing_beginning,
+    missing_end,
+    odd_names,
+    segment_files,
+)
 from brokerd.wal.disk import Disk, write_atomically
 from brokerd.wal.index import GrowingIndex, PartitionSpan, merged
 from brokerd.wal.known import KnownDamage, is_unchanged, known_damage
@@ -65,19 +71,20 @@ def replay(
         if found.damage is not None and found.is_stray:
             report.damages.append(found.damage)
             continue
-        if found.first_lsn > first_lsn and not segments:
+        if found.first_lsn > report.next_lsn and not segments:
             report.damages.append(missing_beginning(first_lsn, found.first_lsn))
         if found.damage is not None:
             report.damages.append(found.damage)
         last = found.name
         if found.header is None:
             report.next_lsn = found.next_lsn or found.first_lsn + found.file.size()
+            _follow_told(report, found)
             continue
         segment = Segment(found.header)
         segment.sealed = True
         segment.position = found.expected_end or SEGMENT_HEADER_BYTES
         spans = _indexed_spans(disk, path, segment, found.next_lsn, report)
-        if spans is None or found.next_lsn is None or found.next_lsn > from_lsn:
+        if spans is None or found.is_last or found.next_lsn is None or found.next_lsn > from_lsn:
             before = len(report.damages)
             scan = SegmentReplay(found.file, segment, report, found.expected_end, reached_lsn)
             _apply(scan, from_lsn, apply, report)
@@ -91,6 +98,7 @@ def replay(
                     spans = list(segment.growing.spans())
         for span in spans:
             report.follow(span.topic_id, span.partition, span.first_offset, span.end_offset)
+        _follow_told(report, found)
         segments.append((segment, spans))
         is_empty = segment.position == SEGMENT_HEADER_BYTES
         report.next_lsn = found.first_lsn if is_empty else segment.end_lsn
@@ -108,6 +116,13 @@ def replay(
     report.next_lsn += -report.next_lsn % 8
     _check_way(disk, path, report)
     return Replayed(report, segments, synced)
+
+
+def _follow_told(report: RecoveryReport, found: SegmentFile) -> None:
+    """Go on above the offsets that indexes tell of, although their segments are short or gone."""
+    for span in found.told:
+        report.follow(span.topic_id, span.partition, span.end_offset, span.end_offset)
+        report.last_topic_id = max(report.last_topic_id, span.topic_id)
 
 
 def _apply(
@@ -221,7 +236,8 @@ def tidy(disk: Disk, path: str, replayed: Replayed) -> None:
     if replayed.segments:
         last, _ = replayed.segments[-1]
         if last.position > SEGMENT_HEADER_BYTES:
-            report.rewritten_bytes = _rewrite_tail(disk, path, last, replayed.synced)
+            if last.growing is not None:  # else it was complete, synced and indexed already
+                report.rewritten_bytes = _rewrite_tail(disk, path, last, replayed.synced)
         else:
             replayed.segments.pop()
             disk.unlink(os.path.join(path, last.name))
@@ -254,8 +270,9 @@ def _rewrite_tail(disk: Disk, path: str, last: Segment, synced: int) -> int:
     """Write what was accepted of the last segment and may not be synced again; `trim` syncs it."""
     file = disk.open(os.path.join(path, last.name), write=True)
     start = max(synced, SEGMENT_HEADER_BYTES)
-    rewrite(file, start, last.position)
-    return last.position - start
+    end = max(start, min(last.position, file.size()))
+    rewrite(file, start, end)
+    return end - start
 
 
 def trim(disk: Disk, path: str, segment: Segment) -> None:
