@@ -68,6 +68,7 @@ class EntryKind(IntEnum):
     SCHEMA = 6
     MARK = 7
     LOST = 8
+    PRODUCER = 9
 
 
 class EventKind(IntEnum):
@@ -85,6 +86,10 @@ class EventKind(IntEnum):
     SEEK = 10
     CONFIGURED = 11
     DELETED = 12
+    PAUSED = 13
+    RESUMED = 14
+    REPLAYED = 15
+    PURGED = 16
 
 
 GroupEvent = tuple[int, int, int, int, int, str, str]
@@ -283,7 +288,7 @@ def parse_entry_header(data: Bytes, salt: int, position: int = 0) -> EntryHeader
     checksum, body_checksum = _U64_PAIR.unpack_from(data, position + 32)
     if checksum != xxh3_64_intdigest(memoryview(data)[position : position + 32], salt):
         raise FormatError("entry header checksum does not match")
-    if version > 1 or flags or not 1 <= kind <= EntryKind.LOST:
+    if version > 1 or flags or not 1 <= kind <= EntryKind.PRODUCER:
         raise UnsupportedFormat(f"entry kind {kind}, version {version}, flags {flags:#x}")
     return EntryHeader(kind, topic_id, partition, base_offset, count, size, checksum, body_checksum)
 

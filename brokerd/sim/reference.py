@@ -12,6 +12,7 @@ Two directories, both the same to the byte in every process:
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import msgpack
@@ -236,13 +237,14 @@ def reserved() -> tuple[SimDisk, list[Entry]]:
         Entry(EntryKind.SECURITY, 0, 0, 0, 0, msgpack.packb({"op": "user", "name": "ann"})),
         Entry(EntryKind.SCHEMA, 1, 0, 0, 0, msgpack.packb({"op": "schema", "version": 1})),
         Entry(EntryKind.RECORDS, 1, 0, 2, 2, batch),
+        Entry(EntryKind.PRODUCER, 1, 0, 0, 0, msgpack.packb({"producer_id": "p", "sequence": 1})),
         encode_loss(_LOSS),
         Entry(EntryKind.MARK, 0, 0, 0, 0, b""),
     ]
-    for start in (0, 3, 6):
-        log.wal.append(entries[start : start + 3], start + 1)
+    for start, end in pairwise((0, 3, 6, len(entries))):
+        log.wal.append(entries[start:end], start + 1)
         log.run()
-        if start < 6:
+        if end < len(entries):
             log.wal.seal()
             log.run()
     disk.crash(CrashModel.DROP)
