@@ -31,6 +31,7 @@ class Chunk:
     """Consecutive records of one partition, as columns; ``base`` is the first offset."""
 
     __slots__ = (
+        "_commits",
         "base",
         "cached_bytes",
         "encodings",
@@ -57,7 +58,25 @@ class Chunk:
         """Append times; shorter than ``values`` while a frame is being gathered."""
         self.cached_bytes = 0
         self.ticket = 0
-        """The commit that made the newest of these records durable."""
+        """The commit that makes the newest of these records durable."""
+        self._commits: list[tuple[int, int]] = []
+        """Commits before that which may be under way: (ticket, records up to it)."""
+
+    def framed(self, count: int, time_us: int, ticket: int, durable_ticket: int) -> None:
+        """The last ``count`` records are in a frame now, which ``ticket`` makes durable."""
+        commits = self._commits
+        commits.append((self.ticket, len(self.times_us)))
+        while len(commits) > 1 and commits[1][0] <= durable_ticket:
+            del commits[0]
+        self.times_us.extend([time_us] * count)
+        self.ticket = ticket
+
+    def durable_end(self, durable_ticket: int) -> int:
+        """The first offset from ``base`` on that is not known to be on disk."""
+        if self.ticket <= durable_ticket:
+            return self.base + len(self.times_us)
+        counts = [count for ticket, count in self._commits if ticket <= durable_ticket]
+        return self.base + max(counts, default=0)
 
     def extend(self, count: int, columns: RecordColumns) -> None:
         """Append the records of a decoded batch that starts where this chunk ends."""

@@ -16,6 +16,7 @@ from twisted.logger import Logger
 
 from brokerd.broker.chunks import Chunk, ChunkCache
 from brokerd.broker.clock import BrokerTime
+from brokerd.broker.fetching import Expiry, Fetcher
 from brokerd.broker.journal import EVENT_FRAME_BYTES, Clock, Journal
 from brokerd.broker.leasing import Leasing
 from brokerd.broker.overview import Counters, GroupInfo, Overview
@@ -111,6 +112,10 @@ class Broker:
         self.admit = producing.admit
         self.append = producing.append
         self.produce = producing.produce
+
+        expiry = Expiry(self.time)
+        self.is_expired = expiry.is_expired
+        self.fetch = Fetcher(journal, clock, expiry, self.find, self.load).fetch
 
         self._leasing = leasing = Leasing(
             state,

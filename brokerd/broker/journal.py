@@ -370,8 +370,7 @@ class Journal:
         else:
             self._add_small_batches(entries, partition, columns)
         partition.framed = partition.next_offset
-        chunk.times_us.extend([self.frame_time_us] * count)
-        chunk.ticket = ticket
+        chunk.framed(count, self.frame_time_us, ticket, self.durable_ticket)
         self._cache.grow(chunk, len(body) + count * RECORD_OVERHEAD_BYTES)
         if len(chunk.values) >= CHUNK_RECORDS or chunk.cached_bytes >= CHUNK_BYTES:
             partition.chunks.open = None

@@ -23,6 +23,15 @@ NOT_IN_LOG = "it is not in the log"
 Loaded = Callable[[Chunk | None, Exception | None], None]
 
 
+class Unreadable(DamagedData):
+    """Records of a partition that the log cannot give; offsets ``first`` to ``end``, exclusive."""
+
+    def __init__(self, problem: str, first: int, end: int) -> None:
+        super().__init__(problem)
+        self.first = first
+        self.end = end
+
+
 def run_plan(plan: ReadPlan | None) -> list[Chunk]:
     """Read and decode what was planned; small neighbouring batches become one chunk."""
     chunks: list[Chunk] = []
@@ -65,7 +74,7 @@ class ColdReader:
 
     def load(self, partition: Partition, offset: int, loaded: Loaded) -> None:
         """Call ``loaded(chunk, None)`` with a chunk that holds ``offset``, or
-        ``loaded(None, error)``: `DamagedData` if the log cannot give it, ``OSError`` if that may
+        ``loaded(None, error)``: `Unreadable` if the log cannot give it, ``OSError`` if that may
         pass.
         """
         waiting = self._waiting.get(partition)
@@ -124,4 +133,4 @@ class ColdReader:
             self._quarantine.read_failed(partition, offset, error)
             return error
         self._quarantine.read_damaged(partition, *lost, place)
-        return DamagedData(str(place))
+        return Unreadable(str(place), *lost)

@@ -39,7 +39,16 @@ def fnv1a_32(data: bytes) -> int:
 class Partition:
     """One partition: the next offset to assign and the newest records."""
 
-    __slots__ = ("chunks", "cold", "framed", "gaps", "index", "next_offset", "start_offset", "topic")
+    __slots__ = (
+        "chunks",
+        "cold",
+        "framed",
+        "gaps",
+        "index",
+        "next_offset",
+        "start_offset",
+        "topic",
+    )
 
     def __init__(self, topic: Topic, index: int) -> None:
         self.topic = topic

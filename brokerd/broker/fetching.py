@@ -1,0 +1,171 @@
+# Tests: tests/broker/test_fetching.py
+"""Records by offset, for readers that keep their own place: fetches, peeks and tails.
+
+A fetch passes over what is not there (gaps that damage left, removed records, expired ones), takes
+from memory what it can, and has the rest read off the reactor's thread. It sees durable records
+only, so nobody reads what a crash may take back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from brokerd.broker.chunks import Chunk
+from brokerd.broker.clock import BrokerTime
+from brokerd.broker.journal import Clock, Journal
+from brokerd.broker.reads import Loaded, Unreadable
+from brokerd.broker.topics import Partition
+from brokerd.errors import InvalidRequest
+from brokerd.values import Record
+
+LOOKS = 1024
+"""Records that a fetch looks at in one turn of the reactor."""
+
+Fetched = Callable[[list[Record], int, Exception | None], None]
+
+
+class Expiry:
+    """Says which records are past their time to live; nothing is while broker time may be wrong."""
+
+    def __init__(self, time: BrokerTime) -> None:
+        self._time = time
+
+    def is_expired(self, chunk: Chunk, index: int) -> bool:
+        """Whether the record at ``index`` of the chunk has expired and must not be delivered."""
+        column = chunk.expires_at_us
+        return column is not None and 0 < column[index] <= self.before_us()
+
+    def before_us(self) -> int:
+        """Records that expire at this broker time or before it are gone; 0: none are."""
+        return self._time.time_us() if self._time.settled else 0
+
+
+class Fetcher:
+    """Reads records of partitions. ``find`` and ``load`` are those of `Broker`."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        clock: Clock,
+        expiry: Expiry,
+        find: Callable[[Partition, int], Chunk | None],
+        load: Callable[[Partition, int, Loaded], None],
+    ) -> None:
+        self.journal = journal
+        self.clock = clock
+        self.expiry = expiry
+        self.find = find
+        self.load = load
+
+    def fetch(
+        self, partition: Partition, offset: int, max_records: int, max_bytes: int, done: Fetched
+    ) -> None:
+        """Call ``done(records, next_offset, error)`` with records from ``offset`` on, once.
+
+        It may be called before this returns. At most ``max_records`` come, as many as fit
+        ``max_bytes`` of keys, values and metadata together, but at least one however large it is.
+        Offsets grow, and need not follow one another: what is removed, expired or left out is not
+        among them, and below the partition's start offset a fetch begins at the start offset.
+        The next fetch begins at ``next_offset``. None, and ``next_offset`` as it was, means that
+        there is nothing durable there yet.
+
+        Where the log is damaged, the records before come first; a fetch that begins there has
+        ``error`` `Unreadable` and in ``next_offset`` where to go on. With any other error, such as
+        an ``OSError``, the same fetch may be tried again. Raises `InvalidRequest`.
+        """
+        if max_records < 1 or max_bytes < 0:
+            raise InvalidRequest(
+                f"a fetch of {max_records} records and {max_bytes} bytes gets nowhere; "
+                "ask for 1 record or more"
+            )
+        _Fetch(self, partition, offset, max_records, max_bytes, done).go_on()
+
+
+class _Fetch:
+    """One fetch under way."""
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        partition: Partition,
+        offset: int,
+        max_records: int,
+        max_bytes: int,
+        done: Fetched,
+    ) -> None:
+        self._fetcher = fetcher
+        self._partition = partition
+        self._offset = max(offset, partition.start_offset)
+        self._records_left = max_records
+        self._bytes_left = max_bytes
+        self._done = done
+        self._records: list[Record] = []
+
+    def go_on(self) -> None:
+        """Take what is in memory; have read what is not; come back when it is much."""
+        self._take(None)
+
+    def _take(self, loaded: Chunk | None) -> None:
+        """As `go_on`; ``loaded`` was just read, and may be in no cache."""
+        fetcher, partition = self._fetcher, self._partition
+        looks = LOOKS
+        while self._records_left:
+            self._offset = max(self._offset, partition.start_offset)
+            if self._offset >= partition.framed:
+                break
+            chunk, loaded = loaded, None
+            if chunk is None or not chunk.base <= self._offset < chunk.end:
+                chunk = fetcher.find(partition, self._offset)
+            if chunk is None:
+                if not self._skip_gap():
+                    fetcher.load(partition, self._offset, self._loaded)
+                    return
+                continue
+            end = min(chunk.durable_end(fetcher.journal.durable_ticket), self._offset + looks)
+            if self._offset >= end:
+                break
+            looks -= end - self._offset
+            if not self._take_from(chunk, end):
+                break
+            if not looks:
+                fetcher.clock.callLater(0, self.go_on)
+                return
+        self._finish(None)
+
+    def _take_from(self, chunk: Chunk, end: int) -> bool:
+        """Take records of a chunk below ``end``; False when no more are wanted."""
+        before_us = self._fetcher.expiry.before_us() if chunk.expires_at_us else 0
+        for offset in range(self._offset, end):
+            record = chunk.record(offset - chunk.base)
+            if not 0 < record.expires_at_us <= before_us:
+                size = len(record.value) + len(record.key or b"") + len(record.metadata or b"")
+                if not self._records_left or (self._records and size > self._bytes_left):
+                    self._offset = offset
+                    return False
+                self._records.append(record)
+                self._records_left -= 1
+                self._bytes_left -= size
+        self._offset = end
+        return True
+
+    def _skip_gap(self) -> bool:
+        """Go on behind the gap that the offset is in, if it is in one."""
+        for first, end in self._partition.gaps:
+            if first <= self._offset < end:
+                self._offset = end
+                return True
+        return False
+
+    def _loaded(self, chunk: Chunk | None, error: Exception | None) -> None:
+        if chunk is not None or self._offset < self._partition.start_offset:
+            self._take(chunk)
+        elif self._records:
+            self._finish(None)
+        else:
+            if isinstance(error, Unreadable):
+                self._offset = max(self._offset, error.end)
+            self._finish(error)
+
+    def _finish(self, error: Exception | None) -> None:
+        records, self._records = self._records, []
+        self._done(records, self._offset, error)
