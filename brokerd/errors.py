@@ -26,6 +26,10 @@ class UnknownTopic(BrokerdError):
     """The topic does not exist and this request does not create it."""
 
 
+class UnknownGroup(BrokerdError):
+    """The topic has no such consumer group and this request does not create it."""
+
+
 class UnknownPartition(BrokerdError):
     """The topic has no such partition."""
 
