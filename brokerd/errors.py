@@ -38,6 +38,10 @@ class UnknownOffset(BrokerdError):
     """The offset is not one that has been assigned."""
 
 
+class RecordRemoved(BrokerdError):
+    """The record was there once and is removed: by retention, a trim, or its topic's deletion."""
+
+
 class NotLeaseOwner(BrokerdError):
     """Somebody else holds the live lease of the record."""
 

@@ -16,6 +16,8 @@ from brokerd.wal.offsets import SNAPSHOT_TOPIC
 from brokerd.wal.options import WalOptions
 from brokerd.wal.reader import Batch, DamagedBatch, ReadPlan
 from brokerd.wal.recovery import Cut, Damage, Frame, LostRange, RecoveryReport
+from brokerd.wal.removal import Removable, RemovalPlan
+from brokerd.wal.seeking import OffsetPlan
 from brokerd.wal.snapshot import LoadedSnapshot, SnapshotChunk, Snapshots
 
 __all__ = [
@@ -32,9 +34,12 @@ __all__ = [
     "KnownDamage",
     "LoadedSnapshot",
     "LostRange",
+    "OffsetPlan",
     "ReadPlan",
     "RealDisk",
     "RecoveryReport",
+    "Removable",
+    "RemovalPlan",
     "SegmentStatus",
     "SnapshotChunk",
     "Snapshots",

@@ -16,17 +16,18 @@ import errno
 import os
 import threading
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
-from brokerd.errors import DamagedData
+from brokerd.errors import DamagedData, RecordRemoved
 from brokerd.wal.committer import Mutex
 from brokerd.wal.disk import Disk, File
 from brokerd.wal.index import GrowingIndex, LoadedIndex, PartitionSpan, Rows, SegmentIndex
 from brokerd.wal.reader import PlannedRows, ReadPlan
+from brokerd.wal.seeking import OffsetPlan, Part, SizePlan, TimePlan
 from brokerd.walformat import SegmentHeader
 
 OPEN_SEGMENTS_MAX = 64
@@ -57,7 +58,17 @@ class Segment:
         """Where the next frame goes; where frames end, once sealed."""
         self.sealed = False
         self.ordinal = -1
-        """Its place in the catalog."""
+        """Its number in the catalog: later segments have higher ones."""
+        self.began_us = 0
+        """Broker time of the first frame, or of one before it."""
+        self.deleted = False
+        """No new read may want it; its file may be gone."""
+        self.removed_spans = 0
+        """How many of the partitions in its index have no record left, as far as is known."""
+        self.kept_by: PartitionSpan | None = None
+        """The next of them, when it was last looked at."""
+        self.sizes: dict[tuple[int, int], int] = {}
+        """Bytes of the batches of those partitions for which somebody asked."""
 
     @property
     def first_lsn(self) -> int:
@@ -88,6 +99,7 @@ def load_index(disk: Disk, path: str, segment: Segment) -> LoadedIndex:
 
 
 Opened = tuple[File, SegmentIndex]
+_NOWHERE = array("q"), array("I")
 
 
 class Catalog:
@@ -110,24 +122,31 @@ class Catalog:
         self._path = path
         self._rebuild = rebuild
         self._open_later = open_later
-        self._segments: list[Segment] = []
+        self._segments: dict[int, Segment] = {}
+        self._next_ordinal = 0
+        self.newest: Segment | None = None
+        """The last that was added."""
         self._where: dict[tuple[int, int], tuple[array[int], array[int]]] = {}
         self._open: OrderedDict[Segment, Opened] = OrderedDict()
         self._open_bytes = 0
         """What the indexes in ``_open`` take."""
         self._lock = threading.Lock()
         """Guards ``_open`` and ``_open_bytes``; held for moments only."""
-        self._opening = make_lock()
-        """Held while a sealed segment is opened, which the reactor never does."""
+        self.opening = make_lock()
+        """Held while a sealed segment is opened or deleted, which the reactor never does."""
 
     @property
     def segments(self) -> list[Segment]:
-        return self._segments
+        """Those that are not deleted, in order."""
+        return list(self._segments.values())
 
     def add(self, segment: Segment, spans: Iterable[PartitionSpan] = ()) -> None:
         """Add the newest segment, with what it holds already."""
-        segment.ordinal = len(self._segments)
-        self._segments.append(segment)
+        segment.ordinal = self._next_ordinal
+        self._next_ordinal += 1
+        before_us = 0 if self.newest is None else self.newest.began_us
+        segment.began_us = max(segment.header.created_us, before_us)
+        self._segments[segment.ordinal] = self.newest = segment
         for span in spans:
             self.begins(segment, span.topic_id, span.partition, span.first_offset)
 
@@ -139,6 +158,18 @@ class Catalog:
         where[0].append(first_offset)
         where[1].append(segment.ordinal)
 
+    def remove(self, segment: Segment, partitions: Iterable[tuple[int, int]]) -> None:
+        """Forget a segment with batches of these partitions; plans that want it find it gone."""
+        segment.deleted = True
+        del self._segments[segment.ordinal]
+        for key in partitions:
+            where = self._where.get(key)
+            at = 0 if where is None else bisect_left(where[1], segment.ordinal)
+            if where is not None and at < len(where[1]) and where[1][at] == segment.ordinal:
+                del where[0][at], where[1][at]
+                if not where[0]:
+                    del self._where[key]
+
     def status(self) -> list[SegmentStatus]:
         return [
             SegmentStatus(
@@ -149,7 +180,7 @@ class Catalog:
                 segment.sealed and segment.growing is None,
                 segment.header.segment_id,
             )
-            for segment in self._segments
+            for segment in self.segments
         ]
 
     def time_of(self, topic_id: int, partition: int, offset: int) -> int | None:
@@ -184,7 +215,9 @@ class Catalog:
         pieces: list[Callable[[], PlannedRows]] = []
         first, left = offset, max_bytes
         for ordinal in where[1][at : at + OPEN_SEGMENTS_MAX]:
-            segment = self._segments[ordinal]
+            segment = self._segments.get(ordinal)
+            if segment is None:  # deleted, and its index did not know this partition
+                break
             opened = self._opened(segment)
             if opened is None:
                 pieces.append(partial(self._open_rows, segment, topic_id, partition, first))
@@ -200,11 +233,48 @@ class Catalog:
                 break
         return ReadPlan(topic_id, partition, pieces, max_bytes)
 
+    def first_offset(self, topic_id: int, partition: int) -> int | None:
+        """The first offset of a partition that the log still has, None if it has none."""
+        where = self._where.get((topic_id, partition))
+        return None if where is None else where[0][0]
+
+    def plan_offset_at_time(self, topic_id: int, partition: int, time_us: int) -> OffsetPlan:
+        """Plan to find the first offset appended at or after a time."""
+        parts = self._parts(topic_id, partition)
+        at = bisect_left(parts, time_us, key=lambda part: part.began_us)
+        after = parts[at].first_offset if at < len(parts) else None
+        return TimePlan(parts[at - 1] if at else None, after, time_us)
+
+    def plan_offset_of_size(self, topic_id: int, partition: int, max_bytes: int) -> OffsetPlan:
+        """Plan to find the first offset from which on there are at most ``max_bytes``."""
+        parts = self._parts(topic_id, partition)
+        return SizePlan((topic_id, partition), parts[::-1], max_bytes)
+
+    def _parts(self, topic_id: int, partition: int) -> list[Part]:
+        """What each segment holds of a partition, in order."""
+        pairs = zip(*self._where.get((topic_id, partition), _NOWHERE), strict=True)
+        found = ((first, self._segments.get(ordinal)) for first, ordinal in pairs)
+        return [
+            Part(
+                first,
+                segment.began_us,
+                partial(self._load_rows, segment, topic_id, partition),
+                segment.sizes,
+                segment.growing is None,
+            )
+            for first, segment in found
+            if segment is not None
+        ]
+
+    def _load_rows(self, segment: Segment, topic_id: int, partition: int) -> Rows:
+        index = segment.growing or self.open(segment)[1]
+        return self._rows(segment, index, topic_id, partition)
+
     def _segment_of(self, topic_id: int, partition: int, offset: int) -> Segment | None:
         """The segment that holds an offset, if any does."""
         where = self._where.get((topic_id, partition))
         at = -1 if where is None else bisect_right(where[0], offset) - 1
-        return None if where is None or at < 0 else self._segments[where[1][at]]
+        return None if where is None or at < 0 else self._segments.get(where[1][at])
 
     def _rows(self, segment: Segment, index: SegmentIndex, topic_id: int, partition: int) -> Rows:
         rows = index.rows(topic_id, partition)
@@ -235,12 +305,14 @@ class Catalog:
     def open(self, segment: Segment) -> Opened:
         """Open a segment and read its index, made again if need be. Blocks; in any thread.
 
-        Raises DamagedData, OSError.
+        Raises DamagedData, OSError, and RecordRemoved for a segment that was deleted.
         """
-        with self._opening:
+        with self.opening:
             found = self._opened(segment)
             if found is not None:
                 return found
+            if segment.deleted:
+                raise RecordRemoved(f"{segment.name} was deleted: all its records are removed")
             try:
                 return self._open_now(segment)
             except (DamagedData, OSError) as error:
@@ -272,6 +344,10 @@ class Catalog:
         """The segment's index file is in place: use it from now on."""
         segment.growing = None
         segment.file = None
+        self.let_go(segment)
+
+    def let_go(self, segment: Segment) -> None:
+        """Keep neither the file nor the index of a segment open."""
         with self._lock:
             self._forget(segment)
 

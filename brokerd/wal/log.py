@@ -31,7 +31,9 @@ from brokerd.wal.opening import known_places, rebuild_index, replay, tidy
 from brokerd.wal.options import MARK_ROOM_BYTES, WalOptions
 from brokerd.wal.reader import ReadPlan
 from brokerd.wal.recovery import Frame, RecoveryReport
+from brokerd.wal.removal import Deleter, Removable, RemovalPlan, StartOffsets, is_kept
 from brokerd.wal.sealing import Sealer
+from brokerd.wal.seeking import OffsetPlan
 from brokerd.walformat import (
     FRAME_BYTES_MAX,
     FRAME_HEADER_BYTES,
@@ -100,6 +102,9 @@ class Wal:
         self._allocator.changed = self._room_changed
         self._allocator.least_bytes = SEGMENT_HEADER_BYTES + MARK_ROOM_BYTES + options.reserve
         self._sealer = Sealer(
+            disk, path, background, self._catalog, self.fail, self._close_when_idle
+        )
+        self.deleter = Deleter(
             disk, path, background, self._catalog, self.fail, self._close_when_idle
         )
         self._active: Segment | None = None
@@ -324,8 +329,8 @@ class Wal:
         segment.header = segment.header._replace(created_us=frames[0].time_us)
         data = b"".join((encode_segment_header(segment.header), *parts))
         before = None
-        if self.options.durability != "fsync" and self._catalog.segments:
-            before = self._catalog.segments[-1].file
+        if self.options.durability != "fsync" and self._catalog.newest is not None:
+            before = self._catalog.newest.file
         self._catalog.add(segment)
         return SegmentWrite(segment.file, 0, data, segment.name, spare, before)
 
@@ -483,12 +488,79 @@ class Wal:
         """The segments that hold frames, oldest first."""
         return self._catalog.status()
 
+    # -- removing ----------------------------------------------------------------------------
+
+    def first_offset(self, topic_id: int, partition: int) -> int | None:
+        """The first offset of a partition that the log still has, None if it has no record of it.
+
+        What is removed is still there until its segment is deleted.
+        """
+        return self._catalog.first_offset(topic_id, partition)
+
+    def plan_offset_at_time(self, topic_id: int, partition: int, time_us: int) -> OffsetPlan:
+        """Plan to find a partition's first offset appended at or after broker time ``time_us``.
+
+        Cheap; ``plan.run()``, in another thread, returns it, exactly, or None if the log has no
+        such record, and raises DamagedData or OSError if an index can be neither read nor made.
+        Only durable records are seen.
+        """
+        return self._catalog.plan_offset_at_time(topic_id, partition, time_us)
+
+    def plan_offset_of_size(self, topic_id: int, partition: int, max_bytes: int) -> OffsetPlan:
+        """Plan to find the first offset from which on a partition takes at most ``max_bytes``.
+
+        The bytes are those of whole batches in the log, as written. ``plan.run()`` (as above)
+        returns the first offset of a batch; the offset after the last batch if that alone is
+        larger; None if the log has nothing of the partition. It reads the index of each segment
+        once for each partition, and remembers the sum: about 150 bytes for each pair of a segment
+        and a partition that somebody asked for.
+        """
+        return self._catalog.plan_offset_of_size(topic_id, partition, max_bytes)
+
+    def removable(
+        self, starts: StartOffsets, topic_ids: Collection[int], below_lsn: int
+    ) -> RemovalPlan:
+        """Plan to find the segments that can be deleted, for :meth:`delete_segments`.
+
+        These are sealed, end at or below ``below_lsn``, which is the start of the second-newest
+        snapshot (`Snapshots.second_newest`), and every record in them is removed: below its start
+        offset in ``starts`` by (topic id, partition), or of a topic that is not among
+        ``topic_ids``, those of all topics that are not deleted. Neither may change before the plan
+        has run. Cheap: 1 us a segment that is known to be kept; ``plan.run()`` reads the rest in
+        another thread.
+        """
+        candidates = [
+            segment
+            for segment in self._catalog.segments
+            if segment.sealed
+            and segment.growing is None
+            and segment.end_lsn <= below_lsn
+            and (segment.kept_by is None or not is_kept(segment.kept_by, starts, topic_ids))
+        ]
+        return RemovalPlan(self._disk, self._path, self._catalog, candidates, starts, topic_ids)
+
+    def delete_segments(
+        self,
+        removables: Sequence[Removable],
+        done: Callable[[int, Exception | None], None] = lambda count, error: None,
+    ) -> None:
+        """Delete what a plan of :meth:`removable` found, in the background.
+
+        That they are deleted is on record before the first goes. A crash in between leaves segments
+        that are found removable again. ``done(count, error)`` is called once: how many were
+        deleted, and why none could be, as when there is no space for the record. A read plan that
+        has a segment open reads on; one that still has to open it raises RecordRemoved, and no new
+        plan is made.
+        """
+        self.deleter.delete(removables, done)
+
     # -- closing -----------------------------------------------------------------------------
 
     def close(self, closed: Callable[[StorageFailed | None], None]) -> None:
         """Finish what is queued and in flight, sync, and call ``closed(error or None)``."""
         self._closed = closed
         self._allocator.closed = True
+        self.deleter.stopped = True
         self._close_when_idle()
 
     def _close_when_idle(self) -> None:
@@ -497,7 +569,13 @@ class Wal:
         if self.failed:
             self._is_closing = True
             self._closed(StorageFailed("the log failed before it was closed"))
-        elif not (self.busy or self._queue or self._sealer.busy or self._allocator.allocating):
+        elif not (
+            self.busy
+            or self._queue
+            or self._sealer.busy
+            or self._allocator.allocating
+            or self.deleter.busy
+        ):
             self._is_closing = True
             self._committer.submit(self._close_files, self._files_closed)
 

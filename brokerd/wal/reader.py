@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from brokerd.errors import DamagedData
+from brokerd.errors import DamagedData, RecordRemoved
 from brokerd.wal.disk import File
 from brokerd.wal.index import Rows
 from brokerd.walformat import (
@@ -104,13 +104,14 @@ class ReadPlan:
         At least one batch comes back, then more while their bodies fit ``max_bytes``; none when the
         log does not hold the offset. Reading ends early before a damaged batch; if that is the
         first, DamagedBatch says where it lies. An OSError says nothing of the bytes: it may pass.
+        RecordRemoved: since the plan was made, the segment was deleted.
         """
         batches: list[Batch] = []
         left = self._max_bytes
         for load in self._pieces:
             try:
                 left = self._read_piece(load(), batches, left)
-            except DamagedData:
+            except (DamagedData, RecordRemoved):
                 if batches:
                     return batches
                 raise

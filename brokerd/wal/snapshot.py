@@ -252,6 +252,31 @@ class Snapshots:
             )
         return None
 
+    def second_newest(self) -> int | None:
+        """The start LSN of the second-newest snapshot, None if there is none that can be used.
+
+        It is read again and verified; blocks. A start from any kept snapshot needs nothing of the
+        log below it, so segments that end there may be deleted. Raises NewerFormat, OSError.
+        """
+        names = self.names()
+        if len(names) < KEPT_SNAPSHOTS:
+            return None
+        name = names[KEPT_SNAPSHOTS - 1]
+        try:
+            snapshot = SnapshotFile(self._disk.open(os.path.join(self._path, name)), name)
+            for _ in snapshot.chunks():
+                pass
+        except (DamagedData, IsADirectoryError, FileNotFoundError) as error:
+            self._log.error(
+                "a snapshot is damaged, and no segment is deleted until there are two newer ones: "
+                "{problem}",
+                problem=str(error),
+                event_id="snapshot-damaged",
+            )
+            return None
+        start_lsn: int = snapshot.start_lsn
+        return start_lsn
+
     def _verify(
         self, snapshot: SnapshotFile, why_outdated: Callable[[SnapshotChunk], str | None]
     ) -> str | None:

@@ -1,0 +1,112 @@
+# Tests: tests/wal/test_deletion.py
+"""Which parts of a log were deleted on purpose: empty files whose names say so.
+
+``<first LSN>-<end LSN>.deleted`` says that segments between the two are not lost when they are not
+there. It is durable before the first of them goes. It is no order to delete: a segment that is
+still there is one of the log. The rules are docs/wal-format.rst, section "Deleted segments".
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from brokerd.wal.disk import Disk
+
+LSN_MAX = (1 << 63) - 1
+
+_NAME = re.compile(r"(?P<first>[0-9]{20})-(?P<end>[0-9]{20})\.deleted")
+
+
+class LsnRange(NamedTuple):
+    """A part of the log; ``end`` is exclusive."""
+
+    first: int
+    end: int
+
+
+class DeletedRanges:
+    """Disjoint parts of a log that do not touch, in order."""
+
+    def __init__(self, ranges: Iterable[LsnRange] = ()) -> None:
+        self._firsts: list[int] = []
+        self._ends: list[int] = []
+        for first, end in sorted(ranges):
+            if self._ends and first <= self._ends[-1]:
+                self._ends[-1] = max(self._ends[-1], end)
+            else:
+                self._firsts.append(first)
+                self._ends.append(end)
+
+    def __iter__(self) -> Iterator[LsnRange]:
+        return map(LsnRange, self._firsts, self._ends)
+
+    @property
+    def end(self) -> int:
+        """Just past the last of them, 0 if there are none."""
+        return self._ends[-1] if self._ends else 0
+
+    def end_of(self, lsn: int) -> int | None:
+        """The end of the range that holds an LSN, None if none does."""
+        at = bisect_right(self._firsts, lsn) - 1
+        return self._ends[at] if at >= 0 and lsn < self._ends[at] else None
+
+    def next_first(self, lsn: int) -> int | None:
+        """Where the first range begins that begins at an LSN or after it."""
+        at = bisect_left(self._firsts, lsn)
+        return self._firsts[at] if at < len(self._firsts) else None
+
+    def cover(self, first: int, end: int) -> bool:
+        """Whether all between two LSNs was deleted."""
+        found = self.end_of(first)
+        return found is not None and end <= found
+
+    def missing(self, first: int, end: int) -> Iterator[LsnRange]:
+        """The parts between two LSNs that were not deleted."""
+        while first < end:
+            first = self.end_of(first) or first
+            stop = self.next_first(first)
+            stop = end if stop is None else min(stop, end)
+            if first < stop:
+                yield LsnRange(first, stop)
+            first = max(first, stop)
+
+    def after(self, lsn: int) -> Iterator[LsnRange]:
+        """The parts that were deleted from an LSN on."""
+        for first, end in self:
+            if end > lsn:
+                yield LsnRange(max(first, lsn), end)
+
+
+def deleted_name(deleted: LsnRange) -> str:
+    return f"{deleted.first:020d}-{deleted.end:020d}.deleted"
+
+
+def named_range(name: str) -> LsnRange | None:
+    """What the name of a file says was deleted; None for any other name."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    found = LsnRange(int(match["first"]), int(match["end"]))
+    return found if found.first < found.end <= LSN_MAX else None
+
+
+def deleted_ranges(disk: Disk, path: str) -> DeletedRanges:
+    """What is on record in a log's directory. Raises OSError."""
+    found = (named_range(name) for name in disk.list(path))
+    return DeletedRanges(one for one in found if one is not None)
+
+
+def record_deleted(disk: Disk, path: str, ranges: Iterable[LsnRange]) -> list[str]:
+    """Create the files for ``ranges``, one for those that touch others, which it replaces.
+
+    Returns the names of those replaced: to be deleted once the directory is synced. Raises OSError.
+    """
+    before = {name: one for name in disk.list(path) if (one := named_range(name)) is not None}
+    after = {deleted_name(one) for one in DeletedRanges([*before.values(), *ranges])}
+    for name in sorted(after - before.keys()):
+        disk.create(os.path.join(path, name)).close()
+    return sorted(before.keys() - after)
