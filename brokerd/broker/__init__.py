@@ -6,6 +6,7 @@ from brokerd.broker.journal import Clock, Congested, DelayedCall, Journal
 from brokerd.broker.overview import GroupInfo
 from brokerd.broker.topics import ConsumerGroup, Lane, Partition, Topic
 from brokerd.broker.waiters import Waiter
+from brokerd.groups import DeadLetter, GroupSettings, Lease
 
 __all__ = [
     "Broker",
@@ -14,10 +15,13 @@ __all__ = [
     "Clock",
     "Congested",
     "ConsumerGroup",
+    "DeadLetter",
     "DelayedCall",
     "GroupInfo",
+    "GroupSettings",
     "Journal",
     "Lane",
+    "Lease",
     "Partition",
     "Topic",
     "Waiter",
