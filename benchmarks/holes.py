@@ -1,0 +1,265 @@
+# Tests: tests/test_size.py
+"""A group with ten million unsettled records in holes, beside a fresh one: acquire and settle.
+
+``python -m benchmarks.holes [--scale 0.01] [--shapes holes,returned] [--json]``. The shapes:
+
+``holes``     records that nobody leased, every other one settled: the consumers work through them
+``returned``  records that failed once and are ready again, every other one settled: likewise
+``waiting``   the same, but each waits for an hour: the consumers work on new records behind them
+
+Each is measured on the lease store alone, and over the wire with durable answers. The fresh group
+has a topic of its own, with nothing settled; the two take turns, round by round, in one process,
+and the ratio is the median over the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from twisted.internet.threads import deferToThread
+
+from brokerd.cli.machine import describe, sync_rate
+from brokerd.cli.measure import Plan
+from brokerd.cli.measure import measure as measure_load
+from brokerd.groups import GroupPartition, GroupSettings
+
+from . import states
+from .children import ChildFailed, answer, run_child
+from .inside import Inside, run
+from .process import interrupt_on_signals
+from .states import UNSETTLED
+
+TARGET = 0.8
+SHAPES = ("holes", "returned", "waiting")
+ROUNDS = 5
+_RATE_MAX = 120_000
+"""Messages a second: more than was ever seen."""
+_STORE_RECORDS = 100_000
+"""Acquired and settled in one round on the store alone, at scale 1."""
+_STORE_BATCH = 100
+_HOUR_US = 3_600_000_000
+_STEP_SECONDS_MAX = 1200.0
+_LOADS = (("acquire-settle", 16, 64, 1), ("acquire-settle-batch", 8, 4, 100))
+
+
+# -- the store alone ---------------------------------------------------------------------------
+
+
+def store(shape: str, scale: float, rounds: int) -> dict[str, Any]:
+    """Rates of the lease store alone: of the shape and of a fresh one."""
+    records = max(1, int(_STORE_RECORDS * scale))
+    needed = 2 * rounds * records
+    count = max(int(UNSETTLED * scale), needed)
+    shaped = _shaped_store(shape, count)
+    fresh = GroupPartition(GroupSettings())
+    end = 2 * count + needed
+    lines = []
+    for batch in (1, _STORE_BATCH):
+        pairs = [
+            (
+                _store_round(fresh, end, records, batch),
+                _store_round(shaped, end, records, batch),
+            )
+            for _ in range(rounds)
+        ]
+        for at, what in enumerate(("acquire", "settle")):
+            rates = [(one[at], other[at]) for one, other in pairs]
+            lines.append(_line("store", f"{what}, batches of {batch}", rates))
+    return {"lines": lines}
+
+
+def _shaped_store(shape: str, count: int) -> GroupPartition:
+    found = GroupPartition(GroupSettings())
+    end = 2 * count
+    delay_us = _HOUR_US if shape == "waiting" else 0
+    for offset in range(0, end, 2):
+        found.settle(0, end, offset + 1, True)
+        if shape != "holes":
+            found.settle(0, end, offset, False, delay_us=delay_us)
+        found.events.clear()
+    return found
+
+
+def _store_round(group: GroupPartition, end: int, records: int, batch: int) -> tuple[float, float]:
+    """(acquires, settles) a second."""
+    acquiring = settling = 0.0
+    done = 0
+    while done < records:
+        began = time.perf_counter()
+        grants = group.acquire(0, end, "worker", _HOUR_US, batch)
+        acquired = time.perf_counter()
+        for grant in grants:
+            group.settle(0, end, grant.offset, True, owner="worker")
+        settling += time.perf_counter() - acquired
+        acquiring += acquired - began
+        group.events.clear()
+        assert grants
+        done += len(grants)
+    return done / acquiring, done / settling
+
+
+# -- over the wire -----------------------------------------------------------------------------
+
+
+def wire(shape: str, scale: float, data_dir: Path, seconds: float, rounds: int) -> dict[str, Any]:
+    """Acquire-and-settle rates over connections: of the shape and of a fresh group.
+
+    Neither runs out of records: small scales are raised to what the rounds may need.
+    """
+    new = int(rounds * len(_LOADS) * (seconds + _warm_up(seconds)) * _RATE_MAX)
+    scale = max(scale, new / UNSETTLED)
+
+    async def scenario(inside: Inside, start_seconds: float) -> dict[str, Any]:
+        inside.leave = True
+        await states.produce(inside, inside.broker.create_topic("fresh"), new)
+        began = time.monotonic()
+        if shape == "holes":
+            await states.holes(inside, scale, "shape")
+        else:
+            delay_us = _HOUR_US if shape == "waiting" else 0
+            await states.returned(inside, scale, delay_us, "shape")
+        if shape == "waiting":
+            topic = inside.broker.topic("shape")
+            assert topic is not None
+            await states.produce(inside, topic, new)
+        built_seconds = time.monotonic() - began
+        lines = []
+        for load in _LOADS:
+            pairs = [
+                (
+                    await deferToThread(_wire_round, inside.address, "fresh", seconds, *load),
+                    await deferToThread(_wire_round, inside.address, "shape", seconds, *load),
+                )
+                for _ in range(rounds)
+            ]
+            name, connections, window, batch = load
+            text = f"{name} {connections} x {window}" + (f" x {batch}" if batch > 1 else "")
+            lines.append(_line("wire", text, pairs))
+        return {"lines": lines, "built_seconds": built_seconds}
+
+    return run(data_dir, (), scenario)[0]
+
+
+def _wire_round(
+    address: str, log: str, seconds: float, scenario: str, connections: int, window: int, batch: int
+) -> float:
+    plan = Plan(
+        scenario,
+        address,
+        connections,
+        window,
+        size=len(states.VALUE),
+        seconds=seconds,
+        warm_up_seconds=_warm_up(seconds),
+        batch=max(batch, 1),
+    )
+    found = measure_load(plan, log)
+    if found.errors:
+        raise ChildFailed(f"{log} {scenario}: {found.errors} errors, such as {found.first_error}")
+    return found.msgs_per_s
+
+
+def _warm_up(seconds: float) -> float:
+    return min(0.3, seconds)
+
+
+def _line(where: str, what: str, pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """Medians over the rounds of (fresh, shape)."""
+    return {
+        "where": where,
+        "what": what,
+        "fresh_per_s": round(median(fresh for fresh, _ in pairs)),
+        "shape_per_s": round(median(shape for _, shape in pairs)),
+        "ratio": round(median(shape / fresh for fresh, shape in pairs), 3),
+    }
+
+
+# -- the parent --------------------------------------------------------------------------------
+
+
+def measure(
+    directory: Path,
+    shapes: Sequence[str],
+    scale: float,
+    seconds: float,
+    rounds: int,
+    show: Callable[[str], None],
+) -> Iterator[dict[str, Any]]:
+    """Measure shapes one after another.
+
+    :raises ChildFailed: when a step fails.
+    """
+    raw = sync_rate(directory, 4096, 0.5)
+    show(
+        f"{int(UNSETTLED * scale):,} unsettled records in holes beside a fresh group; durability "
+        f"fsync; raw 4 KiB syncs/s {raw:,.0f}"
+    )
+    for shape in shapes:
+        spec = {"shape": shape, "scale": scale, "seconds": seconds, "rounds": rounds}
+        lines = run_child("benchmarks.holes", {"step": "store", **spec}, _STEP_SECONDS_MAX)["lines"]
+        with tempfile.TemporaryDirectory(prefix=f"{shape}-", dir=directory) as name:
+            spec["data_dir"] = str(Path(name) / "data")
+            found = run_child("benchmarks.holes", {"step": "wire", **spec}, _STEP_SECONDS_MAX)
+        lines += found["lines"]
+        for line in lines:
+            under = "" if line["ratio"] >= TARGET else "  UNDER 80 %"
+            show(
+                f"  {shape:<9}{line['where']:<6}{line['what']:<36}fresh {line['fresh_per_s']:>9,}/s"
+                f"{line['shape_per_s']:>12,}/s{line['ratio'] * 100:>7.0f} %{under}"
+            )
+        yield {"shape": shape, "scale": scale, "raw_fdatasync_per_s": raw, "lines": lines}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run from the command line and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.holes")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the sizes (default: 1)")
+    parser.add_argument("--shapes", default=",".join(SHAPES), help="some of the shapes")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of a round over the wire")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default: {ROUNDS}")
+    parser.add_argument("--directory", type=Path, default=Path(), help="on the disk to measure")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument("--step", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.step is not None:
+        return answer(lambda: _step(json.loads(options.step)))
+    interrupt_on_signals()
+    shapes = options.shapes.split(",")
+    if unknown := set(shapes) - set(SHAPES):
+        parser.error(f"no shape {min(unknown)!r}; there are {', '.join(SHAPES)}")
+
+    def show(line: str) -> None:
+        print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
+
+    try:
+        with tempfile.TemporaryDirectory(prefix=".bench-", dir=options.directory) as name:
+            found = list(
+                measure(Path(name), shapes, options.scale, options.seconds, options.rounds, show)
+            )
+            if options.json:
+                print(json.dumps({"machine": asdict(describe(Path(name))), "shapes": found}))
+    except ChildFailed as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _step(spec: dict[str, Any]) -> dict[str, Any]:
+    if spec["step"] == "store":
+        return store(spec["shape"], spec["scale"], spec["rounds"])
+    return wire(
+        spec["shape"], spec["scale"], Path(spec["data_dir"]), spec["seconds"], spec["rounds"]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,299 @@
+# Tests: tests/test_size.py
+"""States at size: what they cost in memory, at a start, and in turns of the reactor.
+
+``python -m benchmarks.size [--scale 0.01] [--states holes,leases] [--json]``. For each state of
+:mod:`benchmarks.states` a broker process of its own
+
+1. builds it, tells its memory beside the documented formula, and stops cleanly;
+2. starts from the log alone, without any snapshot;
+3. starts from the snapshot, and tells its longest turns while a snapshot is taken, while the admin
+   site is scraped, while leases lapse, and while a topic is deleted.
+
+Start-up is timed from the lock to readiness inside the process; a Python start comes on top.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.threads import deferToThread
+
+from brokerd.cli.machine import describe, sync_rate
+
+from .children import ChildFailed, answer, run_child
+from .inside import Inside, rss_bytes, run
+from .process import interrupt_on_signals
+from .stall_probe import LONG_SECONDS, StallProbe, Stalls
+from .states import GROUP, OWNER, STATES, State, call, produce
+
+MIB = 1 << 20
+_STEP_SECONDS_MAX = 900.0
+_SCRAPES = 3
+_INTERVAL_BYTES = MIB
+_FILLER = b"x" * 1024
+_LAPSE_SECONDS = 1.0
+_BY_NAME = {state.name: state for state in STATES}
+
+
+# -- the steps, each in a process of its own ---------------------------------------------------
+
+
+def build(data_dir: Path, state: State, scale: float) -> dict[str, Any]:
+    """Build a state in an empty directory and stop cleanly."""
+
+    async def scenario(inside: Inside, start_seconds: float) -> dict[str, Any]:
+        empty = rss_bytes()
+        began = time.monotonic()
+        await state.build(inside, scale)
+        seconds = time.monotonic() - began
+        await inside.sleep(1.0)
+        grown = rss_bytes() - empty
+        cached = inside.broker.status()["tail_cache_bytes"]
+        return {
+            "seconds": seconds,
+            "empty_bytes": empty,
+            "grown_bytes": grown,
+            "tail_cache_bytes": cached,
+        }
+
+    found, stop_seconds = run(data_dir, (), scenario)
+    return {
+        **found,
+        "formula_bytes": int(state.formula_bytes(scale)),
+        "stop_seconds": stop_seconds,
+        "log_bytes": _tree_bytes(data_dir / "wal"),
+        "snapshot_bytes": _tree_bytes(data_dir / "state"),
+    }
+
+
+def start(data_dir: Path, state: State, scale: float) -> dict[str, Any]:
+    """Start on what is there, and leave it as it is."""
+
+    async def scenario(inside: Inside, start_seconds: float) -> dict[str, Any]:
+        inside.leave = True
+        await inside.sleep(0.5)
+        return {"start_seconds": start_seconds, "rss_bytes": rss_bytes()}
+
+    return run(data_dir, (), scenario)[0]
+
+
+def stalls(data_dir: Path, state: State, scale: float) -> dict[str, Any]:
+    """Start from the snapshot and watch the reactor through what may take long."""
+
+    async def scenario(inside: Inside, start_seconds: float) -> dict[str, Any]:
+        inside.leave = True
+        await inside.sleep(0.5)
+        found = {"start_seconds": start_seconds, "rss_bytes": rss_bytes()}
+        phases = _Phases(inside, data_dir)
+        await phases.quiet()
+        await phases.snapshot()
+        await phases.scrape("status", "/api/v1/status")
+        await phases.scrape("metrics", "/metrics")
+        if inside.broker.topic("leases") is not None:
+            await phases.lapse()
+        if inside.broker.topic("groups") is not None and hasattr(inside.broker, "delete_topic"):
+            await phases.delete("groups")
+        return {**found, "phases": [asdict(one) for one in phases.done]}
+
+    return run(data_dir, (f"wal.snapshot_interval_bytes={_INTERVAL_BYTES}",), scenario)[0]
+
+
+class _Phases:
+    """What the reactor is watched through."""
+
+    def __init__(self, inside: Inside, data_dir: Path) -> None:
+        self._inside = inside
+        self._state_dir = data_dir / "state"
+        self._probe = StallProbe(inside.reactor)
+        self.done: list[Stalls] = []
+
+    async def quiet(self) -> None:
+        """Nothing happens: what the probe itself sees."""
+        self._probe.begin("quiet")
+        await self._inside.sleep(1.0)
+        self.done.append(self._probe.end())
+
+    async def snapshot(self) -> None:
+        """A snapshot is taken and written, while a little is produced."""
+        inside = self._inside
+        topic = inside.broker.create_topic("filler")
+        before = set(self._state_dir.iterdir())
+        self._probe.begin("snapshot")
+        for _ in range(2 * _INTERVAL_BYTES // (16 * len(_FILLER))):
+            await produce(inside, topic, 16, _FILLER)
+        while not any(path.suffix == ".snap" for path in set(self._state_dir.iterdir()) - before):
+            await inside.sleep(0.02)
+        await inside.sleep(0.1)
+        self.done.append(self._probe.end())
+
+    async def scrape(self, name: str, path: str) -> None:
+        """The admin site is asked a few times."""
+        url = f"http://{self._inside.admin}{path}"
+        self._probe.begin(name)
+        for _ in range(_SCRAPES):
+            await deferToThread(_fetch, url)
+            await self._inside.sleep(0.1)
+        self.done.append(self._probe.end())
+
+    async def lapse(self) -> None:
+        """All leases lapse at one moment; before, each is extended to it."""
+        inside, broker = self._inside, self._inside.broker
+        topic = broker.topic("leases")
+        assert topic is not None
+        count = topic.partition(0).next_offset
+        lane = broker.lane("leases", GROUP, 0, 0)
+        now_us = broker.time.now_us
+        extending_seconds = 2.0 + count / 100_000
+        due_us = now_us() + int(extending_seconds * 1e6)
+
+        def one(offset: int) -> Callable[[], object]:
+            return lambda: broker.extend(lane, offset, max(1, due_us - now_us()), owner=OWNER)
+
+        await call(inside, map(one, range(count)))
+        await inside.sleep(max(0.0, (due_us - now_us()) / 1e6 - 0.1))
+        self._probe.begin("lapse")
+        while lane.store.leased:
+            await inside.sleep(0.02)
+        await inside.durable()
+        self.done.append(self._probe.end())
+
+    async def delete(self, name: str) -> None:
+        """A topic goes, with all its groups."""
+        delete_topic: Callable[[str], object] = self._inside.broker.delete_topic
+        self._probe.begin("delete topic")
+        await call(self._inside, [lambda: delete_topic(name)])
+        await self._inside.sleep(1.0)
+        self.done.append(self._probe.end())
+
+
+def _fetch(url: str) -> int:
+    with urllib.request.urlopen(url, timeout=60) as answered:
+        return len(answered.read())
+
+
+def _tree_bytes(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.iterdir())
+
+
+# -- the parent --------------------------------------------------------------------------------
+
+
+def measure(
+    directory: Path, states: Sequence[State], scale: float, show: Callable[[str], None]
+) -> Iterator[dict[str, Any]]:
+    """Measure states one after another, each in a data directory that is removed.
+
+    :raises ChildFailed: when a broker fails.
+    """
+    show(
+        f"states at scale {scale:g}; durability fsync; raw 4 KiB syncs/s "
+        f"{sync_rate(directory, 4096, 0.5):,.0f}"
+    )
+    for state in states:
+        with tempfile.TemporaryDirectory(prefix=f"{state.name}-", dir=directory) as name:
+            yield _measure(Path(name), state, scale, show)
+
+
+def _measure(
+    directory: Path, state: State, scale: float, show: Callable[[str], None]
+) -> dict[str, Any]:
+    def step(name: str) -> dict[str, Any]:
+        spec = {"step": name, "data_dir": str(data), "state": state.name, "scale": scale}
+        return run_child("benchmarks.size", spec, _STEP_SECONDS_MAX)
+
+    data, kept = directory / "data", directory / "kept"
+    show(f"{state.name}: {state.what}")
+    built = step("build")
+    show(
+        f"  built in {built['seconds']:.1f} s: memory {built['grown_bytes'] / MIB:.0f} MiB more, "
+        f"by the formula {built['formula_bytes'] / MIB:.0f} MiB, and "
+        f"{built['tail_cache_bytes'] / MIB:.0f} MiB of tail cache; "
+        f"log {built['log_bytes'] / MIB:.0f} MiB, snapshot "
+        f"{built['snapshot_bytes'] / MIB:.1f} MiB, clean stop {built['stop_seconds']:.2f} s"
+    )
+    (data / "state").rename(kept)
+    log_alone = step("start")
+    shutil.rmtree(data / "state", ignore_errors=True)
+    kept.rename(data / "state")
+    snapshot = step("stalls")
+    empty = built["empty_bytes"]
+    show(
+        f"  start from the log alone {log_alone['start_seconds']:.2f} s, "
+        f"from the snapshot {snapshot['start_seconds']:.2f} s; memory then "
+        f"{(snapshot['rss_bytes'] - empty) / MIB:.0f} MiB more than empty"
+    )
+    for phase in snapshot["phases"]:
+        over = " OVER" if phase["longest_ms"] > LONG_SECONDS * 1000 else ""
+        show(
+            f"  {phase['phase']:<14} {phase['seconds']:>6.2f} s, longest turn "
+            f"{phase['longest_ms']:>7.1f} ms, {phase['over_50_ms']} over 50 ms, "
+            f"longest gc {phase['gc_longest_ms']:.1f} ms{over}"
+        )
+        if over:
+            for line in phase["where"]:
+                show(f"      {line}")
+    return {
+        "state": state.name,
+        "scale": scale,
+        "built": built,
+        "log": log_alone,
+        "snapshot": snapshot,
+    }
+
+
+_STEPS: dict[str, Callable[[Path, State, float], dict[str, Any]]] = {
+    "build": build,
+    "start": start,
+    "stalls": stalls,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run from the command line and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.size")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the sizes (default: 1)")
+    parser.add_argument("--states", default=",".join(_BY_NAME), help="some of the states")
+    parser.add_argument("--directory", type=Path, default=Path(), help="on the disk to measure")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument("--step", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.step is not None:
+        spec = json.loads(options.step)
+        return answer(
+            lambda: _STEPS[spec["step"]](
+                Path(spec["data_dir"]), _BY_NAME[spec["state"]], spec["scale"]
+            )
+        )
+    interrupt_on_signals()
+
+    def show(line: str) -> None:
+        print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
+
+    try:
+        states = [_BY_NAME[name] for name in options.states.split(",")]
+    except KeyError as error:
+        parser.error(f"no state {error}; there are {', '.join(_BY_NAME)}")
+    try:
+        with tempfile.TemporaryDirectory(prefix=".bench-", dir=options.directory) as name:
+            found = list(measure(Path(name), states, options.scale, show))
+            if options.json:
+                machine = asdict(describe(Path(name)))
+                print(json.dumps({"machine": machine, "states": found}))
+    except ChildFailed as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+# Tests: tests/test_size.py
+"""States at size, built through the broker's own methods, and what they should cost in memory.
+
+Each builder is a coroutine ``build(inside, scale)``; at scale 1 it makes what its name says in
+:data:`STATES`. The formulas are those of docs/leases.rst and docs/broker.rst, with the numbers of
+the state filled in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from brokerd.broker import Congested, Partition, Topic
+from brokerd.sim.bare import TakesAnything
+
+from .inside import Inside
+
+UNSETTLED = 10_000_000
+LEASES = 1_000_000
+GROUPS = 100_000
+TOPICS = 10_000
+GROUP = "bench"
+OWNER = "worker"
+VALUE = b"0123456789"
+
+_TURN = 2_000
+"""Calls in one turn of the reactor."""
+_HOUR_US = 3_600_000_000
+
+
+@dataclass(frozen=True)
+class State:
+    """A state and what the pages say it takes."""
+
+    name: str
+    what: str
+    build: Callable[[Inside, float], Awaitable[None]]
+    formula_bytes: Callable[[float], float]
+    """Besides the caches and an empty broker."""
+
+
+async def call(inside: Inside, calls: Iterable[Callable[[], object]]) -> None:
+    """Make all these calls, some thousand a turn, each again when it was congested."""
+    for count, one in enumerate(calls):
+        while True:
+            try:
+                one()
+                break
+            except Congested:
+                await inside.uncongested()
+        if count % _TURN == _TURN - 1:
+            await inside.sleep()
+    await inside.durable()
+
+
+async def produce(inside: Inside, topic: Topic, count: int, value: bytes = VALUE) -> None:
+    """Append ``count`` records to partition 0."""
+    partition = topic.partition(0)
+    append = inside.broker.produce
+    await call(inside, ((lambda: append(partition, value)) for _ in range(count)))
+
+
+async def holes(inside: Inside, scale: float, name: str = "holes") -> None:
+    """Records that nobody leased; of each two, the later one is settled."""
+    count = int(UNSETTLED * scale)
+    topic = inside.broker.create_topic(name)
+    await produce(inside, topic, 2 * count)
+    await _settle(inside, topic.partition(0), range(1, 2 * count, 2), True)
+
+
+async def returned(inside: Inside, scale: float, delay_us: int = 0, name: str = "returned") -> None:
+    """Records that failed once; of each two, the later one is settled."""
+    count = int(UNSETTLED * scale)
+    topic = inside.broker.create_topic(name)
+    await produce(inside, topic, 2 * count)
+    partition = topic.partition(0)
+    await _settle(inside, partition, range(1, 2 * count, 2), True)
+    await _settle(inside, partition, range(0, 2 * count, 2), False, delay_us)
+
+
+async def _settle(
+    inside: Inside, partition: Partition, offsets: range, success: bool, delay_us: int = 0
+) -> None:
+    """Settle records that were never leased, as any client of the group may."""
+    broker, name = inside.broker, partition.topic.name
+    settle, lane = broker.settle, broker.lane
+
+    def one(offset: int) -> Callable[[], object]:
+        return lambda: settle(
+            lane(name, GROUP, 0, offset),
+            offset,
+            success,
+            owner=OWNER,
+            delay_us=None if success else delay_us,
+        )
+
+    await call(inside, map(one, offsets))
+
+
+async def leases(inside: Inside, scale: float, duration_us: int = _HOUR_US) -> None:
+    """Live leases of one group."""
+    count = int(LEASES * scale)
+    topic = inside.broker.create_topic("leases")
+    await produce(inside, topic, count)
+    while count:
+        found = None
+        while found is None:
+            try:
+                found = inside.broker.acquire(
+                    "leases", GROUP, OWNER, duration_us, min(count, _TURN), TakesAnything()
+                )
+            except Congested:
+                await inside.uncongested()
+        count -= len(found)
+        await inside.sleep()
+    await inside.durable()
+
+
+async def groups(inside: Inside, scale: float) -> None:
+    """Groups of one topic, each with a live lease."""
+    acquire = inside.broker.acquire
+    topic = inside.broker.create_topic("groups")
+    await produce(inside, topic, 1)
+
+    def one(number: int) -> Callable[[], object]:
+        name = f"group-{number}"
+        return lambda: acquire("groups", name, OWNER, _HOUR_US, 1, TakesAnything())
+
+    await call(inside, map(one, range(int(GROUPS * scale))))
+
+
+async def topics(inside: Inside, scale: float) -> None:
+    """Topics with a record each."""
+    broker = inside.broker
+
+    def one(number: int) -> Callable[[], object]:
+        return lambda: broker.produce(broker.create_topic(f"topic-{number}").partition(0), VALUE)
+
+    await call(inside, map(one, range(int(TOPICS * scale))))
+
+
+async def everything(inside: Inside, scale: float) -> None:
+    """All of the above in one broker."""
+    for build in (holes, returned, leases, groups, topics):
+        await build(inside, scale)
+
+
+# -- formulas: docs/leases.rst "Memory", docs/broker.rst "Memory" -----------------------------
+
+
+def _holes_bytes(scale: float) -> float:
+    return 2 * UNSETTLED * scale / 1024 * 260
+
+
+def _returned_bytes(scale: float) -> float:
+    blocks = 2 * UNSETTLED * scale / 256
+    return _holes_bytes(scale) + 260 * blocks + 16 * UNSETTLED * scale
+
+
+def _leases_bytes(scale: float) -> float:
+    return 370 * LEASES * scale
+
+
+def _groups_bytes(scale: float) -> float:
+    return (2_800 + 370 + 150) * GROUPS * scale
+
+
+def _topics_bytes(scale: float) -> float:
+    return 830 * TOPICS * scale
+
+
+def _all_bytes(scale: float) -> float:
+    parts = (_holes_bytes, _returned_bytes, _leases_bytes, _groups_bytes, _topics_bytes)
+    return sum(part(scale) for part in parts)
+
+
+STATES = (
+    State("holes", "10,000,000 never leased, every other one settled", holes, _holes_bytes),
+    State(
+        "returned",
+        "10,000,000 that failed once, every other one settled",
+        returned,
+        _returned_bytes,
+    ),
+    State("leases", "1,000,000 live leases", leases, _leases_bytes),
+    State("groups", "100,000 groups with a lease each", groups, _groups_bytes),
+    State("topics", "10,000 topics", topics, _topics_bytes),
+    State("all", "all of these", everything, _all_bytes),
+)
