@@ -168,8 +168,10 @@ BUGS = (
         "events that a group's piece of a snapshot holds already are applied again",
         "broker/snapshotter.py",
         (
-            "            self._chunks.append(self._copy(thing, self._captured_lsn))",
-            "            self._chunks.append(self._copy(thing, self._start_lsn))",
+            "                chunks = self._chunks.of_topics[thing.partition.topic.topic_id]\n"
+            "                chunks.append(self._copy(thing, self._captured_lsn))",
+            "                chunks = self._chunks.of_topics[thing.partition.topic.topic_id]\n"
+            "                chunks.append(self._copy(thing, self._start_lsn))",
         ),
     ),
     bug(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from brokerd.values import Format, Record
 from brokerd.walformat import RecordColumns
@@ -239,6 +239,18 @@ class ChunkCache:
             else:
                 self._order.append((chunks, chunk))
                 looks -= 1
+
+    def drop(self, lists: Iterable[ChunkList]) -> None:
+        """Forget the chunks of partitions that are gone."""
+        gone = set(lists)
+        kept = deque[tuple[ChunkList, Chunk]]()
+        for chunks, chunk in self._order:
+            if chunks in gone:
+                chunks.remove(chunk)
+                self.used_bytes -= chunk.cached_bytes
+            else:
+                kept.append((chunks, chunk))
+        self._order = kept
 
     def clear(self) -> None:
         """Forget everything."""

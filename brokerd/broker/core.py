@@ -17,6 +17,7 @@ from twisted.logger import Logger
 from brokerd.broker.chunks import Chunk, ChunkCache
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.fetching import Expiry, Fetcher
+from brokerd.broker.group_changes import GroupChanges
 from brokerd.broker.journal import EVENT_FRAME_BYTES, Clock, Journal
 from brokerd.broker.leasing import Leasing
 from brokerd.broker.overview import Counters, GroupInfo, Overview
@@ -131,11 +132,39 @@ class Broker:
         self.acquire = leasing.acquire
         self.settle = leasing.settle
         self.extend = leasing.extend
+        self.release = leasing.release
         self.dead_letter = leasing.dead_letter
         self.dead_letters = leasing.dead_letters
 
-        topics = TopicChanges(state, journal, producing.admit, settings.max_topics)
+        groups = GroupChanges(state, journal, leasing, self.time)
+        self.configure_group = groups.configure_group
+        self.group_settings = groups.group_settings
+        self.pause_group = groups.pause_group
+        self.resume_group = groups.resume_group
+        self.seek_group = groups.seek_group
+        self.delete_group = groups.delete_group
+        self.release_owner = groups.release_owner
+        self.leases = groups.leases
+        self.replay_dead_letters = groups.replay_dead_letters
+        self.purge_dead_letters = groups.purge_dead_letters
+
+        topics = TopicChanges(
+            state,
+            journal,
+            self._snapshotter,
+            self._waiters,
+            self._tail,
+            self._cold,
+            self.counters,
+            producing.admit,
+            leasing.admit_events,
+            settings.max_topics,
+        )
         self.create_topic = topics.create_topic
+        self.configure_topic = topics.configure_topic
+        self.delete_topic = topics.delete_topic
+        self.trim_topic = topics.trim_topic
+        self.internal_topic = topics.internal_topic
         self.existing_topic = state.existing_topic
 
     # -- life ---------------------------------------------------------------------------------
@@ -218,8 +247,8 @@ class Broker:
         return self._state.by_name.get(name)
 
     def topics(self) -> Iterator[Topic]:
-        """All topics, in order of creation."""
-        return iter(self._state.by_id.values())
+        """All topics that have names, in order of creation."""
+        return (topic for topic in self._state.by_id.values() if not topic.internal_of)
 
     def find(self, partition: Partition, offset: int) -> Chunk | None:
         """The chunk in memory that holds ``offset``, if any; else `load` it."""

@@ -7,8 +7,8 @@ write-ahead log. Every commit has a *ticket*, a growing number; an answer that d
 changes leaves when their ticket is durable.
 
 Order inside a frame: control entries (topics created), then records by partition, then events
-by lane. A control entry that must come after records or events already gathered calls
-`Journal.cut` first.
+by lane. Who adds a control entry that must come after records or events already gathered calls
+`Journal.split` first.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class Journal:
             self._schedule()
             raise Congested("too much work waits for the disk; try again")
         if self.gathered_bytes + size > min(self._frame_bytes, self._wal.room):
-            self._split()
+            self.split()
         if self._wal.room < size:
             self._no_room(size, "the disk has no room for")
 
@@ -228,7 +228,7 @@ class Journal:
         self._check_open()
         size += BATCH_FRAME_BYTES + LANE_FRAME_BYTES
         if self.gathered_bytes + size > min(self._frame_bytes, self._wal.reserve_room):
-            self._split()
+            self.split()
         if self._wal.reserve_room < size:
             self._no_room(size, "the disk is full, and not even the reserve for settles has")
 
@@ -308,8 +308,12 @@ class Journal:
         self._before_frame(touched)
         self.cut()
 
-    def _split(self) -> None:
-        """Hand over what has gathered although its turn is not over."""
+    def split(self) -> None:
+        """Hand over what has gathered although its turn is not over.
+
+        What comes next, such as a control entry, then is in a later frame; who waits for what was
+        handed over is served at the end of the turn all the same.
+        """
         self._split_off.add(self._partitions, self._lanes)
         self.cut()
 

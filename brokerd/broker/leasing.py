@@ -303,6 +303,7 @@ class Leasing:
 
 
 def leave_out_gaps(lane: Lane) -> None:
-    """Let a lane wait for no offset at which there is nothing."""
+    """Let a lane wait for no offset at which there is nothing, or nothing any more."""
+    lane.store.leave_out(0, lane.partition.start_offset)
     for first, end in lane.partition.gaps:
         lane.store.leave_out(first, end)

@@ -16,6 +16,9 @@ from brokerd.errors import DamagedData
 from brokerd.values import Format
 from brokerd.wal import Wal
 
+REMOVALS = ("trimmed", "retention_time", "retention_bytes", "fired")
+"""Why records are removed: asked for; too old; too many bytes; delayed messages that fired."""
+
 MAX_GROUPS = 1_000
 """How many (topic, group, partition) one status describes."""
 
@@ -50,6 +53,9 @@ class Counters:
     settled: int = 0
     failed: int = 0
     expired: int = 0
+    records_removed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REMOVALS, 0))
+    """Offsets below start offsets, by why these moved."""
+    dead_letters_removed: int = 0
 
 
 class Overview:

@@ -9,16 +9,26 @@ position noted, so a snapshot never holds what the log could still lose.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain
+from typing import Any
 
 import msgpack
 from twisted.logger import Logger
 
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import Clock, DelayedCall
-from brokerd.broker.state import SNAPSHOT_LANE, SNAPSHOT_META, State, known_damage
-from brokerd.broker.topics import Lane, Topic
+from brokerd.broker.state import (
+    SNAPSHOT_DELETED_TOPIC,
+    SNAPSHOT_LANE,
+    SNAPSHOT_META,
+    Capture,
+    Encode,
+    State,
+    known_damage,
+)
+from brokerd.broker.topics import ConsumerGroup, Lane, Topic
 from brokerd.wal import (
     SNAPSHOT_TOPIC,
     Committer,
@@ -35,7 +45,18 @@ STEP_THINGS = 200
 STEP_SECONDS = 0.005
 """How long a step may take, and the pause between steps while nothing else drives them."""
 
-Encode = Callable[[], SnapshotChunk]
+
+class _Chunks:
+    """What was captured. A topic comes before its groups, and META before all."""
+
+    def __init__(self, first: Iterable[Encode] = ()) -> None:
+        self.first = list(first)
+        self.of_topics: dict[int, list[Encode]] = {}
+        """By topic id; with an empty list for a topic that was not captured yet."""
+        self.last: list[Encode] = []
+
+    def in_order(self) -> Iterator[Encode]:
+        return chain(self.first, *self.of_topics.values(), self.last)
 
 
 class Snapshotter:
@@ -64,8 +85,8 @@ class Snapshotter:
         self._idle = idle
         self._start_lsn = 0
         self._captured_lsn = 0
-        self._todo: Iterator[Topic | Lane] | None = None
-        self._chunks: list[Encode] = []
+        self._todo: Iterator[Topic | Lane | Capture] | None = None
+        self._chunks = _Chunks()
         self._writing = False
         self._stopped = False
         self._changed: set[KnownDamage] = set()
@@ -115,7 +136,7 @@ class Snapshotter:
     @property
     def taking(self) -> bool:
         """Whether a snapshot is being taken or written."""
-        return self._todo is not None or self._writing or bool(self._chunks)
+        return self._todo is not None or self._writing or bool(self._chunks.first)
 
     def step(self) -> None:
         """Called at every frame boundary: begin, go on with, or finish a snapshot."""
@@ -129,18 +150,45 @@ class Snapshotter:
     def begin(self) -> None:
         """Start a snapshot; must be called at a frame boundary."""
         self._start_lsn = self._captured_lsn = self._wal.appended_lsn
-        self._chunks = [self._meta()]
+        self._chunks = _Chunks([self._meta()])
         self._todo = self._things()
         self._capture()
         if self._tick_call is None:
             self._tick_later()
 
-    def _things(self) -> Iterator[Topic | Lane]:
+    def _things(self) -> Iterator[Topic | Lane | Capture]:
+        """All there is to capture; what comes later is in the log above the beginning."""
         topics = list(self._state.by_id.values())
+        self._chunks.of_topics = {topic.topic_id: [] for topic in topics}
+        return self._each(topics)
+
+    def _each(self, topics: list[Topic]) -> Iterator[Topic | Lane | Capture]:
         yield from topics
         for topic in topics:
             for group in list(topic.groups.values()):
                 yield from group.lanes
+        for part in self._state.captures:
+            yield from part()
+
+    def topic_deleted(self, topic: Topic) -> None:
+        """Have a snapshot that is being taken say that ``topic`` is gone.
+
+        The log above its beginning may tell of the topic, of which it would know too little.
+        """
+        if self._todo is not None and topic.topic_id in self._chunks.of_topics:
+            self._chunks.of_topics[topic.topic_id] = [capture_deleted(topic, self._start_lsn)]
+
+    def group_to_be_deleted(self, group: ConsumerGroup) -> None:
+        """Have a snapshot that is being taken hold the group as it is now, at a frame boundary.
+
+        The log above its beginning may tell of the group, of which it would know too little.
+        """
+        chunks = self._chunks.of_topics.get(group.topic.topic_id)
+        if self._todo is not None and chunks is not None:
+            self._captured_lsn = self._wal.appended_lsn
+            self._add(group.topic)
+            for lane in group.lanes:
+                self._add(lane)
 
     def _tick(self) -> None:
         self._tick_call = None
@@ -157,7 +205,7 @@ class Snapshotter:
             self._capture()
         elif not self._writing and self._wal.durable_lsn >= self._captured_lsn:
             self._writing = True
-            chunks, self._chunks = self._chunks, []
+            chunks, self._chunks = self._chunks, _Chunks()
             start_lsn = self._start_lsn
             self._writer.submit(
                 lambda: self._write(start_lsn, chunks), partial(self._written, start_lsn)
@@ -172,9 +220,22 @@ class Snapshotter:
             if thing is None:
                 self._todo = None
                 return
-            self._chunks.append(self._copy(thing, self._captured_lsn))
+            self._add(thing)
             if self._clock.seconds() >= until:
                 return
+
+    def _add(self, thing: Topic | Lane | Capture) -> None:
+        """Capture a thing here and now, if it still is."""
+        if isinstance(thing, Topic):
+            chunks = self._chunks.of_topics[thing.topic_id]
+            if not chunks:
+                chunks.append(self._copy(thing, self._captured_lsn))
+        elif isinstance(thing, Lane):
+            if not (thing.group.deleted or thing.group.topic.deleted):
+                chunks = self._chunks.of_topics[thing.partition.topic.topic_id]
+                chunks.append(self._copy(thing, self._captured_lsn))
+        else:
+            self._chunks.last.append(thing(self._captured_lsn))
 
     def _copy(self, thing: Topic | Lane, lsn: int) -> Encode:
         if isinstance(thing, Topic):
@@ -196,8 +257,8 @@ class Snapshotter:
         chunk = SnapshotChunk(SNAPSHOT_META, b"", self._start_lsn, msgpack.packb(fields))
         return lambda: chunk
 
-    def _write(self, start_lsn: int, chunks: list[Encode]) -> None:
-        self._snapshots.write(start_lsn, (encode() for encode in chunks))
+    def _write(self, start_lsn: int, chunks: _Chunks) -> None:
+        self._snapshots.write(start_lsn, (encode() for encode in chunks.in_order()))
 
     def _written(self, start_lsn: int, _result: object, error: Exception | None) -> None:
         self._writing = False
@@ -220,29 +281,41 @@ class Snapshotter:
         """Take no more snapshots by itself; one being written is finished."""
         self._stopped = True
         self._todo = None
-        self._chunks = []
+        self._chunks = _Chunks()
         if self._tick_call is not None:
             self._tick_call.cancel()
             self._tick_call = None
 
     def write_last(self) -> None:
         """Take and write one snapshot here and now; for a clean stop, after the last commit."""
-        self._start_lsn = self._wal.appended_lsn
-        chunks = [self._meta()]
-        chunks += [self._copy(thing, self._start_lsn) for thing in self._things()]
+        self._start_lsn = self._captured_lsn = self._wal.appended_lsn
+        self._chunks = _Chunks([self._meta()])
+        for thing in self._things():
+            self._add(thing)
+        chunks, self._chunks = self._chunks, _Chunks()
         self._write(self._start_lsn, chunks)
 
 
 def capture_topic(topic: Topic, lsn: int) -> Encode:
     """Copy what a snapshot says of ``topic``; the result encodes it, in any thread."""
-    fields = {
+    fields: dict[str, Any] = {
         "topic_id": topic.topic_id,
         "name": topic.name,
         "next_offsets": [partition.next_offset for partition in topic.partitions],
         "gaps": {p.index: list(p.gaps) for p in topic.partitions if p.gaps},
+        "starts": {p.index: p.start_offset for p in topic.partitions if p.start_offset},
+        "settings": topic.settings.given(),
+        "internal_of": topic.internal_of,
     }
     key = b"%d" % topic.topic_id
     return lambda: SnapshotChunk(SNAPSHOT_TOPIC, key, lsn, msgpack.packb(fields))
+
+
+def capture_deleted(topic: Topic, lsn: int) -> Encode:
+    """What a snapshot says of a topic that was deleted while it was taken."""
+    fields = {"topic_id": topic.topic_id}
+    key = b"%d" % topic.topic_id
+    return lambda: SnapshotChunk(SNAPSHOT_DELETED_TOPIC, key, lsn, msgpack.packb(fields))
 
 
 def capture_lane(lane: Lane, lsn: int, now_us: int, time_us: int) -> Encode:

@@ -21,13 +21,13 @@ may be one of which nothing is left.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgpack
 from twisted.logger import Logger
 
-from brokerd.broker.topics import ConsumerGroup, Lane, Partition, Topic
+from brokerd.broker.topics import ConsumerGroup, Lane, Partition, Topic, TopicSettings
 from brokerd.errors import DamagedData, NewerFormat, UnknownTopic
 from brokerd.groups import GroupPartition, GroupSettings
 from brokerd.wal import (
@@ -40,10 +40,26 @@ from brokerd.wal import (
     SnapshotChunk,
     decode_loss,
 )
-from brokerd.walformat import Entry, EntryKind, decode_group_events
+from brokerd.walformat import Entry, EntryKind, EventKind, decode_group_events
 
 SNAPSHOT_META = 1
 SNAPSHOT_LANE = 3
+SNAPSHOT_DELETED_TOPIC = 4
+
+_DELETED = int(EventKind.DELETED)
+_PURGED = int(EventKind.PURGED)
+
+Apply = Callable[[Frame, Entry], None]
+"""Applies one entry of a frame of the log."""
+
+Load = Callable[[int, dict[str, Any]], None]
+"""Takes over a chunk of a snapshot: its LSN and the map in its body."""
+
+Encode = Callable[[], SnapshotChunk]
+"""Encodes what was captured, in any thread, later."""
+
+Capture = Callable[[int], Encode]
+"""Copies one thing as it is at an LSN; called where the state in memory equals the log up to it."""
 
 
 def known_damage(chunk: SnapshotChunk) -> list[KnownDamage]:
@@ -55,12 +71,6 @@ def known_damage(chunk: SnapshotChunk) -> list[KnownDamage]:
         KnownDamage(file, position, end, checksum, tuple(inside))
         for file, position, end, checksum, inside in places
     ]
-
-
-def topic_created_entry(topic: Topic) -> Entry:
-    """The log entry that creates ``topic``."""
-    body = msgpack.packb({"op": "created", "name": topic.name, "partitions": len(topic.partitions)})
-    return Entry(EntryKind.TOPIC, topic.topic_id, 0, 0, 0, body)
 
 
 class _Replay:
@@ -81,6 +91,8 @@ class _Replay:
         self.groups_known_at = -1
         """LSN up to which all groups are known."""
         self.nameless: set[Topic] = set()
+        self.deleted: set[int] = set()
+        """Topics that are known to be deleted, whatever older frames say of them."""
         self.passed_over: list[str] = []
         """Why events were not applied."""
         self.losses: list[Entry] = []
@@ -90,7 +102,13 @@ class _Replay:
 
 
 class State:
-    """All topics and groups, and how the log changes them."""
+    """All topics and groups, and how the log changes them.
+
+    What else must survive a restart adds itself before `begin_replay`: to `appliers` by kind of
+    entry, to `loaders` by kind of chunk, and to `captures`, which a snapshot goes through after all
+    topics and groups. A chunk holds the effect of every entry below its LSN, and replay may begin
+    below that: an applier passes over frames that its chunk holds already.
+    """
 
     _log = Logger()
 
@@ -112,12 +130,83 @@ class State:
         """Damaged places that repairs have put on record, by file, position and end."""
         self.new_gaps: dict[Partition, list[tuple[int, int]]] = {}
         """Ranges of offsets that this replay left out."""
+        self.appliers: dict[int, Apply] = {
+            EntryKind.RECORDS: lambda frame, entry: self._apply_records(frame.lsn, entry),
+            EntryKind.GROUP_EVENTS: self._apply_events,
+            EntryKind.TOPIC: self._apply_topic,
+            EntryKind.LOST: lambda frame, entry: self._apply_loss(entry),
+            EntryKind.MARK: lambda frame, entry: self._apply_mark(entry),
+        }
+        self.loaders: dict[int, Load] = {
+            SNAPSHOT_TOPIC: self._load_topic,
+            SNAPSHOT_LANE: self._load_lane,
+            SNAPSHOT_DELETED_TOPIC: lambda lsn, fields: self._load_deleted(fields),
+        }
+        self.captures: list[Callable[[], Iterator[Capture]]] = []
+        self.on_removed: list[Callable[[Topic], None]] = []
+        """Called with each topic that is deleted, live and at replay."""
+        self._topic_ops: dict[str, Callable[[int, Entry, dict[str, Any]], None]] = {
+            "created": self._apply_created,
+            "configured": self._apply_configured,
+            "deleted": self._apply_deleted,
+            "start": self._apply_start,
+        }
         self._replay = _Replay(0, 0)
 
+    # -- topics and groups --------------------------------------------------------------------
+
     def add_topic(self, topic: Topic) -> None:
+        """Know a new topic. An internal one has no name that anybody could ask for."""
         self.by_id[topic.topic_id] = topic
-        self.by_name[topic.name] = topic
+        if topic.internal_of:
+            target = self.by_id.get(topic.internal_of)
+            if target is not None:
+                target.internal = topic
+        else:
+            self.by_name[topic.name] = topic
         self.next_topic_id = max(self.next_topic_id, topic.topic_id + 1)
+
+    def remove_topic(self, topic: Topic) -> None:
+        """Forget a topic, its groups, and the internal topic that serves it."""
+        if topic.internal is not None:
+            self.remove_topic(topic.internal)
+        topic.deleted = True
+        self.by_id.pop(topic.topic_id, None)
+        if self.by_name.get(topic.name) is topic:
+            del self.by_name[topic.name]
+        for group in topic.groups.values():
+            group.deleted = True
+        topic.groups = {}
+        for tell in self.on_removed:
+            tell(topic)
+
+    def remove_group(self, group: ConsumerGroup) -> None:
+        """Forget a group; no group that comes later gives the tokens that it may have given."""
+        self.token_base = max(self.token_base, last_token([group]))
+        group.deleted = True
+        group.topic.groups.pop(group.name, None)
+
+    def new_group(self, topic: Topic, name: str) -> ConsumerGroup:
+        """A group that has seen nothing; `topic` does not know it yet."""
+        group = ConsumerGroup(topic, name, self._group_settings)
+        for lane in group.lanes:
+            lane.store.leave_out(0, lane.partition.start_offset)
+            lane.store.skip_tokens(self.token_base)
+        return group
+
+    @staticmethod
+    def move_start(partition: Partition, offset: int) -> int:
+        """Remove the records below ``offset``; returns how many dead letters went with them."""
+        partition.move_start(offset)
+        letters = 0
+        for group in partition.topic.groups.values():
+            store = group.lanes[partition.index].store
+            store.leave_out(0, partition.start_offset)
+            if store.dead:
+                letters += store.dead
+                store.apply((_PURGED, 0, partition.start_offset, 0, 0, "", ""), 0)
+                letters -= store.dead
+        return letters
 
     def existing_topic(self, name: str) -> Topic:
         """The topic of this name. Raises `UnknownTopic`."""
@@ -137,24 +226,22 @@ class State:
         """Apply what a frame says; frames come in order."""
         self.last_time_us = max(self.last_time_us, frame.time_us)
         for entry in frame.entries:
-            if entry.kind == EntryKind.RECORDS:
-                self._apply_records(frame.lsn, entry)
-            elif entry.kind == EntryKind.GROUP_EVENTS:
-                self._apply_events(frame, entry)
-            elif entry.kind == EntryKind.TOPIC:
-                self._apply_topic(frame.lsn, entry)
-            elif entry.kind == EntryKind.LOST:
-                self._replay.losses.append(entry)
-                self._replay.was_damaged = True
-            elif entry.kind == EntryKind.MARK:
-                self._replay.was_damaged |= bool(entry.body)
-            else:
+            apply = self.appliers.get(entry.kind)
+            if apply is None:
                 raise NewerFormat(
                     f"the frame at {frame.lsn} holds an entry of kind {entry.kind}, which this "
                     "version does not know; upgrade brokerd"
                 )
+            apply(frame, entry)
         for lost in frame.lost:
             self._apply_lost(frame.lsn, lost)
+
+    def _apply_loss(self, entry: Entry) -> None:
+        self._replay.losses.append(entry)
+        self._replay.was_damaged = True
+
+    def _apply_mark(self, entry: Entry) -> None:
+        self._replay.was_damaged |= bool(entry.body)
 
     def _apply_lost(self, lsn: int, lost: LostRange) -> None:
         """Believe the header of a damaged batch."""
@@ -167,6 +254,8 @@ class State:
             self._replay.told_at[partition] = lsn
 
     def _apply_records(self, lsn: int, entry: Entry) -> None:
+        if entry.topic_id in self._replay.deleted:
+            return
         topic = self._topic(entry)
         partition = topic.partition(entry.partition)
         if lsn >= self._replay.fresh_from.get(topic, 0):
@@ -176,6 +265,8 @@ class State:
             self._replay.told_at[partition] = lsn
 
     def _apply_events(self, frame: Frame, entry: Entry) -> None:
+        if entry.topic_id in self._replay.deleted:
+            return
         name, events = decode_group_events(entry.body, entry.count)
         group = self._group(self._topic(entry), name)
         lane = group.lanes[entry.partition]
@@ -192,28 +283,82 @@ class State:
                     )
             if lane.store.last_token != last_token:
                 self._replay.token_told_at[lane] = frame.lsn
+            if events[-1][0] == _DELETED:
+                self._forget_group(group)
+                self.remove_group(group)
 
-    def _apply_topic(self, lsn: int, entry: Entry) -> None:
+    def _apply_topic(self, frame: Frame, entry: Entry) -> None:
         fields = msgpack.unpackb(entry.body)
-        if fields["op"] != "created":
+        apply = self._topic_ops.get(fields["op"])
+        if apply is None:
             raise NewerFormat(
-                f"the frame at {lsn} says {fields['op']!r} of a topic, which this version does "
-                "not know; upgrade brokerd"
+                f"the frame at {frame.lsn} says {fields['op']!r} of a topic, which this version "
+                "does not know; upgrade brokerd"
             )
-        if entry.topic_id not in self.by_id:
-            topic = Topic(entry.topic_id, fields["name"], fields["partitions"])
+        if entry.topic_id not in self._replay.deleted:
+            apply(frame.lsn, entry, fields)
+
+    def _apply_created(self, lsn: int, entry: Entry, fields: dict[str, Any]) -> None:
+        if fields.get("internal_of") in self._replay.deleted:
+            self._replay.deleted.add(entry.topic_id)
+            self.next_topic_id = max(self.next_topic_id, entry.topic_id + 1)
+        elif entry.topic_id not in self.by_id:
+            topic = Topic(
+                entry.topic_id,
+                fields["name"],
+                fields["partitions"],
+                TopicSettings.read(fields.get("settings", {})),
+                fields.get("internal_of", 0),
+            )
             namesake = self.by_name.get(topic.name)
-            if namesake is not None:
+            if namesake is not None and not topic.internal_of:
                 # It was made while the creation of the first could not be read.
                 self._replay.nameless.add(namesake)
             self.add_topic(topic)
             self._replay.topic_created_at = lsn
             self._replay.told_at.update(dict.fromkeys(topic.partitions, lsn))
 
+    def _apply_configured(self, lsn: int, entry: Entry, fields: dict[str, Any]) -> None:
+        topic = self._topic(entry)
+        if lsn >= self._replay.fresh_from.get(topic, 0):
+            topic.settings = TopicSettings.read(fields["settings"])
+
+    def _apply_deleted(self, lsn: int, entry: Entry, fields: dict[str, Any]) -> None:
+        self.token_base = max(self.token_base, fields["token_base"])
+        topic = self.by_id.get(entry.topic_id)
+        if topic is not None:
+            self._forget(topic)
+        self._replay.deleted.add(entry.topic_id)
+
+    def _apply_start(self, lsn: int, entry: Entry, fields: dict[str, Any]) -> None:
+        partition = self._topic(entry).partition(entry.partition)
+        if fields["offset"] > partition.next_offset:  # after damage: so many were given
+            partition.restore(fields["offset"])
+        self.move_start(partition, fields["offset"])
+
+    def _forget(self, topic: Topic) -> None:
+        """Remove a topic at replay, and what replay keeps about it."""
+        replay = self._replay
+        for one in (topic, topic.internal):
+            if one is not None:
+                replay.deleted.add(one.topic_id)
+                replay.nameless.discard(one)
+                replay.fresh_from.pop(one, None)
+                for partition in one.partitions:
+                    replay.told_at.pop(partition, None)
+                for group in one.groups.values():
+                    self._forget_group(group)
+        self.remove_topic(topic)
+
+    def _forget_group(self, group: ConsumerGroup) -> None:
+        for lane in group.lanes:
+            self._replay.fresh_from.pop(lane, None)
+            self._replay.token_told_at.pop(lane, None)
+
     def _group(self, topic: Topic, name: str) -> ConsumerGroup:
         group = topic.groups.get(name)
         if group is None:
-            group = topic.groups[name] = ConsumerGroup(topic, name, self._group_settings)
+            group = topic.groups[name] = self.new_group(topic, name)
         return group
 
     def _topic(self, entry: Entry) -> Topic:
@@ -244,24 +389,34 @@ class State:
                 self._record(Damage(name, position, end, problem, ranges))
             self.known_damage = known_damage(chunk)
             self._replay.topic_created_at = self._replay.groups_known_at = chunk.lsn
-        elif chunk.kind == SNAPSHOT_TOPIC:
-            self._load_topic(chunk.lsn, fields)
-        elif chunk.kind == SNAPSHOT_LANE:
-            self._load_lane(chunk.lsn, fields)
-        else:
+            return
+        load = self.loaders.get(chunk.kind)
+        if load is None:
             raise NewerFormat(
                 f"the snapshot holds a chunk of kind {chunk.kind}, which this version does not "
                 "know; upgrade brokerd"
             )
+        load(chunk.lsn, fields)
 
     def _load_topic(self, lsn: int, fields: dict[str, Any]) -> None:
-        topic = Topic(fields["topic_id"], fields["name"], len(fields["next_offsets"]))
+        topic = Topic(
+            fields["topic_id"],
+            fields["name"],
+            len(fields["next_offsets"]),
+            TopicSettings.read(fields.get("settings", {})),
+            fields.get("internal_of", 0),
+        )
+        starts = fields.get("starts", {})
         for partition, next_offset in zip(topic.partitions, fields["next_offsets"], strict=True):
             partition.restore(next_offset)
             partition.gaps += map(tuple, fields.get("gaps", {}).get(partition.index, ()))
+            partition.move_start(starts.get(partition.index, 0))
             self._replay.told_at[partition] = lsn
         self.add_topic(topic)
         self._replay.fresh_from[topic] = lsn
+
+    def _load_deleted(self, fields: dict[str, Any]) -> None:
+        self._replay.deleted.add(fields["topic_id"])
 
     def _load_lane(self, lsn: int, fields: dict[str, Any]) -> None:
         group = self._group(self.by_id[fields["topic_id"]], fields["group"])
@@ -311,7 +466,8 @@ class State:
             self._lose_the_end(report, damages[-1])
         for damage in damages:
             self._skip_tokens(damage, replay)
-        self._begin_tokens(replay)
+        if damages:
+            self._begin_tokens(replay)
         for entry in replay.losses:
             if entry in report.void_losses:
                 continue
@@ -324,6 +480,9 @@ class State:
         for damage in report.damages:
             for partition, gap in self._leave_out(damage, replay):
                 self.new_gaps.setdefault(partition, []).append(gap)
+        for topic in self.by_id.values():
+            for partition in topic.partitions:
+                partition.forget_gaps()
 
     def _recall(self, report: RecoveryReport) -> None:
         """Know damage again that stands on record where the snapshot made it needless to read.
@@ -362,7 +521,7 @@ class State:
         for topic in self.by_id.values():
             for partition in topic.partitions:
                 key = topic.topic_id, partition.index
-                known = report.next_offsets.get(key, 0)
+                known = max(partition.start_offset, report.next_offsets.get(key, 0))
                 for first, end in partition.without_gaps(known, partition.next_offset):
                     damage.lost.append(LostRange(*key, first, end))
                     partition.lack(first, end)
@@ -388,7 +547,7 @@ class State:
             lane.store.skip_tokens(lane.store.last_token + size)
 
     def _begin_tokens(self, replay: _Replay) -> None:
-        """Let groups whose tokens nothing tells begin above all that may be lost."""
+        """After damage, let groups whose tokens nothing tells begin above all that may be lost."""
         lanes = list(self.lanes())
         for lane in lanes:
             if lane.group.topic in replay.nameless:
@@ -422,3 +581,8 @@ def _stretch(damage: Damage) -> tuple[int, int]:
     """The LSNs from and to which a damage reaches."""
     segment_lsn = int(damage.name.partition(".")[0])
     return segment_lsn + damage.position, segment_lsn + damage.end
+
+
+def last_token(groups: Iterable[ConsumerGroup]) -> int:
+    """The highest token that any of these groups gave; 0 if none did."""
+    return max((lane.store.last_token for group in groups for lane in group.lanes), default=0)

@@ -1,47 +1,201 @@
-# Tests: tests/broker/test_broker.py
-"""Topics made and changed."""
+# Tests: tests/broker/test_topic_changes.py
+"""Topics made, configured, shortened and deleted.
+
+Every method is admitted before anything changes, changes the state at once and puts one entry into
+the journal. What a change ends or removes is handed to the log before it, in a frame of its own:
+inside a frame control entries come first.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from twisted.logger import Logger
+
+from brokerd.broker.chunks import ChunkCache
 from brokerd.broker.journal import BATCH_FRAME_BYTES, Journal
-from brokerd.broker.state import State, topic_created_entry
-from brokerd.broker.topics import Topic, check_name
-from brokerd.errors import LimitExceeded
+from brokerd.broker.overview import Counters
+from brokerd.broker.snapshotter import Snapshotter
+from brokerd.broker.state import State, last_token
+from brokerd.broker.topic_entries import (
+    topic_configured_entry,
+    topic_created_entry,
+    topic_deleted_entry,
+    topic_start_entry,
+)
+from brokerd.broker.topics import (
+    RESERVED_PREFIX,
+    Partition,
+    Topic,
+    TopicSettings,
+    check_name,
+    check_settings,
+)
+from brokerd.broker.waiters import Waiters
+from brokerd.errors import InvalidName, LimitExceeded, UnknownOffset
 
 MAX_PARTITIONS = 32_767
 
+Admit = Callable[[int], None]
+
 
 class TopicChanges:
-    """Creates topics. ``admit(size)`` finds room in the log, as `Producing.admit`."""
+    """Creates, changes and deletes topics.
+
+    ``admit(size)`` finds room in the log, as `Producing.admit`; ``admit_removal`` does for what
+    frees space, and may use the reserve, as `Leasing.admit_events`.
+    """
+
+    _log = Logger()
 
     def __init__(
-        self, state: State, journal: Journal, admit: Callable[[int], None], max_topics: int
+        self,
+        state: State,
+        journal: Journal,
+        snapshotter: Snapshotter,
+        waiters: Waiters,
+        tail: ChunkCache,
+        cold: ChunkCache,
+        counters: Counters,
+        admit: Admit,
+        admit_removal: Admit,
+        max_topics: int,
     ) -> None:
         self._state = state
         self._journal = journal
+        self._snapshotter = snapshotter
+        self._waiters = waiters
+        self._tail = tail
+        self._cold = cold
+        self._counters = counters
         self._admit = admit
+        self._admit_removal = admit_removal
         self._max_topics = max_topics
 
-    def create_topic(self, name: str, partitions: int = 1) -> Topic:
-        """Create a topic, or return the one of that name.
+    def create_topic(
+        self, name: str, partitions: int = 1, settings: TopicSettings | None = None
+    ) -> Topic:
+        """Create a topic, or return the one of that name as it is.
 
-        Raises `InvalidName`, `LimitExceeded`, `NoSpace` or `Congested`.
+        Raises `InvalidName`, `InvalidRequest`, `LimitExceeded`, `NoSpace` or `Congested`.
         """
         existing = self._state.by_name.get(name)
         if existing is not None:
             return existing
+        settings = settings or TopicSettings()
         check_name(name, "topic name")
+        if name.startswith(RESERVED_PREFIX):
+            raise InvalidName(
+                f"topic names that begin with {RESERVED_PREFIX!r} are the broker's own; use another"
+            )
+        check_settings(settings)
         if not 1 <= partitions <= MAX_PARTITIONS:
             raise LimitExceeded(f"a topic has 1 to {MAX_PARTITIONS} partitions, not {partitions}")
         if len(self._state.by_name) >= self._max_topics:
             raise LimitExceeded(
                 f"there are {len(self._state.by_name)} topics already; raise limits.max_topics"
             )
-        topic = Topic(self._state.next_topic_id, name, partitions)
+        return self._add(Topic(self._state.next_topic_id, name, partitions, settings))
+
+    def internal_topic(self, target: Topic) -> Topic:
+        """The unlisted topic that serves ``target``: one partition, made when it is first needed.
+
+        It goes when ``target`` goes, and keeps its records until its start offset is moved. Raises
+        `NoSpace` or `Congested`.
+        """
+        if target.internal is not None:
+            return target.internal
+        name = f"{RESERVED_PREFIX}{target.topic_id}"
+        forever = TopicSettings(0, 0, 0)
+        return self._add(Topic(self._state.next_topic_id, name, 1, forever, target.topic_id))
+
+    def _add(self, topic: Topic) -> Topic:
         entry = topic_created_entry(topic)
         self._admit(len(entry.body) + BATCH_FRAME_BYTES)
         self._state.add_topic(topic)
         self._journal.add_entry(entry)
         return topic
+
+    def configure_topic(self, name: str, settings: TopicSettings) -> None:
+        """Give a topic all of these settings; what they do not say is as the broker's are.
+
+        Raises `UnknownTopic`, `InvalidRequest`, `NoSpace` or `Congested`.
+        """
+        topic = self._state.existing_topic(name)
+        check_settings(settings)
+        entry = topic_configured_entry(topic, settings)
+        self._admit(len(entry.body) + BATCH_FRAME_BYTES)
+        topic.settings = settings
+        self._journal.add_entry(entry)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with its records, groups and delayed messages.
+
+        Long polls on it are answered that there is nothing. Its name may be used again at once: for
+        a new topic, whose offsets begin at 0. Raises `UnknownTopic`, `NoSpace` or `Congested`.
+        """
+        topic = self._state.existing_topic(name)
+        self._admit_removal(2 * BATCH_FRAME_BYTES)
+        self._journal.split()
+        gone = [one for one in (topic, topic.internal) if one is not None]
+        token_base = max(last_token(one.groups.values()) for one in gone)
+        self._state.token_base = max(self._state.token_base, token_base)
+        for one in gone:
+            self._snapshotter.topic_deleted(one)
+            self._tail.drop(partition.chunks for partition in one.partitions)
+            self._cold.drop(partition.cold for partition in one.partitions)
+            for group in one.groups.values():
+                for lane in group.lanes:
+                    lane.scheduled_us = None
+        self._state.remove_topic(topic)
+        self._journal.add_entry(topic_deleted_entry(topic, token_base))
+        self._waiters.end(name)
+
+    def trim_topic(self, name: str, partition: int, offset: int) -> int:
+        """Remove the records of a partition below ``offset``; returns its new start offset.
+
+        The start offset never goes back, nor past the next offset. Raises `UnknownTopic`,
+        `UnknownPartition`, `UnknownOffset`, `NoSpace` or `Congested`.
+        """
+        trimmed = self._state.existing_topic(name).partition(partition)
+        if not 0 <= offset <= trimmed.next_offset:
+            raise UnknownOffset(
+                f"topic {name!r} partition {partition} cannot begin at offset {offset}: use one "
+                f"from {trimmed.start_offset} to {trimmed.next_offset}"
+            )
+        self.remove([(trimmed, offset)], "trimmed")
+        return trimmed.start_offset
+
+    def remove(self, starts: list[tuple[Partition, int]], reason: str) -> int:
+        """Move start offsets forward, all in one frame; returns how many records that removed.
+
+        Offsets that are no news change nothing. ``reason`` is for the metric. Raises `NoSpace` or
+        `Congested`.
+        """
+        moved = [
+            (partition, offset) for partition, offset in starts if offset > partition.start_offset
+        ]
+        if not moved:
+            return 0
+        self._admit_removal(2 * BATCH_FRAME_BYTES * len(moved))
+        self._journal.split()
+        removed = 0
+        for partition, offset in moved:
+            removed += offset - partition.start_offset
+            self._journal.add_entry(topic_start_entry(partition, offset))
+            self._tell_letters(partition, self._state.move_start(partition, offset))
+        self._counters.records_removed[reason] += removed
+        return removed
+
+    def _tell_letters(self, partition: Partition, letters: int) -> None:
+        if letters:
+            self._counters.dead_letters_removed += letters
+            self._log.info(
+                "{letters} dead letters of topic {topic} partition {partition} went with their "
+                "records, which are removed below offset {start}",
+                letters=letters,
+                topic=partition.topic.name,
+                partition=partition.index,
+                start=partition.start_offset,
+                event_id="dead-letters-removed",
+            )

@@ -3,10 +3,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
 from brokerd.broker.chunks import ChunkList
-from brokerd.errors import InvalidName, UnknownPartition
+from brokerd.errors import InvalidName, InvalidRequest, NewerFormat, UnknownPartition
 from brokerd.groups import GroupPartition, GroupSettings
 from brokerd.values import MAX_NAME_BYTES
+
+RESERVED_PREFIX = "__brokerd."
+"""Names that begin so are the broker's own."""
+
+SETTING_MAX = (1 << 62) - 1
+"""More microseconds, or bytes, than anybody means; times still fit the log's columns."""
 
 
 def check_name(name: str, what: str) -> str:
@@ -26,6 +35,45 @@ def check_name(name: str, what: str) -> str:
     ):
         raise InvalidName(f"{what} holds a control character: {name!r}; leave it out")
     return name
+
+
+@dataclass(frozen=True)
+class TopicSettings:
+    """How long a topic keeps its records. None: as the broker's configuration says; 0: no limit."""
+
+    retention_us: int | None = None
+    """Records go this long after they were appended."""
+    retention_bytes: int | None = None
+    """Of each partition, about so many of the newest bytes stay."""
+    ttl_us: int | None = None
+    """Records expire so long after they were produced, unless the producer says when."""
+
+    def given(self) -> dict[str, int]:
+        """What was said of this topic, by name; for the log and snapshots."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def over(self, defaults: TopicSettings) -> TopicSettings:
+        """These settings, and those of ``defaults`` where nothing was said."""
+        return TopicSettings(**{**defaults.given(), **self.given()})
+
+    @classmethod
+    def read(cls, given: Mapping[str, int]) -> TopicSettings:
+        """The settings that `given` came from. Raises `NewerFormat` for one that is not known."""
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(given.keys() - known)
+        if unknown:
+            raise NewerFormat(
+                f"topic setting {unknown[0]!r} is not known to this version; upgrade brokerd"
+            )
+        return cls(**given)
+
+
+def check_settings(settings: TopicSettings) -> None:
+    """Raise `InvalidRequest` for settings that make no sense."""
+    for name, value in settings.given().items():
+        if not 0 <= value <= SETTING_MAX:
+            raise InvalidRequest(f"{name} must be 0 (no limit) to {SETTING_MAX}, not {value}")
 
 
 def fnv1a_32(data: bytes) -> int:
@@ -56,6 +104,8 @@ class Partition:
         self.start_offset = 0
         """Records below this are removed."""
         self.next_offset = 0
+        self.start_offset = 0
+        """Records below this are removed: never read, leased or waited for again."""
         self.framed = 0
         """Offsets below this are in a frame already handed to the log."""
         self.chunks = ChunkList()
@@ -68,6 +118,16 @@ class Partition:
     def restore(self, next_offset: int) -> None:
         """Go on from ``next_offset``, which must not be lower than any offset ever assigned."""
         self.next_offset = self.framed = next_offset
+
+    def move_start(self, offset: int) -> None:
+        """Have no records below ``offset`` any more."""
+        if offset > self.start_offset:
+            self.start_offset = offset
+            self.forget_gaps()
+
+    def forget_gaps(self) -> None:
+        """Forget the gaps among removed records."""
+        self.gaps = [gap for gap in self.gaps if gap[1] > self.start_offset]
 
     def leave_out(self, count: int) -> None:
         """Never assign the next ``count`` offsets."""
@@ -117,12 +177,14 @@ class Lane:
 class ConsumerGroup:
     """A consumer group of a topic: one lane a partition."""
 
-    __slots__ = ("lanes", "name", "topic", "turn")
+    __slots__ = ("deleted", "lanes", "name", "topic", "turn")
 
     def __init__(self, topic: Topic, name: str, settings: GroupSettings) -> None:
         self.topic = topic
         self.name = name
         self.lanes: list[Lane] = []
+        self.deleted = False
+        """Whether this group is gone: whoever kept it over a turn must not use it any more."""
         self.turn = 0
         """The lane to be asked first by the next acquire."""
         self.grow(settings)
@@ -136,11 +198,35 @@ class ConsumerGroup:
 class Topic:
     """A topic; its id is never used again, not even for a topic of the same name."""
 
-    __slots__ = ("_turn", "groups", "name", "partitions", "topic_id")
+    __slots__ = (
+        "_turn",
+        "deleted",
+        "groups",
+        "internal",
+        "internal_of",
+        "name",
+        "partitions",
+        "settings",
+        "topic_id",
+    )
 
-    def __init__(self, topic_id: int, name: str, partition_count: int) -> None:
+    def __init__(
+        self,
+        topic_id: int,
+        name: str,
+        partition_count: int,
+        settings: TopicSettings | None = None,
+        internal_of: int = 0,
+    ) -> None:
         self.topic_id = topic_id
         self.name = name
+        self.settings = settings or TopicSettings()
+        self.internal_of = internal_of
+        """Id of the topic that this one serves; 0 for a topic that people named."""
+        self.internal: Topic | None = None
+        """The unlisted topic that serves this one, if there is one."""
+        self.deleted = False
+        """Whether this topic is gone: whoever kept it over a turn must not use it any more."""
         self.partitions: list[Partition] = []
         self.groups: dict[str, ConsumerGroup] = {}
         self._turn = 0

@@ -84,6 +84,12 @@ class Waiters:
         if not groups:
             del self._topics[name]
 
+    def end(self, name: str) -> None:
+        """Tell all that wait for a topic, which is gone, that nothing came."""
+        for queue in list(self._topics.get(name, {}).values()):
+            for waiter in list(queue):
+                waiter.give_up()
+
     def serve(self, names: Iterable[str]) -> None:
         """Let the waiters of these topics try, by name, each group until one finds nothing."""
         for name in sorted(names):

@@ -10,7 +10,8 @@ import pytest
 from prometheus_client import generate_latest
 
 from brokerd.admin.metrics import make_registry
-from brokerd.broker.state import State, topic_created_entry
+from brokerd.broker.state import State
+from brokerd.broker.topic_entries import topic_created_entry
 from brokerd.broker.topics import Topic
 from brokerd.errors import DamagedData, UnknownOffset
 from brokerd.groups import GroupSettings

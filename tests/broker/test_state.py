@@ -518,9 +518,9 @@ class TestNewerFormats:
             self.state().apply(frame)
 
     def test_so_is_what_a_topic_cannot_yet_undergo(self) -> None:
-        body = b"\x81\xa2op\xa7deleted"
+        body = b"\x81\xa2op\xa7renamed"
         frame = Frame(4096, 5000, 1, [Entry(EntryKind.TOPIC, 1, 0, 0, 0, body)])
-        with pytest.raises(NewerFormat, match="'deleted'"):
+        with pytest.raises(NewerFormat, match="'renamed'"):
             self.state().apply(frame)
 
     def test_so_are_chunks_of_a_snapshot(self) -> None:
