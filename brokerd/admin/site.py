@@ -1,9 +1,9 @@
 # Tests: tests/admin/test_site.py
 """The admin site: ``/health/...``, ``/metrics``, ``/api/v1/...`` as JSON, and a page at ``/``.
 
-It is read-only. Every request has a deadline, bodies are small, connections are few, so that a
-slow or greedy HTTP client costs little. The access log takes its time from the log, which runs on
-the wall clock: the reactor's clock is monotonic and would print nonsense.
+Only the API changes anything. Every request has a deadline, bodies are bounded, connections are
+few, so that a slow or greedy HTTP client costs little. The access log takes its time from the log,
+which runs on the wall clock: the reactor's clock is monotonic and would print nonsense.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from brokerd.admin.resources import Answer, Branch, JSONResource
 IDLE_SECONDS = 30
 REQUEST_SECONDS = 30.0
 """How long a request may take to arrive as a whole, however it trickles in."""
-MAX_BODY_BYTES = 64 * 1024
+MAX_BODY_BYTES = 16 * 1024 * 1024
+"""What any request may have; most of the API takes less."""
 MAX_CONNECTIONS = 100
 
 Status = Callable[[], Mapping[str, Any]]

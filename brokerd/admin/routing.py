@@ -1,0 +1,283 @@
+# Tests: tests/admin/test_routing.py
+"""From an HTTP request to a call and back: one table of routes serves requests and describes them.
+
+A `Route` says which method and path lead to which function, what it takes and what it answers; the
+OpenAPI description (`brokerd.admin.openapi`) is made from the same table. Query strings and bodies
+are read by msgspec into the declared types. What the broker refuses becomes the status of its
+error's class in `STATUSES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web import http
+from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET, Request
+
+from brokerd import errors
+from brokerd.admin.resources import METHODS, Branch, json_answer
+from brokerd.broker import Broker
+from brokerd.errors import BrokerdError, InvalidRequest
+
+BODY_BYTES_MAX = 1 << 20
+"""Largest body of a request that says nothing else."""
+
+STATUSES: dict[type[BrokerdError], int] = {
+    errors.InvalidName: http.BAD_REQUEST,
+    errors.InvalidRequest: http.BAD_REQUEST,
+    errors.UnknownTopic: http.NOT_FOUND,
+    errors.UnknownGroup: http.NOT_FOUND,
+    errors.UnknownPartition: http.NOT_FOUND,
+    errors.UnknownOffset: http.NOT_FOUND,
+    errors.NotLeaseOwner: http.CONFLICT,
+    errors.LeaseLost: http.CONFLICT,
+    errors.LimitExceeded: http.CONFLICT,
+    errors.RecordTooLarge: http.REQUEST_ENTITY_TOO_LARGE,
+    errors.NoSpace: http.INSUFFICIENT_STORAGE_SPACE,
+    errors.ShuttingDown: http.SERVICE_UNAVAILABLE,
+}
+"""The status of each refusal; one that is not named, nor its base, is 500."""
+
+
+class Exists(BrokerdError):
+    """What should be created is there already."""
+
+
+class NotFound(BrokerdError):
+    """What the request is about does not exist."""
+
+
+class TooLarge(BrokerdError):
+    """The body is larger than this request may have."""
+
+
+class WrongType(BrokerdError):
+    """A write does not say that its body is JSON."""
+
+
+STATUSES |= {
+    Exists: http.CONFLICT,
+    NotFound: http.NOT_FOUND,
+    TooLarge: http.REQUEST_ENTITY_TOO_LARGE,
+    WrongType: http.UNSUPPORTED_MEDIA_TYPE,
+}
+
+
+class Call(NamedTuple):
+    """What a route's function gets."""
+
+    broker: Broker
+    path: dict[str, str]
+    """The names in the path, such as ``topic``."""
+    query: Any
+    """The query string, as the route's type."""
+    body: Any
+    """The body, as the route's type."""
+
+    def number(self, name: str) -> int:
+        """A name of the path that has to be a number. Raises `InvalidRequest`."""
+        text = self.path[name]
+        if not (text.isascii() and text.isdigit()) or len(text) > 18:
+            raise InvalidRequest(f"the path's {name} must be a number, not {text[:40]!r}")
+        return int(text)
+
+
+@dataclass(frozen=True)
+class Route:
+    """One method of one path, such as ``/topics/{topic}``."""
+
+    method: str
+    path: str
+    summary: str
+    act: Callable[[Call], Struct | Coroutine[Deferred[Any], Any, Struct]]
+    answer: type[Struct]
+    query: type[Struct] | None = None
+    body: type[Struct] | None = None
+    status: int = http.OK
+    body_bytes_max: int = BODY_BYTES_MAX
+
+    @property
+    def is_write(self) -> bool:
+        return self.method != "GET"
+
+    def match(self, parts: list[str]) -> dict[str, str] | None:
+        """The names in a path, or None if it is not this route's."""
+        pattern = self.path.strip("/").split("/")
+        if len(pattern) != len(parts):
+            return None
+        names = {}
+        for want, part in zip(pattern, parts, strict=True):
+            if want.startswith("{"):
+                names[want.strip("{}")] = part
+            elif want != part:
+                return None
+        return names
+
+
+class Api(Branch):
+    """Serves a table of routes; children that were put by hand come first."""
+
+    def __init__(self, broker: Broker, routes: list[Route]) -> None:
+        super().__init__()
+        self._broker = broker
+        self._routes = routes
+
+    def getChild(self, path: bytes, request: Request) -> Resource:
+        """The resource of a whole path; names in it were percent-decoded part by part."""
+        raw = [path, *(request.postpath or [])]
+        if len(raw) > 1 and raw[-1] == b"":
+            del raw[-1]
+        try:
+            parts = [part.decode() for part in raw]
+        except UnicodeDecodeError:
+            return super().getChild(path, request)
+        found = {
+            route.method: (route, names)
+            for route in self._routes
+            if (names := route.match(parts)) is not None
+        }
+        if not found:
+            return super().getChild(path, request)
+        return _Endpoint(self._broker, found)
+
+
+class _Endpoint(Resource):
+    """One path of the API, whatever the method."""
+
+    isLeaf = True
+
+    def __init__(self, broker: Broker, found: dict[str, tuple[Route, dict[str, str]]]) -> None:
+        super().__init__()
+        self._broker = broker
+        self._found = found
+
+    def render(self, request: Request) -> Any:
+        """Begin to answer, or refuse the method."""
+        method = "GET" if request.method in METHODS else request.method.decode("ascii", "replace")
+        if method not in self._found:
+            allowed = [*self._found, "HEAD"] if "GET" in self._found else [*self._found]
+            request.setHeader(b"allow", ", ".join(allowed).encode())
+            return json_answer(
+                request,
+                http.NOT_ALLOWED,
+                {"error": f"{method} is not for this path: use {' or '.join(allowed)}"},
+            )
+        _Reply(request).begin(self._broker, *self._found[method])
+        return NOT_DONE_YET
+
+
+class _Reply:
+    """The answer to one request, unless its connection ends before."""
+
+    _log = Logger()
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._gone = False
+
+    def begin(self, broker: Broker, route: Route, names: dict[str, str]) -> None:
+        """Make the call; the answer leaves when it is there."""
+        working = Deferred.fromCoroutine(self._work(broker, route, names))
+        self._request.notifyFinish().addErrback(lambda _: self._disconnected(working))
+        working.addCallbacks(
+            self._answer, self._refuse, callbackArgs=(route.status,), errbackArgs=(route,)
+        )
+        working.addErrback(self._fault)
+
+    async def _work(self, broker: Broker, route: Route, names: dict[str, str]) -> Struct:
+        call = Call(broker, names, _query(self._request, route), _body(self._request, route))
+        if not broker.ready:
+            raise errors.ShuttingDown("the broker is starting or stopping; try again later")
+        result = route.act(call)
+        return result if isinstance(result, Struct) else await result
+
+    def _disconnected(self, working: Deferred[Any]) -> None:
+        self._gone = True
+        working.cancel()
+
+    def _answer(self, answer: Struct, status: int) -> None:
+        self._send(status, msgspec.json.encode(answer))
+
+    def _refuse(self, failure: Failure, route: Route) -> None:
+        failure.trap(BrokerdError)
+        refusal: Any = failure.value
+        kinds = [kind for kind in type(refusal).__mro__ if kind in STATUSES]
+        status = STATUSES[kinds[0]] if kinds else http.INTERNAL_SERVER_ERROR
+        error = {"error": str(refusal), "retryable": refusal.retryable}
+        self._send(status, msgspec.json.encode(error))
+
+    def _fault(self, failure: Failure) -> None:
+        if failure.check(CancelledError):
+            return
+        self._log.failure(
+            "a fault in brokerd; a request to the admin API has no answer",
+            failure,
+            event_id="admin-fault",
+        )
+        text = "a fault in brokerd; its log says more"
+        error = {"error": text, "retryable": False}
+        self._send(http.INTERNAL_SERVER_ERROR, msgspec.json.encode(error))
+
+    def _send(self, status: int, body: bytes) -> None:
+        if self._gone:
+            return
+        request = self._request
+        request.setResponseCode(status)
+        request.setHeader(b"content-type", b"application/json")
+        request.setHeader(b"cache-control", b"no-store")
+        request.setHeader(b"content-length", b"%d" % (len(body) + 1))
+        request.write(body + b"\n")
+        request.finish()
+
+
+def _query(request: Request, route: Route) -> Any:
+    """The query string as the route's type. Raises `InvalidRequest`."""
+    given = {
+        name.decode("utf-8", "replace"): values[-1].decode("utf-8", "replace")
+        for name, values in (request.args or {}).items()
+    }
+    if route.query is None:
+        if given:
+            raise InvalidRequest(f"this path takes no query string, and got {next(iter(given))!r}")
+        return None
+    try:
+        return msgspec.convert(given, type=route.query, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"the query string is wrong: {error}") from None
+
+
+def _body(request: Request, route: Route) -> Any:
+    """The body as the route's type. Raises `InvalidRequest`, `WrongType` or `TooLarge`."""
+    if not route.is_write:
+        return None
+    kind = (request.getHeader("content-type") or "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise WrongType(f"a {route.method} needs the header Content-Type: application/json")
+    content: Any = request.content
+    body = content.read(route.body_bytes_max + 1)
+    if len(body) > route.body_bytes_max:
+        raise TooLarge(f"the body is larger than {route.body_bytes_max} bytes; send less at once")
+    wanted = route.body or _Empty
+    try:
+        return msgspec.json.decode(body or b"{}", type=wanted)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the body is wrong: {error}") from None
+    except RecursionError:
+        raise InvalidRequest("the body is wrong: its JSON is nested too deeply") from None
+
+
+class _Empty(Struct, forbid_unknown_fields=True):
+    """The body of a write that takes nothing."""
+
+
+def parameters(path: str) -> Iterator[str]:
+    """The names in a route's path."""
+    return (part.strip("{}") for part in path.split("/") if part.startswith("{"))

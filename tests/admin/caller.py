@@ -1,0 +1,82 @@
+"""Sends HTTP to the admin site of a broker in one process, and reads what comes back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+from prometheus_client import generate_latest
+from twisted.internet.testing import StringTransport
+from twisted.logger import Logger
+
+from brokerd.admin.api import make_api
+from brokerd.admin.health import Health
+from brokerd.admin.site import make_site
+from tests.house import House
+
+JSON = "content-type: application/json\r\n"
+
+
+class Wire(StringTransport):
+    """A transport that knows when it was cut."""
+
+    aborted = False
+
+    def abortConnection(self) -> None:
+        self.aborted = True
+        self.loseConnection()
+
+
+class Caller:
+    """A client of the API of one broker; each call is a connection of its own."""
+
+    def __init__(self, house: House | None = None) -> None:
+        self.house = house or House()
+        self.site = make_site(
+            dict,
+            make_api(self.house.broker),
+            Health(),
+            lambda registry: generate_latest(registry),
+            self.house.clock,
+            Logger(),
+        )
+
+    def connect(self) -> tuple[Any, Wire]:
+        """A connection: the server's side, and what it wrote."""
+        channel, wire = self.site.buildProtocol(None), Wire()
+        channel.makeConnection(wire)
+        return channel, wire
+
+    def send(self, method: str, path: str, body: bytes = b"", head: str = JSON) -> tuple[Any, Wire]:
+        """Send a request and do not wait."""
+        channel, wire = self.connect()
+        lines = f"{method} /api/v1{path} HTTP/1.1\r\nhost: here\r\nconnection: close\r\n{head}"
+        channel.dataReceived(f"{lines}content-length: {len(body)}\r\n\r\n".encode() + body)
+        return channel, wire
+
+    def call(
+        self, method: str, path: str, body: Any = None, head: str = JSON, **query: Any
+    ) -> tuple[int, Any]:
+        """One request, run until it is answered: (status, JSON)."""
+        raw = (
+            body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        )
+        if query:
+            path += "?" + "&".join(f"{name}={quote(str(one))}" for name, one in query.items())
+        _, wire = self.send(method, path, raw, head)
+        self.house.run()
+        return answer_of(wire)
+
+    def get(self, path: str, **query: Any) -> tuple[int, Any]:
+        return self.call("GET", path, head="", **query)
+
+    def post(self, path: str, body: Any = None) -> tuple[int, Any]:
+        return self.call("POST", path, body)
+
+
+def answer_of(wire: Wire) -> tuple[int, Any]:
+    """(status, JSON) of what was written."""
+    top, _, content = wire.value().partition(b"\r\n\r\n")
+    assert top.startswith(b"HTTP/1.1 "), top
+    return int(top.split()[1]), json.loads(content) if content else None

@@ -1,0 +1,158 @@
+"""Records over the API: appended all or none, durable when answered, read from memory or disk."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from brokerd.admin.record_calls import RECORD_BYTES_MAX
+from brokerd.broker import BrokerSettings
+from brokerd.codecs.mamamia import Acquire, Produce
+from brokerd.wal import WalOptions
+from tests.admin.caller import Caller, answer_of
+from tests.house import House, ask
+
+
+@pytest.fixture
+def caller() -> Caller:
+    return Caller()
+
+
+def produce(caller: Caller, *records: dict[str, Any], topic: str = "t") -> tuple[int, Any]:
+    return caller.post(f"/topics/{topic}/records", {"records": list(records)})
+
+
+def values(caller: Caller, **query: Any) -> list[Any]:
+    status, answer = caller.get("/topics/t/records", **query)
+    assert status == 200, answer
+    return [record["value"] for record in answer["records"]]
+
+
+def test_a_record_is_appended_and_its_topic_made(caller: Caller) -> None:
+    """As by a Mamamia client's first PRODUCE."""
+    answer = {"records": [{"partition": 0, "offset": 0}]}
+    assert produce(caller, {"value": "hello"}) == (200, answer)
+    assert values(caller) == ["hello"]
+    (message,) = ask(caller.house, Acquire("t", "g", "c"))
+    assert message.message.payload == "hello"
+
+
+def test_an_answer_means_durable(caller: Caller) -> None:
+    """No byte of it leaves before; after a power cut all records are there."""
+    body = json.dumps({"records": [{"value": "a"}, {"value": "b"}]}).encode()
+    _, wire = caller.send("POST", "/topics/t/records", body)
+    assert wire.value() == b""
+    caller.house.run()
+    assert answer_of(wire)[0] == 200
+    assert values(Caller(caller.house.crash())) == ["a", "b"]
+
+
+def test_records_go_where_they_are_sent(caller: Caller) -> None:
+    """By partition, by key, else in turns."""
+    caller.post("/topics", {"name": "t", "partitions": 4})
+    _, answer = produce(
+        caller, {"value": 1, "partition": 3}, {"value": 2, "key": "k"}, {"value": 3, "key": "k"}
+    )
+    places = [record["partition"] for record in answer["records"]]
+    assert places[0] == 3
+    assert places[1] == places[2]
+    assert values(caller, partition=3)[0] == 1
+
+
+def test_one_bad_record_keeps_the_others_out(caller: Caller) -> None:
+    """All or none."""
+    caller.post("/topics", {"name": "t"})
+    for bad in ({}, {"value": "x", "partition": 1}, {"value": "x", "ttl_seconds": -1}):
+        status, _ = produce(caller, {"value": "good"}, bad)
+        assert status in (400, 404)
+    assert values(caller) == []
+
+
+def test_a_topic_is_not_made_by_a_record_that_is_refused(caller: Caller) -> None:
+    """Neither by one for a partition that it would not have."""
+    status, answer = produce(caller, {"value": "x", "partition": 2}, topic="new")
+    assert (status, "create it first" in answer["error"]) == (404, True)
+    assert caller.get("/topics")[1] == {"topics": []}
+
+
+def test_large_records_pass_and_larger_ones_are_refused() -> None:
+    """What could not be delivered is not taken."""
+    caller = Caller(House(options=WalOptions(segment_bytes=1 << 20, free_bytes_min=0)))
+    fits = "x" * RECORD_BYTES_MAX
+    assert produce(caller, {"value": fits})[0] == 200
+    assert len(values(caller)[0]) == RECORD_BYTES_MAX
+    status, answer = produce(caller, {"value": fits + "x"})
+    assert (status, str(RECORD_BYTES_MAX) in answer["error"]) == (413, True)
+
+
+def test_no_records_is_no_request(caller: Caller) -> None:
+    assert produce(caller)[0] == 400
+
+
+def test_a_full_disk_is_507_and_changes_nothing(caller: Caller) -> None:
+    """It may be tried again, when there is room."""
+    produce(caller, {"value": "x"})
+    caller.house.disk.capacity = caller.house.disk.used_bytes
+    for _ in range(20):
+        status, answer = produce(caller, {"value": "x" * 300_000})
+        if status != 200:
+            break
+    assert (status, answer["retryable"]) == (507, True)
+    before = len(values(caller, limit=100))
+    assert produce(caller, {"value": "x" * 300_000})[0] == 507
+    assert len(values(caller, limit=100)) == before
+
+
+def test_records_are_read_by_pages(caller: Caller) -> None:
+    """Following next_offset shows each once."""
+    produce(caller, *({"value": number} for number in range(10)))
+    found, offset = [], 0
+    for _ in range(4):
+        _, answer = caller.get("/topics/t/records", offset=offset, limit=3)
+        found += [record["value"] for record in answer["records"]]
+        offset = answer["next_offset"]
+    assert (found, offset) == (list(range(10)), 10)
+    assert caller.get("/topics/t/records", offset=10)[1] == {
+        "records": [],
+        "next_offset": 10,
+        "damage": None,
+    }
+
+
+def test_a_page_is_bounded_in_bytes(caller: Caller) -> None:
+    """But holds one record at least."""
+    produce(caller, *({"value": "x" * 600_000} for _ in range(2)))
+    assert len(values(caller, bytes_max=1)) == 1
+    assert len(values(caller)) == 1
+
+
+def test_records_that_left_memory_are_read_from_disk() -> None:
+    """The reactor goes on meanwhile."""
+    caller = Caller(House(settings=BrokerSettings(tail_cache_bytes=0, read_cache_bytes=0)))
+    ask(caller.house, Produce("t", b"old"))
+    caller.house.run()
+    assert values(caller) == ["old"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/topics/none/records", 404),
+        ("/topics/t/records?partition=1", 404),
+        ("/topics/t/records?limit=0", 400),
+        ("/topics/t/records?offset=-1", 400),
+    ],
+)
+def test_what_is_not_there_cannot_be_read(caller: Caller, path: str, status: int) -> None:
+    produce(caller, {"value": "x"})
+    assert caller.get(path)[0] == status
+
+
+def test_a_record_that_expires_is_not_shown_then(caller: Caller) -> None:
+    """Its time to live runs by broker time."""
+    produce(caller, {"value": "short", "ttl_seconds": 5}, {"value": "long"})
+    assert values(caller) == ["short", "long"]
+    caller.house.pass_time(6, 1)
+    assert values(caller) == ["long"]
