@@ -42,6 +42,10 @@ class RecordRemoved(BrokerdError):
     """The record was there once and is removed: by retention, a trim, or its topic's deletion."""
 
 
+class OldSequence(BrokerdError):
+    """A producer's sequence is older than its newest, and not remembered any more."""
+
+
 class NotLeaseOwner(BrokerdError):
     """Somebody else holds the live lease of the record."""
 
