@@ -64,6 +64,10 @@ class DeletedRanges:
         found = self.end_of(first)
         return found is not None and end <= found
 
+    def follows(self, lsn: int) -> bool:
+        """Whether one of them ends at an LSN."""
+        return lsn in self._ends
+
     def missing(self, first: int, end: int) -> Iterator[LsnRange]:
         """The parts between two LSNs that were not deleted."""
         while first < end:
@@ -98,6 +102,14 @@ def deleted_ranges(disk: Disk, path: str) -> DeletedRanges:
     """What is on record in a log's directory. Raises OSError."""
     found = (named_range(name) for name in disk.list(path))
     return DeletedRanges(one for one in found if one is not None)
+
+
+def replaced_records(disk: Disk, path: str) -> list[str]:
+    """Names of files that say nothing that a wider one does not. Raises OSError."""
+    named = {name: one for name in disk.list(path) if (one := named_range(name)) is not None}
+    wider = {deleted_name(one) for one in DeletedRanges(named.values())} & named.keys()
+    covered = DeletedRanges(named[name] for name in wider)
+    return [name for name, one in named.items() if name not in wider and covered.cover(*one)]
 
 
 def record_deleted(disk: Disk, path: str, ranges: Iterable[LsnRange]) -> list[str]:

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from typing import NamedTuple, NoReturn
 
 from brokerd.errors import DamagedData
-from brokerd.wal.catalog import segment_name
+from brokerd.wal.catalog import index_name, segment_name
+from brokerd.wal.deleted import LSN_MAX, DeletedRanges, LsnRange, deleted_ranges, named_range
 from brokerd.wal.disk import Disk, File
 from brokerd.wal.ends import GoneFile, LastIndex, last_indexes
 from brokerd.wal.index import PartitionSpan
@@ -23,8 +24,6 @@ from brokerd.walformat import SEGMENT_BYTES_MAX, SEGMENT_HEADER_BYTES, SegmentHe
 
 MISSING_BYTES_MAX = 16 << 30
 """More than this is not taken for missing segments on the word of a later file's header alone."""
-
-LSN_MAX = (1 << 63) - 1
 
 _NAME = re.compile(r"(?P<lsn>[0-9]{20})\.(wal|idx)|.*\.tmp", re.DOTALL)
 _IS_NO_FILE = (errno.EISDIR, errno.ESPIPE, errno.ENXIO)
@@ -72,6 +71,11 @@ class SegmentFile(NamedTuple):
     def is_stray(self) -> bool:
         """Whether it only has the name of a segment."""
         return self.next_lsn == self.first_lsn
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether there is no file: it stands for a part of the log that is missing."""
+        return isinstance(self.file, GoneFile)
 
     @property
     def expected_end(self) -> int | None:
@@ -150,28 +154,77 @@ def segment_files(
     comes as a file without a header and ends nothing. Raises DamagedData for a file of which nobody
     can say whether it is a segment, NewerFormat, OSError.
     """
+    names = _segment_lsns(disk, path)
+    deleted = deleted_ranges(disk, path)  # on record before a file went
     before: _Found | None = None
-    for lsn in _segment_lsns(disk, path):
+    for lsn in names:
         found = _look(disk, path, lsn)
         if found is None:
+            deleted = deleted_ranges(disk, path)
             continue
         problem = _why_stray(before, found)
         if problem is not None:
             yield found.as_stray(problem)
             continue
         if lsn > reached_lsn:
-            _require_plausible(path, before, found, first_lsn)
+            _require_plausible(path, before, found, first_lsn, deleted)
+        end_lsn = first_lsn if before is None else _end_of(before, lsn, deleted)
         if before is not None and lsn > from_lsn:
-            yield before.as_segment(lsn)
+            yield before.as_segment(end_lsn)
+        yield from _missing(end_lsn, lsn, deleted, from_lsn)
         before = found
+    yield from _last(disk, path, before, first_lsn, deleted)
+
+
+def _last(
+    disk: Disk, path: str, before: _Found | None, first_lsn: int, deleted: DeletedRanges
+) -> Iterator[SegmentFile]:
+    """The last segment, and what is missing after it."""
+    lsn = first_lsn - 1 if before is None else before.first_lsn
+    indexes = [
+        index
+        for index in last_indexes(disk, path, lsn)
+        if index.header.first_lsn == lsn or deleted.end_of(index.header.first_lsn) is None
+    ]
+    end_lsn = first_lsn
     if before is not None:
-        yield before.as_last(last_indexes(disk, path, before.first_lsn))
-    else:
-        yield from _gone(last_indexes(disk, path, first_lsn), first_lsn)
+        end_lsn = _end_of(before, LSN_MAX, deleted)
+        if end_lsn == LSN_MAX:
+            yield before.as_last(indexes)
+            return
+        yield before.as_segment(end_lsn)
+        indexes = [index for index in indexes if index.header.first_lsn > lsn]
+    yield from _missing(end_lsn, deleted.end, deleted)
+    yield from _gone(indexes, max(end_lsn, deleted.end))
+
+
+def _end_of(before: _Found, lsn: int, deleted: DeletedRanges) -> int:
+    """Where a segment ends after which the next begins at ``lsn``, others having been deleted.
+
+    One that should have been deleted itself was complete, and so it ends where its file does.
+    """
+    end_lsn = before.first_lsn + before.size
+    inside = deleted.end_of(before.first_lsn)
+    if inside is not None and end_lsn < min(lsn, inside):
+        return end_lsn
+    first = deleted.next_first(before.first_lsn + 1)
+    if first is None or first < end_lsn or first > lsn:
+        return lsn
+    return first
+
+
+def _missing(
+    end_lsn: int, lsn: int, deleted: DeletedRanges, from_lsn: int = 0
+) -> Iterator[SegmentFile]:
+    """What was not deleted between the end of a segment and the next, each as a damaged segment."""
+    for first, end in deleted.missing(end_lsn, lsn):
+        if end > from_lsn:
+            damage = missing_beginning(first, end)
+            yield SegmentFile(damage.name, GoneFile(), first, end, None, damage)
 
 
 def _gone(indexes: list[LastIndex], first_lsn: int) -> Iterator[SegmentFile]:
-    """All of a log whose segments are gone, if an index is left, as one damaged segment."""
+    """The end of a log whose segments are gone, if an index is left, as one damaged segment."""
     indexes = [index for index in indexes if _is_near(first_lsn, index)]
     if indexes:
         end_lsn = max(index.header.end_lsn for index in indexes)
@@ -186,9 +239,19 @@ def _is_near(lsn: int, index: LastIndex) -> bool:
 
 
 def missing_beginning(first_lsn: int, found_lsn: int) -> Damage:
-    """The damage when the log should begin at ``first_lsn``, and its first file does later."""
+    """The damage when a segment should begin at ``first_lsn``, and the next file does later."""
     problem = f"nothing is left of the log from LSN {first_lsn} to {found_lsn}"
     return Damage(segment_name(first_lsn), 0, found_lsn - first_lsn, problem)
+
+
+def deleted_in_vain(deleted: LsnRange) -> Damage:
+    """The damage when a replay has to begin before the end of what was deleted on purpose."""
+    first, end = deleted
+    problem = (
+        f"the log from LSN {first} to {end} was deleted because snapshots held what it did, and "
+        "none of them can be used any more: topics and groups of that time are gone"
+    )
+    return Damage(segment_name(first), 0, end - first, problem)
 
 
 def missing_end(last: str, end_lsn: int, reached_lsn: int) -> Damage:
@@ -202,6 +265,19 @@ def missing_end(last: str, end_lsn: int, reached_lsn: int) -> Damage:
     return Damage(last, end_lsn - first, reached_lsn - first, problem)
 
 
+def orphan_indexes(disk: Disk, path: str) -> list[str]:
+    """Names of indexes whose segments were deleted on purpose."""
+    names = disk.list(path)
+    deleted = deleted_ranges(disk, path)
+    matches = (_NAME.fullmatch(name) for name in names)
+    lsns = (int(match["lsn"]) for match in matches if match is not None and match[2] == "idx")
+    return [
+        index_name(lsn)
+        for lsn in lsns
+        if deleted.end_of(lsn) is not None and segment_name(lsn) not in names
+    ]
+
+
 def odd_names(disk: Disk, path: str) -> list[str]:
     """Names in a log's directory that are none of the log's."""
     return [name for name in disk.list(path) if not _is_ours(name)]
@@ -209,7 +285,9 @@ def odd_names(disk: Disk, path: str) -> list[str]:
 
 def _is_ours(name: str) -> bool:
     match = _NAME.fullmatch(name)
-    return match is not None and int(match["lsn"] or 0) <= LSN_MAX
+    if match is None:
+        return named_range(name) is not None
+    return int(match["lsn"] or 0) <= LSN_MAX
 
 
 def _segment_lsns(disk: Disk, path: str) -> list[int]:
@@ -258,13 +336,15 @@ def _why_stray(before: _Found | None, found: _Found) -> str | None:
     return None
 
 
-def _require_plausible(path: str, before: _Found | None, found: _Found, first_lsn: int) -> None:
+def _require_plausible(
+    path: str, before: _Found | None, found: _Found, first_lsn: int, deleted: DeletedRanges
+) -> None:
     """Raise DamagedData if a file may as well be one that somebody put there."""
     end_lsn = first_lsn if before is None else before.end_lsn
     after = f"byte {end_lsn} of the log" if before is None else f"the end of {before.name}"
-    missing = found.first_lsn - end_lsn
+    missing = sum(end - first for first, end in deleted.missing(end_lsn, found.first_lsn))
     if found.header is None:
-        if _follows(before, found, first_lsn):
+        if _follows(before, found, first_lsn) or deleted.follows(found.first_lsn):
             return
         problem = f"it does not begin at {after}, and nothing in it can be read"
     elif missing > MISSING_BYTES_MAX:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from xxhash import xxh3_64
 
+from brokerd.wal.deleted import deleted_ranges
 from brokerd.wal.disk import Disk
 
 PIECE_BYTES = 1 << 20
@@ -51,14 +52,26 @@ def known_damage(disk: Disk, path: str, file: str, position: int, end: int) -> K
 def is_unchanged(disk: Disk, path: str, known: KnownDamage) -> bool:
     """Whether a place is damaged as it was. One that the disk refuses to read is not cured.
 
-    Raises OSError.
+    Nor is one that was deleted since, on purpose. Raises OSError.
     """
     try:
+        if _is_deleted(disk, path, known):
+            return True
         return known_damage(disk, path, *known[:3]) == known
     except OSError as error:
         if error.errno != errno.EIO:
             raise
         return True
+
+
+def _is_deleted(disk: Disk, path: str, known: KnownDamage) -> bool:
+    """Whether all segments of a place were deleted."""
+    if not known.file[:20].isdecimal():
+        return False  # no segment
+    first_lsn = int(known.file[:20])
+    first, end = first_lsn + known.position, first_lsn + known.end
+    is_there = known.file in disk.list(path) or _inside(disk, path, *known[:3])
+    return not is_there and deleted_ranges(disk, path).cover(first, end)
 
 
 def damaged_checksum(disk: Disk, path: str, name: str, position: int, end: int) -> int:

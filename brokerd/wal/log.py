@@ -24,6 +24,7 @@ from brokerd.wal.allocation import Allocator, Spare, is_full
 from brokerd.wal.catalog import Catalog, Segment, SegmentStatus
 from brokerd.wal.commit import QueuedFrame, SegmentWrite, by_segment, encode_frames, write_all
 from brokerd.wal.committer import Committer, Mutex
+from brokerd.wal.deleted import deleted_ranges
 from brokerd.wal.disk import Disk
 from brokerd.wal.index import GrowingIndex
 from brokerd.wal.known import KnownDamage, is_unchanged
@@ -165,6 +166,13 @@ class Wal:
     def is_unchanged(self, known: KnownDamage) -> bool:
         """Whether a place is damaged as it was; asked before :meth:`open`. Raises OSError."""
         return is_unchanged(self._disk, self._path, known)
+
+    def deleted_lsn(self) -> int:
+        """Up to where parts of the log are deleted: a replay that begins below misses them.
+
+        For `Snapshots.load_newest`; asked before :meth:`open`. Raises OSError.
+        """
+        return deleted_ranges(self._disk, self._path).end
 
     def _first_spare(self) -> Spare | None:
         """A segment to go on with; on a full disk, one that just holds the reserve, if any."""

@@ -14,6 +14,7 @@ import msgpack
 from brokerd.errors import NewerFormat
 from brokerd.wal.recovery import LostRange
 from brokerd.wal.snapshot import SnapshotChunk
+from brokerd.walformat import Entry, EntryKind
 
 SNAPSHOT_TOPIC = 2
 """The kind of a chunk that holds a topic."""
@@ -35,9 +36,39 @@ def given_offsets(chunk: SnapshotChunk) -> list[LostRange]:
             for first, end in _between(gaps.get(index, ()), next_offset)
         ]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise NewerFormat(
-            f"a topic in a snapshot cannot be read ({error!r}); upgrade brokerd"
-        ) from None
+        raise _newer(error) from None
+
+
+def start_offsets(chunk: SnapshotChunk) -> dict[tuple[int, int], int]:
+    """Below which offsets records are removed, by (topic id, partition), as a chunk says.
+
+    Raises NewerFormat for a topic that this version cannot read.
+    """
+    if chunk.kind != SNAPSHOT_TOPIC:
+        return {}
+    try:
+        fields = msgpack.unpackb(chunk.body, strict_map_key=False)
+        topic_id, starts = fields["topic_id"], fields.get("starts", {})
+        return {(topic_id, index): start for index, start in starts.items()}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise _newer(error) from None
+
+
+def moved_start(entry: Entry) -> tuple[tuple[int, int], int] | None:
+    """((topic id, partition), start offset) if an entry of the log moves one, else None."""
+    if entry.kind != EntryKind.TOPIC:
+        return None
+    try:
+        fields = msgpack.unpackb(entry.body)
+        if fields["op"] != "start":
+            return None
+        return (entry.topic_id, entry.partition), fields["offset"]
+    except (ValueError, TypeError, KeyError):
+        return None  # not the broker's
+
+
+def _newer(error: Exception) -> NewerFormat:
+    return NewerFormat(f"a topic in a snapshot cannot be read ({error!r}); upgrade brokerd")
 
 
 def _between(gaps: Iterable[tuple[int, int]], next_offset: int) -> Iterator[tuple[int, int]]:

@@ -14,11 +14,13 @@ from typing import NamedTuple
 
 from brokerd.errors import DamagedData
 from brokerd.wal.catalog import Segment, index_name, load_index, segment_name
+from brokerd.wal.deleted import deleted_ranges, replaced_records
 from brokerd.wal.directory import (
     SegmentFile,
-    missing_beginning,
+    deleted_in_vain,
     missing_end,
     odd_names,
+    orphan_indexes,
     segment_files,
 )
 from brokerd.wal.disk import Disk, write_atomically
@@ -63,6 +65,8 @@ def replay(
     of which nobody can say whether it is a segment, NewerFormat and OSError.
     """
     report = RecoveryReport(first_lsn=first_lsn, next_lsn=first_lsn)
+    deleted = deleted_ranges(disk, path)
+    report.damages += map(deleted_in_vain, deleted.after(from_lsn))
     report.odd = odd_names(disk, path)
     segments: list[tuple[Segment, list[PartitionSpan]]] = []
     last = segment_name(first_lsn)
@@ -71,8 +75,6 @@ def replay(
         if found.damage is not None and found.is_stray:
             report.damages.append(found.damage)
             continue
-        if found.first_lsn > report.next_lsn and not segments:
-            report.damages.append(missing_beginning(first_lsn, found.first_lsn))
         if found.damage is not None:
             report.damages.append(found.damage)
         last = found.name
@@ -102,6 +104,7 @@ def replay(
         segments.append((segment, spans))
         is_empty = segment.position == SEGMENT_HEADER_BYTES
         report.next_lsn = found.first_lsn if is_empty else segment.end_lsn
+    report.next_lsn = max(report.next_lsn, deleted.end)
     if report.next_lsn < reached_lsn:
         report.damages.append(missing_end(last, report.next_lsn, reached_lsn))
         report.next_lsn = reached_lsn
@@ -233,6 +236,8 @@ def tidy(disk: Disk, path: str, replayed: Replayed) -> None:
                 disk.unlink(os.path.join(path, name))
             except IsADirectoryError:
                 report.odd.append(name)
+    for name in (*orphan_indexes(disk, path), *replaced_records(disk, path)):
+        disk.unlink(os.path.join(path, name))
     if replayed.segments:
         last, _ = replayed.segments[-1]
         if last.position > SEGMENT_HEADER_BYTES:

@@ -10,7 +10,7 @@ trimmed.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -155,6 +155,23 @@ class RecoveryReport:
             self.damages[-1].lost.append(hole)
             self.holes.append(hole)
         self.next_offsets[key] = max(expected, end)
+
+    def take_back(self, starts: Mapping[tuple[int, int], int]) -> None:
+        """Do not call lost what lies below the start offsets, by (topic id, partition).
+
+        Where segments were deleted, offsets are missing that no damage took.
+        """
+        self.holes = without_removed(self.holes, starts)
+        for damage in (*self.damages, *self.recorded):
+            damage.lost[:] = without_removed(damage.lost, starts)
+
+
+def without_removed(
+    lost: Iterable[LostRange], starts: Mapping[tuple[int, int], int]
+) -> list[LostRange]:
+    """What of some ranges lies at or above the start offsets."""
+    clipped = (one._replace(first=max(one.first, starts.get(one[:2], 0))) for one in lost)
+    return [one for one in clipped if one.first < one.end]
 
 
 def read_segment_header(file: File, name: str) -> tuple[SegmentHeader, str | None]:

@@ -28,7 +28,8 @@ from typing import Any, NamedTuple
 from brokerd.errors import DamagedData, NoSpace
 from brokerd.wal.catalog import Segment, segment_name
 from brokerd.wal.copies import PIECE_BYTES, Copies, Source
-from brokerd.wal.directory import LSN_MAX, SegmentFile, segment_files
+from brokerd.wal.deleted import LSN_MAX
+from brokerd.wal.directory import SegmentFile, segment_files
 from brokerd.wal.disk import Disk, File, write_atomically
 from brokerd.wal.losses import encode_loss, record_of
 from brokerd.wal.opening import replay, tidy

@@ -51,6 +51,8 @@ class LoadedSnapshot(NamedTuple):
 
     start_lsn: int
     chunks: Iterator[SnapshotChunk]
+    is_outdated: bool = False
+    """It shows damage that is not as it was, and is used for want of another."""
 
 
 def snapshot_name(start_lsn: int) -> str:
@@ -222,13 +224,18 @@ class Snapshots:
                 self._disk.unlink(os.path.join(self._path, name))
 
     def load_newest(
-        self, why_outdated: Callable[[SnapshotChunk], str | None] = lambda chunk: None
+        self,
+        why_outdated: Callable[[SnapshotChunk], str | None] = lambda chunk: None,
+        oldest_lsn: int = 0,
     ) -> LoadedSnapshot | None:
         """The newest snapshot that verifies and is not outdated, None if there is none.
 
-        ``why_outdated(chunk)`` says why a snapshot with this chunk must not be used, if so. Those
-        passed over are logged. Raises NewerFormat, OSError.
+        ``why_outdated(chunk)`` says why a snapshot with this chunk should not be used, if so. But
+        the log below ``oldest_lsn`` is deleted: rather than to begin there, the newest that begins
+        above it is used, outdated or not. Those passed over are logged. Raises NewerFormat,
+        OSError.
         """
+        outdated: SnapshotFile | None = None
         for name in self.names():
             path = os.path.join(self._path, name)
             try:
@@ -243,14 +250,27 @@ class Snapshots:
                 )
                 continue
             if problem is None:
-                return LoadedSnapshot(snapshot.start_lsn, snapshot.chunks())
+                if outdated is None or snapshot.start_lsn >= oldest_lsn:
+                    return LoadedSnapshot(snapshot.start_lsn, snapshot.chunks())
+                break
+            if outdated is None and 0 < oldest_lsn <= snapshot.start_lsn:
+                outdated = snapshot
             self._log.warn(
-                "the snapshot {name} is outdated and not used: {problem}",
+                "the snapshot {name} is outdated: {problem}",
                 name=name,
                 problem=problem,
                 event_id="snapshot-outdated",
             )
-        return None
+        if outdated is None:
+            return None
+        self._log.error(
+            "the snapshot at {lsn} is used although it is outdated, since the log before {oldest} "
+            "is deleted: what was damaged when it was taken stays lost",
+            lsn=outdated.start_lsn,
+            oldest=oldest_lsn,
+            event_id="outdated-state-used",
+        )
+        return LoadedSnapshot(outdated.start_lsn, outdated.chunks(), is_outdated=True)
 
     def second_newest(self) -> int | None:
         """The start LSN of the second-newest snapshot, None if there is none that can be used.

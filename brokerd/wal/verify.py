@@ -17,17 +17,17 @@ from typing import NamedTuple
 
 from brokerd.errors import DamagedData
 from brokerd.wal.catalog import Segment, index_name, segment_name
+from brokerd.wal.deleted import LSN_MAX, LsnRange, deleted_ranges
 from brokerd.wal.directory import (
-    LSN_MAX,
     SegmentFile,
-    missing_beginning,
+    deleted_in_vain,
     missing_end,
     segment_files,
 )
 from brokerd.wal.disk import Disk
 from brokerd.wal.index import LoadedIndex, Rows
 from brokerd.wal.losses import decode_loss, tell_apart
-from brokerd.wal.offsets import given_offsets
+from brokerd.wal.offsets import given_offsets, moved_start, start_offsets
 from brokerd.wal.recovery import (
     Cut,
     Damage,
@@ -36,6 +36,7 @@ from brokerd.wal.recovery import (
     RecoveryReport,
     SegmentReplay,
     told_by_index,
+    without_removed,
 )
 from brokerd.wal.scan import FoundFrame, SegmentScanner, Unreadable
 from brokerd.wal.snapshot import SnapshotFile
@@ -64,8 +65,12 @@ class VerifyReport:
     next_lsn: int = 0
     reached_lsn: int = 0
     """Up to where a snapshot knows of the log."""
+    start_lsn: int = 0
+    """Where a replay from the newest sound snapshot begins."""
     last_time_us: int = 0
     """Broker time of the last frame."""
+    deleted: list[LsnRange] = field(default_factory=list)
+    """Parts of the log that were deleted on purpose."""
     torn: Cut | None = None
     damages: list[Damage] = field(default_factory=list)
     recorded: list[Damage] = field(default_factory=list)
@@ -93,25 +98,63 @@ def verify(
     OSError.
     """
     report = VerifyReport()
-    given: list[LostRange] = []
-    for name in sorted(disk.list(state_path)):
-        if name.endswith(".snap"):
-            given = _verify_snapshot(disk, state_path, name, report) or given
+    told = _Told()
+    _verify_snapshots(disk, state_path, report, told)
     replay = RecoveryReport(damages=report.damages)
+
+    def seen(frame: Frame) -> None:
+        told.see(frame)
+        see(frame)
+
     last = segment_name(0)
     for found in segment_files(disk, wal_path, reached_lsn=report.reached_lsn):
-        if not report.segments and found.first_lsn and not found.is_stray:
-            report.damages.append(missing_beginning(0, found.first_lsn))
-        report.segments += 1
-        _verify_segment(disk, wal_path, found, report, replay, see)
+        report.segments += not found.is_gone
+        _verify_segment(disk, wal_path, found, report, replay, seen)
         last = last if found.is_stray else found.name
+    _verify_deleted(disk, wal_path, state_path, report, told)
     if report.next_lsn < report.reached_lsn:
         report.damages.append(missing_end(last, report.next_lsn, report.reached_lsn))
     report.damages, report.recorded = tell_apart(
         disk, wal_path, report.damages, replay.loss_entries
     )
-    _lose_the_end(report, replay, given)
+    _lose_the_end(report, replay, told.given)
+    for damage in (*report.damages, *report.recorded):
+        damage.lost[:] = without_removed(damage.lost, told.starts)
     return report
+
+
+class _Told:
+    """What snapshots and the log say of offsets."""
+
+    def __init__(self) -> None:
+        self.given: list[LostRange] = []
+        """Records that there were, by the newest sound snapshot that knows of any."""
+        self.starts: dict[tuple[int, int], int] = {}
+        """Below these, records are removed."""
+
+    def see(self, frame: Frame) -> None:
+        for moved in map(moved_start, frame.entries):
+            if moved is not None:
+                self.begin(*moved)
+
+    def begin(self, key: tuple[int, int], offset: int) -> None:
+        self.starts[key] = max(offset, self.starts.get(key, 0))
+
+
+def _verify_deleted(
+    disk: Disk, wal_path: str, state_path: str, report: VerifyReport, told: _Told
+) -> None:
+    """Tell of parts that were deleted, and that a start would need for want of a snapshot."""
+    deleted = deleted_ranges(disk, wal_path)
+    if any(deleted.after(report.start_lsn)):
+        # Only now that these are known: a running broker may have deleted them meanwhile.
+        newer = VerifyReport()
+        _verify_snapshots(disk, state_path, newer, told)
+        report.start_lsn = max(report.start_lsn, newer.start_lsn)
+        report.reached_lsn = max(report.reached_lsn, newer.reached_lsn)
+    report.deleted = list(deleted)
+    report.damages[:0] = map(deleted_in_vain, deleted.after(report.start_lsn))
+    report.next_lsn = max(report.next_lsn, deleted.end)
 
 
 def _lose_the_end(report: VerifyReport, replay: RecoveryReport, given: list[LostRange]) -> None:
@@ -213,25 +256,37 @@ def _rows(rows: Rows | None, fields: Sequence[str]) -> set[tuple[int, ...]]:
     return set(zip(*(getattr(rows, field) for field in fields), strict=True))
 
 
-def _verify_snapshot(disk: Disk, path: str, name: str, report: VerifyReport) -> list[LostRange]:
-    """Check a snapshot; returns the offsets it says were given, none if it cannot be believed."""
+def _verify_snapshots(disk: Disk, path: str, report: VerifyReport, told: _Told) -> None:
+    for name in sorted(disk.list(path)):
+        if name.endswith(".snap"):
+            _verify_snapshot(disk, path, name, report, told)
+
+
+def _verify_snapshot(disk: Disk, path: str, name: str, report: VerifyReport, told: _Told) -> None:
+    """Check a snapshot; of one that cannot be believed nothing is told."""
     try:
         file = disk.open(os.path.join(path, name))
     except FileNotFoundError:
-        return []  # a running broker deleted it meanwhile
+        return  # a running broker deleted it meanwhile
     report.snapshots += 1
     given: list[LostRange] = []
+    starts: dict[tuple[int, int], int] = {}
     reached_lsn = 0
     try:
-        for chunk in SnapshotFile(file, name).chunks():
+        snapshot = SnapshotFile(file, name)
+        for chunk in snapshot.chunks():
             given += given_offsets(chunk)
+            starts |= start_offsets(chunk)
             reached_lsn = max(reached_lsn, chunk.lsn)
     except DamagedData as error:
         problem = str(error).removeprefix(name).lstrip()
         report.bad_snapshots.append(BadFile(name, problem))
-        return []
+        return
+    report.start_lsn = max(report.start_lsn, snapshot.start_lsn)
     report.reached_lsn = max(report.reached_lsn, reached_lsn)
-    return given
+    told.given = given or told.given
+    for key, offset in starts.items():
+        told.begin(key, offset)
 
 
 def walk(disk: Disk, path: str, from_lsn: int = 0) -> Iterator[tuple[str, FoundFrame | Unreadable]]:
