@@ -17,13 +17,16 @@ from twisted.logger import Logger
 from brokerd.broker.chunks import Chunk, ChunkCache
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.fetching import Expiry, Fetcher
+from brokerd.broker.firing import Firing
 from brokerd.broker.group_changes import GroupChanges
 from brokerd.broker.journal import EVENT_FRAME_BYTES, Clock, Journal
 from brokerd.broker.leasing import Leasing
 from brokerd.broker.overview import Counters, GroupInfo, Overview
+from brokerd.broker.producers import Producers
 from brokerd.broker.producing import Producing
 from brokerd.broker.quarantine import OffsetRange, Place, Quarantine
 from brokerd.broker.reads import ColdReader, Loaded
+from brokerd.broker.schedule import Schedule, ScheduleCounters
 from brokerd.broker.snapshotter import Snapshotter
 from brokerd.broker.state import State
 from brokerd.broker.topic_changes import TopicChanges
@@ -44,6 +47,7 @@ class BrokerSettings:
     mark_quiet_us: int = 100_000
     snapshot_interval_bytes: int = 256 << 20
     max_topics: int = 100_000
+    max_producers: int = 100_000
     groups: GroupSettings = field(default_factory=GroupSettings)
 
 
@@ -109,10 +113,12 @@ class Broker:
     def _bind(self, clock: Clock, events_max: int) -> None:
         """Make the parts, and their methods the broker's own."""
         settings, state, journal = self.settings, self._state, self.journal
-        producing = Producing(journal, self._tail, self.counters)
+        producing = Producing(journal, self.time, self._tail, self.counters)
         self.admit = producing.admit
         self.append = producing.append
         self.produce = producing.produce
+        self.expiry_us = producing.expiry_us
+        self.producers = Producers(state, journal, settings.max_producers)
 
         expiry = Expiry(self.time)
         self.is_expired = expiry.is_expired
@@ -167,6 +173,35 @@ class Broker:
         self.internal_topic = topics.internal_topic
         self.existing_topic = state.existing_topic
 
+        self.schedule_counters = scheduled = ScheduleCounters()
+        self._firing = firing = Firing(
+            state,
+            journal,
+            clock,
+            self.time,
+            producing,
+            leasing,
+            self._reader,
+            expiry,
+            scheduled,
+            topics.remove,
+        )
+        schedule = Schedule(
+            state,
+            self.time,
+            producing,
+            leasing,
+            scheduled,
+            topics.internal_topic,
+            firing.added,
+            firing.moved,
+        )
+        self.produce_later = schedule.produce_later
+        self.open_schedule = schedule.open_schedule
+        self.append_later = schedule.append_later
+        self.cancel_scheduled = schedule.cancel_scheduled
+        self.scheduled = schedule.scheduled
+
     # -- life ---------------------------------------------------------------------------------
 
     def replay(self) -> RecoveryReport:
@@ -184,6 +219,7 @@ class Broker:
         if self._recovery is not None and self._recovery.damages:
             self.journal.mark_damage()
         self._leasing.start(now_us)
+        self._firing.start()
         self.ready = True
 
     def stop(self) -> None:
@@ -193,6 +229,7 @@ class Broker:
         """
         self.ready = False
         self._leasing.timetable.stop()
+        self._firing.stop()
         self._snapshotter.stop()
         self.journal.close()
 
@@ -280,6 +317,8 @@ class Broker:
             "tail_cache_bytes": self._tail.used_bytes,
             "read_cache_bytes": self._cold.used_bytes,
             "reads_from_disk": self._reader.reads,
+            "schedule": self.schedule_counters.status(),
+            "producers": self.producers.count,
             "snapshots_written": self._snapshotter.written,
             "snapshot_lsn": self._snapshotter.last_lsn,
             "snapshot_error": self._snapshotter.last_error,

@@ -69,7 +69,8 @@ class Leasing:
         for lane in self._state.lanes():
             leave_out_gaps(lane)
             lane.store.resume(now_us, self._state.behind_us)
-            self.timetable.schedule(lane)
+            if not lane.group.topic.internal_of:  # whose delays are those of `Firing`
+                self.timetable.schedule(lane)
 
     def lane(self, topic_name: str, group_name: str, index: int, offset: int) -> Lane:
         """A group's lane through the partition that holds ``offset``.

@@ -84,7 +84,7 @@ class Overview:
         """What exists and what was done, by name."""
         counters = self._counters
         return {
-            "topics": len(self._state.by_id),
+            "topics": len(self._state.by_name),
             "records_produced": {
                 Format(form).name.lower(): count
                 for form, count in counters.records_produced.items()

@@ -4,19 +4,36 @@
 from __future__ import annotations
 
 from brokerd.broker.chunks import Chunk, ChunkCache
+from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import BATCH_FRAME_BYTES, RECORD_FRAME_BYTES, Journal
 from brokerd.broker.overview import Counters
 from brokerd.broker.topics import Partition
+from brokerd.errors import InvalidRequest
 from brokerd.values import Encoding, Format
+
+TTL_MAX_US = 100 * 365 * 86_400 * 1_000_000
+"""Longest time to live: a hundred years."""
 
 
 class Producing:
-    """Appends records to partitions and to the frame that gathers."""
+    """Appends records to partitions and to the frame that gathers.
 
-    def __init__(self, journal: Journal, tail: ChunkCache, counters: Counters) -> None:
+    ``ttl_us`` is how long the records of a topic live that says nothing of it; 0: for ever.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        time: BrokerTime,
+        tail: ChunkCache,
+        counters: Counters,
+        ttl_us: int = 0,
+    ) -> None:
         self._journal = journal
+        self._time = time
         self._tail = tail
         self._counters = counters
+        self._ttl_us = ttl_us
 
     def produce(
         self,
@@ -27,10 +44,11 @@ class Producing:
         metadata: bytes | None = None,
         producer_format: int = Format.UNKNOWN,
         producer_time: int | None = None,
-        expires_at_us: int = 0,
+        expires_at_us: int | None = None,
     ) -> int:
         """Append one record and return its offset.
 
+        It expires at broker time ``expires_at_us``, 0 for never; None: as the topic's records do.
         Raises `NoSpace` or `Congested` before anything is changed.
         """
         self.admit(len(value) + len(key or b"") + len(metadata or b"") + RECORD_FRAME_BYTES)
@@ -65,10 +83,18 @@ class Producing:
         metadata: bytes | None = None,
         producer_format: int = Format.UNKNOWN,
         producer_time: int | None = None,
-        expires_at_us: int = 0,
+        expires_at_us: int | None = None,
     ) -> int:
-        """Append one record that was admitted, alone or with others, and return its offset."""
-        journal = self._journal
+        """Append one record that was admitted, alone or with others, and return its offset.
+
+        ``expires_at_us`` as in `produce`.
+        """
+        journal, topic = self._journal, partition.topic
+        if expires_at_us is None:
+            ttl_us = topic.settings.ttl_us
+            if ttl_us is None:
+                ttl_us = self._ttl_us
+            expires_at_us = self.expiry_us(ttl_us) if ttl_us else 0
         offset = partition.next_offset
         if offset == partition.framed:
             journal.add_partition(partition)
@@ -96,6 +122,16 @@ class Producing:
         if metadata is not None:
             size += len(metadata)
         journal.gathered_bytes += size
-        self._counters.records_produced[producer_format] += 1
-        self._counters.bytes_produced += len(value)
+        if not topic.internal_of:
+            self._counters.records_produced[producer_format] += 1
+            self._counters.bytes_produced += len(value)
         return offset
+
+    def expiry_us(self, ttl_us: int) -> int:
+        """When a record expires that lives so long from now on. Raises `InvalidRequest`."""
+        if not 0 < ttl_us <= TTL_MAX_US:
+            raise InvalidRequest(
+                f"a time to live is up to {TTL_MAX_US // 1_000_000} seconds (a hundred years), "
+                f"not {ttl_us / 1e6}; leave it out for records that do not expire"
+            )
+        return self._time.time_us() + ttl_us

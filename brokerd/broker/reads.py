@@ -72,8 +72,16 @@ class ColdReader:
         self._waiting: dict[Partition, list[tuple[int, Loaded]]] = {}
         self.reads = 0
 
-    def load(self, partition: Partition, offset: int, loaded: Loaded) -> None:
-        """Call ``loaded(chunk, None)`` with a chunk that holds ``offset``, or
+    def load(
+        self,
+        partition: Partition,
+        offset: int,
+        loaded: Loaded,
+        ahead_bytes: int = READ_AHEAD_BYTES,
+    ) -> None:
+        """Read ``offset``, and what follows it up to ``ahead_bytes``, if nobody does already.
+
+        Call ``loaded(chunk, None)`` with a chunk that holds ``offset``, or
         ``loaded(None, error)``: `Unreadable` if the log cannot give it, ``OSError`` if that may
         pass.
         """
@@ -83,13 +91,16 @@ class ColdReader:
             return
         self._waiting[partition] = [(offset, loaded)]
         self.reads += 1
-        self._pool.submit(self._work(partition, offset), partial(self._done, partition, offset))
+        work = self._work(partition, offset, ahead_bytes)
+        self._pool.submit(work, partial(self._done, partition, offset))
 
-    def _work(self, partition: Partition, offset: int) -> Callable[[], list[Chunk]]:
+    def _work(
+        self, partition: Partition, offset: int, ahead_bytes: int
+    ) -> Callable[[], list[Chunk]]:
         """What the pool has to do; failing to plan fails there too, so it is never at once."""
         try:
             plan = self._wal.plan_read(
-                partition.topic.topic_id, partition.index, offset, READ_AHEAD_BYTES
+                partition.topic.topic_id, partition.index, offset, ahead_bytes
             )
         except DamagedData as error:
             return partial(_fail, error)

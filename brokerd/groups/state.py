@@ -147,6 +147,10 @@ class GroupState:
         """The leases in offset order."""
         return (Lease(offset, *self._leases[offset]) for offset in sorted(self._leases))
 
+    def delays(self, first: int = 0) -> Iterator[tuple[int, int]]:
+        """(offset, time at which it is ready) of the records that wait, from ``first`` on."""
+        return ((offset, ready_us) for offset, (ready_us,) in self._delays.rows.items(first))
+
     def dead_letters(self, first: int = 0) -> Iterator[DeadLetter]:
         """The dead letters in offset order, from offset ``first`` on."""
         reasons = list(self._reasons)

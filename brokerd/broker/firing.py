@@ -1,0 +1,351 @@
+# Tests: tests/broker/test_schedule.py
+"""Delayed messages that are due: appended to their topic and settled, in one frame.
+
+A timer says which schedule is due, and each turn of the reactor fires about `FIRE_BYTES`, the
+schedules in turns. What has left memory is read back first. A message for which there is no room
+stays due and is tried again: late, never lost, never twice. Those that are due at the same time are
+fired in the order in which they came.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+
+from twisted.logger import Logger
+
+from brokerd.broker.chunks import Chunk
+from brokerd.broker.clock import BrokerTime
+from brokerd.broker.fetching import Expiry
+from brokerd.broker.journal import (
+    BATCH_FRAME_BYTES,
+    EVENT_FRAME_BYTES,
+    LANE_FRAME_BYTES,
+    RECORD_FRAME_BYTES,
+    Clock,
+    Congested,
+    DelayedCall,
+    Journal,
+)
+from brokerd.broker.leasing import Leasing
+from brokerd.broker.producing import Producing
+from brokerd.broker.reads import READ_AHEAD_BYTES, ColdReader, Unreadable
+from brokerd.broker.schedule import (
+    Envelope,
+    ScheduleCounters,
+    envelope,
+    lane_of,
+    settle,
+)
+from brokerd.broker.state import State
+from brokerd.broker.timetable import Timetable
+from brokerd.broker.topics import Lane, Partition, Topic
+from brokerd.errors import BrokerdError, UnknownPartition
+from brokerd.values import Record
+
+FIRE_BYTES = 1 << 20
+"""About how many bytes are fired in one turn of the reactor."""
+
+MESSAGE_BYTES = 2048
+"""What a message counts besides its own bytes, so that a turn fires no more than 512."""
+
+STEP_RECORDS = 64
+"""Messages of one schedule that are fired before the next schedule has its turn."""
+
+EXPIRE_STEP = 1024
+"""Delays of a schedule that end in one go."""
+
+READ_MIN_BYTES = 64 * 1024
+"""What is read ahead for a message far from the one before; doubled while they are near."""
+
+NEAR_RECORDS = 256
+
+RETRY_SECONDS = 1.0
+"""When to try again what failed for want of space, or for another reason that may pass."""
+
+TRIM_SECONDS = 60.0
+"""How often the internal topics let go of what is over."""
+
+TRIM_LANES = 100
+"""Internal topics that are trimmed in one frame."""
+
+FRAME_BYTES = RECORD_FRAME_BYTES + 2 * BATCH_FRAME_BYTES + LANE_FRAME_BYTES + EVENT_FRAME_BYTES
+"""More than firing one message takes in a frame, besides its own bytes."""
+
+
+class Firing:
+    """Fires what is due.
+
+    ``remove(starts, reason)`` moves start offsets forward, as `TopicChanges.remove`.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        state: State,
+        journal: Journal,
+        clock: Clock,
+        time: BrokerTime,
+        producing: Producing,
+        leasing: Leasing,
+        reader: ColdReader,
+        expiry: Expiry,
+        counters: ScheduleCounters,
+        remove: Callable[[list[tuple[Partition, int]], str], int],
+    ) -> None:
+        self._state = state
+        self._journal = journal
+        self._clock = clock
+        self._time = time
+        self._producing = producing
+        self._leasing = leasing
+        self._reader = reader
+        self._expiry = expiry
+        self._counters = counters
+        self._remove = remove
+        self._timetable = Timetable(clock, time, self._due)
+        self._ready: OrderedDict[Lane, None] = OrderedDict()
+        """Schedules of which something may be due, in turns."""
+        self._reading: set[Lane] = set()
+        self._read_to: dict[Lane, tuple[int, int]] = {}
+        """Where the last read of a schedule ended, and how much it read ahead."""
+        self._over: dict[Lane, None] = {}
+        """Schedules whose beginning may be over."""
+        self._turn_call: DelayedCall | None = None
+        self._trim_call: DelayedCall | None = None
+        self._parked = False
+        self._late = False
+        self._stopped = False
+
+    def start(self) -> None:
+        """Begin to fire; after the groups were resumed."""
+        for topic in list(self._state.by_id.values()):
+            if topic.internal_of:
+                lane = lane_of(self._state, topic)
+                self._timetable.schedule(lane)
+                self._wake(lane)
+                self.moved(lane)
+
+    def stop(self) -> None:
+        """Fire nothing more."""
+        self._stopped = True
+        self._timetable.stop()
+        for call in (self._turn_call, self._trim_call):
+            if call is not None and call.active():
+                call.cancel()
+
+    def added(self, lane: Lane) -> None:
+        """A message was scheduled."""
+        self._timetable.schedule(lane)
+
+    # -- what is due --------------------------------------------------------------------------
+
+    def _due(self, lane: Lane, now_us: int) -> int:
+        """Let delays end; how many did."""
+        ended = lane.store.expire(now_us, EXPIRE_STEP)
+        self._wake(lane)
+        return ended
+
+    def _wake(self, lane: Lane) -> None:
+        if lane not in self._reading:
+            self._ready[lane] = None
+            self._turn_later(0)
+
+    def _turn_later(self, seconds: float) -> None:
+        if self._turn_call is None and not (self._parked or self._stopped):
+            self._turn_call = self._clock.callLater(seconds, self._turn)
+
+    def _turn(self) -> None:
+        """Fire what one turn may, the schedules in turns."""
+        self._turn_call = None
+        left = FIRE_BYTES
+        while self._ready and left > 0:
+            lane, _ = self._ready.popitem(last=False)
+            try:
+                left -= self._fire(lane)
+            except Congested:
+                self._park(lane)
+                return
+            except BrokerdError as error:
+                self._retry(lane, error)
+                return
+        if self._ready:
+            self._turn_later(0)
+
+    def _park(self, lane: Lane) -> None:
+        """Go on with this schedule when the log has room."""
+        self._ready[lane] = None
+        self._ready.move_to_end(lane, last=False)
+        self._parked = True
+        self._journal.when_uncongested(self._uncongested)
+
+    def _uncongested(self) -> None:
+        self._parked = False
+        if not self._stopped and self._turn_call is None:
+            self._turn()
+
+    def _retry(self, lane: Lane, error: BrokerdError) -> None:
+        """Go on in a while: the disk is full, or the broker is about to stop."""
+        self._ready[lane] = None
+        if not self._late:
+            self._late = True
+            self._log.warn(
+                "delayed messages are late: {error}; they are tried again every {seconds} s",
+                error=error,
+                seconds=RETRY_SECONDS,
+                event_id="schedule-late",
+            )
+        self._turn_later(RETRY_SECONDS)
+
+    # -- firing -------------------------------------------------------------------------------
+
+    def _fire(self, lane: Lane, loaded: Chunk | None = None) -> int:
+        """Fire some messages of a schedule, and see to it that the others follow; what they count.
+
+        ``loaded`` was just read, and may be in no cache.
+        """
+        partition, size = lane.partition, 0
+        for _ in range(STEP_RECORDS):
+            offset = self._first_due(lane)
+            if offset is None:
+                return size
+            chunk = loaded
+            if chunk is None or not chunk.base <= offset < chunk.end:
+                chunk = partition.chunks.find(offset) or partition.cold.find(offset)
+            if chunk is None:
+                self._read(lane, offset)
+                return size
+            record = chunk.record(offset - chunk.base)
+            if self._expiry.is_expired(chunk, offset - chunk.base):
+                self._leasing.admit_events(EVENT_FRAME_BYTES)
+                settle(self._leasing, lane, offset, self._time.now_us())
+                self._counters.expired += 1
+            else:
+                size += self._fire_one(lane, record, envelope(record))
+            size += MESSAGE_BYTES
+            self.moved(lane)
+        self._late = False
+        self._wake(lane)
+        return size
+
+    def _first_due(self, lane: Lane) -> int | None:
+        """The first message that is due, by the order in which they came."""
+        if lane.partition.topic.deleted:
+            return None
+        found: list[int] = []
+
+        def look(offset: int) -> int:
+            found.append(offset)
+            return 0
+
+        end = lane.partition.next_offset
+        lane.store.acquire(self._time.now_us(), end, "", 0, 1, look, False)
+        return found[0] if found else None
+
+    def _fire_one(self, lane: Lane, record: Record, inner: Envelope) -> int:
+        """Append a message to its topic and settle it; its bytes."""
+        target = self._state.by_id.get(lane.partition.topic.internal_of)
+        if target is None:
+            self._lose(lane, record.offset, "its topic is lost")
+            return 0
+        size = len(record.value) + len(record.key or b"") + len(inner.metadata or b"")
+        self._producing.admit(size + FRAME_BYTES)
+        self._producing.append(
+            choose(target, record.key, inner.partition),
+            record.value,
+            record.encoding,
+            record.key,
+            inner.metadata,
+            record.producer_format,
+            None,
+            record.expires_at_us or None,
+        )
+        settle(self._leasing, lane, record.offset, self._time.now_us())
+        self._counters.fired += 1
+        if self._time.settled:
+            self._counters.late(max(0, self._time.time_us() - inner.due_us) / 1e6)
+        return size
+
+    def _lose(self, lane: Lane, offset: int, problem: str) -> None:
+        """Make a message that can never be fired a dead letter of the schedule."""
+        self._leasing.dead_letter(lane, offset, problem)
+        self._counters.lost += 1
+        self.moved(lane)
+        self._log.error(
+            "delayed message {offset} of topic id {topic_id} cannot be produced: {problem}",
+            offset=offset,
+            topic_id=lane.partition.topic.internal_of,
+            problem=problem,
+            event_id="scheduled-lost",
+        )
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def _read(self, lane: Lane, offset: int) -> None:
+        """Have a message read from disk, and those behind it that are likely to be wanted."""
+        self._reading.add(lane)
+        end, ahead = self._read_to.get(lane, (-1, 0))
+        near = end <= offset < end + NEAR_RECORDS
+        ahead = min(2 * ahead, READ_AHEAD_BYTES) if near else READ_MIN_BYTES
+        self._read_to[lane] = (offset + 1, ahead)
+        self._reader.load(lane.partition, offset, partial(self._loaded, lane, offset), ahead)
+
+    def _loaded(
+        self, lane: Lane, offset: int, chunk: Chunk | None, error: Exception | None
+    ) -> None:
+        self._reading.discard(lane)
+        if self._stopped or lane.partition.topic.deleted:
+            return
+        try:
+            if chunk is not None:
+                self._read_to[lane] = (chunk.end, self._read_to[lane][1])
+                self._fire(lane, chunk)
+            elif isinstance(error, Unreadable):
+                self._lose(lane, offset, str(error))
+                self._wake(lane)
+            else:
+                raise BrokerdError(str(error))
+        except Congested:
+            self._park_or_wake(lane)
+        except BrokerdError as refusal:
+            self._retry(lane, refusal)
+
+    def _park_or_wake(self, lane: Lane) -> None:
+        if self._parked:
+            self._ready[lane] = None
+        else:
+            self._park(lane)
+
+    # -- letting go ---------------------------------------------------------------------------
+
+    def moved(self, lane: Lane) -> None:
+        """Something of a schedule is over: its beginning may be needed no more."""
+        self._over[lane] = None
+        if self._trim_call is None and not self._stopped:
+            self._trim_call = self._clock.callLater(TRIM_SECONDS, self._trim)
+
+    def _trim(self) -> None:
+        """Move the start offsets of internal topics to their floors: they pin no segment then."""
+        self._trim_call = None
+        lanes = [lane for lane in self._over if not lane.partition.topic.deleted]
+        part, rest = lanes[:TRIM_LANES], lanes[TRIM_LANES:]
+        seconds = 0.0
+        try:
+            self._remove([(lane.partition, lane.store.floor) for lane in part], "fired")
+        except BrokerdError:  # no room: in a minute
+            rest, seconds = lanes, TRIM_SECONDS
+        self._over = dict.fromkeys(rest)
+        if rest:
+            self._trim_call = self._clock.callLater(seconds, self._trim)
+        for lane in self._read_to.keys() - self._reading:
+            del self._read_to[lane]
+
+
+def choose(topic: Topic, key: bytes | None, index: int | None) -> Partition:
+    """The partition for a message that is due: the one asked for, else by key, else in turn."""
+    try:
+        return topic.choose(key, index)
+    except UnknownPartition:  # what is left of a topic after damage may have fewer
+        return topic.choose(key)

@@ -1,0 +1,185 @@
+# Tests: tests/broker/test_producers.py
+"""Idempotent producers: a batch that is sent again is not stored again.
+
+A producer that gives its batches an id of its own and growing sequence numbers may send a batch
+again when it does not know what became of it. The newest `REMEMBERED` sequences of each producer
+and topic are kept with the ids that their messages got. What is remembered stands in the frame that
+holds the messages (entry PRODUCER), so after a crash both are there or neither is.
+
+Memory: at most ``producers_max`` producers and `BYTES_MAX` bytes; who produced longest ago is
+forgotten first. A producer takes `PRODUCER_BYTES` and what its names and ids take packed: about 20
+bytes a sequence, and where a batch went to several partitions 2 bytes more a message.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgpack
+
+from brokerd.broker.journal import Journal
+from brokerd.broker.state import Capture, Encode, State
+from brokerd.broker.topics import Topic
+from brokerd.errors import InvalidRequest, OldSequence
+from brokerd.values import MAX_NAME_BYTES
+from brokerd.wal import Frame, SnapshotChunk
+from brokerd.walformat import Entry, EntryKind
+
+REMEMBERED = 5
+"""Sequences of a producer that are remembered."""
+
+PRODUCER_BYTES = 400
+"""What a producer takes besides its id and what it produced: keys, headers, its place in line."""
+
+BYTES_MAX = 128 << 20
+
+SEQUENCE_MAX = (1 << 63) - 1
+PARTITION_SHIFT = 48
+_OFFSET_MASK = (1 << PARTITION_SHIFT) - 1
+
+SNAPSHOT_PRODUCERS = 5
+CHUNK_PRODUCERS = 5_000
+"""Producers in one chunk of a snapshot."""
+
+Known = tuple[int, str]
+"""Topic id and producer id."""
+
+
+class Producers:
+    """What producers with an id produced last, by topic.
+
+    An id here is ``partition << 48 | offset``; those of one batch follow one another within each
+    partition.
+    """
+
+    def __init__(self, state: State, journal: Journal, producers_max: int) -> None:
+        self._journal = journal
+        self._producers_max = producers_max
+        self._known: OrderedDict[Known, bytes] = OrderedDict()
+        self._bytes = 0
+        self._fresh_from = 0
+        state.appliers[EntryKind.PRODUCER] = self._apply
+        state.loaders[SNAPSHOT_PRODUCERS] = self._load
+        state.captures.append(self._captures)
+
+    @property
+    def count(self) -> int:
+        """How many producers are remembered."""
+        return len(self._known)
+
+    def ids_of(self, topic: Topic, producer_id: str, sequence: int) -> list[int] | None:
+        """The ids that the batch with this sequence got; None when it is a new one.
+
+        What the batch holds is not compared. Raises `OldSequence` for one that is neither
+        remembered nor newer than all before, and `InvalidRequest`.
+        """
+        check_producer(producer_id, sequence)
+        known = self._known.get((topic.topic_id, producer_id))
+        batches = msgpack.unpackb(known) if known is not None else ()
+        for remembered, packed in batches:
+            if remembered == sequence:
+                return unpack_ids(packed)
+        if batches and sequence < batches[-1][0]:
+            raise OldSequence(
+                f"sequence {sequence} of producer {producer_id!r} is older than its newest, "
+                f"{batches[-1][0]}, and not among the last {REMEMBERED} that are remembered: "
+                "it cannot be told whether its messages are stored; sequences must grow"
+            )
+        return None
+
+    def entry_bytes(self, producer_id: str, count: int, partitions: int) -> int:
+        """More than `remember` adds to the frame, for admission together with the records."""
+        return 300 + 4 * len(producer_id) + 2 * count + 16 * partitions
+
+    def remember(self, topic: Topic, producer_id: str, sequence: int, ids: Sequence[int]) -> None:
+        """Remember a batch that was just appended and admitted, in the frame that holds it."""
+        packed = pack_ids(ids)
+        body = msgpack.packb([producer_id, sequence, packed])
+        self._journal.add_entry(Entry(EntryKind.PRODUCER, topic.topic_id, 0, 0, 0, body))
+        self._remember((topic.topic_id, producer_id), sequence, packed)
+
+    def _remember(self, key: Known, sequence: int, packed: list[Any]) -> None:
+        known = self._known.pop(key, None)
+        if known is not None:
+            self._bytes -= _cost(key, known)
+        batches = msgpack.unpackb(known) if known is not None else []
+        self._keep(key, msgpack.packb([*batches[1 - REMEMBERED :], (sequence, packed)]))
+
+    def _keep(self, key: Known, batches: bytes) -> None:
+        self._known[key] = batches
+        self._bytes += _cost(key, batches)
+        while len(self._known) > self._producers_max or self._bytes > BYTES_MAX:
+            self._bytes -= _cost(*self._known.popitem(last=False))
+
+    # -- what survives a restart --------------------------------------------------------------
+
+    def _apply(self, frame: Frame, entry: Entry) -> None:
+        if frame.lsn >= self._fresh_from:
+            producer_id, sequence, packed = msgpack.unpackb(entry.body)
+            self._remember((entry.topic_id, producer_id), sequence, packed)
+
+    def _captures(self) -> Iterator[Capture]:
+        """All producers as they are at one moment, in chunks."""
+        if not self._known:
+            return
+        copies: list[tuple[int, list[tuple[Known, bytes]]]] = []
+
+        def capture(lsn: int, first: int) -> Encode:
+            if not copies:
+                copies.append((lsn, list(self._known.items())))
+            taken_lsn, items = copies[0]
+            return lambda: _chunk(taken_lsn, first, items[first : first + CHUNK_PRODUCERS])
+
+        for first in range(0, len(self._known), CHUNK_PRODUCERS):
+            yield lambda lsn, first=first: capture(lsn, first)  # type: ignore[misc]
+
+    def _load(self, lsn: int, fields: dict[str, Any]) -> None:
+        self._fresh_from = lsn
+        for topic_id, producer_id, batches in fields["producers"]:
+            self._keep((topic_id, producer_id), batches)
+
+
+def check_producer(producer_id: str, sequence: int) -> None:
+    """Raise `InvalidRequest` for an id or a sequence that no producer may have."""
+    if not 0 < len(producer_id.encode("utf-8", "surrogatepass")) <= MAX_NAME_BYTES:
+        raise InvalidRequest(f"a producer id has 1 to {MAX_NAME_BYTES} bytes of UTF-8")
+    if not 0 <= sequence <= SEQUENCE_MAX:
+        raise InvalidRequest(f"a sequence is 0 to {SEQUENCE_MAX}, not {sequence}")
+
+
+def pack_ids(ids: Sequence[int]) -> list[Any]:
+    """[first id of each partition, which of them each message went to, or how many messages].
+
+    The ids of a batch follow one another within each partition.
+    """
+    places: dict[int, int] = {}
+    which = [places.setdefault(one >> PARTITION_SHIFT, len(places)) for one in ids]
+    firsts = [ids[which.index(place)] for place in range(len(places))]
+    if len(firsts) == 1:
+        return [firsts, len(ids)]
+    return [firsts, b"".join(place.to_bytes(2, "little") for place in which)]
+
+
+def unpack_ids(packed: list[Any]) -> list[int]:
+    """The ids that `pack_ids` packed."""
+    firsts, which = packed
+    if isinstance(which, int):
+        return list(range(firsts[0], firsts[0] + which))
+    ids = []
+    nexts = list(firsts)
+    for at in range(0, len(which), 2):
+        place = int.from_bytes(which[at : at + 2], "little")
+        ids.append(nexts[place])
+        nexts[place] += 1
+    return ids
+
+
+def _cost(key: Known, batches: bytes) -> int:
+    return PRODUCER_BYTES + len(key[1]) + len(batches)
+
+
+def _chunk(lsn: int, first: int, items: list[tuple[Known, bytes]]) -> SnapshotChunk:
+    fields = {"producers": [(topic_id, name, batches) for (topic_id, name), batches in items]}
+    return SnapshotChunk(SNAPSHOT_PRODUCERS, b"%d" % first, lsn, msgpack.packb(fields))

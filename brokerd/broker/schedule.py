@@ -1,0 +1,286 @@
+# Tests: tests/broker/test_schedule.py
+"""Delayed messages: kept durably, and produced to their topic when they are due.
+
+A delayed message is a record of the internal topic that serves its target, in an envelope, and a
+delay of that topic's only group. So what is scheduled survives as records and leases do, and
+follows their rules of time (docs/leases.rst): late, never early, whatever the wall clock does, and
+after a restart delays go on by broker time. The id of a delayed message is its offset in the
+internal topic. `brokerd.broker.firing` does the rest: it appends to the target and settles, in one
+frame.
+
+Memory: what a delayed record of a group takes (docs/leases.rst, "Cost"); the records themselves are
+on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgpack
+
+from brokerd.broker.clock import BrokerTime
+from brokerd.broker.journal import (
+    BATCH_FRAME_BYTES,
+    EVENT_FRAME_BYTES,
+    LANE_FRAME_BYTES,
+    RECORD_FRAME_BYTES,
+)
+from brokerd.broker.leasing import Leasing, leave_out_gaps
+from brokerd.broker.producing import Producing
+from brokerd.broker.state import State
+from brokerd.broker.topics import Lane, Topic
+from brokerd.errors import InvalidRequest
+from brokerd.values import Encoding, Format, Record
+from brokerd.walformat import EventKind
+
+GROUP_NAME = "schedule"
+"""The only group of an internal topic: its delays are those of the messages."""
+
+DELAY_MAX_US = 10 * 365 * 86_400 * 1_000_000
+"""Longest delay: ten years."""
+
+LATER_FRAME_BYTES = RECORD_FRAME_BYTES + EVENT_FRAME_BYTES + 32
+"""More than a delayed message takes in a frame besides its own bytes."""
+
+BATCH_LATER_BYTES = BATCH_FRAME_BYTES + LANE_FRAME_BYTES
+"""What delayed messages of a topic take once, whatever their number."""
+
+LATENESS_SECONDS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0)
+"""Upper bounds of the buckets in which lateness is counted; the last bucket has none."""
+
+
+class Scheduled(NamedTuple):
+    """A message that waits."""
+
+    id: int
+    due_us: int
+    """Broker time."""
+    partition: int | None
+    """The partition that was asked for; None when it is chosen when the message is due."""
+    size: int | None
+    """Bytes of key, value and metadata; None, as ``partition`` is then, if it is not in memory."""
+
+
+class Envelope(NamedTuple):
+    """What the internal record's metadata holds."""
+
+    due_us: int
+    """Broker time at which the message was to be due, as it was when the message came."""
+    partition: int | None
+    metadata: bytes | None
+    """The message's own."""
+
+
+@dataclass
+class ScheduleCounters:
+    """What the schedule has done since the broker started."""
+
+    scheduled: int = 0
+    fired: int = 0
+    cancelled: int = 0
+    expired: int = 0
+    """Dropped when they were due, because they had expired."""
+    lost: int = 0
+    """Dead letters of the schedule: they could not be read, or their topic is lost."""
+    lateness_seconds: float = 0.0
+    lateness: list[int] = field(default_factory=lambda: [0] * (len(LATENESS_SECONDS) + 1))
+    """How many fired so late, by `LATENESS_SECONDS`."""
+
+    def late(self, seconds: float) -> None:
+        """Count one that fired so late."""
+        self.lateness_seconds += seconds
+        self.lateness[sum(seconds > bound for bound in LATENESS_SECONDS)] += 1
+
+    def status(self) -> dict[str, Any]:
+        """As a status shows it."""
+        return {
+            "scheduled": self.scheduled,
+            "fired": self.fired,
+            "cancelled": self.cancelled,
+            "expired": self.expired,
+            "lost": self.lost,
+            "lateness_seconds": self.lateness_seconds,
+            "lateness": list(self.lateness),
+        }
+
+
+class Schedule:
+    """Takes delayed messages in, lists and cancels them.
+
+    ``open_internal(topic)`` makes the internal topic of a topic, if it has none yet;
+    ``added(lane)`` is told of every message that was scheduled, ``moved(lane)`` of what is over.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        time: BrokerTime,
+        producing: Producing,
+        leasing: Leasing,
+        counters: ScheduleCounters,
+        open_internal: Callable[[Topic], Topic],
+        added: Callable[[Lane], None],
+        moved: Callable[[Lane], None],
+    ) -> None:
+        self._state = state
+        self._time = time
+        self._producing = producing
+        self._leasing = leasing
+        self._counters = counters
+        self._open_internal = open_internal
+        self._added = added
+        self._moved = moved
+
+    def produce_later(
+        self,
+        topic: Topic,
+        value: bytes,
+        encoding: int = Encoding.BYTES,
+        key: bytes | None = None,
+        metadata: bytes | None = None,
+        producer_format: int = Format.UNKNOWN,
+        partition_index: int | None = None,
+        delay_us: int = 0,
+        expires_at_us: int = 0,
+    ) -> int:
+        """Produce a message in ``delay_us``; returns its schedule id.
+
+        Its partition is chosen then, by key, unless one is asked for. ``expires_at_us`` 0: the
+        topic's own TTL, from then on. Raises `InvalidRequest` for a delay that is not 1 us to ten
+        years, `UnknownPartition`, `NoSpace` or `Congested`.
+        """
+        check_delay(delay_us)
+        self.open_schedule(topic)
+        size = len(value) + len(key or b"") + len(metadata or b"")
+        self._producing.admit(size + LATER_FRAME_BYTES + BATCH_LATER_BYTES)
+        return self.append_later(
+            topic,
+            value,
+            encoding,
+            key,
+            metadata,
+            producer_format,
+            partition_index,
+            delay_us,
+            expires_at_us,
+        )
+
+    def open_schedule(self, topic: Topic) -> None:
+        """Make sure that a topic can have delayed messages. Raises `NoSpace` or `Congested`."""
+        self._open_internal(topic)
+
+    def append_later(
+        self,
+        topic: Topic,
+        value: bytes,
+        encoding: int,
+        key: bytes | None,
+        metadata: bytes | None,
+        producer_format: int,
+        partition_index: int | None,
+        delay_us: int,
+        expires_at_us: int = 0,
+    ) -> int:
+        """As `produce_later`, after `open_schedule` and admission, alone or with others.
+
+        A message is admitted with `LATER_FRAME_BYTES`, all of them with `BATCH_LATER_BYTES` once.
+        """
+        check_delay(delay_us)
+        if partition_index is not None:
+            topic.partition(partition_index)
+        lane = schedule_lane(self._state, topic)
+        assert lane is not None, "the schedule was opened"
+        now_us, store = self._time.now_us(), lane.store
+        due_us = self._time.time_us() + delay_us
+        offset = self._producing.append(
+            lane.partition,
+            value,
+            encoding,
+            key,
+            msgpack.packb((due_us, partition_index, metadata)),
+            producer_format,
+            None,
+            expires_at_us,
+        )
+        before = len(store.events)
+        event = (int(EventKind.FAILED), offset, delay_us, 0, 0, "", "")
+        store.events.append(event)
+        store.apply(event, now_us)
+        self._leasing.touch_added(lane, before)
+        self._counters.scheduled += 1
+        self._added(lane)
+        return offset
+
+    def cancel_scheduled(self, topic_name: str, schedule_id: int) -> bool:
+        """Let a delayed message never be produced; False when it was already, or never was there.
+
+        Raises `UnknownTopic`, `NoSpace` or `Congested`.
+        """
+        topic = self._state.existing_topic(topic_name)
+        lane = schedule_lane(self._state, topic)
+        if lane is None or not 0 <= schedule_id < lane.partition.next_offset:
+            return False
+        self._leasing.admit_events(EVENT_FRAME_BYTES)
+        settled = settle(self._leasing, lane, schedule_id, self._time.now_us())
+        if settled:
+            self._counters.cancelled += 1
+            self._moved(lane)
+        return settled
+
+    def scheduled(self, topic_name: str, first_id: int = 0) -> Iterator[Scheduled]:
+        """The messages of a topic that wait, by id, from ``first_id`` on; use it in one turn.
+
+        Raises `UnknownTopic`.
+        """
+        lane = schedule_lane(self._state, self._state.existing_topic(topic_name))
+        if lane is None:
+            return
+        ahead_us = self._time.time_us() - self._time.now_us()
+        partition = lane.partition
+        for offset, ready_us in lane.store.delays(first_id):
+            chunk = partition.chunks.find(offset) or partition.cold.find(offset)
+            if chunk is None:
+                yield Scheduled(offset, ready_us + ahead_us, None, None)
+            else:
+                record = chunk.record(offset - chunk.base)
+                inner = envelope(record)
+                size = len(record.value) + len(record.key or b"") + len(inner.metadata or b"")
+                yield Scheduled(offset, ready_us + ahead_us, inner.partition, size)
+
+
+def check_delay(delay_us: int) -> None:
+    """Raise `InvalidRequest` for a delay that no message may have."""
+    if not 0 < delay_us <= DELAY_MAX_US:
+        raise InvalidRequest(
+            f"a message may be delayed by up to {DELAY_MAX_US // 1_000_000} seconds (ten years), "
+            f"not by {delay_us / 1e6}"
+        )
+
+
+def schedule_lane(state: State, topic: Topic) -> Lane | None:
+    """Where the delayed messages of a topic wait; None while it never had any."""
+    return None if topic.internal is None else lane_of(state, topic.internal)
+
+
+def lane_of(state: State, internal: Topic) -> Lane:
+    """Where the delayed messages of an internal topic wait."""
+    group = internal.groups.get(GROUP_NAME)
+    if group is None:
+        group = state.new_group(internal, GROUP_NAME)
+        leave_out_gaps(group.lanes[0])
+    return group.lanes[0]
+
+
+def envelope(record: Record) -> Envelope:
+    """The envelope of a record of an internal topic."""
+    return Envelope(*msgpack.unpackb(record.metadata))
+
+
+def settle(leasing: Leasing, lane: Lane, offset: int, now_us: int) -> bool:
+    """Be done with a delayed message, whose event was admitted; False when it was so already."""
+    before = len(lane.store.events)
+    settled = lane.store.settle(now_us, lane.partition.next_offset, offset, True)
+    leasing.touch_added(lane, before)
+    return settled
