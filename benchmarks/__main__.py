@@ -1,10 +1,11 @@
 # Tests: tests/test_bench.py
-"""``make bench``: durable rates of a broker of its own beside the rate of the disk, and its memory.
+"""``make bench``: durable rates beside the rate of the disk, memory, and states at size.
 
 The broker runs with its defaults on free ports, its data in a temporary directory inside
 ``--directory`` (default: the current one), so on the same file system as the working copy. Nothing
-is left behind. Method and figures: docs/benchmarks.rst. Exit codes: 0 measured, 1 errors among the
-answers, 2 it could not be measured.
+is left behind. The parts at size have commands of their own: ``python -m benchmarks.holes``,
+``.schedule`` and ``.size``. Method and figures: docs/benchmarks.rst. Exit codes: 0 measured, 1
+errors among the answers, 2 it could not be measured.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from typing import Any
 from brokerd.cli.machine import describe
 from brokerd.cli.measure import BenchFailed, Plan, default_backlog, fill, measure, new_log
 
-from . import memory, suite
+from . import holes, memory, schedule, size, suite
 from .admin import AdminFailed, fetch_status
+from .children import ChildFailed
 from .process import BrokerFailed, BrokerProcess, interrupt_on_signals
 
-_FAILURES = (AdminFailed, BenchFailed, BrokerFailed, OSError)
+_FAILURES = (AdminFailed, BenchFailed, BrokerFailed, ChildFailed, OSError)
 _PROFILE_FUNCTIONS = 25
 _CEILING_SECONDS_MAX = 1.0
 
@@ -59,6 +61,8 @@ def _bench(directory: Path, options: argparse.Namespace, show: Callable[[str], N
         report |= _rates(directory, options, show)
     if not options.no_memory:
         report |= _memory(directory, options, show)
+    if not options.no_size:
+        report |= _at_size(directory, options, show)
     if options.json:
         print(json.dumps(report))
     return 1 if any(line["figures"]["errors"] for line in report.get("scenarios", ())) else 0
@@ -146,6 +150,20 @@ def _memory(
     }
 
 
+def _at_size(
+    directory: Path, options: argparse.Namespace, show: Callable[[str], None]
+) -> dict[str, Any]:
+    """The parts at size; each takes its settings from the defaults, ``--set`` is not for them."""
+    scale = options.scale
+    return {
+        "holes": list(
+            holes.measure(directory, holes.SHAPES, scale, options.seconds, holes.ROUNDS, show)
+        ),
+        "schedule": list(schedule.measure(directory, schedule.ORDERS, scale, show)),
+        "states": list(size.measure(directory, size.STATES, scale, show)),
+    }
+
+
 def _profile(directory: Path, options: argparse.Namespace, show: Callable[[str], None]) -> int:
     """Run the busiest scenarios under cProfile and print where the reactor thread's time went."""
     for plan in suite.plans("", options.seconds):
@@ -189,8 +207,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--directory", type=Path, default=Path(), help="on the disk to measure")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     parser.add_argument("--profile", action="store_true", help="profile the broker instead")
-    parser.add_argument("--no-rates", action="store_true", help="memory only")
-    parser.add_argument("--no-memory", action="store_true", help="rates only")
+    parser.add_argument("--no-rates", action="store_true", help="without the rates")
+    parser.add_argument("--no-memory", action="store_true", help="without the memory part")
+    parser.add_argument("--no-size", action="store_true", help="without the states at size")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="of the states at size (default: 1)"
+    )
     parser.add_argument("--records", type=int, default=1_000_000, help="default: 1000000")
     parser.add_argument("--idle", type=int, default=1000, help="connections (default: 1000)")
     parser.add_argument(

@@ -8,13 +8,16 @@ the state filled in.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from brokerd.broker import Congested, Partition, Topic
 from brokerd.sim.bare import TakesAnything
 
 from .inside import Inside
+
+Item = TypeVar("Item")
 
 UNSETTLED = 10_000_000
 LEASES = 1_000_000
@@ -40,16 +43,23 @@ class State:
     """Besides the caches and an empty broker."""
 
 
-async def call(inside: Inside, calls: Iterable[Callable[[], object]]) -> None:
-    """Make all these calls, some thousand a turn, each again when it was congested."""
-    for count, one in enumerate(calls):
-        while True:
-            try:
-                one()
-                break
-            except Congested:
-                await inside.uncongested()
-        if count % _TURN == _TURN - 1:
+async def call(
+    inside: Inside, items: Sequence[Item], begin: Callable[[], Callable[[Item], object]]
+) -> None:
+    """Call ``begin()(item)`` for all items, some thousand a turn, again when it was congested.
+
+    ``begin`` is called anew in each turn of the reactor, so that it may keep what is good for one.
+    """
+    done = 0
+    while done < len(items):
+        act = begin()
+        try:
+            for item in items[done : done + _TURN]:
+                act(item)
+                done += 1
+        except Congested:
+            await inside.uncongested()
+        else:
             await inside.sleep()
     await inside.durable()
 
@@ -58,7 +68,7 @@ async def produce(inside: Inside, topic: Topic, count: int, value: bytes = VALUE
     """Append ``count`` records to partition 0."""
     partition = topic.partition(0)
     append = inside.broker.produce
-    await call(inside, ((lambda: append(partition, value)) for _ in range(count)))
+    await call(inside, range(count), lambda: lambda _: append(partition, value))
 
 
 async def holes(inside: Inside, scale: float, name: str = "holes") -> None:
@@ -84,18 +94,15 @@ async def _settle(
 ) -> None:
     """Settle records that were never leased, as any client of the group may."""
     broker, name = inside.broker, partition.topic.name
-    settle, lane = broker.settle, broker.lane
+    settle = broker.settle
 
-    def one(offset: int) -> Callable[[], object]:
-        return lambda: settle(
-            lane(name, GROUP, 0, offset),
-            offset,
-            success,
-            owner=OWNER,
-            delay_us=None if success else delay_us,
-        )
+    def begin() -> Callable[[int], object]:
+        lane = broker.lane(name, GROUP, 0, 0)
+        if success:
+            return lambda offset: settle(lane, offset, True)
+        return lambda offset: settle(lane, offset, False, delay_us=delay_us)
 
-    await call(inside, map(one, offsets))
+    await call(inside, offsets, begin)
 
 
 async def leases(inside: Inside, scale: float, duration_us: int = _HOUR_US) -> None:
@@ -123,21 +130,20 @@ async def groups(inside: Inside, scale: float) -> None:
     topic = inside.broker.create_topic("groups")
     await produce(inside, topic, 1)
 
-    def one(number: int) -> Callable[[], object]:
-        name = f"group-{number}"
-        return lambda: acquire("groups", name, OWNER, _HOUR_US, 1, TakesAnything())
+    def one(number: int) -> object:
+        return acquire("groups", f"group-{number}", OWNER, _HOUR_US, 1, TakesAnything())
 
-    await call(inside, map(one, range(int(GROUPS * scale))))
+    await call(inside, range(int(GROUPS * scale)), lambda: one)
 
 
 async def topics(inside: Inside, scale: float) -> None:
     """Topics with a record each."""
     broker = inside.broker
 
-    def one(number: int) -> Callable[[], object]:
-        return lambda: broker.produce(broker.create_topic(f"topic-{number}").partition(0), VALUE)
+    def one(number: int) -> object:
+        return broker.produce(broker.create_topic(f"topic-{number}").partition(0), VALUE)
 
-    await call(inside, map(one, range(int(TOPICS * scale))))
+    await call(inside, range(int(TOPICS * scale)), lambda: one)
 
 
 async def everything(inside: Inside, scale: float) -> None:

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks import holes, schedule, size
 from benchmarks.__main__ import main as bench_main
 from benchmarks.process import BrokerProcess
 from benchmarks.responder import Responder
@@ -461,7 +462,7 @@ class TestMakeBench:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """The whole of ``make bench``, made short, as one JSON object."""
-        options = ["--json", "--seconds=0.1", "--records=1000", "--idle=10"]
+        options = ["--json", "--seconds=0.1", "--records=1000", "--idle=10", "--no-size"]
         code = bench_main([*options, f"--directory={tmp_path}"])
         out = capsys.readouterr()
         assert code == 0, out.err
@@ -480,6 +481,22 @@ class TestMakeBench:
         assert len(report["memory"]) == 5
         assert report["configured_caches_bytes"] > 0
         assert list(tmp_path.iterdir()) == []
+
+    def test_the_parts_at_size_belong_to_it(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each with the scale that was asked for; tests/test_size.py runs them for real."""
+        for part in (holes, schedule, size):
+            monkeypatch.setattr(
+                part, "measure", lambda _, names, scale, *rest: iter([[len(names), scale]])
+            )
+        options = ["--json", "--no-rates", "--no-memory", "--scale=0.25", "--seconds=2"]
+        code = bench_main([*options, f"--directory={tmp_path}"])
+        report = json.loads(capsys.readouterr().out)
+        assert code == 0
+        assert report["holes"] == [[3, 0.25]]
+        assert report["schedule"] == [[2, 0.25]]
+        assert report["states"] == [[6, 0.25]]
 
     def test_a_setting_the_broker_refuses_is_told_and_nothing_is_left(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

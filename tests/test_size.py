@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from twisted.internet.task import Clock
 
-from benchmarks import holes, size
+from benchmarks import holes, schedule, size
 from benchmarks.children import ChildFailed, run_child
 from benchmarks.stall_probe import StallProbe
 
@@ -116,3 +116,36 @@ class TestHoles:
             assert all(line["fresh_per_s"] > 0 for line in shape["lines"])
             assert all(line["shape_per_s"] > 0 for line in shape["lines"])
         assert list(tmp_path.iterdir()) == []
+
+
+class TestSchedule:
+    def test_lateness_is_told_of_all_that_fired_and_none_is_early(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """In both orders, at the broker and at a consumer; nothing is left."""
+        code = schedule.main(["--json", "--scale=0.001", f"--directory={tmp_path}"])
+        out = capsys.readouterr()
+        assert code == 0, out.err
+        orders = json.loads(out.out)["orders"]
+        assert [order["order"] for order in orders] == ["in-order", "random"]
+        for order in orders:
+            assert order["load_msgs_per_s"] > 0
+            for what in ("fired", "delivered"):
+                late = order[what]
+                assert late["count"] == 1000
+                assert 0 <= late["min_ms"] <= late["p50_ms"] <= late["p99_ms"] <= late["max_ms"]
+        assert list(tmp_path.iterdir()) == []
+
+    def test_due_times_are_spread_evenly_in_either_order(self) -> None:
+        """The same times, shuffled or not."""
+        ordered = schedule.due_times(4, 100, 1000, "in-order")
+        assert ordered == [1000, 1025, 1050, 1075]
+        shuffled = schedule.due_times(1000, 100_000, 0, "random")
+        assert shuffled != sorted(shuffled)
+        assert sorted(shuffled) == schedule.due_times(1000, 100_000, 0, "in-order")
+
+    def test_percentiles_of_lateness(self) -> None:
+        """In milliseconds; nothing that came is told as nothing."""
+        found = schedule.lateness([3000, 1000, 2000, 100_000])
+        assert found == {"count": 4, "min_ms": 1, "p50_ms": 3, "p99_ms": 100, "max_ms": 100}
+        assert schedule.lateness([]) == {"count": 0}
