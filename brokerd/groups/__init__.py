@@ -4,6 +4,8 @@
 Pure: values in, values and events out. docs/leases.rst is the contract.
 """
 
+from brokerd.groups.choice import GONE, LOOKS_MAX, RANGES_MAX, STOP, TAKE
+from brokerd.groups.keys import HELD_MAX, NO_KEY, UNKNOWN
 from brokerd.groups.settings import MAX_DURATION_US, GroupSettings
 from brokerd.groups.snapshot import FrozenGroup
 from brokerd.groups.state import DeadLetter, Lease
@@ -12,8 +14,16 @@ from brokerd.groups.store import GroupPartition
 __all__ = [
     "DeadLetter",
     "FrozenGroup",
+    "GONE",
     "GroupPartition",
     "GroupSettings",
+    "HELD_MAX",
+    "LOOKS_MAX",
     "Lease",
     "MAX_DURATION_US",
+    "NO_KEY",
+    "RANGES_MAX",
+    "STOP",
+    "TAKE",
+    "UNKNOWN",
 ]

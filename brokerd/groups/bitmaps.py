@@ -92,6 +92,10 @@ class FloorSet:
             self._drop_below(end)
             self._rise(end)
             return
+        self._merge_range(first, end)
+
+    def _merge_range(self, first: int, end: int) -> None:
+        """Make [first, end), none of it below the floor, members. The floor stays."""
         low, high = first >> WORD_SHIFT, end >> WORD_SHIFT
         below_end = (1 << (end & WORD_MASK)) - 1
         from_first = FULL ^ ((1 << (first & WORD_MASK)) - 1)
@@ -105,6 +109,43 @@ class FloorSet:
             self._merge_word(high, below_end)
         if low < high:
             self._add_run(low, high)
+
+    def next_absent(self, offset: int) -> int:
+        """The first offset from ``offset`` on that is no member. O(1) a full word or run."""
+        offset = max(offset, self.floor)
+        words, runs = self.words, self.runs
+        while words or runs:
+            key = offset >> WORD_SHIFT
+            word = words.get(key)
+            if word is None:
+                at = bisect_right(runs, key, key=_first) - 1
+                if at < 0 or key >= runs[at][1]:
+                    break
+                offset = runs[at][1] << WORD_SHIFT
+                continue
+            rest = word >> (offset & WORD_MASK)
+            offset += (~rest & (rest + 1)).bit_length() - 1
+            if offset >> WORD_SHIFT == key:
+                break
+        return offset
+
+    def discard_words(self, gone: dict[int, int]) -> None:
+        """Make the offsets of these words and bits, all of them members, no members.
+
+        The floor goes down to the lowest of them. O(words given and runs held).
+        """
+        if not gone:
+            return
+        lowest = min(gone)
+        self._sink((lowest << WORD_SHIFT) + (gone[lowest] & -gone[lowest]).bit_length() - 1)
+        self._split_runs(sorted(gone))
+        for key, bits in gone.items():
+            old = self.words[key]
+            inside = old & ~((1 << max(self.floor - (key << WORD_SHIFT), 0)) - 1)
+            self.words[key] = inside & ~bits
+            self.above -= (inside & bits).bit_count()
+            if not self.words[key]:
+                del self.words[key]
 
     def frozen(self) -> FrozenSet:
         """A copy that stays as it is, in O(words and runs), none of which is looked into."""
@@ -124,6 +165,37 @@ class FloorSet:
             for first, end in self.runs
         )
         self._rise(floor)
+
+    def _sink(self, offset: int) -> None:
+        """Put the floor at ``offset`` if that is lower; what was below it stays a member."""
+        old = self.floor
+        if offset >= old:
+            return
+        word = self.words.pop(old >> WORD_SHIFT, 0)
+        inside = word >> (old & WORD_MASK) << (old & WORD_MASK)
+        if inside:
+            self.words[old >> WORD_SHIFT] = inside
+        self.floor = offset
+        self._merge_range(offset, old)
+
+    def _split_runs(self, keys: list[int]) -> None:
+        """Make words of those of the runs that have these keys, which are in order."""
+        if not self.runs:
+            return
+        runs: list[Run] = []
+        left = iter(keys)
+        key = next(left, None)
+        for first, end in self.runs:
+            while key is not None and key < end:
+                if key >= first:
+                    self.words[key] = FULL
+                    if first < key:
+                        runs.append((first, key))
+                    first = key + 1
+                key = next(left, None)
+            if first < end:
+                runs.append((first, end))
+        self.runs = runs
 
     def _in_run(self, key: int) -> bool:
         at = bisect_right(self.runs, key, key=_first) - 1

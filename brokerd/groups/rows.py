@@ -25,17 +25,21 @@ Row = tuple[int, ...]
 class OffsetRows:
     """offset -> row of integers; ``layout`` is a struct format such as ``"<QQ"``."""
 
-    __slots__ = ("_layout", "blocks", "count")
+    __slots__ = ("blocks", "count", "layout")
 
     def __init__(self, layout: str) -> None:
-        self._layout = Struct(layout)
+        self.layout = Struct(layout)
         self.blocks: dict[int, Block] = {}
         self.count = 0
 
     @property
     def row_bytes(self) -> int:
         """Packed size of one row."""
-        return self._layout.size
+        return self.layout.size
+
+    def __contains__(self, offset: int) -> bool:
+        block = self.blocks.get(offset >> BLOCK_SHIFT)
+        return block is not None and bool(block[0] & BIT[offset & BLOCK_MASK])
 
     def get(self, offset: int) -> Row | None:
         """The row of ``offset``, or None."""
@@ -46,19 +50,19 @@ class OffsetRows:
         bit = BIT[offset & BLOCK_MASK]
         if not bits & bit:
             return None
-        return self._layout.unpack_from(rows, (bits & (bit - 1)).bit_count() * self._layout.size)
+        return self.layout.unpack_from(rows, (bits & (bit - 1)).bit_count() * self.layout.size)
 
     def put(self, offset: int, *row: int) -> None:
         """Set the row of ``offset``, replacing the one it has."""
         bits, rows = self.blocks.get(offset >> BLOCK_SHIFT, (0, b""))
         bit = BIT[offset & BLOCK_MASK]
-        start = (bits & (bit - 1)).bit_count() * self._layout.size
+        start = (bits & (bit - 1)).bit_count() * self.layout.size
         rest = start
         if bits & bit:
-            rest += self._layout.size
+            rest += self.layout.size
         else:
             self.count += 1
-        packed = self._layout.pack(*row)
+        packed = self.layout.pack(*row)
         self.blocks[offset >> BLOCK_SHIFT] = (bits | bit, rows[:start] + packed + rows[rest:])
 
     def pop(self, offset: int) -> Row | None:
@@ -84,17 +88,18 @@ class OffsetRows:
         self.blocks.clear()
         self.count = 0
 
-    def items(self, first: int = 0) -> Iterator[tuple[int, Row]]:
-        """(offset, row) in offset order, from ``first`` on."""
-        for key in sorted(key for key in self.blocks if key >= first >> BLOCK_SHIFT):
+    def items(self, first: int = 0, end: int = 1 << 63) -> Iterator[tuple[int, Row]]:
+        """(offset, row) of [first, end), in offset order."""
+        low, high = first >> BLOCK_SHIFT, (end - 1) >> BLOCK_SHIFT
+        for key in sorted(key for key in self.blocks if low <= key <= high):
             for offset, row in self.block_items(key):
-                if offset >= first:
+                if first <= offset < end:
                     yield offset, row
 
     def block_items(self, key: int) -> Iterator[tuple[int, Row]]:
         """(offset, row) of one block as it is now, in offset order."""
         bits, rows = self.blocks[key]
-        for row in self._layout.iter_unpack(rows):
+        for row in self.layout.iter_unpack(rows):
             low = bits & -bits
             bits ^= low
             yield (key << BLOCK_SHIFT) + low.bit_length() - 1, row
@@ -106,7 +111,7 @@ class OffsetRows:
         if removed == bits:
             del self.blocks[key]
         elif removed:
-            start = (bits & ((mask & -mask) - 1)).bit_count() * self._layout.size
-            rest = start + removed.bit_count() * self._layout.size
+            start = (bits & ((mask & -mask) - 1)).bit_count() * self.layout.size
+            rest = start + removed.bit_count() * self.layout.size
             self.blocks[key] = (bits ^ removed, rows[:start] + rows[rest:])
         self.count -= removed.bit_count()

@@ -2,7 +2,7 @@
 """How one consumer group treats its records: attempts, back-off, default lease.
 
 Settings travel in the journal as JSON text (event CONFIGURED) and in snapshots, so every field is
-an integer or a word.
+an integer, a word, or true or false.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class GroupSettings:
     backoff_max_us: int = 600_000_000
     default_duration_us: int = 30_000_000
     """Lease duration when a request names none."""
+    key_ordered: bool = False
+    """Whether records of one key are given one at a time, in offset order."""
 
     def __post_init__(self) -> None:
         if self.attempts not in ("failures", "grants"):
@@ -42,6 +44,10 @@ class GroupSettings:
         _check_range("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS_LIMIT)
         for name in ("backoff_base_us", "backoff_max_us", "default_duration_us"):
             _check_range(name, getattr(self, name), 0, MAX_DURATION_US)
+        if type(self.key_ordered) is not bool:
+            raise InvalidRequest(
+                f"group setting key_ordered is {self.key_ordered!r}; use true or false"
+            )
 
     def backoff_us(self, failures: int) -> int:
         """Wait of a record that came back with so many failures: base * 2 ** (failures - 1)."""

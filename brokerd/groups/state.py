@@ -10,6 +10,8 @@ Where a record is kept:
 - leased: ``_leases``, by owner in ``_owners``, its deadline in ``_deadlines``
 - came back: its attempts in ``_returned`` and either in ``_ready`` or in ``_delays``
 - settled or dead: ``_settled``, whose floor is the lease floor; a dead one in ``_dead`` too
+
+In a key-ordered group ``_order`` says which records may be given; else it is None.
 """
 
 from __future__ import annotations
@@ -18,20 +20,37 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from brokerd.errors import DamagedData, NewerFormat
-from brokerd.groups.bitmaps import WORD_SHIFT, FloorSet, LowestFirst, keys_between
+from brokerd.groups.bitmaps import (
+    BIT,
+    WORD_MASK,
+    WORD_SHIFT,
+    FloorSet,
+    LowestFirst,
+    keys_between,
+)
 from brokerd.groups.delays import Delays
 from brokerd.groups.due import DueQueue
+from brokerd.groups.keys import NO_KEY, KeyOrder
 from brokerd.groups.rows import BLOCK_SHIFT, OffsetRows
 from brokerd.groups.settings import GroupSettings
 from brokerd.walformat import EventKind, GroupEvent
 
-LeaseRow = tuple[int, str, int, int, int, int]
-"""(deadline_us, owner, token, grants, failures, duration_us) of a live lease."""
+LeaseRow = tuple[int, str, int, int, int, int, int]
+"""(deadline_us, owner, token, grants, failures, duration_us, first_us) of a live lease; first_us is
+when the record was first attempted, relative to the epoch."""
 
-RETURNED_LAYOUT = "<IIQ"
-"""grants, failures * 2 + (1 if the last grant's failure is counted), token of the last grant."""
-DEAD_LAYOUT = "<III"
-"""grants, failures, index of the reason."""
+RETURNED_LAYOUT = "<IIQq"
+"""grants, failures * 2 + (1 if the last grant's failure is counted), token of the last grant, time
+of the first attempt relative to the epoch."""
+DEAD_LAYOUT = "<IIIqq"
+"""grants, failures, index of the reason, times of the first and the last attempt relative to the
+epoch."""
+NEVER_US = -(1 << 63)
+"""The first attempt of a record that begins anew."""
+
+Attempts = tuple[int, int, int, int]
+"""grants, failures, token of the last grant, time of the first attempt relative to the epoch"""
+NO_ATTEMPTS = (0, 0, 0, NEVER_US)
 
 BLOCKS_PER_WORD_SHIFT = WORD_SHIFT - BLOCK_SHIFT
 NO_OFFSET = -1
@@ -48,15 +67,21 @@ class Lease(NamedTuple):
     grants: int
     failures: int
     duration_us: int
+    first_attempt_us: int
+    """When the record was first leased, or failed."""
 
 
 class DeadLetter(NamedTuple):
-    """A record that will not be delivered again, and why."""
+    """A record that will not be delivered again, and why. Times are those of the store's clock."""
 
     offset: int
     reason: str
     grants: int
     failures: int
+    first_attempt_us: int
+    """When it was first leased, or failed; when it became a dead letter if it never was."""
+    last_attempt_us: int
+    """When its last attempt ended, that is, when it became a dead letter."""
 
 
 class GroupState:
@@ -66,7 +91,9 @@ class GroupState:
         "_dead",
         "_deadlines",
         "_delays",
+        "_epoch_us",
         "_leases",
+        "_order",
         "_owners",
         "_ready",
         "_reasons",
@@ -76,6 +103,7 @@ class GroupState:
         "_touched",
         "committed",
         "configured",
+        "paused",
         "settings",
     )
 
@@ -85,7 +113,11 @@ class GroupState:
         """Whether the group was given its settings; else they are those of the configuration."""
         self.committed = NO_OFFSET
         """The committed offset as given; -1 when there is none."""
+        self.paused = False
+        """Whether nothing is to be leased until the group is resumed."""
         self._token = 0
+        self._epoch_us = 0
+        """What the kept times of attempts are counted from."""
         self._settled = FloorSet()
         self._touched = FloorSet()
         self._leases: dict[int, LeaseRow] = {}
@@ -96,6 +128,8 @@ class GroupState:
         self._delays = Delays()
         self._dead = OffsetRows(DEAD_LAYOUT)
         self._reasons: dict[str, int] = {}
+        self._order: KeyOrder | None = None
+        self._reorder()
 
     def apply(self, event: GroupEvent, now_us: int) -> None:
         """Do what ``event`` says, at ``now_us``.
@@ -128,6 +162,10 @@ class GroupState:
         """Number of leases, those included that lapsed and were not yet noticed."""
         return len(self._leases)
 
+    def owned(self, owner: str) -> int:
+        """Number of leases of ``owner``, those included that lapsed and were not yet noticed."""
+        return len(self._owners.get(owner, ()))
+
     @property
     def ready(self) -> int:
         """Number of records that came back and are eligible now."""
@@ -143,19 +181,28 @@ class GroupState:
         """Number of dead letters."""
         return self._dead.count
 
-    def leases(self) -> Iterator[Lease]:
-        """The leases in offset order."""
-        return (Lease(offset, *self._leases[offset]) for offset in sorted(self._leases))
+    @property
+    def held(self) -> int:
+        """Number of records that were passed over because their key is busy."""
+        return 0 if self._order is None else len(self._order.held)
+
+    def leases(self, first: int = 0) -> Iterator[Lease]:
+        """The leases in offset order, from offset ``first`` on."""
+        for offset in sorted(offset for offset in self._leases if offset >= first):
+            row = self._leases[offset]
+            yield Lease(offset, *row[:6], self._epoch_us + row[6])
 
     def delays(self, first: int = 0) -> Iterator[tuple[int, int]]:
         """(offset, time at which it is ready) of the records that wait, from ``first`` on."""
         return ((offset, ready_us) for offset, (ready_us,) in self._delays.rows.items(first))
 
-    def dead_letters(self, first: int = 0) -> Iterator[DeadLetter]:
-        """The dead letters in offset order, from offset ``first`` on."""
-        reasons = list(self._reasons)
-        for offset, (grants, failures, reason) in self._dead.items(first):
-            yield DeadLetter(offset, reasons[reason], grants, failures)
+    def dead_letters(self, first: int = 0, end: int = END_OF_OFFSETS) -> Iterator[DeadLetter]:
+        """The dead letters of [first, end), in offset order."""
+        reasons, epoch_us = list(self._reasons), self._epoch_us
+        for offset, (grants, failures, reason, first_us, last_us) in self._dead.items(first, end):
+            yield DeadLetter(
+                offset, reasons[reason], grants, failures, epoch_us + first_us, epoch_us + last_us
+            )
 
     def attempts(self, offset: int) -> tuple[int, int]:
         """(grants, failures) of a record that is not settled; dead ones included."""
@@ -201,36 +248,38 @@ class GroupState:
                 del self._owners[owner]
         return lease
 
-    def _take_back(self, offset: int) -> tuple[int, int, int] | None:
-        """Take the record out of those that came back: (grants, failures, token), or None."""
+    def _take_back(self, offset: int) -> Attempts | None:
+        """Take the record out of those that came back; None when it is none of them."""
         row = self._returned.pop(offset) if self._returned.count else None
         if row is None:
             return None
         if not (self._delays.count and self._delays.discard(offset)):
             self._ready.discard(offset)
-        return row[0], row[1] >> 1, row[2]
+        return row[0], row[1] >> 1, row[2], row[3]
 
-    def _leave(self, offset: int) -> tuple[int, int, int]:
-        """Take the record out of wherever it is: (grants, failures, token) so far."""
+    def _leave(self, offset: int) -> Attempts:
+        """Take the record out of wherever it is: its attempts so far."""
         lease = self._end_lease(offset)
         if lease is not None:
-            return lease[3], lease[4], lease[2]
+            return lease[3], lease[4], lease[2], lease[6]
         row = self._take_back(offset)
         if row is not None:
             return row
         self._touched.add(offset)
-        return 0, 0, 0
+        return NO_ATTEMPTS
 
     def _come_back(
-        self, offset: int, attempts: tuple[int, int, int], counted: bool, due_us: int, now_us: int
+        self, offset: int, attempts: Attempts, counted: bool, due_us: int, now_us: int
     ) -> None:
         """Keep the attempts of a record and make it eligible at ``due_us``."""
-        grants, failures, token = attempts
-        self._returned.put(offset, grants, failures << 1 | counted, token)
+        grants, failures, token, first_us = attempts
+        self._returned.put(offset, grants, failures << 1 | counted, token, first_us)
         if due_us > now_us:
             self._delays.put(offset, due_us)
         else:
             self._ready.add(offset)
+        if self._order is not None:
+            self._order.come_back(offset)
 
     def _live(self, event: GroupEvent) -> LeaseRow:
         lease = self._leases.get(event[1])
@@ -244,15 +293,17 @@ class GroupState:
     # One transition per kind of event
 
     def _apply_leased(self, event: GroupEvent, now_us: int) -> None:
-        _, offset, duration_us, token, grants, owner, _ = event
+        _, offset, duration_us, token, grants, owner, key = event
         row = self._take_back(offset) if self._returned.count else None
+        failures, first_us = 0, NEVER_US
         if row is None:
-            failures = 0
             self._touched.add(offset)
         else:
-            failures = row[1]
+            _, failures, _, first_us = row
+        if first_us == NEVER_US:
+            first_us = now_us - self._epoch_us
         deadline_us = now_us + duration_us if duration_us > 0 else now_us - 1
-        self._leases[offset] = (deadline_us, owner, token, grants, failures, duration_us)
+        self._leases[offset] = (deadline_us, owner, token, grants, failures, duration_us, first_us)
         held = self._owners.get(owner)
         if held is None:
             self._owners[owner] = {offset}
@@ -260,12 +311,14 @@ class GroupState:
             held.add(offset)
         self._deadlines.push(deadline_us, offset)
         self._token = token
+        if self._order is not None:
+            self._order.lease(offset, int(key, 16) if key else NO_KEY)
 
     def _apply_extended(self, event: GroupEvent, now_us: int) -> None:
-        _, owner, token, grants, failures, _ = self._live(event)
+        _, owner, token, grants, failures, _, first_us = self._live(event)
         offset, duration_us = event[1], event[2]
         deadline_us = now_us + duration_us if duration_us > 0 else now_us - 1
-        self._leases[offset] = (deadline_us, owner, token, grants, failures, duration_us)
+        self._leases[offset] = (deadline_us, owner, token, grants, failures, duration_us, first_us)
         self._deadlines.push(deadline_us, offset)
 
     def _apply_settled(self, event: GroupEvent, now_us: int) -> None:
@@ -273,25 +326,36 @@ class GroupState:
         if self._end_lease(offset) is None:
             self._leave(offset)
         self._settled.add(offset)
+        if self._order is not None:
+            self._order.leave(offset)
 
     def _apply_failed(self, event: GroupEvent, now_us: int) -> None:
         _, offset, delay_us, _, failures, _, _ = event
-        grants, _, token = self._leave(offset)
-        self._come_back(offset, (grants, failures, token), True, now_us + delay_us, now_us)
+        grants, _, token, first_us = self._leave(offset)
+        if first_us == NEVER_US:
+            first_us = now_us - self._epoch_us
+        attempts = (grants, failures, token, first_us)
+        self._come_back(offset, attempts, True, now_us + delay_us, now_us)
 
     def _apply_ended(self, event: GroupEvent, now_us: int) -> None:
         """RELEASED or EXPIRED: the lease is over and no failure is counted."""
-        _, _, token, grants, failures, _ = self._live(event)
+        _, _, token, grants, failures, _, first_us = self._live(event)
         offset, delay_us = event[1], event[2]
         self._end_lease(offset)
-        self._come_back(offset, (grants, failures, token), False, now_us + delay_us, now_us)
+        attempts = (grants, failures, token, first_us)
+        self._come_back(offset, attempts, False, now_us + delay_us, now_us)
 
     def _apply_dead(self, event: GroupEvent, now_us: int) -> None:
-        _, offset, _, _, failures, _, reason = event
-        grants, _, _ = self._leave(offset)
+        _, offset, ended_us, _, failures, _, reason = event
+        grants, _, _, first_us = self._leave(offset)
+        last_us = now_us - ended_us - self._epoch_us
+        if first_us == NEVER_US:
+            first_us = last_us
         index = self._reasons.setdefault(reason, len(self._reasons))
-        self._dead.put(offset, grants, failures, index)
+        self._dead.put(offset, grants, failures, index, first_us, last_us)
         self._settled.add(offset)
+        if self._order is not None:
+            self._order.leave(offset)
 
     def _apply_settled_range(self, event: GroupEvent, now_us: int) -> None:
         first, end = event[1], event[2]
@@ -302,33 +366,58 @@ class GroupState:
         self._ready.discard_range(first, end)
         self._touched.add_range(first, end)
         self._settled.add_range(first, end)
+        if self._order is not None:
+            self._order.leave_range(first, end)
 
     def _apply_seek(self, event: GroupEvent, now_us: int) -> None:
         floor = event[1]
-        for offset, (_, _, token, grants, failures, _) in self._leases.items():
-            self._returned.put(offset, grants, failures << 1, token)
-        self._clear_leases()
-        self._returned.drop_range(0, floor)
-        self._delays.clear()
-        self._ready.clear()
+        self._end_all(floor)
         touched: dict[int, int] = {}
         for key, (bits, _) in self._returned.blocks.items():
             word, bits = word_of_block(key, bits)
-            self._ready.add_word(word, bits)
             touched[word] = touched.get(word, 0) | bits
         self._dead.drop_range(floor, END_OF_OFFSETS)
         self._touched.load(floor, touched)
         self._settled.load(floor, {})
+        self._reorder()
 
     def _apply_committed(self, event: GroupEvent, now_us: int) -> None:
         self.committed = event[1]
 
     def _apply_configured(self, event: GroupEvent, now_us: int) -> None:
+        was_ordered = self.settings.key_ordered
         self.settings = GroupSettings.from_json(event[6])
         self.configured = True
+        if self.settings.key_ordered != was_ordered:
+            self._end_all(0)
+            self._reorder()
+
+    def _apply_paused(self, event: GroupEvent, now_us: int) -> None:
+        self.paused = True
+
+    def _apply_resumed(self, event: GroupEvent, now_us: int) -> None:
+        self.paused = False
+
+    def _apply_replayed(self, event: GroupEvent, now_us: int) -> None:
+        """The dead letters of the range are open again, as if they were never tried."""
+        open_again: dict[int, int] = {}
+        for offset in self._bury(event):
+            key = offset >> WORD_SHIFT
+            open_again[key] = open_again.get(key, 0) | BIT[offset & WORD_MASK]
+            self._returned.put(offset, 0, 0, 0, NEVER_US)
+            if self._order is not None:
+                self._order.come_back(offset)
+        for key, bits in open_again.items():
+            self._ready.add_word(key, bits)
+        self._settled.discard_words(open_again)
+
+    def _apply_purged(self, event: GroupEvent, now_us: int) -> None:
+        self._bury(event)
 
     def _apply_deleted(self, event: GroupEvent, now_us: int) -> None:
+        self._token = max(self._token, event[3])
         self.committed = NO_OFFSET
+        self.paused = False
         self._clear_leases()
         self._returned.clear()
         self._ready.clear()
@@ -337,11 +426,62 @@ class GroupState:
         self._reasons.clear()
         self._touched.load(0, {})
         self._settled.load(0, {})
+        self._reorder()
+
+    # Parts of more than one
+
+    def _bury(self, event: GroupEvent) -> list[int]:
+        """List the dead letters of an event's range and reason no longer; returns their offsets."""
+        _, first, end, _, _, _, reason = event
+        index = self._reasons.get(reason)
+        offsets = [
+            offset for offset, row in self._dead.items(first, end) if not reason or row[2] == index
+        ]
+        for offset in offsets:
+            self._dead.pop(offset)
+        if not self._dead.count:
+            self._reasons.clear()
+        return offsets
+
+    def _end_all(self, floor: int) -> None:
+        """End all leases and delays. Of the records from ``floor`` on, keep the attempts."""
+        for offset, (_, _, token, grants, failures, _, first_us) in self._leases.items():
+            self._returned.put(offset, grants, failures << 1, token, first_us)
+        self._clear_leases()
+        self._returned.drop_range(0, floor)
+        self._delays.clear()
+        self._ready.clear()
+        for key, (bits, _) in self._returned.blocks.items():
+            self._ready.add_word(*word_of_block(key, bits))
+
+    def _make_ready(self, key: int, bits: int) -> None:
+        """The delays of these records of a block are over."""
+        self._ready.add_word(*word_of_block(key, bits))
+        if self._order is not None:
+            while bits:
+                low = bits & -bits
+                bits ^= low
+                self._order.end_delay((key << BLOCK_SHIFT) + low.bit_length() - 1)
 
     def _clear_leases(self) -> None:
         self._leases.clear()
         self._owners.clear()
         self._deadlines.refill([])
+
+    def _reorder(self, keys: dict[int, int] | None = None) -> None:
+        """Put all open records in line again, if the group is key-ordered.
+
+        ``keys`` are those known of them; by default, those that were known so far.
+        """
+        known = keys if keys is not None else self._order.keys if self._order is not None else {}
+        self._order = None
+        if self.settings.key_ordered:
+            order = KeyOrder(self._leases.__contains__, self._delays.rows.__contains__)
+            for offset in self._leases:
+                order.load(offset, known.get(offset))
+            for offset, _ in self._returned.items():
+                order.load(offset, known.get(offset))
+            self._order = order
 
 
 def word_of_block(key: int, bits: int) -> tuple[int, int]:
@@ -371,4 +511,8 @@ _TRANSITIONS: dict[int, Callable[[GroupState, GroupEvent, int], None]] = {
     EventKind.SEEK: GroupState._apply_seek,
     EventKind.CONFIGURED: GroupState._apply_configured,
     EventKind.DELETED: GroupState._apply_deleted,
+    EventKind.PAUSED: GroupState._apply_paused,
+    EventKind.RESUMED: GroupState._apply_resumed,
+    EventKind.REPLAYED: GroupState._apply_replayed,
+    EventKind.PURGED: GroupState._apply_purged,
 }

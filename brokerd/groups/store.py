@@ -10,11 +10,13 @@ docs/leases.rst is the contract.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from heapq import nsmallest
 
 from brokerd.errors import LeaseLost, NotLeaseOwner, UnknownOffset
-from brokerd.groups import snapshot
+from brokerd.groups import snapshot, thaw
+from brokerd.groups.choice import GONE, TAKE, Choice, KeyOf, Takes
 from brokerd.groups.settings import MAX_DURATION_US, GroupSettings
-from brokerd.groups.state import GroupState, LeaseRow, word_of_block
+from brokerd.groups.state import END_OF_OFFSETS, DeadLetter, GroupState, LeaseRow
 from brokerd.values import Grant
 from brokerd.walformat import EventKind, GroupEvent
 
@@ -36,6 +38,10 @@ _SETTLED_RANGE = int(EventKind.SETTLED_RANGE)
 _SEEK = int(EventKind.SEEK)
 _CONFIGURED = int(EventKind.CONFIGURED)
 _DELETED = int(EventKind.DELETED)
+_PAUSED = int(EventKind.PAUSED)
+_RESUMED = int(EventKind.RESUMED)
+_REPLAYED = int(EventKind.REPLAYED)
+_PURGED = int(EventKind.PURGED)
 
 _new_tuple = tuple.__new__
 
@@ -46,12 +52,14 @@ class GroupPartition(GroupState):
     An ``owner`` or ``token`` of None is not checked.
     """
 
-    __slots__ = ("events",)
+    __slots__ = ("cut_short", "events")
 
     def __init__(self, settings: GroupSettings) -> None:
         super().__init__(settings)
         self.events: list[GroupEvent] = []
         """What happened since the caller last took the events out, oldest first."""
+        self.cut_short = False
+        """Whether the last `acquire` passed over so many records that it stopped: ask again."""
 
     def acquire(
         self,
@@ -60,34 +68,57 @@ class GroupPartition(GroupState):
         owner: str,
         duration_us: int,
         limit: int = 1,
-        takes: Callable[[int], bool] | None = None,
+        takes: Takes | None = None,
         expire: bool = True,
+        key_of: KeyOf | None = None,
     ) -> list[Grant]:
         """Lease up to ``limit`` eligible records below ``end`` to ``owner``, lowest offset first.
 
-        ``takes(offset)`` is asked before each lease; its first False ends the call. A duration of
-        zero or less lapses at once. ``expire`` False: the caller has called `expire`, as far as it
-        wants to go now. O(log n) a record.
+        ``takes(offset)`` is asked before each lease: TAKE; STOP ends the call; GONE says that the
+        record is removed or expired, which settles it by an event, and the next one is looked at.
+        ``key_of(offset)``, which a key-ordered group needs, gives the 64-bit hash of the record's
+        key; NO_KEY when it has none or is gone; UNKNOWN, which ends the call, when it is not in
+        memory. `cut_short` is True afterwards if LOOKS_MAX records or RANGES_MAX ranges were passed
+        over, so that there may be more.
+
+        A duration of zero or less lapses at once. ``expire`` False: the caller has called `expire`,
+        as far as it wants to go now. A paused group gives nothing. O(log n) a record.
         """
         if expire and (
             self._deadlines.may_be_due(now_us)
             or (self._delays.count and self._delays.may_be_due(now_us + 1))
         ):
             self.expire(now_us)
+        self.cut_short = False
+        if self.paused:
+            return []
         duration_us = _bounded(duration_us)
+        granted: list[Grant] = []
+        if self._order is not None:
+            if key_of is None:
+                raise ValueError("acquire from a key-ordered group needs key_of")
+            choice = Choice(self, self.events, end, takes, key_of)
+            self._grant(choice, now_us, owner, duration_us, limit, granted)
+            return granted
         touched, ready = self._touched, self._ready
         add_event, apply_leased = self.events.append, self._apply_leased
         token = self._token
-        granted: list[Grant] = []
         for _ in range(limit):
             offset = touched.floor
-            grants, failures = 1, 0
             if ready.count and (lowest := ready.lowest()) < offset:
                 offset = lowest
+            if offset >= end:
+                break
+            if takes is not None and (answer := takes(offset)) != TAKE:
+                if answer == GONE:
+                    choice = Choice(self, self.events, end, takes, None)
+                    choice.pass_over(offset)
+                    self._grant(choice, now_us, owner, duration_us, limit, granted)
+                break
+            grants, failures = 1, 0
+            if offset < touched.floor:
                 grants, failures = self.attempts(offset)
                 grants = min(grants + 1, MAX_COUNT)
-            if offset >= end or (takes is not None and not takes(offset)):
-                break
             token += 1
             event = (_LEASED, offset, duration_us, token, grants, owner, "")
             add_event(event)
@@ -159,9 +190,12 @@ class GroupPartition(GroupState):
         lease = self._live_lease(now_us, offset, owner, token)
         self._record((_RELEASED, offset, _bounded(delay_us), lease[2], 0, "", ""), now_us)
 
-    def release_owner(self, now_us: int, owner: str) -> int:
-        """End all live leases of ``owner``; returns how many. O(log n) a lease."""
-        held = sorted(self._owners.get(owner, ()))
+    def release_owner(self, now_us: int, owner: str, limit: int = MAX_COUNT) -> int:
+        """End live leases of ``owner``, at most ``limit``; returns how many.
+
+        The lowest first; O(log n) a lease. `owned` tells whether that was all.
+        """
+        held = nsmallest(limit, self._owners.get(owner, ()))
         released = 0
         for offset in held:
             if not self._lapse_if_due(now_us, offset):
@@ -193,7 +227,7 @@ class GroupPartition(GroupState):
             self._lapse(now_us, offset)
             changed += 1
         while changed < limit and (block := self._delays.pop_before(now_us + 1)) is not None:
-            self._ready.add_word(*word_of_block(*block))
+            self._make_ready(*block)
             changed += block[1].bit_count()
         return changed
 
@@ -229,24 +263,63 @@ class GroupPartition(GroupState):
     def configure(self, settings: GroupSettings) -> None:
         """Take other settings from now on, whatever the configuration says at later starts.
 
-        Records that are dead already stay so.
+        Records that are dead already stay so. A change of ``key_ordered`` ends all leases and
+        delays, without a failure. O(all state) then.
         """
         self._record((_CONFIGURED, 0, 0, 0, 0, "", settings.to_json()), 0)
 
+    def pause(self) -> None:
+        """Lease nothing until `unpause`. All else goes on."""
+        if not self.paused:
+            self._record((_PAUSED, 0, 0, 0, 0, "", ""), 0)
+
+    def unpause(self) -> None:
+        """End a pause."""
+        if self.paused:
+            self._record((_RESUMED, 0, 0, 0, 0, "", ""), 0)
+
+    def replay_dead(
+        self,
+        first: int = 0,
+        end: int = END_OF_OFFSETS,
+        reason: str = "",
+        matches: Callable[[DeadLetter], bool] | None = None,
+        limit: int = MAX_COUNT,
+    ) -> int:
+        """Make dead letters of [first, end) ready again, with counters at zero; returns how many.
+
+        Only those with ``reason``, unless it is empty, for which ``matches`` is true; at most
+        ``limit``, the lowest. One event for each run of dead letters that match. O(log n) each.
+        """
+        return self._bury_some(_REPLAYED, first, end, reason, matches, limit)
+
+    def purge_dead(
+        self,
+        first: int = 0,
+        end: int = END_OF_OFFSETS,
+        reason: str = "",
+        matches: Callable[[DeadLetter], bool] | None = None,
+        limit: int = MAX_COUNT,
+    ) -> int:
+        """Forget dead letters, which stay settled; chosen and counted as by `replay_dead`."""
+        return self._bury_some(_PURGED, first, end, reason, matches, limit)
+
     def delete(self) -> None:
         """Forget everything but the settings and the last token."""
-        self._record((_DELETED, 0, 0, 0, 0, "", ""), 0)
+        self._record((_DELETED, 0, 0, self._token, 0, "", ""), 0)
 
     def resume(self, now_us: int, behind_us: int = 0) -> None:
         """After replay: every lease gets its full duration again, counted from ``now_us``.
 
-        Delays end ``behind_us`` earlier than replay had to assume.
+        Delays end, and attempts were, ``behind_us`` earlier than replay had to assume.
         """
+        self._epoch_us -= behind_us
         if behind_us and self._delays.count:
             self._delays.load(-behind_us)
-        for offset, (_, owner, token, grants, failures, duration_us) in self._leases.items():
+        for offset, row in self._leases.items():
+            _, owner, token, grants, failures, duration_us, first = row
             deadline_us = now_us + duration_us if duration_us > 0 else now_us - 1
-            self._leases[offset] = (deadline_us, owner, token, grants, failures, duration_us)
+            self._leases[offset] = (deadline_us, owner, token, grants, failures, duration_us, first)
         self._deadlines.refill([(lease[0], offset) for offset, lease in self._leases.items()])
 
     def freeze(self, now_us: int = 0) -> snapshot.FrozenGroup:
@@ -268,11 +341,65 @@ class GroupPartition(GroupState):
         ``data`` is the chunks of ``encode``, in order, or all of them joined; ``settings`` are for
         a group that was given none (`configure`). Raises DamagedData and NewerFormat.
         """
-        return snapshot.decode(cls, data, now_us, settings or GroupSettings())
+        return thaw.decode(cls, data, now_us, settings or GroupSettings())
 
     def _record(self, event: GroupEvent, now_us: int) -> None:
         self.events.append(event)
         self.apply(event, now_us)
+
+    def _grant(
+        self,
+        choice: Choice,
+        now_us: int,
+        owner: str,
+        duration_us: int,
+        limit: int,
+        granted: list[Grant],
+    ) -> None:
+        """Lease what ``choice`` gives until ``limit`` are ``granted``."""
+        try:
+            while len(granted) < limit and (offset := choice.next()) >= 0:
+                grants, failures = self.attempts(offset)
+                grants = min(grants + 1, MAX_COUNT)
+                token = self._token + 1
+                key = f"{choice.key:016x}" if choice.key else ""
+                choice.flush()
+                self._record((_LEASED, offset, duration_us, token, grants, owner, key), now_us)
+                granted.append(Grant(offset, token, grants, failures, duration_us))
+        finally:
+            choice.flush()
+            self.cut_short = choice.cut_short
+
+    def _bury_some(
+        self,
+        kind: int,
+        first: int,
+        end: int,
+        reason: str,
+        matches: Callable[[DeadLetter], bool] | None,
+        limit: int,
+    ) -> int:
+        """Write an event for each run of matching dead letters."""
+        runs: list[list[int]] = []
+        count = 0
+        is_open = False
+        for letter in self.dead_letters(first, end):
+            if count >= limit:
+                break
+            if reason and letter.reason != reason:
+                continue
+            if matches is not None and not matches(letter):
+                is_open = False
+                continue
+            if is_open:
+                runs[-1][1] = letter.offset + 1
+            else:
+                runs.append([letter.offset, letter.offset + 1])
+            is_open = True
+            count += 1
+        for run_first, run_end in runs:
+            self._record((kind, run_first, run_end, 0, 0, "", reason), 0)
+        return count
 
     def _settle_unleased(
         self,
@@ -312,10 +439,11 @@ class GroupPartition(GroupState):
 
     def _lapse(self, now_us: int, offset: int) -> None:
         """End a lease whose deadline has passed; a back-off runs from the deadline on."""
-        deadline_us, _, token, grants, failures, _ = self._leases[offset]
+        deadline_us, _, token, grants, failures, _, _ = self._leases[offset]
         settings = self.settings
         if settings.attempts == "grants" and grants >= settings.max_attempts:
-            event = (_DEAD, offset, 0, 0, failures, "", MAX_ATTEMPTS_REASON)
+            ended_us = now_us - deadline_us
+            event = (_DEAD, offset, ended_us, 0, failures, "", MAX_ATTEMPTS_REASON)
         else:
             delay_us = max(deadline_us + settings.backoff_us(failures) - now_us, 0)
             event = (_EXPIRED, offset, delay_us, token, 0, "", "")

@@ -48,7 +48,7 @@ def _lane(lane: Lane) -> str:
         if (counts := store.attempts(offset)) != (0, 0)
     }
     leases = sorted((lease.offset, lease.owner, lease.token) for lease in store.leases())
-    letters = [tuple(letter) for letter in store.dead_letters()]
+    letters = [letter[:4] for letter in store.dead_letters()]
     return (
         f"floor {store.floor} lag {store.lag(end)} token {store.last_token} leases {leases} "
         f"attempts {attempts} dead {letters}"

@@ -5,6 +5,7 @@ scan, and every command first ends what lapsed. Slow on purpose; read it beside 
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 from brokerd.errors import LeaseLost, NotLeaseOwner, UnknownOffset
@@ -27,6 +28,9 @@ class Record:
     deadline_us: int = 0
     ready_at_us: int = 0
     reason: str = ""
+    first_us: int | None = None
+    last_us: int = 0
+    key: int = 0
 
 
 class Model:
@@ -37,27 +41,44 @@ class Model:
         self.records: list[Record] = []
         self.token = 0
         self.committed = -1
+        self.paused = False
 
     # The partition grows
 
-    def produce(self, count: int) -> None:
-        self.records.extend(Record() for _ in range(count))
+    def produce(self, keys: list[int]) -> None:
+        self.records.extend(Record(key=key) for key in keys)
 
     # Commands
 
-    def acquire(self, now_us: int, owner: str, duration_us: int, limit: int) -> list[Grant]:
+    def acquire(
+        self,
+        now_us: int,
+        owner: str,
+        duration_us: int,
+        limit: int,
+        gone: Container[int] = (),
+        stop: int | None = None,
+    ) -> list[Grant]:
+        """``gone`` are removed; the record ``stop`` and what comes after it is not taken."""
         self.lapse(now_us)
         duration_us = max(duration_us, 0)
         granted: list[Grant] = []
         for offset, record in enumerate(self.records):
-            if len(granted) >= limit:
+            if len(granted) >= limit or self.paused:
                 break
-            if record.state != "open" or record.ready_at_us > now_us:
+            if record.state != "open" or record.ready_at_us > now_us or self._must_wait(offset):
                 continue
+            if offset in gone:
+                record.state = "settled"
+                record.touched = True
+                continue
+            if offset == stop:
+                break
             self.token += 1
             record.state = "leased"
             record.touched = True
             record.grants += 1
+            record.first_us = now_us if record.first_us is None else record.first_us
             record.failure_counted = False
             record.token = self.token
             record.owner = owner
@@ -91,6 +112,7 @@ class Model:
             return False
         record.touched = True
         record.failures += 1
+        record.first_us = now_us if record.first_us is None else record.first_us
         record.failure_counted = True
         self._come_back(now_us, record, record.failures, reason, delay_us)
         return True
@@ -125,9 +147,20 @@ class Model:
         if record.state in ("settled", "dead"):
             return False
         record.touched = True
-        record.state = "dead"
-        record.reason = reason
+        self._die(now_us, record, reason)
         return True
+
+    def replay_dead(self, first: int, end: int, reason: str, even: bool, limit: int) -> int:
+        chosen = self._dead(first, end, reason, even, limit)
+        for offset in chosen:
+            self.records[offset] = Record(touched=True, key=self.records[offset].key)
+        return len(chosen)
+
+    def purge_dead(self, first: int, end: int, reason: str, even: bool, limit: int) -> int:
+        chosen = self._dead(first, end, reason, even, limit)
+        for offset in chosen:
+            self.records[offset].state = "settled"
+        return len(chosen)
 
     def settle_range(self, first: int, end: int) -> None:
         for record in self.records[max(first, 0) : max(end, 0)]:
@@ -142,14 +175,23 @@ class Model:
                     record.state = "settled"
                 record.touched = True
             elif record.state in ("settled", "dead"):
-                self.records[offset] = Record()
+                self.records[offset] = Record(key=record.key)
             else:
                 record.state = "open"
                 record.ready_at_us = 0
 
+    def configure(self, settings: GroupSettings) -> None:
+        if settings.key_ordered != self.settings.key_ordered:
+            for record in self.records:
+                if record.state == "leased":
+                    record.state = "open"
+                record.ready_at_us = 0
+        self.settings = settings
+
     def delete(self) -> None:
-        self.records = [Record() for _ in self.records]
+        self.records = [Record(key=record.key) for record in self.records]
         self.committed = -1
+        self.paused = False
 
     def resume(self, now_us: int) -> None:
         for record in self.records:
@@ -176,7 +218,16 @@ class Model:
 
     def leases(self) -> list[Lease]:
         return [
-            Lease(o, r.deadline_us, r.owner, r.token or 0, r.grants, r.failures, r.duration_us)
+            Lease(
+                o,
+                r.deadline_us,
+                r.owner,
+                r.token or 0,
+                r.grants,
+                r.failures,
+                r.duration_us,
+                r.first_us or 0,
+            )
             for o, r in enumerate(self.records)
             if r.state == "leased"
         ]
@@ -189,7 +240,7 @@ class Model:
 
     def dead_letters(self) -> list[DeadLetter]:
         return [
-            DeadLetter(o, r.reason, r.grants, r.failures)
+            DeadLetter(o, r.reason, r.grants, r.failures, r.first_us or 0, r.last_us)
             for o, r in enumerate(self.records)
             if r.state == "dead"
         ]
@@ -211,6 +262,31 @@ class Model:
 
     # Parts
 
+    def _must_wait(self, offset: int) -> bool:
+        """Whether a record of the same key is leased, or a lower one is open."""
+        key = self.records[offset].key
+        if not self.settings.key_ordered or not key:
+            return False
+        same = [(o, record.state) for o, record in enumerate(self.records) if record.key == key]
+        return any(state == "leased" or (state == "open" and o < offset) for o, state in same)
+
+    def _dead(self, first: int, end: int, reason: str, even: bool, limit: int) -> list[int]:
+        """The lowest dead letters of a range, perhaps of one reason, perhaps at even offsets."""
+        return [
+            offset
+            for offset, record in enumerate(self.records)
+            if record.state == "dead"
+            and first <= offset < end
+            and reason in ("", record.reason)
+            and not (even and offset % 2)
+        ][:limit]
+
+    def _die(self, when_us: int, record: Record, reason: str) -> None:
+        record.state = "dead"
+        record.reason = reason
+        record.last_us = when_us
+        record.first_us = when_us if record.first_us is None else record.first_us
+
     def _returned(self) -> list[tuple[int, Record]]:
         return [(o, r) for o, r in enumerate(self.records) if r.state == "open" and r.touched]
 
@@ -225,8 +301,7 @@ class Model:
         if self.settings.attempts == "grants":
             attempts = record.grants
         if attempts >= self.settings.max_attempts:
-            record.state = "dead"
-            record.reason = reason or "max_attempts"
+            self._die(when_us, record, reason or "max_attempts")
             return
         record.state = "open"
         if delay_us is None:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from brokerd.errors import BrokerdError
-from brokerd.groups import GroupPartition, GroupSettings
+from brokerd.groups import GONE, STOP, TAKE, GroupPartition, GroupSettings
+from brokerd.values import Grant
 from brokerd.walformat import GroupEvent
 from tests.groups.model import Model
 from tests.strategies import groups as some
@@ -45,6 +46,7 @@ def seen(store: GroupPartition, end: int) -> dict[str, Any]:
         "committed": store.committed,
         "token": store.last_token,
         "settings": store.settings,
+        "paused": store.paused,
     }
 
 
@@ -65,6 +67,7 @@ def expected(model: Model, now_us: int) -> dict[str, Any]:
         "committed": model.committed,
         "token": model.token,
         "settings": model.settings,
+        "paused": model.paused,
     }
 
 
@@ -120,7 +123,9 @@ class LeaseStoreMachine(RuleBasedStateMachine):
     def produce(self, count: int) -> None:
         if self.end + count <= 2100:
             self.end += count
-            self.model.produce(count)
+            self.model.produce(
+                [some.key_of(offset) for offset in range(self.end - count, self.end)]
+            )
 
     @rule(step=some.steps_us)
     def pass_time(self, step: int) -> None:
@@ -163,10 +168,48 @@ class LeaseStoreMachine(RuleBasedStateMachine):
 
     @rule(owner=some.owners, duration=some.durations_us, limit=some.limits)
     def acquire(self, owner: str, duration: int, limit: int) -> None:
-        self.both(
-            lambda: self.store.acquire(self.now, self.end, owner, duration, limit),
-            lambda: self.model.acquire(self.now, owner, duration, limit),
-        )
+        self.acquire_some(owner, duration, limit)
+
+    @rule(
+        owner=some.owners,
+        limit=some.limits,
+        gone=some.gone,
+        stop=st.one_of(st.none(), some.offsets),
+    )
+    def acquire_what_is_left(
+        self, owner: str, limit: int, gone: Callable[[int], bool], stop: int | None
+    ) -> None:
+        """Some records are removed, and not all that are left are taken."""
+        self.acquire_some(owner, 10, limit, frozenset(filter(gone, range(self.end))), stop)
+
+    def acquire_some(
+        self,
+        owner: str,
+        duration: int,
+        limit: int,
+        gone: frozenset[int] = frozenset(),
+        stop: int | None = None,
+    ) -> None:
+        def takes(offset: int) -> int:
+            return GONE if offset in gone else STOP if offset == stop else TAKE
+
+        def acquire() -> list[Grant]:
+            """Ask until it was not for a bound that it gave no more."""
+            granted: list[Grant] = []
+            while True:
+                granted += self.store.acquire(
+                    self.now,
+                    self.end,
+                    owner,
+                    duration,
+                    limit - len(granted),
+                    takes,
+                    key_of=some.key_of,
+                )
+                if not self.store.cut_short:
+                    return granted
+
+        self.both(acquire, lambda: self.model.acquire(self.now, owner, duration, limit, gone, stop))
         for lease in self.model.leases():
             self.granted.setdefault(lease.offset, {})[lease.token] = None
 
@@ -250,6 +293,34 @@ class LeaseStoreMachine(RuleBasedStateMachine):
             lambda: self.model.dead_letter(self.now, offset, reason),
         )
 
+    @rule(
+        replay=st.booleans(),
+        some_range=st.one_of(st.just((0, 3000)), some.close_ranges),
+        reason=some.reasons,
+        even=st.booleans(),
+        limit=some.limits,
+    )
+    def take_from_the_dead(
+        self, replay: bool, some_range: tuple[int, int], reason: str, even: bool, limit: int
+    ) -> None:
+        self.catch_up()
+        store = self.store.replay_dead if replay else self.store.purge_dead
+        model = self.model.replay_dead if replay else self.model.purge_dead
+        matches = (lambda letter: letter.offset % 2 == 0) if even else None
+        self.both(
+            lambda: store(*some_range, reason, matches, limit),
+            lambda: model(*some_range, reason, even, limit),
+        )
+
+    @rule(paused=st.booleans())
+    def pause(self, paused: bool) -> None:
+        if paused:
+            self.store.pause()
+        else:
+            self.store.unpause()
+        self.model.paused = paused
+        self.drain()
+
     @rule(data=st.data(), length=some.batch_sizes)
     def settle_range(self, data: st.DataObject, length: int) -> None:
         first = self.place(data)
@@ -276,7 +347,7 @@ class LeaseStoreMachine(RuleBasedStateMachine):
     def configure(self, group_settings: GroupSettings) -> None:
         self.catch_up()
         self.store.configure(group_settings)
-        self.model.settings = group_settings
+        self.model.configure(group_settings)
         self.drain()
 
     @rule()
@@ -331,12 +402,10 @@ class LeaseStoreMachine(RuleBasedStateMachine):
         if not hasattr(self, "store"):
             return
         self.now += 1_000
+        self.pause(False)
         self.expire()
-        self.both(
-            lambda: self.store.acquire(self.now, self.end, "last", 10, 4000),
-            lambda: self.model.acquire(self.now, "last", 10, 4000),
-        )
-        assert self.store.acquire(self.now, self.end, "nobody", 10) == []
+        self.acquire_some("last", 10, 4000)
+        assert self.store.acquire(self.now, self.end, "nobody", 10, key_of=some.key_of) == []
 
 
 TestLeaseStore = LeaseStoreMachine.TestCase

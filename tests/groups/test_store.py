@@ -250,7 +250,7 @@ class TestFailure:
             assert store.settle(0, 1, 0, False, "ann") is True
         assert kinds(store)[-3:] == ["FAILED", "LEASED", "DEAD"]
         assert store.events[-1][4:] == (3, "", "max_attempts")
-        assert list(store.dead_letters()) == [DeadLetter(0, "max_attempts", 3, 3)]
+        assert list(store.dead_letters()) == [DeadLetter(0, "max_attempts", 3, 3, 0, 0)]
         assert store.lag(1) == 0
         assert store.acquire(100, 1, "ann", 10) == []
         assert store.settle(100, 1, 0, False, "ann") is False
@@ -258,7 +258,7 @@ class TestFailure:
     def test_the_dead_letter_keeps_the_reason_the_worker_gave(self) -> None:
         store = a_store(max_attempts=1)
         store.settle(0, 1, 0, False, reason="bad key")
-        assert list(store.dead_letters()) == [DeadLetter(0, "bad key", 0, 1)]
+        assert list(store.dead_letters()) == [DeadLetter(0, "bad key", 0, 1, 0, 0)]
 
     def test_counts_once_a_grant_however_often_it_is_sent(self) -> None:
         store = a_store()
@@ -333,14 +333,14 @@ class TestGrantsCount:
         assert offsets(store.acquire(11, 1, "ann", 10)) == [0]
         assert store.acquire(22, 1, "ann", 10) == []
         assert kinds(store) == ["LEASED", "EXPIRED", "LEASED", "DEAD"]
-        assert list(store.dead_letters()) == [DeadLetter(0, "max_attempts", 2, 0)]
+        assert list(store.dead_letters()) == [DeadLetter(0, "max_attempts", 2, 0, 0, 21)]
 
     def test_a_failure_of_the_last_grant_is_dead_too(self) -> None:
         store = a_store(max_attempts=2, attempts="grants")
         store.acquire(0, 1, "ann", 10)
         store.acquire(11, 1, "ann", 10)
         store.settle(11, 1, 0, False, "ann")
-        assert list(store.dead_letters()) == [DeadLetter(0, "max_attempts", 2, 1)]
+        assert list(store.dead_letters()) == [DeadLetter(0, "max_attempts", 2, 1, 0, 11)]
 
     def test_a_settle_after_the_last_grant_lapsed_comes_too_late(self) -> None:
         store = a_store(max_attempts=1, attempts="grants")
@@ -410,7 +410,7 @@ class TestDeadLetter:
         assert store.leased == 0
         assert store.floor == 1
         assert store.dead_letter(0, 2, 0, "again") is False
-        assert list(store.dead_letters()) == [DeadLetter(0, "too_large", 1, 0)]
+        assert list(store.dead_letters()) == [DeadLetter(0, "too_large", 1, 0, 0, 0)]
 
     def test_are_listed_from_an_offset_on(self) -> None:
         store = a_store()
@@ -544,7 +544,7 @@ class TestReplay:
         for event in live.events:
             again.apply(event, 0)
         again.resume(1_000)
-        assert list(again.leases()) == [Lease(0, 1_200, "ann", 1, 1, 0, 200)]
+        assert list(again.leases()) == [Lease(0, 1_200, "ann", 1, 1, 0, 200, 0)]
         assert again.next_due_us() == 1_201
         assert again.expire(1_200) == 0
         assert again.settle(1_200, END, 0, True, "ann") is True

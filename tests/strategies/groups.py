@@ -35,6 +35,17 @@ far_ranges = st.builds(
 near = st.sampled_from([-1, 0, 0, 0, 1, 2, 3])
 """A step from a place where something happens: the floor, the cursor, a lease."""
 
+gone = st.sampled_from([(0, 1), (2, 0), (2, 1), (3, 1), (5, 2), (40, 7)]).map(
+    lambda choice: lambda offset: choice[0] != 0 and offset % choice[0] == choice[1]
+)
+"""Which offsets are removed: none, or every so many."""
+
+
+def key_of(offset: int) -> int:
+    """Keys that some records have, a few of them often; 0 is none."""
+    return (0, 1, 2, 2, 3, 1 << 63, 7)[offset * 5 % 7] if offset % 11 else offset % 4
+
+
 DELAYS_US = {"fail for long": 20, "fail for longer": 30}
 ENDS = ["done", "fail", *DELAYS_US, "lapse", "late fail", "late", "give back"]
 """How the lease of a worker may end, and the delays it asks for."""
@@ -48,4 +59,5 @@ def group_settings(draw: st.DrawFn) -> GroupSettings:
         attempts=draw(st.sampled_from(["failures", "grants"])),
         backoff_base_us=draw(st.sampled_from([0, 0, 2, 7])),
         backoff_max_us=draw(st.sampled_from([5, 20])),
+        key_ordered=draw(st.booleans()),
     )

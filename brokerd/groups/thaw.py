@@ -1,0 +1,283 @@
+# Tests: tests/groups/test_snapshot.py, tests/groups/test_model.py
+"""A group partition from its snapshot, of this version or an older one.
+
+`brokerd.groups.snapshot` gives the layout.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
+from struct import Struct, calcsize, unpack_from
+from typing import Any, Generic, TypeVar
+
+from brokerd.errors import DamagedData, InvalidRequest, NewerFormat
+from brokerd.groups.bitmaps import FULL, Run
+from brokerd.groups.rows import OffsetRows
+from brokerd.groups.settings import GroupSettings
+from brokerd.groups.snapshot import (
+    BLOCK_BITS_BYTES,
+    COUNT_FIELDS,
+    HEADER_FIELDS,
+    KEY_COLUMNS,
+    KEY_FIELDS,
+    LEASE_COLUMNS,
+    RUN_FIELDS,
+    SECTION_HEAD,
+    VERSION,
+    WORD_BYTES,
+    Section,
+)
+from brokerd.groups.state import GroupState, word_of_block
+
+OLD_HEADER_FIELDS = Struct("<HqqQq")
+"""The header up to version 3: version, floor, cursor, last token, committed."""
+OLD_RETURNED_LAYOUT = Struct("<IIQ")
+OLD_DEAD_LAYOUT = Struct("<III")
+OLD_LEASE_TYPES = (int, int, str, int, int, int, int)
+
+State = TypeVar("State", bound=GroupState)
+
+
+def decode(
+    make: type[State], data: bytes | Iterable[bytes], now_us: int, settings: GroupSettings
+) -> State:
+    """The state that was frozen and encoded, with times counted from ``now_us``.
+
+    ``settings`` are for a group that was not given any. Attempts of which an older version kept no
+    times are taken for ones at ``now_us``.
+    Raises DamagedData when the sections do not fit together, NewerFormat for a later version.
+    """
+    thaw: _Thaw[State] | None = None
+    found = 0
+    for section, payload in _split(data):
+        if section == Section.HEADER:
+            thaw = _Thaw(make(settings), payload, now_us)
+        elif thaw is None:
+            raise DamagedData(f"group snapshot: section {section} comes before the header")
+        elif section == Section.END:
+            if payload != COUNT_FIELDS.pack(found):
+                raise DamagedData(f"group snapshot: {found} sections, its end mark says otherwise")
+            return thaw.finish()
+        else:
+            thaw.add(section, payload)
+        found += 1
+    raise DamagedData(f"group snapshot: it stops after {found} sections, before its end mark")
+
+
+class _Thaw(Generic[State]):
+    """A state that is being read, section by section."""
+
+    def __init__(self, state: State, header: bytes, now_us: int) -> None:
+        self.state = state
+        self._now_us = now_us
+        self._settled: dict[int, int] = {}
+        self._touched: dict[int, int] = {}
+        self._settled_runs: list[Run] = []
+        self._touched_runs: list[Run] = []
+        self._owners: list[str] = []
+        self._keys: dict[int, int] = {}
+        self._floor = self._cursor = 0
+        self._read_header(header)
+        self._readers: dict[int, Callable[[bytes], None]] = {
+            Section.REASONS: self._read_reasons,
+            Section.SETTLED: lambda payload: self._settled.update(_words(payload)),
+            Section.SETTLED_FULL: lambda payload: self._settled.update(_full_words(payload)),
+            Section.SETTLED_RUNS: lambda payload: self._settled_runs.extend(_runs(payload)),
+            Section.TOUCHED: lambda payload: self._touched.update(_words(payload)),
+            Section.TOUCHED_FULL: lambda payload: self._touched.update(_full_words(payload)),
+            Section.TOUCHED_RUNS: lambda payload: self._touched_runs.extend(_runs(payload)),
+            Section.RETURNED: lambda payload: _read_blocks(state._returned, payload),
+            Section.DELAYED: lambda payload: _read_blocks(state._delays.rows, payload),
+            Section.DEAD: lambda payload: _read_blocks(state._dead, payload),
+            Section.OWNERS: self._read_owners,
+            Section.LEASES: self._read_leases,
+            Section.KEYS: self._read_keys,
+            Section.OLD_RETURNED: lambda payload: _read_old_blocks(
+                state._returned, OLD_RETURNED_LAYOUT, payload, (now_us,)
+            ),
+            Section.OLD_DEAD: lambda payload: _read_old_blocks(
+                state._dead, OLD_DEAD_LAYOUT, payload, (now_us, now_us)
+            ),
+            Section.OLD_LEASES: self._read_old_leases,
+        }
+
+    def add(self, section: int, payload: bytes) -> None:
+        """Take over one section between the header and the end."""
+        reader = self._readers.get(section)
+        if reader is None:
+            raise DamagedData(f"group snapshot: section {section} is unknown")
+        reader(payload)
+
+    def finish(self) -> State:
+        """Make what is not written: the queues, the owners, and which records are ready."""
+        state = self.state
+        state._settled.load(self._floor, self._settled, self._settled_runs)
+        state._touched.load(self._cursor, self._touched, self._touched_runs)
+        leases = state._leases
+        for offset, lease in leases.items():
+            held = state._owners.get(lease[1])
+            if held is None:
+                state._owners[lease[1]] = {offset}
+            else:
+                held.add(offset)
+        state._deadlines.refill([(lease[0], offset) for offset, lease in leases.items()])
+        state._delays.load(self._now_us)
+        for key, (bits, _) in state._returned.blocks.items():
+            waiting, _ = state._delays.rows.blocks.get(key, (0, b""))
+            if bits & ~waiting:
+                state._ready.add_word(*word_of_block(key, bits & ~waiting))
+        state._reorder(self._keys)
+        return state
+
+    def _read_header(self, payload: bytes) -> None:
+        state, fields = self.state, OLD_HEADER_FIELDS
+        if len(payload) < fields.size:
+            raise DamagedData(f"group snapshot: the header has {len(payload)} bytes")
+        version, self._floor, self._cursor, token, committed = fields.unpack_from(payload)
+        if not 1 <= version <= VERSION:
+            raise NewerFormat(
+                f"group snapshot: version {version}, this brokerd reads {VERSION}; upgrade it"
+            )
+        if version > 3:
+            fields = HEADER_FIELDS
+            if len(payload) < fields.size:
+                raise DamagedData(f"group snapshot: the header has {len(payload)} bytes")
+            *_, epoch_us, paused = fields.unpack_from(payload)
+            state._epoch_us = self._now_us + epoch_us
+            state.paused = bool(paused)
+        state._token = token
+        state.committed = committed
+        if payload[fields.size :] and version > 2:
+            self._read_settings(payload[fields.size :])
+
+    def _read_settings(self, text: bytes) -> None:
+        try:
+            self.state.settings = GroupSettings.from_json(text.decode())
+        except (InvalidRequest, UnicodeDecodeError) as error:
+            raise DamagedData(f"group snapshot: {error}") from None
+        self.state.configured = True
+
+    def _read_reasons(self, payload: bytes) -> None:
+        for (reason,) in _array(payload, (str,)):
+            self.state._reasons[reason] = len(self.state._reasons)
+
+    def _read_owners(self, payload: bytes) -> None:
+        self._owners += [owner for (owner,) in _array(payload, (str,))]
+
+    def _read_leases(self, payload: bytes) -> None:
+        offsets, left_us, owners, *columns = _columns(LEASE_COLUMNS, payload)
+        if owners and max(owners) >= len(self._owners):
+            raise DamagedData("group snapshot: a lease names an owner that is not there")
+        deadlines = [self._now_us + left for left in left_us]
+        rows = zip(deadlines, map(self._owners.__getitem__, owners), *columns, strict=True)
+        self.state._leases.update(zip(offsets, rows, strict=True))
+
+    def _read_keys(self, payload: bytes) -> None:
+        self._keys.update(zip(*_columns(KEY_COLUMNS, payload), strict=True))
+
+    def _read_old_leases(self, payload: bytes) -> None:
+        for offset, left_us, *rest in _array(payload, OLD_LEASE_TYPES):
+            self.state._leases[offset] = (self._now_us + left_us, *rest, self._now_us)
+
+
+def _split(data: bytes | Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """(section, payload) of each."""
+    for chunk in (data,) if isinstance(data, bytes) else data:
+        position = 0
+        while position < len(chunk):
+            if len(chunk) - position < SECTION_HEAD.size:
+                raise DamagedData(f"group snapshot: {len(chunk) - position} stray bytes at the end")
+            section, size = SECTION_HEAD.unpack_from(chunk, position)
+            position += SECTION_HEAD.size
+            if len(chunk) - position < size:
+                raise DamagedData(
+                    f"group snapshot: section {section} needs {size} bytes, "
+                    f"{len(chunk) - position} are left"
+                )
+            yield section, chunk[position : position + size]
+            position += size
+
+
+def _words(payload: bytes) -> Iterator[tuple[int, int]]:
+    step = KEY_FIELDS.size + WORD_BYTES
+    _check_step("words", payload, step)
+    for position in range(0, len(payload), step):
+        bits = payload[position + KEY_FIELDS.size : position + step]
+        yield KEY_FIELDS.unpack_from(payload, position)[0], int.from_bytes(bits, "little")
+
+
+def _full_words(payload: bytes) -> Iterator[tuple[int, int]]:
+    _check_step("words", payload, KEY_FIELDS.size)
+    return zip((key for (key,) in KEY_FIELDS.iter_unpack(payload)), repeat(FULL))
+
+
+def _runs(payload: bytes) -> list[Run]:
+    _check_step("runs", payload, RUN_FIELDS.size)
+    runs = list(RUN_FIELDS.iter_unpack(payload))
+    if any(first >= end for first, end in runs):
+        raise DamagedData("group snapshot: a run of words ends before it begins")
+    return runs
+
+
+def _check_step(what: str, payload: bytes, step: int) -> None:
+    if len(payload) % step:
+        raise DamagedData(f"group snapshot: {len(payload)} bytes of {what} of {step} each")
+
+
+def _columns(codes: str, payload: bytes) -> list[tuple[int, ...]]:
+    """Columns of integers of these struct codes, behind their count."""
+    count = COUNT_FIELDS.unpack_from(payload)[0] if len(payload) >= COUNT_FIELDS.size else -1
+    layouts = [f"<{count}{code}" for code in codes] if count >= 0 else []
+    if COUNT_FIELDS.size + sum(map(calcsize, layouts)) != len(payload):
+        raise DamagedData(f"group snapshot: {len(payload)} bytes for columns of {count} rows")
+    columns = []
+    position = COUNT_FIELDS.size
+    for layout in layouts:
+        columns.append(unpack_from(layout, payload, position))
+        position += calcsize(layout)
+    return columns
+
+
+def _array(payload: bytes, types: tuple[type, ...]) -> list[Any]:
+    """The rows of a JSON section, each with items of these types."""
+    try:
+        rows = json.loads(payload)
+    except ValueError as error:
+        raise DamagedData(f"group snapshot: a section is not JSON: {error}") from None
+    if not isinstance(rows, list):
+        raise DamagedData("group snapshot: a section holds no array")
+    for row in rows:
+        if not isinstance(row, list) or tuple(map(type, row)) != types:
+            raise DamagedData("group snapshot: a section holds a row of other types")
+    return rows
+
+
+def _blocks(row_bytes: int, payload: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """(key, bits, packed rows) of each block."""
+    position = 0
+    while position < len(payload):
+        start = position + KEY_FIELDS.size + BLOCK_BITS_BYTES
+        key = int.from_bytes(payload[position : position + KEY_FIELDS.size], "little")
+        bits = int.from_bytes(payload[position + KEY_FIELDS.size : start], "little")
+        position = start + bits.bit_count() * row_bytes
+        if position > len(payload):
+            raise DamagedData("group snapshot: a block of rows is cut short")
+        yield key, bits, payload[start:position]
+
+
+def _read_blocks(table: OffsetRows, payload: bytes) -> None:
+    for key, bits, rows in _blocks(table.row_bytes, payload):
+        table.blocks[key] = (bits, rows)
+        table.count += bits.bit_count()
+
+
+def _read_old_blocks(
+    table: OffsetRows, layout: Struct, payload: bytes, times: tuple[int, ...]
+) -> None:
+    """Blocks whose rows end before the times of the attempts."""
+    for key, bits, rows in _blocks(layout.size, payload):
+        whole = [table.layout.pack(*row, *times) for row in layout.iter_unpack(rows)]
+        table.blocks[key] = (bits, b"".join(whole))
+        table.count += len(whole)
