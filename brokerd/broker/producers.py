@@ -37,7 +37,6 @@ BYTES_MAX = 128 << 20
 
 SEQUENCE_MAX = (1 << 63) - 1
 PARTITION_SHIFT = 48
-_OFFSET_MASK = (1 << PARTITION_SHIFT) - 1
 
 SNAPSHOT_PRODUCERS = 5
 CHUNK_PRODUCERS = 5_000
@@ -155,8 +154,13 @@ def pack_ids(ids: Sequence[int]) -> list[Any]:
     The ids of a batch follow one another within each partition.
     """
     places: dict[int, int] = {}
-    which = [places.setdefault(one >> PARTITION_SHIFT, len(places)) for one in ids]
-    firsts = [ids[which.index(place)] for place in range(len(places))]
+    firsts: list[int] = []
+    which: list[int] = []
+    for one in ids:
+        place = places.setdefault(one >> PARTITION_SHIFT, len(firsts))
+        if place == len(firsts):
+            firsts.append(one)
+        which.append(place)
     if len(firsts) == 1:
         return [firsts, len(ids)]
     return [firsts, b"".join(place.to_bytes(2, "little") for place in which)]
