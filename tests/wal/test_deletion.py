@@ -2,23 +2,52 @@
 
 from __future__ import annotations
 
+import errno
+import random
+from collections.abc import Iterator
+from functools import cache
+
 import pytest
+from twisted.logger import capturedLogs
 
 from brokerd.errors import RecordRemoved
-from brokerd.wal.deleted import DeletedRanges, LsnRange, deleted_ranges
-from tests.wal.rig import PATH, Rig, records
+from brokerd.sim.disk import Call, CrashModel, PowerLost, SimDisk
+from brokerd.wal import LostRange, SnapshotChunk, Snapshots
+from brokerd.wal.deleted import DeletedRanges, LsnRange, deleted_ranges, named_range
+from brokerd.wal.repair import Deed, Rooms, examine, repair
+from brokerd.wal.verify import VerifyReport, verify, walk
+from brokerd.walformat import EntryKind
+from tests.wal.rig import PATH, Rig, content, records
 
+ROOMS = Rooms.of("data")
 LSN_MAX = (1 << 63) - 1
+KEEP_ENDS = {(1, 0): 60}
+"""With topics 1 and 2 these start offsets keep the first and the last segment of `log`."""
 
 
-def log(batches: int = 60) -> Rig:
-    """Topic 1 in all segments, topic 2 in the first and the last."""
+@cache
+def whole_log() -> SimDisk:
     rig = Rig()
     rig.put(records(0, topic_id=2))
-    for offset in range(batches):
-        rig.put(records(offset, size=4000))
-    rig.put(records(1, topic_id=2))
-    return rig
+    for offset in range(60):
+        rig.put(records(offset, size=4000), time_us=offset)
+    rig.put(records(1, topic_id=2), time_us=60)
+    return rig.disk.copy()
+
+
+def log() -> Rig:
+    """Topic 1 in all segments, topic 2 in the first and the last; started again, all sealed."""
+    return Rig(whole_log().fork())
+
+
+def first_offsets(rig: Rig) -> list[int]:
+    """The first offset of topic 1 in each segment."""
+    firsts: dict[str, int] = {}
+    for name, found in walk(rig.disk, PATH):
+        for entry in getattr(found, "entries", ()):
+            if entry.header.kind == EntryKind.RECORDS and entry.header.topic_id == 1:
+                firsts.setdefault(name, entry.header.base_offset)
+    return list(firsts.values())
 
 
 def delete(
@@ -33,14 +62,45 @@ def delete(
     return [one.name for one in removables]
 
 
+def snapshot(rig: Rig) -> int:
+    """Write two snapshots of all there is; returns the LSN where a start begins."""
+    store = Snapshots(rig.disk, ROOMS.state, lambda count: bytes(count))
+    lsn = rig.wal.appended_lsn
+    for start in (lsn - 8, lsn):
+        store.write(start, [SnapshotChunk(1, b"k", lsn, b"a body")])
+    assert store.second_newest() == lsn - 8
+    return lsn
+
+
+def check(disk: SimDisk) -> VerifyReport:
+    return verify(disk, PATH, ROOMS.state)
+
+
+def values(rig: Rig, topic_id: int) -> dict[int, bytes]:
+    """What can be read of a topic, by offset."""
+    found = {}
+    for offset in range(70):
+        plan = rig.wal.plan_read(topic_id, 0, offset, 1)
+        for batch in plan.run() if plan is not None else ():
+            assert batch.base_offset == offset
+            found[offset] = batch.body
+    return found
+
+
 class TestWhatIsRemovable:
     def test_a_segment_is_once_all_its_records_are_below_the_start_offsets(self) -> None:
         rig = log()
-        names = rig.files()
-        firsts = [15 * number - 1 for number in range(1, 5)]
+        names, firsts = rig.files(), first_offsets(rig)
         assert delete(rig, {(1, 0): 0}, {1, 2}) == []
-        start = 28
-        assert delete(rig, {(1, 0): start}, {1, 2}) == names[1:2], firsts
+        assert delete(rig, {(1, 0): firsts[2] - 1}, {1, 2}) == []
+        assert delete(rig, {(1, 0): firsts[2]}, {1, 2}) == names[1:2]
+
+    def test_what_kept_it_is_asked_first_the_next_time_and_the_rest_after_it(self) -> None:
+        rig = log()
+        names = rig.files()
+        assert delete(rig, {(2, 0): 1}, {1, 2}) == []
+        assert delete(rig, {(1, 0): 60, (2, 0): 0}, {1, 2}) == names[1:-1]
+        assert delete(rig, {(1, 0): 60, (2, 0): 1}, {1, 2}) == names[:1]
 
     def test_an_old_record_of_one_topic_pins_its_segment_alone(self) -> None:
         rig = log()
@@ -65,8 +125,24 @@ class TestWhatIsRemovable:
 
     def test_the_segment_being_written_is_not(self) -> None:
         rig = log()
-        assert delete(rig, {}, set()) == rig.files()[:-1] or len(rig.files()) == 1
-        assert len(rig.files()) == 1
+        rig.put(records(2, topic_id=2))
+        names = rig.files()
+        assert delete(rig, {}, set()) == names[:-1]
+        assert rig.files() == names[-1:]
+
+    def test_a_segment_without_records_is(self) -> None:
+        rig = log()
+        rig.put()
+        rig.wal.seal()
+        rig.run()
+        names = rig.files()
+        assert delete(rig, {}, {1, 2}) == names[-1:]
+
+    def test_an_index_that_is_damaged_is_made_again_and_asked(self) -> None:
+        rig = log()
+        names = rig.files()
+        content(rig.disk, names[1].replace(".wal", ".idx"))[70] ^= 1
+        assert delete(rig, KEEP_ENDS, {1, 2}) == names[1:-1]
 
 
 class TestReads:
@@ -77,15 +153,15 @@ class TestReads:
         assert rig.wal.time_of(1, 0, 30) is None
 
     def test_a_plan_from_before_that_has_to_open_the_segment_says_it_is_removed(self) -> None:
-        rig = Rig(log().disk.copy())
+        rig = log()
         plan = rig.wal.plan_read(1, 0, 30, 1)
         assert plan is not None
-        delete(rig, {(1, 0): 60}, {1, 2})
+        delete(rig, KEEP_ENDS, {1, 2})
         with pytest.raises(RecordRemoved):
             plan.run()
 
     def test_a_plan_that_has_the_segment_open_reads_on(self) -> None:
-        rig = Rig(log().disk.copy())
+        rig = log()
         rig.read(30)
         plan = rig.wal.plan_read(1, 0, 30, 1)
         assert plan is not None
@@ -111,3 +187,359 @@ def test_what_touches_is_one_record() -> None:
     delete(rig, {(1, 0): 60}, {1, 2})
     assert list(deleted_ranges(rig.disk, PATH)) == [(segments[1].first_lsn, segments[-1].first_lsn)]
     assert len(rig.files(".deleted")) == 1
+
+
+class TestAStartAfterwards:
+    def test_it_reads_what_is_left_and_goes_on_behind_the_end(self) -> None:
+        rig = log()
+        kept = {topic_id: values(rig, topic_id) for topic_id in (1, 2)}
+        lsn = snapshot(rig)
+        gone = delete(rig, KEEP_ENDS, {1, 2})
+        assert len(gone) == 3
+        again = rig.restart(from_lsn=lsn)
+        assert again.report.damages == [] and again.report.bad_indexes == []
+        assert again.report.next_lsn == lsn
+        assert again.report.next_offsets == {(1, 0): 60, (2, 0): 2}
+        left = values(again, 1)
+        assert left and left.items() < kept[1].items()
+        assert values(again, 2) == kept[2]
+        assert check(again.disk).sound
+        again.put(records(60))
+        assert again.read(60) == [b"60"]
+        assert Rig(again.disk.copy(), from_lsn=lsn).read(60) == [b"60"]
+
+    def test_of_a_log_all_of_which_is_deleted(self) -> None:
+        rig = log()
+        lsn = snapshot(rig)
+        delete(rig, {}, set())
+        assert rig.files() == []
+        again = rig.restart(from_lsn=lsn)
+        assert again.report.damages == [] and again.report.next_lsn == lsn
+        assert check(again.disk).sound
+        again.put(records(60))
+        third = again.restart(from_lsn=lsn)
+        assert third.report.damages == [] and third.read(60) == [b"60"]
+        assert check(third.disk).sound
+
+    def test_verify_says_what_was_deleted(self) -> None:
+        rig = log()
+        segments = rig.wal.segments()
+        snapshot(rig)
+        delete(rig, KEEP_ENDS, {1, 2})
+        report = check(rig.disk)
+        assert report.deleted == [(segments[1].first_lsn, segments[-1].first_lsn)]
+        assert report.segments == 2
+
+    def test_dump_passes_over_it(self) -> None:
+        rig = log()
+        delete(rig, KEEP_ENDS, {1, 2})
+        problems = [getattr(found, "problem", None) for _, found in walk(rig.disk, PATH)]
+        assert set(problems) == {None}
+
+    @pytest.mark.parametrize("number", range(5))
+    def test_a_segment_that_is_lost_beside_it_is_still_told(self, number: int) -> None:
+        rig = log()
+        names = rig.files()
+        ends = [segment.end_lsn for segment in rig.wal.segments()]
+        lsn = snapshot(rig)
+        removables = rig.wal.removable({}, set(), LSN_MAX).run()
+        rig.wal.delete_segments([one for at, one in enumerate(removables) if at != number])
+        rig.run()
+        assert rig.files() == names[number : number + 1]
+        rig.disk.unlink(f"{PATH}/{names[number]}")
+        rig.disk.unlink(f"{PATH}/{names[number].replace('.wal', '.idx')}")
+        rig.put(records(60))
+        (damage,) = rig.restart(from_lsn=lsn).report.damages
+        first = int(names[number][:20])
+        assert (damage.name, damage.position) == (names[number], 0)
+        assert first + damage.end == ends[number]
+        assert [one[:3] for one in map(place, check(rig.disk).damages)] == [place(damage)]
+
+    def test_records_that_were_removed_are_not_called_lost_by_other_damage(self) -> None:
+        rig = log()
+        firsts = first_offsets(rig)
+        lsn = snapshot(rig)
+        delete(rig, {(1, 0): firsts[3]}, {1, 2})
+        name = rig.files()[0]
+        content(rig.disk, name)[-100] ^= 1
+        report = rig.restart(from_lsn=lsn).report
+        (damage,) = report.damages or Rig(rig.disk.copy()).report.damages[-1:]
+        report.take_back({(1, 0): firsts[3]})
+        assert report.holes == []
+        assert [one for one in damage.lost if one.first >= firsts[3]] == []
+
+    def test_a_start_without_a_snapshot_reports_it_as_damage(self) -> None:
+        """What groups and topics did then is gone: that must not pass for a sound start."""
+        rig = log()
+        segments = rig.wal.segments()
+        delete(rig, KEEP_ENDS, {1, 2})
+        report = rig.restart().report
+        assert [place(damage) for damage in report.damages] == [
+            (segments[1].name, 0, segments[-1].first_lsn - segments[1].first_lsn)
+        ]
+        assert "snapshots" in report.damages[0].problem
+        assert [place(damage) for damage in check(rig.disk).damages] == [
+            place(damage) for damage in report.damages
+        ]
+        plan = examine(rig.disk, ROOMS)
+        assert [action.deed for action in plan.actions] == [Deed.RECORD]
+        repair(rig.disk, ROOMS, plan, "20231114T221320Z", lambda count: b"\7" * count)
+        assert check(rig.disk).sound
+        assert Rig(rig.disk).report.damages == []
+
+    def test_a_start_from_a_snapshot_inside_what_was_deleted_misses_only_the_rest(self) -> None:
+        rig = log()
+        segments = rig.wal.segments()
+        delete(rig, KEEP_ENDS, {1, 2})
+        inside = segments[2].first_lsn + 4096
+        (damage,) = rig.restart(from_lsn=inside).report.damages
+        assert int(damage.name[:20]) + damage.position == inside
+        assert int(damage.name[:20]) + damage.end == segments[-1].first_lsn
+
+
+def place(damage: object) -> tuple[str, int, int]:
+    return damage.name, damage.position, damage.end  # type: ignore[attr-defined]
+
+
+class TestDamageInIt:
+    """Damage that is known, and whose segment is deleted, is not damage that was cured."""
+
+    def test_it_is_unchanged(self) -> None:
+        rig = log()
+        content(rig.disk, rig.files()[1])[5000] ^= 1
+        rig = rig.restart()
+        (known,) = rig.report.known
+        lsn = snapshot(rig)
+        delete(rig, KEEP_ENDS, {1, 2})
+        assert rig.wal.is_unchanged(known)
+        assert rig.restart(from_lsn=lsn).wal.is_unchanged(known)
+
+    def test_it_is_changed_if_the_file_comes_back(self) -> None:
+        rig = log()
+        name = rig.files()[1]
+        before = bytes(content(rig.disk, name))
+        content(rig.disk, name)[5000] ^= 1
+        rig = rig.restart()
+        (known,) = rig.report.known
+        delete(rig, KEEP_ENDS, {1, 2})
+        rig.disk.create(f"{PATH}/{name}").pwrite(before, 0)
+        assert not rig.wal.is_unchanged(known)
+
+    def test_it_stays_on_record(self) -> None:
+        rig = log()
+        content(rig.disk, rig.files()[1])[5000] ^= 1
+        plan = examine(rig.disk, ROOMS)
+        repair(rig.disk, ROOMS, plan, "20231114T221320Z", lambda count: b"\7" * count)
+        rig = Rig(rig.disk)
+        lsn = rig.wal.segments()[-2].end_lsn
+        assert delete(rig, {(1, 0): 60, (2, 0): 2}, {1, 2}, lsn)
+        report = rig.restart(from_lsn=lsn).report
+        assert len(report.loss_entries) == 1 and report.void_losses == []
+        assert report.damages == []
+
+
+class TestCrashes:
+    def swept(self) -> Iterator[tuple[SimDisk, int, int]]:
+        """A disk after each call of a deletion of three segments, in two lots."""
+        for stop in range(1, 100):
+            rig = log()
+            lsn = snapshot(rig)
+            firsts = first_offsets(rig)
+            calls = 0
+
+            def enter(call: Call, stop: int = stop) -> None:
+                nonlocal calls
+                calls += call.name not in ("open", "pread", "list", "free_bytes")
+                if calls == stop:
+                    raise PowerLost("here")
+
+            rig.disk.enter = enter
+            try:
+                assert delete(rig, {(1, 0): firsts[2]}, {1, 2})
+                assert delete(rig, KEEP_ENDS, {1, 2})
+            except PowerLost:
+                rig.disk.enter = lambda call: None
+                yield rig.disk, lsn, stop
+            else:
+                return
+
+    @pytest.mark.parametrize("model", list(CrashModel))
+    def test_a_start_after_one_finds_nothing_wrong_and_the_deletion_can_be_finished(
+        self, model: CrashModel
+    ) -> None:
+        whole = values(log(), 2)
+        count = 0
+        for disk, lsn, stop in self.swept():
+            count += 1
+            disk.crash(model, random.Random(stop))
+            assert check(disk.fork()).sound
+            rig = Rig(disk, from_lsn=lsn)
+            assert rig.report.damages == [] and rig.report.odd == []
+            assert rig.report.next_lsn == lsn
+            assert values(rig, 2) == whole
+            delete(rig, KEEP_ENDS, {1, 2})
+            assert len(rig.files()) == 2
+            rig.put(records(60))
+            assert check(disk.fork()).sound
+            last = rig.restart(from_lsn=lsn)
+            assert last.report.damages == [] and last.read(60) == [b"60"]
+            assert len(last.files(".deleted")) == 1
+            names = {name[:20] for name in last.files()}
+            assert {name[:20] for name in last.files(".idx")} <= names
+        assert count > 10
+
+
+class TestFailures:
+    def test_no_space_for_the_record_deletes_nothing(self) -> None:
+        rig = log()
+        names = rig.files()
+        removables = rig.wal.removable(KEEP_ENDS, {1, 2}, LSN_MAX).run()
+        told: list[tuple[int, Exception | None]] = []
+        rig.disk.fail("create", error=errno.ENOSPC)
+        rig.wal.delete_segments(removables, lambda count, error: told.append((count, error)))
+        rig.run()
+        assert told[0][0] == 0 and isinstance(told[0][1], OSError)
+        assert rig.files() == names and rig.fatal == []
+        assert delete(rig, KEEP_ENDS, {1, 2}) == names[1:-1]
+
+    def test_a_record_that_may_not_be_on_the_disk_is_fatal_and_deletes_nothing(self) -> None:
+        rig = log()
+        names = rig.files()
+        removables = rig.wal.removable(KEEP_ENDS, {1, 2}, LSN_MAX).run()
+        rig.disk.fail("sync_directory")
+        rig.wal.delete_segments(removables)
+        rig.run()
+        assert len(rig.fatal) == 1
+        assert rig.files() == names
+
+    def test_a_file_that_the_system_keeps_is_told_and_the_rest_goes(self) -> None:
+        rig = log()
+        names = rig.files()
+        removables = rig.wal.removable(KEEP_ENDS, {1, 2}, LSN_MAX).run()
+        rig.disk.fail("unlink", nth=2, error=errno.EPERM)
+        with capturedLogs() as logs:
+            rig.wal.delete_segments(removables)
+            rig.run()
+        assert rig.files() == [names[0], names[1], names[-1]]
+        assert rig.fatal == []
+        told = [event["event_id"] for event in logs]
+        assert told.count("segment-not-deleted") == 1 and told.count("segment-deleted") == 2
+        again = rig.restart(from_lsn=rig.wal.durable_lsn)
+        assert again.report.damages == []
+        assert delete(again, KEEP_ENDS, {1, 2}) == [names[1]]
+
+    def test_a_close_waits_for_the_segment_under_way_alone(self) -> None:
+        rig = log()
+        removables = rig.wal.removable(KEEP_ENDS, {1, 2}, LSN_MAX).run()
+        told: list[tuple[int, Exception | None]] = []
+        rig.wal.delete_segments(removables, lambda count, error: told.append((count, error)))
+        rig.background.step()
+        closed: list[object] = []
+        rig.wal.close(closed.append)
+        assert closed == []
+        rig.run()
+        assert closed == [None] and told == [(1, None)]
+
+    def test_segments_named_twice_are_deleted_once(self) -> None:
+        rig = log()
+        removables = rig.wal.removable(KEEP_ENDS, {1, 2}, LSN_MAX).run()
+        told: list[tuple[int, Exception | None]] = []
+        for _ in range(2):
+            rig.wal.delete_segments(removables, lambda count, error: told.append((count, error)))
+        rig.run()
+        assert told == [(3, None), (0, None)]
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        "name",
+        [
+            f"{8:020d}-{8:020d}.deleted",
+            f"{9:020d}-{8:020d}.deleted",
+            f"{0:020d}-{1 << 63:020d}.deleted",
+            f"{0:020d}-{8:020d}.delete",
+            f"{0:019d}-{8:020d}.deleted",
+        ],
+    )
+    def test_other_names_say_nothing_and_are_odd(self, name: str) -> None:
+        rig = log()
+        rig.disk.create(f"{PATH}/{name}")
+        assert named_range(name) is None
+        assert Rig(rig.disk.copy()).report.odd == [name]
+
+    def test_what_is_named_and_still_there_is_used(self) -> None:
+        """It says that nothing is lost by an absence; it is no order to delete."""
+        rig = log()
+        before = values(rig, 1)
+        rig.disk.create(f"{PATH}/{0:020d}-{rig.wal.appended_lsn:020d}.deleted")
+        again = Rig(rig.disk.copy(), from_lsn=rig.wal.appended_lsn)
+        assert again.report.damages == []
+        assert values(again, 1) == before
+
+    def test_one_that_lies_inside_of_a_segment_ends_nothing(self) -> None:
+        rig = log()
+        before = values(rig, 1)
+        first = rig.wal.segments()[1].first_lsn
+        rig.disk.create(f"{PATH}/{first + 8000:020d}-{first + 9000:020d}.deleted")
+        again = Rig(rig.disk.copy(), from_lsn=rig.wal.appended_lsn)
+        assert again.report.damages == []
+        assert values(again, 1) == before
+
+
+class TestAnOutdatedSnapshot:
+    def store(self, disk: SimDisk, *bodies: bytes) -> Snapshots:
+        store = Snapshots(disk, ROOMS.state, lambda count: bytes(count))
+        for number, body in enumerate(bodies):
+            store.write(1000 + 8 * number, [SnapshotChunk(1, b"k", 1000, body)])
+        return store
+
+    def why(self, chunk: SnapshotChunk) -> str | None:
+        return "cured" if chunk.body == b"old" else None
+
+    def test_is_used_when_the_log_before_it_is_deleted(self) -> None:
+        disk = SimDisk()
+        store = self.store(disk, b"old", b"old")
+        assert store.load_newest(self.why) is None
+        for oldest_lsn in (1, 1000, 1008):
+            loaded = store.load_newest(self.why, oldest_lsn)
+            assert loaded is not None and loaded.is_outdated
+            assert loaded.start_lsn == 1008
+            assert [chunk.body for chunk in loaded.chunks] == [b"old"]
+        assert store.load_newest(self.why, 1009) is None
+
+    def test_is_not_used_when_there_is_another_that_is_above_too(self) -> None:
+        store = self.store(SimDisk(), b"new", b"old")
+        loaded = store.load_newest(self.why, 1000)
+        assert loaded is not None and not loaded.is_outdated
+        assert loaded.start_lsn == 1000
+        loaded = store.load_newest(self.why, 1001)
+        assert loaded is not None and loaded.is_outdated
+        assert loaded.start_lsn == 1008
+
+
+class TestSecondNewest:
+    def test_there_must_be_two(self) -> None:
+        disk = SimDisk()
+        store = Snapshots(disk, ROOMS.state, lambda count: bytes(count))
+        assert store.second_newest() is None
+        for lsn, expected in ((8, None), (16, 8), (24, 16)):
+            store.write(lsn, [SnapshotChunk(1, b"k", lsn, b"body")])
+            assert store.second_newest() == expected
+
+    def test_one_that_is_damaged_holds_nothing(self) -> None:
+        disk = SimDisk()
+        store = Snapshots(disk, ROOMS.state, lambda count: bytes(count))
+        for lsn in (8, 16):
+            store.write(lsn, [SnapshotChunk(1, b"k", lsn, b"body")])
+        disk.content(f"{ROOMS.state}/{8:020d}.snap")[-60] ^= 1
+        with capturedLogs() as logs:
+            assert store.second_newest() is None
+        assert [event["event_id"] for event in logs] == ["snapshot-damaged"]
+
+
+def test_lost_ranges_are_clipped_at_the_start() -> None:
+    rig = log()
+    report = rig.report
+    report.holes = [LostRange(1, 0, 5, 10), LostRange(1, 0, 15, 30), LostRange(1, 1, 0, 3)]
+    report.take_back({(1, 0): 20})
+    assert report.holes == [LostRange(1, 0, 20, 30), LostRange(1, 1, 0, 3)]
