@@ -93,8 +93,8 @@ class _Replay:
         self.nameless: set[Topic] = set()
         self.deleted: set[int] = set()
         """Topics that are known to be deleted, whatever older frames say of them."""
-        self.passed_over: list[str] = []
-        """Why events were not applied."""
+        self.passed_over: dict[Lane, list[str]] = {}
+        """Why events were not applied. What was before a deletion does not matter."""
         self.losses: list[Entry] = []
         """Damage that a repair has put on record."""
         self.was_damaged = False
@@ -277,7 +277,7 @@ class State:
                 try:
                     lane.store.apply(event, now_us)
                 except DamagedData as error:
-                    self._replay.passed_over.append(
+                    self._replay.passed_over.setdefault(lane, []).append(
                         f"topic id {entry.topic_id} partition {entry.partition} group {name!r}: "
                         f"{error}"
                     )
@@ -354,6 +354,7 @@ class State:
         for lane in group.lanes:
             self._replay.fresh_from.pop(lane, None)
             self._replay.token_told_at.pop(lane, None)
+            self._replay.passed_over.pop(lane, None)
 
     def _group(self, topic: Topic, name: str) -> ConsumerGroup:
         group = topic.groups.get(name)
@@ -443,11 +444,12 @@ class State:
         self._recall(report)
         self.known_damage = sorted({*self.known_damage, *report.known})
         damages = [*report.damages, *report.recorded]
-        if replay.passed_over and not (damages or replay.was_damaged):
+        passed_over = [problem for problems in replay.passed_over.values() for problem in problems]
+        if passed_over and not (damages or replay.was_damaged):
             raise DamagedData(
-                f"the log contradicts itself: {replay.passed_over[0]}; run brokerctl wal verify"
+                f"the log contradicts itself: {passed_over[0]}; run brokerctl wal verify"
             )
-        for problem in replay.passed_over:
+        for problem in passed_over:
             self._log.error(
                 "passed over an event after damage in the log: {problem}",
                 problem=problem,
