@@ -89,9 +89,9 @@ class KeyOrder:
         self._join(offset, key)
 
     def hold(self, offset: int, key: int) -> None:
-        """Pass over an untouched record: its key, which is one, is busy."""
+        """Look at an untouched record whose key, which is one, is busy: it gets in line."""
         self.held[offset] = key
-        self._push(key, offset)
+        self._line_up(offset, key)
 
     def lease(self, offset: int, key: int) -> None:
         """The record was leased, and this is its key."""
@@ -138,11 +138,14 @@ class KeyOrder:
         self.unresolved.discard_range(first, end)
 
     def _join(self, offset: int, key: int) -> None:
-        """Put a leased or returned record in line, or in order if it is there."""
+        """Know the key of a leased or returned record; put it in line, or in order there."""
         self.keys[offset] = key
-        if not key:
+        if key:
+            self._line_up(offset, key)
+        else:
             self._free_if_ready(offset)
-            return
+
+    def _line_up(self, offset: int, key: int) -> None:
         front = self._front.get(key)
         if front is None:
             self._front[key] = offset
