@@ -3,10 +3,20 @@
 from brokerd.broker.chunks import Chunk
 from brokerd.broker.core import Broker, BrokerSettings
 from brokerd.broker.journal import Clock, Congested, DelayedCall, Journal
+from brokerd.broker.leasing import key_hash
 from brokerd.broker.overview import GroupInfo
 from brokerd.broker.topics import ConsumerGroup, Lane, Partition, Topic
 from brokerd.broker.waiters import Waiter
-from brokerd.groups import DeadLetter, GroupSettings, Lease
+from brokerd.groups import (
+    GONE,
+    NO_KEY,
+    STOP,
+    TAKE,
+    UNKNOWN,
+    DeadLetter,
+    GroupSettings,
+    Lease,
+)
 
 __all__ = [
     "Broker",
@@ -17,12 +27,18 @@ __all__ = [
     "ConsumerGroup",
     "DeadLetter",
     "DelayedCall",
+    "GONE",
     "GroupInfo",
     "GroupSettings",
     "Journal",
     "Lane",
     "Lease",
+    "NO_KEY",
     "Partition",
+    "STOP",
+    "TAKE",
     "Topic",
+    "UNKNOWN",
     "Waiter",
+    "key_hash",
 ]

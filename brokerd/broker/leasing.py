@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+from xxhash import xxh3_64_intdigest
+
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import EVENT_FRAME_BYTES, LANE_FRAME_BYTES, Clock, Journal, Touched
 from brokerd.broker.overview import Counters
@@ -16,12 +18,12 @@ from brokerd.broker.state import State
 from brokerd.broker.timetable import Timetable
 from brokerd.broker.topics import ConsumerGroup, Lane, Topic, check_name
 from brokerd.broker.waiters import Waiters
-from brokerd.errors import BrokerdError, UnknownOffset
-from brokerd.groups import DeadLetter, GroupSettings
+from brokerd.errors import BrokerdError, UnknownGroup, UnknownOffset, UnknownTopic
+from brokerd.groups import NO_KEY, RANGES_MAX, DeadLetter, GroupSettings
 from brokerd.values import Grant
 
 LAPSE_AND_CHANGE = 2
-"""Events that one settle, extend or dead letter may make: the lease had lapsed, and its own."""
+"""Events that one settle, extend or the like may make: the lease had lapsed, and its own."""
 
 EXPIRE_STEP = 1024
 """Leases and delays of a lane that are ended in one go; the reactor has its turn between steps."""
@@ -30,14 +32,25 @@ EXPIRE_STEP = 1024
 class Taking(Protocol):
     """Says which records an acquire may lease.
 
-    ``lane`` is set before a lane is asked; ``takes(offset)`` is called with each record about to
-    be leased and False ends the lane's turn; ``stopped`` true ends the whole acquire.
+    ``lane`` is set before a lane is asked. ``takes(offset)`` is called with each record about to
+    be leased: TAKE; STOP ends the lane's turn, GONE settles the record. ``key_of(offset)`` gives
+    the hash of its key where the group is key-ordered. ``stopped`` true ends the whole acquire.
+    ``cut_short`` becomes true when many records were passed over, so that the reactor should have
+    its turn: there may be more to lease after that.
     """
 
     lane: Lane
     stopped: bool
+    cut_short: bool
 
-    def takes(self, offset: int) -> bool: ...
+    def takes(self, offset: int) -> int: ...
+
+    def key_of(self, offset: int) -> int: ...
+
+
+def key_hash(key: bytes | None) -> int:
+    """What key order knows of a record's key: its XXH3, 64 bits, or `NO_KEY`."""
+    return NO_KEY if key is None else xxh3_64_intdigest(key) or 1
 
 
 class Leasing:
@@ -88,10 +101,10 @@ class Leasing:
                 f"topic {topic_name!r} has no record {offset} in partition {index}: "
                 "it was never produced"
             )
-        group = topic.groups.get(group_name) or self._new_group(topic, group_name)
+        group = topic.groups.get(group_name) or self.new_group(topic, group_name)
         return group.lanes[index]
 
-    def _new_group(self, topic: Topic, name: str) -> ConsumerGroup:
+    def new_group(self, topic: Topic, name: str) -> ConsumerGroup:
         """A group that its topic does not know until it is touched: asking leaves no trace."""
         check_name(name, "group name")
         group = ConsumerGroup(topic, name, self._settings)
@@ -105,15 +118,15 @@ class Leasing:
         topic_name: str,
         group_name: str,
         owner: str,
-        duration_us: int,
+        duration_us: int | None,
         limit: int,
         taking: Taking,
     ) -> list[tuple[Lane, Grant]]:
         """Lease up to ``limit`` records that ``taking`` takes, lowest eligible offset first.
 
-        Partitions take turns. Nothing to lease, or no such topic, gives an empty list; a group
-        begins to exist with its first event. A very large ``limit`` is cut to what a frame takes.
-        Raises `InvalidName`, `NoSpace` or `Congested`.
+        Partitions take turns. No ``duration_us`` means the group's own. Nothing to lease, or no
+        such topic, gives an empty list; a group begins to exist with its first event. A very large
+        ``limit`` is cut to what a frame takes. Raises `InvalidName`, `NoSpace` or `Congested`.
         """
         topic = self._state.by_name.get(topic_name)
         if topic is None:
@@ -122,12 +135,16 @@ class Leasing:
         if group is None:
             if not any(partition.next_offset for partition in topic.partitions):
                 return []  # the lanes of a group cost more than this look
-            group = self._new_group(topic, group_name)
+            group = self.new_group(topic, group_name)
         lanes = group.lanes
+        if duration_us is None:
+            duration_us = lanes[0].store.settings.default_duration_us
         if limit > self.events_max:
             limit = self.events_max
         lane_bytes = LANE_FRAME_BYTES + 4 * len(owner)
-        self.admit_events(limit * EVENT_FRAME_BYTES + min(limit, len(lanes)) * lane_bytes)
+        self.admit_events(
+            (limit + RANGES_MAX) * EVENT_FRAME_BYTES + min(limit, len(lanes)) * lane_bytes
+        )
         now_us = self._time.now_us()
         found: list[tuple[Lane, Grant]] = []
         for step in range(len(lanes)):
@@ -135,7 +152,9 @@ class Leasing:
             if lane.scheduled_us is not None and lane.scheduled_us <= now_us:
                 self._expire(lane, now_us)
             taking.lane = lane
-            grants = lane.store.acquire(
+            store = lane.store
+            before = len(store.events)
+            grants = store.acquire(
                 now_us,
                 lane.partition.next_offset,
                 owner,
@@ -143,15 +162,21 @@ class Leasing:
                 limit - len(found),
                 taking.takes,
                 False,
+                taking.key_of,
             )
+            added = len(store.events) - before
+            if added:
+                self.touch(lane, added * EVENT_FRAME_BYTES + 4 * len(owner))
             if grants:
-                self.touch(lane, len(grants) * EVENT_FRAME_BYTES + 4 * len(owner))
                 if lane.scheduled_us is None or now_us + duration_us < lane.scheduled_us:
                     self.timetable.schedule(lane)
                 found += [(lane, grant) for grant in grants]
                 if len(found) >= limit:
                     group.turn = (group.turn + step + 1) % len(lanes)
                     break
+            if store.cut_short or added > len(grants):
+                taking.cut_short = True
+                break
             if taking.stopped:
                 break
         self._counters.leases_granted += len(found)
@@ -170,6 +195,7 @@ class Leasing:
 
         Raises `UnknownOffset`, `NotLeaseOwner`, `LeaseLost`, `NoSpace` or `Congested`.
         """
+        self._check_current(lane)
         self.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
         store = lane.store
         before = len(store.events)
@@ -205,6 +231,7 @@ class Leasing:
 
         Raises `NotLeaseOwner`, `LeaseLost`, `UnknownOffset`, `NoSpace` or `Congested`.
         """
+        self._check_current(lane)
         self.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
         store = lane.store
         before = len(store.events)
@@ -217,12 +244,35 @@ class Leasing:
         self.timetable.schedule(lane)
         return remaining_us
 
+    def release(
+        self,
+        lane: Lane,
+        offset: int,
+        owner: str | None = None,
+        token: int | None = None,
+        delay_us: int = 0,
+    ) -> None:
+        """End a live lease without a failure; the record is eligible again after ``delay_us``.
+
+        Raises `NotLeaseOwner`, `LeaseLost`, `NoSpace` or `Congested`.
+        """
+        self._check_current(lane)
+        self.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
+        store = lane.store
+        before = len(store.events)
+        try:
+            store.release(self._time.now_us(), offset, owner=owner, token=token, delay_us=delay_us)
+        finally:
+            self.touch_added(lane, before)
+        self.timetable.schedule(lane)
+
     def dead_letter(self, lane: Lane, offset: int, reason: str) -> bool:
         """Move a record to the group's dead letters, whoever holds its lease.
 
         False when it is settled or dead already. Raises as `settle`. ``lane`` may be one that an
         earlier acquire named.
         """
+        self._check_current(lane)
         self.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES + 4 * len(reason))
         group = lane.partition.topic.groups.get(lane.group.name, lane.group)
         lane = group.lanes[lane.partition.index]
@@ -250,6 +300,17 @@ class Leasing:
         journal = self._journal
         if journal.gathered_bytes + size > journal.limit_bytes:
             journal.make_event_room(size)
+
+    @staticmethod
+    def _check_current(lane: Lane) -> None:
+        """Raise `UnknownTopic` or `UnknownGroup` for a lane of one that was deleted since."""
+        group = lane.group
+        if group.topic.deleted:
+            raise UnknownTopic(f"topic {group.topic.name!r} was deleted; ask for it anew")
+        if group.deleted:
+            raise UnknownGroup(
+                f"group {group.name!r} of topic {group.topic.name!r} was deleted; ask for it anew"
+            )
 
     def touch(self, lane: Lane, size: int, schedule: bool = True) -> None:
         """Have the events of a lane written; ``size`` is what was added."""

@@ -23,7 +23,7 @@ class ConnectionFactory(Factory):
         self.name = name
         self.broker = broker
         self.limits = limits
-        self._clock = clock
+        self.clock = clock
         self.connections: dict[Connection, None] = {}
         """Those that are open, oldest first."""
         self.accepted = 0
@@ -67,7 +67,7 @@ class ConnectionFactory(Factory):
             self._sweep_call = None
 
     def _sweep_later(self) -> None:
-        self._sweep_call = self._clock.callLater(self.limits.sweep_seconds, self._sweep)
+        self._sweep_call = self.clock.callLater(self.limits.sweep_seconds, self._sweep)
 
     def _sweep(self) -> None:
         """Close connections whose peers are too late, and tell of those refused."""

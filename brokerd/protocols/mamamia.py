@@ -49,6 +49,7 @@ from brokerd.protocols.mamamia_acquires import (
     SURELY_FITS_BYTES,
     Attempt,
     LateAcquire,
+    Later,
     LeaseRequest,
     microseconds,
 )
@@ -185,12 +186,10 @@ class MamamiaConnection(Connection):
         if isinstance(outcome, bytes):
             self.answers.append(outcome)
             self.answered(len(outcome))
-        elif outcome is not None:
-            LateAcquire(self, request, attempt, self._late).load(outcome)
-        elif request.wait > 0:
-            LateAcquire(self, request, attempt, self._late).wait()
-        else:
+        elif outcome is Later.NOTHING and request.wait <= 0:
             self.answers.append(attempt.nothing)
+        else:
+            LateAcquire(self, request, attempt, self._late).begin(outcome)
 
     # -- leases -------------------------------------------------------------------------------
 

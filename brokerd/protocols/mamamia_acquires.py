@@ -2,18 +2,32 @@
 """Acquires of the Mamamia format: at once, after a read from disk, or after a long poll.
 
 An `Attempt` leases what can be leased now and makes the answer. When a record must be read first,
-or there is none and the client waits, a `LateAcquire` holds the place of the answer and tries
-again, unless the connection has too much to send already.
+when so many were passed over that the reactor needs its turn, or when there is none and the client
+waits, a `LateAcquire` holds the place of the answer and tries again, unless the connection has too
+much to send already.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from functools import partial
 
 from twisted.logger import Logger
 
-from brokerd.broker import Broker, Chunk, Congested, Lane, Waiter
+from brokerd.broker import (
+    GONE,
+    NO_KEY,
+    STOP,
+    TAKE,
+    UNKNOWN,
+    Broker,
+    Chunk,
+    Congested,
+    Lane,
+    Waiter,
+    key_hash,
+)
 from brokerd.codecs.mamamia import (
     BATCH_ROOM,
     MAX_LENGTH,
@@ -29,7 +43,13 @@ from brokerd.codecs.mamamia import (
     error,
     message_id_of,
 )
-from brokerd.errors import BrokerdError, DamagedData, StorageFailed
+from brokerd.errors import (
+    BrokerdError,
+    DamagedData,
+    StorageFailed,
+    UnknownGroup,
+    UnknownTopic,
+)
 from brokerd.protocols.connection import Connection
 from brokerd.values import Grant
 
@@ -43,10 +63,20 @@ class TakingInMemory:
     """Lets an acquire lease records that are in memory and fit the answer.
 
     Afterwards ``taken`` holds where the leased records are, in the order of the grants, and
-    ``cold`` or ``too_large`` why it stopped before its limit, if it did.
+    ``cold``, ``too_large`` or ``cut_short`` why it stopped before its limit, if it did.
     """
 
-    __slots__ = ("_broker", "_log_id", "_room", "cold", "lane", "stopped", "taken", "too_large")
+    __slots__ = (
+        "_broker",
+        "_log_id",
+        "_room",
+        "cold",
+        "cut_short",
+        "lane",
+        "stopped",
+        "taken",
+        "too_large",
+    )
 
     lane: Lane
 
@@ -59,15 +89,30 @@ class TakingInMemory:
         self.cold: tuple[Lane, int] | None = None
         self.too_large: tuple[Lane, int] | None = None
         self.stopped = False
+        self.cut_short = False
 
-    def takes(self, offset: int) -> bool:
-        """Whether the record at ``offset`` of the lane may be leased."""
+    def key_of(self, offset: int) -> int:
+        """The hash of the record's key, for key order."""
         chunk = self._broker.find(self.lane.partition, offset)
         if chunk is None:
             self.cold = (self.lane, offset)
             self.stopped = True
-            return False
+            return UNKNOWN
         index = offset - chunk.base
+        if chunk.expires_at_us is not None and self._broker.is_expired(chunk, index):
+            return NO_KEY
+        return key_hash(chunk.keys[index])
+
+    def takes(self, offset: int) -> int:
+        """Whether the record at ``offset`` of the lane may be leased: STOP, TAKE or GONE."""
+        chunk = self._broker.find(self.lane.partition, offset)
+        if chunk is None:
+            self.cold = (self.lane, offset)
+            self.stopped = True
+            return STOP
+        index = offset - chunk.base
+        if chunk.expires_at_us is not None and self._broker.is_expired(chunk, index):
+            return GONE
         value = chunk.values[index]
         metadata = chunk.metadata[index]
         size = len(value) + (len(metadata) if metadata is not None else 0)
@@ -76,19 +121,29 @@ class TakingInMemory:
         ):
             self.too_large = (self.lane, offset)
             self.stopped = True
-            return False
+            return STOP
         if self._room:
             room = batch_item_length(value, chunk.encodings[index], metadata, chunk.keys[index])
             if room > self._room:
                 self.stopped = True
-                return False
+                return STOP
             self._room -= room
         self.taken.append((chunk, index))
-        return True
+        return TAKE
 
 
 Cold = tuple[Lane, int]
 """A record that must be read from disk before it can be leased: lane and offset."""
+
+
+class Later(Enum):
+    """Why an acquire has no answer yet."""
+
+    NOTHING = 1
+    """There is nothing to lease."""
+    CUT_SHORT = 2
+    """Many records were passed over, and there may be more to lease: try in another turn."""
+
 
 LeaseRequest = Acquire | AcquireBatch
 
@@ -108,11 +163,11 @@ class Attempt:
         self._room = room
         self._answer = answer
 
-    def __call__(self, broker: Broker, request: LeaseRequest) -> bytes | Cold | None:
-        """Lease what can be leased now and answer with it; else a cold record, or None."""
+    def __call__(self, broker: Broker, request: LeaseRequest) -> bytes | Cold | Later:
+        """Lease what can be leased now and answer with it; else a cold record, or why not."""
         limit = request.max_messages if isinstance(request, AcquireBatch) else 1
         log_id = request.log_id
-        duration_us = microseconds(request.duration)
+        duration_us = None if request.duration is None else microseconds(request.duration)
         while True:
             taking = TakingInMemory(broker, log_id, self._room)
             leased = broker.acquire(
@@ -120,8 +175,10 @@ class Attempt:
             )
             if leased:
                 return self._answer(request, leased, taking)
-            if taking.too_large is None:
+            if taking.cold is not None:
                 return taking.cold
+            if taking.too_large is None:
+                return Later.CUT_SHORT if taking.cut_short else Later.NOTHING
             broker.dead_letter(*taking.too_large, "too_large")
 
 
@@ -193,7 +250,22 @@ class LateAcquire:
         self._waiter: Waiter | None = None
         late[self] = None
 
-    def load(self, cold: Cold) -> None:
+    def begin(self, outcome: Cold | Later) -> None:
+        """Do what the first attempt needs: a record that is read, another turn, or a wait."""
+        if outcome is Later.NOTHING:
+            self._wait()
+        else:
+            self._go_on(outcome)
+
+    def _go_on(self, outcome: Cold | Later) -> None:
+        """Do what an attempt needs that may find something yet."""
+        if isinstance(outcome, Later):
+            connection = self._connection
+            connection.factory.clock.callLater(0, connection.guarded, self._again)
+        else:
+            self._load(outcome)
+
+    def _load(self, cold: Cold) -> None:
         """Try again when the record was read, or cannot be."""
         lane, offset = cold
 
@@ -223,6 +295,8 @@ class LateAcquire:
                 raise StorageFailed(f"cannot read the log: {failure}; try again")
         except Congested:
             self._when_uncongested(self._loaded, cold, failure)
+        except (UnknownTopic, UnknownGroup):
+            self._again()  # deleted while the record was read
         except BrokerdError as refusal:
             self._answer(error(self._attempt.command, str(refusal)))
         else:
@@ -234,7 +308,7 @@ class LateAcquire:
             partial(self._connection.guarded, call, *arguments)
         )
 
-    def wait(self) -> None:
+    def _wait(self) -> None:
         """Try again whenever something may have come, until the wait is over."""
         connection, request = self._connection, self._request
         self._waiter = connection.broker.wait(
@@ -269,12 +343,12 @@ class LateAcquire:
             return False
         except BrokerdError as refusal:
             outcome = error(self._attempt.command, str(refusal))
-        if outcome is None:
-            return True
-        if isinstance(outcome, tuple):
-            self.load(outcome)
-        else:
+        if isinstance(outcome, bytes):
             self._answer(outcome)
+        elif outcome is Later.NOTHING:
+            return True
+        else:
+            self._go_on(outcome)
         return False
 
     def _again(self) -> None:
@@ -284,7 +358,7 @@ class LateAcquire:
             if connection.ending or connection.broker.time.now_us() >= self._deadline_us:
                 self._answer(self._attempt.nothing)
             else:
-                self.wait()
+                self._wait()
 
     def give_up(self) -> None:
         """Wait no longer; what is being read from disk is still delivered."""

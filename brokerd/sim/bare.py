@@ -10,7 +10,19 @@ from collections.abc import Callable
 
 from twisted.internet.task import Clock
 
-from brokerd.broker import Broker, BrokerSettings, Chunk, Lane, Partition
+from brokerd.broker import (
+    GONE,
+    NO_KEY,
+    STOP,
+    TAKE,
+    UNKNOWN,
+    Broker,
+    BrokerSettings,
+    Chunk,
+    Lane,
+    Partition,
+    key_hash,
+)
 from brokerd.errors import DamagedData
 from brokerd.sim.disk import SimDisk
 from brokerd.sim.inline import InlineCommitter
@@ -176,6 +188,8 @@ class BareBroker:
             for (lane, grant), record in zip(leased, taking.records, strict=True):
                 found[lane.partition.index, grant.offset] = record
             if taking.cold is None:
+                if taking.cut_short:
+                    continue
                 return found, complaints
             lane, offset = taking.cold
             _, error = self.load(lane.partition, offset)
@@ -191,9 +205,13 @@ class TakesAnything:
 
     lane: Lane
     stopped = False
+    cut_short = False
 
-    def takes(self, offset: int) -> bool:
-        return True
+    def takes(self, offset: int) -> int:
+        return TAKE
+
+    def key_of(self, offset: int) -> int:
+        return NO_KEY
 
 
 class _Taking:
@@ -204,14 +222,26 @@ class _Taking:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.stopped = False
+        self.cut_short = False
         self.records: list[Record] = []
         self.cold: tuple[Lane, int] | None = None
 
-    def takes(self, offset: int) -> bool:
+    def takes(self, offset: int) -> int:
+        chunk = self._find(offset)
+        if chunk is None:
+            return STOP
+        if self._broker.is_expired(chunk, offset - chunk.base):
+            return GONE
+        self.records.append(chunk.record(offset - chunk.base))
+        return TAKE
+
+    def key_of(self, offset: int) -> int:
+        chunk = self._find(offset)
+        return UNKNOWN if chunk is None else key_hash(chunk.keys[offset - chunk.base])
+
+    def _find(self, offset: int) -> Chunk | None:
         chunk = self._broker.find(self.lane.partition, offset)
         if chunk is None:
             self.cold = (self.lane, offset)
             self.stopped = True
-            return False
-        self.records.append(chunk.record(offset - chunk.base))
-        return True
+        return chunk

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from brokerd.broker import Chunk, Lane
+from brokerd.broker import GONE, STOP, TAKE, UNKNOWN, Chunk, Lane, key_hash
 from brokerd.values import Grant, Record
 from tests.house import House
 
@@ -16,19 +16,31 @@ class TakeAll:
     lane: Lane
 
     def __init__(self, house: House) -> None:
-        self._find = house.broker.find
+        self._broker = house.broker
         self.stopped = False
+        self.cut_short = False
         self.values: list[bytes] = []
         self.cold: tuple[Lane, int] | None = None
 
-    def takes(self, offset: int) -> bool:
-        chunk = self._find(self.lane.partition, offset)
+    def takes(self, offset: int) -> int:
+        chunk = self._find(offset)
+        if chunk is None:
+            return STOP
+        if self._broker.is_expired(chunk, offset - chunk.base):
+            return GONE
+        self.values.append(chunk.values[offset - chunk.base])
+        return TAKE
+
+    def key_of(self, offset: int) -> int:
+        chunk = self._find(offset)
+        return UNKNOWN if chunk is None else key_hash(chunk.keys[offset - chunk.base])
+
+    def _find(self, offset: int) -> Chunk | None:
+        chunk = self._broker.find(self.lane.partition, offset)
         if chunk is None:
             self.cold = (self.lane, offset)
             self.stopped = True
-            return False
-        self.values.append(chunk.values[offset - chunk.base])
-        return True
+        return chunk
 
 
 def produce(house: House, topic: str, *values: bytes, index: int | None = None) -> list[int]:
@@ -57,17 +69,20 @@ def grants(
     topic: str = "t",
     group: str = "g",
     owner: str = "ann",
-    seconds: float = 30.0,
+    seconds: float | None = 30.0,
     limit: int = 1,
 ) -> list[tuple[Grant, bytes]]:
     """As `lease`, with the whole grants."""
     answers: list[list[tuple[Grant, bytes]]] = []
     errors: list[Exception] = []
+    duration_us = None if seconds is None else int(seconds * SECOND_US)
 
     def attempt() -> None:
         taking = TakeAll(house)
-        found = house.broker.acquire(topic, group, owner, int(seconds * SECOND_US), limit, taking)
-        if found or taking.cold is None:
+        found = house.broker.acquire(topic, group, owner, duration_us, limit, taking)
+        if not found and taking.cut_short:
+            attempt()
+        elif found or taking.cold is None:
             answers.append([(g, value) for (_, g), value in zip(found, taking.values, strict=True)])
         else:
             lane, offset = taking.cold

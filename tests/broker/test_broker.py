@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from twisted.logger import capturedLogs
 
-from brokerd.broker import Broker, BrokerSettings, Congested
+from brokerd.broker import STOP, TAKE, Broker, BrokerSettings, Congested
 from brokerd.broker.leasing import EXPIRE_STEP
 from brokerd.broker.overview import MAX_GROUPS
 from brokerd.errors import (
@@ -20,6 +20,7 @@ from brokerd.errors import (
     UnknownTopic,
 )
 from brokerd.groups import GroupSettings
+from brokerd.sim.bare import TakesAnything
 from brokerd.wal import WalOptions
 from tests.broker.desk import SECOND_US, acknowledged, grants, lease, produce, read, settle
 from tests.house import House
@@ -271,16 +272,14 @@ class TestLeases:
         house = House()
         produce(house, "t", b"a", b"b", b"c")
 
-        class TakesOne:
-            lane = None
-            stopped = False
+        class TakesOne(TakesAnything):
             taken = 0
 
-            def takes(self, offset: int) -> bool:
+            def takes(self, offset: int) -> int:
                 self.taken += 1
-                return self.taken == 1
+                return TAKE if self.taken == 1 else STOP
 
-        found = house.broker.acquire("t", "g", "ann", SECOND_US, 3, TakesOne())  # type: ignore
+        found = house.broker.acquire("t", "g", "ann", SECOND_US, 3, TakesOne())
         assert [grant.offset for _, grant in found] == [0]
 
 
@@ -298,14 +297,13 @@ class TestGroups:
         produce(house, "t", b"a")
         house.run()
 
-        class Nothing:
-            lane = None
+        class Nothing(TakesAnything):
             stopped = True
 
-            def takes(self, offset: int) -> bool:
-                return False
+            def takes(self, offset: int) -> int:
+                return STOP
 
-        assert house.broker.acquire("t", "g", "ann", SECOND_US, 1, Nothing()) == []  # type: ignore
+        assert house.broker.acquire("t", "g", "ann", SECOND_US, 1, Nothing()) == []
         assert group_names(house) == set()
         assert lease(house, group="g") == [(0, b"a")]
         assert group_names(house) == {"g"}

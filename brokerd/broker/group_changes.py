@@ -1,0 +1,286 @@
+# Tests: tests/broker/test_group_changes.py
+"""What is done to whole consumer groups: pause, seek, settings, deletion, their leases.
+
+Each change is one frame of the log, over all partitions, and is admitted before anything is
+changed, so that it happens as a whole or not at all. Long polls of the group try again in the same
+turn. docs/leases.rst, section "Rules", is the contract.
+
+Settings, a pause or a seek make a group that does not exist; every other change needs one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+from brokerd.broker.clock import BrokerTime
+from brokerd.broker.journal import EVENT_FRAME_BYTES, LANE_FRAME_BYTES, Journal
+from brokerd.broker.leasing import Leasing, leave_out_gaps
+from brokerd.broker.state import State
+from brokerd.broker.topics import ConsumerGroup, Lane
+from brokerd.errors import LimitExceeded, UnknownGroup
+from brokerd.groups import DeadLetter, GroupPartition, GroupSettings, Lease
+from brokerd.groups.state import END_OF_OFFSETS
+
+Target = int | Literal["start", "end"]
+"""Where a group is to go on: an offset, the first record there is, or behind the last one."""
+
+
+CHANGE_BYTES_MAX = 16 << 20
+"""Largest change of dead letters: a frame holds it with all else that it holds."""
+
+
+class Burial:
+    """Which dead letters are to be replayed or purged; ``before_us`` is monotonic time."""
+
+    def __init__(
+        self, first: int, end: int | None, reason: str | None, before_us: int | None
+    ) -> None:
+        self.first = first
+        self.end = END_OF_OFFSETS if end is None else end
+        self.reason = reason or ""
+        self.matches: Callable[[DeadLetter], bool] | None = None
+        if before_us is not None:
+            limit_us = before_us
+            self.matches = lambda letter: letter.last_attempt_us < limit_us
+
+    def events(self, store: GroupPartition) -> int:
+        """How many events it takes: one for each run of letters that match."""
+        if self.matches is None:
+            return 1
+        runs, is_open = 0, False
+        for letter in store.dead_letters(self.first, self.end):
+            if not self.reason or letter.reason == self.reason:
+                matches = self.matches(letter)
+                runs += matches and not is_open
+                is_open = matches
+        return runs
+
+
+class GroupChanges:
+    """Changes of groups. All raise `UnknownTopic`, `NoSpace` and `Congested`."""
+
+    def __init__(self, state: State, journal: Journal, leasing: Leasing, time: BrokerTime) -> None:
+        self._state = state
+        self._journal = journal
+        self._leasing = leasing
+        self._time = time
+
+    # -- settings and state ----------------------------------------------------------------------
+
+    def configure_group(self, topic: str, group: str, settings: GroupSettings) -> None:
+        """Give a group settings of its own, for good; makes the group if there is none.
+
+        A change of ``key_ordered`` ends all its leases and delays. Raises `InvalidName`.
+        """
+        text_bytes = 4 * len(settings.to_json())
+        self._change(
+            self._group_or_new(topic, group),
+            lambda lane: lane.store.configure(settings),
+            text_bytes,
+        )
+
+    def group_settings(self, topic: str, group: str) -> GroupSettings:
+        """The settings that a group has. Raises `UnknownGroup`."""
+        return self._group(topic, group).lanes[0].store.settings
+
+    def pause_group(self, topic: str, group: str) -> None:
+        """Give the group no records until `resume_group`; makes the group if there is none.
+
+        Leases that live go on, and may be settled and extended. Raises `InvalidName`.
+        """
+        found = self._group_or_new(topic, group)
+        self._change(found, lambda lane: lane.store.pause())
+
+    def resume_group(self, topic: str, group: str) -> None:
+        """Give a paused group records again. Raises `UnknownGroup`."""
+        found = self._group(topic, group)
+        self._change(found, lambda lane: lane.store.unpause())
+
+    def seek_group(
+        self, topic: str, group: str, to: Target, partition: int | None = None
+    ) -> dict[int, int]:
+        """Let a group go on from ``to``, in one partition or all: (partition: its new floor).
+
+        Everything below is settled, everything from there on is open, leases and delays end.
+        An offset is cut to the records that there are. Makes the group if there is none. Raises
+        `UnknownPartition` and `InvalidName`.
+        """
+        found = self._group_or_new(topic, group)
+        lanes = found.lanes
+        if partition is not None:
+            lanes = [lanes[found.topic.partition(partition).index]]
+        floors = {lane.partition.index: _floor(lane, to) for lane in lanes}
+
+        def seek(lane: Lane) -> None:
+            lane.store.seek(floors[lane.partition.index])
+            leave_out_gaps(lane)
+
+        self._change(found, seek, lanes=lanes)
+        return floors
+
+    def delete_group(self, topic: str, group: str) -> None:
+        """Forget a group: leases, attempts, dead letters, settings. Raises `UnknownGroup`.
+
+        A group of that name that comes later is a new one; no token that this one gave matches.
+        """
+        found = self._group(topic, group)
+        self._journal.split()  # replay forgets the group with the first of these events
+        self._change(found, lambda lane: lane.store.delete())
+        for lane in found.lanes:
+            lane.scheduled_us = None
+        self._state.remove_group(found)
+
+    # -- leases ----------------------------------------------------------------------------------
+
+    def release_owner(self, topic: str, group: str, owner: str) -> tuple[int, bool]:
+        """Release the leases of ``owner``, no failures; how many, and whether there are more.
+
+        One call ends as many as a frame takes. Raises `UnknownGroup`.
+        """
+        found = self._group(topic, group)
+        left = self._leasing.events_max
+        self._leasing.admit_events(left * EVENT_FRAME_BYTES + self._lanes_bytes(found))
+        released = 0
+        for lane in found.lanes:
+            if left <= released:
+                break
+            before = len(lane.store.events)
+            released += lane.store.release_owner(self._time.now_us(), owner, left - released)
+            self._leasing.touch_added(lane, before)
+            self._leasing.timetable.schedule(lane)
+        return released, any(lane.store.owned(owner) for lane in found.lanes)
+
+    def leases(
+        self, topic: str, group: str, partition: int = 0, offset: int = 0
+    ) -> Iterator[tuple[int, Lease]]:
+        """A group's leases as (partition, lease), in order, from a partition's offset on.
+
+        Raises `UnknownGroup` with the first one.
+        """
+        for lane in self._group(topic, group).lanes[partition:]:
+            index = lane.partition.index
+            first = offset if index == partition else 0
+            for lease in lane.store.leases():
+                if lease.offset >= first:
+                    yield index, lease
+
+    # -- dead letters ----------------------------------------------------------------------------
+
+    def replay_dead_letters(
+        self,
+        topic: str,
+        group: str,
+        partition: int | None = None,
+        first: int = 0,
+        end: int | None = None,
+        reason: str | None = None,
+        before_us: int | None = None,
+    ) -> int:
+        """Make dead letters ready again, as if they were never tried; returns how many.
+
+        Those of one partition or all, with offsets from ``first`` to below ``end``, with this
+        reason, whose last attempt was before the broker time ``before_us``; what is not given does
+        not matter. Raises `UnknownGroup`, `UnknownPartition`, and `LimitExceeded` if no frame
+        takes what is to be said.
+        """
+        return self._bury(
+            GroupPartition.replay_dead,
+            self._lanes(topic, group, partition),
+            Burial(first, end, reason, self._before(before_us)),
+        )
+
+    def purge_dead_letters(
+        self,
+        topic: str,
+        group: str,
+        partition: int | None = None,
+        first: int = 0,
+        end: int | None = None,
+        reason: str | None = None,
+        before_us: int | None = None,
+    ) -> int:
+        """Forget dead letters, chosen as by `replay_dead_letters`; returns how many.
+
+        Their records are never delivered to this group again.
+        """
+        return self._bury(
+            GroupPartition.purge_dead,
+            self._lanes(topic, group, partition),
+            Burial(first, end, reason, self._before(before_us)),
+        )
+
+    def _bury(self, bury: Callable[..., int], lanes: list[Lane], burial: Burial) -> int:
+        """Replay or purge in all lanes, in one frame."""
+        lanes = [lane for lane in lanes if lane.store.dead]
+        strings_bytes = 4 * len(burial.reason)
+        events = sum(burial.events(lane.store) for lane in lanes)
+        size = events * EVENT_FRAME_BYTES + len(lanes) * (LANE_FRAME_BYTES + strings_bytes)
+        if size > CHANGE_BYTES_MAX:
+            raise LimitExceeded(
+                f"these dead letters are {events} ranges between others, more than one change "
+                "takes; choose a range of offsets"
+            )
+        self._leasing.admit_events(size)
+        count = 0
+        for lane in lanes:
+            before = len(lane.store.events)
+            count += bury(lane.store, burial.first, burial.end, burial.reason, burial.matches)
+            self._leasing.touch_added(lane, before, strings_bytes)
+        return count
+
+    def _before(self, before_us: int | None) -> int | None:
+        """A broker time as monotonic time, in which attempts are kept."""
+        if before_us is None:
+            return None
+        return before_us - self._time.time_us() + self._time.now_us()
+
+    # -- parts -----------------------------------------------------------------------------------
+
+    def _lanes(self, topic: str, group: str, partition: int | None) -> list[Lane]:
+        found = self._group(topic, group)
+        if partition is None:
+            return found.lanes
+        return [found.lanes[found.topic.partition(partition).index]]
+
+    def _group(self, topic: str, group: str) -> ConsumerGroup:
+        found = self._state.existing_topic(topic).groups.get(group)
+        if found is None:
+            raise UnknownGroup(
+                f"topic {topic!r} has no group {group!r}; one begins with its first acquire, "
+                "pause, seek or settings"
+            )
+        return found
+
+    def _group_or_new(self, topic: str, group: str) -> ConsumerGroup:
+        found = self._state.existing_topic(topic)
+        return found.groups.get(group) or self._leasing.new_group(found, group)
+
+    @staticmethod
+    def _lanes_bytes(group: ConsumerGroup) -> int:
+        return len(group.lanes) * LANE_FRAME_BYTES
+
+    def _change(
+        self,
+        group: ConsumerGroup,
+        change: Callable[[Lane], object],
+        string_bytes: int = 0,
+        lanes: list[Lane] | None = None,
+    ) -> None:
+        """Make one event in each lane, all of them in one frame."""
+        lanes = group.lanes if lanes is None else lanes
+        self._leasing.admit_events(
+            len(lanes) * (LANE_FRAME_BYTES + EVENT_FRAME_BYTES + string_bytes)
+        )
+        for lane in lanes:
+            before = len(lane.store.events)
+            change(lane)
+            self._leasing.touch_added(lane, before, string_bytes)
+
+
+def _floor(lane: Lane, to: Target) -> int:
+    partition = lane.partition
+    if to == "end":
+        return partition.next_offset
+    first = partition.start_offset
+    return first if to == "start" else min(max(to, first), partition.next_offset)
