@@ -27,6 +27,7 @@ from brokerd.broker.producing import Producing
 from brokerd.broker.quarantine import OffsetRange, Place, Quarantine
 from brokerd.broker.reads import ColdReader, Loaded
 from brokerd.broker.schedule import Schedule, ScheduleCounters
+from brokerd.broker.seeking import OffsetFinder
 from brokerd.broker.snapshotter import Snapshotter
 from brokerd.broker.state import State
 from brokerd.broker.topic_changes import TopicChanges
@@ -79,6 +80,7 @@ class Broker:
         self._state = State(settings.groups)
         self._tail = ChunkCache(settings.tail_cache_bytes, self._is_durable)
         self._cold = ChunkCache(settings.read_cache_bytes, lambda chunk: True)
+        self._readers = readers
         self._reader = ColdReader(wal, readers, self._cold, self.quarantine)
         self._waiters = Waiters(clock)
         self._snapshotter = Snapshotter(
@@ -153,6 +155,7 @@ class Broker:
         self.leases = groups.leases
         self.replay_dead_letters = groups.replay_dead_letters
         self.purge_dead_letters = groups.purge_dead_letters
+        self.offset_at_time = OffsetFinder(self._wal, journal, self._readers).offset_at_time
 
         topics = TopicChanges(
             state,
