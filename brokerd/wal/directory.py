@@ -173,13 +173,16 @@ def segment_files(
             yield before.as_segment(end_lsn)
         yield from _missing(end_lsn, lsn, deleted, from_lsn)
         before = found
-    yield from _last(disk, path, before, first_lsn, deleted)
+    yield from _last(disk, path, before, first_lsn, names)
 
 
 def _last(
-    disk: Disk, path: str, before: _Found | None, first_lsn: int, deleted: DeletedRanges
+    disk: Disk, path: str, before: _Found | None, first_lsn: int, lsns: list[int]
 ) -> Iterator[SegmentFile]:
-    """The last segment, and what is missing after it."""
+    """The last of the segments that were at ``lsns``, and what is missing after it."""
+    is_growing = not set(lsns).issuperset(_segment_lsns(disk, path))
+    # A running broker may have begun segments since, and deleted some of them.
+    deleted = DeletedRanges() if is_growing else deleted_ranges(disk, path)
     lsn = first_lsn - 1 if before is None else before.first_lsn
     indexes = [
         index
@@ -203,7 +206,7 @@ def _end_of(before: _Found, lsn: int, deleted: DeletedRanges) -> int:
 
     One that should have been deleted itself was complete, and so it ends where its file does.
     """
-    end_lsn = before.first_lsn + before.size
+    end_lsn = before.first_lsn + before.file.size()  # a running broker may have trimmed it
     inside = deleted.end_of(before.first_lsn)
     if inside is not None and end_lsn < min(lsn, inside):
         return end_lsn

@@ -146,12 +146,13 @@ def _verify_deleted(
 ) -> None:
     """Tell of parts that were deleted, and that a start would need for want of a snapshot."""
     deleted = deleted_ranges(disk, wal_path)
-    if any(deleted.after(report.start_lsn)):
-        # Only now that these are known: a running broker may have deleted them meanwhile.
+    names: list[str] = []
+    while any(deleted.after(report.start_lsn)) and names != disk.list(state_path):
+        # Only now that these are known: a running broker may have written and deleted meanwhile.
+        names = disk.list(state_path)
         newer = VerifyReport()
         _verify_snapshots(disk, state_path, newer, told)
         report.start_lsn = max(report.start_lsn, newer.start_lsn)
-        report.reached_lsn = max(report.reached_lsn, newer.reached_lsn)
     report.deleted = list(deleted)
     report.damages[:0] = map(deleted_in_vain, deleted.after(report.start_lsn))
     report.next_lsn = max(report.next_lsn, deleted.end)

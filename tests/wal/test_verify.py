@@ -166,6 +166,10 @@ class Running:
             chunk = SnapshotChunk(1, b"k", wal.durable_lsn, b"a body")
             if f"{wal.durable_lsn:020d}.snap" not in self.rig.disk.list(STATE):
                 self.snapshots.write(wal.durable_lsn, [chunk])
+        if dice.random() < 0.02:
+            below_lsn = self.snapshots.second_newest() or 0
+            removables = wal.removable({(1, 0): self.offset}, {1}, below_lsn).run()
+            wal.delete_segments([one for one in removables if dice.random() < 0.7])
 
 
 @pytest.mark.parametrize("seed", range(60))
