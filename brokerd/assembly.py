@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from twisted.web.resource import Resource
 
 from brokerd.admin.api import make_api
-from brokerd.broker import Broker, BrokerSettings
+from brokerd.broker import Broker, BrokerSettings, RetentionSettings, TopicSettings
 from brokerd.config import Config, parse_durability
 from brokerd.errors import StorageFailed
 from brokerd.groups import GroupSettings
@@ -64,6 +64,15 @@ def broker_settings(config: Config) -> BrokerSettings:
             backoff_base_us=config.groups.backoff_base_ms * 1000,
             backoff_max_us=config.groups.backoff_max_ms * 1000,
         ),
+        retention=RetentionSettings(
+            TopicSettings(
+                retention_us=config.retention.seconds * 1_000_000,
+                retention_bytes=config.retention.bytes,
+                ttl_us=config.retention.ttl_seconds * 1_000_000,
+            ),
+            dead_letter_us=config.retention.dead_letter_seconds * 1_000_000,
+            check_us=config.retention.check_seconds * 1_000_000,
+        ),
     )
 
 
@@ -109,6 +118,7 @@ class BrokerCore:
                 segment_bytes=config.wal.segment_bytes,
                 durability=mode,
                 seal_age_us=config.wal.segment_age_seconds * 1_000_000,
+                free_bytes_min=config.wal.free_bytes,
             ),
             self._committer,
             self._background,

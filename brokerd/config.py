@@ -51,6 +51,7 @@ Size = Annotated[int, Meta(ge=0, le=TIB, extra={"unit": "bytes"})]
 GatheredSize = Annotated[int, Meta(ge=64 * KIB, le=GIB, extra={"unit": "bytes"})]
 FrameSize = Annotated[int, Meta(ge=64 * KIB, le=FRAME_BYTES_MAX // 2, extra={"unit": "bytes"})]
 """Half of what the journal takes: the last request may go beyond the target."""
+RetainedSize = Annotated[int, Meta(ge=0, le=1024 * TIB, extra={"unit": "bytes"})]
 SegmentSize = Annotated[int, Meta(ge=MIB, le=GIB, extra={"unit": "bytes"})]
 
 
@@ -62,6 +63,7 @@ class Wal(Struct, frozen=True):
     segment_age_seconds: PositiveSeconds = 900
     snapshot_interval_bytes: SegmentSize = 256 * MIB
     allow_network_fs: bool = False
+    free_bytes: Size = 64 * MIB
 
 
 class Broker(Struct, frozen=True):
@@ -81,6 +83,16 @@ class Groups(Struct, frozen=True):
     attempts: Literal["failures", "grants"] = "failures"
     backoff_base_ms: Milliseconds = 0
     backoff_max_ms: Milliseconds = 600_000
+
+
+class Retention(Struct, frozen=True):
+    """What a topic keeps unless it was told otherwise; 0 is no limit."""
+
+    seconds: Seconds = 0
+    bytes: RetainedSize = 0
+    ttl_seconds: Seconds = 0
+    dead_letter_seconds: Seconds = 604_800
+    check_seconds: PositiveSeconds = 60
 
 
 class Limits(Struct, frozen=True):
@@ -122,6 +134,7 @@ class Config(Struct, frozen=True):
     wal: Wal = Wal()
     broker: Broker = Broker()
     groups: Groups = Groups()
+    retention: Retention = Retention()
     limits: Limits = Limits()
     log: Log = Log()
     admin: Admin = Admin()
@@ -132,6 +145,7 @@ SECTIONS: dict[str, type[Struct]] = {
     "wal": Wal,
     "broker": Broker,
     "groups": Groups,
+    "retention": Retention,
     "limits": Limits,
     "log": Log,
     "admin": Admin,

@@ -5,7 +5,8 @@ from brokerd.broker.core import Broker, BrokerSettings
 from brokerd.broker.journal import Clock, Congested, DelayedCall, Journal
 from brokerd.broker.leasing import key_hash
 from brokerd.broker.overview import GroupInfo
-from brokerd.broker.topics import ConsumerGroup, Lane, Partition, Topic
+from brokerd.broker.retention import RetentionSettings
+from brokerd.broker.topics import ConsumerGroup, Lane, Partition, Topic, TopicSettings
 from brokerd.broker.waiters import Waiter
 from brokerd.groups import (
     GONE,
@@ -35,9 +36,11 @@ __all__ = [
     "Lease",
     "NO_KEY",
     "Partition",
+    "RetentionSettings",
     "STOP",
     "TAKE",
     "Topic",
+    "TopicSettings",
     "UNKNOWN",
     "Waiter",
     "key_hash",

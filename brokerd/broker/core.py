@@ -26,10 +26,12 @@ from brokerd.broker.producers import Producers
 from brokerd.broker.producing import Producing
 from brokerd.broker.quarantine import OffsetRange, Place, Quarantine
 from brokerd.broker.reads import ColdReader, Loaded
+from brokerd.broker.retention import Retention, RetentionSettings
 from brokerd.broker.schedule import Schedule, ScheduleCounters
 from brokerd.broker.seeking import OffsetFinder
 from brokerd.broker.snapshotter import Snapshotter
 from brokerd.broker.state import State
+from brokerd.broker.sweep import Sweep
 from brokerd.broker.topic_changes import TopicChanges
 from brokerd.broker.topics import Partition, Topic
 from brokerd.broker.waiters import Waiter, Waiters
@@ -50,6 +52,7 @@ class BrokerSettings:
     max_topics: int = 100_000
     max_producers: int = 100_000
     groups: GroupSettings = field(default_factory=GroupSettings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
 
 
 class Broker:
@@ -109,13 +112,26 @@ class Broker:
             self._state, wal, self.time, self.counters, self.find, settings.groups.max_attempts
         )
         self._bind(clock, frame_bytes // (2 * EVENT_FRAME_BYTES))
+        self._retention = Retention(
+            self._state,
+            self.journal,
+            wal,
+            readers,
+            clock,
+            self.time,
+            self._remove,
+            Sweep(self._state, self.journal, wal, self._snapshotter, readers, snapshot_writer),
+            settings.retention,
+        )
         self._recovery: RecoveryReport | None = None
         self.ready = False
 
     def _bind(self, clock: Clock, events_max: int) -> None:
         """Make the parts, and their methods the broker's own."""
         settings, state, journal = self.settings, self._state, self.journal
-        producing = Producing(journal, self.time, self._tail, self.counters)
+        producing = Producing(
+            journal, self.time, self._tail, self.counters, settings.retention.topics.ttl_us or 0
+        )
         self.admit = producing.admit
         self.append = producing.append
         self.produce = producing.produce
@@ -174,6 +190,7 @@ class Broker:
         self.delete_topic = topics.delete_topic
         self.trim_topic = topics.trim_topic
         self.internal_topic = topics.internal_topic
+        self._remove = topics.remove
         self.existing_topic = state.existing_topic
 
         self.schedule_counters = scheduled = ScheduleCounters()
@@ -222,6 +239,7 @@ class Broker:
         if self._recovery is not None and self._recovery.damages:
             self.journal.mark_damage()
         self._leasing.start(now_us)
+        self._retention.start()
         self._firing.start()
         self.ready = True
 
@@ -233,6 +251,7 @@ class Broker:
         self.ready = False
         self._leasing.timetable.stop()
         self._firing.stop()
+        self._retention.stop()
         self._snapshotter.stop()
         self.journal.close()
 
@@ -322,6 +341,7 @@ class Broker:
             "reads_from_disk": self._reader.reads,
             "schedule": self.schedule_counters.status(),
             "producers": self.producers.count,
+            "retention": self._retention.status(),
             "snapshots_written": self._snapshotter.written,
             "snapshot_lsn": self._snapshotter.last_lsn,
             "snapshot_error": self._snapshotter.last_error,

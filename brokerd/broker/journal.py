@@ -297,6 +297,14 @@ class Journal:
         """Call back when ``ticket`` is durable; tickets must be given in growing order."""
         self._waiting.append((ticket, callback))
 
+    def when_all_durable(self, callback: Callable[[], None]) -> None:
+        """Call back, now or later, when everything applied so far is durable."""
+        ticket = self.ticket()
+        if ticket <= self.durable_ticket:
+            callback()
+        else:
+            self.when_durable(ticket, callback)
+
     def _turn_end(self) -> None:
         self._turn_end_scheduled = False
         if not self._wal.busy:

@@ -94,6 +94,8 @@ class Overview:
             "settled": counters.settled,
             "failed": counters.failed,
             "expired": counters.expired,
+            "records_removed": dict(counters.records_removed),
+            "dead_letters_removed": counters.dead_letters_removed,
         }
 
     def groups(self) -> tuple[list[dict[str, Any]], int]:

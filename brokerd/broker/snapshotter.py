@@ -92,8 +92,12 @@ class Snapshotter:
         self._changed: set[KnownDamage] = set()
         """Damage that snapshots knew and that was cured since, or got worse."""
         self._tick_call: DelayedCall | None = None
+        self.wanted = False
+        """Set to have one taken at the next frame boundary, however little the log grew."""
         self.written = 0
         self.last_lsn = 0
+        self.last_bytes = 0
+        """Size of the last one that was written."""
         self.last_error: str | None = None
 
     # -- reading ------------------------------------------------------------------------------
@@ -107,7 +111,7 @@ class Snapshotter:
         """Rebuild the state from the newest snapshot that is to be used and the frames after it."""
         start_lsn = 0
         self._state.begin_replay(self._time.now_us(), self._time.time_us())
-        loaded = self._snapshots.load_newest(self._why_outdated)
+        loaded = self._snapshots.load_newest(self._why_outdated, self._wal.deleted_lsn())
         if loaded is not None:
             start_lsn = loaded.start_lsn
             for chunk in loaded.chunks:
@@ -122,6 +126,13 @@ class Snapshotter:
         self._state.end_replay(report)
         self._start_lsn = self.last_lsn = start_lsn
         return report
+
+    def second_newest(self) -> int | None:
+        """Where the second-newest snapshot begins, verified; see `Snapshots.second_newest`.
+
+        Blocks; runs in the thread that writes snapshots.
+        """
+        return self._snapshots.second_newest()
 
     def _why_outdated(self, chunk: SnapshotChunk) -> str | None:
         """Why the state in a snapshot is not that of the log any more, if it is not."""
@@ -144,11 +155,12 @@ class Snapshotter:
             return
         if self.taking:
             self._go_on()
-        elif self._wal.appended_lsn - self._start_lsn >= self._interval_bytes:
+        elif self.wanted or self._wal.appended_lsn - self._start_lsn >= self._interval_bytes:
             self.begin()
 
     def begin(self) -> None:
         """Start a snapshot; must be called at a frame boundary."""
+        self.wanted = False
         self._start_lsn = self._captured_lsn = self._wal.appended_lsn
         self._chunks = _Chunks([self._meta()])
         self._todo = self._things()
@@ -257,12 +269,13 @@ class Snapshotter:
         chunk = SnapshotChunk(SNAPSHOT_META, b"", self._start_lsn, msgpack.packb(fields))
         return lambda: chunk
 
-    def _write(self, start_lsn: int, chunks: _Chunks) -> None:
-        self._snapshots.write(start_lsn, (encode() for encode in chunks.in_order()))
+    def _write(self, start_lsn: int, chunks: _Chunks) -> int:
+        return self._snapshots.write(start_lsn, (encode() for encode in chunks.in_order()))
 
-    def _written(self, start_lsn: int, _result: object, error: Exception | None) -> None:
+    def _written(self, start_lsn: int, size: int | None, error: Exception | None) -> None:
         self._writing = False
-        if error is None:
+        if size is not None:
+            self.last_bytes = size
             self.written += 1
             self.last_lsn = start_lsn
             self.last_error = None

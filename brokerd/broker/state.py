@@ -116,6 +116,8 @@ class State:
         self._group_settings = group_settings
         self.by_id: dict[int, Topic] = {}
         self.by_name: dict[str, Topic] = {}
+        self.starts: dict[tuple[int, int], int] = {}
+        """Start offsets above 0, by topic id and partition."""
         self.next_topic_id = 1
         self.last_time_us = 0
         self.first_lsn = 0
@@ -172,6 +174,8 @@ class State:
             self.remove_topic(topic.internal)
         topic.deleted = True
         self.by_id.pop(topic.topic_id, None)
+        for partition in topic.partitions:
+            self.starts.pop((topic.topic_id, partition.index), None)
         if self.by_name.get(topic.name) is topic:
             del self.by_name[topic.name]
         for group in topic.groups.values():
@@ -194,10 +198,10 @@ class State:
             lane.store.skip_tokens(self.token_base)
         return group
 
-    @staticmethod
-    def move_start(partition: Partition, offset: int) -> int:
+    def move_start(self, partition: Partition, offset: int) -> int:
         """Remove the records below ``offset``; returns how many dead letters went with them."""
         partition.move_start(offset)
+        self.starts[partition.topic.topic_id, partition.index] = partition.start_offset
         letters = 0
         for group in partition.topic.groups.values():
             store = group.lanes[partition.index].store
@@ -408,6 +412,8 @@ class State:
             fields.get("internal_of", 0),
         )
         starts = fields.get("starts", {})
+        for index, start in starts.items():
+            self.starts[topic.topic_id, index] = start
         for partition, next_offset in zip(topic.partitions, fields["next_offsets"], strict=True):
             partition.restore(next_offset)
             partition.gaps += map(tuple, fields.get("gaps", {}).get(partition.index, ()))

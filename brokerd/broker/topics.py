@@ -9,13 +9,13 @@ from dataclasses import dataclass, fields
 from brokerd.broker.chunks import ChunkList
 from brokerd.errors import InvalidName, InvalidRequest, NewerFormat, UnknownPartition
 from brokerd.groups import GroupPartition, GroupSettings
+from brokerd.groups.settings import MAX_DURATION_US
 from brokerd.values import MAX_NAME_BYTES
 
 RESERVED_PREFIX = "__brokerd."
 """Names that begin so are the broker's own."""
 
-SETTING_MAX = (1 << 62) - 1
-"""More microseconds, or bytes, than anybody means; times still fit the log's columns."""
+BYTES_MAX = 1 << 60
 
 
 def check_name(name: str, what: str) -> str:
@@ -72,8 +72,9 @@ class TopicSettings:
 def check_settings(settings: TopicSettings) -> None:
     """Raise `InvalidRequest` for settings that make no sense."""
     for name, value in settings.given().items():
-        if not 0 <= value <= SETTING_MAX:
-            raise InvalidRequest(f"{name} must be 0 (no limit) to {SETTING_MAX}, not {value}")
+        most = BYTES_MAX if name == "retention_bytes" else MAX_DURATION_US
+        if not 0 <= value <= most:
+            raise InvalidRequest(f"{name} must be 0 (no limit) to {most}, not {value}")
 
 
 def fnv1a_32(data: bytes) -> int:

@@ -1,0 +1,266 @@
+# Tests: tests/broker/test_retention.py
+"""Removes what topics need not keep: moves start offsets, so that segments can be deleted.
+
+A round goes through all partitions that have a limit, some in a step, so that the reactor is never
+held up; what a partition may lose is looked up in the log by a read thread. Ages are those of the
+records' own append times, and nothing goes by age while broker time is not settled.
+
+Dead letters are records that somebody may still want to look at: one that is younger than
+``dead_letter_us`` holds back retention of its partition, but nothing that was asked for.
+
+After each round `Sweep` deletes segments that nobody needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from twisted.logger import Logger
+
+from brokerd.broker.clock import BrokerTime
+from brokerd.broker.journal import Clock, DelayedCall, Journal
+from brokerd.broker.state import State
+from brokerd.broker.sweep import Sweep
+from brokerd.broker.topics import Partition, TopicSettings
+from brokerd.errors import BrokerdError, DamagedData
+from brokerd.wal import Committer, OffsetPlan, Wal
+
+STEP_LOOKS = 100
+"""Partitions of one step, and of one frame that moves start offsets."""
+
+STEP_SECONDS = 0.002
+"""How long the reactor goes through partitions in one step."""
+
+PAUSE_SECONDS = 0.01
+"""Between steps."""
+
+LETTERS_LOOKS = 1_000
+"""Dead letters of a group and partition that one step looks at; the others wait for a round."""
+
+DAY_US = 86_400 * 1_000_000
+
+NO_LIMITS = TopicSettings(retention_us=0, retention_bytes=0, ttl_us=0)
+
+Remove = Callable[[list[tuple[Partition, int]], str], int]
+"""`TopicChanges.remove`."""
+
+
+@dataclass(frozen=True)
+class RetentionSettings:
+    """What topics keep unless they say otherwise, and how often that is looked at."""
+
+    topics: TopicSettings = NO_LIMITS
+    dead_letter_us: int = 7 * DAY_US
+    """A dead letter holds back retention for so long after its last attempt."""
+    check_us: int = 60 * 1_000_000
+
+
+class _Look(NamedTuple):
+    """What is looked up of a partition: plans that a read thread runs."""
+
+    partition: Partition
+    end: int
+    """Offsets below this were durable when the plans were made."""
+    by_time: OffsetPlan | None
+    by_size: OffsetPlan | None
+
+
+class _Found(NamedTuple):
+    """The offsets to begin at, 0 for those that were not asked for."""
+
+    by_time: int
+    by_size: int
+
+
+class Retention:
+    """Goes through the partitions every ``check_us``. ``remove`` moves their start offsets."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        state: State,
+        journal: Journal,
+        wal: Wal,
+        readers: Committer,
+        clock: Clock,
+        time: BrokerTime,
+        remove: Remove,
+        sweep: Sweep,
+        settings: RetentionSettings,
+    ) -> None:
+        self._state = state
+        self._journal = journal
+        self._wal = wal
+        self._readers = readers
+        self._clock = clock
+        self._time = time
+        self._remove = remove
+        self._sweep = sweep
+        self._settings = settings
+        self._todo: Iterator[tuple[Partition, TopicSettings] | None] | None = None
+        self._call: DelayedCall | None = None
+        self._stopped = False
+        self._errors = 0
+        self._last_error: str | None = None
+
+    def start(self) -> None:
+        """Begin the first round after ``check_us``."""
+        self._later(self._settings.check_us / 1e6, self._round)
+
+    def stop(self) -> None:
+        """Begin nothing any more; what a thread is at comes to nothing."""
+        self._stopped = True
+        self._sweep.stop()
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+
+    def _later(self, seconds: float, function: Callable[[], None]) -> None:
+        def run() -> None:
+            self._call = None
+            function()
+
+        if not self._stopped:
+            self._call = self._clock.callLater(seconds, run)
+
+    def status(self) -> dict[str, Any]:
+        """What failed since the start, what failed last if it did, and what waits for snapshots."""
+        return {
+            "errors": self._errors + self._sweep.errors,
+            "last_error": self._last_error or self._sweep.last_error,
+            "waiting_bytes": self._sweep.waiting_bytes,
+        }
+
+    # -- a round ------------------------------------------------------------------------------
+
+    def _round(self) -> None:
+        self._last_error = None
+        self._todo = self._limited()
+        self._step()
+
+    def _limited(self) -> Iterator[tuple[Partition, TopicSettings] | None]:
+        """The partitions that may have to lose records; None for others that were looked at."""
+        for topic in list(self._state.by_id.values()):
+            limits = topic.settings.over(self._settings.topics)
+            if not (limits.retention_us or limits.retention_bytes):
+                yield None
+                continue
+            for partition in topic.partitions:
+                yield (partition, limits) if partition.start_offset < partition.framed else None
+
+    def _step(self) -> None:
+        assert self._todo is not None
+        wanted: list[tuple[Partition, TopicSettings, int]] = []
+        until = self._clock.seconds() + STEP_SECONDS
+        for one in self._todo:
+            if one is not None:
+                wanted.append((*one, one[0].framed))
+            if len(wanted) >= STEP_LOOKS or self._clock.seconds() >= until:
+                break
+        else:
+            self._todo = None
+        if wanted:
+            # An offset is in the index, where the plans look, once it is durable.
+            self._journal.when_all_durable(lambda: self._look_up(wanted))
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._todo is not None:
+            self._later(PAUSE_SECONDS, self._step)
+        else:
+            self._sweep.run(lambda: self._later(self._settings.check_us / 1e6, self._round))
+
+    def _look_up(self, wanted: list[tuple[Partition, TopicSettings, int]]) -> None:
+        if self._stopped:
+            return
+        time_us = self._time.time_us() if self._time.settled else 0
+        looks = [
+            self._look(partition, limits, end, time_us)
+            for partition, limits, end in wanted
+            if not partition.topic.deleted
+        ]
+        self._readers.submit(
+            lambda: [_find(look) for look in looks],
+            lambda found, error: self._found(looks, found, error),
+        )
+
+    def _look(self, partition: Partition, limits: TopicSettings, end: int, time_us: int) -> _Look:
+        key = partition.topic.topic_id, partition.index
+        by_time = by_size = None
+        if limits.retention_us and time_us > limits.retention_us:
+            by_time = self._wal.plan_offset_at_time(*key, time_us - limits.retention_us)
+        if limits.retention_bytes:
+            by_size = self._wal.plan_offset_of_size(*key, limits.retention_bytes)
+        return _Look(partition, end, by_time, by_size)
+
+    def _found(
+        self,
+        looks: list[_Look],
+        found: list[_Found | DamagedData | OSError] | None,
+        error: Exception | None,
+    ) -> None:
+        if self._stopped:
+            return
+        if error is not None:
+            self._failed("looking up what is to go", error)
+        by_time: list[tuple[Partition, int]] = []
+        by_size: list[tuple[Partition, int]] = []
+        for look, one in zip(looks, found or (), strict=found is not None):
+            partition = look.partition
+            if isinstance(one, Exception):
+                self._failed(f"topic {partition.topic.name!r} partition {partition.index}", one)
+            elif not partition.topic.deleted and max(one) > partition.start_offset:
+                start = self._held_back(partition, max(one))
+                (by_time if one.by_time >= one.by_size else by_size).append((partition, start))
+        try:
+            self._remove(by_time, "retention_time")
+            self._remove(by_size, "retention_bytes")
+        except BrokerdError as why:  # no room in the log, not even for this
+            self._failed("moving start offsets", why)
+        self._go_on()
+
+    def _failed(self, what: str, error: Exception) -> None:
+        self._errors += 1
+        self._last_error = f"{what}: {error}"
+        self._log.error(
+            "retention failed and is tried again in {seconds} s: {problem}",
+            seconds=self._settings.check_us // 1_000_000,
+            problem=self._last_error,
+            event_id="retention-failed",
+        )
+
+    # -- dead letters -------------------------------------------------------------------------
+
+    def _held_back(self, partition: Partition, start: int) -> int:
+        """How far a start offset may move: not past a dead letter that is not old enough."""
+        keep_us = self._settings.dead_letter_us
+        old_us = self._time.now_us() - keep_us
+        is_settled = self._time.settled
+        for group in partition.topic.groups.values():
+            store = group.lanes[partition.index].store
+            if keep_us and store.dead:
+                for looks, letter in enumerate(store.dead_letters()):
+                    if letter.offset >= start:
+                        break
+                    is_old = is_settled and letter.last_attempt_us <= old_us
+                    if not is_old or looks >= LETTERS_LOOKS:
+                        start = letter.offset
+                        break
+        return start
+
+
+def _find(look: _Look) -> _Found | DamagedData | OSError:
+    """Run the plans of a look; in a read thread."""
+    try:
+        by_time = 0
+        if look.by_time is not None:
+            found = look.by_time.run()
+            by_time = look.end if found is None else found
+        by_size = look.by_size.run() if look.by_size is not None else None
+    except (DamagedData, OSError) as error:
+        return error
+    return _Found(by_time, by_size or 0)

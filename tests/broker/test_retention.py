@@ -1,0 +1,319 @@
+"""Records that topics need not keep go in time and not before, and their space comes back."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.broker import BrokerSettings
+from brokerd.broker.retention import STEP_LOOKS, RetentionSettings
+from brokerd.broker.topics import TopicSettings
+from brokerd.sim.bare import STATE_DIR, WAL_DIR
+from brokerd.wal import WalOptions
+from tests.broker.desk import SECOND_US, lease, produce, read
+from tests.house import House
+
+KIB = 1024
+SMALL = WalOptions(segment_bytes=64 * KIB, free_bytes_min=0)
+CHECK_SECONDS = 10
+
+
+def settings(
+    retention_seconds: int = 0,
+    retention_bytes: int = 0,
+    dead_letter_seconds: int = 0,
+    snapshot_interval_bytes: int = 1 << 40,
+) -> BrokerSettings:
+    return BrokerSettings(
+        snapshot_interval_bytes=snapshot_interval_bytes,
+        retention=RetentionSettings(
+            TopicSettings(retention_seconds * SECOND_US, retention_bytes, 0),
+            dead_letter_seconds * SECOND_US,
+            CHECK_SECONDS * SECOND_US,
+        ),
+    )
+
+
+def start(house: House, topic: str = "t", index: int = 0) -> int:
+    return house.broker.existing_topic(topic).partitions[index].start_offset
+
+
+def segments(house: House) -> list[str]:
+    return [name for name in house.disk.list(WAL_DIR) if name.endswith(".wal")]
+
+
+def pass_rounds(house: House, rounds: int = 1) -> None:
+    house.pass_time(rounds * CHECK_SECONDS, step=0.5)
+
+
+def fill(house: House, topic: str, kib: int) -> None:
+    """Produce so much, in frames of some size."""
+    for _ in range(kib // 10):
+        produce(house, topic, bytes(10 * KIB))
+        house.run()
+
+
+class TestAge:
+    def test_records_go_when_they_are_old_and_not_before(self) -> None:
+        house = House(settings=settings(retention_seconds=25))
+        produce(house, "t", b"0", b"1")
+        house.run()
+        house.pass_time(15, step=0.5)
+        produce(house, "t", b"2")
+        house.run()
+        house.pass_time(9, step=0.5)
+        assert start(house) == 0, "at 24 s"
+        house.pass_time(7, step=0.5)
+        assert start(house) == 2, "at 31 s, checked at 30"
+        assert lease(house, limit=9) == [(2, b"2")]
+        house.pass_time(20, step=0.5)
+        assert start(house) == 3
+        assert house.broker.counters.records_removed["retention_time"] == 3
+
+    def test_a_group_that_was_late_goes_on_with_what_is_left(self) -> None:
+        house = House(settings=settings(retention_seconds=15))
+        produce(house, "t", b"0", b"1")
+        lease(house, limit=2, seconds=1000)
+        house.run()
+        pass_rounds(house, 1)
+        produce(house, "t", b"2")
+        house.run()
+        pass_rounds(house, 1)
+        assert start(house) == 2
+        info = house.broker.group_info("t", "g")
+        assert (info.lag, info.leased) == (1, 0)
+        house = house.crash()
+        assert lease(house, limit=9) == [(2, b"2")]
+
+    def test_a_topic_may_have_a_limit_of_its_own_or_none(self) -> None:
+        house = House(settings=settings(retention_seconds=5))
+        house.broker.create_topic("keep", settings=TopicSettings(retention_us=0))
+        house.broker.create_topic("later", settings=TopicSettings(retention_us=25 * SECOND_US))
+        for topic in ("t", "keep", "later"):
+            produce(house, topic, b"0")
+        house.run()
+        pass_rounds(house)
+        assert [start(house, topic) for topic in ("t", "keep", "later")] == [1, 0, 0]
+        pass_rounds(house, 2)
+        assert [start(house, topic) for topic in ("t", "keep", "later")] == [1, 0, 1]
+
+    def test_nothing_goes_by_age_soon_after_a_jump_of_the_clock(self) -> None:
+        house = House(settings=settings(retention_seconds=3600))
+        produce(house, "t", b"0")
+        house.run()
+        house.wall_seconds += 86_400
+        pass_rounds(house, 5)
+        assert start(house) == 0
+        house.pass_time(600, step=5)
+        assert start(house) == 1
+
+    def test_all_of_many_partitions_get_their_turn(self) -> None:
+        house = House(settings=settings(retention_seconds=5))
+        for index in range(2 * STEP_LOOKS + 1):
+            produce(house, f"t{index}", b"0")
+        house.run()
+        pass_rounds(house, 2)
+        assert all(start(house, f"t{index}") == 1 for index in range(2 * STEP_LOOKS + 1))
+
+    def test_a_topic_deleted_while_it_is_looked_up_is_left_alone(self) -> None:
+        house = House(settings=settings(retention_seconds=5))
+        produce(house, "t", b"0")
+        house.run()
+        house.wall_seconds += CHECK_SECONDS
+        house.clock.advance(CHECK_SECONDS)
+        house.broker.delete_topic("t")
+        house.run()
+        pass_rounds(house)
+        assert not house.failures
+        assert house.broker.status()["retention"]["errors"] == 0
+
+
+class TestSize:
+    def test_the_newest_bytes_stay(self) -> None:
+        house = House(settings=settings(retention_bytes=35 * KIB), options=SMALL)
+        fill(house, "t", 200)
+        pass_rounds(house)
+        assert start(house) == 17, "three of 20"
+        assert house.broker.counters.records_removed["retention_bytes"] == 17
+
+    def test_a_topic_within_its_limit_keeps_all(self) -> None:
+        house = House(settings=settings(retention_bytes=1 << 30), options=SMALL)
+        fill(house, "t", 200)
+        pass_rounds(house)
+        assert start(house) == 0
+
+
+class TestDeadLetters:
+    def house(self, dead_letter_seconds: int) -> House:
+        house = House(
+            settings=settings(retention_seconds=5, dead_letter_seconds=dead_letter_seconds)
+        )
+        produce(house, "t", *[b"%d" % n for n in range(6)])
+        for offset in (2, 4):
+            house.broker.dead_letter(house.broker.lane("t", "g", 0, offset), offset, "bad")
+        house.run()
+        return house
+
+    def test_one_holds_its_record_back_until_it_is_old(self) -> None:
+        house = self.house(dead_letter_seconds=35)
+        pass_rounds(house, 3)
+        assert start(house) == 2
+        pass_rounds(house, 1)
+        assert start(house) == 6
+        assert house.broker.group_info("t", "g").dead == 0
+        assert house.broker.counters.dead_letters_removed == 2
+
+    def test_its_age_goes_on_over_a_restart(self) -> None:
+        house = self.house(dead_letter_seconds=35)
+        pass_rounds(house, 2)
+        house = house.crash()
+        house.pass_time(12, step=0.5)
+        assert start(house) == 2
+        house.pass_time(10, step=0.5)
+        assert start(house) == 6
+
+    def test_with_no_time_of_its_own_it_goes_with_its_record(self) -> None:
+        house = self.house(dead_letter_seconds=0)
+        pass_rounds(house)
+        assert start(house) == 6
+
+    def test_one_that_was_purged_holds_nothing(self) -> None:
+        house = self.house(dead_letter_seconds=1000)
+        house.broker.purge_dead_letters("t", "g")
+        pass_rounds(house)
+        assert start(house) == 6
+
+    def test_a_trim_takes_it_all_the_same(self) -> None:
+        house = self.house(dead_letter_seconds=1000)
+        house.broker.trim_topic("t", 0, 5)
+        assert house.broker.group_info("t", "g").dead == 0
+
+
+class TestSegments:
+    def test_segments_go_when_two_snapshots_hold_what_else_they_said(self) -> None:
+        house = House(
+            settings=settings(retention_bytes=35 * KIB, snapshot_interval_bytes=100 * KIB),
+            options=SMALL,
+        )
+        fill(house, "t", 1000)
+        assert len(segments(house)) > 15
+        pass_rounds(house, 2)
+        assert len(segments(house)) <= 8, "what the snapshots do not cover, and what is prepared"
+        [lane_read] = [read(house, "t", start(house))]
+        assert lane_read.value == bytes(10 * KIB)
+        house = house.crash()
+        assert house.report.damages == []
+        assert start(house) == 97
+        assert len(lease(house, limit=9)) == 3
+        assert produce(house, "t", b"new") == [100]
+
+    def test_a_record_that_stays_pins_its_own_segment_alone(self) -> None:
+        house = House(
+            settings=settings(retention_bytes=35 * KIB, snapshot_interval_bytes=100 * KIB),
+            options=SMALL,
+        )
+        fill(house, "t", 300)
+        house.broker.create_topic("old", settings=TopicSettings(retention_bytes=0))
+        produce(house, "old", b"kept")
+        fill(house, "t", 600)
+        pass_rounds(house, 2)
+        assert len(segments(house)) <= 9
+        house = house.crash(settings=BrokerSettings(tail_cache_bytes=0, read_cache_bytes=0))
+        assert house.report.damages == []
+        assert read(house, "old", 0).value == b"kept"
+
+    def test_those_of_a_deleted_topic_go_although_the_log_does_not_grow(self) -> None:
+        """Snapshots are taken for it: one a round."""
+        house = House(settings=settings(), options=SMALL)
+        fill(house, "t", 600)
+        house.broker.delete_topic("t")
+        house.run()
+        before = len(segments(house))
+        pass_rounds(house, 4)
+        assert len(segments(house)) <= 4 < before
+        written = house.broker.status()["snapshots_written"]
+        assert written == 2
+        pass_rounds(house, 4)
+        assert house.broker.status()["snapshots_written"] == written
+        house = house.crash()
+        assert house.report.damages == []
+        assert list(house.broker.topics()) == []
+
+    def test_no_snapshot_is_taken_for_less_than_a_segment(self) -> None:
+        house = House(settings=settings(), options=SMALL)
+        fill(house, "t", 50)
+        house.broker.delete_topic("t")
+        pass_rounds(house, 5)
+        assert house.broker.status()["snapshots_written"] == 0
+
+    def test_none_goes_while_an_older_snapshot_is_damaged(self) -> None:
+        house = House(settings=settings(snapshot_interval_bytes=100 * KIB), options=SMALL)
+        fill(house, "t", 600)
+        house.pass_time(0.2)
+        older = sorted(name for name in house.disk.list(STATE_DIR) if name.endswith(".snap"))[0]
+        house.disk.content(f"{STATE_DIR}/{older}")[100] ^= 1
+        before = segments(house)
+        house.broker.delete_topic("t")
+        house.run()
+        house.clock.advance(CHECK_SECONDS)
+        for _ in range(5):
+            house.snapshot_writer.step()
+            house.readers.step()
+            house.turn()
+        assert set(before) <= set(segments(house))
+
+    def test_what_was_removed_is_durable_before_its_segment_goes(self) -> None:
+        """After a crash at any moment the log is whole for what its topics say they keep."""
+        house = House(
+            settings=settings(retention_bytes=35 * KIB, snapshot_interval_bytes=100 * KIB),
+            options=SMALL,
+        )
+        fill(house, "t", 600)
+        house.run()
+        house.clock.advance(CHECK_SECONDS)
+        for _ in range(200):
+            disk = house.disk.copy()
+            disk.crash()
+            again = house.again(disk=disk)
+            assert again.report.damages == []
+            first = start(again)
+            assert [offset for offset, _ in lease(again, limit=99)] == list(range(first, 60))
+            for thread in (house.writer, house.background, house.readers, house.snapshot_writer):
+                if thread.step():
+                    break
+            else:
+                break
+            house.clock.advance(0.01)
+        assert start(again) == 57
+
+
+class TestTrouble:
+    def test_a_lookup_that_fails_is_told_and_tried_again(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        house = House(settings=settings(retention_seconds=5))
+        produce(house, "t", b"0")
+        house.run()
+
+        class Broken:
+            def run(self) -> int:
+                raise OSError(5, "Input/output error")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(house.wal, "plan_offset_at_time", lambda *of: Broken())
+            pass_rounds(house)
+            status = house.broker.status()["retention"]
+            assert status["errors"] == 1
+            assert "topic 't' partition 0: " in status["last_error"]
+        pass_rounds(house)
+        assert start(house) == 1
+        assert house.broker.status()["retention"]["last_error"] is None
+
+    def test_a_stop_in_the_middle_of_a_round_ends_it(self) -> None:
+        house = House(settings=settings(retention_seconds=5))
+        produce(house, "t", b"0")
+        house.run()
+        house.wall_seconds += CHECK_SECONDS
+        house.clock.advance(CHECK_SECONDS)
+        house.stop()
+        assert house.clock.getDelayedCalls() == []
+        assert start(house.again()) == 0
