@@ -1,21 +1,33 @@
 # Tests: tests/admin/test_group_calls.py
-"""The API's calls about consumer groups: list, describe."""
+"""The API's calls about consumer groups: list, describe, seek, pause, configure, delete."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
+from typing import Any
 
-from brokerd.admin.routing import Call, Route
+import msgspec
+from msgspec import UNSET
+from twisted.internet.defer import Deferred
+
+from brokerd.admin.routing import Call, ReadFailed, Route
 from brokerd.admin.shapes import (
+    Deleted,
+    GroupChanges,
     GroupNames,
     GroupSettingsShape,
     GroupShape,
     LaneShape,
     Page,
+    Seek,
     seconds_of,
+    time_us_of,
+    us_of,
 )
-from brokerd.broker import Broker, ConsumerGroup, GroupSettings, Lane
-from brokerd.errors import UnknownGroup
+from brokerd.broker import Broker, ConsumerGroup, GroupSettings, Lane, Partition
+from brokerd.broker.asking import ask
+from brokerd.errors import BrokerdError, InvalidRequest, UnknownGroup
 
 LANES_MAX = 1_000
 """How many partitions a description of a group tells of."""
@@ -47,7 +59,7 @@ def describe_group(call: Call) -> GroupShape:
     return GroupShape(
         topic=topic,
         group=name,
-        paused=getattr(store, "paused", False),
+        paused=store.paused,
         partitions=info.partitions,
         floor=info.floor,
         next=info.next,
@@ -63,6 +75,100 @@ def describe_group(call: Call) -> GroupShape:
     )
 
 
+async def configure_group(call: Call) -> GroupShape:
+    """Other settings. Raises as `Broker.configure_group`."""
+    broker, topic, group = call.broker, call.path["topic"], call.path["group"]
+
+    def configure() -> None:
+        found = broker.existing_topic(topic).groups.get(group)
+        defaults = broker.settings.groups
+        settings = found.lanes[0].store.settings if found is not None else defaults
+        broker.configure_group(topic, group, changed(settings, defaults, call.body))
+
+    await ask(broker, configure)
+    return describe_group(call)
+
+
+def changed(
+    settings: GroupSettings, defaults: GroupSettings, changes: GroupChanges
+) -> GroupSettings:
+    """Settings with what was said of them; null is the default."""
+    values: dict[str, Any] = {}
+    for name, value in msgspec.structs.asdict(changes).items():
+        if value is UNSET:
+            continue
+        ours = name.removesuffix("_seconds") + "_us" if name.endswith("_seconds") else name
+        if value is None:
+            value = getattr(defaults, ours)
+        elif ours != name:
+            value = us_of(value)
+        values[ours] = value
+    return replace(settings, **values)
+
+
+async def pause_group(call: Call) -> GroupShape:
+    """No more records. Raises as `Broker.pause_group`."""
+    broker, topic, group = call.broker, call.path["topic"], call.path["group"]
+    await ask(broker, lambda: broker.pause_group(topic, group))
+    return describe_group(call)
+
+
+async def resume_group(call: Call) -> GroupShape:
+    """Records again. Raises as `Broker.resume_group`."""
+    broker, topic, group = call.broker, call.path["topic"], call.path["group"]
+    await ask(broker, lambda: broker.resume_group(topic, group))
+    return describe_group(call)
+
+
+async def seek_group(call: Call) -> GroupShape:
+    """Another place. Raises as `Broker.seek_group`, and `InvalidRequest`."""
+    seek: Seek = call.body
+    broker, topic, group = call.broker, call.path["topic"], call.path["group"]
+    if (seek.to is None) == (seek.to_time is None):
+        raise InvalidRequest("a seek has either to or to_time")
+    if seek.to is not None:
+        to = seek.to
+        await ask(broker, lambda: broker.seek_group(topic, group, to, seek.partition))
+    else:
+        await _seek_to_time(call, seek)
+    return describe_group(call)
+
+
+async def _seek_to_time(call: Call, seek: Seek) -> None:
+    """Look the offsets up, each partition's own, then seek to all of them at once."""
+    broker, topic, group = call.broker, call.path["topic"], call.path["group"]
+    assert seek.to_time is not None
+    time_us = time_us_of(seek.to_time)
+    found = broker.existing_topic(topic)
+    chosen = found.partitions if seek.partition is None else [found.partition(seek.partition)]
+    offsets = [(one.index, await _offset_at_time(broker, one, time_us)) for one in chosen]
+
+    def go() -> None:
+        for index, offset in offsets:
+            broker.seek_group(topic, group, offset, index)
+
+    await ask(broker, go)
+
+
+async def _offset_at_time(broker: Broker, partition: Partition, time_us: int) -> int:
+    """`Broker.offset_at_time`. Raises `ReadFailed` if the log cannot tell."""
+    found: Deferred[tuple[int | None, Exception | None]] = Deferred()
+    broker.offset_at_time(partition, time_us, lambda *answer: found.callback(answer))
+    offset, error = await found
+    if isinstance(error, BrokerdError):
+        raise error
+    if offset is None:
+        raise ReadFailed(f"the log cannot be read: {error}; try again")
+    return offset
+
+
+async def delete_group(call: Call) -> Deleted:
+    """No group. Raises as `Broker.delete_group`."""
+    broker, topic, group = call.broker, call.path["topic"], call.path["group"]
+    await ask(broker, lambda: broker.delete_group(topic, group))
+    return Deleted(group)
+
+
 def _settings(settings: GroupSettings) -> GroupSettingsShape:
     return GroupSettingsShape(
         max_attempts=settings.max_attempts,
@@ -70,7 +176,7 @@ def _settings(settings: GroupSettings) -> GroupSettingsShape:
         backoff_base_seconds=seconds_of(settings.backoff_base_us),
         backoff_max_seconds=seconds_of(settings.backoff_max_us),
         default_duration_seconds=seconds_of(settings.default_duration_us),
-        key_ordered=getattr(settings, "key_ordered", False),
+        key_ordered=settings.key_ordered,
     )
 
 
@@ -92,4 +198,16 @@ GROUPS, GROUP = "/topics/{topic}/groups", "/topics/{topic}/groups/{group}"
 ROUTES = [
     Route("GET", GROUPS, "Names of a topic's groups", list_groups, GroupNames, query=Page),
     Route("GET", GROUP, "Where a group stands", describe_group, GroupShape),
+    Route("DELETE", GROUP, "Forget a group", delete_group, Deleted),
+    Route(
+        "PATCH",
+        f"{GROUP}/settings",
+        "Change a group's settings",
+        configure_group,
+        GroupShape,
+        body=GroupChanges,
+    ),
+    Route("POST", f"{GROUP}/pause", "Give out no more records", pause_group, GroupShape),
+    Route("POST", f"{GROUP}/resume", "Give out records again", resume_group, GroupShape),
+    Route("POST", f"{GROUP}/seek", "Go on from elsewhere", seek_group, GroupShape, body=Seek),
 ]

@@ -1,27 +1,35 @@
 # Tests: tests/admin/test_record_calls.py
-"""The API's calls about records: append some, read some."""
+"""The API's calls about records: append some, read some; those that wait for their time."""
 
 from __future__ import annotations
+
+from itertools import islice
 
 from twisted.internet.defer import Deferred
 
 from brokerd.admin.record_values import Payload, payload, shown
-from brokerd.admin.routing import Call, Route
+from brokerd.admin.routing import Call, NotFound, ReadFailed, Route
 from brokerd.admin.shapes import (
     Appended,
     AppendedList,
+    Cancelled,
     NewRecord,
     NewRecords,
     RecordList,
     RecordQuery,
     RecordShape,
+    ScheduledList,
+    ScheduledShape,
+    ScheduleQuery,
+    time_of,
     us_of,
 )
 from brokerd.broker import Broker, Partition, Topic
 from brokerd.broker.asking import ask
 from brokerd.broker.journal import RECORD_FRAME_BYTES
-from brokerd.errors import BrokerdError, DamagedData, RecordTooLarge, UnknownPartition
-from brokerd.values import Record
+from brokerd.broker.schedule import BATCH_LATER_BYTES, LATER_FRAME_BYTES, check_delay
+from brokerd.errors import DamagedData, RecordTooLarge, UnknownPartition
+from brokerd.values import Format, Record
 
 RECORD_BYTES_MAX = (10 << 20) - (64 << 10)
 """Largest record: with it a frame of the Mamamia format is full."""
@@ -29,50 +37,73 @@ PRODUCE_BODY_BYTES_MAX = 16 << 20
 """Room for the largest record in base64."""
 
 
-class ReadFailed(BrokerdError):
-    """The disk could not be read now."""
-
-    retryable = True
+Batch = list[tuple[NewRecord, Payload]]
 
 
 async def append_records(call: Call) -> AppendedList:
     """Append records, all or none. Raises as `Broker.produce`, and `InvalidRequest`."""
     new: NewRecords = call.body
     batch = [(record, payload(record)) for record in new.records]
-    for _, one in batch:
+    for record, one in batch:
         _check_size(one)
+        if record.delay_seconds:
+            check_delay(us_of(record.delay_seconds))
     name = call.path["topic"]
-    places = await ask(call.broker, lambda: _append(call.broker, name, batch))
-    return AppendedList([Appended(partition, offset) for partition, offset in places])
+    return AppendedList(await ask(call.broker, lambda: _append(call.broker, name, batch)))
 
 
-def _append(
-    broker: Broker, name: str, batch: list[tuple[NewRecord, Payload]]
-) -> list[tuple[int, int]]:
+def _append(broker: Broker, name: str, batch: Batch) -> list[Appended]:
+    """Append what is due now and schedule what is not, in one frame."""
+    delayed = sum(record.delay_seconds > 0 for record, _ in batch)
     size = sum(_size(one) + RECORD_FRAME_BYTES for _, one in batch)
+    size += delayed * LATER_FRAME_BYTES + (BATCH_LATER_BYTES if delayed else 0)
     topic = broker.topic(name)
     if topic is None:
         broker.admit(size)
         topic = _create(broker, name, batch)
+    elif delayed:
+        broker.admit(size)
+    if delayed:
+        broker.open_schedule(topic)
     partitions = [topic.choose(one.key, record.partition) for record, one in batch]
     broker.admit(size, len(set(partitions)))
-    now_us = broker.time.time_us()
-    places = []
-    for partition, (record, one) in zip(partitions, batch, strict=True):
-        expires_at_us = now_us + us_of(record.ttl_seconds) if record.ttl_seconds else 0
-        offset = broker.append(
-            partition,
+    return [
+        _append_one(broker, topic, partition, record, one)
+        for partition, (record, one) in zip(partitions, batch, strict=True)
+    ]
+
+
+def _append_one(
+    broker: Broker, topic: Topic, partition: Partition, record: NewRecord, one: Payload
+) -> Appended:
+    expires_at_us = _expiry_us(broker, record)
+    if record.delay_seconds:
+        schedule_id = broker.append_later(
+            topic,
             one.value,
             one.encoding,
             one.key,
             one.metadata,
-            expires_at_us=expires_at_us,
+            Format.UNKNOWN,
+            record.partition,
+            us_of(record.delay_seconds),
+            expires_at_us or 0,
         )
-        places.append((partition.index, offset))
-    return places
+        return Appended(schedule_id=schedule_id)
+    offset = broker.append(
+        partition, one.value, one.encoding, one.key, one.metadata, expires_at_us=expires_at_us
+    )
+    return Appended(partition.index, offset)
 
 
-def _create(broker: Broker, name: str, batch: list[tuple[NewRecord, Payload]]) -> Topic:
+def _expiry_us(broker: Broker, record: NewRecord) -> int | None:
+    """When a record expires: 0 never, None as its topic says."""
+    if not record.ttl_seconds:
+        return None if record.ttl_seconds is None else 0
+    return broker.expiry_us(us_of(record.ttl_seconds))
+
+
+def _create(broker: Broker, name: str, batch: Batch) -> Topic:
     """The first record of a topic creates it, unless it cannot be appended."""
     asked = next((record.partition for record, _ in batch if record.partition), None)
     if asked is not None:
@@ -128,16 +159,55 @@ async def read_one(
     return None, "it is removed or expired" if error is None else str(error)
 
 
+def list_scheduled(call: Call) -> ScheduledList:
+    """Messages that wait for their time. Raises `UnknownTopic`."""
+    query: ScheduleQuery = call.query
+    found = call.broker.scheduled(call.path["topic"], query.first_id)
+    page = [
+        ScheduledShape(one.id, time_of(one.due_us), one.partition, one.size)
+        for one in islice(found, query.limit + 1)
+    ]
+    more = page[query.limit :]
+    return ScheduledList(page[: query.limit], more[0].schedule_id if more else None)
+
+
+async def cancel_scheduled(call: Call) -> Cancelled:
+    """One less. Raises `UnknownTopic`, and `NotFound` if it was delivered or never was there."""
+    broker, name, schedule_id = call.broker, call.path["topic"], call.number("schedule_id")
+    if not await ask(broker, lambda: broker.cancel_scheduled(name, schedule_id)):
+        raise NotFound(
+            f"topic {name!r} has no delayed message {schedule_id}: it was delivered or cancelled "
+            "already, or there never was one"
+        )
+    return Cancelled(schedule_id)
+
+
 RECORDS = "/topics/{topic}/records"
+SCHEDULED = "/topics/{topic}/scheduled"
 ROUTES = [
     Route(
         "POST",
         RECORDS,
-        "Append records, all or none; create the topic",
+        "Append records, all or none; create the topic if there is none",
         append_records,
         AppendedList,
         body=NewRecords,
         body_bytes_max=PRODUCE_BODY_BYTES_MAX,
     ),
     Route("GET", RECORDS, "Read records", read_records, RecordList, query=RecordQuery),
+    Route(
+        "GET",
+        SCHEDULED,
+        "Messages that wait for their time",
+        list_scheduled,
+        ScheduledList,
+        query=ScheduleQuery,
+    ),
+    Route(
+        "DELETE",
+        f"{SCHEDULED}/{{schedule_id}}",
+        "Cancel a delayed message",
+        cancel_scheduled,
+        Cancelled,
+    ),
 ]

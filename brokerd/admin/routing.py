@@ -55,6 +55,12 @@ class NotFound(BrokerdError):
     """What the request is about does not exist."""
 
 
+class ReadFailed(BrokerdError):
+    """The disk could not be read now."""
+
+    retryable = True
+
+
 class TooLarge(BrokerdError):
     """The body is larger than this request may have."""
 

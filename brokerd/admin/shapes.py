@@ -192,7 +192,8 @@ class NewRecord(Struct, forbid_unknown_fields=True):
     key_base64: str | None = None
     metadata: dict[str, Any] | None = None
     partition: Index | None = None
-    ttl_seconds: Seconds = 0
+    ttl_seconds: Seconds | None = None
+    """Left out: as the topic is configured; 0: never expire."""
     delay_seconds: Seconds = 0
 
 
@@ -243,12 +244,12 @@ class RecordList(Struct):
 
 
 class ScheduledShape(Struct):
-    """A message that waits for its time."""
+    """A message that waits for its time; its size and partition are told while it is in memory."""
 
     schedule_id: int
     due: datetime
     partition: int | None
-    record: RecordShape | None
+    bytes: int | None
 
 
 class ScheduledList(Struct):

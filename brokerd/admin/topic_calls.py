@@ -1,16 +1,32 @@
 # Tests: tests/admin/test_topic_calls.py
-"""The API's calls about topics: list, create, describe."""
+"""The API's calls about topics: list, create, describe, configure, trim, delete."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
+from typing import Any
 
+from msgspec import UNSET
 from twisted.web import http
 
 from brokerd.admin.routing import Call, Exists, Route
-from brokerd.admin.shapes import NewTopic, Page, TopicList, TopicSettingsShape, TopicShape
+from brokerd.admin.shapes import (
+    Deleted,
+    NewTopic,
+    Page,
+    TopicChanges,
+    TopicList,
+    TopicSettingsShape,
+    TopicShape,
+    Trim,
+    Trimmed,
+    seconds_of,
+    us_of,
+)
 from brokerd.broker import Topic
 from brokerd.broker.asking import ask
+from brokerd.broker.topics import TopicSettings
 
 
 def list_topics(call: Call) -> TopicList:
@@ -28,13 +44,56 @@ def describe_topic(call: Call) -> TopicShape:
 async def create_topic(call: Call) -> TopicShape:
     """A new topic. Raises `Exists`, and as `Broker.create_topic`."""
     new: NewTopic = call.body
+    settings = changed(TopicSettings(), new.settings)
 
     def create() -> Topic:
         if call.broker.topic(new.name) is not None:
             raise Exists(f"there is a topic {new.name!r} already; use it, or delete it first")
-        return call.broker.create_topic(new.name, new.partitions)
+        return call.broker.create_topic(new.name, new.partitions, settings)
 
     return _shape(await ask(call.broker, create))
+
+
+async def configure_topic(call: Call) -> TopicShape:
+    """Other settings. Raises as `Broker.configure_topic`."""
+    broker, name = call.broker, call.path["topic"]
+
+    def configure() -> Topic:
+        topic = broker.existing_topic(name)
+        broker.configure_topic(name, changed(topic.settings, call.body))
+        return topic
+
+    return _shape(await ask(broker, configure))
+
+
+async def trim_topic(call: Call) -> Trimmed:
+    """Fewer records. Raises as `Broker.trim_topic`."""
+    trim: Trim = call.body
+    broker, name = call.broker, call.path["topic"]
+    start = await ask(broker, lambda: broker.trim_topic(name, trim.partition, trim.offset))
+    return Trimmed(start)
+
+
+async def delete_topic(call: Call) -> Deleted:
+    """No topic. Raises as `Broker.delete_topic`."""
+    broker, name = call.broker, call.path["topic"]
+    await ask(broker, lambda: broker.delete_topic(name))
+    return Deleted(name)
+
+
+def changed(settings: TopicSettings, changes: TopicChanges) -> TopicSettings:
+    """Settings with what was said of them."""
+    said: dict[str, Any] = {
+        "retention_us": changes.retention_seconds,
+        "retention_bytes": changes.retention_bytes,
+        "ttl_us": changes.ttl_seconds,
+    }
+    values = {
+        name: us_of(value) if name.endswith("_us") and value is not None else value
+        for name, value in said.items()
+        if value is not UNSET
+    }
+    return replace(settings, **values)
 
 
 def _shape(topic: Topic) -> TopicShape:
@@ -44,8 +103,16 @@ def _shape(topic: Topic) -> TopicShape:
         start_offsets=[partition.start_offset for partition in topic.partitions],
         next_offsets=[partition.next_offset for partition in topic.partitions],
         groups=len(topic.groups),
-        settings=TopicSettingsShape(None, None, None),
+        settings=TopicSettingsShape(
+            retention_seconds=_seconds(topic.settings.retention_us),
+            retention_bytes=topic.settings.retention_bytes,
+            ttl_seconds=_seconds(topic.settings.ttl_us),
+        ),
     )
+
+
+def _seconds(duration_us: int | None) -> float | None:
+    return None if duration_us is None else seconds_of(duration_us)
 
 
 TOPICS, TOPIC = "/topics", "/topics/{topic}"
@@ -61,4 +128,16 @@ ROUTES = [
         status=http.CREATED,
     ),
     Route("GET", TOPIC, "One topic", describe_topic, TopicShape),
+    Route("DELETE", TOPIC, "Delete a topic and all that is in it", delete_topic, Deleted),
+    Route(
+        "PATCH",
+        f"{TOPIC}/settings",
+        "Change a topic's settings",
+        configure_topic,
+        TopicShape,
+        body=TopicChanges,
+    ),
+    Route(
+        "POST", f"{TOPIC}/trim", "Remove records below an offset", trim_topic, Trimmed, body=Trim
+    ),
 ]

@@ -64,3 +64,107 @@ def test_a_group_that_is_not_there_is_404(caller: Caller) -> None:
     status, answer = caller.get("/topics/orders/groups/unknown")
     assert (status, "no group 'unknown'" in answer["error"]) == (404, True)
     assert caller.get("/topics/unknown/groups/g")[0] == 404
+
+
+def leased(caller: Caller, count: int = 10) -> list[int]:
+    """Offsets that the group gets now."""
+    answers = ask(caller.house, *(Acquire("orders", "g", "c") for _ in range(count)))
+    return [answer.message.id for answer in answers if answer.message is not None]
+
+
+def test_a_paused_group_gets_nothing_until_it_is_resumed(caller: Caller) -> None:
+    """Across a restart, too."""
+    status, group = caller.post(f"{GROUP}/pause")
+    assert (status, group["paused"]) == (200, True)
+    assert leased(caller) == []
+    caller = Caller(caller.house.crash())
+    assert caller.get(GROUP)[1]["paused"] is True
+    assert leased(caller) == []
+    assert caller.post(f"{GROUP}/resume")[1]["paused"] is False
+    assert leased(caller) == [2]
+
+
+@pytest.mark.parametrize(
+    ("to", "floor", "gets"),
+    [("start", 0, [0, 1, 2]), ("end", 3, []), (1, 1, [1, 2]), (99, 3, [])],
+)
+def test_a_group_goes_on_where_it_is_sent(
+    caller: Caller, to: str | int, floor: int, gets: list[int]
+) -> None:
+    status, group = caller.post(f"{GROUP}/seek", {"to": to})
+    assert (status, group["floor"], group["leased"]) == (200, floor, 0)
+    assert leased(caller) == gets
+
+
+def test_a_group_goes_on_at_a_time() -> None:
+    """At the first record that came then or later, partition by partition."""
+    caller = Caller()
+    caller.post("/topics", {"name": "orders", "partitions": 2})
+    times = []
+    for number in range(3):
+        for partition in range(2):
+            record = {"value": number, "partition": partition}
+            caller.post("/topics/orders/records", {"records": [record]})
+        _, page = caller.get("/topics/orders/records", offset=number)
+        times.append(page["records"][0]["append_time"])
+        caller.house.pass_time(5, 1)
+    status, group = caller.post(f"{GROUP}/seek", {"to_time": times[1]})
+    assert status == 200
+    assert [lane["floor"] for lane in group["by_partition"]] == [1, 1]
+    _, group = caller.post(f"{GROUP}/seek", {"to_time": "2100-01-01T00:00:00Z", "partition": 1})
+    assert [lane["floor"] for lane in group["by_partition"]] == [1, 3]
+    _, group = caller.post(f"{GROUP}/seek", {"to_time": "1970-01-01T00:00:00+05:00"})
+    assert [lane["floor"] for lane in group["by_partition"]] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({}, 400),
+        ({"to": 1, "to_time": "2026-01-01T00:00:00Z"}, 400),
+        ({"to": "middle"}, 400),
+        ({"to": -1}, 400),
+        ({"to_time": "2026-01-01T00:00:00"}, 400),
+        ({"to": 1, "partition": 5}, 404),
+        ({"to_time": "2026-01-01T00:00:00Z", "partition": 5}, 404),
+    ],
+)
+def test_a_seek_that_makes_no_sense_is_refused(
+    caller: Caller, body: dict[str, object], status: int
+) -> None:
+    assert caller.post(f"{GROUP}/seek", body)[0] == status
+    assert caller.get(GROUP)[1]["floor"] == 1
+
+
+def test_settings_change_one_by_one(caller: Caller) -> None:
+    """What is left out stays, null goes back to the broker's configuration."""
+    change = {"max_attempts": 7, "backoff_base_seconds": 0.25, "key_ordered": True}
+    status, group = caller.call("PATCH", f"{GROUP}/settings", change)
+    assert status == 200
+    assert {name: group["settings"][name] for name in change} == change
+    assert group["settings"]["default_duration_seconds"] == 30
+    _, group = caller.call("PATCH", f"{GROUP}/settings", {"max_attempts": None})
+    assert group["settings"]["max_attempts"] == 3
+    assert group["settings"]["backoff_base_seconds"] == 0.25
+    assert Caller(caller.house.crash()).get(GROUP)[1]["settings"] == group["settings"]
+
+
+@pytest.mark.parametrize(
+    "change", [{"max_attempts": 0}, {"attempts": "both"}, {"key_ordered": 1}, {"backoff": 5}]
+)
+def test_settings_that_make_no_sense_are_refused(caller: Caller, change: dict[str, object]) -> None:
+    assert caller.call("PATCH", f"{GROUP}/settings", change)[0] == 400
+
+
+def test_a_group_is_deleted(caller: Caller) -> None:
+    """One of its name begins anew."""
+    assert caller.call("DELETE", GROUP) == (200, {"deleted": "g"})
+    assert caller.get(GROUP)[0] == 404
+    assert caller.call("DELETE", GROUP)[0] == 404
+    assert leased(caller) == [0, 1, 2]
+
+
+def test_nothing_can_be_done_to_groups_of_no_topic(caller: Caller) -> None:
+    for verb in ("pause", "resume", "seek"):
+        body = {"to": 0} if verb == "seek" else None
+        assert caller.post(f"/topics/none/groups/g/{verb}", body)[0] == 404

@@ -75,3 +75,134 @@ def test_what_is_no_dead_letter_is_not_shown(caller: Caller, place: str, status:
 
 def test_a_group_that_is_not_there_has_no_dead_letters(caller: Caller) -> None:
     assert caller.get("/topics/orders/groups/other/dead-letters")[0] == 404
+
+
+GROUP = "/topics/orders/groups/g"
+
+
+def test_leases_are_listed_with_what_remains() -> None:
+    caller = Caller()
+    ask(caller.house, *(Produce("orders", b"x") for _ in range(5)))
+    ask(caller.house, *(Acquire("orders", "g", f"c{n % 2}", 30.0) for n in range(4)))
+    caller.house.pass_time(10, 1)
+    found, where = [], {}
+    while True:
+        status, page = caller.get(f"{GROUP}/leases", limit=3, **where)
+        assert status == 200
+        found += page["leases"]
+        if page["next"] is None:
+            break
+        where = page["next"]
+    assert [(one["offset"], one["client"]) for one in found] == [
+        (0, "c0"),
+        (1, "c1"),
+        (2, "c0"),
+        (3, "c1"),
+    ]
+    first = found[0]
+    assert (first["grants"], first["failures"], first["duration_seconds"]) == (1, 0, 30)
+    assert 19 < first["remaining_seconds"] <= 20
+
+
+def test_all_leases_of_a_client_are_released() -> None:
+    """Their records are given out again, and no failure is counted."""
+    caller = Caller()
+    ask(caller.house, *(Produce("orders", b"x") for _ in range(4)))
+    ask(caller.house, *(Acquire("orders", "g", f"c{n % 2}") for n in range(4)))
+    assert caller.post(f"{GROUP}/leases/release", {"client": "c0"}) == (200, {"released": 2})
+    assert caller.post(f"{GROUP}/leases/release", {"client": "c0"}) == (200, {"released": 0})
+    _, page = caller.get(f"{GROUP}/leases")
+    assert [one["client"] for one in page["leases"]] == ["c1", "c1"]
+    (answer,) = ask(caller.house, Acquire("orders", "g", "new"))
+    assert answer.message.id == 0
+    _, page = caller.get(f"{GROUP}/leases")
+    assert (page["leases"][0]["grants"], page["leases"][0]["failures"]) == (2, 0)
+
+
+def test_one_lease_is_released_after_a_delay() -> None:
+    caller = Caller()
+    ask(caller.house, Produce("orders", b"x"), Acquire("orders", "g", "c"))
+    body = {"offset": 0, "delay_seconds": 5}
+    assert caller.post(f"{GROUP}/leases/release", body) == (200, {"released": 1})
+    assert ask(caller.house, Acquire("orders", "g", "d"))[0].message is None
+    caller.house.pass_time(6, 1)
+    assert ask(caller.house, Acquire("orders", "g", "d"))[0].message is not None
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [({}, 400), ({"client": "c", "offset": 0}, 400), ({"offset": 0}, 409), ({"offset": 9}, 404)],
+)
+def test_a_release_that_makes_no_sense_is_refused(
+    caller: Caller, body: dict[str, object], status: int
+) -> None:
+    assert caller.post(f"{GROUP}/leases/release", body)[0] == status
+
+
+@pytest.fixture
+def bad() -> Caller:
+    """Ten records, all dead: the even ones as `odd`, the others a minute later as `worse`."""
+    caller = Caller()
+    ask(caller.house, *(Produce("orders", b"x") for _ in range(10)))
+    broker = caller.house.broker
+    for reason, offsets in (("odd", range(0, 10, 2)), ("worse", range(1, 10, 2))):
+        for offset in offsets:
+            broker.dead_letter(broker.lane("orders", "g", 0, offset), offset, reason)
+        caller.house.pass_time(60, 1)
+    return caller
+
+
+def offsets(caller: Caller, **query: object) -> list[int]:
+    _, page = caller.get(LETTERS, **query)
+    return [letter["offset"] for letter in page["dead_letters"]]
+
+
+def test_dead_letters_are_listed_by_reason_and_time(bad: Caller) -> None:
+    """Times are those of the wall, whatever clock the attempts were timed by."""
+    assert offsets(bad, reason="odd") == [0, 2, 4, 6, 8]
+    _, page = bad.get(LETTERS, offset=1, limit=1)
+    assert page["dead_letters"][0]["last_attempt"].startswith("2023-11-14T22:14:20")
+    before = "2023-11-14T22:14:00Z"
+    assert offsets(bad, before=before) == [0, 2, 4, 6, 8]
+    assert offsets(bad, before=before, reason="worse") == []
+
+
+def test_a_list_that_looks_long_has_a_next_page(
+    bad: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What does not fit is passed over in turns, so that a request never holds up the broker."""
+    monkeypatch.setattr("brokerd.admin.lease_calls.LOOKS_MAX", 4)
+    _, page = bad.get(LETTERS, reason="none")
+    assert page == {"dead_letters": [], "next": {"partition": 0, "offset": 4}}
+
+
+@pytest.mark.parametrize(
+    ("choice", "stay"),
+    [
+        ({}, []),
+        ({"first": 3, "end": 4}, [0, 1, 2, 4, 5, 6, 7, 8, 9]),
+        ({"reason": "odd"}, [1, 3, 5, 7, 9]),
+        ({"before": "2023-11-14T22:14:00Z"}, [1, 3, 5, 7, 9]),
+        ({"first": 5, "reason": "worse"}, [0, 1, 2, 3, 4, 6, 8]),
+        ({"partition": 0, "end": 9}, [9]),
+    ],
+)
+@pytest.mark.parametrize("verb", ["replay", "purge"])
+def test_dead_letters_that_fit_are_changed(
+    bad: Caller, verb: str, choice: dict[str, object], stay: list[int]
+) -> None:
+    """Replayed ones are delivered again with counters at zero; purged ones never."""
+    count = 10 - len(stay)
+    assert bad.post(f"{LETTERS}/{verb}", choice) == (200, {"count": count})
+    assert offsets(bad) == stay
+    again = Caller(bad.house.crash())
+    assert offsets(again) == stay
+    answers = ask(again.house, *(Acquire("orders", "g", "c") for _ in range(10)))
+    got = [answer.message.id for answer in answers if answer.message is not None]
+    assert got == (sorted(set(range(10)) - set(stay)) if verb == "replay" else [])
+
+
+def test_what_is_not_there_cannot_be_replayed(bad: Caller) -> None:
+    assert bad.post("/topics/orders/groups/none/dead-letters/replay")[0] == 404
+    assert bad.post(f"{LETTERS}/replay", {"partition": 4})[0] == 404
+    assert bad.post(f"{LETTERS}/purge", {"before": "yesterday"})[0] == 400

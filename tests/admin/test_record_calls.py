@@ -156,3 +156,55 @@ def test_a_record_that_expires_is_not_shown_then(caller: Caller) -> None:
     assert values(caller) == ["short", "long"]
     caller.house.pass_time(6, 1)
     assert values(caller) == ["long"]
+
+
+def test_a_topic_says_how_long_its_records_live(caller: Caller) -> None:
+    """Unless the record says it itself; 0 is for ever."""
+    caller.post("/topics", {"name": "t", "settings": {"ttl_seconds": 5}})
+    produce(caller, {"value": "topic's"}, {"value": "own", "ttl_seconds": 50})
+    produce(caller, {"value": "for ever", "ttl_seconds": 0})
+    caller.house.pass_time(6, 1)
+    assert values(caller) == ["own", "for ever"]
+
+
+def test_delayed_messages_wait_and_are_listed(caller: Caller) -> None:
+    """In one request with others, and durable like them."""
+    status, answer = produce(
+        caller,
+        {"value": "now"},
+        {"value": "later", "delay_seconds": 60},
+        {"value": "much later", "delay_seconds": 600, "key": "k"},
+    )
+    assert status == 200
+    assert answer["records"] == [
+        {"partition": 0, "offset": 0},
+        {"schedule_id": 0},
+        {"schedule_id": 1},
+    ]
+    assert values(caller) == ["now"]
+    caller = Caller(caller.house.crash())
+    _, page = caller.get("/topics/t/scheduled", limit=1)
+    assert [one["schedule_id"] for one in page["scheduled"]] == [0]
+    assert page["next_id"] == 1
+    _, page = caller.get("/topics/t/scheduled", first_id=page["next_id"])
+    assert ([one["schedule_id"] for one in page["scheduled"]], page["next_id"]) == ([1], None)
+    caller.house.pass_time(61, 1)
+    assert values(caller) == ["now", "later"]
+
+
+def test_a_delayed_message_is_cancelled(caller: Caller) -> None:
+    """Once; it never comes then."""
+    produce(caller, {"value": "later", "delay_seconds": 5})
+    path = "/topics/t/scheduled/0"
+    assert caller.call("DELETE", path) == (200, {"cancelled": 0})
+    status, answer = caller.call("DELETE", path)
+    assert (status, "no delayed message 0" in answer["error"]) == (404, True)
+    assert caller.call("DELETE", "/topics/t/scheduled/x")[0] == 400
+    caller.house.pass_time(10, 1)
+    assert values(caller) == []
+
+
+def test_a_delay_that_is_too_long_keeps_all_out(caller: Caller) -> None:
+    status, _ = produce(caller, {"value": "x"}, {"value": "y", "delay_seconds": 1e9})
+    assert status == 400
+    assert caller.get("/topics")[1] == {"topics": []}

@@ -66,3 +66,60 @@ def test_a_topic_that_makes_no_sense_is_refused(
 def test_a_topic_that_is_not_there_is_404(caller: Caller) -> None:
     status, answer = caller.get("/topics/unknown")
     assert (status, "no topic 'unknown'" in answer["error"]) == (404, True)
+
+
+def test_settings_change_one_by_one(caller: Caller) -> None:
+    """What is left out stays, null goes back to the default, 0 is no limit."""
+    _, topic = caller.post("/topics", {"name": "orders", "settings": {"ttl_seconds": 1.5}})
+    assert topic["settings"] == {
+        "retention_seconds": None,
+        "retention_bytes": None,
+        "ttl_seconds": 1.5,
+    }
+    for change, then in [
+        ({"retention_bytes": 4096}, (None, 4096, 1.5)),
+        ({"retention_seconds": 60, "ttl_seconds": None}, (60, 4096, None)),
+        ({"retention_bytes": 0}, (60, 0, None)),
+        ({}, (60, 0, None)),
+    ]:
+        status, topic = caller.call("PATCH", "/topics/orders/settings", change)
+        assert status == 200, topic
+        assert tuple(topic["settings"].values()) == then
+    assert caller.get("/topics/orders")[1] == topic
+    assert Caller(caller.house.crash()).get("/topics/orders")[1] == topic
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"ttl_seconds": -1}, {"ttl_seconds": 1e12}, {"retention_bytes": 1.5}, {"retention": 5}],
+)
+def test_settings_that_make_no_sense_are_refused(caller: Caller, change: dict[str, Any]) -> None:
+    caller.post("/topics", {"name": "orders"})
+    assert caller.call("PATCH", "/topics/orders/settings", change)[0] == 400
+    assert caller.call("PATCH", "/topics/none/settings", {})[0] == 404
+
+
+def test_a_topic_is_trimmed(caller: Caller) -> None:
+    """Records below the offset are gone, for readers and for groups."""
+    records = [{"value": number} for number in range(5)]
+    caller.post("/topics/orders/records", {"records": records})
+    assert caller.post("/topics/orders/trim", {"offset": 3}) == (200, {"start_offset": 3})
+    assert caller.get("/topics/orders")[1]["start_offsets"] == [3]
+    _, page = caller.get("/topics/orders/records")
+    assert [record["offset"] for record in page["records"]] == [3, 4]
+    assert caller.post("/topics/orders/trim", {"offset": 1}) == (200, {"start_offset": 3})
+    assert caller.post("/topics/orders/trim", {"offset": 9})[0] == 404
+    assert caller.post("/topics/orders/trim", {"offset": 1, "partition": 1})[0] == 404
+    assert Caller(caller.house.crash()).get("/topics/orders")[1]["start_offsets"] == [3]
+
+
+def test_a_topic_is_deleted(caller: Caller) -> None:
+    """One made again is a new one, and begins at offset 0."""
+    caller.post("/topics/orders/records", {"records": [{"value": "x"}]})
+    assert caller.call("DELETE", "/topics/orders") == (200, {"deleted": "orders"})
+    assert caller.get("/topics/orders")[0] == 404
+    assert caller.call("DELETE", "/topics/orders")[0] == 404
+    again = Caller(caller.house.crash())
+    assert again.get("/topics")[1] == {"topics": []}
+    _, topic = again.post("/topics", {"name": "orders"})
+    assert (topic["topic_id"], topic["next_offsets"]) == (2, [0])
