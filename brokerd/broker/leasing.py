@@ -19,7 +19,7 @@ from brokerd.broker.timetable import Timetable
 from brokerd.broker.topics import ConsumerGroup, Lane, Topic, check_name
 from brokerd.broker.waiters import Waiters
 from brokerd.errors import BrokerdError, UnknownGroup, UnknownOffset, UnknownTopic
-from brokerd.groups import NO_KEY, RANGES_MAX, DeadLetter, GroupSettings
+from brokerd.groups import NO_KEY, RANGES_MAX, DeadLetter
 from brokerd.values import Grant
 
 LAPSE_AND_CHANGE = 2
@@ -64,7 +64,6 @@ class Leasing:
         time: BrokerTime,
         waiters: Waiters,
         counters: Counters,
-        settings: GroupSettings,
         events_max: int,
     ) -> None:
         self._state = state
@@ -72,7 +71,6 @@ class Leasing:
         self._time = time
         self._waiters = waiters
         self._counters = counters
-        self._settings = settings
         self.events_max = events_max
         """How many events one request may cause: a frame takes them, whatever its segment."""
         self.timetable = Timetable(clock, time, self._due)
@@ -107,10 +105,9 @@ class Leasing:
     def new_group(self, topic: Topic, name: str) -> ConsumerGroup:
         """A group that its topic does not know until it is touched: asking leaves no trace."""
         check_name(name, "group name")
-        group = ConsumerGroup(topic, name, self._settings)
+        group = self._state.new_group(topic, name)
         for lane in group.lanes:
             leave_out_gaps(lane)
-            lane.store.skip_tokens(self._state.token_base)
         return group
 
     def acquire(
@@ -195,7 +192,8 @@ class Leasing:
 
         Raises `UnknownOffset`, `NotLeaseOwner`, `LeaseLost`, `NoSpace` or `Congested`.
         """
-        self._check_current(lane)
+        if lane.group.deleted:
+            raise _deleted(lane.group)
         self.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
         store = lane.store
         before = len(store.events)
@@ -231,7 +229,8 @@ class Leasing:
 
         Raises `NotLeaseOwner`, `LeaseLost`, `UnknownOffset`, `NoSpace` or `Congested`.
         """
-        self._check_current(lane)
+        if lane.group.deleted:
+            raise _deleted(lane.group)
         self.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
         store = lane.store
         before = len(store.events)
@@ -256,7 +255,8 @@ class Leasing:
 
         Raises `NotLeaseOwner`, `LeaseLost`, `NoSpace` or `Congested`.
         """
-        self._check_current(lane)
+        if lane.group.deleted:
+            raise _deleted(lane.group)
         self.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
         store = lane.store
         before = len(store.events)
@@ -272,7 +272,8 @@ class Leasing:
         False when it is settled or dead already. Raises as `settle`. ``lane`` may be one that an
         earlier acquire named.
         """
-        self._check_current(lane)
+        if lane.group.deleted:
+            raise _deleted(lane.group)
         self.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES + 4 * len(reason))
         group = lane.partition.topic.groups.get(lane.group.name, lane.group)
         lane = group.lanes[lane.partition.index]
@@ -300,17 +301,6 @@ class Leasing:
         journal = self._journal
         if journal.gathered_bytes + size > journal.limit_bytes:
             journal.make_event_room(size)
-
-    @staticmethod
-    def _check_current(lane: Lane) -> None:
-        """Raise `UnknownTopic` or `UnknownGroup` for a lane of one that was deleted since."""
-        group = lane.group
-        if group.topic.deleted:
-            raise UnknownTopic(f"topic {group.topic.name!r} was deleted; ask for it anew")
-        if group.deleted:
-            raise UnknownGroup(
-                f"group {group.name!r} of topic {group.topic.name!r} was deleted; ask for it anew"
-            )
 
     def touch(self, lane: Lane, size: int, schedule: bool = True) -> None:
         """Have the events of a lane written; ``size`` is what was added."""
@@ -362,6 +352,16 @@ class Leasing:
         if ended >= 0 and self._waiters:
             self._waiters.serve_group(lane.partition.topic.name, lane.group.name)
         return ended
+
+
+def _deleted(group: ConsumerGroup) -> BrokerdError:
+    """Why a lane that was kept over a turn cannot be used any more."""
+    topic = group.topic
+    if topic.deleted:
+        return UnknownTopic(f"topic {topic.name!r} was deleted; ask for it anew")
+    return UnknownGroup(
+        f"group {group.name!r} of topic {topic.name!r} was deleted; ask for it anew"
+    )
 
 
 def leave_out_gaps(lane: Lane) -> None:

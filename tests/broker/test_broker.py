@@ -292,6 +292,13 @@ class TestGroups:
         assert lease(house, group="early") == []
         assert group_names(house) == set()
 
+    def test_a_new_group_begins_at_the_start_offset(self) -> None:
+        house = House()
+        produce(house, "t", b"a", b"b", b"c")
+        house.broker.trim_topic("t", 0, 2)
+        assert lease(house, limit=9) == [(2, b"c")]
+        assert house.broker.group_info("t", "g").floor == 2
+
     def test_an_acquire_that_has_to_read_first_makes_no_group(self) -> None:
         house = House(settings=BrokerSettings(tail_cache_bytes=0))
         produce(house, "t", b"a")
