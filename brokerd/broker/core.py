@@ -149,7 +149,6 @@ class Broker:
             self.time,
             self._waiters,
             self.counters,
-            settings.groups,
             events_max,
         )
         self.lane = leasing.lane
