@@ -56,11 +56,12 @@ class Sweep:
         """Delete what can go; then call ``done``, unless stopped before. One call at a time."""
         self._done = done
         starts, topic_ids = dict(self._state.starts), set(self._state.by_id)
+        lsn = self._wal.appended_lsn  # what comes later may be of topics that are not among these
 
         def durable() -> None:
             self._snapshot_thread.submit(
                 self._snapshotter.second_newest,
-                lambda lsn, error: self._covered(starts, topic_ids, lsn, error),
+                lambda covered, error: self._covered(starts, topic_ids, lsn, covered, error),
             )
 
         self._journal.when_all_durable(durable)
@@ -69,12 +70,13 @@ class Sweep:
         self,
         starts: dict[tuple[int, int], int],
         topic_ids: set[int],
+        lsn: int,
         covered_lsn: int | None,
         error: Exception | None,
     ) -> None:
         if self._finished(error):
             return
-        plan = self._wal.removable(starts, topic_ids, self._wal.durable_lsn)
+        plan = self._wal.removable(starts, topic_ids, lsn)
         self._readers.submit(
             plan.run, lambda found, error: self._found(covered_lsn or 0, found, error)
         )

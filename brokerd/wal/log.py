@@ -530,12 +530,13 @@ class Wal:
     ) -> RemovalPlan:
         """Plan to find the segments that can be deleted, for :meth:`delete_segments`.
 
-        These are sealed, end at or below ``below_lsn``, which is the start of the second-newest
-        snapshot (`Snapshots.second_newest`), and every record in them is removed: below its start
-        offset in ``starts`` by (topic id, partition), or of a topic that is not among
-        ``topic_ids``, those of all topics that are not deleted. Neither may change before the plan
-        has run. Cheap: 1 us a segment that is known to be kept; ``plan.run()`` reads the rest in
-        another thread.
+        These are sealed, end at or below ``below_lsn``, and every record in them is removed: below
+        its start offset in ``starts`` by (topic id, partition), or of a topic that is not among
+        ``topic_ids``, those of all topics that are not deleted. Both must be durable, as they were
+        when the log ended at ``below_lsn`` or above, and may not change before the plan has run.
+        Only what ends at or below the start of the second-newest snapshot
+        (`Snapshots.second_newest`) may be deleted. Cheap: 1 us a segment that is known to be kept;
+        ``plan.run()`` reads the rest in another thread.
         """
         candidates = [
             segment

@@ -261,6 +261,22 @@ class TestSegments:
             house.turn()
         assert set(before) <= set(segments(house))
 
+    def test_a_topic_that_is_made_while_it_is_looked_at_keeps_its_own(self) -> None:
+        house = House(settings=settings(), options=SMALL)
+        fill(house, "t", 300)
+        house.broker.delete_topic("t")
+        house.run()
+        house.clock.advance(CHECK_SECONDS)
+        for number in range(30):
+            produce(house, "late", b"%d" % number + bytes(10 * KIB))
+            while house.writer.step() or house.background.step():
+                house.turn()
+        pass_rounds(house, 3)
+        fill(house, "later", 300)
+        pass_rounds(house, 6)
+        house = house.crash(settings=BrokerSettings(tail_cache_bytes=0, read_cache_bytes=0))
+        assert [read(house, "late", number).value[:2] for number in (0, 29)] == [b"0\0", b"29"]
+
     def test_what_was_removed_is_durable_before_its_segment_goes(self) -> None:
         """After a crash at any moment the log is whole for what its topics say they keep."""
         house = House(
