@@ -466,6 +466,7 @@ class State:
         self.next_topic_id = max(self.next_topic_id, report.last_topic_id + 1)
         for (topic_id, index), next_offset in report.next_offsets.items():
             self._told(topic_id, index, next_offset)
+        report.take_back(self.starts)
         for hole in report.holes:
             partition = self._partition(hole.topic_id, hole.partition)
             if partition is not None:

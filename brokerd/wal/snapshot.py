@@ -51,8 +51,6 @@ class LoadedSnapshot(NamedTuple):
 
     start_lsn: int
     chunks: Iterator[SnapshotChunk]
-    is_outdated: bool = False
-    """It shows damage that is not as it was, and is used for want of another."""
 
 
 def snapshot_name(start_lsn: int) -> str:
@@ -270,7 +268,7 @@ class Snapshots:
             oldest=oldest_lsn,
             event_id="outdated-state-used",
         )
-        return LoadedSnapshot(outdated.start_lsn, outdated.chunks(), is_outdated=True)
+        return LoadedSnapshot(outdated.start_lsn, outdated.chunks())
 
     def second_newest(self) -> int | None:
         """The start LSN of the second-newest snapshot, None if there is none that can be used.

@@ -261,6 +261,28 @@ class TestSegments:
             house.turn()
         assert set(before) <= set(segments(house))
 
+    def test_damage_elsewhere_does_not_make_lost_records_of_removed_ones(self) -> None:
+        house = House(
+            settings=settings(retention_bytes=85 * KIB, snapshot_interval_bytes=100 * KIB),
+            options=SMALL,
+        )
+        house.broker.create_topic("old", settings=TopicSettings(retention_bytes=0))
+        produce(house, "old", b"first")
+        produce(house, "t", b"first too")
+        fill(house, "t", 600)
+        produce(house, "old", b"second")
+        pass_rounds(house, 2)
+        first = segments(house)[0]
+        for name in (first, first.replace(".wal", ".idx")):
+            house.disk.unlink(f"{WAL_DIR}/{name}")
+        house.disk.sync_directory(WAL_DIR)
+        house = house.crash()
+        (damage,) = house.report.damages
+        topic_id = house.broker.existing_topic("old").topic_id
+        assert damage.lost == [(topic_id, 0, 0, 1)]
+        assert read(house, "old", 1).value == b"second"
+        assert len(lease(house, limit=99)) == 61 - start(house)
+
     def test_a_topic_that_is_made_while_it_is_looked_at_keeps_its_own(self) -> None:
         house = House(settings=settings(), options=SMALL)
         fill(house, "t", 300)

@@ -496,25 +496,25 @@ class TestAnOutdatedSnapshot:
     def why(self, chunk: SnapshotChunk) -> str | None:
         return "cured" if chunk.body == b"old" else None
 
-    def test_is_used_when_the_log_before_it_is_deleted(self) -> None:
-        disk = SimDisk()
-        store = self.store(disk, b"old", b"old")
-        assert store.load_newest(self.why) is None
-        for oldest_lsn in (1, 1000, 1008):
+    def load(self, store: Snapshots, oldest_lsn: int) -> tuple[int | None, list[str]]:
+        """Where the snapshot begins that is used, and what is told of that."""
+        with capturedLogs() as logs:
             loaded = store.load_newest(self.why, oldest_lsn)
-            assert loaded is not None and loaded.is_outdated
-            assert loaded.start_lsn == 1008
-            assert [chunk.body for chunk in loaded.chunks] == [b"old"]
-        assert store.load_newest(self.why, 1009) is None
+        told = [event["event_id"] for event in logs]
+        return None if loaded is None else loaded.start_lsn, told
+
+    def test_is_used_when_the_log_before_it_is_deleted(self) -> None:
+        store = self.store(SimDisk(), b"old", b"old")
+        outdated = ["snapshot-outdated"] * 2
+        assert self.load(store, 0) == (None, outdated)
+        for oldest_lsn in (1, 1000, 1008):
+            assert self.load(store, oldest_lsn) == (1008, [*outdated, "outdated-state-used"])
+        assert self.load(store, 1009) == (None, outdated)
 
     def test_is_not_used_when_there_is_another_that_is_above_too(self) -> None:
         store = self.store(SimDisk(), b"new", b"old")
-        loaded = store.load_newest(self.why, 1000)
-        assert loaded is not None and not loaded.is_outdated
-        assert loaded.start_lsn == 1000
-        loaded = store.load_newest(self.why, 1001)
-        assert loaded is not None and loaded.is_outdated
-        assert loaded.start_lsn == 1008
+        assert self.load(store, 1000) == (1000, ["snapshot-outdated"])
+        assert self.load(store, 1001) == (1008, ["snapshot-outdated", "outdated-state-used"])
 
 
 class TestSecondNewest:
