@@ -28,7 +28,7 @@ from brokerd.broker.state import (
     State,
     known_damage,
 )
-from brokerd.broker.topics import ConsumerGroup, Lane, Topic
+from brokerd.broker.topics import Lane, Topic
 from brokerd.wal import (
     SNAPSHOT_TOPIC,
     Committer,
@@ -189,18 +189,6 @@ class Snapshotter:
         """
         if self._todo is not None and topic.topic_id in self._chunks.of_topics:
             self._chunks.of_topics[topic.topic_id] = [capture_deleted(topic, self._start_lsn)]
-
-    def group_to_be_deleted(self, group: ConsumerGroup) -> None:
-        """Have a snapshot that is being taken hold the group as it is now, at a frame boundary.
-
-        The log above its beginning may tell of the group, of which it would know too little.
-        """
-        chunks = self._chunks.of_topics.get(group.topic.topic_id)
-        if self._todo is not None and chunks is not None:
-            self._captured_lsn = self._wal.appended_lsn
-            self._add(group.topic)
-            for lane in group.lanes:
-                self._add(lane)
 
     def _tick(self) -> None:
         self._tick_call = None

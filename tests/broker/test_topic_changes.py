@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from brokerd.broker import BrokerSettings
-from brokerd.broker.snapshotter import STEP_THINGS
+from brokerd.broker import BrokerSettings, snapshotter
 from brokerd.broker.topics import Topic, TopicSettings
 from brokerd.errors import (
     InvalidName,
@@ -20,11 +19,11 @@ from brokerd.errors import (
 )
 from brokerd.sim.bare import STATE_DIR
 from brokerd.sim.state_text import describe
-from tests.broker.desk import acknowledged, grants, lease, produce, read, settle
+from tests.broker.desk import SECOND_US, acknowledged, grants, lease, produce, read, settle
 from tests.house import House
 
 NEVER = BrokerSettings(snapshot_interval_bytes=1 << 40)
-OFTEN = BrokerSettings(snapshot_interval_bytes=1)
+TOPICS = 12
 
 
 def seen(house: House) -> list[Any]:
@@ -277,11 +276,11 @@ def delete_first(house: House) -> None:
 
 
 def delete_last(house: House) -> None:
-    house.broker.delete_topic(f"t{STEP_THINGS - 1}")
+    house.broker.delete_topic(f"t{TOPICS - 1}")
 
 
 def delete_and_make_again(house: House) -> None:
-    for name in ("t0", f"t{STEP_THINGS - 1}"):
+    for name in ("t0", f"t{TOPICS - 1}"):
         house.broker.delete_topic(name)
         produce(house, name, b"new", b"newer")
         lease(house, name)
@@ -289,7 +288,7 @@ def delete_and_make_again(house: House) -> None:
 
 
 def trim_and_configure(house: House) -> None:
-    for name in ("t0", f"t{STEP_THINGS - 1}"):
+    for name in ("t0", f"t{TOPICS - 1}"):
         house.broker.trim_topic(name, 0, 1)
         house.broker.configure_topic(name, TopicSettings(retention_us=99))
         lease(house, name, "late")
@@ -309,7 +308,34 @@ def delete_with_internal(house: House) -> None:
     house.broker.delete_topic("t0")
 
 
-@pytest.mark.parametrize("steps", range(5))
+def use(house: House, topic: str) -> None:
+    """Do what nobody can do who knows nothing of the lease."""
+    house.broker.extend(house.broker.lane(topic, "g", 0, 0), 0, SECOND_US)
+    house.broker.release(house.broker.lane(topic, "g", 0, 0), 0)
+
+
+def delete_groups(house: House) -> None:
+    """One of the first topic and one of the last, which is captured last; and make them again."""
+    for name in ("t0", f"t{TOPICS - 1}"):
+        use(house, name)
+        house.broker.delete_group(name, "g")
+        lease(house, name)
+        settle(house, 0, topic=name)
+
+
+def delete_groups_for_good(house: House) -> None:
+    for name in ("t0", "t5", f"t{TOPICS - 1}"):
+        use(house, name)
+        house.broker.delete_group(name, "g")
+
+
+def delete_groups_then_topics(house: House) -> None:
+    delete_groups_for_good(house)
+    for name in ("t0", f"t{TOPICS - 1}"):
+        house.broker.delete_topic(name)
+
+
+@pytest.mark.parametrize("steps", range(9))
 @pytest.mark.parametrize(
     "change",
     [
@@ -319,14 +345,18 @@ def delete_with_internal(house: House) -> None:
         trim_and_configure,
         make_and_delete,
         delete_with_internal,
+        delete_groups,
+        delete_groups_for_good,
+        delete_groups_then_topics,
     ],
 )
 def test_changes_while_a_snapshot_is_taken_are_neither_lost_nor_undone(
-    change: Callable[[House], None], steps: int
+    change: Callable[[House], None], steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The snapshot holds each topic and group as it was at a moment of its own."""
+    monkeypatch.setattr(snapshotter, "STEP_THINGS", 4)
     house = House(settings=NEVER)
-    for index in range(STEP_THINGS):
+    for index in range(TOPICS):
         produce(house, f"t{index}", b"0", b"1")
         lease(house, f"t{index}", limit=2)
         settle(house, 1, topic=f"t{index}")
@@ -334,10 +364,9 @@ def test_changes_while_a_snapshot_is_taken_are_neither_lost_nor_undone(
     house.broker._snapshotter.begin()
     for _ in range(steps):
         produce(house, "t1", b"more")
-        settle(house, 0, False, "t0")
-        lease(house, "t0")
-        settle(house, 0, False, f"t{STEP_THINGS - 1}")
-        lease(house, f"t{STEP_THINGS - 1}")
+        for name in ("t0", f"t{TOPICS - 1}"):
+            use(house, name)
+            lease(house, name)
         acknowledged(house)
         house.turn()
         house.writer.run()
