@@ -1,5 +1,5 @@
 # Tests: tests/cli/test_main.py
-"""``brokerctl``: looks at a broker and its data, and helps with its configuration.
+"""``brokerctl``: asks and changes a running broker, looks at its data, checks its configuration.
 
 Global options come before the verb: ``brokerctl --json --data-dir DIR wal verify``. Verbs find them
 in ``context.obj``: ``data_dir`` (text), ``server`` (text or None) and ``json`` (bool).
@@ -22,6 +22,13 @@ from brokerd.errors import BrokerdError
 VERBS = {
     "bench": "brokerd.cli.bench:bench_command",
     "config": "brokerd.cli.config:config_group",
+    "dlq": "brokerd.cli.dead_letters:dlq_group",
+    "group": "brokerd.cli.groups:group_group",
+    "lease": "brokerd.cli.leases:lease_group",
+    "produce": "brokerd.cli.produce:produce_command",
+    "schedule": "brokerd.cli.schedules:schedule_group",
+    "tail": "brokerd.cli.tail:tail_command",
+    "topic": "brokerd.cli.topics:topic_group",
     "wal": "brokerd.cli.wal:wal_group",
 }
 """Where each verb is, imported when it is used, so that none waits for the others' imports."""
@@ -45,7 +52,7 @@ class Verbs(click.Group):
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-@click.option("--server", metavar="URL", help="The admin address of a running broker.")
+@click.option("--server", metavar="URL", help="The admin site of a running broker.")
 @click.option(
     "--data-dir",
     envvar="BROKERD_DATA_DIR",

@@ -1,0 +1,222 @@
+# Tests: tests/cli/test_dead_letters.py
+"""``brokerctl dlq``: list, peek, replay, purge dead letters (docs/cli.rst)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+from brokerd.cli import output
+from brokerd.cli.options import confirm, time, whole, yes_option
+from brokerd.cli.records import record_line
+from brokerd.cli.server import Answer, Server, server_of
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_TOPIC, _GROUP = click.argument("topic"), click.argument("group")
+_OFFSET = click.option("--offset", type=whole, help="One, of --partition or partition 0.")
+_ALL = click.option("--all", "every", is_flag=True, help="All that fit.")
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Count, and change nothing.")
+
+
+def _filter_options(command: Command) -> Command:
+    for option in (
+        click.option("--before", type=time, help="Those whose last attempt was before this time."),
+        click.option("--reason", help="Those with this reason."),
+        click.option("--partition", type=whole, help="Those of this partition."),
+    ):
+        command = option(command)
+    return command
+
+
+class Choice(NamedTuple):
+    """Which dead letters of which group a verb is about."""
+
+    topic: str
+    group: str
+    offset: int | None
+    partition: int | None
+    reason: str | None
+    before: str | None
+
+    def body(self) -> Answer:
+        """As the API takes it."""
+        body: Answer = {"partition": self.partition, "reason": self.reason, "before": self.before}
+        if self.offset is not None:
+            body["partition"] = self.partition or 0
+            body |= {"first": self.offset, "end": self.offset + 1}
+        return body
+
+    def letters(self, server: Server) -> Iterator[Answer]:
+        """Those that fit."""
+        query: dict[str, Any] = {"reason": self.reason, "before": self.before}
+        if self.offset is not None:
+            query |= {"partition": self.partition or 0, "offset": self.offset}
+        elif self.partition is not None:
+            query |= {"partition": self.partition}
+        place = ("topics", self.topic, "groups", self.group, "dead-letters")
+        for letter in server.pages(*place, key="dead_letters", **query):
+            beyond = self.partition is not None and letter["partition"] != self.partition
+            if self.offset is not None:
+                beyond = (letter["partition"], letter["offset"]) != (
+                    self.partition or 0,
+                    self.offset,
+                )
+            if beyond:
+                return
+            yield letter
+
+
+@click.group("dlq")
+def dlq_group() -> None:
+    """Dead letters of a group: list, peek, replay, purge."""
+
+
+@dlq_group.command("list")
+@_TOPIC
+@_GROUP
+@_filter_options
+@click.pass_context
+def list_command(
+    context: click.Context,
+    topic: str,
+    group: str,
+    partition: int | None,
+    reason: str | None,
+    before: str | None,
+) -> None:
+    """List a group's dead letters."""
+    choice = Choice(topic, group, None, partition, reason, before)
+    letters = list(choice.letters(server_of(context)))
+    rows = [
+        (
+            letter["partition"],
+            letter["offset"],
+            letter["reason"],
+            letter["grants"],
+            letter["failures"],
+            output.time(letter["first_attempt"]),
+            output.time(letter["last_attempt"]),
+        )
+        for letter in letters
+    ]
+    header = ("PARTITION", "OFFSET", "REASON", "GRANTS", "FAILURES", "FIRST", "LAST")
+    output.show(context, {"dead_letters": letters}, output.table(header, rows, "no dead letters"))
+
+
+@dlq_group.command("peek")
+@_TOPIC
+@_GROUP
+@_OFFSET
+@_filter_options
+@click.option("--max", "most", type=whole, default="10", show_default=True, help="So many.")
+@click.pass_context
+def peek_command(
+    context: click.Context,
+    topic: str,
+    group: str,
+    offset: int | None,
+    partition: int | None,
+    reason: str | None,
+    before: str | None,
+    most: int,
+) -> None:
+    """Show dead letters with their records; nothing is changed."""
+    server = server_of(context)
+    place = ("topics", topic, "groups", group, "dead-letters")
+    if offset is not None:
+        letters = [server.get(*place, partition or 0, offset)]
+    else:
+        found = Choice(topic, group, None, partition, reason, before).letters(server)
+        letters = [
+            server.get(*place, letter["partition"], letter["offset"])
+            for letter in islice(found, most)
+        ]
+    output.show(context, {"dead_letters": letters}, _peeked(letters))
+
+
+def _peeked(letters: list[Answer]) -> Iterator[str]:
+    for letter in letters:
+        yield (
+            f"{output.plain(letter['reason'])}, {letter['grants']} grants, "
+            f"{letter['failures']} failures, last attempt {output.time(letter['last_attempt'])}"
+        )
+        if letter["record"] is None:
+            yield f"  {letter['partition']}:{letter['offset']}  no record: {letter['record_error']}"
+        else:
+            yield f"  {record_line(letter['record'])}"
+    if not letters:
+        yield "no dead letters"
+
+
+@dlq_group.command("replay")
+@_TOPIC
+@_GROUP
+@_OFFSET
+@_ALL
+@_filter_options
+@_DRY_RUN
+@click.pass_context
+def replay_command(
+    context: click.Context,
+    topic: str,
+    group: str,
+    offset: int | None,
+    every: bool,
+    partition: int | None,
+    reason: str | None,
+    before: str | None,
+    dry_run: bool,
+) -> None:
+    """Make dead letters ready again, with counters at zero."""
+    choice = Choice(topic, group, offset, partition, reason, before)
+    _check(choice, every)
+    _change(context, choice, "replay", "replayed", dry_run)
+
+
+@dlq_group.command("purge")
+@_TOPIC
+@_GROUP
+@_OFFSET
+@_ALL
+@_filter_options
+@_DRY_RUN
+@yes_option
+@click.pass_context
+def purge_command(
+    context: click.Context,
+    topic: str,
+    group: str,
+    offset: int | None,
+    every: bool,
+    partition: int | None,
+    reason: str | None,
+    before: str | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Forget dead letters; their records stay settled."""
+    choice = Choice(topic, group, offset, partition, reason, before)
+    _check(choice, every)
+    which = "all dead letters that fit" if offset is None else f"the dead letter at {offset}"
+    confirm(f"purge {which} of group {group!r} of topic {topic!r}", yes or dry_run)
+    _change(context, choice, "purge", "purged", dry_run)
+
+
+def _check(choice: Choice, every: bool) -> None:
+    if every == (choice.offset is not None):
+        raise click.UsageError("name either --offset or --all")
+
+
+def _change(context: click.Context, choice: Choice, verb: str, done: str, dry_run: bool) -> None:
+    server = server_of(context)
+    if dry_run:
+        count = sum(1 for _ in choice.letters(server))
+    else:
+        place = ("topics", choice.topic, "groups", choice.group, "dead-letters", verb)
+        count = server.post(*place, **choice.body())["count"]
+    line = f"{count} would be {done}; nothing was changed" if dry_run else f"{count} {done}"
+    output.show(context, {"count": count, "dry_run": dry_run}, [line])

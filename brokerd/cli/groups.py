@@ -1,0 +1,191 @@
+# Tests: tests/cli/test_groups.py
+"""``brokerctl group``: list, describe, seek, pause, resume, configure, delete (docs/cli.rst)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from brokerd.cli import output
+from brokerd.cli.options import changes, confirm, duration, setting, time, truth, whole, yes_option
+from brokerd.cli.server import Answer, server_of
+
+_TOPIC, _GROUP = click.argument("topic"), click.argument("group")
+
+
+def attempts(text: str) -> str:
+    """``failures`` or ``grants``."""
+    if text not in ("failures", "grants"):
+        raise click.BadParameter(f"{text!r} is neither failures nor grants")
+    return text
+
+
+@click.group("group")
+def group_group() -> None:
+    """Consumer groups: list, describe, seek, pause, resume, configure, delete."""
+
+
+@group_group.command("list")
+@_TOPIC
+@click.pass_context
+def list_command(context: click.Context, topic: str) -> None:
+    """List a topic's groups and what they still have to do."""
+    server = server_of(context)
+    groups = []
+    for name in server.names("topics", topic, "groups", key="groups"):
+        group = server.get("topics", topic, "groups", name)
+        del group["by_partition"]
+        groups.append(group)
+    rows = [
+        (
+            group["group"],
+            group["lag"],
+            group["leased"],
+            group["delayed"],
+            group["dead"],
+            output.age(group["oldest_age_seconds"]),
+            "paused" if group["paused"] else "running",
+        )
+        for group in groups
+    ]
+    header = ("GROUP", "LAG", "LEASED", "DELAYED", "DEAD", "OLDEST", "STATE")
+    output.show(context, {"groups": groups}, output.table(header, rows, "no groups"))
+
+
+@group_group.command("describe")
+@_TOPIC
+@_GROUP
+@click.pass_context
+def describe_command(context: click.Context, topic: str, group: str) -> None:
+    """Show where a group stands, by partition, and its settings."""
+    _show(context, server_of(context).get("topics", topic, "groups", group))
+
+
+@group_group.command("seek")
+@_TOPIC
+@_GROUP
+@click.option("--to-offset", type=whole)
+@click.option("--to-time", type=time, help="The first record appended at this time or after it.")
+@click.option("--to-start", is_flag=True, help="The first record there is.")
+@click.option("--to-end", is_flag=True, help="After the last record there is.")
+@click.option("--partition", type=whole, help="Only this one; else all.")
+@yes_option
+@click.pass_context
+def seek_command(
+    context: click.Context,
+    topic: str,
+    group: str,
+    to_offset: int | None,
+    to_time: str | None,
+    to_start: bool,
+    to_end: bool,
+    partition: int | None,
+    yes: bool,
+) -> None:
+    """Let a group go on from another place; ends its leases there."""
+    targets: list[tuple[str, Answer]] = []
+    if to_offset is not None:
+        targets.append((f"offset {to_offset}", {"to": to_offset}))
+    if to_time is not None:
+        targets.append((to_time, {"to_time": to_time}))
+    if to_start:
+        targets.append(("the start", {"to": "start"}))
+    if to_end:
+        targets.append(("the end", {"to": "end"}))
+    if len(targets) != 1:
+        raise click.UsageError("name one of --to-offset, --to-time, --to-start and --to-end")
+    where, body = targets[0]
+    confirm(f"move group {group!r} of topic {topic!r} to {where} and end its leases", yes)
+    answer = server_of(context).post(
+        "topics", topic, "groups", group, "seek", **body, partition=partition
+    )
+    _show(context, answer)
+
+
+@group_group.command("pause")
+@_TOPIC
+@_GROUP
+@click.pass_context
+def pause_command(context: click.Context, topic: str, group: str) -> None:
+    """Give out no more records to a group; leases that live go on."""
+    _show(context, server_of(context).post("topics", topic, "groups", group, "pause"))
+
+
+@group_group.command("resume")
+@_TOPIC
+@_GROUP
+@click.pass_context
+def resume_command(context: click.Context, topic: str, group: str) -> None:
+    """Give out records to a paused group again."""
+    _show(context, server_of(context).post("topics", topic, "groups", group, "resume"))
+
+
+@group_group.command("configure")
+@_TOPIC
+@_GROUP
+@click.option("--max-attempts", type=setting(whole), help="The attempt that makes a dead letter.")
+@click.option("--attempts", type=setting(attempts), help="What is counted: failures or grants.")
+@click.option("--backoff-base", type=setting(duration), help="Wait after a first failure.")
+@click.option("--backoff-max", type=setting(duration), help="Longest such wait.")
+@click.option("--default-duration", type=setting(duration), help="Of leases that name none.")
+@click.option("--key-ordered", type=setting(truth), help="yes or no: one record a key at a time.")
+@click.pass_context
+def configure_command(
+    context: click.Context, /, topic: str, group: str, **given: list[Any] | None
+) -> None:
+    """Change a group's settings; what is left out stays, and 'default' goes back."""
+    durations = ("backoff_base", "backoff_max", "default_duration")
+    settings = changes(
+        **{f"{name}_seconds" if name in durations else name: one for name, one in given.items()}
+    )
+    if not settings:
+        raise click.UsageError("name a setting; --help lists them")
+    _show(
+        context, server_of(context).patch("topics", topic, "groups", group, "settings", **settings)
+    )
+
+
+@group_group.command("delete")
+@_TOPIC
+@_GROUP
+@yes_option
+@click.pass_context
+def delete_command(context: click.Context, topic: str, group: str, yes: bool) -> None:
+    """Forget a group: its leases, attempts, dead letters and settings."""
+    confirm(f"delete group {group!r} of topic {topic!r} with its leases and dead letters", yes)
+    answer = server_of(context).delete("topics", topic, "groups", group)
+    output.show(context, answer, [f"group {output.plain(group)} is deleted"])
+
+
+def _show(context: click.Context, group: Answer) -> None:
+    output.show(context, group, _lines(group))
+
+
+def _lines(group: Answer) -> Iterator[str]:
+    settings = group["settings"]
+    yield from output.facts(
+        [
+            ("topic", group["topic"]),
+            ("group", group["group"]),
+            ("state", "paused" if group["paused"] else "running"),
+            ("lag", group["lag"]),
+            ("oldest", output.age(group["oldest_age_seconds"])),
+            ("max attempts", f"{settings['max_attempts']} {settings['attempts']}"),
+            ("back-off", _backoff(settings)),
+            ("lease", output.age(settings["default_duration_seconds"])),
+            ("order", "by key" if settings["key_ordered"] else "none"),
+        ]
+    )
+    yield ""
+    columns = ("partition", "floor", "next", "lag", "leased", "delayed", "dead", "committed")
+    rows = [[lane[name] for name in columns] for lane in group["by_partition"]]
+    yield from output.table([name.upper() for name in columns], rows)
+
+
+def _backoff(settings: Answer) -> str:
+    if not settings["backoff_base_seconds"]:
+        return "none"
+    base, most = settings["backoff_base_seconds"], settings["backoff_max_seconds"]
+    return f"{output.age(base)}, doubling to {output.age(most)}"

@@ -1,0 +1,105 @@
+# Tests: tests/cli/test_options.py
+"""Options that verbs share: durations, sizes, times, ``--yes``; and the question before harm."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import click
+
+from brokerd.config import parse_size
+from brokerd.errors import InvalidRequest
+
+_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+DEFAULT = "default"
+"""The word for a setting that goes back to the broker's configuration."""
+NONE = "none"
+"""The word for no limit."""
+
+
+def duration(text: str) -> float:
+    """Seconds: ``90``, ``1.5s``, ``10m``, ``12h``, ``7d``."""
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)(ms|s|m|h|d|)", text, re.ASCII)
+    if match is None:
+        raise click.BadParameter(f"{text!r} is no duration such as 90, 1.5s, 10m, 12h or 7d")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def size(text: str) -> int:
+    """Bytes: ``4096``, ``64MiB``, ``10GiB``."""
+    try:
+        return parse_size(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no size such as 4096, 64MiB or 10GiB") from None
+
+
+def time(text: str) -> str:
+    """An ISO 8601 time, UTC unless it says otherwise, as the API takes it."""
+    try:
+        given = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no time such as 2026-11-21T11:38:31Z") from None
+    return (given if given.tzinfo is not None else given.replace(tzinfo=UTC)).isoformat()
+
+
+def whole(text: str) -> int:
+    """A number, not negative."""
+    if not (text.isascii() and text.isdigit()) or len(text) > 18:
+        raise click.BadParameter(f"{text!r} is no number such as 0 or 17")
+    return int(text)
+
+
+def truth(text: str) -> bool:
+    """``yes`` or ``no``."""
+    if text not in ("yes", "no"):
+        raise click.BadParameter(f"{text!r} is neither yes nor no")
+    return text == "yes"
+
+
+def setting(inner: Callable[[str], Any], none: Any = None) -> Callable[[str], list[Any]]:
+    """A type of values that may also be ``default``, which the API knows as null.
+
+    ``none`` is what the word ``none`` means, if it may be said. The value is in a list, so that
+    null is told from an option that was not given.
+    """
+
+    def convert(text: str) -> list[Any]:
+        if text == DEFAULT:
+            return [None]
+        if text == NONE and none is not None:
+            return [none]
+        return [inner(text)]
+
+    convert.__name__ = inner.__name__
+    return convert
+
+
+def changes(**given: list[Any] | None) -> dict[str, Any]:
+    """The settings that were named on the command line."""
+    return {name: value[0] for name, value in given.items() if value is not None}
+
+
+def yes_option(command: Command) -> Command:
+    """``--yes``, for a verb that calls `confirm`."""
+    return click.option("--yes", is_flag=True, help="Do not ask.")(command)
+
+
+def on_terminal() -> bool:
+    """Whether somebody can be asked."""
+    return sys.stdin.isatty()
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask before harm is done; raises `InvalidRequest` if nobody can be asked, else may abort."""
+    if yes:
+        return
+    if not on_terminal():
+        raise InvalidRequest(f"this would {question}, and there is no terminal to ask: say --yes")
+    click.confirm(f"This will {question}. Go on?", abort=True, err=True)

@@ -1,0 +1,97 @@
+# Tests: tests/cli/test_output.py
+"""What verbs print: aligned tables, sizes and ages that can be read, or JSON.
+
+Whatever comes from a client (names, reasons, payloads) is printed without control characters, so
+that no record can drive a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def show(context: click.Context, answer: Any, lines: Iterable[str]) -> None:
+    """Print the answer as one JSON object, or the lines."""
+    if context.obj["json"]:
+        click.echo(json.dumps(answer))
+    else:
+        for line in lines:
+            click.echo(line)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]], none: str = "none") -> list[str]:
+    """Lines of aligned columns; numbers stand right. ``none`` is what no rows look like.
+
+    A column of which the first row has a number is one of numbers.
+    """
+    body = list(rows)
+    if not body:
+        return [none]
+    cells = [[_cell(value) for value in row] for row in body]
+    right = [isinstance(value, int | float) for value in body[0]]
+    widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
+    lines = []
+    for row in [list(header), *cells]:
+        padded = [
+            cell.rjust(width) if is_number else cell.ljust(width)
+            for cell, width, is_number in zip(row, widths, right, strict=True)
+        ]
+        lines.append("  ".join(padded).rstrip())
+    return lines
+
+
+def facts(pairs: Iterable[tuple[str, Any]]) -> list[str]:
+    """Lines of a name and a value each."""
+    pairs = list(pairs)
+    width = max(len(name) for name, _ in pairs)
+    return [f"{name.ljust(width)}  {_cell(value)}".rstrip() for name, value in pairs]
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else plain(str(value)) or '""'
+
+
+def plain(text: str) -> str:
+    """Text without control characters, which are escaped; nothing else is changed."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+
+
+def size(count: int) -> str:
+    """``1.5 MiB``."""
+    value, unit = float(count), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{count} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
+
+
+def age(seconds: float | None) -> str | None:
+    """``2d 3h``, ``4m 5s``, ``1.5s``: the two largest units that are not nothing."""
+    if seconds is None:
+        return None
+    if seconds < 60:
+        return f"{seconds:.1f}s" if seconds % 1 else f"{seconds:.0f}s"
+    whole = int(seconds)
+    parts = [(whole // 86_400, "d"), (whole // 3_600 % 24, "h"), (whole // 60 % 60, "m")]
+    parts.append((whole % 60, "s"))
+    while not parts[0][0]:
+        del parts[0]
+    return " ".join(f"{count}{unit}" for count, unit in parts[:2] if count)
+
+
+def time(text: str | None) -> str | None:
+    """A time of the API for people: UTC, to the millisecond."""
+    if text is None:
+        return None
+    return datetime.fromisoformat(text).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"

@@ -1,0 +1,161 @@
+# Tests: tests/cli/test_produce.py
+"""``brokerctl produce``: records from an argument, a file or lines (docs/cli.rst)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from typing import IO, Any
+
+import click
+
+from brokerd.cli.options import duration, whole
+from brokerd.cli.server import Answer, Server, server_of
+from brokerd.errors import BrokerdError, InvalidRequest
+
+BATCH_RECORDS = 1_000
+BATCH_BYTES = 1 << 20
+VALUE_BYTES_MAX = 10 << 20
+"""Longer ones are not even read: no broker takes them."""
+
+
+@click.command("produce")
+@click.argument("topic")
+@click.argument("value", required=False)
+@click.option("--file", type=click.File("rb"), help="Read the value from here; - is stdin.")
+@click.option("--lines", is_flag=True, help="Each line of the file, or of stdin, is a record.")
+@click.option("--key", help="The record's key.")
+@click.option("--partition", type=whole, help="Where to append; else by key or in turns.")
+@click.option("--ttl", type=duration, help="Expire after this.")
+@click.option("--delay", type=duration, help="Deliver only after this.")
+@click.option("--metadata", help="A JSON object.")
+@click.option(
+    "--as", "kind", type=click.Choice(["text", "bytes", "json"]), help="What the value is."
+)
+@click.pass_context
+def produce_command(
+    context: click.Context,
+    topic: str,
+    value: str | None,
+    file: IO[bytes] | None,
+    lines: bool,
+    key: str | None,
+    partition: int | None,
+    ttl: float | None,
+    delay: float | None,
+    metadata: str | None,
+    kind: str | None,
+) -> None:
+    """Append records to a topic; it is created if it is not there."""
+    common = {
+        "key": key,
+        "partition": partition,
+        "ttl_seconds": ttl,
+        "delay_seconds": delay,
+        "metadata": _object(metadata),
+    }
+    common = {name: one for name, one in common.items() if one is not None}
+    if (value is not None) + (file is not None or lines) != 1:
+        raise click.UsageError("name a VALUE, or --file PATH, or --lines")
+    server = server_of(context)
+    if value is not None:
+        batches = iter([[common | _value(value.encode(errors="surrogateescape"), kind)]])
+    else:
+        source = file if file is not None else sys.stdin.buffer
+        values = _lines(source) if lines else iter([_whole(source)])
+        batches = _batches(common | _value(one, kind) for one in values)
+    _produce(context, server, topic, batches)
+
+
+def _produce(
+    context: click.Context, server: Server, topic: str, batches: Iterable[list[Answer]]
+) -> None:
+    """Send batch after batch, and print what became of each, or of all together."""
+    as_json = context.obj["json"]
+    done: list[Answer] = []
+    count = 0
+    for batch in batches:
+        try:
+            answer = server.post("topics", topic, "records", records=batch)
+        except BrokerdError as error:
+            if not count:
+                raise
+            raise BrokerdError(f"{count} records are in; then: {error}") from error
+        count += len(batch)
+        done = answer["records"]
+        if as_json:
+            click.echo(json.dumps({"topic": topic, "records": done}))
+    if as_json:
+        return
+    if count == 1:
+        (place,) = done
+        click.echo(_place(place))
+    else:
+        click.echo(f"{count} records")
+
+
+def _place(place: Answer) -> str:
+    if "schedule_id" in place:
+        return f"delayed, id {place['schedule_id']}"
+    return f"partition {place['partition']} offset {place['offset']}"
+
+
+def _object(text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise click.BadParameter(f"--metadata is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise click.BadParameter("--metadata must be a JSON object, such as '{\"a\": 1}'")
+    return value
+
+
+def _value(raw: bytes, kind: str | None) -> Answer:
+    """The fields of a record that hold its value. Raises `InvalidRequest`."""
+    if kind == "json":
+        try:
+            return {"value": json.loads(raw), "encoding": "msgpack"}
+        except ValueError as error:
+            raise InvalidRequest(f"a value is not JSON: {error}: {raw[:40]!r}") from None
+    if kind != "bytes":
+        try:
+            return {"value": raw.decode()}
+        except UnicodeDecodeError:
+            if kind == "text":
+                raise InvalidRequest(
+                    f"a value is not UTF-8 text: {raw[:40]!r}; say --as bytes"
+                ) from None
+    return {"value_base64": base64.b64encode(raw).decode(), "encoding": "bytes"}
+
+
+def _whole(source: IO[bytes]) -> bytes:
+    value = source.read(VALUE_BYTES_MAX + 1)
+    if len(value) > VALUE_BYTES_MAX:
+        raise InvalidRequest(f"the file is longer than a record may be, {VALUE_BYTES_MAX} bytes")
+    return value
+
+
+def _lines(source: IO[bytes]) -> Iterator[bytes]:
+    """Lines without their ends."""
+    while line := source.readline(VALUE_BYTES_MAX + 1):
+        if len(line) > VALUE_BYTES_MAX:
+            raise InvalidRequest(f"a line is longer than a record may be, {VALUE_BYTES_MAX} bytes")
+        yield line.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def _batches(records: Iterable[Answer]) -> Iterator[list[Answer]]:
+    """Records in requests of up to `BATCH_RECORDS`, or about `BATCH_BYTES`."""
+    batch: list[Answer] = []
+    size = 0
+    for record in records:
+        batch.append(record)
+        size += len(str(record.get("value", ""))) + len(record.get("value_base64", ""))
+        if len(batch) >= BATCH_RECORDS or size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

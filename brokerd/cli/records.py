@@ -1,0 +1,65 @@
+# Tests: tests/cli/test_tail.py
+"""One record as one line: MessagePack as JSON, bytes that are no text escaped."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import msgpack
+
+from brokerd.cli import output
+from brokerd.cli.server import Answer
+
+
+def record_line(record: Answer) -> str:
+    """``PARTITION:OFFSET  TIME  [KEY  ]VALUE``."""
+    parts = [f"{record['partition']}:{record['offset']}", output.time(record["append_time"]) or "-"]
+    if record["key"] is not None or record["key_base64"] is not None:
+        parts.append(f"key={_text(record['key'], record['key_base64'])}")
+    parts.append(_value(record))
+    return "  ".join(parts)
+
+
+def _value(record: Answer) -> str:
+    value, raw = record["value"], record["value_base64"]
+    if record["encoding"] == "msgpack":
+        if value is None:
+            return _unpacked(base64.b64decode(raw))
+        return output.plain(json.dumps(value, ensure_ascii=False))
+    return _text(value, raw)
+
+
+def _text(text: str | None, raw: str | None) -> str:
+    if text is not None:
+        return output.plain(text)
+    return _escaped(base64.b64decode(raw or ""))
+
+
+def _escaped(value: bytes) -> str:
+    """Bytes as ``b'...'``."""
+    return repr(value)
+
+
+def _unpacked(raw: bytes) -> str:
+    """MessagePack that JSON cannot say, as near to it as can be."""
+    try:
+        value = msgpack.unpackb(raw, strict_map_key=False, use_list=False)
+    except (ValueError, msgpack.UnpackException):
+        return _escaped(raw)
+    return output.plain(json.dumps(_sayable(value), ensure_ascii=False))
+
+
+def _sayable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_name(key): _sayable(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_sayable(one) for one in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return _name(value)
+
+
+def _name(value: Any) -> str:
+    return value if isinstance(value, str) else repr(value)

@@ -1,0 +1,188 @@
+# Tests: tests/cli/test_server.py
+"""The admin API of a running broker, as verbs call it (docs/admin-api.rst).
+
+Where it is comes from ``--server``, else from ``DATA_DIR/run/listeners.json``. Whatever goes wrong
+is a `BrokerdError` with one line that says what, where and what to do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+from collections.abc import Iterator, Mapping
+from http.client import HTTPConnection, HTTPException
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
+
+import click
+
+from brokerd.client.addresses import Address, open_socket, parse_address
+from brokerd.errors import BrokerdError, ConfigError
+
+TIMEOUT_SECONDS = 60.0
+PAGE = 1_000
+
+Answer = dict[str, Any]
+
+
+class NoBroker(BrokerdError):
+    """No broker answers where one was looked for."""
+
+    retryable = True
+
+
+class Refused(BrokerdError):
+    """The broker refused; the text is its own."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Place(NamedTuple):
+    """Where an admin site is, and how that is known."""
+
+    address: Address
+    tls: bool
+    told_by: str
+
+
+def find(server: str | None, data_dir: str) -> Place:
+    """The admin site that is meant. Raises `ConfigError`, `AddressError` and `NoBroker`."""
+    if server is not None:
+        return _named(server)
+    path = os.path.join(data_dir, "run", "listeners.json")
+    try:
+        with open(path, encoding="utf-8") as file:
+            listeners = json.load(file)
+    except FileNotFoundError:
+        raise NoBroker(
+            f"no broker serves {data_dir}: {path} is not there; start one, or name one with "
+            "--server URL, or its directory with --data-dir"
+        ) from None
+    except OSError as error:
+        raise NoBroker(
+            f"cannot read {path}: {error.strerror}; name the broker with --server URL"
+        ) from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON ({error}); name the broker with --server") from error
+    admin = listeners.get("admin") if isinstance(listeners, dict) else None
+    if not isinstance(admin, str):
+        raise NoBroker(
+            f"the broker of {data_dir} has no admin site ({path} names none); start it without "
+            "--admin none"
+        )
+    return Place(parse_address(admin), False, path)
+
+
+def _named(server: str) -> Place:
+    scheme, _, rest = server.rpartition("://")
+    if scheme not in ("", "http", "https"):
+        raise ConfigError(
+            f"--server {server!r} is no address: write http://HOST:PORT, https://HOST:PORT, "
+            "HOST:PORT or unix:PATH"
+        )
+    return Place(parse_address(rest.rstrip("/")), scheme == "https", "--server")
+
+
+class Server:
+    """Makes requests, each on a connection of its own."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def get(self, *parts: str | int, **query: Any) -> Answer:
+        """What a path shows. ``parts`` are names; a query of None is left out."""
+        given = {name: value for name, value in query.items() if value is not None}
+        return self._exchange("GET", _path(parts) + (f"?{urlencode(given)}" if given else ""), None)
+
+    def pages(self, *parts: str | int, key: str, **query: Any) -> Iterator[Answer]:
+        """The entries of a list by offset, page after page."""
+        place: Mapping[str, int] | None = {}
+        while place is not None:
+            page = self.get(*parts, **{"limit": PAGE, **query, **place})
+            yield from page[key]
+            place = page["next"]
+
+    def names(self, *parts: str | int, key: str) -> Iterator[Any]:
+        """The entries of a list of names, page after page."""
+        first, page = 0, [None] * PAGE
+        while len(page) == PAGE:
+            page = self.get(*parts, first=first, limit=PAGE)[key]
+            yield from page
+            first += PAGE
+
+    def post(self, *parts: str | int, **body: Any) -> Answer:
+        return self._exchange("POST", _path(parts), body)
+
+    def patch(self, *parts: str | int, **body: Any) -> Answer:
+        return self._exchange("PATCH", _path(parts), body)
+
+    def delete(self, *parts: str | int) -> Answer:
+        return self._exchange("DELETE", _path(parts), {})
+
+    def _exchange(self, method: str, path: str, body: Answer | None) -> Answer:
+        sent = None if body is None else json.dumps(body).encode()
+        headers = {"Connection": "close"}
+        if sent is not None:
+            headers["Content-Type"] = "application/json"
+        connection = HTTPConnection("brokerd")
+        try:
+            connection.sock = self._open()
+            try:
+                connection.request(method, path, sent, headers)
+                response = connection.getresponse()
+                status, raw = response.status, response.read()
+            except (OSError, HTTPException) as error:
+                raise self._lost(error, method) from error
+        finally:
+            connection.close()
+        return self._read(status, raw)
+
+    def _open(self) -> Any:
+        address, tls, told_by = self._place
+        try:
+            opened = open_socket(address, TIMEOUT_SECONDS)
+            if tls:
+                context = ssl.create_default_context()
+                return context.wrap_socket(opened, server_hostname=address.host)
+            return opened
+        except OSError as error:
+            raise NoBroker(
+                f"no broker answers at {address} (from {told_by}): {error.strerror or error}; "
+                "start it, or name another with --server URL"
+            ) from error
+
+    def _lost(self, error: Exception, method: str) -> NoBroker:
+        reason = f"no answer within {TIMEOUT_SECONDS:.0f} s"
+        if not isinstance(error, TimeoutError):
+            reason = f"the connection ended without an answer ({error or type(error).__name__})"
+        advice = "try again"
+        if method != "GET":
+            advice = "the change may or may not have been made: look before you try again"
+        return NoBroker(f"{self._place.address}: {reason}; {advice}")
+
+    def _read(self, status: int, raw: bytes) -> Answer:
+        try:
+            answer = json.loads(raw)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise NoBroker(
+                f"{self._place.address} (from {self._place.told_by}) answered {status}, and not as "
+                "a broker's admin site would; name another with --server URL"
+            )
+        if status >= 400:
+            raise Refused(status, str(answer.get("error", f"refused with {status}")))
+        return answer
+
+
+def _path(parts: tuple[str | int, ...]) -> str:
+    path = "/api/v1/" + "/".join(quote(str(part), safe="") for part in parts)
+    return path + "/" if parts[-1] == "" else path  # an empty name is a name
+
+
+def server_of(context: click.Context) -> Server:
+    """The broker that the global options mean."""
+    return Server(find(context.obj["server"], context.obj["data_dir"]))

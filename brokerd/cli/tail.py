@@ -1,0 +1,108 @@
+# Tests: tests/cli/test_tail.py
+"""``brokerctl tail``: print records as they are, or as they come (docs/cli.rst).
+
+It leases nothing and settles nothing: it reads by offset, as any group's records may be read.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+
+import click
+
+from brokerd.cli import output
+from brokerd.cli.options import whole
+from brokerd.cli.records import record_line
+from brokerd.cli.server import Answer, Server, server_of
+
+POLL_SECONDS = 0.5
+PAGE_RECORDS = 500
+
+
+def start(text: str) -> str | int:
+    """``start``, ``end`` or an offset."""
+    return text if text in ("start", "end") else whole(text)
+
+
+@click.command("tail")
+@click.argument("topic")
+@click.option("--partition", type=whole, help="Only this one; else all.")
+@click.option("--from", "begin", type=start, metavar="start|end|OFFSET", help="Where to begin.")
+@click.option("--max", "most", type=whole, help="Stop after so many records.")
+@click.option("--follow", is_flag=True, help="Go on as records come; begin at the end.")
+@click.pass_context
+def tail_command(
+    context: click.Context,
+    topic: str,
+    partition: int | None,
+    begin: str | int | None,
+    most: int | None,
+    follow: bool,
+) -> None:
+    """Print a topic's records, one a line."""
+    if begin is None:
+        begin = "end" if follow else "start"
+    reader = Reader(server_of(context), topic, partition, begin)
+    as_json = context.obj["json"]
+    printed = 0
+    for record in reader.records(follow, time.sleep):
+        if printed == most:
+            break
+        if "damage" in record:
+            click.echo(f"brokerctl: {output.plain(record['damage'])}", err=True)
+            continue
+        click.echo(json.dumps(record) if as_json else record_line(record))
+        printed += 1
+        if printed == most:
+            break
+
+
+class Reader:
+    """Reads the partitions of a topic from where it was told to begin."""
+
+    def __init__(self, server: Server, topic: str, partition: int | None, begin: str | int) -> None:
+        self._server = server
+        self._topic = topic
+        described = server.get("topics", topic)
+        ends = described["next_offsets"]
+        if partition is not None and partition >= len(ends):
+            raise click.UsageError(f"topic {topic!r} has {len(ends)} partitions, from 0")
+        chosen = range(len(ends)) if partition is None else [partition]
+        self._offsets = {
+            index: begin
+            if isinstance(begin, int)
+            else (ends[index] if begin == "end" else described["start_offsets"][index])
+            for index in chosen
+        }
+
+    def records(self, follow: bool, sleep: Callable[[float], None]) -> Iterator[Answer]:
+        """All there are, then those that come; ``{"damage": TEXT}`` where some are unreadable."""
+        while True:
+            for index in self._offsets:
+                yield from self._partition(index)
+            if not follow:
+                return
+            sleep(POLL_SECONDS)
+
+    def _partition(self, index: int) -> Iterator[Answer]:
+        """What there is in one partition now."""
+        while True:
+            offset = self._offsets[index]
+            page = self._server.get(
+                "topics",
+                self._topic,
+                "records",
+                partition=index,
+                offset=offset,
+                limit=PAGE_RECORDS,
+            )
+            for record in page["records"]:
+                self._offsets[index] = record["offset"] + 1
+                yield record
+            if page["damage"] is not None:
+                yield {"damage": page["damage"]}
+            self._offsets[index] = page["next_offset"]
+            if page["next_offset"] == offset:
+                return

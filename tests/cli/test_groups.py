@@ -1,0 +1,107 @@
+"""``brokerctl group``."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.codecs.mamamia import Acquire, Settle
+from tests.cli.shell import Shell
+from tests.house import ask
+
+ON = ("orders", "billing")
+
+
+@pytest.fixture
+def busy(shell: Shell) -> Shell:
+    """Four records; the group settled one, holds one, and failed one for good."""
+    shell.run("produce", "orders", "--lines", input="a\nb\nc\nd\n")
+    house = shell.caller.house
+    ask(house, Acquire(*ON, "c"), Settle(*ON, 0, "c", True))
+    for _ in range(3):
+        ask(house, Acquire(*ON, "c"), Settle(*ON, 1, "c", False))
+    ask(house, Acquire(*ON, "c"))
+    house.pass_time(90, 1)
+    ask(house, Acquire(*ON, "c"))
+    return shell
+
+
+def test_groups_are_listed_with_what_they_have_to_do(busy: Shell) -> None:
+    assert busy.lines("group", "list", "orders") == [
+        "GROUP    LAG  LEASED  DELAYED  DEAD  OLDEST  STATE",
+        "billing    2       1        0     1  1m 30s  running",
+    ]
+    (group,) = busy.json("group", "list", "orders")["groups"]
+    assert (group["group"], group["lag"]) == ("billing", 2)
+    assert "no topic 'none'" in busy.refused("group", "list", "none")
+
+
+def test_a_group_is_described(busy: Shell) -> None:
+    assert busy.lines("group", "describe", *ON) == [
+        "topic         orders",
+        "group         billing",
+        "state         running",
+        "lag           2",
+        "oldest        1m 30s",
+        "max attempts  3 failures",
+        "back-off      none",
+        "lease         30s",
+        "order         none",
+        "",
+        "PARTITION  FLOOR  NEXT  LAG  LEASED  DELAYED  DEAD  COMMITTED",
+        "        0      2     4    2       1        0     1  -",
+    ]
+    assert busy.json("group", "describe", *ON)["by_partition"][0]["floor"] == 2
+    assert "no group 'none'" in busy.refused("group", "describe", "orders", "none")
+
+
+def test_a_group_is_paused_and_resumed(busy: Shell) -> None:
+    assert "state         paused" in busy.lines("group", "pause", *ON)
+    assert busy.lines("group", "list", "orders")[1].endswith("paused")
+    assert busy.json("group", "resume", *ON)["paused"] is False
+
+
+@pytest.mark.parametrize(
+    ("option", "floor"),
+    [
+        (["--to-offset", "1"], 1),
+        (["--to-start"], 0),
+        (["--to-end"], 4),
+        (["--to-time", "2100-01-01"], 4),
+        (["--to-time", "2000-01-01T00:00:00+02:00", "--partition", "0"], 0),
+    ],
+)
+def test_a_group_is_sent_elsewhere(busy: Shell, option: list[str], floor: int) -> None:
+    group = busy.json("group", "seek", *ON, *option, "--yes")
+    assert (group["floor"], group["leased"]) == (floor, 0)
+
+
+def test_a_seek_needs_one_place(busy: Shell) -> None:
+    for options in (
+        [],
+        ["--to-start", "--to-end"],
+        ["--to-offset", "1", "--to-time", "2026-01-01"],
+    ):
+        assert "name one of --to-offset" in busy.misused("group", "seek", *ON, *options)
+    assert "no time" in busy.misused("group", "seek", *ON, "--to-time", "noon")
+    assert "no partition 7" in busy.refused(
+        "group", "seek", *ON, "--to-start", "--partition", "7", "--yes"
+    )
+
+
+def test_settings_change_one_by_one(busy: Shell) -> None:
+    lines = busy.lines(
+        *("group", "configure", *ON, "--max-attempts", "5", "--attempts", "grants"),
+        *("--backoff-base", "500ms", "--backoff-max", "1m", "--key-ordered", "yes"),
+    )
+    assert "max attempts  5 grants" in lines
+    assert "back-off      0.5s, doubling to 1m" in lines
+    assert "order         by key" in lines
+    group = busy.json("group", "configure", *ON, "--max-attempts", "default")
+    assert (group["settings"]["max_attempts"], group["settings"]["attempts"]) == (3, "grants")
+    assert "name a setting" in busy.misused("group", "configure", *ON)
+    assert "neither yes nor no" in busy.misused("group", "configure", *ON, "--key-ordered", "1")
+
+
+def test_a_group_is_deleted(busy: Shell) -> None:
+    assert busy.lines("group", "delete", *ON, "--yes") == ["group billing is deleted"]
+    assert busy.json("group", "list", "orders") == {"groups": []}

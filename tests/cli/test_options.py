@@ -1,0 +1,57 @@
+"""Durations, sizes, times and settings as they are typed."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from brokerd.cli.options import changes, duration, setting, size, time, truth, whole
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("1.5s", 1.5), ("250ms", 0.25), ("10m", 600), ("12h", 43_200), ("7d", 604_800)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1", "1w", "1 s", "1e3", "٣", "9" * 40])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="such as 90"):
+        duration(text)
+
+
+def test_sizes() -> None:
+    assert [size("4096"), size("64MiB"), size("1 GiB")] == [4096, 64 << 20, 1 << 30]
+    with pytest.raises(click.BadParameter, match="such as 4096"):
+        size("10XB")
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("2026-11-21T11:38:31Z", "2026-11-21T11:38:31+00:00"),
+        ("2026-11-21T11:38:31", "2026-11-21T11:38:31+00:00"),
+        ("2026-11-21", "2026-11-21T00:00:00+00:00"),
+        ("2026-11-21T11:38:31.5+02:00", "2026-11-21T11:38:31.500000+02:00"),
+    ],
+)
+def test_times_are_utc_unless_they_say_otherwise(text: str, meant: str) -> None:
+    assert time(text) == meant
+
+
+def test_other_words() -> None:
+    assert (whole("0"), whole("17"), truth("yes"), truth("no")) == (0, 17, True, False)
+    for convert, text in ((time, "noon"), (whole, "-1"), (whole, "²"), (truth, "1")):
+        with pytest.raises(click.BadParameter):
+            convert(text)
+
+
+def test_settings_may_be_default_or_none() -> None:
+    """Null is told from what was not said."""
+    ttl = setting(duration, none=0)
+    given = {"ttl": ttl("default"), "retention": ttl("none"), "age": ttl("5s"), "size": None}
+    assert changes(**given) == {"ttl": None, "retention": 0, "age": 5}
+    with pytest.raises(click.BadParameter):
+        setting(whole)("none")

@@ -1,0 +1,118 @@
+"""``brokerctl produce``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from brokerd.errors import NoSpace
+from tests.cli.shell import Shell
+
+
+def records(shell: Shell) -> list[dict[str, object]]:
+    return [json.loads(line) for line in shell.lines("--json", "tail", "orders")]
+
+
+def test_a_value_is_produced_with_all_that_goes_with_it(shell: Shell) -> None:
+    options = ("--key", "k", "--partition", "0", "--ttl", "1h", "--metadata", '{"n": [1]}')
+    assert shell.lines("produce", "orders", "hello", *options) == ["partition 0 offset 0"]
+    (record,) = records(shell)
+    told = {name: record[name] for name in ("value", "encoding", "key", "metadata")}
+    assert told == {"value": "hello", "encoding": "text", "key": "k", "metadata": {"n": [1]}}
+    assert record["expires_at"] is not None
+    assert shell.json("produce", "orders", "x") == {
+        "topic": "orders",
+        "records": [{"partition": 0, "offset": 1}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("raw", "options", "value", "encoding"),
+    [
+        ("häß".encode(), [], "häß", "text"),
+        (b"\xff\x00", [], None, "bytes"),
+        (b"plain", ["--as", "bytes"], "plain", "bytes"),
+        (b'{"n": 1}', ["--as", "json"], {"n": 1}, "msgpack"),
+        (b'{"n": 1}', [], '{"n": 1}', "text"),
+        (b'"text"', ["--as", "json"], "text", "msgpack"),
+        (b"two\nlines\n", [], "two\nlines\n", "text"),
+        (b"", [], "", "text"),
+    ],
+)
+def test_a_file_is_one_value(
+    shell: Shell, tmp_path: Path, raw: bytes, options: list[str], value: object, encoding: str
+) -> None:
+    """Text if it is UTF-8, else bytes, unless --as says otherwise; - is stdin."""
+    path = tmp_path / "value"
+    path.write_bytes(raw)
+    shell.lines("produce", "orders", "--file", str(path), *options)
+    shell.lines("produce", "orders", "--file", "-", *options, input=raw)
+    assert [(one["value"], one["encoding"]) for one in records(shell)] == [(value, encoding)] * 2
+
+
+def test_lines_are_a_record_each(shell: Shell) -> None:
+    assert shell.lines("produce", "orders", "--lines", input=b"a\r\n\nc") == ["3 records"]
+    assert [record["value"] for record in records(shell)] == ["a", "", "c"]
+    assert shell.lines("produce", "orders", "--lines", input=b"") == ["0 records"]
+
+
+def test_many_lines_are_a_few_requests(shell: Shell) -> None:
+    """Each is told as it is done, in JSON."""
+    lines = "".join(f"{number}\n" for number in range(2_500))
+    told = shell.lines("--json", "produce", "orders", "--lines", input=lines)
+    assert [len(json.loads(line)["records"]) for line in told] == [1_000, 1_000, 500]
+    assert [record["value"] for record in records(shell)] == [str(n) for n in range(2_500)]
+
+
+def test_a_failure_in_the_middle_says_how_far_it_came(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = shell.caller.house.broker
+    append, done = broker.append, []
+
+    def fail_late(*arguments: object, **more: object) -> int:
+        if len(done) >= 1_000:
+            raise NoSpace("the disk is full; free some space")
+        done.append(0)
+        return append(*arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(broker, "append", fail_late)
+    lines = "".join(f"{number}\n" for number in range(1_500))
+    text = shell.refused("produce", "orders", "--lines", input=lines)
+    assert text == "1000 records are in; then: the disk is full; free some space"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        ([], "name a VALUE"),
+        (["x", "--lines"], "name a VALUE"),
+        (["x", "--metadata", "[]"], "must be a JSON object"),
+        (["x", "--metadata", "{"], "is not JSON"),
+        (["x", "--delay", "soon"], "no duration"),
+        (["x", "--partition", "-1"], "no number"),
+        (["--file", "/not/there"], "/not/there"),
+    ],
+)
+def test_wrong_usage_is_2(shell: Shell, arguments: list[str], part: str) -> None:
+    assert part in shell.misused("produce", "orders", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind", "part"),
+    [(b"{", "json", "not JSON"), (b"\xff", "text", "not UTF-8"), (b"\xff", "json", "not JSON")],
+)
+def test_a_value_that_is_not_what_it_should_be_is_refused(
+    shell: Shell, raw: bytes, kind: str, part: str
+) -> None:
+    text = shell.refused("produce", "orders", "--file", "-", "--as", kind, input=raw)
+    assert part in text
+
+
+def test_what_no_broker_takes_is_not_read(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a file nor a line without end fills memory."""
+    monkeypatch.setattr("brokerd.cli.produce.VALUE_BYTES_MAX", 10)
+    assert "longer than a record" in shell.refused("produce", "t", "--file", "-", input=b"x" * 11)
+    assert "longer than a record" in shell.refused("produce", "t", "--lines", input=b"x" * 11)

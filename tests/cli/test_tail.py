@@ -1,0 +1,115 @@
+"""``brokerctl tail``."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import msgpack
+import pytest
+
+from brokerd.cli.records import record_line
+from tests.cli.shell import Shell
+
+
+@pytest.fixture
+def full(shell: Shell) -> Shell:
+    """Two partitions with three records each."""
+    shell.run("topic", "create", "orders", "--partitions", "2")
+    for partition in ("0", "1"):
+        shell.run("produce", "orders", "--lines", "--partition", partition, input="a\nb\nc\n")
+    return shell
+
+
+def places(lines: list[str]) -> list[str]:
+    return [line.split()[0] for line in lines]
+
+
+def test_records_are_printed_one_a_line(full: Shell) -> None:
+    lines = full.lines("tail", "orders")
+    assert places(lines) == ["0:0", "0:1", "0:2", "1:0", "1:1", "1:2"]
+    assert lines[0] == "0:0  2023-11-14 22:13:20.000Z  a"
+    first = json.loads(full.lines("--json", "tail", "orders")[0])
+    assert (first["partition"], first["offset"], first["value"]) == (0, 0, "a")
+
+
+@pytest.mark.parametrize(
+    ("options", "shows"),
+    [
+        (["--partition", "1"], ["1:0", "1:1", "1:2"]),
+        (["--from", "2"], ["0:2", "1:2"]),
+        (["--from", "end"], []),
+        (["--from", "start", "--max", "2"], ["0:0", "0:1"]),
+        (["--max", "0"], []),
+    ],
+)
+def test_some_of_them_are_printed(full: Shell, options: list[str], shows: list[str]) -> None:
+    assert places(full.lines("tail", "orders", *options)) == shows
+
+
+def test_following_prints_what_comes(full: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the end on, unless told otherwise, and asks again after a while."""
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        full.caller.post("/topics/orders/records", {"records": [{"value": "new", "partition": 1}]})
+
+    monkeypatch.setattr("time.sleep", sleep)
+    assert places(full.lines("tail", "orders", "--follow", "--max", "2")) == ["1:3", "1:4"]
+    assert waited == [0.5, 0.5]
+
+
+def test_more_than_a_page_is_printed(shell: Shell) -> None:
+    values = "\n".join(map(str, range(1_201)))
+    shell.run("produce", "orders", "--lines", input=values)
+    assert [line.split()[-1] for line in shell.lines("tail", "orders")] == values.split()
+
+
+def test_what_is_not_there_is_refused(full: Shell) -> None:
+    assert "no topic 'none'" in full.refused("tail", "none")
+    assert "2 partitions" in full.misused("tail", "orders", "--partition", "2")
+    assert "no number" in full.misused("tail", "orders", "--from", "middle")
+
+
+def record(**given: Any) -> dict[str, Any]:
+    shown = {
+        "partition": 0,
+        "offset": 5,
+        "append_time": "2023-11-14T22:13:20.250000Z",
+        "encoding": "bytes",
+        "value": None,
+        "value_base64": None,
+        "key": None,
+        "key_base64": None,
+    }
+    return shown | given
+
+
+def b64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def packed(value: Any) -> dict[str, Any]:
+    return {"encoding": "msgpack", "value_base64": b64(msgpack.packb(value))}
+
+
+@pytest.mark.parametrize(
+    ("given", "shows"),
+    [
+        ({"value": "two\nlines\x1b[2J"}, "two\\nlines\\x1b[2J"),
+        ({"value": "häß"}, "häß"),
+        ({"value_base64": b64(b"\xff\x00a")}, "b'\\xff\\x00a'"),
+        ({"encoding": "msgpack", "value": {"n": [1, "ü\n"]}}, '{"n": [1, "ü\\n"]}'),
+        (packed(None), "null"),
+        (packed({"blob": b"\xff"}), '{"blob": "b\'\\\\xff\'"}'),
+        (packed({1: [2.5, None]}), '{"1": [2.5, null]}'),
+        ({"encoding": "msgpack", "value_base64": b64(b"\xc1")}, "b'\\xc1'"),
+        ({"value": "v", "key": "k\t"}, "key=k\\t  v"),
+        ({"value": "v", "key_base64": b64(b"\xff")}, "key=b'\\xff'  v"),
+    ],
+)
+def test_a_record_is_one_line_that_drives_no_terminal(given: dict[str, Any], shows: str) -> None:
+    """Binary and control characters are escaped, whoever produced them."""
+    assert record_line(record(**given)) == f"0:5  2023-11-14 22:13:20.250Z  {shows}"
