@@ -11,7 +11,7 @@ from brokerd.broker.topics import Partition
 from brokerd.errors import InvalidRequest
 from brokerd.values import Encoding, Format
 
-TTL_MAX_US = 100 * 365 * 86_400 * 1_000_000
+TTL_MAX_US = 36_525 * 86_400 * 1_000_000
 """Longest time to live: a hundred years."""
 
 

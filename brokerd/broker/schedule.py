@@ -152,6 +152,8 @@ class Schedule:
         years, `UnknownPartition`, `NoSpace` or `Congested`.
         """
         check_delay(delay_us)
+        if partition_index is not None:
+            topic.partition(partition_index)
         self.open_schedule(topic)
         size = len(value) + len(key or b"") + len(metadata or b"")
         self._producing.admit(size + LATER_FRAME_BYTES + BATCH_LATER_BYTES)
@@ -185,11 +187,9 @@ class Schedule:
     ) -> int:
         """As `produce_later`, after `open_schedule` and admission, alone or with others.
 
-        A message is admitted with `LATER_FRAME_BYTES`, all of them with `BATCH_LATER_BYTES` once.
+        A message is admitted with `LATER_FRAME_BYTES`, all of them with `BATCH_LATER_BYTES` once;
+        its delay and its partition are checked before.
         """
-        check_delay(delay_us)
-        if partition_index is not None:
-            topic.partition(partition_index)
         lane = schedule_lane(self._state, topic)
         assert lane is not None, "the schedule was opened"
         now_us, store = self._time.now_us(), lane.store

@@ -7,17 +7,21 @@ request becomes calls of the broker, and what it says becomes an answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from brokerd.broker import Broker, Clock, Congested, Topic
 from brokerd.broker.journal import RECORD_FRAME_BYTES
+from brokerd.broker.schedule import BATCH_LATER_BYTES, LATER_FRAME_BYTES, check_delay
 from brokerd.codecs.mamamia import (
     MAX_LENGTH,
     SETTLED,
     Acquire,
     AcquireBatch,
+    BatchMessage,
     BodyError,
+    Cancel,
     Command,
     Decoder,
     Extend,
@@ -26,22 +30,36 @@ from brokerd.codecs.mamamia import (
     GroupState,
     Produce,
     ProduceBatch,
+    Release,
     RequestError,
     Settle,
     SettleBatch,
     answer_length,
+    cancelled,
     error,
     extended,
     group_info,
     message_id_of,
     produced,
     produced_batch,
+    released,
+    scheduled,
     settled,
     settled_batch,
     split_message_id,
 )
-from brokerd.errors import BrokerdError, RecordTooLarge, UnknownPartition
-from brokerd.protocols.connection import Connection, Limits
+from brokerd.errors import (
+    BrokerdError,
+    InvalidRequest,
+    LeaseLost,
+    NotLeaseOwner,
+    RecordTooLarge,
+    UnknownGroup,
+    UnknownOffset,
+    UnknownPartition,
+    UnknownTopic,
+)
+from brokerd.protocols.connection import Answers, Connection, Limits
 from brokerd.protocols.factory import ConnectionFactory
 from brokerd.protocols.mamamia_acquires import (
     ACQUIRE_BATCH,
@@ -67,6 +85,8 @@ class MamamiaConnection(Connection):
         self._late: dict[LateAcquire, None] = {}
         self._results: list[str] = []
         """Of the SETTLE_BATCH in hand, so that one that met `Congested` goes on where it was."""
+        self._given_back: list[bool] = []
+        """The same of the RELEASE in hand."""
 
     # -- frames -------------------------------------------------------------------------------
 
@@ -118,7 +138,7 @@ class MamamiaConnection(Connection):
     # -- producing ----------------------------------------------------------------------------
 
     def _produce(self, request: Produce) -> None:
-        log_id, value, encoding, metadata, key, partition_index = request
+        log_id, value, encoding, metadata, key, partition_index, ttl, delay = request
         size = len(value)
         if metadata is not None:
             size += len(metadata)
@@ -127,41 +147,133 @@ class MamamiaConnection(Connection):
         if key is not None:
             size += len(key)
         broker = self.broker
+        expires_at_us = None if ttl is None else self._expiry_us(ttl)
+        if delay:
+            self._produce_later(request, expires_at_us or 0)
+            return
         broker.admit(size + RECORD_FRAME_BYTES)
         topic = broker.topic(log_id) or self._create(log_id, partition_index or 0)
         partition = topic.choose(key, partition_index)
-        offset = broker.append(partition, value, encoding, key, metadata, Format.MAMAMIA)
+        offset = broker.append(
+            partition, value, encoding, key, metadata, Format.MAMAMIA, None, expires_at_us
+        )
         self.answers.append(produced(message_id_of(partition.index, offset)))
 
+    def _produce_later(self, request: Produce, expires_at_us: int) -> None:
+        log_id, value, encoding, metadata, key, partition_index, _, delay = request
+        delay_us = microseconds(delay or 0)
+        check_delay(delay_us)
+        broker = self.broker
+        topic = broker.topic(log_id) or self._create(log_id, partition_index or 0)
+        schedule_id = broker.produce_later(
+            topic,
+            value,
+            encoding,
+            key,
+            metadata,
+            Format.MAMAMIA,
+            partition_index,
+            delay_us,
+            expires_at_us,
+        )
+        self.answers.append(scheduled(schedule_id))
+
+    def _expiry_us(self, ttl: float) -> int:
+        return self.broker.expiry_us(max(1, microseconds(ttl)))
+
     def _produce_batch(self, request: ProduceBatch) -> None:
-        log_id, messages = request
-        size = 0
+        log_id, messages, producer_id, sequence = request
+        size, delayed = 0, 0
         for message in messages:
-            value, encoding, metadata, key, _ = message
+            value, encoding, metadata, key, _, _, delay = message
             if len(value) + len(metadata or b"") > SURELY_FITS_BYTES:
                 check_size(log_id, value, encoding, metadata)
             size += len(value) + len(metadata or b"") + len(key or b"") + RECORD_FRAME_BYTES
+            if delay:
+                check_delay(microseconds(delay))
+                delayed += 1
         broker = self.broker
-        last = max(message.partition or 0 for message in messages)
         topic = broker.topic(log_id)
+        if producer_id is not None and sequence is not None:
+            if delayed:
+                raise InvalidRequest(
+                    "a batch with a producer_id cannot hold messages with a delay: send them in "
+                    "another batch"
+                )
+            known = topic and broker.producers.ids_of(topic, producer_id, sequence)
+            if known:
+                self.answers.append(produced_batch(known))
+                return
+            size += broker.producers.entry_bytes(producer_id, len(messages), len(messages))
         if topic is None:
             broker.admit(size)
-            topic = self._create(log_id, last)
+            topic = self._create(log_id, max(message.partition or 0 for message in messages))
+        if delayed:
+            self._append_mixed(topic, messages, size + delayed * LATER_FRAME_BYTES)
+            return
+        ids = self._append_all(topic, messages, size)
+        if producer_id is not None and sequence is not None:
+            broker.producers.remember(topic, producer_id, sequence, ids)
+        self.answers.append(produced_batch(ids))
+
+    def _append_all(self, topic: Topic, messages: Sequence[BatchMessage], size: int) -> list[int]:
+        """Append messages that have no delay; their ids."""
+        broker = self.broker
         partitions = [topic.choose(message.key, message.partition) for message in messages]
+        expiries = [
+            None if message.ttl is None else self._expiry_us(message.ttl) for message in messages
+        ]
         broker.admit(size, len(set(partitions)))
+        return [
+            message_id_of(
+                partition.index,
+                broker.append(
+                    partition, value, encoding, key, metadata, Format.MAMAMIA, None, expires_at_us
+                ),
+            )
+            for partition, expires_at_us, (value, encoding, metadata, key, _, _, _) in zip(
+                partitions, expiries, messages, strict=True
+            )
+        ]
+
+    def _append_mixed(self, topic: Topic, messages: Sequence[BatchMessage], size: int) -> None:
+        """Append those that have no delay, schedule those that do, all in one frame."""
+        broker = self.broker
+        now = [message for message in messages if not message.delay]
+        for message in messages:
+            if message.partition is not None:
+                topic.partition(message.partition)
+        broker.open_schedule(topic)
+        broker.admit(size + BATCH_LATER_BYTES, 1 + len(topic.partitions))
+        message_ids = iter(self._append_all(topic, now, 0) if now else ())
+        schedule_ids = [
+            broker.append_later(
+                topic,
+                value,
+                encoding,
+                key,
+                metadata,
+                Format.MAMAMIA,
+                index,
+                microseconds(delay),
+                0 if ttl is None else self._expiry_us(ttl),
+            )
+            if delay
+            else None
+            for value, encoding, metadata, key, index, ttl, delay in messages
+        ]
         self.answers.append(
             produced_batch(
-                [
-                    message_id_of(
-                        partition.index,
-                        broker.append(partition, value, encoding, key, metadata, Format.MAMAMIA),
-                    )
-                    for partition, (value, encoding, metadata, key, _) in zip(
-                        partitions, messages, strict=True
-                    )
-                ]
+                [next(message_ids) if one is None else None for one in schedule_ids], schedule_ids
             )
         )
+
+    def _cancel(self, request: Cancel) -> None:
+        try:
+            was_cancelled = self.broker.cancel_scheduled(request.log_id, request.schedule_id)
+        except UnknownTopic:
+            was_cancelled = False
+        self.answers.append(cancelled(was_cancelled))
 
     def _create(self, log_id: str, partition_index: int) -> Topic:
         """The log's first PRODUCE creates it, unless the request cannot be carried out."""
@@ -235,8 +347,61 @@ class MamamiaConnection(Connection):
         log_id, group_id, client_id, message_id, duration = request
         index, offset = split_message_id(message_id)
         lane = self.broker.lane(log_id, group_id, index, offset)
-        remaining_us = self.broker.extend(lane, offset, microseconds(duration), owner=client_id)
+        if duration is None:
+            duration_us = lane.store.settings.default_duration_us
+        else:
+            duration_us = microseconds(duration)
+        remaining_us = self.broker.extend(lane, offset, duration_us, owner=client_id)
         self.answers.append(extended(remaining_us / 1e6))
+
+    def _release(self, request: Release) -> None:
+        log_id, group_id, client_id, message_ids = request
+        if message_ids is None:
+            count, more = self._release_some(request)
+            if more:
+                self._release_later(request, self.pending(), count)
+            else:
+                self.answers.append(released(count))
+            return
+        broker, given_back = self.broker, self._given_back
+        for message_id in message_ids[len(given_back) :]:
+            index, offset = split_message_id(message_id)
+            try:
+                broker.release(broker.lane(log_id, group_id, index, offset), offset, client_id)
+                given_back.append(True)
+            except (UnknownOffset, NotLeaseOwner, LeaseLost):  # the client has no such lease
+                given_back.append(False)
+        self._given_back = []
+        self.answers.append(released(sum(given_back)))
+
+    def _release_some(self, request: Release) -> tuple[int, bool]:
+        """Release leases of a client, as many as one turn may; how many, and if there are more."""
+        log_id, group_id, client_id, _ = request
+        try:
+            return self.broker.release_owner(log_id, group_id, client_id)
+        except (UnknownTopic, UnknownGroup):
+            return 0, False
+
+    def _release_later(self, request: Release, place: Answers, count: int) -> None:
+        self.factory.clock.callLater(0, self.guarded, self._release_more, request, place, count)
+
+    def _release_more(self, request: Release, place: Answers, count: int) -> None:
+        if self.gone:
+            return
+        try:
+            more_count, more = self._release_some(request)
+        except Congested:
+            self.journal.when_uncongested(
+                partial(self.guarded, self._release_more, request, place, count)
+            )
+        except BrokerdError as refusal:
+            self.resolve(place, error(Command.RELEASE, str(refusal)))
+        else:
+            count += more_count
+            if more:
+                self._release_later(request, place, count)
+            else:
+                self.resolve(place, released(count))
 
     def _group_info(self, request: GroupInfo) -> None:
         info = self.broker.group_info(request.log_id, request.group_id)
@@ -268,6 +433,8 @@ class MamamiaConnection(Connection):
         Command.SETTLE_BATCH: _settle_batch,
         Command.EXTEND: _extend,
         Command.GROUP_INFO: _group_info,
+        Command.RELEASE: _release,
+        Command.CANCEL: _cancel,
     }
 
 

@@ -52,7 +52,13 @@ produce_items = maps(
     key=st.none() | st.text(max_size=9) | st.binary(max_size=9),
     partition=st.none() | st.integers(-1, 32_767),
 )
-produce_bodies = maps(log_id=names, messages=st.lists(produce_items | odd, max_size=4))
+late_items = maps(payload=payloads, ttl=st.floats() | st.integers(-1, 9), delay=st.floats())
+produce_bodies = maps(
+    log_id=names,
+    messages=st.lists(produce_items | late_items | odd, max_size=4),
+    producer_id=st.none() | st.text(max_size=9) | st.text(min_size=250, max_size=260),
+    sequence=st.none() | st.integers(-1, 1 << 63),
+)
 
 
 def outcome(read: Callable[[bytes], Any], body: bytes) -> Any:

@@ -122,6 +122,34 @@ EXAMPLES = {
         mm.group_info(mm.GroupState(2, 5, 3, 1, 1, 1, 0, None, 1.5, 3, 1)),
         mm.GroupState(2, 5, 3, 1, 1, 1, 0, None, 1.5, 3, 1),
     ),
+    "ours-produce-ttl": Example(
+        mm.Produce("orders", b"hi", ttl=60.0), mm.produced(5), mm.Produced(5)
+    ),
+    "ours-produce-delay": Example(
+        mm.Produce("orders", b"hi", 0, None, b"k", delay=2.5), mm.scheduled(0), mm.Scheduled(0)
+    ),
+    "ours-produce-batch-delay": Example(
+        mm.ProduceBatch(
+            "orders", (mm.BatchMessage(b"a", ttl=1.5), mm.BatchMessage(b"b", delay=60.0))
+        ),
+        mm.produced_batch([6, None], [None, 1]),
+        mm.ProducedBatch((6, None), (None, 1)),
+    ),
+    "ours-produce-batch-again": Example(
+        mm.ProduceBatch("orders", (mm.BatchMessage(b"a"),), "billing-7", 41),
+        mm.produced_batch([7]),
+        mm.ProducedBatch((7,)),
+    ),
+    "ours-acquire-duration-of-group": Example(
+        mm.Acquire("orders", "g", "c1", None), mm.acquired_nothing(), mm.Acquired(None)
+    ),
+    "ours-release": Example(
+        mm.Release("orders", "g", "c1", (3, 4)), mm.released(1), mm.Released(1)
+    ),
+    "ours-release-all": Example(
+        mm.Release("orders", "g", "c1"), mm.released(300), mm.Released(300)
+    ),
+    "ours-cancel": Example(mm.Cancel("orders", 1), mm.cancelled(True), mm.Cancelled(True)),
     "ours-second-partition": Example(
         mm.Settle("orders", "g", SECOND, "c1", True), mm.settled(), mm.Settled()
     ),

@@ -23,6 +23,7 @@ EXTEND = {"log_id": "l", "group_id": "g", "client_id": "c", "message_id": 0}
 ACQUIRE_BATCH = {**ACQUIRE, "max": 3}
 SETTLE_BATCH = {"log_id": "l", "group_id": "g", "client_id": "c"}
 ITEM = {"message_id": 0, "success": True}
+BATCH: dict[str, Any] = {"log_id": "l", "messages": [{"payload": b"x"}]}
 
 
 def decode(command: int, body: dict[Any, Any] | bytes) -> mm.Request:
@@ -93,7 +94,34 @@ REFUSED = [
     ),
     (0, PRODUCE, "Unknown command: 0"),
     (9, [], "Unknown command: 9"),
-    (0x86, PRODUCE, "Unknown command: 134"),
+    (0x88, PRODUCE, "Unknown command: 136"),
+    (0x86, {"log_id": "l", "group_id": "g"}, "'client_id'"),
+    (0x86, {**SETTLE_BATCH, "message_ids": 5}, "message_ids must be an array, not an int"),
+    (0x86, {**SETTLE_BATCH, "message_ids": []}, "message_ids must have 1 to 10000 items"),
+    (0x86, {**SETTLE_BATCH, "message_ids": [1, "2"]}, "message_ids[1] must be an int, not a str"),
+    (0x86, {**SETTLE_BATCH, "message_ids": [{}]}, "message_ids[0] must be an int, not a map"),
+    (0x86, {**SETTLE_BATCH, "message_ids": [-1]}, "message_ids[0] must be from 0 to 2^63 - 1"),
+    (0x87, {"log_id": "l"}, "'schedule_id'"),
+    (0x87, {"log_id": "l", "schedule_id": "5"}, "schedule_id must be an int, not a str"),
+    (0x87, {"log_id": "l", "schedule_id": -1}, "schedule_id must be from 0 to 2^63 - 1"),
+    (1, {**PRODUCE, "ttl": 0}, "ttl must be above 0"),
+    (1, {**PRODUCE, "ttl": -0.5}, "ttl must be above 0"),
+    (1, {**PRODUCE, "ttl": "1"}, "ttl must be a number, not a str"),
+    (1, {**PRODUCE, "ttl": float("inf")}, "ttl must be finite"),
+    (1, {**PRODUCE, "delay": -1}, "delay must not be negative"),
+    (1, {**PRODUCE, "delay": True}, "delay must be a number, not a bool"),
+    (0x82, {**BATCH, "messages": [{"payload": 1, "ttl": 0}]}, "messages[0]: ttl must be above 0"),
+    (0x82, {**BATCH, "producer_id": "p"}, "'sequence'"),
+    (0x82, {**BATCH, "sequence": 1}, "'producer_id'"),
+    (0x82, {**BATCH, "producer_id": 7, "sequence": 1}, "producer_id must be a str, not an int"),
+    (0x82, {**BATCH, "producer_id": "", "sequence": 1}, "producer_id must have 1 to 255 bytes"),
+    (
+        0x82,
+        {**BATCH, "producer_id": "é" * 128, "sequence": 1},
+        "producer_id must have 1 to 255 bytes",
+    ),
+    (0x82, {**BATCH, "producer_id": "p", "sequence": "1"}, "sequence must be an int, not a str"),
+    (0x82, {**BATCH, "producer_id": "p", "sequence": -1}, "sequence must be from 0 to 2^63 - 1"),
     (255, {}, "Unknown command: 255"),
 ]
 
@@ -278,7 +306,8 @@ def test_the_longest_name_is_legal():
 
 
 def test_duration_has_a_default_and_a_largest_value():
-    assert decode(2, without(ACQUIRE, "duration")).duration == 30.0
+    """Absent leaves it to the group."""
+    assert decode(2, without(ACQUIRE, "duration")).duration is None
     assert decode(2, {**ACQUIRE, "duration": 0}).duration == 0.0
     assert decode(2, {**ACQUIRE, "duration": -3}).duration == -3.0
     assert decode(2, {**ACQUIRE, "duration": 1e300}).duration == 3_155_760_000.0
@@ -321,6 +350,14 @@ def test_max_is_capped():
     assert decode(0x83, {**ACQUIRE_BATCH, "max": 1 << 40}).max_messages == 10_000
 
 
+def test_optional_keys_may_be_nil():
+    nothing = {"ttl": None, "delay": None, "key": None, "partition": None}
+    assert decode(1, {**PRODUCE, **nothing}) == decode(1, PRODUCE)
+    assert decode(0x82, {**BATCH, "producer_id": None, "sequence": None}) == decode(0x82, BATCH)
+    all_leases = decode(0x86, {**SETTLE_BATCH, "message_ids": None})
+    assert all_leases == mm.Release("l", "g", "c", None)
+
+
 def test_the_longest_batch_is_accepted():
     batch = decode(0x82, {"log_id": "l", "messages": [{"payload": b""}] * 10_000})
     assert batch.messages == (mm.BatchMessage(b""),) * 10_000
@@ -336,6 +373,8 @@ GOOD_BODIES = [
     (1, msgpack.packb({"log_id": "l", "payload": 5, "metadata": {}, "key": "key"})),
     (1, msgpack.packb({"log_id": "l", "payload": b"ab", "metadata": None, "key": b"\xa3key"})),
     (1, msgpack.packb({"log_id": "l", "payload": b"ab", "metadata": None, "partition": 3})),
+    (1, msgpack.packb({"log_id": "l", "payload": b"ab", "metadata": None, "ttl": 3})),
+    (1, msgpack.packb({"log_id": "l", "payload": b"ab", "delay": 3, "ttl": None})),
     (1, msgpack.packb({"log_id": "l", "payload": b"ab"})),
     (1, msgpack.packb({"log_id": "l", "payload": b"ab", "metadata": None, "a": 1, "b": 2})),
     (2, msgpack.packb(ACQUIRE)),

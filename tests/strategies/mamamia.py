@@ -13,7 +13,7 @@ from brokerd.values import Encoding
 names = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=40)
 message_ids = st.integers(0, (1 << 63) - 1)
 seconds = st.integers(0, 10**12).map(lambda number: number / 1_000_000)
-durations = st.integers(-(10**9), 10**12).map(lambda number: number / 1_000_000)
+durations = st.none() | st.integers(-(10**9), 10**12).map(lambda number: number / 1_000_000)
 
 scalars = st.one_of(
     st.none(),
@@ -45,7 +45,15 @@ def values(draw: st.DrawFn) -> tuple[bytes, int]:
 
 
 message_fields = st.tuples(
-    values(), metadata_maps, st.none() | st.binary(max_size=20), st.none() | st.integers(0, 32_766)
+    values(),
+    metadata_maps,
+    st.none() | st.binary(max_size=20),
+    st.none() | st.integers(0, 32_766),
+    st.none() | seconds.filter(bool),
+    st.none() | seconds,
+)
+producers = st.tuples(st.none(), st.none()) | st.tuples(
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40), message_ids
 )
 produces = st.builds(
     lambda log_id, fields: mm.Produce(log_id, *fields[0], *fields[1:]), names, message_fields
@@ -65,7 +73,12 @@ requests = st.one_of(
     acquires,
     settles,
     st.builds(mm.Extend, names, names, names, message_ids, durations),
-    st.builds(mm.ProduceBatch, names, st.lists(batch_messages, min_size=1, max_size=20).map(tuple)),
+    st.builds(
+        lambda log_id, messages, producer: mm.ProduceBatch(log_id, messages, *producer),
+        names,
+        st.lists(batch_messages, min_size=1, max_size=20).map(tuple),
+        producers,
+    ),
     st.builds(mm.AcquireBatch, names, names, names, st.integers(1, 10_000), durations, seconds),
     st.builds(
         mm.SettleBatch,
@@ -75,5 +88,13 @@ requests = st.one_of(
         st.lists(batch_settles, min_size=1, max_size=20).map(tuple),
     ),
     st.builds(mm.GroupInfo, names, names),
+    st.builds(
+        mm.Release,
+        names,
+        names,
+        names,
+        st.none() | st.lists(message_ids, min_size=1, max_size=20).map(tuple),
+    ),
+    st.builds(mm.Cancel, names, message_ids),
 )
 frames = st.tuples(st.integers(0, 255), st.binary(max_size=200))

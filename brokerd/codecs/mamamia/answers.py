@@ -81,6 +81,11 @@ def produced(message_id: int) -> bytes:
     return _PRODUCED_9 + _U64(0xCF, message_id)
 
 
+def scheduled(schedule_id: int) -> bytes:
+    """The answer to a PRODUCE with a delay: ``{schedule_id}``."""
+    return frame(Command.PRODUCE, b"\x81\xabschedule_id" + _unsigned(schedule_id))
+
+
 def acquired(
     message_id: int, log_id: str, value: bytes, encoding: int, metadata: bytes | None
 ) -> bytes:
@@ -140,9 +145,18 @@ def extended(remaining: float) -> bytes:
     return frame(Command.EXTEND, b"\x81\xa9remaining" + _FLOAT(0xCB, remaining))
 
 
-def produced_batch(message_ids: Sequence[int]) -> bytes:
-    """The answer to PRODUCE_BATCH: ``{message_ids}`` in the order of the messages."""
-    return frame(Command.PRODUCE_BATCH, b"\x81\xabmessage_ids" + pack(list(message_ids)))
+def produced_batch(
+    message_ids: Sequence[int | None], schedule_ids: Sequence[int | None] | None = None
+) -> bytes:
+    """The answer to PRODUCE_BATCH: ``{message_ids}`` in the order of the messages.
+
+    With `schedule_ids`, which are those of the delayed messages, if there are any.
+    """
+    body = b"\xabmessage_ids" + pack(list(message_ids))
+    if schedule_ids is None:
+        return frame(Command.PRODUCE_BATCH, b"\x81" + body)
+    scheduled = b"\xacschedule_ids" + pack(list(schedule_ids))
+    return frame(Command.PRODUCE_BATCH, b"\x82" + body + scheduled)
 
 
 def batch_item_length(
@@ -234,3 +248,13 @@ def settled_batch(results: Sequence[str]) -> bytes:
 def group_info(state: GroupState) -> bytes:
     """The answer to GROUP_INFO."""
     return frame(Command.GROUP_INFO, pack(state._asdict()))
+
+
+def released(count: int) -> bytes:
+    """The answer to RELEASE: how many leases ended."""
+    return frame(Command.RELEASE, pack({"released": count}))
+
+
+def cancelled(was_cancelled: bool) -> bytes:
+    """The answer to CANCEL."""
+    return frame(Command.CANCEL, pack({"cancelled": was_cancelled}))

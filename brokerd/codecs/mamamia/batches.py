@@ -28,6 +28,7 @@ from brokerd.values import MAX_NAME_BYTES, Encoding
 PLAIN_BYTES = 256 * 1024
 """Longer bodies are walked, so that objects are not built on the word of a length."""
 
+_UNUSUAL = frozenset(("ttl", "delay"))
 _new = tuple.__new__  # half the cost of calling a NamedTuple
 
 
@@ -63,7 +64,7 @@ def plain_settle_batch(body: bytes) -> SettleBatch | None:
 
 
 def plain_produce_batch(body: bytes) -> ProduceBatch | None:
-    """A PRODUCE_BATCH of bytes and text without metadata, or None: walk it."""
+    """A PRODUCE_BATCH of bytes and text without metadata, TTL and delay, or None: walk it."""
     fields = _plain_map(body)
     if fields is None:
         return None
@@ -73,7 +74,11 @@ def plain_produce_batch(body: bytes) -> ProduceBatch | None:
         return None
     read = []
     for item in messages:
-        if type(item) is not dict or item.get("metadata") is not None:
+        if (
+            type(item) is not dict
+            or item.get("metadata") is not None
+            or not item.keys().isdisjoint(_UNUSUAL)
+        ):
             return None
         value = item.get("payload")
         key = item.get("key")
@@ -91,8 +96,16 @@ def plain_produce_batch(body: bytes) -> ProduceBatch | None:
             type(partition) is not int or not 0 <= partition <= MAX_PARTITION
         ):
             return None
-        read.append(_new(BatchMessage, (value, encoding, None, key, partition)))
-    return ProduceBatch(log_id, tuple(read))
+        read.append(_new(BatchMessage, (value, encoding, None, key, partition, None, None)))
+    producer_id, sequence = fields.get("producer_id"), fields.get("sequence")
+    if not (producer_id is None and sequence is None) and not (
+        type(producer_id) is str
+        and 0 < len(producer_id.encode()) <= MAX_NAME_BYTES
+        and type(sequence) is int
+        and 0 <= sequence <= MAX_MESSAGE_ID
+    ):
+        return None
+    return ProduceBatch(log_id, tuple(read), producer_id, sequence)
 
 
 def _plain_map(body: bytes) -> dict[Any, Any] | None:

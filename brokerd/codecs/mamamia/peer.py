@@ -29,6 +29,8 @@ from brokerd.codecs.mamamia.values import (
     BatchMessage,
     BatchSettle,
     BodyError,
+    Cancel,
+    Cancelled,
     Command,
     Extend,
     Extended,
@@ -41,7 +43,10 @@ from brokerd.codecs.mamamia.values import (
     ProduceBatch,
     Produced,
     ProducedBatch,
+    Release,
+    Released,
     Request,
+    Scheduled,
     Settle,
     SettleBatch,
     Settled,
@@ -58,6 +63,8 @@ COMMANDS: dict[type[Request], Command] = {
     AcquireBatch: Command.ACQUIRE_BATCH,
     SettleBatch: Command.SETTLE_BATCH,
     GroupInfo: Command.GROUP_INFO,
+    Release: Command.RELEASE,
+    Cancel: Command.CANCEL,
 }
 """The command byte of each request."""
 
@@ -85,15 +92,18 @@ def encode_request(request: Request) -> bytes:
         pairs = _produce_pairs(request, pack_str(request.log_id.encode()))
         return frame(Command.PRODUCE, pairs)
     if isinstance(request, ProduceBatch):
+        named = request.producer_id is not None
         return frame(
             Command.PRODUCE_BATCH,
             b"".join(
                 (
-                    b"\x82\xa6log_id",
+                    b"\x84\xa6log_id" if named else b"\x82\xa6log_id",
                     pack_str(request.log_id.encode()),
                     b"\xa8messages",
                     pack_array_header(len(request.messages)),
                     *(_produce_pairs(message, None) for message in request.messages),
+                    b"\xabproducer_id" + pack(request.producer_id) if named else b"",
+                    b"\xa8sequence" + pack(request.sequence) if named else b"",
                 )
             ),
         )
@@ -112,6 +122,10 @@ def _produce_pairs(message: Produce | BatchMessage, log_id: bytes | None) -> byt
         parts += b"\xa3key", pack_bin(message.key)
     if message.partition is not None:
         parts += b"\xa9partition", pack(message.partition)
+    if message.ttl is not None:
+        parts += b"\xa3ttl", pack(message.ttl)
+    if message.delay is not None:
+        parts += b"\xa5delay", pack(message.delay)
     return bytes([0x80 | len(parts) // 2]) + b"".join(parts)
 
 
@@ -121,8 +135,9 @@ def _body(request: Request) -> dict[str, Any]:
         body["max"] = body.pop("max_messages")
     if isinstance(request, Acquire | AcquireBatch) and not request.wait:
         del body["wait"]
-    if isinstance(request, Settle) and request.delay is None:
-        del body["delay"]
+    for optional in ("delay", "duration", "message_ids"):
+        if optional in body and body[optional] is None:
+            del body[optional]
     if isinstance(request, SettleBatch):
         body["settles"] = [_settle(item) for item in request.settles]
     return body
@@ -151,6 +166,21 @@ def decode_response(command: int, body: bytes) -> Answer:
         raise BodyError(
             f"the answer to command {command} is not of its shape: {error!r}"
         ) from error
+
+
+def _produced(answer: dict[str, Any]) -> Produced | Scheduled:
+    if "schedule_id" in answer:
+        return Scheduled(_int(answer["schedule_id"]))
+    return Produced(_int(answer["message_id"]))
+
+
+def _produced_batch(answer: dict[str, Any]) -> ProducedBatch:
+    if "schedule_ids" not in answer:
+        return ProducedBatch(tuple(map(_int, answer["message_ids"])))
+    return ProducedBatch(
+        tuple(map(_int_or_nil, answer["message_ids"])),
+        tuple(map(_int_or_nil, answer["schedule_ids"])),
+    )
 
 
 def _acquired(answer: dict[str, Any]) -> Acquired:
@@ -186,14 +216,22 @@ def _int(value: object) -> int:
     return value
 
 
+def _int_or_nil(value: object) -> int | None:
+    return None if value is None else _int(value)
+
+
+def _bool(value: object) -> bool:
+    if type(value) is not bool:
+        raise TypeError(f"{value!r} is not a bool")
+    return value
+
+
 _ANSWERS: dict[int, Callable[[dict[str, Any]], Answer]] = {
-    Command.PRODUCE: lambda answer: Produced(_int(answer["message_id"])),
+    Command.PRODUCE: _produced,
     Command.ACQUIRE_NEXT: _acquired,
     Command.SETTLE: _settled,
     Command.EXTEND: lambda answer: Extended(float(answer["remaining"])),
-    Command.PRODUCE_BATCH: lambda answer: ProducedBatch(
-        tuple(_int(number) for number in answer["message_ids"])
-    ),
+    Command.PRODUCE_BATCH: _produced_batch,
     Command.ACQUIRE_BATCH: lambda answer: AcquiredBatch(
         tuple(_leased(item) for item in answer["messages"])
     ),
@@ -201,4 +239,6 @@ _ANSWERS: dict[int, Callable[[dict[str, Any]], Answer]] = {
         tuple(str(text) for text in answer["results"])
     ),
     Command.GROUP_INFO: lambda answer: GroupState(*(answer[key] for key in GroupState._fields)),
+    Command.RELEASE: lambda answer: Released(_int(answer["released"])),
+    Command.CANCEL: lambda answer: Cancelled(_bool(answer["cancelled"])),
 }

@@ -11,42 +11,46 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from math import isfinite
-from typing import Final, TypeVar
+from typing import Final
 
 from msgpack import unpackb
 
 from brokerd.codecs.mamamia.batches import plain_produce_batch, plain_settle_batch
-from brokerd.codecs.mamamia.packing import (
-    KINDS,
-    SHALLOW_BYTES,
-    UNDECODABLE,
-    Field,
-    Fields,
-    has_control_characters,
-    walk,
+from brokerd.codecs.mamamia.fields import (
+    batch_message,
+    batch_settle,
+    cheap,
+    integer,
+    read_delay,
+    read_duration,
+    read_id,
+    read_ids,
+    read_items,
+    read_message,
+    read_name,
+    read_producer,
+    read_wait,
+    required,
+    stored,
 )
+from brokerd.codecs.mamamia.packing import KINDS, SHALLOW_BYTES, UNDECODABLE, walk
 from brokerd.codecs.mamamia.values import (
-    DEFAULT_DURATION,
     MAX_BATCH,
     MAX_MESSAGE_ID,
-    MAX_PARTITION,
-    SECONDS_MAX,
     Acquire,
     AcquireBatch,
-    BatchMessage,
-    BatchSettle,
+    Cancel,
     Command,
     Extend,
     GroupInfo,
     Produce,
     ProduceBatch,
+    Release,
     Request,
     RequestError,
     Settle,
     SettleBatch,
 )
-from brokerd.values import MAX_NAME_BYTES, Encoding
 
 _METADATA_KEY = b"\xa8metadata"
 _KEY_KEY = b"\xa3key"
@@ -56,10 +60,7 @@ _REMEMBERED_BYTES = 2_048
 """Nothing longer is remembered, so that an idle connection stays small."""
 _NEVER: Final = ()
 """Begins no body, as no bytes do: ``startswith`` looks for any of none."""
-_BYTES, _TEXT, _MSGPACK = int(Encoding.BYTES), int(Encoding.TEXT), int(Encoding.MSGPACK)
 _new = tuple.__new__  # half the cost of calling a NamedTuple
-
-Item = TypeVar("Item")
 
 
 class Decoder:
@@ -122,8 +123,10 @@ class Decoder:
                 and body[0] == _MAP_OF_3
                 and body[start + 1] == len(body) - start - 12
             ):
+                payload = body[start + 2 : -10]
                 return _new(
-                    Produce, (self._produce_log_id, body[start + 2 : -10], 0, None, None, None)
+                    Produce,
+                    (self._produce_log_id, payload, 0, None, None, None, None, None),
                 )
             produce = self._split_produce(body, start)
             if produce is not None:
@@ -140,15 +143,15 @@ class Decoder:
                 packed_key = body[end + len(_KEY_KEY) :]
                 if end < 0 or KINDS[packed_key[0]] not in ("a bin", "a str"):
                     return None
-                key = _stored(packed_key, unpackb(packed_key))[0]
+                key = stored(packed_key, unpackb(packed_key))[0]
             split = body.rfind(_METADATA_KEY, start, end)
             if split < 0:
                 return None
             payload = body[start:split]
             packed_metadata = body[split + len(_METADATA_KEY) : end]
-            if not (_cheap(payload) and len(packed_metadata) <= SHALLOW_BYTES):
+            if not (cheap(payload) and len(packed_metadata) <= SHALLOW_BYTES):
                 return None
-            value, encoding = _stored(payload, unpackb(payload))
+            value, encoding = stored(payload, unpackb(payload))
             metadata = None
             if packed_metadata != b"\xc0":
                 if type(unpackb(packed_metadata)) is not dict:
@@ -156,12 +159,14 @@ class Decoder:
                 metadata = packed_metadata
         except (*UNDECODABLE, IndexError):  # not the usual shape: find out by walking
             return None
-        return _new(Produce, (self._produce_log_id, value, encoding, metadata, key, None))
+        return _new(
+            Produce, (self._produce_log_id, value, encoding, metadata, key, None, None, None)
+        )
 
     def _walk_produce(self, body: bytes) -> Produce:
         fields = walk(body)
-        log_id = _name(fields, "log_id")
-        produce = Produce(log_id, *_message(fields))
+        log_id = read_name(fields, "log_id")
+        produce = Produce(log_id, *read_message(fields))
         prefix = body[:1] + b"\xa6log_id" + fields["log_id"].raw + b"\xa7payload"
         if body[0] in (_MAP_OF_3, _MAP_OF_4) and body.startswith(prefix):
             self._produce_prefix = prefix
@@ -171,11 +176,11 @@ class Decoder:
     def _decode_acquire(self, body: bytes) -> Acquire:
         fields = walk(body)
         acquire = Acquire(
-            _name(fields, "log_id"),
-            _name(fields, "group_id"),
-            _name(fields, "client_id"),
-            _duration(fields),
-            _wait(fields),
+            read_name(fields, "log_id"),
+            read_name(fields, "group_id"),
+            read_name(fields, "client_id"),
+            read_duration(fields),
+            read_wait(fields),
         )
         if len(body) <= _REMEMBERED_BYTES:
             self._acquire_body = body
@@ -203,12 +208,12 @@ class Decoder:
     def _walk_settle(self, body: bytes) -> Settle:
         fields = walk(body)
         settle = Settle(
-            _name(fields, "log_id"),
-            _name(fields, "group_id"),
-            _message_id(fields),
-            _name(fields, "client_id"),
-            bool(_required(fields, "success").value),
-            _delay(fields),
+            read_name(fields, "log_id"),
+            read_name(fields, "group_id"),
+            read_id(fields, "message_id"),
+            read_name(fields, "client_id"),
+            bool(required(fields, "success").value),
+            read_delay(fields),
         )
         field = fields["message_id"]
         prefix = body[: field.start]
@@ -230,11 +235,11 @@ class Decoder:
 def _decode_extend(body: bytes) -> Extend:
     fields = walk(body)
     return Extend(
-        _name(fields, "log_id"),
-        _name(fields, "group_id"),
-        _name(fields, "client_id"),
-        _message_id(fields),
-        _duration(fields),
+        read_name(fields, "log_id"),
+        read_name(fields, "group_id"),
+        read_name(fields, "client_id"),
+        read_id(fields, "message_id"),
+        read_duration(fields),
     )
 
 
@@ -244,19 +249,20 @@ def _decode_produce_batch(body: bytes) -> ProduceBatch:
 
 def _walk_produce_batch(body: bytes) -> ProduceBatch:
     fields = walk(body, "messages")
-    log_id = _name(fields, "log_id")
-    return ProduceBatch(log_id, _items(fields, "messages", _batch_message))
+    log_id = read_name(fields, "log_id")
+    messages = read_items(fields, "messages", batch_message)
+    return ProduceBatch(log_id, messages, *read_producer(fields))
 
 
 def _decode_acquire_batch(body: bytes) -> AcquireBatch:
     fields = walk(body)
-    log_id, group_id = _name(fields, "log_id"), _name(fields, "group_id")
-    client_id = _name(fields, "client_id")
-    most = _integer(_required(fields, "max"), "max")
+    log_id, group_id = read_name(fields, "log_id"), read_name(fields, "group_id")
+    client_id = read_name(fields, "client_id")
+    most = integer(required(fields, "max"), "max")
     if most < 1:
         raise RequestError("max must be at least 1")
     return AcquireBatch(
-        log_id, group_id, client_id, min(most, MAX_BATCH), _duration(fields), _wait(fields)
+        log_id, group_id, client_id, min(most, MAX_BATCH), read_duration(fields), read_wait(fields)
     )
 
 
@@ -267,16 +273,31 @@ def _decode_settle_batch(body: bytes) -> SettleBatch:
 def _walk_settle_batch(body: bytes) -> SettleBatch:
     fields = walk(body, "settles")
     return SettleBatch(
-        _name(fields, "log_id"),
-        _name(fields, "group_id"),
-        _name(fields, "client_id"),
-        _items(fields, "settles", _batch_settle),
+        read_name(fields, "log_id"),
+        read_name(fields, "group_id"),
+        read_name(fields, "client_id"),
+        read_items(fields, "settles", batch_settle),
     )
 
 
 def _decode_group_info(body: bytes) -> GroupInfo:
     fields = walk(body)
-    return GroupInfo(_name(fields, "log_id"), _name(fields, "group_id"))
+    return GroupInfo(read_name(fields, "log_id"), read_name(fields, "group_id"))
+
+
+def _decode_release(body: bytes) -> Release:
+    fields = walk(body, "message_ids")
+    return Release(
+        read_name(fields, "log_id"),
+        read_name(fields, "group_id"),
+        read_name(fields, "client_id"),
+        read_ids(fields, "message_ids"),
+    )
+
+
+def _decode_cancel(body: bytes) -> Cancel:
+    fields = walk(body)
+    return Cancel(read_name(fields, "log_id"), read_id(fields, "schedule_id"))
 
 
 _EXTENSIONS: dict[int, Callable[[bytes], Request]] = {
@@ -285,149 +306,6 @@ _EXTENSIONS: dict[int, Callable[[bytes], Request]] = {
     Command.ACQUIRE_BATCH: _decode_acquire_batch,
     Command.SETTLE_BATCH: _decode_settle_batch,
     Command.GROUP_INFO: _decode_group_info,
+    Command.RELEASE: _decode_release,
+    Command.CANCEL: _decode_cancel,
 }
-
-
-def _required(fields: Fields, key: str) -> Field:
-    try:
-        return fields[key]
-    except KeyError:
-        raise RequestError(f"'{key}'") from None
-
-
-def _name(fields: Fields, key: str) -> str:
-    field = _required(fields, key)
-    name = field.value
-    if type(name) is not str:
-        raise RequestError(f"{key} must be a str, not {field.kind}")
-    if len(name) > MAX_NAME_BYTES or len(name.encode()) > MAX_NAME_BYTES:
-        raise RequestError(f"{key} must be at most {MAX_NAME_BYTES} bytes")
-    if has_control_characters(name):
-        raise RequestError(f"{key} must not hold control characters")
-    return name
-
-
-def _integer(field: Field, key: str) -> int:
-    value = field.value
-    if type(value) is not int:
-        raise RequestError(f"{key} must be an int, not {field.kind}")
-    return value
-
-
-def _message_id(fields: Fields) -> int:
-    value = _integer(_required(fields, "message_id"), "message_id")
-    if not 0 <= value <= MAX_MESSAGE_ID:
-        raise RequestError("message_id must be from 0 to 2^63 - 1")
-    return value
-
-
-def _seconds(field: Field, key: str) -> float:
-    value = field.value
-    if type(value) is not float and type(value) is not int:
-        raise RequestError(f"{key} must be a number, not {field.kind}")
-    if not isfinite(value):
-        raise RequestError(f"{key} must be finite")
-    return float(max(-SECONDS_MAX, min(SECONDS_MAX, value)))
-
-
-def _duration(fields: Fields) -> float:
-    field = fields.get("duration")
-    return DEFAULT_DURATION if field is None else _seconds(field, "duration")
-
-
-def _span(fields: Fields, key: str) -> float | None:
-    """Seconds from 0 up, or None when absent."""
-    field = fields.get(key)
-    if field is None:
-        return None
-    seconds = _seconds(field, key)
-    if seconds < 0:
-        raise RequestError(f"{key} must not be negative")
-    return seconds
-
-
-def _wait(fields: Fields) -> float:
-    return _span(fields, "wait") or 0.0
-
-
-def _delay(fields: Fields) -> float | None:
-    return _span(fields, "delay")
-
-
-def _cheap(raw: bytes) -> bool:
-    """Whether decoding this on its first byte's word is harmless: no long array or map."""
-    return len(raw) <= SHALLOW_BYTES or KINDS[raw[0]] in ("a bin", "a str")
-
-
-def _stored(raw: bytes, decoded: object) -> tuple[bytes, int]:
-    """A payload as it is stored: (value, encoding)."""
-    if type(decoded) is bytes:
-        return decoded, _BYTES
-    if type(decoded) is str:
-        return decoded.encode(), _TEXT
-    return raw, _MSGPACK
-
-
-def _message(fields: Fields) -> tuple[bytes, int, bytes | None, bytes | None, int | None]:
-    """(value, encoding, metadata, key, partition) of a PRODUCE or an item of a batch."""
-    payload = _required(fields, "payload")
-    value, encoding = _stored(payload.raw, payload.value)
-    return value, encoding, _metadata(fields), _key(fields), _partition(fields)
-
-
-def _metadata(fields: Fields) -> bytes | None:
-    field = fields.get("metadata")
-    if field is None or field.kind == "nil":
-        return None
-    if field.kind != "a map":
-        raise RequestError(f"metadata must be a map or nil, not {field.kind}")
-    return field.raw
-
-
-def _key(fields: Fields) -> bytes | None:
-    field = fields.get("key")
-    if field is None or field.kind == "nil":
-        return None
-    if field.kind not in ("a str", "a bin"):
-        raise RequestError(f"key must be a str, bin or nil, not {field.kind}")
-    return _stored(field.raw, field.value)[0]
-
-
-def _partition(fields: Fields) -> int | None:
-    field = fields.get("partition")
-    if field is None or field.kind == "nil":
-        return None
-    value = _integer(field, "partition")
-    if not 0 <= value <= MAX_PARTITION:
-        raise RequestError(f"partition must be from 0 to {MAX_PARTITION}")
-    return value
-
-
-def _batch_message(fields: Fields) -> BatchMessage:
-    return BatchMessage(*_message(fields))
-
-
-def _batch_settle(fields: Fields) -> BatchSettle:
-    message_id = _message_id(fields)
-    success = bool(_required(fields, "success").value)
-    field = fields.get("token")
-    token = None if field is None or field.kind == "nil" else _integer(field, "token")
-    return BatchSettle(message_id, success, token, _delay(fields))
-
-
-def _items(fields: Fields, key: str, decode: Callable[[Fields], Item]) -> tuple[Item, ...]:
-    """The decoded items of an array; an error names the item by its index."""
-    field = _required(fields, key)
-    if field.kind != "an array":
-        raise RequestError(f"{key} must be an array, not {field.kind}")
-    if field.items is None:
-        raise RequestError(f"{key} must have 1 to {MAX_BATCH} items")
-    decoded = []
-    for index, item in enumerate(field.items):
-        if isinstance(item, Field):
-            raise RequestError(f"{key}[{index}] must be a map, not {item.kind}")
-        try:
-            decoded.append(decode(item))
-        except RequestError as error:
-            raise RequestError(f"{key}[{index}]: {error}") from None
-    return tuple(decoded)

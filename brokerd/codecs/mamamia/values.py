@@ -37,6 +37,8 @@ class Command(IntEnum):
     ACQUIRE_BATCH = 0x83
     SETTLE_BATCH = 0x84
     GROUP_INFO = 0x85
+    RELEASE = 0x86
+    CANCEL = 0x87
 
 
 class FrameError(BrokerdError):
@@ -60,13 +62,18 @@ class Produce(NamedTuple):
     """A MessagePack map as it was sent."""
     key: bytes | None = None
     partition: int | None = None
+    ttl: float | None = None
+    """Seconds until the message expires; None leaves it to the log."""
+    delay: float | None = None
+    """Seconds until the message appears; None and 0 mean now."""
 
 
 class Acquire(NamedTuple):
     log_id: str
     group_id: str
     client_id: str
-    duration: float = DEFAULT_DURATION
+    duration: float | None = DEFAULT_DURATION
+    """Seconds; None leaves it to the group."""
     wait: float = 0.0
 
 
@@ -85,7 +92,7 @@ class Extend(NamedTuple):
     group_id: str
     client_id: str
     message_id: int
-    duration: float = DEFAULT_DURATION
+    duration: float | None = DEFAULT_DURATION
 
 
 class BatchMessage(NamedTuple):
@@ -96,11 +103,16 @@ class BatchMessage(NamedTuple):
     metadata: bytes | None = None
     key: bytes | None = None
     partition: int | None = None
+    ttl: float | None = None
+    delay: float | None = None
 
 
 class ProduceBatch(NamedTuple):
     log_id: str
     messages: tuple[BatchMessage, ...]
+    producer_id: str | None = None
+    sequence: int | None = None
+    """Given together with ``producer_id``, or neither."""
 
 
 class AcquireBatch(NamedTuple):
@@ -108,7 +120,7 @@ class AcquireBatch(NamedTuple):
     group_id: str
     client_id: str
     max_messages: int
-    duration: float = DEFAULT_DURATION
+    duration: float | None = DEFAULT_DURATION
     wait: float = 0.0
 
 
@@ -134,8 +146,30 @@ class GroupInfo(NamedTuple):
     group_id: str
 
 
+class Release(NamedTuple):
+    log_id: str
+    group_id: str
+    client_id: str
+    message_ids: tuple[int, ...] | None = None
+    """None: all that the client has leased."""
+
+
+class Cancel(NamedTuple):
+    log_id: str
+    schedule_id: int
+
+
 Request = (
-    Produce | Acquire | Settle | Extend | ProduceBatch | AcquireBatch | SettleBatch | GroupInfo
+    Produce
+    | Acquire
+    | Settle
+    | Extend
+    | ProduceBatch
+    | AcquireBatch
+    | SettleBatch
+    | GroupInfo
+    | Release
+    | Cancel
 )
 
 
@@ -150,6 +184,12 @@ class Message(NamedTuple):
 
 class Produced(NamedTuple):
     message_id: int
+
+
+class Scheduled(NamedTuple):
+    """The answer to a PRODUCE with a delay."""
+
+    schedule_id: int
 
 
 class Acquired(NamedTuple):
@@ -172,7 +212,9 @@ class Extended(NamedTuple):
 
 
 class ProducedBatch(NamedTuple):
-    message_ids: tuple[int, ...]
+    message_ids: tuple[int | None, ...]
+    schedule_ids: tuple[int | None, ...] | None = None
+    """Of the delayed messages, which have no message id; None when there are none."""
 
 
 class LeasedMessage(NamedTuple):
@@ -213,8 +255,18 @@ class GroupState(NamedTuple):
     partitions: int
 
 
+class Released(NamedTuple):
+    released: int
+    """Leases that ended."""
+
+
+class Cancelled(NamedTuple):
+    cancelled: bool
+
+
 Answer = (
     Produced
+    | Scheduled
     | Acquired
     | Settled
     | Failed
@@ -223,6 +275,8 @@ Answer = (
     | AcquiredBatch
     | SettledBatch
     | GroupState
+    | Released
+    | Cancelled
 )
 
 

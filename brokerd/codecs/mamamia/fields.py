@@ -1,0 +1,235 @@
+# Tests: tests/codecs/test_mamamia_requests.py
+"""Values out of a walked map, each checked: what is wrong is said by the name of its key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isfinite
+from typing import TypeVar
+
+from brokerd.codecs.mamamia.packing import (
+    KINDS,
+    SHALLOW_BYTES,
+    Field,
+    Fields,
+    has_control_characters,
+)
+from brokerd.codecs.mamamia.values import (
+    MAX_BATCH,
+    MAX_MESSAGE_ID,
+    MAX_PARTITION,
+    SECONDS_MAX,
+    BatchMessage,
+    BatchSettle,
+    RequestError,
+)
+from brokerd.values import MAX_NAME_BYTES, Encoding
+
+_BYTES, _TEXT, _MSGPACK = int(Encoding.BYTES), int(Encoding.TEXT), int(Encoding.MSGPACK)
+
+Item = TypeVar("Item")
+
+
+def required(fields: Fields, key: str) -> Field:
+    try:
+        return fields[key]
+    except KeyError:
+        raise RequestError(f"'{key}'") from None
+
+
+def given(fields: Fields, key: str) -> Field | None:
+    """A value that may be absent or nil, which is the same."""
+    field = fields.get(key)
+    return None if field is None or field.kind == "nil" else field
+
+
+def read_name(fields: Fields, key: str) -> str:
+    field = required(fields, key)
+    name = field.value
+    if type(name) is not str:
+        raise RequestError(f"{key} must be a str, not {field.kind}")
+    if len(name) > MAX_NAME_BYTES or len(name.encode()) > MAX_NAME_BYTES:
+        raise RequestError(f"{key} must be at most {MAX_NAME_BYTES} bytes")
+    if has_control_characters(name):
+        raise RequestError(f"{key} must not hold control characters")
+    return name
+
+
+def integer(field: Field, key: str) -> int:
+    value = field.value
+    if type(value) is not int:
+        raise RequestError(f"{key} must be an int, not {field.kind}")
+    return value
+
+
+def read_id(fields: Fields, key: str) -> int:
+    """A message id, a schedule id or a sequence."""
+    return _id(required(fields, key), key)
+
+
+def _id(field: Field, key: str) -> int:
+    value = integer(field, key)
+    if not 0 <= value <= MAX_MESSAGE_ID:
+        raise RequestError(f"{key} must be from 0 to 2^63 - 1")
+    return value
+
+
+def _seconds(field: Field, key: str) -> float:
+    value = field.value
+    if type(value) is not float and type(value) is not int:
+        raise RequestError(f"{key} must be a number, not {field.kind}")
+    if not isfinite(value):
+        raise RequestError(f"{key} must be finite")
+    return float(max(-SECONDS_MAX, min(SECONDS_MAX, value)))
+
+
+def read_duration(fields: Fields) -> float | None:
+    field = fields.get("duration")
+    return None if field is None else _seconds(field, "duration")
+
+
+def _span(field: Field | None, key: str) -> float | None:
+    """Seconds from 0 up, or None when absent."""
+    if field is None:
+        return None
+    seconds = _seconds(field, key)
+    if seconds < 0:
+        raise RequestError(f"{key} must not be negative")
+    return seconds
+
+
+def read_wait(fields: Fields) -> float:
+    return _span(fields.get("wait"), "wait") or 0.0
+
+
+def read_delay(fields: Fields) -> float | None:
+    """The delay of a settle."""
+    return _span(fields.get("delay"), "delay")
+
+
+def cheap(raw: bytes) -> bool:
+    """Whether decoding this on its first byte's word is harmless: no long array or map."""
+    return len(raw) <= SHALLOW_BYTES or KINDS[raw[0]] in ("a bin", "a str")
+
+
+def stored(raw: bytes, decoded: object) -> tuple[bytes, int]:
+    """A payload as it is stored: (value, encoding)."""
+    if type(decoded) is bytes:
+        return decoded, _BYTES
+    if type(decoded) is str:
+        return decoded.encode(), _TEXT
+    return raw, _MSGPACK
+
+
+def read_message(
+    fields: Fields,
+) -> tuple[bytes, int, bytes | None, bytes | None, int | None, float | None, float | None]:
+    """(value, encoding, metadata, key, partition, ttl, delay) of a PRODUCE or item of a batch."""
+    payload = required(fields, "payload")
+    value, encoding = stored(payload.raw, payload.value)
+    metadata, key, partition = _metadata(fields), _key(fields), _partition(fields)
+    return value, encoding, metadata, key, partition, _ttl(fields), _message_delay(fields)
+
+
+def _metadata(fields: Fields) -> bytes | None:
+    field = given(fields, "metadata")
+    if field is None:
+        return None
+    if field.kind != "a map":
+        raise RequestError(f"metadata must be a map or nil, not {field.kind}")
+    return field.raw
+
+
+def _key(fields: Fields) -> bytes | None:
+    field = given(fields, "key")
+    if field is None:
+        return None
+    if field.kind not in ("a str", "a bin"):
+        raise RequestError(f"key must be a str, bin or nil, not {field.kind}")
+    return stored(field.raw, field.value)[0]
+
+
+def _partition(fields: Fields) -> int | None:
+    field = given(fields, "partition")
+    if field is None:
+        return None
+    value = integer(field, "partition")
+    if not 0 <= value <= MAX_PARTITION:
+        raise RequestError(f"partition must be from 0 to {MAX_PARTITION}")
+    return value
+
+
+def _ttl(fields: Fields) -> float | None:
+    field = given(fields, "ttl")
+    if field is None:
+        return None
+    seconds = _seconds(field, "ttl")
+    if seconds <= 0:
+        raise RequestError("ttl must be above 0")
+    return seconds
+
+
+def _message_delay(fields: Fields) -> float | None:
+    return _span(given(fields, "delay"), "delay")
+
+
+def read_producer(fields: Fields) -> tuple[str | None, int | None]:
+    """(producer_id, sequence) of a PRODUCE_BATCH: both or neither."""
+    if given(fields, "producer_id") is None and given(fields, "sequence") is None:
+        return None, None
+    field = given(fields, "producer_id")
+    sequence = given(fields, "sequence")
+    if field is None or sequence is None:
+        raise RequestError("'producer_id'" if field is None else "'sequence'")
+    producer_id = field.value
+    if type(producer_id) is not str:
+        raise RequestError(f"producer_id must be a str, not {field.kind}")
+    if not 0 < len(producer_id.encode()) <= MAX_NAME_BYTES:
+        raise RequestError(f"producer_id must have 1 to {MAX_NAME_BYTES} bytes")
+    return producer_id, _id(sequence, "sequence")
+
+
+def batch_message(fields: Fields) -> BatchMessage:
+    return BatchMessage(*read_message(fields))
+
+
+def batch_settle(fields: Fields) -> BatchSettle:
+    message_id = read_id(fields, "message_id")
+    success = bool(required(fields, "success").value)
+    field = given(fields, "token")
+    token = None if field is None else integer(field, "token")
+    return BatchSettle(message_id, success, token, read_delay(fields))
+
+
+def read_items(fields: Fields, key: str, decode: Callable[[Fields], Item]) -> tuple[Item, ...]:
+    """The decoded items of an array of maps; an error names the item by its index."""
+    decoded = []
+    for index, item in enumerate(_walked(fields, key)):
+        if isinstance(item, Field):
+            raise RequestError(f"{key}[{index}] must be a map, not {item.kind}")
+        try:
+            decoded.append(decode(item))
+        except RequestError as error:
+            raise RequestError(f"{key}[{index}]: {error}") from None
+    return tuple(decoded)
+
+
+def read_ids(fields: Fields, key: str) -> tuple[int, ...] | None:
+    """The ids of an array, None when it is absent; an error names the item by its index."""
+    if given(fields, key) is None:
+        return None
+    ids = []
+    for index, item in enumerate(_walked(fields, key)):
+        if not isinstance(item, Field):
+            raise RequestError(f"{key}[{index}] must be an int, not a map")
+        ids.append(_id(item, f"{key}[{index}]"))
+    return tuple(ids)
+
+
+def _walked(fields: Fields, key: str) -> list[Fields | Field]:
+    field = required(fields, key)
+    if field.kind != "an array":
+        raise RequestError(f"{key} must be an array, not {field.kind}")
+    if field.items is None:
+        raise RequestError(f"{key} must have 1 to {MAX_BATCH} items")
+    return field.items
