@@ -49,7 +49,7 @@ from brokerd.groups.bitmaps import FULL, WORD_BITS, FrozenSet, Run
 from brokerd.groups.delays import moved
 from brokerd.groups.rows import BLOCK_OFFSETS, Block
 from brokerd.groups.settings import GroupSettings
-from brokerd.groups.state import GroupState, LeaseRow
+from brokerd.groups.state import GroupState, LeaseRow, first_attempt_us
 
 VERSION = 4
 CHUNK_BYTES = 1 << 20
@@ -149,16 +149,19 @@ class FrozenGroup(NamedTuple):
         indexes: dict[str, int] = {}
         for part in _parts(list(self.leases.items()), ROWS_PER_CHUNK):
             offsets, rows = zip(*part, strict=True)
-            deadlines, owners, *columns = zip(*rows, strict=True)
+            deadlines, owners, *columns, _ = zip(*rows, strict=True)
             known = len(indexes)
             for owner in owners:
                 indexes.setdefault(owner, len(indexes))
             if len(indexes) > known:
                 yield _section(Section.OWNERS, _json([[owner] for owner in [*indexes][known:]]))
+            firsts = [
+                first_attempt_us(row) - self.epoch_us if row[6] is None else row[6] for row in rows
+            ]
             left_us = [deadline_us - self.now_us for deadline_us in deadlines]
             held = [indexes[owner] for owner in owners]
             yield _section(
-                Section.LEASES, _columns(LEASE_COLUMNS, offsets, left_us, held, *columns)
+                Section.LEASES, _columns(LEASE_COLUMNS, offsets, left_us, held, *columns, firsts)
             )
 
 

@@ -35,9 +35,10 @@ from brokerd.groups.rows import BLOCK_SHIFT, OffsetRows
 from brokerd.groups.settings import GroupSettings
 from brokerd.walformat import EventKind, GroupEvent
 
-LeaseRow = tuple[int, str, int, int, int, int, int]
+LeaseRow = tuple[int, str, int, int, int, int, int | None]
 """(deadline_us, owner, token, grants, failures, duration_us, first_us) of a live lease; first_us is
-when the record was first attempted, relative to the epoch."""
+when the record was first attempted, relative to the epoch; None as long as it is this very lease
+that was the first attempt, and its deadline tells."""
 
 RETURNED_LAYOUT = "<IIQq"
 """grants, failures * 2 + (1 if the last grant's failure is counted), token of the last grant, time
@@ -190,7 +191,7 @@ class GroupState:
         """The leases in offset order, from offset ``first`` on."""
         for offset in sorted(offset for offset in self._leases if offset >= first):
             row = self._leases[offset]
-            yield Lease(offset, *row[:6], self._epoch_us + row[6])
+            yield Lease(offset, *row[:6], self._epoch_us + self._first_us(row))
 
     def delays(self, first: int = 0) -> Iterator[tuple[int, int]]:
         """(offset, time at which it is ready) of the records that wait, from ``first`` on."""
@@ -261,7 +262,7 @@ class GroupState:
         """Take the record out of wherever it is: its attempts so far."""
         lease = self._end_lease(offset)
         if lease is not None:
-            return lease[3], lease[4], lease[2], lease[6]
+            return lease[3], lease[4], lease[2], self._first_us(lease)
         row = self._take_back(offset)
         if row is not None:
             return row
@@ -281,6 +282,11 @@ class GroupState:
         if self._order is not None:
             self._order.come_back(offset)
 
+    def _first_us(self, lease: LeaseRow) -> int:
+        """When the record of a lease was first attempted, relative to the epoch."""
+        first_us = lease[6]
+        return first_attempt_us(lease) - self._epoch_us if first_us is None else first_us
+
     def _live(self, event: GroupEvent) -> LeaseRow:
         lease = self._leases.get(event[1])
         if lease is None:
@@ -295,13 +301,13 @@ class GroupState:
     def _apply_leased(self, event: GroupEvent, now_us: int) -> None:
         _, offset, duration_us, token, grants, owner, key = event
         row = self._take_back(offset) if self._returned.count else None
-        failures, first_us = 0, NEVER_US
+        failures, first_us = 0, None
         if row is None:
             self._touched.add(offset)
         else:
-            _, failures, _, first_us = row
-        if first_us == NEVER_US:
-            first_us = now_us - self._epoch_us
+            failures = row[1]
+            if row[3] != NEVER_US:
+                first_us = row[3]
         deadline_us = now_us + duration_us if duration_us > 0 else now_us - 1
         self._leases[offset] = (deadline_us, owner, token, grants, failures, duration_us, first_us)
         held = self._owners.get(owner)
@@ -315,9 +321,11 @@ class GroupState:
             self._order.lease(offset, int(key, 16) if key else NO_KEY)
 
     def _apply_extended(self, event: GroupEvent, now_us: int) -> None:
-        _, owner, token, grants, failures, _, first_us = self._live(event)
+        lease = self._live(event)
+        _, owner, token, grants, failures, _, _ = lease
         offset, duration_us = event[1], event[2]
         deadline_us = now_us + duration_us if duration_us > 0 else now_us - 1
+        first_us = self._first_us(lease)
         self._leases[offset] = (deadline_us, owner, token, grants, failures, duration_us, first_us)
         self._deadlines.push(deadline_us, offset)
 
@@ -339,10 +347,11 @@ class GroupState:
 
     def _apply_ended(self, event: GroupEvent, now_us: int) -> None:
         """RELEASED or EXPIRED: the lease is over and no failure is counted."""
-        _, _, token, grants, failures, _, first_us = self._live(event)
+        lease = self._live(event)
+        _, _, token, grants, failures, _, _ = lease
         offset, delay_us = event[1], event[2]
         self._end_lease(offset)
-        attempts = (grants, failures, token, first_us)
+        attempts = (grants, failures, token, self._first_us(lease))
         self._come_back(offset, attempts, False, now_us + delay_us, now_us)
 
     def _apply_dead(self, event: GroupEvent, now_us: int) -> None:
@@ -445,8 +454,9 @@ class GroupState:
 
     def _end_all(self, floor: int) -> None:
         """End all leases and delays. Of the records from ``floor`` on, keep the attempts."""
-        for offset, (_, _, token, grants, failures, _, first_us) in self._leases.items():
-            self._returned.put(offset, grants, failures << 1, token, first_us)
+        for offset, lease in self._leases.items():
+            _, _, token, grants, failures, _, _ = lease
+            self._returned.put(offset, grants, failures << 1, token, self._first_us(lease))
         self._clear_leases()
         self._returned.drop_range(0, floor)
         self._delays.clear()
@@ -482,6 +492,11 @@ class GroupState:
             for offset, _ in self._returned.items():
                 order.load(offset, known.get(offset))
             self._order = order
+
+
+def first_attempt_us(lease: LeaseRow) -> int:
+    """When a lease began that was not extended."""
+    return lease[0] - lease[5] if lease[5] > 0 else lease[0] + 1
 
 
 def word_of_block(key: int, bits: int) -> tuple[int, int]:

@@ -105,8 +105,11 @@ class GroupPartition(GroupState):
         token = self._token
         for _ in range(limit):
             offset = touched.floor
+            grants, failures = 1, 0
             if ready.count and (lowest := ready.lowest()) < offset:
                 offset = lowest
+                grants, failures = self.attempts(offset)
+                grants = min(grants + 1, MAX_COUNT)
             if offset >= end:
                 break
             if takes is not None and (answer := takes(offset)) != TAKE:
@@ -115,10 +118,6 @@ class GroupPartition(GroupState):
                     choice.pass_over(offset)
                     self._grant(choice, now_us, owner, duration_us, limit, granted)
                 break
-            grants, failures = 1, 0
-            if offset < touched.floor:
-                grants, failures = self.attempts(offset)
-                grants = min(grants + 1, MAX_COUNT)
             token += 1
             event = (_LEASED, offset, duration_us, token, grants, owner, "")
             add_event(event)
@@ -313,13 +312,14 @@ class GroupPartition(GroupState):
 
         Delays end, and attempts were, ``behind_us`` earlier than replay had to assume.
         """
-        self._epoch_us -= behind_us
         if behind_us and self._delays.count:
             self._delays.load(-behind_us)
         for offset, row in self._leases.items():
-            _, owner, token, grants, failures, duration_us, first = row
+            _, owner, token, grants, failures, duration_us, _ = row
             deadline_us = now_us + duration_us if duration_us > 0 else now_us - 1
+            first = self._first_us(row)
             self._leases[offset] = (deadline_us, owner, token, grants, failures, duration_us, first)
+        self._epoch_us -= behind_us
         self._deadlines.refill([(lease[0], offset) for offset, lease in self._leases.items()])
 
     def freeze(self, now_us: int = 0) -> snapshot.FrozenGroup:
