@@ -7,6 +7,7 @@ import json
 import urllib.error
 import urllib.request
 from typing import Any
+from urllib.parse import urlencode
 
 _TIMEOUT_SECONDS = 30.0
 _PAGE = 1000
@@ -32,16 +33,15 @@ def fetch_dead_letters(admin: str, topic: str, group: str) -> dict[int, int]:
     """
     url = f"http://{admin}/api/v1/topics/{topic}/groups/{group}/dead-letters"
     found: dict[int, int] = {}
-    first = 0
-    while True:
+    place: dict[str, int] | None = {"partition": 0, "offset": 0}
+    while place is not None:
         try:
-            page = _fetch(f"{url}?first={first}&limit={_PAGE}")["dead_letters"]
-            found |= {letter["offset"]: letter["failures"] for letter in page}
+            page = _fetch(f"{url}?{urlencode(place)}&limit={_PAGE}")
+            found |= {letter["offset"]: letter["failures"] for letter in page["dead_letters"]}
+            place = page["next"]
         except (KeyError, TypeError) as error:
             raise AdminFailed(f"{url}: no list of dead letters: {error!r}") from error
-        first += len(page)
-        if len(page) < _PAGE:
-            return found
+    return found
 
 
 def _fetch(url: str) -> dict[str, Any]:

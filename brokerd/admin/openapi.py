@@ -15,6 +15,7 @@ from brokerd.admin.shapes import Refusal
 _TEMPLATE = "#/components/schemas/{name}"
 _REFUSED = {
     "400": "a value that makes no sense",
+    "403": "a write that a browser sends for a page",
     "404": "there is no such thing",
     "409": "it is so already, or a limit is reached, or somebody else holds it",
     "413": "the body or a record is too large",

@@ -65,6 +65,10 @@ class TooLarge(BrokerdError):
     """The body is larger than this request may have."""
 
 
+class FromPage(BrokerdError):
+    """A browser sends this write on behalf of a page."""
+
+
 class WrongType(BrokerdError):
     """A write does not say that its body is JSON."""
 
@@ -73,6 +77,7 @@ STATUSES |= {
     Exists: http.CONFLICT,
     NotFound: http.NOT_FOUND,
     TooLarge: http.REQUEST_ENTITY_TOO_LARGE,
+    FromPage: http.FORBIDDEN,
     WrongType: http.UNSUPPORTED_MEDIA_TYPE,
 }
 
@@ -261,9 +266,15 @@ def _query(request: Request, route: Route) -> Any:
 
 
 def _body(request: Request, route: Route) -> Any:
-    """The body as the route's type. Raises `InvalidRequest`, `WrongType` or `TooLarge`."""
+    """The body as the route's type.
+
+    Raises `InvalidRequest`, `WrongType`, `TooLarge`, and `FromPage`: browsers send Origin with
+    every write (Fetch standard, "append a request Origin header"), and no page has business here.
+    """
     if not route.is_write:
         return None
+    if request.getHeader("origin") is not None:
+        raise FromPage("no page may change anything: use brokerctl, or a client without Origin")
     kind = (request.getHeader("content-type") or "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise WrongType(f"a {route.method} needs the header Content-Type: application/json")
