@@ -109,7 +109,13 @@ class Broker:
             after_frame=self._snapshotter.step,
         )
         self._overview = Overview(
-            self._state, wal, self.time, self.counters, self.find, settings.groups.max_attempts
+            self._state,
+            wal,
+            self.time,
+            self.counters,
+            self.find,
+            settings.groups.max_attempts,
+            clock,
         )
         self._bind(clock, frame_bytes // (2 * EVENT_FRAME_BYTES))
         self._retention = Retention(
@@ -251,6 +257,7 @@ class Broker:
         self._leasing.timetable.stop()
         self._firing.stop()
         self._retention.stop()
+        self._overview.stop()
         self._snapshotter.stop()
         self.journal.close()
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from heapq import nlargest
 from typing import Any, NamedTuple
 
 from brokerd.broker.chunks import Chunk
 from brokerd.broker.clock import BrokerTime
+from brokerd.broker.journal import Clock
+from brokerd.broker.listing import Listing
 from brokerd.broker.state import State
 from brokerd.broker.topics import Lane, Partition
 from brokerd.errors import DamagedData
@@ -18,9 +19,6 @@ from brokerd.wal import Wal
 
 REMOVALS = ("trimmed", "retention_time", "retention_bytes", "fired")
 """Why records are removed: asked for; too old; too many bytes; delayed messages that fired."""
-
-MAX_GROUPS = 1_000
-"""How many (topic, group, partition) one status describes."""
 
 
 def _lag(lane: Lane) -> int:
@@ -72,6 +70,7 @@ class Overview:
         counters: Counters,
         find: Callable[[Partition, int], Chunk | None],
         max_attempts: int,
+        clock: Clock,
     ) -> None:
         self._state = state
         self._wal = wal
@@ -79,6 +78,9 @@ class Overview:
         self._counters = counters
         self._find = find
         self._max_attempts = max_attempts
+        self._listing = Listing(state, clock, self._lane, _lag)
+        self.groups = self._listing.rows
+        self.stop = self._listing.stop
 
     def counts(self) -> dict[str, Any]:
         """What exists and what was done, by name."""
@@ -97,15 +99,6 @@ class Overview:
             "records_removed": dict(counters.records_removed),
             "dead_letters_removed": counters.dead_letters_removed,
         }
-
-    def groups(self) -> tuple[list[dict[str, Any]], int]:
-        """Where groups stand, by partition, largest lag first; and how many are left out.
-
-        Ages may have to be looked up in the log, so only those shown are asked for theirs.
-        """
-        lanes = list(self._state.lanes())
-        shown = nlargest(MAX_GROUPS, lanes, key=_lag)
-        return [self._lane(lane) for lane in shown], len(lanes) - len(shown)
 
     def _lane(self, lane: Lane) -> dict[str, Any]:
         store = lane.store

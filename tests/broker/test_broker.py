@@ -9,7 +9,6 @@ from twisted.logger import capturedLogs
 
 from brokerd.broker import STOP, TAKE, Broker, BrokerSettings, Congested
 from brokerd.broker.leasing import EXPIRE_STEP
-from brokerd.broker.overview import MAX_GROUPS
 from brokerd.errors import (
     InvalidName,
     LeaseLost,
@@ -635,16 +634,3 @@ def test_a_broker_says_when_it_is_ready() -> None:
     house.broker.stop()
     assert not house.broker.ready
     assert isinstance(house.broker, Broker)
-
-
-def test_a_status_shows_the_groups_with_the_largest_lag_and_counts_the_others() -> None:
-    house = House()
-    for number in range(MAX_GROUPS + 2):
-        produce(house, f"t{number:04}", b"x", b"y")
-        lease(house, topic=f"t{number:04}", limit=2)
-    for topic in ("t0000", "t0500"):
-        settle(house, 0, topic=topic)  # its lag is 1 now
-    status = house.broker.status()
-    assert len(status["groups"]) == MAX_GROUPS
-    assert status["groups_omitted"] == 2
-    assert {group["lag"] for group in status["groups"]} == {2}
