@@ -12,7 +12,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from brokerd.client.errors import MamamiaError
 from brokerd.codecs.mamamia import (
-    DEFAULT_DURATION,
     Acquire,
     AcquireBatch,
     Acquired,
@@ -20,6 +19,8 @@ from brokerd.codecs.mamamia import (
     Answer,
     BatchMessage,
     BatchSettle,
+    Cancel,
+    Cancelled,
     Extend,
     Extended,
     Failed,
@@ -31,7 +32,10 @@ from brokerd.codecs.mamamia import (
     ProduceBatch,
     Produced,
     ProducedBatch,
+    Release,
+    Released,
     Request,
+    Scheduled,
     Settle,
     SettleBatch,
     Settled,
@@ -67,9 +71,11 @@ def produce(
     metadata: Metadata | None = None,
     key: bytes | str | None = None,
     partition: int | None = None,
+    ttl: float | None = None,
+    delay: float | None = None,
 ) -> Call[int]:
-    """Append a message. Result: its id."""
-    fields = _message(payload, metadata, key, partition)
+    """Append a message. Result: its id, or its schedule id if it has a `delay`."""
+    fields = _message(payload, metadata, key, partition, ttl, delay)
     return Call(Produce(log_id, *fields), _message_id)
 
 
@@ -77,7 +83,7 @@ def acquire(
     log_id: str,
     group_id: str,
     client_id: str,
-    duration: float = DEFAULT_DURATION,
+    duration: float | None = None,
     wait: float = 0.0,
 ) -> Call[Message | None]:
     """Lease the next message for `duration` seconds. Result: a Message, or None."""
@@ -101,7 +107,7 @@ def extend(
     group_id: str,
     client_id: str,
     message_id: int,
-    duration: float = DEFAULT_DURATION,
+    duration: float | None = None,
 ) -> Call[float]:
     """Give a live lease a new duration from now. Result: seconds left."""
     return Call(Extend(log_id, group_id, client_id, message_id, duration), _remaining)
@@ -112,14 +118,24 @@ def batch_message(
     metadata: Metadata | None = None,
     key: bytes | str | None = None,
     partition: int | None = None,
+    ttl: float | None = None,
+    delay: float | None = None,
 ) -> BatchMessage:
-    """One message for `produce_batch`."""
-    return BatchMessage(*_message(payload, metadata, key, partition))
+    """One message for `produce_batch`; `ttl` and `delay` in seconds."""
+    return BatchMessage(*_message(payload, metadata, key, partition, ttl, delay))
 
 
-def produce_batch(log_id: str, messages: Iterable[BatchMessage]) -> Call[tuple[int, ...]]:
-    """Append 1 to 10,000 messages, all or none. Result: their ids, in order."""
-    return Call(ProduceBatch(log_id, tuple(messages)), _message_ids)
+def produce_batch(
+    log_id: str,
+    messages: Iterable[BatchMessage],
+    producer_id: str | None = None,
+    sequence: int | None = None,
+) -> Call[tuple[int, ...]]:
+    """Append 1 to 10,000 messages, all or none.
+
+    Result: their ids, in order; for those with a delay their schedule ids.
+    """
+    return Call(ProduceBatch(log_id, tuple(messages), producer_id, sequence), _message_ids)
 
 
 def acquire_batch(
@@ -127,7 +143,7 @@ def acquire_batch(
     group_id: str,
     client_id: str,
     max_messages: int,
-    duration: float = DEFAULT_DURATION,
+    duration: float | None = None,
     wait: float = 0.0,
 ) -> Call[tuple[LeasedMessage, ...]]:
     """Lease up to `max_messages`. Result: LeasedMessages, maybe none."""
@@ -147,16 +163,34 @@ def group_info(log_id: str, group_id: str) -> Call[GroupState]:
     return Call(GroupInfo(log_id, group_id), _state)
 
 
+def release(
+    log_id: str, group_id: str, client_id: str, message_ids: Iterable[int] | None = None
+) -> Call[int]:
+    """Give leased messages back, or all of this client's. Result: how many leases ended."""
+    ids = None if message_ids is None else tuple(message_ids)
+    return Call(Release(log_id, group_id, client_id, ids), _released)
+
+
+def cancel(log_id: str, schedule_id: int) -> Call[bool]:
+    """Let a delayed message never appear. Result: False if it has already, or never was there."""
+    return Call(Cancel(log_id, schedule_id), _cancelled)
+
+
 def _message(
-    payload: object, metadata: Metadata | None, key: bytes | str | None, partition: int | None
-) -> tuple[bytes, int, bytes | None, bytes | None, int | None]:
+    payload: object,
+    metadata: Metadata | None,
+    key: bytes | str | None,
+    partition: int | None,
+    ttl: float | None,
+    delay: float | None,
+) -> tuple[bytes, int, bytes | None, bytes | None, int | None, float | None, float | None]:
     value, encoding = pack_payload(payload)
     packed_key = key.encode() if isinstance(key, str) else key
-    return value, encoding, pack_metadata(metadata), packed_key, partition
+    return value, encoding, pack_metadata(metadata), packed_key, partition, ttl, delay
 
 
-def _message_id(answer: Produced) -> int:
-    return answer.message_id
+def _message_id(answer: Produced | Scheduled) -> int:
+    return answer.schedule_id if isinstance(answer, Scheduled) else answer.message_id
 
 
 def _acquired_message(answer: Acquired) -> Message | None:
@@ -172,7 +206,9 @@ def _remaining(answer: Extended) -> float:
 
 
 def _message_ids(answer: ProducedBatch) -> tuple[int, ...]:
-    return answer.message_ids
+    schedule_ids = answer.schedule_ids or (None,) * len(answer.message_ids)
+    ids = zip(answer.message_ids, schedule_ids, strict=True)
+    return tuple(one for pair in ids for one in pair if one is not None)
 
 
 def _leased_messages(answer: AcquiredBatch) -> tuple[LeasedMessage, ...]:
@@ -181,6 +217,14 @@ def _leased_messages(answer: AcquiredBatch) -> tuple[LeasedMessage, ...]:
 
 def _results(answer: SettledBatch) -> tuple[str, ...]:
     return answer.results
+
+
+def _released(answer: Released) -> int:
+    return answer.released
+
+
+def _cancelled(answer: Cancelled) -> bool:
+    return answer.cancelled
 
 
 def _state(answer: GroupState) -> GroupState:

@@ -9,9 +9,9 @@
 
 One client belongs to one thread. It connects when first used, and again after a lost connection.
 A request that was under way then is sent once more, if carrying it out twice does no harm:
-settles, extensions and group information. With ``resend=True`` produces and acquires are sent
-again too, also after a timeout, as the reference client does: a message may then be stored twice,
-or a lease be left to lapse.
+settles, extensions, releases, cancels, group information, and batches with a ``producer_id``.
+With ``resend=True`` produces and acquires are sent again too, also after a timeout, as the
+reference client does: a message may then be stored twice, or a lease be left to lapse.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from brokerd.client.calls import Call, Metadata, batch_message, result_of
 from brokerd.client.errors import AddressError, ConnectionLost, MamamiaError
 from brokerd.codecs.mamamia import (
     COMMANDS,
-    DEFAULT_DURATION,
     Answer,
     BatchMessage,
     BatchSettle,
     BodyError,
+    Cancel,
     Extend,
     Frame,
     FrameReader,
@@ -41,6 +41,8 @@ from brokerd.codecs.mamamia import (
     GroupState,
     LeasedMessage,
     Message,
+    ProduceBatch,
+    Release,
     Request,
     Settle,
     SettleBatch,
@@ -67,7 +69,7 @@ _RECEIVE_BYTES = 65_536
 _IN_FLIGHT_MAX = 1_000
 _OUTGOING_BYTES = 65_536
 """Encode no more requests while this much waits to be sent."""
-_HARMLESS_TWICE = (Settle, SettleBatch, Extend, GroupInfo)
+_HARMLESS_TWICE = (Settle, SettleBatch, Extend, GroupInfo, Release, Cancel)
 
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -134,19 +136,28 @@ class MamamiaClient:
         *,
         key: bytes | str | None = None,
         partition: int | None = None,
+        ttl: float | None = None,
+        delay: float | None = None,
     ) -> int:
-        """Append a message; its id."""
-        return self._call(calls.produce(log_id, payload, metadata, key, partition))
+        """Append a message; its id. It expires after `ttl` seconds.
+
+        With `delay` it appears so many seconds later, and the result is what `cancel` takes.
+        """
+        call = calls.produce(log_id, payload, metadata, key, partition, ttl, delay)
+        return self._call(call)
 
     def acquire(
         self,
         log_id: str,
         group_id: str,
         client_id: str,
-        duration: float = DEFAULT_DURATION,
+        duration: float | None = None,
         wait: float = 0.0,
     ) -> Message | None:
-        """Lease the next message for `duration` seconds, waiting for one up to `wait` seconds."""
+        """Lease the next message, waiting for one up to `wait` seconds.
+
+        For `duration` seconds; None: as the group is set.
+        """
         return self._call(calls.acquire(log_id, group_id, client_id, duration, wait), wait)
 
     def settle(
@@ -167,14 +178,23 @@ class MamamiaClient:
         group_id: str,
         client_id: str,
         message_id: int,
-        duration: float = DEFAULT_DURATION,
+        duration: float | None = None,
     ) -> float:
-        """Give a lease `duration` seconds from now; the seconds left."""
+        """Give a lease `duration` seconds from now, None as the group is set; the seconds left."""
         return self._call(calls.extend(log_id, group_id, client_id, message_id, duration))
 
-    def produce_batch(self, log_id: str, messages: Iterable[BatchMessage]) -> tuple[int, ...]:
-        """Append 1 to 10,000 messages (see `batch_message`), all or none; their ids."""
-        return self._call(calls.produce_batch(log_id, messages))
+    def produce_batch(
+        self,
+        log_id: str,
+        messages: Iterable[BatchMessage],
+        producer_id: str | None = None,
+        sequence: int | None = None,
+    ) -> tuple[int, ...]:
+        """Append 1 to 10,000 messages (see `batch_message`), all or none; their ids.
+
+        With a `producer_id` and growing `sequence` numbers a batch may be sent again without harm.
+        """
+        return self._call(calls.produce_batch(log_id, messages, producer_id, sequence))
 
     def acquire_batch(
         self,
@@ -182,7 +202,7 @@ class MamamiaClient:
         group_id: str,
         client_id: str,
         max_messages: int,
-        duration: float = DEFAULT_DURATION,
+        duration: float | None = None,
         wait: float = 0.0,
     ) -> tuple[LeasedMessage, ...]:
         """Lease up to `max_messages`, waiting for the first up to `wait` seconds."""
@@ -195,6 +215,19 @@ class MamamiaClient:
     ) -> tuple[str, ...]:
         """End 1 to 10,000 leases; for each ``settled`` or the broker's error text."""
         return self._call(calls.settle_batch(log_id, group_id, client_id, settles))
+
+    def release(
+        self, log_id: str, group_id: str, client_id: str, message_ids: Iterable[int] | None = None
+    ) -> int:
+        """Give leased messages back, without a failure; how many leases ended.
+
+        Those of `message_ids`, or all of this client's in the group.
+        """
+        return self._call(calls.release(log_id, group_id, client_id, message_ids))
+
+    def cancel(self, log_id: str, schedule_id: int) -> bool:
+        """Let a delayed message never appear; False if it has already, or never was there."""
+        return self._call(calls.cancel(log_id, schedule_id))
 
     def group_info(self, log_id: str, group_id: str) -> GroupState:
         """Where a group stands."""
@@ -230,7 +263,7 @@ class MamamiaClient:
         if self._resend:
             return True
         ended = isinstance(error, ConnectionError)
-        return ended and all(isinstance(request, _HARMLESS_TWICE) for request in rest)
+        return ended and all(map(_is_harmless_twice, rest))
 
     def _exchange(self, requests: Sequence[Request], answers: list[Answer], wait: float) -> None:
         """Send the requests that have no answer yet and collect theirs."""
@@ -303,6 +336,13 @@ class MamamiaClient:
             self._socket = opened
             self._reader = FrameReader()
         return self._socket
+
+
+def _is_harmless_twice(request: Request) -> bool:
+    """Whether carrying a request out twice does no harm."""
+    if isinstance(request, ProduceBatch):
+        return request.producer_id is not None
+    return isinstance(request, _HARMLESS_TWICE)
 
 
 def checked_answer(request: Request, frame: Frame) -> Answer:

@@ -27,7 +27,6 @@ from brokerd.client.calls import Call, Metadata, result_of
 from brokerd.client.errors import ConnectionLost, MamamiaError
 from brokerd.client.mamamia import checked_answer
 from brokerd.codecs.mamamia import (
-    DEFAULT_DURATION,
     BatchMessage,
     BatchSettle,
     Frame,
@@ -83,19 +82,28 @@ class MamamiaProtocol(Protocol):
         *,
         key: bytes | str | None = None,
         partition: int | None = None,
+        ttl: float | None = None,
+        delay: float | None = None,
     ) -> Deferred[int]:
-        """Append a message; its id."""
-        return self._call(calls.produce(log_id, payload, metadata, key, partition))
+        """Append a message; its id. It expires after `ttl` seconds.
+
+        With `delay` it appears so many seconds later, and the result is what `cancel` takes.
+        """
+        call = calls.produce(log_id, payload, metadata, key, partition, ttl, delay)
+        return self._call(call)
 
     def acquire(
         self,
         log_id: str,
         group_id: str,
         client_id: str,
-        duration: float = DEFAULT_DURATION,
+        duration: float | None = None,
         wait: float = 0.0,
     ) -> Deferred[Message | None]:
-        """Lease the next message for `duration` seconds, waiting for one up to `wait` seconds."""
+        """Lease the next message, waiting for one up to `wait` seconds.
+
+        For `duration` seconds; None: as the group is set.
+        """
         return self._call(calls.acquire(log_id, group_id, client_id, duration, wait))
 
     def settle(
@@ -116,16 +124,23 @@ class MamamiaProtocol(Protocol):
         group_id: str,
         client_id: str,
         message_id: int,
-        duration: float = DEFAULT_DURATION,
+        duration: float | None = None,
     ) -> Deferred[float]:
-        """Give a lease `duration` seconds from now; the seconds left."""
+        """Give a lease `duration` seconds from now, None as the group is set; the seconds left."""
         return self._call(calls.extend(log_id, group_id, client_id, message_id, duration))
 
     def produce_batch(
-        self, log_id: str, messages: Iterable[BatchMessage]
+        self,
+        log_id: str,
+        messages: Iterable[BatchMessage],
+        producer_id: str | None = None,
+        sequence: int | None = None,
     ) -> Deferred[tuple[int, ...]]:
-        """Append 1 to 10,000 messages, all or none; their ids."""
-        return self._call(calls.produce_batch(log_id, messages))
+        """Append 1 to 10,000 messages (see `batch_message`), all or none; their ids.
+
+        With a `producer_id` and growing `sequence` numbers a batch may be sent again without harm.
+        """
+        return self._call(calls.produce_batch(log_id, messages, producer_id, sequence))
 
     def acquire_batch(
         self,
@@ -133,7 +148,7 @@ class MamamiaProtocol(Protocol):
         group_id: str,
         client_id: str,
         max_messages: int,
-        duration: float = DEFAULT_DURATION,
+        duration: float | None = None,
         wait: float = 0.0,
     ) -> Deferred[tuple[LeasedMessage, ...]]:
         """Lease up to `max_messages`, waiting for the first up to `wait` seconds."""
@@ -146,6 +161,19 @@ class MamamiaProtocol(Protocol):
     ) -> Deferred[tuple[str, ...]]:
         """End 1 to 10,000 leases; for each ``settled`` or the broker's error text."""
         return self._call(calls.settle_batch(log_id, group_id, client_id, settles))
+
+    def release(
+        self, log_id: str, group_id: str, client_id: str, message_ids: Iterable[int] | None = None
+    ) -> Deferred[int]:
+        """Give leased messages back, without a failure; how many leases ended.
+
+        Those of `message_ids`, or all of this client's in the group.
+        """
+        return self._call(calls.release(log_id, group_id, client_id, message_ids))
+
+    def cancel(self, log_id: str, schedule_id: int) -> Deferred[bool]:
+        """Let a delayed message never appear; False if it has already, or never was there."""
+        return self._call(calls.cancel(log_id, schedule_id))
 
     def group_info(self, log_id: str, group_id: str) -> Deferred[GroupState]:
         """Where a group stands."""

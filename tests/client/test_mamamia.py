@@ -93,7 +93,36 @@ CALLS: list[tuple[Callable[[MamamiaClient], object], mm.Request, bytes, object]]
         mm.acquired(5, "l", b"x", 0, None),
         mm.Message(5, "l", b"x", None),
     ),
-    (lambda c: c.acquire("l", "g", "c"), mm.Acquire("l", "g", "c"), mm.acquired_nothing(), None),
+    (
+        lambda c: c.acquire("l", "g", "c"),
+        mm.Acquire("l", "g", "c", None),
+        mm.acquired_nothing(),
+        None,
+    ),
+    (lambda c: c.produce("l", b"b", ttl=5), mm.Produce("l", b"b", ttl=5.0), mm.produced(0), 0),
+    (lambda c: c.produce("l", b"b", delay=5), mm.Produce("l", b"b", delay=5.0), mm.scheduled(9), 9),
+    (
+        lambda c: c.produce_batch(
+            "l", [batch_message(b"a", ttl=1.5), batch_message(b"b", delay=2.0)]
+        ),
+        mm.ProduceBatch("l", (mm.BatchMessage(b"a", ttl=1.5), mm.BatchMessage(b"b", delay=2.0))),
+        mm.produced_batch([7, None], [None, 3]),
+        (7, 3),
+    ),
+    (
+        lambda c: c.produce_batch("l", [batch_message(b"a")], "p", 4),
+        mm.ProduceBatch("l", (mm.BatchMessage(b"a"),), "p", 4),
+        mm.produced_batch([7]),
+        (7,),
+    ),
+    (lambda c: c.release("l", "g", "c"), mm.Release("l", "g", "c"), mm.released(5), 5),
+    (
+        lambda c: c.release("l", "g", "c", [1, 2]),
+        mm.Release("l", "g", "c", (1, 2)),
+        mm.released(2),
+        2,
+    ),
+    (lambda c: c.cancel("l", 3), mm.Cancel("l", 3), mm.cancelled(False), False),
     (lambda c: c.settle("l", "g", 5, "c"), mm.Settle("l", "g", 5, "c", True), mm.settled(), None),
     (
         lambda c: c.settle("l", "g", 5, "c", False, 0.5),
@@ -115,7 +144,7 @@ CALLS: list[tuple[Callable[[MamamiaClient], object], mm.Request, bytes, object]]
     ),
     (
         lambda c: c.acquire_batch("l", "g", "c", 9, wait=0.5),
-        mm.AcquireBatch("l", "g", "c", 9, 30.0, 0.5),
+        mm.AcquireBatch("l", "g", "c", 9, None, 0.5),
         mm.acquired_batch([mm.batch_item(1, b"t", 1, None, b"k", 4, 1, 30.0)]),
         (LeasedMessage(1, "t", None, b"k", 4, 1, 30.0),),
     ),
@@ -196,6 +225,9 @@ PRODUCE = mm.Produce("l", b"x")
         mm.Extend("l", "g", "c", 1),
         mm.GroupInfo("l", "g"),
         mm.SettleBatch("l", "g", "c", (mm.BatchSettle(1, True),)),
+        mm.Release("l", "g", "c"),
+        mm.Cancel("l", 1),
+        mm.ProduceBatch("l", (mm.BatchMessage(b"x"),), "p", 1),
     ],
 )
 def test_what_is_harmless_twice_is_sent_again_once(peer, request_sent):
@@ -204,6 +236,9 @@ def test_what_is_harmless_twice_is_sent_again_once(peer, request_sent):
         0x81: mm.extended(1.0),
         0x84: mm.settled_batch(["settled"]),
         0x85: mm.group_info(STATE),
+        0x86: mm.released(1),
+        0x87: mm.cancelled(True),
+        0x82: mm.produced_batch([1]),
     }
     answer = answers[mm.COMMANDS[type(request_sent)]]
     peer.will_accept(then_close=True)
@@ -221,7 +256,10 @@ def test_it_is_sent_again_only_once(peer):
     assert peer.requests(2) == []
 
 
-@pytest.mark.parametrize("request_sent", [PRODUCE, mm.Acquire("l", "g", "c")])
+@pytest.mark.parametrize(
+    "request_sent",
+    [PRODUCE, mm.Acquire("l", "g", "c"), mm.ProduceBatch("l", (mm.BatchMessage(b"x"),))],
+)
 def test_what_is_not_harmless_twice_is_not_sent_again(peer, request_sent):
     """The next call finds a new connection."""
     peer.will_accept(then_close=True)

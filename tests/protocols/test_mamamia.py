@@ -17,6 +17,7 @@ from twisted.logger import capturedLogs, formatEvent
 from brokerd.broker import BrokerSettings, Congested
 from brokerd.codecs import mamamia as mm
 from brokerd.codecs.mamamia import frame
+from brokerd.groups import GroupSettings
 from brokerd.sim.bare import WAL_DIR
 from brokerd.sim.disk import SimDisk
 from brokerd.values import Encoding, Format
@@ -887,3 +888,228 @@ def test_encodings_are_those_of_the_values() -> None:
     stored = [house.broker.find(partition, next(numbers)) for _ in range(3)]
     assert all(chunk is not None for chunk in stored)
     assert list(stored[0].encodings) == [Encoding.BYTES, Encoding.TEXT, Encoding.MSGPACK]
+
+
+# -- messages that expire, that come later, and batches sent again ---------------------------------
+
+
+def later(value: bytes, seconds: float, **rest: Any) -> mm.Produce:
+    return mm.Produce("orders", value, delay=seconds, **rest)
+
+
+class TestTtlAndDelay:
+    def test_a_message_is_not_delivered_once_it_has_expired(self) -> None:
+        house = House()
+        ask(house, mm.Produce("orders", b"short", ttl=5.0), mm.Produce("orders", b"long", ttl=60.0))
+        house.pass_time(6.0)
+        assert only(house, acquire()).message.payload == b"long"
+        assert only(house, acquire()).message is None
+
+    def test_a_message_of_a_batch_expires_alone(self) -> None:
+        house = House()
+        messages = (mm.BatchMessage(b"short", ttl=5.0), mm.BatchMessage(b"ever"))
+        assert only(house, mm.ProduceBatch("orders", messages)) == mm.ProducedBatch((0, 1))
+        house.pass_time(6.0)
+        (left,) = only(house, acquire_batch(9)).messages
+        assert left.payload == b"ever"
+
+    def test_a_ttl_may_be_as_short_and_as_long_as_the_wire_allows(self) -> None:
+        house = House()
+        for ttl in (1e-9, 1e300):
+            assert isinstance(only(house, mm.Produce("orders", b"x", ttl=ttl)), mm.Produced)
+
+    def test_a_delayed_message_is_acknowledged_at_once_and_delivered_later(self) -> None:
+        house = House()
+        metadata = mm.pack_metadata({"n": 1})
+        assert only(house, later(b"x", 5.0, metadata=metadata, key=b"k")) == mm.Scheduled(0)
+        assert only(house, acquire()).message is None
+        house = house.crash()
+        house.pass_time(6.0)
+        assert only(house, acquire()).message == mm.Message(0, "orders", b"x", {"n": 1})
+
+    def test_a_long_poll_gets_a_delayed_message_when_it_is_due(self) -> None:
+        house = House()
+        client = house.connect()
+        client.send(acquire(wait=10.0))
+        ask(house, later(b"x", 5.0))
+        house.pass_time(4.5)
+        assert client.answers() == []
+        house.pass_time(1.0)
+        assert client.answers()[0].message.payload == b"x"
+
+    def test_payloads_come_back_as_they_went_in(self) -> None:
+        house = House()
+        for payload in ("text", {"a": [1]}, None):
+            value, encoding = mm.pack_payload(payload)
+            ask(house, mm.Produce("orders", value, encoding, delay=1.0))
+        house.pass_time(2.0)
+        found = [only(house, acquire()).message.payload for _ in range(3)]
+        assert found == ["text", {"a": [1]}, None]
+
+    def test_a_delay_of_nothing_is_none(self) -> None:
+        assert only(House(), later(b"x", 0.0)) == mm.Produced(0)
+
+    def test_a_delay_of_more_than_ten_years_is_refused_and_makes_no_log(self) -> None:
+        house = House()
+        assert "ten years" in only(house, later(b"x", 4e8)).text
+        batch = mm.ProduceBatch("orders", (mm.BatchMessage(b"x", delay=4e8),))
+        assert "ten years" in only(house, batch).text
+        assert house.broker.topic("orders") is None
+
+    def test_a_partition_that_is_not_there_is_refused(self) -> None:
+        house = House()
+        produce(house, b"x")
+        messages = (mm.BatchMessage(b"a"), mm.BatchMessage(b"b", partition=5, delay=1.0))
+        for request in (later(b"x", 1.0, partition=5), mm.ProduceBatch("orders", messages)):
+            assert "no partition 5" in only(house, request).text
+        assert info(house).next == 1
+
+    def test_a_batch_may_hold_both(self) -> None:
+        house = House()
+        messages = tuple(
+            mm.BatchMessage(b"%d" % number, delay=2.0 if number % 2 else None)
+            for number in range(5)
+        )
+        answer = only(house, mm.ProduceBatch("orders", messages))
+        assert answer == mm.ProducedBatch((0, None, 1, None, 2), (None, 0, None, 1, None))
+        house.pass_time(3.0)
+        found = [one.payload for one in only(house, acquire_batch(9)).messages]
+        assert found == [b"0", b"2", b"4", b"1", b"3"]
+
+    def test_a_batch_that_is_delayed_as_a_whole(self) -> None:
+        house = House()
+        messages = (mm.BatchMessage(b"a", delay=2.0, ttl=1.0), mm.BatchMessage(b"b", delay=2.0))
+        answer = only(house, mm.ProduceBatch("orders", messages))
+        assert answer == mm.ProducedBatch((None, None), (0, 1))
+        house.pass_time(3.0)
+        assert [one.payload for one in only(house, acquire_batch(9)).messages] == [b"b"]
+
+    def test_a_batch_with_delays_waits_for_room_and_is_stored_once(self) -> None:
+        options = WalOptions(segment_bytes=64 * KIB, free_bytes_min=0)
+        house = House(options=options)
+        client = house.connect()
+        messages = tuple(
+            mm.BatchMessage(bytes(900), delay=1.0 if number % 2 else None) for number in range(10)
+        )
+        client.send(*[mm.ProduceBatch("orders", messages)] * 40)
+        house.run()
+        assert len(client.answers()) == 40
+        house.pass_time(3.0)
+        assert info(house).next == 400
+
+    def test_a_delayed_message_can_be_cancelled(self) -> None:
+        house = House()
+        ask(house, later(b"x", 5.0), later(b"y", 5.0))
+        assert ask(house, *[mm.Cancel("orders", 0)] * 2, mm.Cancel("nowhere", 0)) == [
+            mm.Cancelled(True),
+            mm.Cancelled(False),
+            mm.Cancelled(False),
+        ]
+        house = house.crash()
+        house.pass_time(6.0)
+        assert only(house, mm.Cancel("orders", 1)) == mm.Cancelled(False)
+        assert only(house, acquire()).message.payload == b"y"
+
+
+class TestSendingAgain:
+    def batch(self, sequence: int, *values: bytes) -> mm.ProduceBatch:
+        return mm.ProduceBatch("orders", tuple(map(mm.BatchMessage, values)), "p", sequence)
+
+    def test_a_batch_sent_again_is_answered_with_the_first_ids(self) -> None:
+        house = House()
+        request = self.batch(1, b"a", b"b")
+        assert ask(house, request, request) == [mm.ProducedBatch((0, 1))] * 2
+        house = house.crash()
+        assert only(house, request) == mm.ProducedBatch((0, 1))
+        assert info(house).next == 2
+
+    def test_another_content_under_the_same_sequence_is_not_noticed(self) -> None:
+        house = House()
+        ask(house, self.batch(1, b"a"))
+        assert only(house, self.batch(1, b"x", b"y")) == mm.ProducedBatch((0,))
+
+    def test_a_sequence_that_is_not_remembered_any_more_is_refused(self) -> None:
+        house = House()
+        ask(house, *[self.batch(sequence, b"x") for sequence in range(6)])
+        assert "sequence 0 of producer 'p' is older" in only(house, self.batch(0, b"x")).text
+        assert info(house).next == 6
+
+    def test_ids_of_several_partitions_come_back_too(self) -> None:
+        house = House()
+        house.broker.create_topic("orders", 5)
+        messages = tuple(mm.BatchMessage(b"x", key=b"%d" % number) for number in range(50))
+        request = mm.ProduceBatch("orders", messages, "p", 1)
+        first = only(house, request)
+        assert len({one >> 48 for one in first.message_ids}) == 5
+        assert only(house.crash(), request) == first
+
+    def test_delays_are_refused_in_such_a_batch(self) -> None:
+        messages = (mm.BatchMessage(b"x", delay=1.0),)
+        answer = only(House(), mm.ProduceBatch("orders", messages, "p", 1))
+        assert "another batch" in answer.text
+
+    def test_a_batch_that_was_refused_may_be_sent_again(self) -> None:
+        house = House()
+        bad = mm.ProduceBatch("orders", (mm.BatchMessage(b"x", partition=7),), "p", 1)
+        assert isinstance(only(house, bad), mm.Failed)
+        assert only(house, self.batch(1, b"x")) == mm.ProducedBatch((0,))
+
+
+class TestReleasing:
+    def test_released_messages_are_there_at_once_without_a_failure(self) -> None:
+        house = House()
+        produce(house, *[b"%d" % number for number in range(4)])
+        ask(house, acquire_batch(3))
+        assert only(house, mm.Release("orders", "g", "c", (0, 2))) == mm.Released(2)
+        again = only(house, acquire_batch(9, duration=5.0)).messages
+        assert [(one.id, one.grants) for one in again] == [(0, 2), (2, 2), (3, 1)]
+
+    def test_what_the_client_has_not_leased_is_passed_over(self) -> None:
+        house = House()
+        produce(house, b"0", b"1")
+        ask(house, acquire("ann"), acquire("bob"))
+        everything = (*range(5), SECOND)
+        assert only(house, mm.Release("orders", "g", "ann", everything)) == mm.Released(1)
+        assert only(house, mm.Release("orders", "g", "ann", everything)) == mm.Released(0)
+        assert info(house).leased == 1
+
+    def test_a_client_gives_back_all_it_has(self) -> None:
+        house = House()
+        produce(house, *[b""] * 500)
+        ask(house, acquire_batch(499), acquire("other"))
+        assert only(house, mm.Release("orders", "g", "c")) == mm.Released(499)
+        assert (info(house).leased, info(house).ready) == (1, 499)
+        assert only(house, mm.Release("orders", "g", "c")) == mm.Released(0)
+
+    def test_more_than_a_frame_takes_is_given_back_in_parts(self) -> None:
+        options = WalOptions(segment_bytes=64 * KIB, free_bytes_min=0)
+        house = House(options=options)
+        for _ in range(10):
+            produce(house, *[b""] * 50)
+        for _ in range(10):
+            ask(house, acquire_batch(50))
+        client = house.connect()
+        client.send(mm.Release("orders", "g", "c"), mm.GroupInfo("orders", "g"))
+        house.run()
+        answers = client.answers()
+        assert answers[0] == mm.Released(500)
+        assert info(house).leased == 0
+
+    def test_an_unknown_log_or_group_has_no_leases(self) -> None:
+        house = House()
+        produce(house, b"x")
+        for log_id, group_id in (("nowhere", "g"), ("orders", "nobody")):
+            for ids in (None, (0,)):
+                released = only(house, mm.Release(log_id, group_id, "c", ids))
+                assert released == mm.Released(0)
+
+    def test_a_lease_without_a_duration_is_as_long_as_the_group_says(self) -> None:
+        house = House()
+        produce(house, b"x")
+        house.broker.configure_group("orders", "g", GroupSettings(default_duration_us=7_000_000))
+        (message,) = only(house, acquire_batch(1, duration=None)).messages
+        assert message.remaining == 7.0
+        extended = only(house, mm.Extend("orders", "g", "c", 0, None))
+        assert extended.remaining == 7.0
+        house.pass_time(8.0)
+        assert only(house, acquire("d", duration=None)).message.id == 0
