@@ -126,3 +126,39 @@ def test_words_that_became_empty_do_not_pile_up() -> None:
         found.discard(offset)
     assert len(found.words) < 200
     assert found.lowest() == 0
+
+
+discards = st.lists(st.sets(some.far_offsets, min_size=1, max_size=6), max_size=4)
+
+
+@given(steps_over_many_words, discards, st.lists(some.far_ranges, max_size=3))
+def test_members_that_are_taken_out_lower_the_floor(
+    ranges: list, taken: list[set[int]], later: list[tuple[int, int]]
+) -> None:
+    """Also out of runs, below the floor, and with members added again afterwards."""
+    found, members = FloorSet(), set()
+
+    def check() -> None:
+        floor = next(n for n in range(14_000) if n not in members)
+        assert found.floor == floor
+        assert found.above == sum(member > floor for member in members)
+        assert all((n in found) == (n in members) for n in some.FAR_BOUNDARIES)
+        for start in some.FAR_BOUNDARIES:
+            gap = next(n for n in range(max(start, floor), 14_000) if n not in members)
+            assert found.next_absent(start) == gap
+
+    for step in ranges:
+        first, end = step if isinstance(step, tuple) else (step, step + 1)
+        found.add_range(first, end)
+        members.update(range(first, end))
+    for chosen in taken:
+        words: dict[int, int] = {}
+        for offset in chosen & members:
+            words[offset >> 10] = words.get(offset >> 10, 0) | 1 << (offset & 1023)
+        found.discard_words(words)
+        members -= chosen
+        check()
+    for first, end in later:
+        found.add_range(first, end)
+        members.update(range(first, end))
+        check()

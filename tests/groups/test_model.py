@@ -10,11 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from brokerd.errors import BrokerdError
-from brokerd.groups import GONE, STOP, TAKE, GroupPartition, GroupSettings
+from brokerd.groups import (
+    GONE,
+    LOOKS_MAX,
+    RANGES_MAX,
+    STOP,
+    TAKE,
+    GroupPartition,
+    GroupSettings,
+    choice,
+)
 from brokerd.values import Grant
 from brokerd.walformat import GroupEvent
 from tests.groups.model import Model
@@ -74,8 +84,18 @@ def expected(model: Model, now_us: int) -> dict[str, Any]:
 class LeaseStoreMachine(RuleBasedStateMachine):
     """A store, its model, and everything a broker, a worker or an operator may do."""
 
-    @initialize(group_settings=some.group_settings(), count=some.batch_sizes)
-    def begin(self, group_settings: GroupSettings, count: int) -> None:
+    @initialize(
+        group_settings=some.group_settings(),
+        count=some.batch_sizes,
+        looks_max=st.sampled_from([3, 40, LOOKS_MAX]),
+        ranges_max=st.sampled_from([1, RANGES_MAX]),
+    )
+    def begin(
+        self, group_settings: GroupSettings, count: int, looks_max: int, ranges_max: int
+    ) -> None:
+        self.bounds = pytest.MonkeyPatch()
+        self.bounds.setattr(choice, "LOOKS_MAX", looks_max)
+        self.bounds.setattr(choice, "RANGES_MAX", ranges_max)
         self.first_settings = group_settings
         self.store = GroupPartition(group_settings)
         self.model = Model(group_settings)
@@ -196,6 +216,7 @@ class LeaseStoreMachine(RuleBasedStateMachine):
         def acquire() -> list[Grant]:
             """Ask until it was not for a bound that it gave no more."""
             granted: list[Grant] = []
+            first = True
             while True:
                 granted += self.store.acquire(
                     self.now,
@@ -204,8 +225,10 @@ class LeaseStoreMachine(RuleBasedStateMachine):
                     duration,
                     limit - len(granted),
                     takes,
+                    expire=first,
                     key_of=some.key_of,
                 )
+                first = False
                 if not self.store.cut_short:
                     return granted
 
@@ -401,6 +424,7 @@ class LeaseStoreMachine(RuleBasedStateMachine):
         """In the end everything that is left can be leased, once, lowest offset first."""
         if not hasattr(self, "store"):
             return
+        self.bounds.undo()
         self.now += 1_000
         self.pause(False)
         self.expire()

@@ -29,6 +29,7 @@ def test_what_json_leaves_out_takes_its_default() -> None:
         ({"attempts": "leases"}, "attempts is 'leases'; use 'failures' or 'grants'"),
         ({"backoff_base_us": -1}, "backoff_base_us is -1"),
         ({"backoff_max_us": 1 << 70}, "backoff_max_us"),
+        ({"key_ordered": 1}, "key_ordered is 1; use true or false"),
         ({"default_duration_us": "30"}, "default_duration_us is '30'"),
     ],
 )

@@ -535,6 +535,111 @@ class TestSettingsAndDeletion:
         assert new.token > old.token
 
 
+class TestPause:
+    def test_a_paused_group_gives_nothing_and_all_else_goes_on(self) -> None:
+        store = a_store()
+        store.acquire(0, END, "ann", 10, limit=2)
+        store.pause()
+        assert store.paused
+        assert store.acquire(0, END, "bob", 10) == []
+        assert store.settle(0, END, 0, True, "ann") is True
+        assert store.acquire(11, END, "bob", 10) == []
+        assert store.leased == 0, "leases lapse"
+        store.unpause()
+        assert offsets(store.acquire(11, END, "bob", 10)) == [1]
+
+    def test_pausing_twice_is_one_event(self) -> None:
+        store = a_store()
+        for _ in range(2):
+            store.pause()
+        for _ in range(2):
+            store.unpause()
+        assert kinds(store) == ["PAUSED", "RESUMED"]
+
+    def test_a_pause_survives_a_restart(self) -> None:
+        store = a_store()
+        store.pause()
+        assert GroupPartition.decode(list(store.freeze().encode())).paused
+
+
+class TestTakenFromTheDead:
+    def dead(self, reasons: str) -> GroupPartition:
+        """A store whose records died of reasons by letters; none for a dot."""
+        store = a_store()
+        for offset, reason in enumerate(reasons):
+            store.acquire(0, END, "ann", 10)
+            if reason != ".":
+                store.dead_letter(0, END, offset, reason)
+        store.events.clear()
+        return store
+
+    def test_a_replayed_record_begins_anew(self) -> None:
+        store = self.dead("ab")
+        assert store.replay_dead(0, 1) == 1
+        assert (store.floor, store.dead, store.lag(2), store.ready) == (0, 1, 1, 1)
+        assert store.attempts(0) == (0, 0)
+        assert store.acquire(50, 2, "bob", 10) == [Grant(0, 3, 1, 0, 10)]
+        assert next(store.leases()).first_attempt_us == 50
+
+    def test_a_token_from_before_its_death_does_not_settle_it(self) -> None:
+        store = self.dead("a")
+        store.replay_dead()
+        with pytest.raises(LeaseLost):
+            store.settle(0, END, 0, True, token=1)
+
+    def test_all_of_a_range_are_one_event_whatever_lies_between(self) -> None:
+        store = self.dead("a.bba.a")
+        assert store.replay_dead() == 5
+        assert store.events == [(EventKind.REPLAYED, 0, 7, 0, 0, "", "")]
+
+    def test_by_reason(self) -> None:
+        store = self.dead("abab")
+        assert store.purge_dead(reason="b") == 2
+        assert [letter.offset for letter in store.dead_letters()] == [0, 2]
+        assert store.events == [(EventKind.PURGED, 1, 4, 0, 0, "", "b")]
+        assert store.purge_dead(reason="nobody died of it") == 0
+
+    def test_those_that_match_only(self) -> None:
+        store = self.dead("aaaaa")
+        assert store.replay_dead(matches=lambda letter: letter.offset != 2) == 4
+        assert [event[1:3] for event in store.events] == [(0, 2), (3, 5)]
+
+    def test_at_most_so_many_the_lowest(self) -> None:
+        store = self.dead("aaaaa")
+        assert store.replay_dead(limit=2) == 2
+        assert [letter.offset for letter in store.dead_letters()] == [2, 3, 4]
+
+    def test_a_purged_record_stays_settled(self) -> None:
+        store = self.dead("aaa")
+        assert store.purge_dead(1) == 2
+        assert (store.floor, store.dead) == (3, 1)
+        assert offsets(store.acquire(0, 4, "bob", 10, limit=9)) == [3]
+
+    def test_times_of_the_first_attempt_and_the_last(self) -> None:
+        store = a_store(max_attempts=2)
+        store.acquire(5, 1, "ann", 10)
+        store.extend(8, 0, 20, "ann")
+        store.settle(9, 1, 0, False, "ann")
+        store.acquire(15, 1, "ann", 10)
+        store.settle(19, 1, 0, False, "ann")
+        assert list(store.dead_letters()) == [DeadLetter(0, "max_attempts", 2, 2, 5, 19)]
+
+    def test_the_last_attempt_of_a_lapsed_lease_ended_at_its_deadline(self) -> None:
+        store = a_store(max_attempts=1, attempts="grants")
+        store.acquire(5, 1, "ann", 10)
+        store.expire(1_000)
+        assert list(store.dead_letters()) == [DeadLetter(0, "max_attempts", 1, 0, 5, 15)]
+
+    def test_times_are_moved_with_the_clock_of_a_restart(self) -> None:
+        store = a_store()
+        store.acquire(100, 2, "ann", 10, limit=2)
+        store.dead_letter(107, 2, 0, "bad")
+        again = GroupPartition.decode(list(store.freeze(110).encode()), now_us=1_110)
+        again.resume(1_110, behind_us=10)
+        assert next(again.dead_letters())[-2:] == (1_090, 1_097)
+        assert next(again.leases()).first_attempt_us == 1_090
+
+
 class TestReplay:
     def test_a_live_lease_gets_its_full_duration_again_from_readiness(self) -> None:
         live = a_store()
