@@ -4,7 +4,8 @@
 The broker of this version writes neither SCHEDULE, SECURITY nor SCHEMA entries, and refuses them;
 LOST entries come from a repair. The log carries all of them, so they are crashed here. Five lives
 on one directory: two end with a clean close, one with SIGKILL and two with a loss of power, those
-three while commits are under way.
+three while commits are under way. Each deletes segments, some in the middle of the log; from then
+on a start begins at the newest snapshot.
 
 Whatever `Wal.on_durable` has told, and whatever a start has replayed, must be there from then on,
 byte for byte and in order; a snapshot, once `Snapshots.write` has returned.
@@ -13,6 +14,7 @@ byte for byte and in order; a snapshot, once `Snapshots.write` has returned.
 from __future__ import annotations
 
 import traceback
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 from random import Random
@@ -62,7 +64,12 @@ class Log(BareLog):
         self.snapshots = Snapshots(disk, STATE_DIR, random_bytes)
         self.frames: list[Frame] = []
         """As replayed."""
-        self.report: RecoveryReport = self.wal.open(0, self.frames.append)
+        self.from_lsn = 0
+        deleted_lsn = self.wal.deleted_lsn()
+        loaded = self.snapshots.load_newest(oldest_lsn=deleted_lsn) if deleted_lsn else None
+        if loaded is not None:
+            self.from_lsn = loaded.start_lsn
+        self.report: RecoveryReport = self.wal.open(self.from_lsn, self.frames.append)
 
 
 class LogScript:
@@ -72,6 +79,8 @@ class LogScript:
         self.disk = SimDisk()
         self.frames: list[Entries] = []
         """All that may be there, in order."""
+        self.ends: list[int] = []
+        """LSN just past each of them."""
         self.durable = 0
         """How many of them must be."""
         self.snapshots: list[Snapshot] = []
@@ -101,8 +110,8 @@ class LogScript:
 
     def _live(self) -> Log:
         log = Log(self.disk, self._chance.randbytes)
-        before = len(log.frames)
-        self.frames = self.frames[:before]
+        before = self.below(log.from_lsn) + len(log.frames)
+        del self.frames[before:], self.ends[before:]
         self.durable = before
         log.wal.on_durable = lambda ticket: self._is_durable(before + ticket)
         log.run()
@@ -114,7 +123,14 @@ class LogScript:
         self._append_in_turn(log, 4)
         self._write_snapshot(log)
         self._write_snapshot(log)
+        self._append_in_turn(log, 1)
+        self._write_snapshot(log)
+        self._delete_segments(log)
         return log
+
+    def below(self, lsn: int) -> int:
+        """How many of the frames end at or below an LSN."""
+        return bisect_right(self.ends, lsn)
 
     def _is_durable(self, count: int) -> None:
         self.durable = count
@@ -122,6 +138,7 @@ class LogScript:
     def _append(self, log: Log, entries: Entries) -> None:
         self.frames.append(entries)
         log.wal.append(entries, len(self.frames))
+        self.ends.append(log.wal.appended_lsn)
 
     def _append_in_turn(self, log: Log, count: int) -> None:
         """Each frame in a commit of its own."""
@@ -156,6 +173,16 @@ class LogScript:
         self.snapshots.append(Snapshot(lsn, chunks))
         log.snapshots.write(lsn, chunks)
         self.snapshots_done = len(self.snapshots)
+
+    def _delete_segments(self, log: Log) -> None:
+        """All that the older snapshot covers, but for every third."""
+        below_lsn = log.snapshots.second_newest()
+        require(below_lsn is not None, "there are two snapshots")
+        removables = log.wal.removable({}, (), below_lsn or 0).run()
+        gone = [one for number, one in enumerate(removables) if number % 3]
+        require(len(gone) > 0, "a life leaves segments to delete")
+        log.wal.delete_segments(gone)
+        log.run()
 
     def _leave_under_way(self, log: Log) -> None:
         """Frames in two segments, of which only the first is durable when this life ends."""
@@ -225,7 +252,8 @@ def check_log(disk: SimDisk, point: Point, model: CrashModel, script: LogScript)
         log = Log(disk, chance.randbytes)
         log.run()
         problems = list(_recovery_problems(log))
-        problems += _frame_problems(log, script.frames, script.durable)
+        below = script.below(log.from_lsn)
+        problems += _frame_problems(log, script.frames[below:], script.durable - below)
         problems += _snapshot_problems(log, script)
         before = [frame.entries for frame in log.frames]
         added = [Entry(EntryKind.TOPIC, 9, 0, 0, 0, b"one more")]
