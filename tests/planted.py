@@ -279,15 +279,15 @@ BUGS = (
         "a snapshot forgets the failures of leased records",
         "groups/snapshot.py",
         (
-            "        return (offset, lease[0] - self.now_us, *lease[1:])",
-            "        return (offset, lease[0] - self.now_us, *lease[1:4], 0, lease[5])",
+            "held, *columns, firsts)",
+            "held, *columns[:2], [0] * len(rows), columns[3], firsts)",
         ),
     ),
     bug(
         "forget-last-token",
         "a snapshot forgets the last token of a group",
-        "groups/snapshot.py",
-        ("    state._token = token\n", ""),
+        "groups/thaw.py",
+        ("        state._token = token\n", ""),
     ),
     bug(
         "forget-delay",
@@ -330,11 +330,9 @@ BUGS = (
         "after a start a lease has what was left of it, not its full duration",
         "groups/store.py",
         (
-            "        for offset, (_, owner, token, grants, failures, duration_us) in "
-            "self._leases.items():\n"
+            "            _, owner, token, grants, failures, duration_us, _ = row\n"
             "            deadline_us = now_us + duration_us if duration_us > 0 else now_us - 1\n",
-            "        for offset, row in self._leases.items():\n"
-            "            deadline_us, owner, token, grants, failures, duration_us = row\n",
+            "            deadline_us, owner, token, grants, failures, duration_us, _ = row\n",
         ),
     ),
     bug(
@@ -360,8 +358,8 @@ BUGS = (
         "a failure that is told again counts again",
         "groups/state.py",
         (
-            "(grants, failures, token), True, now_us + delay_us, now_us)",
-            "(grants, failures, token), False, now_us + delay_us, now_us)",
+            "self._come_back(offset, attempts, True, now_us",
+            "self._come_back(offset, attempts, False, now_us",
         ),
     ),
     # -- connections and stopping --------------------------------------------------------------
