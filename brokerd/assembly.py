@@ -310,6 +310,7 @@ class BrokerCore:
                 "commits": self._wal.commits,
                 "durable_lsn": self._wal.durable_lsn,
                 "segments": len(segments),
+                "segments_deleted": self._wal.deleter.segments,
                 "bytes": sum(segment.size for segment in segments),
                 "room_bytes": self._wal.room,
                 "starved": int(self._wal.allocation_error is not None),

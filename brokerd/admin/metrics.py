@@ -8,10 +8,18 @@ its own around a frozen status, which another thread may then format without a l
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+from brokerd.broker.schedule import LATENESS_SECONDS
 
 GROUP_LABELS = ("topic", "group", "partition")
 
@@ -48,6 +56,32 @@ DEFINITIONS = (
     Definition("failed", "brokerd_records_failed", C, "Settles that said failed"),
     Definition("expired", "brokerd_leases_expired", C, "Leases that lapsed"),
     Definition(
+        "records_removed",
+        "brokerd_records_removed",
+        C,
+        "Offsets that start offsets moved past",
+        "reason",
+    ),
+    Definition(
+        "dead_letters_removed",
+        "brokerd_dead_letters_removed",
+        C,
+        "Dead letters that went with their records",
+    ),
+    Definition("retention.errors", "brokerd_retention_errors", C, "Steps of retention that failed"),
+    Definition(
+        "retention.waiting_bytes",
+        "brokerd_removable_wal_bytes",
+        G,
+        "Bytes of journal files that can go once two snapshots hold what else they say",
+    ),
+    Definition("producers", "brokerd_idempotent_producers", G, "Idempotent producers in memory"),
+    Definition("schedule.scheduled", "brokerd_schedule_added", C, "Delayed messages taken in"),
+    Definition("schedule.fired", "brokerd_schedule_fired", C, "Those that were produced"),
+    Definition("schedule.cancelled", "brokerd_schedule_cancelled", C, "Those that were cancelled"),
+    Definition("schedule.expired", "brokerd_schedule_expired", C, "Those expired when due"),
+    Definition("schedule.lost", "brokerd_schedule_lost", C, "Those that could not be produced"),
+    Definition(
         "uncommitted_bytes",
         "brokerd_uncommitted_bytes",
         G,
@@ -62,6 +96,7 @@ DEFINITIONS = (
     Definition("wal.frames", "brokerd_wal_frames", C, "Frames that commits made durable"),
     Definition("wal.durable_lsn", "brokerd_wal_durable_lsn", G, "Journal position that is durable"),
     Definition("wal.segments", "brokerd_wal_segments", G, "Journal files"),
+    Definition("wal.segments_deleted", "brokerd_segments_deleted", C, "Journal files deleted"),
     Definition("wal.bytes", "brokerd_wal_bytes", G, "Bytes of the journal on disk"),
     Definition("wal.room_bytes", "brokerd_wal_room_bytes", G, "Allocated and not yet written"),
     Definition("wal.starved", "brokerd_wal_starved", G, "1 while work is refused for lack of room"),
@@ -138,6 +173,8 @@ class StatusCollector:
             value = _at(self._status, definition.path)
             if value is not None:
                 yield _family(definition, value)
+        if "schedule" in self._status:
+            yield _lateness(self._status["schedule"])
         groups = self._status.get("groups")
         if groups is not None:
             yield from self._group_families(groups)
@@ -172,6 +209,18 @@ def _at(status: Mapping[str, Any], path: str) -> Any:
             return None
         value = value[key]
     return value
+
+
+def _lateness(status: Mapping[str, Any]) -> Metric:
+    """The histogram of the schedule, from counts by bucket."""
+    counts = list(accumulate(status["lateness"]))
+    bounds = [*map(str, LATENESS_SECONDS), "+Inf"]
+    return HistogramMetricFamily(
+        "brokerd_schedule_lateness_seconds",
+        "How late delayed messages were produced",
+        buckets=list(zip(bounds, counts, strict=True)),
+        sum_value=status["lateness_seconds"],
+    )
 
 
 def _family(definition: Definition, value: Any) -> Metric:

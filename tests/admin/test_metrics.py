@@ -46,6 +46,27 @@ def test_groups_that_the_status_left_out_are_counted() -> None:
     assert "brokerd_group_series_omitted 5.0" in lines
 
 
+def test_removed_records_are_counted_by_reason() -> None:
+    """Somebody who misses records sees what took them."""
+    lines = scraped({"records_removed": {"trimmed": 3}, "retention": {"waiting_bytes": 9}})
+    assert 'brokerd_records_removed_total{reason="trimmed"} 3.0' in lines
+    assert "brokerd_removable_wal_bytes 9.0" in lines
+
+
+def test_lateness_of_delayed_messages_is_a_histogram() -> None:
+    """Each bucket counts those below its bound; the last one all."""
+    house = House()
+    house.broker.schedule_counters.late(0.02)
+    house.broker.schedule_counters.late(1e9)
+    lines = scraped(house.broker.status())
+    name = "brokerd_schedule_lateness_seconds"
+    assert f'{name}_bucket{{le="0.01"}} 0.0' in lines
+    assert f'{name}_bucket{{le="0.05"}} 1.0' in lines
+    assert f'{name}_bucket{{le="300.0"}} 1.0' in lines
+    assert f'{name}_bucket{{le="+Inf"}} 2.0' in lines
+    assert f"{name}_count 2.0" in lines
+
+
 def test_names_of_topics_cannot_break_the_format() -> None:
     """Quotes, newlines and backslashes of a name are escaped."""
     lines = scraped({"groups": [{**group(1, 1), "topic": 'a"b\nc\\'}]})
