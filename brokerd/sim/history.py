@@ -13,7 +13,7 @@ encoding of its own (Mamamia: MessagePack).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 NEVER = -1
 
@@ -25,6 +25,10 @@ class Message(NamedTuple):
     metadata: bytes | None = None
     key: bytes | None = None
     partition: int | None = None
+    delay_us: int | None = None
+    """To be stored only after so long; None: at once."""
+    ttl_us: int | None = None
+    """To be gone after so long; None: as the topic says."""
 
 
 class Place(NamedTuple):
@@ -92,8 +96,14 @@ class Produce(Operation):
 
     topic: str
     messages: tuple[Message, ...]
-    places: tuple[Place, ...] = ()
-    """Where they stand, in the order of the messages, once answered."""
+    places: tuple[Place | None, ...] = ()
+    """Where they stand, in the order of the messages, once answered; None: it waits."""
+    schedules: tuple[int | None, ...] = ()
+    """The schedule id of each message that waits; empty when none does."""
+    producer_id: str = ""
+    """Who sends it, if it may be sent again; "" for nobody."""
+    sequence: int = 0
+    """Its number among those of ``producer_id``."""
 
 
 @dataclass(kw_only=True)
@@ -103,6 +113,8 @@ class Acquire(Operation):
     duration_us: int
     limit: int = 1
     wait_us: int = 0
+    by_default: bool = False
+    """The duration was left to the group; ``duration_us`` is not what was asked for."""
     deliveries: tuple[Delivery, ...] = ()
 
 
@@ -153,6 +165,10 @@ class Letter(NamedTuple):
     reason: str
     grants: int
     failures: int
+    first_ago_us: int | None = None
+    """How long ago it was first leased, when listed; None: not told, or never leased."""
+    last_ago_us: int | None = None
+    """How long ago the last attempt began or failed."""
 
 
 @dataclass(kw_only=True)
@@ -162,6 +178,161 @@ class Letters(Operation):
     topic: str
     group: str
     letters: tuple[Letter, ...] = ()
+
+
+# -- what operators do -----------------------------------------------------------------------------
+
+
+class GroupRules(NamedTuple):
+    """The settings of a group."""
+
+    max_attempts: int = 3
+    counts_grants: bool = False
+    """Whether grants are what meets max_attempts, rather than failures."""
+    backoff_base_us: int = 0
+    backoff_max_us: int = 600_000_000
+    default_duration_us: int = 30_000_000
+    key_ordered: bool = False
+
+
+class TopicRules(NamedTuple):
+    """The settings of a topic; 0: no limit."""
+
+    retention_us: int = 0
+    retention_bytes: int = 0
+    ttl_us: int = 0
+
+    @property
+    def removes(self) -> bool:
+        """Whether the broker may move the start offsets by itself."""
+        return bool(self.retention_us or self.retention_bytes)
+
+
+@dataclass(kw_only=True)
+class GroupChange(Operation):
+    """Something that is done to a group as a whole."""
+
+    topic: str
+    group: str
+
+
+@dataclass(kw_only=True)
+class Pause(GroupChange):
+    pass
+
+
+@dataclass(kw_only=True)
+class Resume(GroupChange):
+    pass
+
+
+@dataclass(kw_only=True)
+class Configure(GroupChange):
+    rules: GroupRules
+
+
+@dataclass(kw_only=True)
+class Seek(GroupChange):
+    to: int | Literal["start", "end"]
+    partition: int | None = None
+    """None: all partitions."""
+
+
+@dataclass(kw_only=True)
+class DeleteGroup(GroupChange):
+    pass
+
+
+@dataclass(kw_only=True)
+class Release(GroupChange):
+    """The leases of ``owner`` end, and are no failures."""
+
+    owner: str
+    places: tuple[Place, ...] | None = None
+    """None: all of them."""
+    released: int = 0
+
+
+@dataclass(kw_only=True)
+class LetterChange(GroupChange):
+    """What is done to the dead letters of a range."""
+
+    partition: int | None = None
+    first: int = 0
+    end: int | None = None
+    reason: str | None = None
+    """Only those with this reason; None: with any."""
+    count: int = 0
+    """How many it was done to."""
+
+    def concerns(self, place: Place) -> bool:
+        """Whether it is about dead letters at that place, whatever their reason."""
+        return (
+            self.partition in (None, place.partition)
+            and self.first <= place.offset
+            and (self.end is None or place.offset < self.end)
+        )
+
+
+@dataclass(kw_only=True)
+class Replay(LetterChange):
+    pass
+
+
+@dataclass(kw_only=True)
+class Purge(LetterChange):
+    pass
+
+
+@dataclass(kw_only=True)
+class Trim(Operation):
+    """The records of a partition below an offset are removed."""
+
+    topic: str
+    partition: int
+    offset: int
+    start: int = 0
+    """Where the partition starts then."""
+
+
+@dataclass(kw_only=True)
+class DeleteTopic(Operation):
+    topic: str
+
+
+@dataclass(kw_only=True)
+class ConfigureTopic(Operation):
+    """A topic is given settings; all of them."""
+
+    topic: str
+    rules: TopicRules
+
+
+class TopicView(NamedTuple):
+    """A topic as the broker describes it."""
+
+    topic_id: int
+    starts: tuple[int, ...]
+    """The start offset of each partition."""
+    nexts: tuple[int, ...]
+    waiting: int
+    """How many messages are scheduled and were not stored yet."""
+
+
+@dataclass(kw_only=True)
+class Describe(Operation):
+    topic: str
+    view: TopicView | None = None
+    """None: there is no such topic."""
+
+
+@dataclass(kw_only=True)
+class Cancel(Operation):
+    """A message that waits is not to be stored."""
+
+    topic: str
+    schedule_id: int
+    cancelled: bool = False
 
 
 @dataclass(kw_only=True)
@@ -185,16 +356,6 @@ class Boot:
     """Whether power went at its end, or later but before the next boot; None: not told."""
 
 
-class GroupRules(NamedTuple):
-    """The settings of all groups of a run."""
-
-    max_attempts: int = 3
-    counts_grants: bool = False
-    """Whether grants are what meets max_attempts, rather than failures."""
-    backoff_base_us: int = 0
-    backoff_max_us: int = 600_000_000
-
-
 class ClockStep(NamedTuple):
     """A step of the machine's wall clock; forward when positive."""
 
@@ -212,6 +373,9 @@ class History:
     """
 
     rules: GroupRules = field(default_factory=GroupRules)
+    """What groups begin with."""
+    topic_rules: TopicRules = field(default_factory=TopicRules)
+    """What topics begin with."""
     operations: list[Operation] = field(default_factory=list)
     boots: list[Boot] = field(default_factory=list)
     audit_us: int = NEVER

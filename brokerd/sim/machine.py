@@ -145,6 +145,8 @@ class Machine:
         self.reactor_calls: list[Call] = []
         """Those that the reactor made itself while it served: it stood still meanwhile."""
         self.monotonic_base_us = 0
+        self.has_deleted_segments = False
+        """Whether the log is no longer whole, on purpose."""
         self.on_ready: Callable[[BrokerCore], None] = lambda core: None
         self.on_end: Callable[[Boot], None] = lambda boot: None
         self._chance = world.chance("machine")
@@ -349,4 +351,5 @@ class Machine:
 
     def _leave(self, call: Call) -> None:
         name = os.path.basename(call.path)
+        self.has_deleted_segments |= call.name == "unlink" and name.endswith(".wal")
         self.world.trace(f"disk {call.name} {name} {call.position}+{call.length}")

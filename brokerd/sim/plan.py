@@ -31,7 +31,7 @@ DiskCall = Literal[
 ]
 ErrorName = Literal["EIO", "ENOSPC", "EDQUOT"]
 PowerModel = Literal["drop", "keep", "tear", "reorder"]
-Role = Literal["producer", "consumer", "worker", "watcher", "vandal"]
+Role = Literal["producer", "consumer", "worker", "watcher", "vandal", "operator"]
 Action = Literal[
     "produce",
     "produce_batch",
@@ -44,10 +44,29 @@ Action = Literal[
     "settle_foreign",
     "settle_blind",
     "forget",
+    "release",
+    "cancel",
     "look",
+    # of operators
+    "pause",
+    "resume",
+    "configure",
+    "seek",
+    "delete_group",
+    "replay",
+    "purge",
+    "letters",
+    "trim",
+    "configure_topic",
+    "delete_topic",
+    "describe",
 ]
 
 DEFAULT_SEGMENT_BYTES = 1 << 20
+DEFAULT_DURATION_US = 30_000_000
+"""How long a lease is when nobody says; operators set less, never more."""
+OPERATOR_BACKOFF_US = 5_000_000
+"""The longest back-off that an operator sets."""
 PATIENCE_US = 60_000_000
 """How long the reference client waits for an answer before it connects again."""
 
@@ -76,8 +95,15 @@ class Settings(Part, frozen=True, kw_only=True):
     backoff_max_us: int = 600_000_000
     durability: str = "fsync"
     """As the option ``wal.durability``: ``fsync``, ``interval:<ms>`` or ``os``."""
+    retention_check_seconds: int = 60
+    """How often the broker looks for what may go."""
     capacity_bytes: int | None = None
     """What the broker's files may take until the audit, beside what it leaves free on any disk."""
+
+    @property
+    def longest_backoff_us(self) -> int:
+        doubled = self.backoff_base_us << min(self.max_attempts, 40)
+        return min(doubled, self.backoff_max_us)
 
     def rules(self) -> GroupRules:
         """What the oracle has to know of them."""
@@ -161,6 +187,27 @@ class ClientPlan(Part, frozen=True, kw_only=True):
     """How many of a thousand leases it settles only after they are over."""
     token_permille: int = 0
     """How many of a thousand settles in batches name the grant."""
+    delayed_permille: int = 0
+    """How many of a thousand messages are to be stored only later."""
+    schedule_us_max: int = 0
+    """How much later."""
+    ttl_permille: int = 0
+    """How many of a thousand messages expire."""
+    ttl_us_max: int = 0
+    default_permille: int = 0
+    """How many of a thousand acquires leave the duration to the group."""
+    resends: bool = False
+    """Whether batches have sequence numbers, and are sent again while there was no answer."""
+    owners: tuple[str, ...] = ()
+    """Of an operator: whose leases it releases."""
+    ordered_permille: int = 0
+    """Of an operator: how many of a thousand configurations of a group keep order by key."""
+    configures_first: bool = False
+    """Of an operator: it begins by configuring every group."""
+    retention_us_max: int = 0
+    """Of an operator: how long topics that it configures keep records, at most; 0: for ever."""
+    retention_bytes_max: int = 0
+    """Likewise how many bytes of each partition."""
     patience_us: int = PATIENCE_US
     """How long it waits for an answer before it hangs up and connects again."""
     reconnect_us_max: int = 1_000_000
@@ -303,11 +350,13 @@ class Plan(Part, frozen=True, kw_only=True):
     def longest_us(self) -> int:
         """After so long without requests no lease lives and no record waits for its delay."""
         waits = [0]
+        backoffs = [self.settings.longest_backoff_us]
         for client in self.clients:
-            waits += client.duration_us_max, client.delay_us_max
-        settings = self.settings
-        doubled = settings.backoff_base_us << min(settings.max_attempts, 40)
-        return max(waits) + min(doubled, settings.backoff_max_us)
+            waits += client.duration_us_max, client.delay_us_max, client.schedule_us_max
+            if client.role == "operator":
+                waits.append(DEFAULT_DURATION_US)
+                backoffs.append(OPERATOR_BACKOFF_US)
+        return max(waits) + max(backoffs)
 
     def pairs(self) -> list[tuple[str, str]]:
         """Every (topic, group) that a client may use, in order."""

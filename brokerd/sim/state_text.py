@@ -24,10 +24,24 @@ def state_of(disk: SimDisk, config: Config) -> list[str]:
 def without_snapshots(disk: SimDisk) -> SimDisk:
     """A copy of the disk on which all there is to know stands in the log."""
     copy = disk.fork()
-    for name in copy.list(STATE_DIR):
-        if name.endswith(".snap"):
-            copy.unlink(os.path.join(STATE_DIR, name))
+    for name in _snapshots(copy):
+        copy.unlink(os.path.join(STATE_DIR, name))
     return copy
+
+
+def without_newest_snapshot(disk: SimDisk) -> SimDisk | None:
+    """A copy of the disk with the older snapshot and the log after it; None if there is none."""
+    copy = disk.fork()
+    *older, newest = _snapshots(copy) or [""]
+    if not older:
+        return None
+    copy.unlink(os.path.join(STATE_DIR, newest))
+    return copy
+
+
+def _snapshots(disk: SimDisk) -> list[str]:
+    """The names of the snapshots, oldest first."""
+    return sorted(name for name in disk.list(STATE_DIR) if name.endswith(".snap"))
 
 
 def describe(broker: Broker) -> Iterator[str]:

@@ -62,6 +62,35 @@ class ScriptedLink:
         self.on_lost(why)
 
 
+class ScriptedAsker:
+    """Asks nobody: ``tells`` says what each kind of operation is told, and is None for nothing."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self.is_ready = True
+        self.tells: Callable[[Any], Any] = lambda operation: None
+        self.refuses: Callable[[Any], str] = lambda operation: ""
+
+    def perform(
+        self,
+        operation: Any,
+        call: Callable[[Any], Any],
+        tell: Callable[[Any], None],
+        done: Callable[[Any], None],
+    ) -> None:
+        now_us = self._peer.world.now_us
+        operation.number = len(self._peer.operations)
+        operation.boot = self._peer.boot
+        operation.sent_us = operation.arrived_us = now_us
+        operation.written_us = operation.answered_us = now_us
+        operation.error = self.refuses(operation)
+        self._peer.operations.append(operation)
+        told = self.tells(operation)
+        if told is not None and not operation.error:
+            tell(told)
+        self._peer.world.call_after(LATENCY_US, done, operation)
+
+
 class Peer:
     """Accepts connections and collects requests; ``reply`` answers them, if it is set.
 
@@ -82,6 +111,7 @@ class Peer:
         self.arrives = 1 << 60
         """Positions up to this one arrive."""
         self.reply: Callable[[Any], bytes] | None = None
+        self.direct = ScriptedAsker(self)
         self._unanswered: deque[tuple[ScriptedLink, Any]] = deque()
 
     def connect(self) -> ScriptedLink:

@@ -288,7 +288,7 @@ class SmallBroker:
 
     def _lane(self, topic: str, group: str, partition: int) -> Model:
         lane = self.state.lanes.setdefault((topic, group, partition), Model(self.settings))
-        lane.produce(len(self.state.records[topic][partition]) - len(lane.records))
+        lane.produce([0] * (len(self.state.records[topic][partition]) - len(lane.records)))
         return lane
 
     # -- the end --------------------------------------------------------------------------------

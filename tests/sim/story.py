@@ -10,7 +10,9 @@ from brokerd.sim.history import (
     Acquire,
     Boot,
     Delivery,
+    Describe,
     Extend,
+    GroupChange,
     GroupRules,
     GroupView,
     History,
@@ -23,12 +25,16 @@ from brokerd.sim.history import (
     Produce,
     Settle,
     Settlement,
+    TopicView,
 )
 
 SECOND_US = 1_000_000
 NOT_OWNER = "Client does not own the lease for this message"
 LEASE_LOST = "the lease of offset 0 is over, or another one took its place; acquire it again"
 UNKNOWN = "topic 't' has no record 0 in partition 0: it was never produced"
+
+
+BLANKS = (("deliveries", ()), ("places", ()), ("results", ()), ("schedules", ()))
 
 
 class Story:
@@ -51,8 +57,8 @@ class Story:
     ) -> Produce:
         """Messages and the offsets they got in partition 0."""
         messages = tuple(p if isinstance(p, Message) else Message(p) for p in payloads)
-        places = tuple(Place(0, offset) for offset in at)
-        return self._add(Produce(**self._asked(fields, messages=messages, places=places)))
+        told = {"places": tuple(Place(0, offset) for offset in at), **fields}
+        return self._add(Produce(**self._asked(told, messages=messages)))
 
     def acquire(
         self, *seen: tuple[int, bytes] | Delivery, duration_us: int = SECOND_US, **fields: Any
@@ -87,6 +93,23 @@ class Story:
             Extend(**self._asked(asked, place=Place(0, offset), duration_us=duration_us))
         )
 
+    def change(self, kind: type[Any], **fields: Any) -> Any:
+        """Something that an operator does to the group or the topic."""
+        asked = self._asked(fields)
+        if issubclass(kind, GroupChange):
+            asked = {"group": "g", **asked}
+        return self._add(kind(**asked))
+
+    def describe(self, topic_id: int = 1, start: int = 0, **fields: Any) -> Describe:
+        """Asks for the topic, which has one partition."""
+        view = TopicView(topic_id, (start,), (start,), 0)
+        return self._add(Describe(**self._asked(fields, view=view)))
+
+    def schedule(self, payload: bytes, delay_us: int, number: int = 0, **fields: Any) -> Produce:
+        """A message that is to be stored later."""
+        message = Message(payload, delay_us=delay_us)
+        return self.produce(message, places=(None,), schedules=(number,), **fields)
+
     def look(self, view: GroupView, **fields: Any) -> Look:
         """Asks for the group's state."""
         return self._add(Look(**self._asked({"group": "g", **fields}, view=view)))
@@ -118,8 +141,16 @@ class Story:
         self.now_us += 1_000
         self._begin()
 
-    def audit(self, *records: tuple[int, bytes], drain: Sequence[tuple[int, bytes]] = ()) -> None:
-        """Everything is read, and what the group still has is drained and settled."""
+    def audit(
+        self,
+        *records: tuple[int, bytes],
+        later: Sequence[tuple[int, bytes]] | None = None,
+        drain: Sequence[tuple[int, bytes]] = (),
+    ) -> None:
+        """Everything is read, and what the group still has is drained and settled.
+
+        ``later`` is what is read only when all delays are over.
+        """
         self.now_us += 1_000
         self.history.audit_us = self.now_us
         day_us = 86_400 * SECOND_US
@@ -128,6 +159,9 @@ class Story:
             self.acquire(*records, duration_us=day_us, **by_audit)
         self.acquire(duration_us=day_us, **by_audit)
         self.now_us += 100 * SECOND_US
+        if later is not None:
+            self.acquire(*later, duration_us=day_us, **by_audit)
+            self.acquire(duration_us=day_us, **by_audit)
         if drain:
             self.acquire(*drain, duration_us=day_us, client="auditor")
             for offset, _ in drain:
@@ -163,7 +197,7 @@ class Story:
     def _add(self, operation: Any) -> Any:
         if operation.answered_us == NEVER:
             blank: Operation = operation
-            for name, value in (("deliveries", ()), ("places", ()), ("results", ())):
+            for name, value in BLANKS:
                 if hasattr(blank, name):
                     setattr(blank, name, value)
         self.history.operations.append(operation)

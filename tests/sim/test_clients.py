@@ -19,7 +19,6 @@ from brokerd.sim.clients import (
     MamamiaClient,
     Vandal,
     WrongAnswer,
-    make_client,
 )
 from brokerd.sim.clients.describe import asked, outcome
 from brokerd.sim.clients.vandal import TRICKS
@@ -27,6 +26,8 @@ from brokerd.sim.draw import MIXES
 from brokerd.sim.history import (
     NEVER,
     Acquire,
+    Cancel,
+    Describe,
     Extend,
     Letter,
     Letters,
@@ -34,6 +35,7 @@ from brokerd.sim.history import (
     Operation,
     Place,
     Produce,
+    Resume,
     Settle,
     Settlement,
 )
@@ -57,10 +59,17 @@ class FakeBroker:
     def __call__(self, request: Any) -> bytes:
         match request:
             case mm.Produce():
-                return mm.produced(self._store(request.log_id, mm.BatchMessage(*request[1:])))
+                number = self._store(request.log_id, mm.BatchMessage(*request[1:]))
+                return mm.scheduled(number) if request.delay else mm.produced(number)
             case mm.ProduceBatch():
                 ids = [self._store(request.log_id, message) for message in request.messages]
-                return mm.produced_batch(ids)
+                waits = [message.delay is not None for message in request.messages]
+                if not any(waits):
+                    return mm.produced_batch(ids)
+                return mm.produced_batch(
+                    [None if wait else number for number, wait in zip(ids, waits, strict=True)],
+                    [number if wait else None for number, wait in zip(ids, waits, strict=True)],
+                )
             case mm.Acquire():
                 taken = self._lease(request.log_id, request.group_id, 1)
                 if not taken:
@@ -78,6 +87,10 @@ class FakeBroker:
                 return mm.settled_batch([mm.SETTLED] * len(request.settles))
             case mm.Extend():
                 return mm.extended(request.duration)
+            case mm.Release():
+                return mm.released(len(request.message_ids or ()))
+            case mm.Cancel():
+                return mm.cancelled(True)
             case mm.GroupInfo():
                 return mm.group_info(mm.GroupState(1, 9, 8, 2, 3, 3, 1, None, None, 3, 1))
         raise AssertionError(request)
@@ -269,6 +282,12 @@ class TestHistory:
             duration_us_min=1_001,
             metadata_permille=500,
             keys=3,
+            delayed_permille=300,
+            schedule_us_max=3 * SECOND,
+            ttl_permille=300,
+            ttl_us_max=SECOND,
+            default_permille=300,
+            resends=True,
         )
         peer = play(plan)
         assert len(peer.asked) == len(peer.operations) > 100
@@ -283,18 +302,24 @@ def us(seconds: float | None) -> int | None:
 def assert_same(request: Any, operation: Any) -> None:
     """The request on the wire says what the operation says."""
     assert request.log_id == operation.topic
-    if not isinstance(operation, Produce | Look):
+    if not isinstance(operation, Produce | Look | Cancel):
         assert request.client_id == operation.client
-    if not isinstance(operation, Produce):
+    if not isinstance(operation, Produce | Cancel):
         assert request.group_id == operation.group
     match request:
         case mm.Produce() | mm.ProduceBatch():
             wires = request.messages if isinstance(request, mm.ProduceBatch) else [request]
             for wire, message in zip(wires, operation.messages, strict=True):
                 assert packed_payload(wire) == message.payload
-                assert (wire.metadata, wire.key, wire.partition) == message[1:]
+                assert (wire.metadata, wire.key, wire.partition) == message[1:4]
+                assert (us(wire.delay), us(wire.ttl)) == message[4:]
+            if operation.producer_id:
+                asked = request.producer_id, request.sequence
+                assert asked == (operation.producer_id, operation.sequence)
         case mm.Acquire() | mm.AcquireBatch():
-            assert us(request.duration) == operation.duration_us
+            asked_us = us(request.duration)
+            assert operation.by_default == (asked_us is None)
+            assert asked_us in (None, operation.duration_us)
             assert us(request.wait) == operation.wait_us
             assert getattr(request, "max_messages", 1) == operation.limit
         case mm.Settle():
@@ -317,6 +342,11 @@ def assert_same(request: Any, operation: Any) -> None:
             assert Place(*mm.split_message_id(request.message_id)) == operation.place
         case mm.GroupInfo():
             assert isinstance(operation, Look)
+        case mm.Release(message_ids=ids):
+            places = None if ids is None else tuple(Place(*mm.split_message_id(i)) for i in ids)
+            assert (operation.owner, operation.places) == (request.client_id, places)
+        case mm.Cancel():
+            assert operation.schedule_id == request.schedule_id
         case _:
             raise AssertionError(request)
 
@@ -329,6 +359,37 @@ def packed_payload(wire: Any) -> bytes:
         case Encoding.TEXT:
             return pack(wire.value.decode())
     return bytes(wire.value)
+
+
+class TestResends:
+    """Batches with a sequence number."""
+
+    def batches(self, peer: Peer) -> list[mm.ProduceBatch]:
+        return [r for r in peer.asked if isinstance(r, mm.ProduceBatch)]
+
+    def test_a_batch_without_an_answer_is_sent_again_on_the_next_connection(self) -> None:
+        peer = Peer()
+        start(peer, a_plan("produce_batch", operations=9, resends=True, window=3))
+        peer.run(SECOND)
+        lost = self.batches(peer)
+        peer.link.lose()
+        peer.reply = FakeBroker()
+        peer.run()
+        assert lost and self.batches(peer)[len(lost) :][: len(lost)] == lost
+        numbers = [o.sequence for o in of_kind(peer, Produce)]
+        assert {o.producer_id for o in of_kind(peer, Produce)} == {"c7"}
+        assert numbers[: len(lost)] == list(range(1, len(lost) + 1))
+
+    def test_now_and_then_one_that_was_answered_is_sent_again(self) -> None:
+        peer = play(a_plan("produce_batch", operations=300, resends=True))
+        sequences = [batch.sequence for batch in self.batches(peer)]
+        assert 0 < len(sequences) - len(set(sequences)) < 60
+
+    def test_without_it_nothing_is_sent_twice_and_nothing_is_numbered(self) -> None:
+        peer = play(a_plan("produce_batch", operations=100))
+        assert {(b.producer_id, b.sequence) for b in self.batches(peer)} == {(None, None)}
+        payloads = [m.value for batch in self.batches(peer) for m in batch.messages]
+        assert len(payloads) == len(set(payloads))
 
 
 class TestAnswers:
@@ -578,7 +639,7 @@ class TestBehaviour:
 
     def test_keys_partitions_and_metadata_are_there_if_asked_for(self) -> None:
         bare = play(a_plan("produce", operations=100))
-        assert {m[1:] for o in bare.operations for m in o.messages} == {(None, None, None)}
+        assert {m[1:] for o in bare.operations for m in o.messages} == {(None,) * 5}
         topics = (Topic(name="t", partitions=3),)
         full = play(
             a_plan(
@@ -737,7 +798,7 @@ class TestVandal:
     def play(self, seed: int) -> Peer:
         peer = Peer()
         plan = a_plan(role="vandal", seed=seed, operations=20, think_us=SECOND)
-        vandal = make_client(plan, peer.world, peer.connect, peer.history)
+        vandal = Vandal(plan, peer.world, peer.connect, peer.history)
         assert isinstance(vandal, Vandal)
         vandal.start()
         peer.run()
@@ -762,12 +823,12 @@ class TestVandal:
             for request in peer.asked:
                 if isinstance(request, mm.BodyError):
                     break  # the connection is closed
-                assert isinstance(request, mm.GroupInfo | mm.RequestError), request
+                assert isinstance(request, mm.GroupInfo | mm.Release | mm.RequestError), request
 
     def test_it_does_not_care_what_is_answered_or_lost(self) -> None:
         peer = Peer()
         plan = a_plan(role="vandal", operations=5, think_us=SECOND)
-        vandal = make_client(plan, peer.world, peer.connect, peer.history)
+        vandal = Vandal(plan, peer.world, peer.connect, peer.history)
         vandal.start()
         for _ in range(10):
             peer.run(SECOND // 2)
@@ -807,12 +868,18 @@ class TestAuditor:
             plan or the_run(),
             peer.world,
             peer.connect,
+            peer.direct,
             peer.history,
-            lambda topic, group: (self.LETTER,) if (topic, group) == ("t", "h") else (),
             lambda: done.append(peer.world.now_us),
         )
+        peer.direct.tells = self.tells
         auditor.start()
         return done
+
+    def tells(self, operation: Operation) -> object:
+        if not isinstance(operation, Letters):
+            return None
+        return (self.LETTER,) if (operation.topic, operation.group) == ("t", "h") else ()
 
     def broker(self) -> FakeBroker:
         fake = FakeBroker()
@@ -850,7 +917,8 @@ class TestAuditor:
     def test_it_waits_until_every_lease_and_delay_is_over(self) -> None:
         peer = self.complete()
         acquires = of_kind(peer, Acquire)
-        read = [o.answered_us for o in acquires if o.group.startswith("audit")]
+        audits = [o for o in acquires if o.group.startswith("audit")]
+        read = [o.answered_us for o in audits if o.deliveries]
         drained = [o.sent_us for o in acquires if not o.group.startswith("audit")]
         assert min(drained) - max(read) >= the_run().longest_us
 
@@ -870,9 +938,42 @@ class TestAuditor:
         wire = [item for r in peer.asked if isinstance(r, mm.SettleBatch) for item in r.settles]
         assert all(item.token is not None for item in wire)
 
+    def test_it_begins_by_resuming_groups_that_may_be_paused(self) -> None:
+        peer = Peer()
+        peer.reply = self.broker()
+        peer.direct.refuses = lambda operation: (
+            "topic 't' has no group 'h'" if getattr(operation, "group", "") == "h" else ""
+        )
+        done = self.audit(peer)
+        peer.run()
+        assert done
+        first = peer.operations[:3]
+        assert [(type(o), o.topic, o.group) for o in first] == [
+            (Resume, topic, group) for topic, group in (("t", "g"), ("t", "h"), ("u", "g"))
+        ]
+
+    def test_it_looks_at_every_topic_before_it_reads_and_after_all_else(self) -> None:
+        peer = self.complete()
+        looked = [o.number for o in of_kind(peer, Describe)]
+        asked = [o.number for o in peer.operations if isinstance(o, Acquire | Look | Letters)]
+        assert len(looked) == 4
+        assert looked[1] < min(asked) and max(asked) < looked[2]
+
+    def test_it_reads_again_when_all_that_waited_is_stored(self) -> None:
+        peer = Peer()
+        fake = peer.reply = self.broker()
+        late = mm.BatchMessage(b"late")
+        peer.world.call_after(the_run().longest_us, lambda: fake.records["u"].append(late))
+        self.audit(peer)
+        peer.run()
+        read = [
+            d.payload for o in of_kind(peer, Acquire) if o.group == "audit-1" for d in o.deliveries
+        ]
+        assert read[-1] == mm.packing.pack(b"late")
+
     def test_it_asks_last_how_each_group_stands(self) -> None:
         peer = self.complete()
-        last = peer.operations[-6:]
+        last = peer.operations[-8:-2]
         assert [(type(o), o.topic, o.group) for o in last] == [
             (kind, topic, group)
             for topic, group in (("t", "g"), ("t", "h"), ("u", "g"))
@@ -890,7 +991,7 @@ class TestAuditor:
         done = self.audit(peer)
         peer.run()
         assert done
-        assert [o.error for o in peer.operations[:3]] == ["no room", "no room", ""]
+        assert [o.error for o in of_kind(peer, Acquire)[:3]] == ["no room", "no room", ""]
 
     def test_refused_for_ever_it_fails(self) -> None:
         peer = Peer()
@@ -903,18 +1004,19 @@ class TestAuditor:
     def test_a_lost_connection_is_made_again_and_the_question_asked_again(self) -> None:
         peer = Peer()
         done = self.audit(peer)
+        peer.run(SECOND)
         peer.link.lose()
         peer.reply = self.broker()
         peer.run()
         assert done
-        first, second = peer.operations[:2]
-        assert isinstance(first, Acquire) and isinstance(second, Acquire)
+        first, second = of_kind(peer, Acquire)[:2]
         assert (first.topic, first.group) == (second.topic, second.group)
         assert first.answered_us == NEVER and second.succeeded
 
     def test_losing_it_too_often_it_fails(self) -> None:
         peer = Peer()
         self.audit(peer)
+        peer.run(SECOND)
         with pytest.raises(AuditFailed, match="lost its connection"):
             for _ in range(10):
                 peer.link.lose()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,29 +10,13 @@ import pytest
 from brokerd.sim import oracle
 from brokerd.sim.history import NEVER, ClockStep, Delivery, GroupView, Letter, Message, Place
 from brokerd.sim.oracle import check, judge
+from tests.sim import test_oracle_changes
 from tests.sim.story import LEASE_LOST, NOT_OWNER, SECOND_US, UNKNOWN, Story
+from tests.sim.tales import Tale, Tales, told
 
+TALES = Tales()
+breaks = TALES.breaks
 PAGE = Path(__file__).parents[2] / "docs" / "simulator.rst"
-
-Tale = Callable[[Story, bool], None]
-TALES: list[tuple[str, Tale, dict[str, object]]] = []
-
-
-def breaks(promise: str, **settings: object) -> Callable[[Tale], Tale]:
-    """Tells a story twice: right, and wrong, which must break ``promise``."""
-
-    def keep(tale: Tale) -> Tale:
-        TALES.append((promise, tale, settings))
-        return tale
-
-    return keep
-
-
-def told(tale: Tale, settings: dict[str, object], wrong: bool) -> Story:
-    story = Story(**settings)  # type: ignore[arg-type]
-    tale(story, wrong)
-    return story
-
 
 # -- records ---------------------------------------------------------------------------------------
 
@@ -784,7 +767,7 @@ def damage_that_nobody_did(story: Story, wrong: bool) -> None:
 def cases() -> list[object]:
     return [
         pytest.param(promise, tale, settings, id=f"{promise} {tale.__name__}")
-        for promise, tale, settings in TALES
+        for promise, tale, settings in (*TALES.all, *test_oracle_changes.TALES.all)
     ]
 
 
@@ -812,7 +795,7 @@ def test_the_page_names_every_check_and_every_check_has_a_story() -> None:
     sources = "".join(path.read_text() for path in Path(oracle.__file__).parent.glob("*.py"))
     found = set(re.findall(r'"(P\d-[a-z-]+)"', sources)) | {"audit"}
     assert named == found
-    assert {promise for promise, _, _ in TALES} == found
+    assert {promise for promise, _, _ in (*TALES.all, *test_oracle_changes.TALES.all)} == found
 
 
 def test_equal_payloads_without_an_answer_have_no_order() -> None:

@@ -15,6 +15,7 @@ import pytest
 from brokerd.broker.snapshotter import STEP_THINGS
 from brokerd.sim import draw
 from brokerd.sim.draw import CRASHES_MAX, FEATURES, NEEDS, generate
+from brokerd.sim.history import GroupRules
 from brokerd.sim.plan import (
     AnyFault,
     ClientPlan,
@@ -242,7 +243,7 @@ def test_the_pairs_of_topic_and_group_are_named_once_and_in_order() -> None:
 
 def test_the_oracle_is_told_the_rules_of_groups() -> None:
     settings = Settings(max_attempts=2, attempts="grants", backoff_base_us=5, backoff_max_us=6)
-    assert settings.rules() == (2, True, 5, 6)
+    assert settings.rules() == GroupRules(2, True, 5, 6)
 
 
 def test_the_example_of_the_page_loses_power_and_breaks_nothing() -> None:

@@ -11,10 +11,13 @@ from typing import Protocol
 
 from brokerd.sim.clients.auditor import AuditFailed, Auditor
 from brokerd.sim.clients.conversation import WrongAnswer
+from brokerd.sim.clients.direct import Direct
 from brokerd.sim.clients.links import Connect, Link
 from brokerd.sim.clients.mamamia import MamamiaClient
+from brokerd.sim.clients.operator import Operator
 from brokerd.sim.clients.vandal import Vandal
 from brokerd.sim.history import History
+from brokerd.sim.machine import Machine
 from brokerd.sim.plan import ClientPlan
 from brokerd.sim.world import World
 
@@ -23,8 +26,10 @@ __all__ = [
     "Auditor",
     "Client",
     "Connect",
+    "Direct",
     "Link",
     "MamamiaClient",
+    "Operator",
     "Vandal",
     "WrongAnswer",
     "make_client",
@@ -51,7 +56,11 @@ class Client(Protocol):
         """Complete the history at the run's end, when nothing is under way any more."""
 
 
-def make_client(plan: ClientPlan, world: World, connect: Connect, history: History) -> Client:
+def make_client(
+    plan: ClientPlan, world: World, connect: Connect, machine: Machine, history: History
+) -> Client:
     """The client of a plan; it begins with ``start()``."""
+    if plan.role == "operator":
+        return Operator(plan, world, Direct(plan.name, world, machine, history))
     kind = Vandal if plan.role == "vandal" else MamamiaClient
     return kind(plan, world, connect, history)

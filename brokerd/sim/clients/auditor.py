@@ -13,14 +13,15 @@ from functools import partial
 
 from brokerd.codecs import mamamia as mm
 from brokerd.errors import BrokerdError
+from brokerd.sim.clients import deeds
 from brokerd.sim.clients.conversation import Ask, Conversation
-from brokerd.sim.clients.describe import asked, outcome
+from brokerd.sim.clients.deeds import Deed
+from brokerd.sim.clients.describe import asked
+from brokerd.sim.clients.direct import Asker
 from brokerd.sim.clients.links import Connect
 from brokerd.sim.history import (
     Acquire,
     History,
-    Letter,
-    Letters,
     Look,
     Operation,
     Settle,
@@ -41,14 +42,13 @@ RETRIES = 60
 LOSSES_MAX = 5
 """Connections that an audit may lose."""
 
+NO_GROUP = "has no group"
+"""What the broker says of a group that nobody has used yet."""
 UNNUMBERED = -1
 
-Step = Callable[[], Ask] | int
+Step = Callable[[], Ask | Deed] | int
 """What the script wants next: an answer, or to wait for so many microseconds."""
 Script = Generator[Step, Operation, None]
-
-LettersOf = Callable[[str, str], tuple[Letter, ...]]
-"""The dead letters of (topic, group) as the broker lists them; none of what does not exist."""
 
 
 class AuditFailed(BrokerdError):
@@ -66,18 +66,18 @@ class Auditor:
         plan: Plan,
         world: World,
         connect: Connect,
+        direct: Asker,
         history: History,
-        letters: LettersOf,
         done: Callable[[], None],
     ) -> None:
         self._plan = plan
         self._world = world
         self._connect_link = connect
+        self._direct = direct
         self._history = history
-        self._letters = letters
         self._done = done
         self._script = self._audit()
-        self._wanted: Callable[[], Ask] | None = None
+        self._wanted: Callable[[], Ask | Deed] | None = None
         """What is asked and not answered."""
         self._losses = 0
         self._conversation: Conversation | None = None
@@ -90,13 +90,25 @@ class Auditor:
     # -- the script ------------------------------------------------------------------------------
 
     def _audit(self) -> Script:
-        for number, topic in enumerate(self._plan.topics):
-            yield from self._lease_all(topic.name, f"audit-{number}", settle=False)
+        for topic_name, group in self._plan.pairs():
+            yield from self._insist(partial(deeds.resume, NAME, topic_name, group))
+        for topic in self._plan.topics:
+            yield from self._insist(partial(deeds.describe, NAME, topic.name))
+        yield from self._read_all()
         yield self._plan.longest_us + MARGIN_US
+        yield from self._read_all()
         for topic_name, group in self._plan.pairs():
             yield from self._lease_all(topic_name, group, settle=True)
         for topic_name, group in self._plan.pairs():
-            yield from self._look(topic_name, group)
+            yield from self._insist(partial(look_ask, topic_name, group))
+            yield from self._insist(partial(deeds.letters, NAME, topic_name, group))
+        for topic in self._plan.topics:
+            yield from self._insist(partial(deeds.describe, NAME, topic.name))
+
+    def _read_all(self) -> Script:
+        """Read what was not read yet: once, and again when all that waited has been stored."""
+        for number, topic in enumerate(self._plan.topics):
+            yield from self._lease_all(topic.name, f"audit-{number}", settle=False)
 
     def _lease_all(self, topic: str, group: str, settle: bool) -> Script:
         """Lease, and perhaps settle, until there was nothing twice."""
@@ -109,29 +121,11 @@ class Auditor:
             elif settle:
                 yield from self._insist(partial(settle_ask, operation))
 
-    def _look(self, topic: str, group: str) -> Script:
-        look = yield from self._insist(partial(look_ask, topic, group))
-        now_us = self._world.now_us
-        letters = Letters(
-            number=len(self._history.operations),
-            client=NAME,
-            boot=look.boot,
-            sent_us=now_us,
-            arrived_us=now_us,
-            written_us=now_us,
-            answered_us=now_us,
-            topic=topic,
-            group=group,
-            letters=self._letters(topic, group),
-        )
-        self._history.operations.append(letters)
-        self._world.trace(f"{NAME} #{letters.number} {asked(letters)}: {outcome(letters)}")
-
-    def _insist(self, make: Callable[[], Ask]) -> Generator[Step, Operation, Operation]:
+    def _insist(self, make: Callable[[], Ask | Deed]) -> Generator[Step, Operation, Operation]:
         """Ask until it is not refused."""
         for _ in range(RETRIES):
             operation = yield make
-            if not operation.error:
+            if not operation.error or NO_GROUP in operation.error:
                 return operation
             yield RETRY_US
         raise AuditFailed(f"{asked(operation)} is refused for ever: {operation.error}")
@@ -152,8 +146,13 @@ class Auditor:
             self._ask()
 
     def _ask(self) -> None:
-        if self._wanted is not None and self._conversation is not None:
-            self._conversation.ask(self._wanted())
+        if self._wanted is None or self._conversation is None:
+            return
+        wanted = self._wanted()
+        if isinstance(wanted, Deed):
+            self._direct.perform(*wanted, self._answered)
+        else:
+            self._conversation.ask(wanted)
 
     def _answered(self, operation: Operation) -> None:
         self._wanted = None

@@ -20,6 +20,7 @@ from brokerd.sim.clients.links import Connect
 from brokerd.sim.history import (
     NEVER,
     Acquire,
+    Cancel,
     Delivery,
     Extend,
     GroupView,
@@ -28,6 +29,7 @@ from brokerd.sim.history import (
     Operation,
     Place,
     Produce,
+    Release,
     Settle,
 )
 from brokerd.sim.world import World
@@ -192,8 +194,10 @@ def complete(operation: Operation, answer: mm.Answer) -> None:
             operation.error = text or "no reason given"
         case Produce(messages=[_]), mm.Produced(message_id=message_id):
             operation.places = (place_of(message_id),)
-        case Produce(), mm.ProducedBatch(message_ids=ids) if len(ids) == len(operation.messages):
-            operation.places = tuple(map(place_of, ids))
+        case Produce(messages=[_]), mm.Scheduled(schedule_id=schedule_id):
+            operation.places, operation.schedules = (None,), (schedule_id,)
+        case Produce(), mm.ProducedBatch() if len(answer.message_ids) == len(operation.messages):
+            _produced(operation, answer)
         case Acquire(), mm.Acquired(message=None):
             operation.deliveries = ()
         case Acquire(), mm.Acquired(message=mm.Message() as message):
@@ -208,12 +212,26 @@ def complete(operation: Operation, answer: mm.Answer) -> None:
             operation.settlements
         ):
             operation.results = tuple("" if text == mm.SETTLED else text for text in results)
+        case Release(), mm.Released(released=released):
+            operation.released = released
+        case Cancel(), mm.Cancelled(cancelled=cancelled):
+            operation.cancelled = cancelled
         case Extend(), mm.Extended(remaining=remaining):
             operation.remaining_us = round(remaining * 1_000_000)
         case Look(), mm.GroupState():
             operation.view = GroupView(*(getattr(answer, name) for name in GroupView._fields))
         case _:
             raise WrongAnswer(f"{asked(operation)} was answered with {answer!r:.200}")
+
+
+def _produced(operation: Produce, answer: mm.ProducedBatch) -> None:
+    """Where each message of a batch stands, or under which id it waits."""
+    ids = answer.message_ids
+    operation.places = tuple(None if each is None else place_of(each) for each in ids)
+    operation.schedules = answer.schedule_ids or ()
+    waits = [each is not None for each in operation.schedules or [None] * len(ids)]
+    if waits != [place is None for place in operation.places]:
+        raise WrongAnswer(f"{asked(operation)} was answered with {answer!r:.200}")
 
 
 def _delivery(message: mm.Message) -> Delivery:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields
 from functools import singledispatch
 
 from brokerd.sim.history import (
@@ -23,20 +24,34 @@ def seconds(us: int) -> str:
     return f"{us / 1_000_000:g}s"
 
 
-def places(items: Iterable[Place]) -> str:
-    return " ".join(f"{partition}:{offset}" for partition, offset in items)
+def places(items: Iterable[Place | None]) -> str:
+    return " ".join(
+        "waits" if item is None else f"{item.partition}:{item.offset}" for item in items
+    )
 
 
 @singledispatch
 def asked(operation: Operation) -> str:
     """What was asked, without who and when."""
-    return type(operation).__name__.lower()
+    return type(operation).__name__.lower() + _fields(operation, is_answer=False)
 
 
 @singledispatch
 def answered(operation: Operation) -> str:
     """What was answered; refusals are told by `outcome`."""
-    return "done"
+    return "done" + _fields(operation, is_answer=True)
+
+
+TOLD = ("released", "count", "start", "cancelled", "view")
+"""Fields of operations without words of their own that an answer fills."""
+
+
+def _fields(operation: Operation, is_answer: bool) -> str:
+    """What was asked, or answered, of an operation that has no words of its own."""
+    known = {item.name for item in fields(Operation)}
+    own = [item.name for item in fields(operation) if item.name not in known]
+    shown = [name for name in own if (name in TOLD) == is_answer]
+    return "".join(f" {name}={getattr(operation, name)!r}" for name in shown)
 
 
 def outcome(operation: Operation) -> str:

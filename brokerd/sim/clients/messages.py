@@ -14,6 +14,7 @@ import msgpack
 
 from brokerd.codecs import mamamia as mm
 from brokerd.codecs.mamamia.packing import pack
+from brokerd.sim.clients.conversation import microseconds
 from brokerd.sim.history import Message
 from brokerd.sim.plan import ClientPlan, Topic
 
@@ -56,15 +57,25 @@ class MessageMaker:
         self._count = 0
         self._empty = chance.choice((b"", ""))
 
-    def make(self, topic: Topic) -> tuple[Message, mm.BatchMessage]:
+    def make(self, topic: Topic, may_wait: bool = True) -> tuple[Message, mm.BatchMessage]:
         """The next message, for the history and for the wire."""
+        plan = self._plan
         payload = self._payload()
         key, partition = self._key(), self._partition(topic)
         metadata = self._metadata()
+        delay = self._span(plan.delayed_permille, plan.schedule_us_max) if may_wait else None
+        ttl = self._span(plan.ttl_permille, plan.ttl_us_max)
+        delay_us, ttl_us = (None if s is None else microseconds(s) for s in (delay, ttl))
         return (
-            Message(pack(payload), metadata, key, partition),
-            mm.BatchMessage(*mm.pack_payload(payload), metadata, key, partition),
+            Message(pack(payload), metadata, key, partition, delay_us, ttl_us),
+            mm.BatchMessage(*mm.pack_payload(payload), metadata, key, partition, ttl, delay),
         )
+
+    def _span(self, permille: int, longest_us: int) -> float | None:
+        """Seconds that something takes, now and then; at least a millisecond."""
+        if not self._often(permille):
+            return None
+        return self._chance.randint(1_000, max(1_000, longest_us)) / 1_000_000
 
     def _often(self, permille: int) -> bool:
         return permille > 0 and self._chance.randrange(1_000) < permille

@@ -18,16 +18,18 @@ from brokerd.sim.clients.conversation import Ask, microseconds
 from brokerd.sim.clients.messages import MessageMaker
 from brokerd.sim.history import (
     Acquire,
+    Cancel,
     Extend,
     Look,
     Message,
     Operation,
     Place,
     Produce,
+    Release,
     Settle,
     Settlement,
 )
-from brokerd.sim.plan import Action, ClientPlan, Topic
+from brokerd.sim.plan import DEFAULT_DURATION_US, Action, ClientPlan, Topic
 
 TRIES = 4
 """How often an action is drawn before the client does without one."""
@@ -65,9 +67,18 @@ class RequestMaker:
         self._settled: deque[Lease] = deque(maxlen=REMEMBERED)
         self._highest: dict[tuple[str, int], int] = {}
         """The highest offset seen, by topic and partition."""
+        self._schedules: deque[tuple[str, int]] = deque(maxlen=REMEMBERED)
+        """Topics and schedule ids of messages that wait, or waited."""
+        self._sequence = 0
+        self._sent: dict[int, mm.ProduceBatch] = {}
+        """Batches that may be sent again, by sequence."""
+        self._again: deque[tuple[Produce, mm.ProduceBatch]] = deque()
+        """Those that were not answered."""
 
     def make(self, now_us: int) -> Ask | None:
         """The next request, or None if nothing that was drawn makes sense now."""
+        if self._again and self._chance.random() < 0.9:
+            return self._send_again(*self._again.popleft())
         mix = self._plan.mix
         for _ in range(TRIES if mix else 0):
             (action,) = self._chance.choices(list(mix), list(mix.values()))
@@ -81,7 +92,9 @@ class RequestMaker:
         if operation.error:
             return
         if isinstance(operation, Produce):
-            self._saw(operation.topic, operation.places)
+            self._saw(operation.topic, (place for place in operation.places if place))
+            waiting = (each for each in operation.schedules if each is not None)
+            self._schedules += ((operation.topic, schedule_id) for schedule_id in waiting)
         elif isinstance(operation, Acquire):
             self._saw(operation.topic, (delivery.place for delivery in operation.deliveries))
             self._hold(operation)
@@ -95,10 +108,14 @@ class RequestMaker:
                     lease.over_us = operation.answered_us + operation.duration_us
         elif isinstance(operation, Settle):
             self._settled += self._leases_of(operation)
+        elif isinstance(operation, Release):
+            self._let_go(operation)
 
     def unanswered(self, operations: Iterable[Operation]) -> None:
-        """The connection is lost: settle most of it again, as clients do that cannot know."""
+        """The connection is lost: ask most of it again, as clients do that cannot know."""
         for operation in operations:
+            if isinstance(operation, Produce) and operation.producer_id:
+                self._again.append((operation, self._sent[operation.sequence]))
             if isinstance(operation, Settle) and self._chance.random() < 0.7:
                 self._held += self._leases_of(operation)
 
@@ -120,6 +137,14 @@ class RequestMaker:
                 self._often(self._plan.late_permille),
             )
             for delivery in operation.deliveries
+        ]
+
+    def _let_go(self, operation: Release) -> None:
+        self._held = [
+            lease
+            for lease in self._held
+            if (lease.topic, lease.group) != (operation.topic, operation.group)
+            or lease.place not in (operation.places or (lease.place,))
         ]
 
     @staticmethod
@@ -173,12 +198,52 @@ class RequestMaker:
 
     def _produce_batch(self, now_us: int) -> Ask:
         topic = self._topic()
-        made = [
-            self._messages.make(topic) for _ in range(self._chance.randint(1, self._plan.batch_max))
-        ]
+        resends = self._plan.resends
+        count = self._chance.randint(1, self._plan.batch_max)
+        made = [self._messages.make(topic, not resends) for _ in range(count)]
+        request = mm.ProduceBatch(topic.name, tuple(wire for _, wire in made))
+        operation = self._produced(topic, [message for message, _ in made])
+        if not resends:
+            return Ask(request, operation)
+        self._sequence += 1
+        operation.producer_id, operation.sequence = self._plan.name, self._sequence
+        request = request._replace(producer_id=self._plan.name, sequence=self._sequence)
+        self._sent[self._sequence] = request
+        self._sent.pop(self._sequence - REMEMBERED, None)
+        if self._chance.random() < 0.05:
+            self._again.append((operation, request))
+        return Ask(request, operation)
+
+    @staticmethod
+    def _send_again(operation: Produce, request: mm.ProduceBatch) -> Ask:
+        """The same batch under the same sequence number."""
         return Ask(
-            mm.ProduceBatch(topic.name, tuple(wire for _, wire in made)),
-            self._produced(topic, [message for message, _ in made]),
+            request,
+            Produce(
+                number=UNNUMBERED,
+                client=operation.client,
+                topic=operation.topic,
+                messages=operation.messages,
+                producer_id=operation.producer_id,
+                sequence=operation.sequence,
+            ),
+        )
+
+    def _cancel(self, now_us: int) -> Ask | None:
+        """A message that waits, or one that may be there."""
+        if not self._schedules:
+            return None
+        topic, schedule_id = self._chance.choice(self._schedules)
+        if self._chance.random() < 0.1:
+            schedule_id += 1
+        return Ask(
+            mm.Cancel(topic, schedule_id),
+            Cancel(
+                number=UNNUMBERED,
+                client=self._plan.identity,
+                topic=topic,
+                schedule_id=schedule_id,
+            ),
         )
 
     def _produced(self, topic: Topic, messages: list[Message]) -> Produce:
@@ -193,33 +258,65 @@ class RequestMaker:
 
     def _acquire(self, now_us: int) -> Ask:
         topic, group, identity = self._topic().name, self._group(), self._plan.identity
-        duration, wait = self._duration(), self._wait()
+        duration, wait = self._lease_duration(), self._wait()
         return Ask(
             mm.Acquire(topic, group, identity, duration, wait),
-            Acquire(
-                number=UNNUMBERED,
-                client=identity,
-                topic=topic,
-                group=group,
-                duration_us=microseconds(duration),
-                wait_us=microseconds(wait),
-            ),
+            self._acquiring(topic, group, duration, wait),
         )
+
+    def _acquiring(
+        self, topic: str, group: str, duration: float | None, wait: float, limit: int = 1
+    ) -> Acquire:
+        return Acquire(
+            number=UNNUMBERED,
+            client=self._plan.identity,
+            topic=topic,
+            group=group,
+            duration_us=DEFAULT_DURATION_US if duration is None else microseconds(duration),
+            by_default=duration is None,
+            limit=limit,
+            wait_us=microseconds(wait),
+        )
+
+    def _lease_duration(self) -> float | None:
+        """Seconds; None leaves it to the group."""
+        return None if self._often(self._plan.default_permille) else self._duration()
 
     def _acquire_batch(self, now_us: int) -> Ask:
         topic, group, identity = self._topic().name, self._group(), self._plan.identity
-        duration, wait = self._duration(), self._wait()
+        duration, wait = self._lease_duration(), self._wait()
         limit = self._chance.randint(1, self._plan.batch_max)
         return Ask(
             mm.AcquireBatch(topic, group, identity, limit, duration, wait),
-            Acquire(
+            self._acquiring(topic, group, duration, wait, limit),
+        )
+
+    def _release(self, now_us: int) -> Ask | None:
+        """Leases that it holds, by their ids or all of them."""
+        if not self._held:
+            return None
+        first = self._chance.choice(self._held)
+        same = [
+            lease
+            for lease in self._held
+            if (lease.topic, lease.group) == (first.topic, first.group)
+        ]
+        is_all = self._chance.random() < 0.5
+        chosen = self._chance.sample(same, self._chance.randint(1, min(len(same), 10)))
+        return Ask(
+            mm.Release(
+                first.topic,
+                first.group,
+                self._plan.identity,
+                None if is_all else tuple(lease.message_id for lease in chosen),
+            ),
+            Release(
                 number=UNNUMBERED,
-                client=identity,
-                topic=topic,
-                group=group,
-                duration_us=microseconds(duration),
-                limit=limit,
-                wait_us=microseconds(wait),
+                client=self._plan.identity,
+                topic=first.topic,
+                group=first.group,
+                owner=self._plan.identity,
+                places=None if is_all else tuple(lease.place for lease in chosen),
             ),
         )
 
@@ -351,5 +448,7 @@ class RequestMaker:
         "settle_foreign": _settle_foreign,
         "settle_blind": _settle_blind,
         "forget": _forget,
+        "release": _release,
+        "cancel": _cancel,
         "look": _look,
     }

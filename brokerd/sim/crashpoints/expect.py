@@ -61,7 +61,7 @@ class Sent(NamedTuple):
 
     def is_shown_by(self, record: Record) -> bool:
         """Whether the record is this message, whole."""
-        value, encoding, metadata, key, _ = self.message
+        value, encoding, metadata, key = self.message[:4]
         return (value, encoding, metadata, key, Format.MAMAMIA) == (
             record.value,
             record.encoding,

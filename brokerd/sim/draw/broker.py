@@ -54,6 +54,7 @@ def draw_settings(frame: Frame) -> Settings:
         backoff_base_us=chance.scale(10, 3_000) * MS if "back-off" in features else 0,
         backoff_max_us=chance.scale(1_000, 20_000) * MS if "back-off" in features else 600 * SECOND,
         durability=draw_durability(chance) if "lazy durability" in features else "fsync",
+        retention_check_seconds=chance.randint(1, 5) if "retention" in features else 60,
         capacity_bytes=segment_bytes * chance.randint(4, 12) if "small disk" in features else None,
     )
 

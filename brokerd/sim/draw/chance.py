@@ -68,6 +68,22 @@ FEATURES = {
     "empty payloads": 0.1,
     "odd names": 0.1,
     "vandals": 0.2,
+    "schedules": 0.25,
+    "expiry": 0.2,
+    "resends": 0.25,
+    "default durations": 0.2,
+    "wire releases": 0.2,
+    # what operators do
+    "pauses": 0.2,
+    "group settings": 0.25,
+    "key order": 0.3,
+    "seeks": 0.2,
+    "group deletions": 0.15,
+    "releases": 0.2,
+    "letter changes": 0.25,
+    "trims": 0.2,
+    "retention": 0.2,
+    "topic deletions": 0.15,
 }
 """How likely each is."""
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from brokerd.sim.draw.chance import MS, SECOND, Frame
+from brokerd.sim.draw.chance import KIB, MS, SECOND, Frame
 from brokerd.sim.plan import Action, ClientPlan, Role, Topic
 
 OPERATIONS_MIN, OPERATIONS_MAX = 100, 1_500
@@ -17,11 +17,13 @@ NEEDS: dict[Action, str] = {
     "settle_foreign": "foreign settles",
     "settle_blind": "blind settles",
     "forget": "forgets",
+    "release": "wire releases",
+    "cancel": "schedules",
 }
 """What a client never does without a feature."""
 
 MIXES: dict[Role, dict[Action, int]] = {
-    "producer": {"produce": 10, "produce_batch": 5},
+    "producer": {"produce": 10, "produce_batch": 5, "cancel": 1},
     "consumer": {
         "acquire": 10,
         "acquire_batch": 6,
@@ -32,6 +34,8 @@ MIXES: dict[Role, dict[Action, int]] = {
         "settle_foreign": 1,
         "settle_blind": 1,
         "forget": 2,
+        "release": 1,
+        "cancel": 1,
         "look": 1,
     },
     "worker": {
@@ -46,10 +50,28 @@ MIXES: dict[Role, dict[Action, int]] = {
         "settle_foreign": 1,
         "settle_blind": 1,
         "forget": 1,
+        "release": 1,
+        "cancel": 1,
     },
     "watcher": {"look": 1},
     "vandal": {},
+    "operator": {"letters": 1, "describe": 2},
 }
+
+OPERATES: dict[str, dict[Action, int]] = {
+    "pauses": {"pause": 3, "resume": 4},
+    "group settings": {"configure": 3},
+    "key order": {"configure": 1},
+    "seeks": {"seek": 3},
+    "group deletions": {"delete_group": 2},
+    "releases": {"release": 4},
+    "letter changes": {"replay": 3, "purge": 1},
+    "trims": {"trim": 4},
+    "retention": {"configure_topic": 2},
+    "topic deletions": {"delete_topic": 2},
+    "schedules": {"cancel": 1},
+}
+"""What an operator does, by feature."""
 
 
 def draw_clients(frame: Frame, topics: tuple[Topic, ...]) -> tuple[ClientPlan, ...]:
@@ -69,8 +91,12 @@ def draw_clients(frame: Frame, topics: tuple[Topic, ...]) -> tuple[ClientPlan, .
         shared = clients and "shared identities" in frame.features and chance.on(0.5)
         identity = chance.one(clients).identity if shared else name
         clients.append(draw_client(frame, name, identity, role, share, topics, groups))
+    owners = tuple(sorted({client.identity for client in clients}))
+    if frame.features & {*OPERATES} - {"schedules"}:
+        operator = draw_operator(frame, f"c{len(clients)}", topics, groups, owners)
+        clients.append(operator)
     if "vandals" in frame.features:
-        clients.append(draw_vandal(frame, f"c{len(roles)}"))
+        clients.append(draw_vandal(frame, f"c{len(clients)}"))
     return tuple(clients)
 
 
@@ -114,7 +140,7 @@ def draw_client(
         payload_bytes_max=chance.one((0, 50, 300, 1_000, 2_000)),
         large_permille=share("large payloads", 30),
         empty_permille=1_000 if is_bare else chance.randint(1, 1_000) if is_empty else 0,
-        keys=0 if is_bare else share("keys", 8),
+        keys=0 if is_bare else draw_keys(frame),
         partition_permille=share("partitions", 1_000),
         metadata_permille=0 if is_bare else share("metadata", 1_000),
         duration_us_min=duration_us_min,
@@ -124,9 +150,22 @@ def draw_client(
         delay_us_max=chance.scale(1, 20_000) * MS if "delays" in features else 0,
         late_permille=share("late settles", 400),
         token_permille=share("tokens", 1_000),
+        delayed_permille=share("schedules", 500),
+        schedule_us_max=chance.scale(1, 20_000) * MS if "schedules" in features else 0,
+        ttl_permille=share("expiry", 700),
+        ttl_us_max=chance.scale(10, 60_000) * MS if "expiry" in features else 0,
+        default_permille=share("default durations", 1_000),
+        resends="resends" in features and "lazy durability" not in features and chance.on(0.8),
         patience_us=chance.scale(200, 5_000) * MS if "impatience" in features else 60 * SECOND,
         reconnect_us_max=chance.scale(1, 2_000) * MS,
     )
+
+
+def draw_keys(frame: Frame) -> int:
+    """How many; where groups keep order by them, messages nearly always have one."""
+    if "key order" in frame.features and frame.chance.on(0.9):
+        return frame.chance.scale(1, 20)
+    return frame.chance.randint(1, 8) if "keys" in frame.features else 0
 
 
 def draw_durations(frame: Frame) -> tuple[int, int]:
@@ -139,6 +178,41 @@ def draw_durations(frame: Frame) -> tuple[int, int]:
         low = chance.scale(1, 30) * SECOND
         high = low + chance.scale(1, 30) * SECOND
     return (-SECOND if "spent leases" in frame.features else low), high
+
+
+def draw_operator(
+    frame: Frame,
+    name: str,
+    topics: tuple[Topic, ...],
+    groups: tuple[str, ...],
+    owners: tuple[str, ...],
+) -> ClientPlan:
+    """One who changes groups and topics; without fsync no topics are deleted."""
+    chance, features = frame.chance, frame.features
+    mix = dict(MIXES["operator"])
+    for feature in sorted(features & {*OPERATES}):
+        if feature != "topic deletions" or "lazy durability" not in features:
+            mix |= {action: mix.get(action, 0) + n for action, n in OPERATES[feature].items()}
+    operations = chance.scale(5, 60)
+    is_ordered = "key order" in features
+    return ClientPlan(
+        name=name,
+        identity=name,
+        role="operator",
+        seed=chance.getrandbits(32),
+        begin_us=0 if chance.on(0.5) else frame.when() // 2,
+        operations=operations,
+        think_us=2 * frame.end_us // operations,
+        topics=topics,
+        groups=groups,
+        mix=mix,
+        owners=owners,
+        ordered_permille=chance.choice((500, 1_000)) if is_ordered else 0,
+        configures_first=is_ordered and chance.on(0.7),
+        retention_us_max=chance.scale(100, 30_000) * MS if "retention" in features else 0,
+        retention_bytes_max=chance.scale(KIB, 256 * KIB) if "retention" in features else 0,
+        ttl_us_max=chance.scale(10, 60_000) * MS if "expiry" in features else 0,
+    )
 
 
 def draw_vandal(frame: Frame, name: str) -> ClientPlan:

@@ -5,9 +5,11 @@
 happened, every possibility is allowed. docs/simulator.rst, section "The oracle", tabulates the
 checks and the promise of each.
 
-The rooms: `spans` says when things can have happened, `records` which records there were, `lanes`
-turns what a group did with a record into events, `lease_search` looks for an order that
-`lease_model` allows, and `telling`, `views`, `audit` and `boots` check what is left.
+The rooms: `generations` and `resends` tell apart what has one name, `spans` says when things can
+have happened, `records` which records there were, `removal` which may be gone. `lanes` and
+`changes` turn what a group did with a record into events, `lease_search` looks for an order that
+`lease_model` and `group_model` allow, and `ordering`, `atomic`, `telling`, `views`, `audit` and
+`boots` check what is left.
 """
 
 from __future__ import annotations
@@ -17,9 +19,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from brokerd.sim.history import NEVER, History, Operation
+from brokerd.sim.oracle.atomic import check_cancels, check_letter_changes
 from brokerd.sim.oracle.audit import Audit
 from brokerd.sim.oracle.boots import check_boots
+from brokerd.sim.oracle.generations import split_topics
 from brokerd.sim.oracle.lanes import LaneJudge, lanes_of
+from brokerd.sim.oracle.ordering import check_key_order, check_pauses
 from brokerd.sim.oracle.records import (
     Records,
     check_content,
@@ -28,6 +33,8 @@ from brokerd.sim.oracle.records import (
     check_order,
     check_places,
 )
+from brokerd.sim.oracle.removal import Removal
+from brokerd.sim.oracle.resends import merge_resends
 from brokerd.sim.oracle.spans import Lives
 from brokerd.sim.oracle.telling import (
     check_answers,
@@ -63,22 +70,32 @@ def check(history: History) -> list[Violation]:
 def judge(history: History) -> Judgement:
     """`check`, and how much of the history was too much to judge."""
     history = replace(history, operations=[op for op in history.operations if _arrived(op)])
+    found = [*check_boots(history, Lives(history)), *check_answers(history)]
+    history = split_topics(history, Lives(history))
+    history, disagreements = merge_resends(history)
+    found += disagreements
     lives = Lives(history)
     records = Records(history, lives)
+    removal = Removal(history, lives, records)
     lanes = lanes_of(history)
-    found = [*records.violations, *check_boots(history, lives), *check_answers(history)]
+    found += records.violations
     found += _check_records(records, lives)
-    views = Views(history, lives, records)
+    found += removal.check()
+    found += check_cancels(history, lives, records)
+    views = Views(history, lives, records, removal)
     undecided = 0
     for lane in lanes.values():
-        lane_judge = LaneJudge(history, lives, records, lane)
+        lane_judge = LaneJudge(history, lives, records, removal, lane)
         found += lane_judge.judge()
         undecided += lane_judge.undecided
         found += check_tokens(lives, lane)
-        found += check_lowest_first(lives, lane)
+        found += check_lowest_first(lives, records, lane)
         found += check_letters(records, lane)
+        found += check_letter_changes(lives, records, removal, lane)
+        found += check_pauses(lives, lane)
+        found += check_key_order(history.rules, lives, records, removal, lane)
         found += views.check(lane)
-    found += Audit(history, lives, records, lanes).check()
+    found += Audit(history, lives, records, removal, lanes).check()
     if history.rotted:
         found = [each for each in found if each.promise in HOLDS_OF_ROTTEN_FILES]
     return Judgement(sorted(set(found), key=_when_seen), undecided)

@@ -6,9 +6,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from brokerd.sim.history import NEVER, Acquire, History, Place, Produce
+from brokerd.sim.history import NEVER, Acquire, Cancel, History, Place, Produce
+from brokerd.sim.oracle.generations import has_ended
 from brokerd.sim.oracle.lanes import AUDIT, Lane
-from brokerd.sim.oracle.records import Record, Records
+from brokerd.sim.oracle.lease_model import LATE_US
+from brokerd.sim.oracle.records import Record, Records, Sent
+from brokerd.sim.oracle.removal import Removal
 from brokerd.sim.oracle.spans import EVER_US, Lives
 from brokerd.sim.oracle.violation import Violation, violation
 
@@ -17,11 +20,17 @@ class Audit:
     """What the audit read of each topic."""
 
     def __init__(
-        self, history: History, lives: Lives, records: Records, lanes: dict[tuple[str, str], Lane]
+        self,
+        history: History,
+        lives: Lives,
+        records: Records,
+        removal: Removal,
+        lanes: dict[tuple[str, str], Lane],
     ) -> None:
         self._history = history
         self._lives = lives
         self._records = records
+        self._removal = removal
         self._lanes = lanes
         self._read: dict[str, Acquire] = {}
         """The last acquire of those that read a topic."""
@@ -41,6 +50,7 @@ class Audit:
         for topic in self._read:
             yield from self._check_kept(topic)
             if not self._records.damaged:
+                yield from self._check_fired(topic)
                 yield from self._check_suffix(topic)
                 yield from self._check_dense(topic)
                 yield from self._check_next(topic)
@@ -52,9 +62,11 @@ class Audit:
     def _check_complete(self) -> Iterator[Violation]:
         """The audit read each topic to its end, and drained each group."""
         for topic in self._records.of_topic:
-            if topic not in self._read:
+            if topic not in self._read and not has_ended(topic):
                 yield Violation("audit", f"topic {topic} was not read", (), self._history.audit_us)
         for (topic, group), lane in self._lanes.items():
+            if has_ended(topic):
+                continue
             last = lane.last_acquire(self._history.audit_us)
             if last is None and topic in self._records.of_topic and lane.acquires:
                 text = f"group {group} of {topic} was not drained"
@@ -68,12 +80,52 @@ class Audit:
         for record in self._records.of_topic[topic]:
             if record.last_boot < EVER_US or self._has(record) or self._records.damaged:
                 continue
-            if not record.stored.is_before(self._lives.span(self._read[topic])):
+            read = self._lives.span(self._read[topic])
+            if not record.stored.is_before(read):
+                continue
+            if self._removal.may_be_gone(record, read.last_us):
                 continue
             how = "acknowledged" if record.is_acknowledged else "seen"
             shown = [sight.acquire for sight in record.sights[:1]]
             text = f"{record.name} was {how} and is not there"
             yield violation("P1-kept", text, record.sent.produce, *shown)
+
+    def _check_fired(self, topic: str) -> Iterator[Violation]:
+        """P5: what was scheduled is stored when it is due, unless it was cancelled."""
+        read = self._lives.span(self._read[topic])
+        sent_as = (record.sent for record in self._records.of_topic[topic])
+        seen = {(sent.produce.number, sent.position) for sent in sent_as}
+        for produce in self._records.produces:
+            if produce.topic != topic or not produce.succeeded or self._lives.any_loss:
+                continue
+            for position, place in enumerate(produce.places):
+                sent = Sent(produce, position)
+                if place is not None or (produce.number, position) in seen:
+                    continue
+                if self._records.senders(topic, sent.message.payload) > 1:
+                    continue
+                text = f"message {position} was scheduled, was due, and is not there"
+                if self._was_due(sent, read.first_us):
+                    yield violation("P5-fired", text, produce, self._read[topic])
+
+    def _was_due(self, sent: Sent, read_us: int) -> bool:
+        """Whether a message must have been stored by then, and be there."""
+        produce, message = sent.produce, sent.message
+        span = self._lives.span(produce)
+        begun = [span.last_us, *(c.ready_us for c in self._lives.crossings if c.ready_us < EVER_US)]
+        if max(begun) + (message.delay_us or 0) + LATE_US > read_us:
+            return False
+        if self._removal.expires_of(produce, message).first_us <= read_us:
+            return False
+        if self._removal.may_be_removed_unseen(produce):
+            return False
+        schedule_id = produce.schedules[sent.position]
+        return not any(
+            isinstance(op, Cancel)
+            and (op.topic, op.schedule_id) == (produce.topic, schedule_id)
+            and (op.cancelled or op.answered_us == NEVER)
+            for op in self._history.operations
+        )
 
     def _check_dense(self, topic: str) -> Iterator[Violation]:
         """P2: offsets run from 0 without a hole."""
@@ -81,13 +133,28 @@ class Audit:
         for partition, offset in self._places[topic]:
             partitions[partition].add(offset)
         for partition, offsets in sorted(partitions.items()):
-            holes = sorted(set(range(max(offsets))) - offsets)
+            start = self._removal.start(topic, partition)
+            holes = sorted(
+                offset
+                for offset in set(range(start, max(offsets))) - offsets
+                if not self._may_have_expired(topic, Place(partition, offset))
+            )
             if holes:
                 text = f"{topic}/{partition} ends with {max(offsets)} and has no {holes[:5]}"
                 yield violation("P2-dense", text, self._read[topic])
 
+    def _may_have_expired(self, topic: str, place: Place) -> bool:
+        """Whether what stood there may be gone, as far as is known what stood there."""
+        known = self._records.by_place.get((topic, place), ())
+        read_us = self._lives.span(self._read[topic]).last_us
+        if known:
+            return any(self._removal.may_be_gone(record, read_us) for record in known)
+        return self._removal.removes(topic) and self._records.may_be_unseen(topic)
+
     def _check_next(self, topic: str) -> Iterator[Violation]:
         """P2: the next offset is the number of records there are."""
+        if self._removal.removes(topic):
+            return
         count = len(self._places[topic])
         late = sum(
             len(produce.messages)
@@ -106,7 +173,10 @@ class Audit:
     def _check_suffix(self, topic: str) -> Iterator[Violation]:
         """P1 without fsync: power loss takes the end of what was acknowledged, and no more."""
         lost: dict[int, list[Record]] = defaultdict(list)
+        read_us = self._lives.span(self._read[topic]).last_us
         for record in self._records.of_topic[topic]:
+            if self._removal.may_be_gone(record, read_us):
+                continue
             if record.is_acknowledged and self._lives.loses(record.boot) and not self._has(record):
                 lost[record.boot].append(record)
         if not lost:
@@ -134,6 +204,8 @@ class Audit:
 
     def _can_tell(self, produce: Produce) -> bool:
         if self._records.damaged or produce.topic not in self._read:
+            return False
+        if self._removal.removes(produce.topic) or any(m.delay_us for m in produce.messages):
             return False
         if self._lives.span(produce).last_us >= self._history.audit_us and not produce.succeeded:
             return False

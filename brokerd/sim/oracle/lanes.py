@@ -14,17 +14,22 @@ from brokerd.sim.history import (
     NEVER,
     Acquire,
     Extend,
+    GroupChange,
     History,
     Letters,
     Look,
     Operation,
+    Pause,
     Place,
+    Resume,
     Settle,
     Settlement,
 )
+from brokerd.sim.oracle.changes import Changes
 from brokerd.sim.oracle.lease_model import LeaseModel, stored
 from brokerd.sim.oracle.lease_search import Event, Undecided, Unexplained, explain
 from brokerd.sim.oracle.records import Record, Records, Sight
+from brokerd.sim.oracle.removal import Removal
 from brokerd.sim.oracle.spans import EVER_US, Lives, Span
 from brokerd.sim.oracle.violation import Violation, violation
 
@@ -52,6 +57,13 @@ class Lane:
         self.acquires: list[Acquire] = []
         self.looks: list[Look] = []
         self.letters: list[Letters] = []
+        self.changes: list[GroupChange] = []
+        """What was done to the group as a whole, but for what was refused."""
+
+    @property
+    def alters(self) -> bool:
+        """Whether records of the group were changed by anything but leases and settles."""
+        return any(not isinstance(op, Pause | Resume) for op in self.changes)
 
     @property
     def unanswered(self) -> list[Acquire]:
@@ -75,7 +87,7 @@ def lanes_of(history: History) -> dict[tuple[str, str], Lane]:
     """Every (topic, group) that somebody asked for, in the order they were first asked for."""
     lanes: dict[tuple[str, str], Lane] = {}
     for op in history.operations:
-        if not isinstance(op, Acquire | Settle | Extend | Look | Letters):
+        if not isinstance(op, Acquire | Settle | Extend | Look | Letters | GroupChange):
             continue
         lane = lanes.setdefault((op.topic, op.group), Lane(op.topic, op.group))
         if isinstance(op, Acquire):
@@ -91,6 +103,8 @@ def lanes_of(history: History) -> dict[tuple[str, str], Lane]:
             lane.extends.setdefault(op.place, []).append(op)
         elif isinstance(op, Look):
             lane.looks.append(op)
+        elif isinstance(op, GroupChange):
+            lane.changes += [op] if not op.error else []
         elif op.succeeded:
             lane.letters.append(op)
     return lanes
@@ -107,9 +121,12 @@ def _result(op: Settle, index: int) -> str | None:
 class LaneJudge:
     """Judges the records of one lane."""
 
-    def __init__(self, history: History, lives: Lives, records: Records, lane: Lane) -> None:
+    def __init__(
+        self, history: History, lives: Lives, records: Records, removal: Removal, lane: Lane
+    ) -> None:
         self.undecided = 0
-        self._model = LeaseModel(history.rules)
+        self._model = LeaseModel()
+        self._changes = Changes(history.rules, lives, lane.changes, removal)
         self._lives = lives
         self._records = records
         self._lane = lane
@@ -154,27 +171,35 @@ class LaneJudge:
         certain += self._seen(record)
         if not certain:
             return
+        changed = self._changes.of(record, {op.client for op in lane.acquires})
+        certain += changed.certain
+        uncertain += changed.uncertain
         certain += self._crossed(record, certain)
         loses = any(event.crossing is not None and event.crossing.loses for event in certain)
-        begin = stored(*record.stored)
-        outcome = explain(
-            begin,
-            certain,
-            uncertain,
-            self._hidden,
-            grants_max=len(lane.unanswered),
-            loses=loses,
-        )
-        if isinstance(outcome, Undecided):
+        outcomes = [
+            explain(
+                stored(*record.stored, rules),
+                certain,
+                uncertain,
+                self._hidden,
+                grants_max=len(lane.unanswered),
+                counts_anew=loses or changed.resets,
+                loses=loses,
+            )
+            for rules in changed.rules
+        ]
+        if None in outcomes:
+            return
+        if any(isinstance(outcome, Undecided) for outcome in outcomes):
             self.undecided += 1
-        elif outcome is not None:
-            yield self._told(record, outcome)
+        elif isinstance(outcomes[0], Unexplained):
+            yield self._told(record, outcomes[0])
 
     def _is_plain(self, record: Record) -> bool:
         """Leased at most once and then settled by its holder: no order can be wrong."""
         place, lane = record.place, self._lane
         sights, attempts = lane.sights.get(place, ()), lane.attempts.get(place, ())
-        if len(sights) != 1 or place in lane.extends or place in self._lettered:
+        if len(sights) != 1 or place in lane.extends or place in self._lettered or lane.alters:
             return False
         acquire, delivery = sights[0]
         if delivery.grants not in (None, 1):
@@ -202,7 +227,7 @@ class LaneJudge:
         step = partial(
             self._model.grant,
             owner=acquire.client,
-            duration_us=acquire.duration_us,
+            duration_us=None if acquire.by_default else acquire.duration_us,
             grants=delivery.grants,
             token=delivery.token,
         )
@@ -319,6 +344,7 @@ def hidden_grants(model: LeaseModel, lives: Lives, acquires: list[Acquire]) -> l
 def _hidden_grant(model: LeaseModel, lives: Lives, acquires: list[Acquire]) -> Event:
     spans = [lives.span(acquire) for acquire in acquires]
     durations_us = [acquire.duration_us for acquire in acquires]
+    durations_us += [0 for acquire in acquires if acquire.by_default]
     step = partial(
         model.grant,
         owner=acquires[0].client,

@@ -10,7 +10,6 @@ that names the promise. What is not known (a token that was not told) matches an
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -38,6 +37,8 @@ class Status(IntEnum):
     LEASED = 1
     SETTLED = 2
     DEAD = 3
+    REMOVED = 4
+    """Gone from the topic, by retention, or because it expired."""
 
 
 class State(NamedTuple):
@@ -61,6 +62,8 @@ class State(NamedTuple):
     failures: int = 0
     counted: bool = False
     """OPEN: whether the last grant's failure is counted already."""
+    rules: GroupRules = GroupRules()
+    """The settings of the group."""
 
 
 class Refusal(NamedTuple):
@@ -73,25 +76,22 @@ class Refusal(NamedTuple):
 Outcome = list[State] | Refusal
 
 
-def stored(first_us: int, last_us: int) -> State:
+def stored(first_us: int, last_us: int, rules: GroupRules) -> State:
     """A record that was just stored, and that the group has never met."""
-    return State(Status.OPEN, first_us, first_us, last_us)
+    return State(Status.OPEN, first_us, first_us, last_us, rules=rules)
 
 
-@dataclass(frozen=True)
 class LeaseModel:
-    """The rules of one run's groups. Each method is a step that happens in [now_us, last_us]."""
-
-    rules: GroupRules
+    """What happens to a record. Each method is a step that happens in [now_us, last_us]."""
 
     # -- what the broker does by itself ---------------------------------------------------------
 
     def lapsed(self, state: State) -> State:
         """The lease is over, noticed or not."""
-        rules = self.rules
+        rules = state.rules
         if rules.counts_grants and state.grants >= rules.max_attempts:
             return state._replace(status=Status.DEAD)
-        wait_us = self._backoff_us(state.failures)
+        wait_us = _backoff_us(state)
         return state._replace(
             status=Status.OPEN,
             first_us=state.first_us + wait_us,
@@ -129,14 +129,15 @@ class LeaseModel:
         now_us: int,
         last_us: int,
         owner: str,
-        duration_us: int,
+        duration_us: int | None,
         grants: int | None = None,
         token: int | None = None,
         longest_us: int = 0,
     ) -> Outcome:
         """The record is leased. ``grants`` and ``token`` are what was told of the new lease.
 
-        ``longest_us`` is how long it may be, where that is not known.
+        ``duration_us`` None is what the group gives, ``longest_us`` how long it may be, where that
+        is not known.
         """
         if state.status == Status.LEASED:
             if last_us < state.first_us:
@@ -149,6 +150,8 @@ class LeaseModel:
             return Refusal("P1-settled", "it was settled")
         if state.status == Status.DEAD:
             return Refusal("P4-dead", "it was dead")
+        if state.status == Status.REMOVED:
+            return Refusal("P2-start", "it was removed")
         if last_us < state.first_us - SLACK_US:
             return Refusal("P5-delay", f"it is not to be had before {state.first_us}")
         if grants is not None and grants != state.grants + 1:
@@ -156,6 +159,8 @@ class LeaseModel:
         if token is not None and state.token is not None and token <= state.token:
             return Refusal("P3-token", f"token {token} does not exceed {state.token}")
         now_us = max(now_us, state.first_us - SLACK_US)
+        if duration_us is None:
+            duration_us = state.rules.default_duration_us
         duration_us = min(max(duration_us, 0), MAX_WAIT_US)
         longest_us = max(duration_us, min(longest_us, MAX_WAIT_US))
         return [
@@ -170,6 +175,7 @@ class LeaseModel:
                 token,
                 state.grants + 1,
                 state.failures,
+                rules=state.rules,
             )
         ]
 
@@ -276,9 +282,9 @@ class LeaseModel:
             return Refusal(
                 "P4-dead",
                 f"it is a dead letter after {state.failures} failures and {state.grants} grants, "
-                f"of {self.rules.max_attempts} attempts",
+                f"of {state.rules.max_attempts} attempts",
             )
-        if letter[2:] != (state.grants, state.failures):
+        if (letter.grants, letter.failures) != (state.grants, state.failures):
             return Refusal(
                 "P4-letter",
                 f"the letter tells {letter.failures} failures and {letter.grants} grants; "
@@ -323,11 +329,12 @@ class LeaseModel:
         if state.status == Status.OPEN and state.counted:
             return state._replace(clock_us=now_us)
         failures = state.failures + 1
-        rules = self.rules
+        rules = state.rules
         attempts = state.grants if rules.counts_grants else failures
         if attempts >= rules.max_attempts:
             return state._replace(status=Status.DEAD, clock_us=now_us, failures=failures)
-        wait_us = self._backoff_us(failures) if delay_us is None else min(delay_us, MAX_WAIT_US)
+        state = state._replace(failures=failures)
+        wait_us = _backoff_us(state) if delay_us is None else min(delay_us, MAX_WAIT_US)
         return state._replace(
             status=Status.OPEN,
             clock_us=now_us,
@@ -335,19 +342,19 @@ class LeaseModel:
             last_us=min(last_us + wait_us, EVER_US),
             span_us=wait_us,
             longest_us=wait_us,
-            failures=failures,
             counted=True,
         )
-
-    def _backoff_us(self, failures: int) -> int:
-        rules = self.rules
-        if failures <= 0 or not rules.backoff_base_us:
-            return 0
-        return min(rules.backoff_base_us << min(failures - 1, 63), rules.backoff_max_us)
 
 
 Step = Callable[[State, int, int], Outcome]
 """A step of a model with all but state and time filled in."""
+
+
+def _backoff_us(state: State) -> int:
+    rules, failures = state.rules, state.failures
+    if failures <= 0 or not rules.backoff_base_us:
+        return 0
+    return min(rules.backoff_base_us << min(failures - 1, 63), rules.backoff_max_us)
 
 
 def _lease_end(first_us: int, last_us: int, duration_us: int) -> tuple[int, int]:

@@ -30,6 +30,8 @@ class Event(NamedTuple):
     told_grants: int | None = None
     """What an answer says of the number of grants, this one included."""
     crossing: Crossing | None = None
+    revives: bool = False
+    """Whether it may change what is settled, dead or removed."""
 
 
 class Unexplained(NamedTuple):
@@ -73,20 +75,22 @@ def explain(
     grants: Sequence[Event] = (),
     *,
     grants_max: int = 0,
+    counts_anew: bool = False,
     loses: bool = False,
 ) -> Unexplained | Undecided | None:
     """Find an order in which all ``certain`` events and some of the others follow ``begin``.
 
     ``uncertain`` are requests without an answer, each of which happened once or not at all.
     ``grants`` are leases that nobody was told of: of each any number may have been, and of all
-    together ``grants_max``. ``loses``: a crossing may undo what was acknowledged.
+    together ``grants_max``. ``counts_anew``: counts of grants may go down, ``loses``: a crossing
+    may undo what was acknowledged.
     None when there is such an order.
     """
     budget = _Budget()
     events = sorted(certain, key=lambda event: event.span)
     first: Unexplained | None = None
     for some, hidden in _widening(uncertain, grants):
-        failure = _Search(begin, events, some, hidden, grants_max, loses, budget).run()
+        failure = _Search(begin, events, some, hidden, grants_max, counts_anew, loses, budget).run()
         if not isinstance(failure, Unexplained):
             return failure
         first = first or failure
@@ -114,6 +118,7 @@ class _Search:
         uncertain: Sequence[Event],
         grants: Sequence[Event],
         grants_max: int,
+        counts_anew: bool,
         loses: bool,
         budget: _Budget,
     ) -> None:
@@ -121,6 +126,7 @@ class _Search:
         self._uncertain = uncertain
         self._grants = grants
         self._grants_max = grants_max
+        self._counts_anew = counts_anew
         self._loses = loses
         self._budget = budget
         self._all = (1 << len(certain)) - 1
@@ -190,11 +196,12 @@ class _Search:
 
     def _try_uncertain(self, node: _Node) -> None:
         """Let something happen next that nobody was told of."""
-        if node.state.status >= Status.SETTLED:
-            return
+        is_over = node.state.status >= Status.SETTLED
         for index, event in enumerate(self._uncertain):
-            if not node.used >> index & 1:
+            if not node.used >> index & 1 and (event.revives or not is_over):
                 self._maybe(node, event, node.used | 1 << index, node.hidden)
+        if is_over:
+            return
         if self._grants and node.hidden < min(self._grants_max, self._room_for_grants(node)):
             for event in self._grants:
                 self._maybe(node, event, node.used, node.hidden + 1)
@@ -217,6 +224,6 @@ class _Search:
             for index, event in enumerate(self._certain)
             if event.told_grants is not None and not node.done >> index & 1
         ]
-        if not told or self._loses:
+        if not told or self._counts_anew:
             return self._grants_max
         return node.hidden + min(told) - node.state.grants - 1

@@ -17,6 +17,9 @@ from brokerd.sim.history import NEVER, Acquire, Delivery, History, Message, Plac
 from brokerd.sim.oracle.spans import EVER_US, Lives, Span, falling
 from brokerd.sim.oracle.violation import Violation, violation
 
+SLACK_US = 5
+"""Seconds on the wire are floats: a microsecond or two get lost."""
+
 
 class Sight(NamedTuple):
     """A record as an acquire was given it."""
@@ -36,6 +39,14 @@ class Sent(NamedTuple):
     def message(self) -> Message:
         return self.produce.messages[self.position]
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether an answer told where it stands."""
+        places = self.produce.places
+        return self.produce.succeeded and (
+            self.position >= len(places) or places[self.position] is not None
+        )
+
 
 @dataclass(eq=False)
 class Record:
@@ -52,7 +63,8 @@ class Record:
 
     @property
     def is_acknowledged(self) -> bool:
-        return self.sent.produce.succeeded
+        """Whether somebody was told that it stands there."""
+        return self.sent.is_placed
 
     @property
     def boot(self) -> int:
@@ -97,6 +109,12 @@ class Records:
         """How often this payload was sent to the topic."""
         return len(self._senders.get((topic, payload), ()))
 
+    def possible(self, record: Record) -> list[Sent]:
+        """What the record may be: one message, unless equal ones were sent without an answer."""
+        if self.is_known(record):
+            return [record.sent]
+        return self._senders[record.topic, record.sent.message.payload]
+
     def is_unique(self, record: Record) -> bool:
         """Whether nobody else sent this payload to the topic."""
         return self.senders(record.topic, record.sent.message.payload) == 1
@@ -107,6 +125,11 @@ class Records:
         """
         return record.is_acknowledged or self.is_unique(record)
 
+    def key_of(self, topic: str, place: Place) -> bytes | None:
+        """The key of the record that stands there."""
+        known = self.by_place.get((topic, place))
+        return known[-1].sent.message.key if known else None
+
     def may_be_lost(self, record: Record) -> bool:
         """Whether it may be gone after the boot that stored it."""
         return self._lives.loses(record.boot) and not any(
@@ -116,7 +139,8 @@ class Records:
     def may_be_unseen(self, topic: str) -> bool:
         """Whether records may have been stored there that nobody was told of."""
         return any(
-            produce.topic == topic and produce.answered_us == NEVER for produce in self.produces
+            produce.topic == topic and (produce.answered_us == NEVER or None in produce.places)
+            for produce in self.produces
         )
 
     def _add_answered(self, produce: Produce) -> None:
@@ -132,6 +156,8 @@ class Records:
             return
         stored = self._lives.span(produce)
         for index, place in enumerate(produce.places):
+            if place is None:
+                continue
             claim = produce.topic, place, produce.messages[index].payload
             known = self._claims.get(claim)
             if known is not None:
@@ -148,24 +174,38 @@ class Records:
         claim = topic, delivery.place, delivery.payload
         record = self._claims.get(claim)
         if record is None:
-            sent = self._sender(sight)
-            if sent is None:
+            possible = self._possible(sight)
+            if not possible:
                 return
-            record = Record(topic, delivery.place, sent, self._lives.span(sent.produce))
+            record = Record(topic, delivery.place, possible[0], self._stored(possible, sight))
             self._claims[claim] = record
         if record.stored.last_us > (written_us := self._lives.span(sight.acquire).last_us):
             record.stored = Span(record.stored.first_us, written_us)
         record.sights.append(sight)
 
-    def _sender(self, sight: Sight) -> Sent | None:
+    def _stored(self, possible: list[Sent], sight: Sight) -> Span:
+        """When a message that was seen, at a place that nobody was told, can have been stored."""
+        spans = [self._stored_alone(sent, sight) for sent in possible]
+        return Span(min(s.first_us for s in spans), max(s.last_us for s in spans))
+
+    def _stored_alone(self, sent: Sent, sight: Sight) -> Span:
+        span = self._lives.span(sent.produce)
+        delay_us = sent.message.delay_us
+        if delay_us is None:
+            return span
+        seen_us = self._lives.span(sight.acquire).last_us
+        early_us = self._lives.forward_us(Span(span.first_us, seen_us)) + SLACK_US
+        return Span(max(span.first_us + delay_us - early_us, span.first_us), EVER_US)
+
+    def _possible(self, sight: Sight) -> list[Sent]:
         """Who may have sent what was seen at a place that no answer named."""
         delivery, topic = sight.delivery, sight.acquire.topic
         where = f"{topic}/{delivery.place.partition} offset {delivery.place.offset}"
         senders = self._senders.get((topic, delivery.payload), [])
         possible = [sent for sent in senders if not sent.produce.error]
-        unanswered = [sent for sent in possible if not sent.produce.succeeded]
+        unanswered = [sent for sent in possible if not sent.is_placed]
         if unanswered:
-            return unanswered[0]
+            return unanswered
         if possible:
             text = f"{where} shows a payload that was answered with another place"
             self.violations.append(
@@ -178,7 +218,7 @@ class Records:
         else:
             text = f"{where} shows a payload that nobody sent there: {delivery.payload[:40]!r}"
             self.violations.append(violation("P2-content", text, sight.acquire))
-        return None
+        return []
 
     def _sort(self) -> None:
         """Say which boots each record has its place in, and collect those that share one."""
@@ -218,8 +258,13 @@ def check_content(records: Records) -> Iterator[Violation]:
             text = f"{record.name} was sent to partition {message.partition}"
             yield violation("P2-partition", text, produce, *(s.acquire for s in record.sights[:1]))
         if record.stored.last_us < record.stored.first_us:
-            text = f"{record.name} was seen before it was sent"
-            yield violation("P2-content", text, produce, *(s.acquire for s in record.sights))
+            shown = [sight.acquire for sight in record.sights]
+            if message.delay_us is None:
+                text = f"{record.name} was seen before it was sent"
+                yield violation("P2-content", text, produce, *shown)
+            else:
+                text = f"{record.name} was not to be stored before {record.stored.first_us}"
+                yield violation("P5-early", text, produce, *shown)
         for sight in record.sights:
             wrong = _wrong_part(message, sight.delivery)
             if wrong:
@@ -273,7 +318,8 @@ def check_order(records: Records, lives: Lives) -> Iterator[Violation]:
     """P2: who was sent later stands later in a partition.
 
     Later is: in the same request, on the same connection, or after the answer to the other. Of
-    equal payloads without an answer nobody knows which is which.
+    equal payloads without an answer nobody knows which is which. What waits is stored when it is
+    due, whatever was sent since.
     """
     lanes: dict[tuple[str, int, int], list[Record]] = defaultdict(list)
     for record in records:
@@ -293,7 +339,8 @@ def _check_lane_by_time(lane: list[Record]) -> Iterator[Violation]:
 
 def _check_lane_by_connection(lane: list[Record]) -> Iterator[Violation]:
     last: dict[int, Record] = {}
-    for record in sorted(lane, key=lambda r: (r.sent.produce.number, r.sent.position)):
+    at_once = (record for record in lane if record.sent.message.delay_us is None)
+    for record in sorted(at_once, key=lambda r: (r.sent.produce.number, r.sent.position)):
         produce = record.sent.produce
         line = produce.connection if produce.connection != NEVER else -2 - produce.number
         before = last.get(line)

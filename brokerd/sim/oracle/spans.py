@@ -71,6 +71,14 @@ class Lives:
         """How many losses lie before that boot: numbers may be given again after each."""
         return sum(losing < boot for losing in self._losing)
 
+    def forward_us(self, during: Span) -> int:
+        """How far delays may end early because of restarts that may have been within ``during``."""
+        return sum(
+            crossing.forward_us
+            for crossing in self.crossings
+            if during.first_us <= crossing.ended_us and crossing.ready_us <= during.last_us
+        )
+
     def span(self, operation: Operation) -> Span:
         """When it happened, if it did."""
         return self._spans[operation.number]
@@ -116,6 +124,23 @@ def _forward_us(history: History, during: Span) -> int:
         for step in history.clock_steps
         if during.first_us <= step.at_us <= during.last_us
     )
+
+
+def possible(
+    begin: Thing, changes: Iterable[tuple[Span, bool, Thing]], during: Span
+) -> list[Thing]:
+    """What something may have been at some moment of ``during``.
+
+    ``changes`` are when it was set, whether that happened for sure, and what to.
+    """
+    values = [(Span(-1, -1), begin)]
+    for span, is_certain, value in sorted(changes, key=lambda change: change[0]):
+        if span.first_us > during.last_us:
+            break
+        if is_certain and span.is_before(during):
+            values = [kept for kept in values if not kept[0].is_before(span)]
+        values.append((span, value))
+    return [value for _, value in values]
 
 
 def falling(

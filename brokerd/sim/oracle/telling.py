@@ -6,7 +6,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from brokerd.sim.history import Acquire, Extend, History, Place
+from brokerd.sim.history import (
+    Acquire,
+    Configure,
+    DeleteGroup,
+    Extend,
+    History,
+    Place,
+    Replay,
+    Seek,
+)
 from brokerd.sim.oracle.lanes import Lane
 from brokerd.sim.oracle.lease_model import MAX_ATTEMPTS_REASON, MAX_WAIT_US, SLACK_US
 from brokerd.sim.oracle.records import Records, Sight
@@ -42,8 +51,10 @@ def _check_acquire(op: Acquire) -> Iterator[Violation]:
             text = f"token {token} comes after {token_before} in one answer"
             yield violation("P3-token", text, op)
         last[partition] = offset, token
-        if delivery.remaining_us is not None and not (
-            0 <= delivery.remaining_us <= max(op.duration_us, 0) + SLACK_US
+        if (
+            delivery.remaining_us is not None
+            and not op.by_default
+            and not (0 <= delivery.remaining_us <= max(op.duration_us, 0) + SLACK_US)
         ):
             text = f"{delivery.remaining_us} us are left of a lease of {op.duration_us} us"
             yield violation("P3-answer", text, op)
@@ -70,25 +81,35 @@ def check_tokens(lives: Lives, lane: Lane) -> Iterator[Violation]:
             yield violation("P3-token", text, earlier.acquire, later.acquire)
 
 
-def check_lowest_first(lives: Lives, lane: Lane) -> Iterator[Violation]:
+def check_lowest_first(lives: Lives, records: Records, lane: Lane) -> Iterator[Violation]:
     """A record that was never leased is leased before any later one of its partition.
 
-    Not for records that a failed settle touched before their first lease: they may have waited.
+    Not for records that a failed settle touched before their first lease: they may have waited. In
+    a group that keeps order by key, records of other keys may come first.
     """
     if lives.any_loss:
         return
-    told: dict[int, list[tuple[Span, Place, Sight]]] = defaultdict(list)
+    by_key = any(isinstance(op, Configure) and op.rules.key_ordered for op in lane.changes)
+    told: dict[tuple[int, bytes | None], list[tuple[Span, Place, Sight]]] = defaultdict(list)
     for place, sights in lane.sights.items():
+        key = records.key_of(lane.topic, place) if by_key else None
         for sight in sights:
-            told[place.partition].append((lives.span(sight.acquire), place, sight))
+            told[place.partition, key].append((lives.span(sight.acquire), place, sight))
+    resets = [op for op in lane.changes if isinstance(op, Seek | Replay | DeleteGroup)]
+    anew = [lives.span(op) for op in resets]
     for entries in told.values():
         for (higher, earlier), (place, later) in falling(entries):
-            if later.delivery.grants == 1 and not _may_have_waited(lane, place):
-                text = (
-                    f"group {lane.group} was given record {higher.offset} of "
-                    f"{lane.topic}/{place.partition} before record {place.offset}"
-                )
-                yield violation("P3-lowest", text, earlier.acquire, later.acquire)
+            if later.delivery.grants != 1 or _may_have_waited(lane, place):
+                continue
+            since_us = lives.span(earlier.acquire).first_us
+            until_us = lives.span(later.acquire).last_us
+            if any(at.first_us <= until_us and since_us <= at.last_us for at in anew):
+                continue
+            text = (
+                f"group {lane.group} was given record {higher.offset} of "
+                f"{lane.topic}/{place.partition} before record {place.offset}"
+            )
+            yield violation("P3-lowest", text, earlier.acquire, later.acquire)
 
 
 def _may_have_waited(lane: Lane, place: Place) -> bool:

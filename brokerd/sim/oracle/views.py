@@ -8,14 +8,18 @@ been answered before, and from above by what had been asked until then.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from brokerd.sim.history import NEVER, Acquire, Extend, GroupView, History, Look, Place, Produce
 from brokerd.sim.oracle.lanes import Attempt, Lane
 from brokerd.sim.oracle.lease_model import LATE_US
 from brokerd.sim.oracle.records import Records
+from brokerd.sim.oracle.removal import Removal
 from brokerd.sim.oracle.spans import EVER_US, Lives, Span, falling
 from brokerd.sim.oracle.violation import Violation, violation
+
+GROWING = ("next", "P2-next"), ("floor", "P1-settled"), ("dead", "P4-kept")
+"""What never goes down, and the promise. Only the first where more is done than leasing."""
 
 
 class Bounds:
@@ -45,7 +49,8 @@ class Bounds:
 class Views:
     """Judges the states that groups told."""
 
-    def __init__(self, history: History, lives: Lives, records: Records) -> None:
+    def __init__(self, history: History, lives: Lives, records: Records, removal: Removal) -> None:
+        self._removal = removal
         self._rules = history.rules
         self._audit_us = history.audit_us if history.audit_us != NEVER else EVER_US
         self._lives = lives
@@ -63,7 +68,8 @@ class Views:
             span = self._lives.span(produce)
             bounds.may_begin(span.first_us, len(produce.messages))
             if produce.succeeded and not self._lives.loses(produce.boot):
-                bounds.surely_ends(span.last_us, len(produce.messages))
+                placed = len(produce.messages) - produce.places.count(None)
+                bounds.surely_ends(span.last_us, placed)
         return bounds
 
     def check(self, lane: Lane) -> Iterator[Violation]:
@@ -72,14 +78,17 @@ class Views:
         if not looks:
             return
         settled = self._count_settled(lane)
+        only_grows = not lane.alters and not self._removal.removes(lane.topic)
         for span, look in looks:
             if look.view is not None:
                 yield from _check_sums(look, look.view)
                 if not self._records.damaged:
                     yield from self._check_next(span, look, look.view)
-                    yield from _check_settled(settled, span, look, look.view)
-        yield from self._check_growing(looks)
-        yield from self._check_letters(lane, looks)
+                    if only_grows:
+                        yield from _check_settled(settled, span, look, look.view)
+        yield from self._check_growing(looks, GROWING if only_grows else GROWING[:1])
+        if only_grows:
+            yield from self._check_letters(lane, looks)
 
     def _check_next(self, span: Span, look: Look, view: GroupView) -> Iterator[Violation]:
         """P1, P2: the records that were acknowledged, and no more than were sent."""
@@ -139,9 +148,11 @@ class Views:
         op, settlement, result = attempt
         return result == "" and settlement.success and not self._lives.loses(op.boot)
 
-    def _check_growing(self, looks: list[tuple[Span, Look]]) -> Iterator[Violation]:
+    def _check_growing(
+        self, looks: list[tuple[Span, Look]], growing: Sequence[tuple[str, str]]
+    ) -> Iterator[Violation]:
         """P2, P3: next, floor and dead never go down."""
-        for name, promise in ("next", "P2-next"), ("floor", "P1-settled"), ("dead", "P4-kept"):
+        for name, promise in growing:
             epochs: dict[int, list[tuple[Span, int, Look]]] = defaultdict(list)
             for span, look in looks:
                 if look.view is not None:

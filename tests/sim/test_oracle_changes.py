@@ -1,0 +1,468 @@
+"""What the oracle says of operators' doings, delays, expiry and resends: stories, right and wrong.
+
+`tests.sim.test_oracle` tells them, with all others.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.sim.history import (
+    Cancel,
+    ClockStep,
+    Configure,
+    ConfigureTopic,
+    DeleteGroup,
+    DeleteTopic,
+    Delivery,
+    GroupRules,
+    Letter,
+    Message,
+    Pause,
+    Place,
+    Purge,
+    Release,
+    Replay,
+    Resume,
+    Seek,
+    TopicRules,
+    Trim,
+)
+from brokerd.sim.oracle import check
+from tests.sim.story import SECOND_US, Story
+from tests.sim.tales import Tales
+
+TALES = Tales()
+breaks = TALES.breaks
+ORDERED = GroupRules(key_ordered=True)
+DEAD = Letter(Place(0, 0), "max_attempts", 1, 1)
+HOUR_US = 3_600 * SECOND_US
+
+
+def keyed(payload: bytes, key: bytes = b"k") -> Message:
+    return Message(payload, key=key)
+
+
+# -- order by key ----------------------------------------------------------------------------------
+
+
+@breaks("P3-key-order")
+def a_key_given_while_an_earlier_record_is_leased(story: Story, wrong: bool) -> None:
+    story.change(Configure, rules=ORDERED)
+    story.produce(keyed(b"a"), keyed(b"b", b"k" if wrong else b"q"), at=(0, 1))
+    story.acquire((0, b"a"), limit=1)
+    story.acquire((1, b"b"), limit=1)
+
+
+@breaks("P3-key-order")
+def a_key_given_while_an_earlier_record_waits(story: Story, wrong: bool) -> None:
+    story.change(Configure, rules=ORDERED)
+    story.produce(keyed(b"a"), keyed(b"b"), at=(0, 1))
+    story.acquire((0, b"a"), limit=1)
+    story.settle(0, success=not wrong, delay_us=5 * SECOND_US if wrong else None)
+    story.acquire((1, b"b"), limit=1)
+
+
+@breaks("P3-key-order")
+def a_key_that_a_restart_forgets(story: Story, wrong: bool) -> None:
+    story.change(Configure, rules=ORDERED)
+    story.produce(keyed(b"a"), keyed(b"b"), at=(0, 1))
+    story.acquire((0, b"a"), limit=1)
+    if not wrong:
+        story.settle(0)
+    story.restart("power")
+    story.acquire((1, b"b"), limit=1)
+
+
+@breaks("P3-key-order")
+def a_key_given_in_a_group_that_is_ordered_no_more(story: Story, wrong: bool) -> None:
+    story.change(Configure, rules=ORDERED)
+    story.produce(keyed(b"a"), keyed(b"b"), at=(0, 1))
+    story.acquire((0, b"a"), limit=1)
+    if not wrong:
+        story.change(Configure, rules=GroupRules())
+    story.acquire((1, b"b"), limit=1)
+
+
+@breaks("P3-key-order")
+def a_key_whose_record_is_dead_may_go_on(story: Story, wrong: bool) -> None:
+    story.change(Configure, rules=GroupRules(max_attempts=2 if wrong else 1, key_ordered=True))
+    story.produce(keyed(b"a"), keyed(b"b"), at=(0, 1))
+    story.acquire((0, b"a"), limit=1)
+    story.settle(0, success=False)
+    story.acquire((1, b"b"), limit=1)
+
+
+@breaks("P3-lowest")
+def a_later_record_of_a_key_comes_first(story: Story, wrong: bool) -> None:
+    story.change(Configure, rules=ORDERED)
+    story.produce(keyed(b"a", b"k" if wrong else b"q"), keyed(b"b"), at=(0, 1))
+    story.acquire(Delivery(Place(0, 1), b"b", key=b"k", token=1, grants=1))
+    key = b"k" if wrong else b"q"
+    story.acquire(Delivery(Place(0, 0), b"a", key=key, token=2, grants=1))
+
+
+# -- pause, seek, delete, release, settings --------------------------------------------------------
+
+
+@breaks("P3-paused")
+def a_paused_group_is_given_a_record(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    story.change(Pause)
+    if not wrong:
+        story.change(Resume)
+    story.acquire((0, b"a"))
+
+
+@breaks("P3-paused")
+def a_pause_outlives_a_restart(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    story.change(Pause)
+    if not wrong:
+        story.change(Resume, **story.no_answer())
+    story.restart("power")
+    story.acquire((0, b"a"))
+
+
+@breaks("P1-settled")
+def a_settled_record_comes_again_after_a_seek_only(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    story.acquire((0, b"a"))
+    story.settle(0)
+    story.change(Seek, to=1 if wrong else 0)
+    story.acquire(Delivery(Place(0, 0), b"a", token=2, grants=1))
+
+
+@breaks("P3-one-lease")
+def a_seek_ends_leases(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    story.acquire((0, b"a"))
+    story.change(Seek, to="start", partition=1 if wrong else 0)
+    story.acquire(Delivery(Place(0, 0), b"a", token=2, grants=2))
+
+
+@breaks("P5-eventually")
+def a_seek_back_that_delivers_nothing(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    story.acquire((0, b"a"))
+    story.settle(0)
+    story.change(Seek, to="start" if wrong else "end")
+    story.audit((0, b"a"))
+
+
+@breaks("P5-eventually")
+def a_seek_to_the_end_skips_what_was_there(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    story.change(Seek, to="start" if wrong else "end")
+    story.audit((0, b"a"))
+
+
+@breaks("P3-grants")
+def counters_begin_anew_in_a_group_that_was_deleted(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    story.acquire((0, b"a"))
+    if not wrong:
+        story.change(DeleteGroup)
+    story.wait(SECOND_US)
+    story.acquire(Delivery(Place(0, 0), b"a", token=2, grants=1))
+
+
+@breaks("P3-token")
+def a_token_from_before_a_deletion(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    story.acquire(Delivery(Place(0, 0), b"a", token=7, grants=1))
+    story.change(DeleteGroup)
+    story.acquire(Delivery(Place(0, 0), b"a", token=7 if wrong else 8, grants=1))
+
+
+@breaks("P3-one-lease")
+def leases_of_an_owner_are_released(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    story.acquire((0, b"a"))
+    story.change(Release, owner="d" if wrong else "c", released=1)
+    story.acquire((0, b"a"), client="d")
+
+
+@breaks("P4-dead")
+def a_group_may_be_given_more_attempts(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    if wrong:
+        story.change(Configure, rules=GroupRules(max_attempts=1))
+    story.acquire((0, b"a"))
+    story.settle(0, success=False)
+    story.acquire((0, b"a"))
+
+
+@breaks("P3-one-lease")
+def a_lease_as_long_as_the_group_says(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    rules = GroupRules(default_duration_us=(5 if wrong else 1) * SECOND_US)
+    story.change(Configure, rules=rules)
+    story.acquire((0, b"a"), by_default=True, duration_us=30 * SECOND_US)
+    story.wait(2 * SECOND_US)
+    story.acquire((0, b"a"))
+
+
+# -- dead letters ----------------------------------------------------------------------------------
+
+
+def die(story: Story, offset: int = 0, payload: bytes = b"a") -> None:
+    """A record of a group with one attempt fails."""
+    story.acquire((offset, payload), limit=1)
+    story.settle(offset, success=False)
+
+
+@breaks("P1-settled", max_attempts=1)
+def a_dead_letter_comes_again_when_it_is_replayed(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    die(story)
+    story.change(Purge if wrong else Replay, count=1)
+    story.acquire(Delivery(Place(0, 0), b"a", token=2, grants=1))
+
+
+@breaks("P4-kept", max_attempts=1)
+def a_dead_letter_that_was_not_purged_is_gone(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    die(story)
+    story.change(Purge, first=1 if wrong else 0, count=0 if wrong else 1)
+    story.letters()
+
+
+@breaks("P4-dead", max_attempts=1)
+def a_purged_dead_letter_is_listed(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    die(story)
+    story.change(Purge, reason="too_large" if not wrong else None, count=1)
+    story.letters(DEAD)
+
+
+@breaks("P4-atomic", max_attempts=1)
+def half_of_the_dead_letters_is_replayed(story: Story, wrong: bool) -> None:
+    story.produce(b"a", b"b", at=(0, 1))
+    die(story)
+    die(story, 1, b"b")
+    other = DEAD._replace(place=Place(0, 1))
+    story.letters(DEAD, other)
+    story.change(Replay, **story.no_answer())
+    story.restart("power")
+    story.letters(*((DEAD,) if wrong else (DEAD, other)))
+
+
+@breaks("P4-atomic", max_attempts=1)
+def a_replay_that_tells_too_few(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    die(story)
+    story.letters(DEAD)
+    story.change(Replay, count=0 if wrong else 1)
+    story.letters()
+
+
+# -- delays, expiry, resends -----------------------------------------------------------------------
+
+
+@breaks("P5-early")
+def a_scheduled_message_before_it_is_due(story: Story, wrong: bool) -> None:
+    story.schedule(b"a", 2 * SECOND_US)
+    story.wait(SECOND_US if wrong else 2 * SECOND_US)
+    story.acquire((0, b"a"))
+
+
+@breaks("P5-early")
+def a_scheduled_message_may_be_early_after_a_clock_step_and_a_restart(
+    story: Story, wrong: bool
+) -> None:
+    story.schedule(b"a", 2 * SECOND_US)
+    story.history.clock_steps = [ClockStep(story.now_us, 2 * SECOND_US)]
+    if not wrong:
+        story.restart("power")
+    story.acquire((0, b"a"))
+
+
+@breaks("P5-fired")
+def a_scheduled_message_that_never_comes(story: Story, wrong: bool) -> None:
+    story.schedule(b"a", SECOND_US)
+    if not wrong:
+        story.change(Cancel, schedule_id=0, cancelled=True)
+    story.produce(b"b", at=(0,))
+    story.restart("power")
+    story.audit((0, b"b"), later=(), drain=[(0, b"b")])
+
+
+@breaks("P2-once")
+def a_scheduled_message_that_comes_twice(story: Story, wrong: bool) -> None:
+    story.schedule(b"a", SECOND_US)
+    story.wait(SECOND_US)
+    story.acquire((0, b"a"))
+    story.restart("power")
+    if wrong:
+        story.acquire((1, b"a"))
+
+
+@breaks("P5-cancelled")
+def a_cancelled_message_that_comes(story: Story, wrong: bool) -> None:
+    story.schedule(b"a", SECOND_US, number=4)
+    story.change(Cancel, schedule_id=4, cancelled=wrong)
+    story.wait(SECOND_US)
+    story.acquire((0, b"a"))
+
+
+@breaks("P5-expired")
+def an_expired_record_is_given_out(story: Story, wrong: bool) -> None:
+    story.produce(Message(b"a", ttl_us=SECOND_US))
+    story.wait(2 * SECOND_US if wrong else SECOND_US // 2)
+    story.acquire((0, b"a"))
+
+
+@breaks("P5-expired")
+def a_record_of_a_topic_whose_records_expire(story: Story, wrong: bool) -> None:
+    story.change(ConfigureTopic, rules=TopicRules(ttl_us=SECOND_US if wrong else 0))
+    story.produce(b"a")
+    story.wait(2 * SECOND_US)
+    story.acquire((0, b"a"))
+
+
+@breaks("P1-kept")
+def a_record_lost_before_it_expires(story: Story, wrong: bool) -> None:
+    story.produce(Message(b"a", ttl_us=HOUR_US if wrong else SECOND_US))
+    story.produce(b"b", at=(1,))
+    story.wait(2 * SECOND_US)
+    story.audit((1, b"b"), drain=[(1, b"b")])
+
+
+@breaks("P1-kept")
+def a_record_that_expires_right_after_a_jump_of_the_clock(story: Story, wrong: bool) -> None:
+    story.produce(Message(b"a", ttl_us=HOUR_US))
+    story.produce(b"b", at=(1,))
+    step = ClockStep(story.now_us, HOUR_US * 2 if wrong else HOUR_US)
+    story.history.clock_steps = [step]
+    story.audit((1, b"b"), drain=[(1, b"b")])
+
+
+@breaks("P2-resend")
+def a_resend_with_other_ids(story: Story, wrong: bool) -> None:
+    same = {"producer_id": "p", "sequence": 1}
+    story.produce(b"a", **same)
+    story.restart("power")
+    story.produce(b"a", at=(1 if wrong else 0,), **same)
+
+
+@breaks("P2-once")
+def a_resend_that_is_stored_again(story: Story, wrong: bool) -> None:
+    same = {"producer_id": "p", "sequence": 1}
+    story.produce(b"a", **same, **story.no_answer())
+    story.restart("power")
+    story.produce(b"a", at=(1,), **same)
+    story.acquire((0, b"a" if wrong else b"b"), (1, b"a")) if wrong else story.acquire((1, b"a"))
+
+
+# -- topics ----------------------------------------------------------------------------------------
+
+
+@breaks("P2-start")
+def a_record_below_the_start_is_given_out(story: Story, wrong: bool) -> None:
+    story.produce(b"a", b"b", at=(0, 1))
+    story.change(Trim, partition=0, offset=1, start=1)
+    story.acquire((0, b"a")) if wrong else story.acquire((1, b"b"))
+
+
+@breaks("P2-start")
+def a_start_offset_goes_down(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    story.change(Trim, partition=0, offset=1, start=1)
+    story.restart("power")
+    story.describe(start=0 if wrong else 1)
+
+
+@breaks("P5-removed")
+def a_record_is_removed_that_nobody_asked_to_remove(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    if not wrong:
+        story.change(Trim, partition=0, offset=1, **story.no_answer())
+    story.describe(start=1)
+
+
+@breaks("P5-removed")
+def a_record_is_removed_before_its_time(story: Story, wrong: bool) -> None:
+    story.change(ConfigureTopic, rules=TopicRules(retention_us=SECOND_US))
+    story.produce(b"a")
+    story.wait(0 if wrong else 2 * SECOND_US)
+    story.describe(start=1)
+
+
+@breaks("P5-removed")
+def a_record_is_removed_that_the_topic_has_room_for(story: Story, wrong: bool) -> None:
+    size = 10_000 if wrong else 1
+    story.change(ConfigureTopic, rules=TopicRules(retention_bytes=size))
+    story.produce(b"a", b"b", at=(0, 1))
+    story.describe(start=1)
+
+
+@breaks("P2-dense")
+def a_hole_above_the_start(story: Story, wrong: bool) -> None:
+    story.produce(b"a", at=(2,))
+    story.change(Trim, partition=0, offset=1 if wrong else 2, start=1 if wrong else 2)
+    story.audit((2, b"a"), drain=[(2, b"a")])
+
+
+@breaks("P2-content")
+def a_record_of_a_topic_that_was_deleted(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    if wrong:
+        story.change(DeleteTopic)
+    story.acquire((0, b"a"))
+
+
+@breaks("P2-reuse")
+def offsets_begin_anew_in_another_topic_only(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    story.describe(topic_id=1)
+    story.change(DeleteTopic, **story.no_answer())
+    story.restart("power")
+    story.describe(topic_id=1 if wrong else 2)
+    story.produce(b"b", at=(0,))
+
+
+@breaks("P2-content")
+def a_message_scheduled_in_a_topic_that_was_deleted(story: Story, wrong: bool) -> None:
+    story.schedule(b"a", SECOND_US)
+    if wrong:
+        story.change(DeleteTopic)
+    story.wait(SECOND_US)
+    story.acquire((0, b"a"))
+
+
+# -- where nothing can be said ---------------------------------------------------------------------
+
+
+def test_a_request_that_met_either_of_two_topics_may_have_happened_to_each() -> None:
+    story = Story()
+    asked_us = story.now_us
+    story.change(DeleteTopic)
+    story.produce(b"a", sent_us=asked_us, arrived_us=asked_us)
+    story.acquire((0, b"a"))
+    assert check(story.history) == []
+
+
+def test_a_deletion_of_which_nobody_knows_whether_it_happened_excuses_everything() -> None:
+    story = Story()
+    story.produce(b"a")
+    story.change(DeleteTopic, **story.no_answer())
+    story.restart("power")
+    story.produce(b"b")
+    assert check(story.history) == []
+
+
+@pytest.mark.parametrize("kind", [Seek, DeleteGroup, Replay, Release])
+def test_a_change_without_an_answer_may_or_may_not_have_happened(kind: type[object]) -> None:
+    fields = {"to": "start"} if kind is Seek else {"owner": "c"} if kind is Release else {}
+    for happened in (False, True):
+        story = Story(max_attempts=1)
+        story.produce(b"a")
+        story.acquire((0, b"a"))
+        if kind is not Release:
+            story.settle(0, success=False)
+        story.change(kind, **fields, **story.no_answer())
+        if happened:
+            grants = 2 if kind is Release else 1
+            story.acquire(Delivery(Place(0, 0), b"a", token=2, grants=grants))
+        assert check(story.history) == []
