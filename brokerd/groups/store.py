@@ -10,7 +10,7 @@ docs/leases.rst is the contract.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from heapq import nsmallest
+from itertools import islice
 
 from brokerd.errors import LeaseLost, NotLeaseOwner, UnknownOffset
 from brokerd.groups import snapshot, thaw
@@ -190,11 +190,11 @@ class GroupPartition(GroupState):
         self._record((_RELEASED, offset, _bounded(delay_us), lease[2], 0, "", ""), now_us)
 
     def release_owner(self, now_us: int, owner: str, limit: int = MAX_COUNT) -> int:
-        """End live leases of ``owner``, at most ``limit``; returns how many.
+        """End live leases of ``owner``, at most ``limit`` of them; returns how many.
 
-        The lowest first; O(log n) a lease. `owned` tells whether that was all.
+        O(log n) a lease. `owned` tells whether that was all.
         """
-        held = nsmallest(limit, self._owners.get(owner, ()))
+        held = sorted(islice(self._owners.get(owner, ()), limit))
         released = 0
         for offset in held:
             if not self._lapse_if_due(now_us, offset):
