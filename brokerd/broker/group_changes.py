@@ -26,6 +26,9 @@ Target = int | Literal["start", "end"]
 """Where a group is to go on: an offset, the first record there is, or behind the last one."""
 
 
+RELEASE_MAX = 4_096
+"""Leases that `GroupChanges.release_owner` ends in one call."""
+
 CHANGE_BYTES_MAX = 16 << 20
 """Largest change of dead letters: a frame holds it with all else that it holds."""
 
@@ -136,17 +139,16 @@ class GroupChanges:
     def release_owner(self, topic: str, group: str, owner: str) -> tuple[int, bool]:
         """Release the leases of ``owner``, no failures; how many, and whether there are more.
 
-        One call ends as many as a frame takes. Raises `UnknownGroup`.
+        One call ends a few thousand, so that the reactor has its turn. Raises `UnknownGroup`.
         """
         found = self._group(topic, group)
-        left = self._leasing.events_max
+        left = min(RELEASE_MAX, self._leasing.events_max)
         self._leasing.admit_events(left * EVENT_FRAME_BYTES + self._lanes_bytes(found))
         released = 0
         for lane in found.lanes:
-            if left <= released:
-                break
             before = len(lane.store.events)
-            released += lane.store.release_owner(self._time.now_us(), owner, left - released)
+            released += lane.store.release_owner(self._time.now_us(), owner, left)
+            left -= len(lane.store.events) - before
             self._leasing.touch_added(lane, before)
             self._leasing.timetable.schedule(lane)
         return released, any(lane.store.owned(owner) for lane in found.lanes)

@@ -28,6 +28,9 @@ LAPSE_AND_CHANGE = 2
 EXPIRE_STEP = 1024
 """Leases and delays of a lane that are ended in one go; the reactor has its turn between steps."""
 
+LAPSE_FRAME_BYTES = 1 << 20
+"""What ends by itself waits for others up to this size."""
+
 
 class Taking(Protocol):
     """Says which records an acquire may lease.
@@ -345,6 +348,8 @@ class Leasing:
         if lapsed:
             self._counters.expired += lapsed
             self.touch(lane, lapsed * EVENT_FRAME_BYTES, schedule=False)
+            if self._journal.gathered_bytes > LAPSE_FRAME_BYTES:
+                self._journal.split()  # frames are made in one go
         return ended
 
     def _due(self, lane: Lane, now_us: int) -> int:

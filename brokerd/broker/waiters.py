@@ -10,7 +10,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from brokerd.broker.journal import Clock
+from brokerd.broker.journal import Clock, DelayedCall
+
+TURN_ATTEMPTS = 1_000
+"""How many waiters try in one turn of the reactor, at most."""
+
+TURN_SECONDS = 0.010
+"""For how long they do; the others try in the next turns, in the order in which they became due."""
 
 
 class Waiter:
@@ -56,6 +62,10 @@ class Waiters:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self._topics: dict[str, dict[str, OrderedDict[Waiter, None]]] = {}
+        self._due: OrderedDict[tuple[str, str], None] = OrderedDict()
+        """Groups whose waiters are to try, by names of topic and group."""
+        self._is_serving = False
+        self._call: DelayedCall | None = None
 
     def __bool__(self) -> bool:
         return bool(self._topics)
@@ -93,11 +103,42 @@ class Waiters:
     def serve(self, names: Iterable[str]) -> None:
         """Let the waiters of these topics try, by name, each group until one finds nothing."""
         for name in sorted(names):
-            for group in list(self._topics.get(name, ())):
-                self.serve_group(name, group)
+            self._due.update(dict.fromkeys((name, group) for group in self._topics.get(name, ())))
+        self._begin()
 
     def serve_group(self, name: str, group: str) -> None:
         """Let the waiters of one group try, until one finds nothing."""
+        if group in self._topics.get(name, ()):
+            self._due[name, group] = None
+            self._begin()
+
+    def _begin(self) -> None:
+        """Serve now, unless others wait for their turn already."""
+        if self._due and not self._is_serving and self._call is None:
+            self._serve_due()
+
+    def _serve_due(self) -> None:
+        """Serve groups as far as one turn of the reactor allows, the others in the next ones."""
+        self._call = None
+        self._is_serving = True
+        left = TURN_ATTEMPTS
+        until = self.clock.seconds() + TURN_SECONDS
+        try:
+            while self._due and left and self.clock.seconds() <= until:
+                (name, group), _ = self._due.popitem(last=False)
+                if self._attempt(name, group):
+                    self._due[name, group] = None
+                    self._due.move_to_end((name, group), last=False)
+                left -= 1
+        finally:
+            self._is_serving = False
+            if self._due:
+                self._call = self.clock.callLater(0, self._serve_due)
+
+    def _attempt(self, name: str, group: str) -> bool:
+        """Let the first waiter of a group try; whether the next one should."""
         queue = self._topics.get(name, {}).get(group)
-        while queue and (waiter := next(iter(queue))).attempt():
+        if queue and (waiter := next(iter(queue))).attempt():
             waiter.cancel()  # the attempt may have changed who is first
+            return True
+        return False

@@ -8,6 +8,7 @@ import pytest
 
 from brokerd.broker import BrokerSettings, Congested
 from brokerd.broker.asking import ask
+from brokerd.broker.group_changes import RELEASE_MAX
 from brokerd.broker.journal import LANE_FRAME_BYTES
 from brokerd.errors import (
     InvalidName,
@@ -442,7 +443,27 @@ class TestRelease:
         assert released == 500
         assert calls == -(-500 // house.broker._leasing.events_max)
         assert calls > 1
+        assert house.broker.group_info("t", "g").ready == 500
         assert not house.failures
+
+    def test_a_release_of_many_leases_leaves_the_reactor_its_turns(self) -> None:
+        house = House(options=WalOptions(segment_bytes=64 << 20, free_bytes_min=0))
+        house = with_records(RELEASE_MAX // 2 + 9, partitions=2, house=house)
+        while lease_all(house):
+            house.run()
+        broker = house.broker
+        assert broker.release_owner("t", "g", "ann") == (RELEASE_MAX, True)
+        assert broker.release_owner("t", "g", "ann") == (18, False)
+        house.run()
+        assert not house.failures
+
+    def test_leases_that_lapsed_unnoticed_are_not_released(self) -> None:
+        house = with_records(3, partitions=2)
+        lease(house, limit=3, seconds=1)
+        lease(house, limit=3, seconds=9)
+        house.clock.rightNow += 2  # no timer is called
+        assert house.broker.release_owner("t", "g", "ann") == (3, False)
+        assert len(lease(house, owner="bob", limit=9)) == 6
 
     def test_leases_are_listed_by_partition_and_offset(self) -> None:
         house = with_records(3, partitions=2)

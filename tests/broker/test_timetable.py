@@ -6,7 +6,7 @@ from twisted.internet.task import Clock
 
 from brokerd.broker import ConsumerGroup, Lane, Topic
 from brokerd.broker.clock import BrokerTime
-from brokerd.broker.timetable import RETRY_US, SLACK, TURN_LIMIT, Timetable
+from brokerd.broker.timetable import LANE_COST, RETRY_US, SLACK, TURN_LIMIT, Timetable
 from brokerd.groups import GroupSettings
 from tests.broker.desk import SECOND_US
 
@@ -137,3 +137,18 @@ def test_nothing_is_called_after_a_stop() -> None:
     assert diary.clock.getDelayedCalls() == []
     diary.clock.advance(10)
     assert diary.calls == []
+
+
+def test_many_lanes_that_are_due_at_once_leave_the_reactor_its_turns() -> None:
+    lanes = TURN_LIMIT
+    diary = Diary(lanes)
+    for index in range(lanes):
+        diary.lease(1, lane=index)
+    diary.clock.rightNow += 2
+    turn = diary.clock.calls.pop(0)
+    turn.called = 1
+    turn.func()
+    assert len(diary.calls) == -(-TURN_LIMIT // (1 + LANE_COST))
+    diary.clock.advance(0)
+    assert len(diary.calls) == lanes
+    assert diary.clock.getDelayedCalls() == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.internet.task import Clock
 
-from brokerd.broker.waiters import Waiters
+from brokerd.broker.waiters import TURN_ATTEMPTS, TURN_SECONDS, Waiters
 
 
 class Poll:
@@ -12,12 +12,17 @@ class Poll:
 
     def __init__(self, waiters: Waiters, name: str, group: str, wait_us: int = 1_000_000) -> None:
         self.lucky = False
+        self.seconds = 0.0
+        """How long a try takes."""
         self.tries = 0
         self.timed_out = False
+        assert isinstance(waiters.clock, Clock)
+        self.clock = waiters.clock
         self.waiter = waiters.add(name, group, wait_us, self.attempt, self.give_up)
 
     def attempt(self) -> bool:
         self.tries += 1
+        self.clock.advance(self.seconds)
         return self.lucky
 
     def give_up(self) -> None:
@@ -77,3 +82,58 @@ def test_a_cancelled_poll_is_never_called_again() -> None:
     clock.advance(2)
     assert (poll.tries, poll.timed_out) == (0, False)
     assert not waiters
+
+
+def test_many_polls_are_served_over_several_turns_and_in_order() -> None:
+    clock = Clock()
+    waiters = Waiters(clock)
+    groups = TURN_ATTEMPTS + 10
+    polls = [Poll(waiters, "t", f"{number:06}") for number in range(groups)]
+    late = Poll(waiters, "u", "g")
+    waiters.serve(["t"])
+    assert [poll.tries for poll in polls] == [1] * TURN_ATTEMPTS + [0] * 10
+    waiters.serve_group("u", "g")
+    assert late.tries == 0  # others were before it
+    clock.advance(0)
+    assert {poll.tries for poll in polls} == {late.tries} == {1}
+    clock.advance(0)
+    assert late.tries == 1
+
+
+def test_polls_that_take_long_leave_the_reactor_its_turns() -> None:
+    clock = Clock()
+    waiters = Waiters(clock)
+    polls = [Poll(waiters, "t", f"{number}") for number in range(5)]
+    for poll in polls:
+        poll.seconds = TURN_SECONDS
+    waiters.serve(["t"])
+    assert sum(poll.tries for poll in polls) == 2
+    waiters.serve(["t"])
+    assert sum(poll.tries for poll in polls) == 2
+    clock.pump([0] * 5)
+    assert sum(poll.tries for poll in polls) >= 5
+
+
+def test_a_group_with_many_lucky_polls_goes_on_where_it_stopped() -> None:
+    clock = Clock()
+    waiters = Waiters(clock)
+    polls = [Poll(waiters, "t", "g") for _ in range(TURN_ATTEMPTS + 3)]
+    for poll in polls:
+        poll.lucky = True
+    waiters.serve_group("t", "g")
+    assert [poll.tries for poll in polls[-4:]] == [1, 0, 0, 0]
+    clock.advance(0)
+    assert {poll.tries for poll in polls} == {1}
+    assert not waiters
+    assert clock.getDelayedCalls() == []
+
+
+def test_a_topic_that_goes_while_its_polls_wait_for_their_turn_is_no_harm() -> None:
+    clock = Clock()
+    waiters = Waiters(clock)
+    polls = [Poll(waiters, "t", f"{number:06}") for number in range(TURN_ATTEMPTS + 1)]
+    waiters.serve(["t"])
+    waiters.end("t")
+    clock.advance(0)
+    assert all(poll.timed_out for poll in polls)
+    assert polls[-1].tries == 0
