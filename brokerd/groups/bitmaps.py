@@ -2,7 +2,7 @@
 """Sets of offsets as sparse bitmaps.
 
 A bitmap is a dict of words: ``offset >> 10`` to a Python integer of up to 1024 bits. The integers
-never change, so a shallow copy of the dict is a snapshot of the set, and a word costs the same
+never change, so a frozen table of them is a snapshot of the set, and a word costs the same
 (about 260 bytes with its dict slot, 100 when full, because all full words are one object) whether
 it holds one offset or a thousand. The full words of a range that is added as a whole are one *run*,
 however long it is.
@@ -11,9 +11,11 @@ however long it is.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
+
+from brokerd.groups.tables import Table, frozen, grown
 
 WORD_SHIFT = 10
 WORD_BITS = 1 << WORD_SHIFT
@@ -42,7 +44,7 @@ class FrozenSet(NamedTuple):
     """A `FloorSet` at one moment. Nothing in it changes."""
 
     floor: int
-    words: dict[int, int]
+    words: Mapping[int, int]
     runs: list[Run]
 
 
@@ -60,7 +62,7 @@ class FloorSet:
         self.floor = 0
         self.above = 0
         """How many members lie above the floor."""
-        self.words: dict[int, int] = {}
+        self.words: Table[int] = {}
         """Members above the floor; bits below the floor mean nothing."""
         self.runs: list[Run] = []
         """More members above the floor: disjoint, in order, and no key of them is in ``words``."""
@@ -148,15 +150,15 @@ class FloorSet:
                 del self.words[key]
 
     def frozen(self) -> FrozenSet:
-        """A copy that stays as it is, in O(words and runs), none of which is looked into."""
-        return FrozenSet(self.floor, self.words.copy(), self.runs.copy())
+        """A copy that stays as it is, in O(runs), none of which is looked into."""
+        return FrozenSet(self.floor, frozen(self.words), self.runs.copy())
 
     def load(self, floor: int, words: dict[int, int], runs: Iterable[Run] = ()) -> None:
         """Become the set of everything below ``floor`` and the members of ``words`` and ``runs``.
 
         No key is in two of them. Bits below the floor mean nothing.
         """
-        self.words = words
+        self.words = grown(words)
         self.runs = sorted(runs)
         self.above = sum(
             (word >> max(floor - (key << WORD_SHIFT), 0)).bit_count() for key, word in words.items()
@@ -196,6 +198,7 @@ class FloorSet:
             if first < end:
                 runs.append((first, end))
         self.runs = runs
+        self.words = grown(self.words)
 
     def _in_run(self, key: int) -> bool:
         at = bisect_right(self.runs, key, key=_first) - 1
@@ -210,6 +213,8 @@ class FloorSet:
         if new != old:
             self.above += (new ^ old).bit_count()
             self.words[key] = FULL if new == FULL else new
+            if not old:
+                self.words = grown(self.words)
 
     def _add_run(self, low: int, high: int) -> None:
         """Make all offsets of the words from ``low`` to ``high``, above the floor, members."""

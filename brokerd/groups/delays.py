@@ -8,6 +8,7 @@ block by looking through it. Records of a batch that failed together leave toget
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from struct import Struct, unpack
 
 from brokerd.groups.bitmaps import BIT, keys_between
@@ -114,7 +115,7 @@ class Delays:
             self._expect(key, min(_times(block[1])))
 
 
-def moved(blocks: dict[int, Block], by_us: int) -> dict[int, Block]:
+def moved(blocks: Mapping[int, Block], by_us: int) -> dict[int, Block]:
     """Blocks of delays with every time moved by ``by_us``."""
     return {
         key: (bits, b"".join([_TIME.pack(ready_us + by_us) for ready_us in _times(packed)]))

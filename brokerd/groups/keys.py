@@ -17,6 +17,7 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
 from brokerd.groups.bitmaps import LowestFirst, keys_between
+from brokerd.groups.tables import Table, grown
 
 NO_KEY = 0
 """What the record of an offset has that has no key, or that is gone."""
@@ -51,7 +52,7 @@ class KeyOrder:
     def __init__(self, is_leased: Callable[[int], bool], is_delayed: Callable[[int], bool]) -> None:
         self._is_leased = is_leased
         self._is_delayed = is_delayed
-        self.keys: dict[int, int] = {}
+        self.keys: Table[int] = {}
         """Key hashes of leased and returned records, as far as they are known; 0 means no key."""
         self.held: dict[int, int] = {}
         """Key hashes of the records that were passed over."""
@@ -131,7 +132,8 @@ class KeyOrder:
 
     def leave_range(self, first: int, end: int) -> None:
         """The records of [first, end) are gone. O(the range, or all records if fewer)."""
-        for table in (self.keys, self.held):
+        tables: tuple[Table[int], ...] = (self.keys, self.held)
+        for table in tables:
             for offset in keys_between(table, len(table), first, end):
                 if offset in table:
                     self.leave(offset)
@@ -140,6 +142,7 @@ class KeyOrder:
     def _join(self, offset: int, key: int) -> None:
         """Know the key of a leased or returned record; put it in line, or in order there."""
         self.keys[offset] = key
+        self.keys = grown(self.keys)
         if key:
             self._line_up(offset, key)
         else:

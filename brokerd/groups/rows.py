@@ -3,7 +3,7 @@
 
 A block is (which offsets have a row, the packed rows in offset order); the index of a row is the
 number of set bits below its own. Blocks never change, a write makes a new one (at most a few
-kilobytes to copy), so a shallow copy of the dict is a snapshot. A row costs its packed size, a
+kilobytes to copy), so a frozen table of them is a snapshot. A row costs its packed size, a
 block about 250 bytes.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from struct import Struct
 
 from brokerd.groups.bitmaps import BIT, keys_between
+from brokerd.groups.tables import Table, grown
 
 BLOCK_SHIFT = 8
 BLOCK_OFFSETS = 1 << BLOCK_SHIFT
@@ -29,7 +30,7 @@ class OffsetRows:
 
     def __init__(self, layout: str) -> None:
         self.layout = Struct(layout)
-        self.blocks: dict[int, Block] = {}
+        self.blocks: Table[Block] = {}
         self.count = 0
 
     @property
@@ -64,6 +65,8 @@ class OffsetRows:
             self.count += 1
         packed = self.layout.pack(*row)
         self.blocks[offset >> BLOCK_SHIFT] = (bits | bit, rows[:start] + packed + rows[rest:])
+        if not bits:
+            self.blocks = grown(self.blocks)
 
     def pop(self, offset: int) -> Row | None:
         """Remove the row of ``offset`` and return it; None when it has none."""
@@ -85,7 +88,7 @@ class OffsetRows:
 
     def clear(self) -> None:
         """Remove all rows."""
-        self.blocks.clear()
+        self.blocks = {}
         self.count = 0
 
     def items(self, first: int = 0, end: int = 1 << 63) -> Iterator[tuple[int, Row]]:

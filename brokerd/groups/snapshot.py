@@ -1,7 +1,7 @@
 # Tests: tests/groups/test_snapshot.py, tests/groups/test_model.py
 """A group partition at one moment: taken in milliseconds, encoded at leisure.
 
-Freezing copies the dicts of words, blocks and leases; what they hold never changes.
+Freezing copies or shares the tables of words, blocks and leases; what they hold never changes.
 `brokerd.groups.thaw` decodes. The encoding is a sequence of sections, little-endian, each of at
 most about a megabyte::
 
@@ -40,7 +40,7 @@ JSON array of [offset, until the deadline, owner, token, grants, failures, durat
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from struct import Struct, pack
 from typing import Any, NamedTuple, TypeVar
@@ -50,6 +50,7 @@ from brokerd.groups.delays import moved
 from brokerd.groups.rows import BLOCK_OFFSETS, Block
 from brokerd.groups.settings import GroupSettings
 from brokerd.groups.state import GroupState, LeaseRow, first_attempt_us
+from brokerd.groups.tables import frozen
 
 VERSION = 4
 CHUNK_BYTES = 1 << 20
@@ -105,12 +106,12 @@ class FrozenGroup(NamedTuple):
     paused: bool
     settled: FrozenSet
     touched: FrozenSet
-    returned: dict[int, Block]
-    delays: dict[int, Block]
-    dead: dict[int, Block]
+    returned: Mapping[int, Block]
+    delays: Mapping[int, Block]
+    dead: Mapping[int, Block]
     reasons: list[str]
-    leases: dict[int, LeaseRow]
-    keys: dict[int, int]
+    leases: Mapping[int, LeaseRow]
+    keys: Mapping[int, int]
 
     def encode(self) -> Iterator[bytes]:
         """The encoding, in sections of at most about a megabyte."""
@@ -166,7 +167,7 @@ class FrozenGroup(NamedTuple):
 
 
 def freeze(state: GroupState, now_us: int) -> FrozenGroup:
-    """A copy of ``state``. O(words, blocks and leases), none of which is looked into."""
+    """A copy of ``state``, in milliseconds whatever it holds."""
     return FrozenGroup(
         now_us,
         state.settings if state.configured else None,
@@ -176,12 +177,12 @@ def freeze(state: GroupState, now_us: int) -> FrozenGroup:
         state.paused,
         state._settled.frozen(),
         state._touched.frozen(),
-        state._returned.blocks.copy(),
-        state._delays.rows.blocks.copy(),
-        state._dead.blocks.copy(),
+        frozen(state._returned.blocks),
+        frozen(state._delays.rows.blocks),
+        frozen(state._dead.blocks),
         list(state._reasons),
-        state._leases.copy(),
-        {} if state._order is None else state._order.keys.copy(),
+        frozen(state._leases),
+        {} if state._order is None else frozen(state._order.keys),
     )
 
 
@@ -219,7 +220,7 @@ def _gather(section: Section, pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield _section(section, b"".join(gathered))
 
 
-def _word_sections(partly: Section, full: Section, words: dict[int, int]) -> Iterator[bytes]:
+def _word_sections(partly: Section, full: Section, words: Mapping[int, int]) -> Iterator[bytes]:
     yield from _gather(full, (KEY_FIELDS.pack(key) for key, word in words.items() if word == FULL))
     yield from _gather(
         partly,
@@ -235,7 +236,7 @@ def _run_sections(section: Section, runs: list[Run]) -> Iterator[bytes]:
     return _gather(section, (RUN_FIELDS.pack(*run) for run in runs))
 
 
-def _block_sections(section: Section, blocks: dict[int, Block]) -> Iterator[bytes]:
+def _block_sections(section: Section, blocks: Mapping[int, Block]) -> Iterator[bytes]:
     return _gather(
         section,
         (

@@ -16,7 +16,7 @@ In a key-ordered group ``_order`` says which records may be given; else it is No
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from brokerd.errors import DamagedData, NewerFormat
@@ -33,6 +33,7 @@ from brokerd.groups.due import DueQueue
 from brokerd.groups.keys import NO_KEY, KeyOrder
 from brokerd.groups.rows import BLOCK_SHIFT, OffsetRows
 from brokerd.groups.settings import GroupSettings
+from brokerd.groups.tables import Table
 from brokerd.walformat import EventKind, GroupEvent
 
 LeaseRow = tuple[int, str, int, int, int, int, int | None]
@@ -121,9 +122,9 @@ class GroupState:
         """What the kept times of attempts are counted from."""
         self._settled = FloorSet()
         self._touched = FloorSet()
-        self._leases: dict[int, LeaseRow] = {}
+        self._leases: Table[LeaseRow] = {}
         self._owners: dict[str, set[int]] = {}
-        self._deadlines = DueQueue(_deadline_in(self._leases))
+        self._deadlines = DueQueue(self._deadline_of)
         self._returned = OffsetRows(RETURNED_LAYOUT)
         self._ready = LowestFirst()
         self._delays = Delays()
@@ -237,6 +238,13 @@ class GroupState:
         return deadline + 1 if due is None or deadline < due else due
 
     # Parts of a transition
+
+    def _is_leased(self, offset: int) -> bool:
+        return offset in self._leases
+
+    def _deadline_of(self, offset: int) -> int | None:
+        lease = self._leases.get(offset)
+        return None if lease is None else lease[0]
 
     def _end_lease(self, offset: int) -> LeaseRow | None:
         """Take the record out of the leases; None when it has none."""
@@ -474,7 +482,7 @@ class GroupState:
                 self._order.end_delay((key << BLOCK_SHIFT) + low.bit_length() - 1)
 
     def _clear_leases(self) -> None:
-        self._leases.clear()
+        self._leases = {}
         self._owners.clear()
         self._deadlines.refill([])
 
@@ -483,10 +491,11 @@ class GroupState:
 
         ``keys`` are those known of them; by default, those that were known so far.
         """
+        known: Mapping[int, int]
         known = keys if keys is not None else self._order.keys if self._order is not None else {}
         self._order = None
         if self.settings.key_ordered:
-            order = KeyOrder(self._leases.__contains__, self._delays.rows.__contains__)
+            order = KeyOrder(self._is_leased, self._delays.rows.__contains__)
             for offset in self._leases:
                 order.load(offset, known.get(offset))
             for offset, _ in self._returned.items():
@@ -503,14 +512,6 @@ def word_of_block(key: int, bits: int) -> tuple[int, int]:
     """The bitmap word, and the bits in it, of a row block and its bits."""
     position = key & ((1 << BLOCKS_PER_WORD_SHIFT) - 1)
     return key >> BLOCKS_PER_WORD_SHIFT, bits << (position << BLOCK_SHIFT)
-
-
-def _deadline_in(leases: dict[int, LeaseRow]) -> Callable[[int], int | None]:
-    def deadline(offset: int) -> int | None:
-        lease = leases.get(offset)
-        return None if lease is None else lease[0]
-
-    return deadline
 
 
 _TRANSITIONS: dict[int, Callable[[GroupState, GroupEvent, int], None]] = {

@@ -17,6 +17,7 @@ from brokerd.groups import snapshot, thaw
 from brokerd.groups.choice import GONE, TAKE, Choice, KeyOf, Takes
 from brokerd.groups.settings import MAX_DURATION_US, GroupSettings
 from brokerd.groups.state import END_OF_OFFSETS, DeadLetter, GroupState, LeaseRow
+from brokerd.groups.tables import LARGE, grown
 from brokerd.values import Grant
 from brokerd.walformat import EventKind, GroupEvent
 
@@ -92,6 +93,8 @@ class GroupPartition(GroupState):
         self.cut_short = False
         if self.paused:
             return []
+        if len(self._leases) >= LARGE:
+            self._leases = grown(self._leases)
         duration_us = _bounded(duration_us)
         granted: list[Grant] = []
         if self._order is not None:
@@ -319,11 +322,12 @@ class GroupPartition(GroupState):
             deadline_us = now_us + duration_us if duration_us > 0 else now_us - 1
             first = self._first_us(row)
             self._leases[offset] = (deadline_us, owner, token, grants, failures, duration_us, first)
+        self._leases = grown(self._leases)
         self._epoch_us -= behind_us
         self._deadlines.refill([(lease[0], offset) for offset, lease in self._leases.items()])
 
     def freeze(self, now_us: int = 0) -> snapshot.FrozenGroup:
-        """A copy that stays as it is, taken in O(words and leases); ``encode`` it at leisure.
+        """A copy that stays as it is, taken in milliseconds; ``encode`` it at leisure.
 
         Times are kept relative to ``now_us``.
         """

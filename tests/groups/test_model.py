@@ -24,6 +24,8 @@ from brokerd.groups import (
     GroupPartition,
     GroupSettings,
     choice,
+    store,
+    tables,
 )
 from brokerd.values import Grant
 from brokerd.walformat import GroupEvent
@@ -89,13 +91,21 @@ class LeaseStoreMachine(RuleBasedStateMachine):
         count=some.batch_sizes,
         looks_max=st.sampled_from([3, 40, LOOKS_MAX]),
         ranges_max=st.sampled_from([1, RANGES_MAX]),
+        large=st.sampled_from([1, 5, tables.LARGE]),
     )
     def begin(
-        self, group_settings: GroupSettings, count: int, looks_max: int, ranges_max: int
+        self,
+        group_settings: GroupSettings,
+        count: int,
+        looks_max: int,
+        ranges_max: int,
+        large: int,
     ) -> None:
         self.bounds = pytest.MonkeyPatch()
         self.bounds.setattr(choice, "LOOKS_MAX", looks_max)
         self.bounds.setattr(choice, "RANGES_MAX", ranges_max)
+        self.bounds.setattr(tables, "LARGE", large)
+        self.bounds.setattr(store, "LARGE", large)
         self.first_settings = group_settings
         self.store = GroupPartition(group_settings)
         self.model = Model(group_settings)
@@ -415,10 +425,10 @@ class LeaseStoreMachine(RuleBasedStateMachine):
     def rebuilt_stores_look_the_same(self) -> None:
         self.model.lapse(self.now)
         for rebuild in (self.replayed, self.thawed):
-            store = rebuild()
-            store.expire(self.now)
-            store.events.clear()
-            assert seen(store, self.end) == expected(self.model, self.now), rebuild.__name__
+            rebuilt = rebuild()
+            rebuilt.expire(self.now)
+            rebuilt.events.clear()
+            assert seen(rebuilt, self.end) == expected(self.model, self.now), rebuild.__name__
 
     def teardown(self) -> None:
         """In the end everything that is left can be leased, once, lowest offset first."""
