@@ -138,6 +138,28 @@ class TestWhatIsRemovable:
         names = rig.files()
         assert delete(rig, {}, {1, 2}) == names[-1:]
 
+    def test_one_that_is_known_to_be_kept_is_not_looked_at_again(self) -> None:
+        rig = log()
+        starts = {(1, 0): 60}
+        assert len(rig.wal.removable(starts, {1, 2}, LSN_MAX).run()) == 3
+        opened = rig.disk.calls["open"]
+        assert len(rig.wal.removable(starts, {1, 2}, LSN_MAX).run()) == 3
+        assert rig.disk.calls["open"] == opened + 3
+
+    def test_one_whose_index_has_no_space_yet_is_not(self) -> None:
+        rig = log()
+        rig.put(records(60))
+        rig.disk.fail("create", nth=2, error=errno.ENOSPC)  # the first makes room for frames
+        rig.wal.seal()
+        rig.run()
+        names = rig.files()
+        unindexed = [n for n in names if n.replace(".wal", ".idx") not in rig.files(".idx")]
+        assert unindexed == names[-1:]
+        assert delete(rig, {}, set()) == [name for name in names if name not in unindexed]
+        rig.wal.retry_allocation()
+        rig.run()
+        assert delete(rig, {}, set()) == unindexed
+
     def test_an_index_that_is_damaged_is_made_again_and_asked(self) -> None:
         rig = log()
         names = rig.files()
