@@ -88,6 +88,13 @@ FEATURES = {
 """How likely each is."""
 
 
+NEEDS_FSYNC = frozenset(
+    ("empty payloads", "schedules", "resends", "trims", "retention", "topic deletions")
+)
+"""What is done in runs alone that lose nothing: else a place may have two records, one after the
+other, and only what was sent there tells which."""
+
+
 class Chance(Random):
     """Numbers as plans need them."""
 

@@ -116,8 +116,7 @@ def draw_client(
 
     duration_us_min, duration_us_max = draw_durations(frame)
     window = chance.scale(2, 30) if "pipelining" in features else 1
-    # Without fsync a place may have two records, one after the other: only payloads tell which.
-    is_empty = "empty payloads" in features and "lazy durability" not in features
+    is_empty = "empty payloads" in features
     # Records of nothing at all are the only ones of which the log needs more than one batch.
     is_bare = is_empty and chance.on(0.6)
     return ClientPlan(
@@ -155,7 +154,7 @@ def draw_client(
         ttl_permille=share("expiry", 700),
         ttl_us_max=chance.scale(10, 60_000) * MS if "expiry" in features else 0,
         default_permille=share("default durations", 1_000),
-        resends="resends" in features and "lazy durability" not in features and chance.on(0.8),
+        resends="resends" in features and chance.on(0.8),
         patience_us=chance.scale(200, 5_000) * MS if "impatience" in features else 60 * SECOND,
         reconnect_us_max=chance.scale(1, 2_000) * MS,
     )
@@ -187,12 +186,11 @@ def draw_operator(
     groups: tuple[str, ...],
     owners: tuple[str, ...],
 ) -> ClientPlan:
-    """One who changes groups and topics; without fsync no topics are deleted."""
+    """One who changes groups and topics."""
     chance, features = frame.chance, frame.features
     mix = dict(MIXES["operator"])
     for feature in sorted(features & {*OPERATES}):
-        if feature != "topic deletions" or "lazy durability" not in features:
-            mix |= {action: mix.get(action, 0) + n for action, n in OPERATES[feature].items()}
+        mix |= {action: mix.get(action, 0) + n for action, n in OPERATES[feature].items()}
     operations = chance.scale(5, 60)
     is_ordered = "key order" in features
     return ClientPlan(

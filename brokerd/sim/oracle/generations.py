@@ -19,11 +19,12 @@ from brokerd.sim.history import (
     Letters,
     Look,
     Operation,
+    Produce,
 )
 from brokerd.sim.oracle.spans import Lives, Span
 
 ASKS = (Look, Letters, Describe)
-"""Questions; who cannot say what they were about leaves them out."""
+"""Questions; as refusals, they say nothing when it is not known what they were about."""
 BLANKS: dict[str, Any] = {
     "places": (),
     "schedules": (),
@@ -98,7 +99,7 @@ def _lives_of(op: Operation, span: Span, topic: str, ends: list[Span]) -> list[O
     last = sum(end.first_us <= span.last_us for end in ends)
     if first == last:
         return [_in_life(op, topic, first, ends)]
-    if isinstance(op, ASKS):
+    if isinstance(op, ASKS) or (op.error and not isinstance(op, Produce)):
         return []
     doubtful = op if op.error else _unanswered(op, span)
     return [_in_life(doubtful, topic, life, ends) for life in range(first, last + 1)]
