@@ -192,12 +192,11 @@ class _Reply:
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        self._gone = False
 
     def begin(self, broker: Broker, route: Route, names: dict[str, str]) -> None:
         """Make the call; the answer leaves when it is there."""
         working = Deferred.fromCoroutine(self._work(broker, route, names))
-        self._request.notifyFinish().addErrback(lambda _: self._disconnected(working))
+        self._request.notifyFinish().addErrback(lambda _: working.cancel())
         working.addCallbacks(
             self._answer, self._refuse, callbackArgs=(route.status,), errbackArgs=(route,)
         )
@@ -209,10 +208,6 @@ class _Reply:
             raise errors.ShuttingDown("the broker is starting or stopping; try again later")
         result = route.act(call)
         return result if isinstance(result, Struct) else await result
-
-    def _disconnected(self, working: Deferred[Any]) -> None:
-        self._gone = True
-        working.cancel()
 
     def _answer(self, answer: Struct, status: int) -> None:
         self._send(status, msgspec.json.encode(answer))
@@ -227,7 +222,7 @@ class _Reply:
 
     def _fault(self, failure: Failure) -> None:
         if failure.check(CancelledError):
-            return
+            return  # the connection is gone
         self._log.failure(
             "a fault in brokerd; a request to the admin API has no answer",
             failure,
@@ -238,8 +233,6 @@ class _Reply:
         self._send(http.INTERNAL_SERVER_ERROR, msgspec.json.encode(error))
 
     def _send(self, status: int, body: bytes) -> None:
-        if self._gone:
-            return
         request = self._request
         request.setResponseCode(status)
         request.setHeader(b"content-type", b"application/json")

@@ -63,15 +63,10 @@ class _Question(Generic[Result]):
             self._when_durable(partial(self.answer.callback, result))
 
     def _when_durable(self, fire: Callable[[], None]) -> None:
-        """Fire when all that is applied now is durable, if somebody still waits then."""
-
-        def durable() -> None:
-            if not self.answer.called:
-                fire()
-
+        """Fire when all that is applied now is durable; a cancelled Deferred ignores it."""
         journal = self._broker.journal
         ticket = journal.ticket()
         if ticket > journal.durable_ticket:
-            journal.when_durable(ticket, durable)
+            journal.when_durable(ticket, fire)
         else:
-            durable()
+            fire()

@@ -107,11 +107,14 @@ class Overview:
             "topic": lane.partition.topic.name,
             "group": lane.group.name,
             "partition": lane.partition.index,
+            "start": lane.partition.start_offset,
             "floor": store.floor,
             "lag": _lag(lane),
             "leased": store.leased,
             "delayed": store.delayed,
             "dead": store.dead,
+            "paused": store.paused,
+            "key_ordered": store.settings.key_ordered,
             "oldest_age_seconds": None if age_us is None else age_us / 1e6,
         }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from brokerd.broker import BrokerSettings
 from brokerd.codecs.mamamia import Acquire, Produce, Settle
 from tests.admin.caller import Caller
 from tests.house import House, ask
@@ -117,6 +118,14 @@ def test_all_leases_of_a_client_are_released() -> None:
     assert answer.message.id == 0
     _, page = caller.get(f"{GROUP}/leases")
     assert (page["leases"][0]["grants"], page["leases"][0]["failures"]) == (2, 0)
+
+
+def test_more_leases_than_a_frame_takes_are_released() -> None:
+    """In as many commits as it takes."""
+    caller = Caller(House(settings=BrokerSettings(frame_bytes=16 << 10)))
+    ask(caller.house, *(Produce("orders", b"x") for _ in range(300)))
+    ask(caller.house, *(Acquire("orders", "g", "c") for _ in range(300)))
+    assert caller.post(f"{GROUP}/leases/release", {"client": "c"}) == (200, {"released": 300})
 
 
 def test_one_lease_is_released_after_a_delay() -> None:

@@ -54,6 +54,7 @@ def again(shape: RecordShape) -> NewRecord:
         (msgpack.packb(None), Encoding.MSGPACK, None, True),
         (msgpack.packb({"blob": b"\xff"}), Encoding.MSGPACK, None, True),
         (msgpack.packb({1: 2}), Encoding.MSGPACK, None, True),
+        (msgpack.packb({b"n": 2}), Encoding.MSGPACK, None, True),
         (msgpack.packb([float("nan")]), Encoding.MSGPACK, None, True),
         (msgpack.packb([float("-inf")]), Encoding.MSGPACK, None, True),
         (b"\xc1", Encoding.MSGPACK, None, True),

@@ -24,7 +24,8 @@ from brokerd.admin.site import (
     REQUEST_SECONDS,
     make_site,
 )
-from tests.house import House
+from brokerd.codecs.mamamia import Acquire, Produce
+from tests.house import House, ask
 
 PEER = IPv4Address("TCP", "127.0.0.1", 4000)
 
@@ -266,6 +267,18 @@ def test_the_page_has_a_place_for_damage(browser: Browser) -> None:
     assert b'id="damage" class="damage" role="alert" hidden' in browser.get("/")[2]
     assert b"status.damage" in browser.get("/page.js")[2]
     assert b"`${name}, degraded`" in browser.get("/page.js")[2]
+
+
+def test_the_page_shows_what_groups_are_in(browser: Browser) -> None:
+    """Every column has a heading, and every fact is one of the status."""
+    heads = browser.get("/")[2].decode().partition("<thead>")[2].partition("</thead>")[0]
+    assert re.findall(r">(\w+)</th>", heads)[-3:] == ["floor", "start", "state"]
+    script = browser.get("/page.js")[2].decode()
+    house = House()
+    ask(house, Produce("t", b"x"), Acquire("t", "g", "c"))
+    (group,) = house.broker.status()["groups"]
+    used = set(re.findall(r"\bgroup\.(\w+)", script))
+    assert {"paused", "key_ordered", "start", "floor", "dead"} <= used <= set(group)
 
 
 def test_the_page_without_javascript_names_where_to_look(browser: Browser) -> None:

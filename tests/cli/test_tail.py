@@ -10,7 +10,12 @@ import msgpack
 import pytest
 
 from brokerd.cli.records import record_line
+from brokerd.sim.bare import FORGETFUL
+from tests.admin.caller import Caller
+from tests.broker.desk import produce
+from tests.broker.test_state import entries, is_records, rot
 from tests.cli.shell import Shell
+from tests.house import House
 
 
 @pytest.fixture
@@ -65,6 +70,34 @@ def test_more_than_a_page_is_printed(shell: Shell) -> None:
     values = "\n".join(map(str, range(1_201)))
     shell.run("produce", "orders", "--lines", input=values)
     assert [line.split()[-1] for line in shell.lines("tail", "orders")] == values.split()
+
+
+def test_it_goes_on_behind_what_is_gone(shell: Shell) -> None:
+    """Records that expired, those that were removed, and those at the end too."""
+    shell.run("produce", "orders", "--lines", "--ttl", "5", input="a\nb\n")
+    shell.run("produce", "orders", "c")
+    shell.run("produce", "orders", "d", "--ttl", "5")
+    shell.caller.house.pass_time(6, 1)
+    assert places(shell.lines("tail", "orders")) == ["0:2"]
+    shell.run("topic", "trim", "orders", "--offset", "3", "--yes")
+    assert places(shell.lines("tail", "orders", "--from", "0")) == []
+
+
+def test_it_goes_on_behind_damage_and_says_so(shell: Shell) -> None:
+    """The damage stands on stderr, where no program reads records."""
+    house = House(settings=FORGETFUL)
+    for number in range(3):
+        produce(house, "orders", b"%d" % number)
+        house.run()
+    house.pass_time(0.5)
+    house.disk.crash()
+    hit = is_records(1, 1)
+    [(name, _, entry)] = [place for place in entries(house) if hit(place[2].entry)]
+    rot(house, name, entry.position + 48)
+    shell.caller = Caller(house.again())
+    result = shell.run("tail", "orders")
+    assert places(result.stdout.splitlines()) == ["0:0", "0:2"]
+    assert result.stderr.startswith("brokerctl: ") and name in result.stderr
 
 
 def test_what_is_not_there_is_refused(full: Shell) -> None:

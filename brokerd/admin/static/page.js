@@ -54,12 +54,18 @@ function rates(status) {
   before = status;
 }
 
-function cells(row, values, firstNumber) {
+function cells(row, values, firstNumber, firstText) {
   values.forEach((value, index) => {
     const cell = row.insertCell();
     cell.textContent = value;
-    if (index >= firstNumber) { cell.className = "n"; }
+    if (index >= firstNumber && index < firstText) { cell.className = "n"; }
   });
+}
+
+function state(group) {
+  const words = [group.paused ? "paused" : "running"];
+  if (group.key_ordered) { words.push("by key"); }
+  return words.join(", ");
 }
 
 function groups(status) {
@@ -68,11 +74,12 @@ function groups(status) {
   const all = [...(status.groups ?? [])].sort((one, other) => other.lag - one.lag);
   for (const group of all.slice(0, SHOWN_GROUPS)) {
     cells(body.insertRow(), [group.topic, group.group, group.partition, number(group.lag),
-      number(group.leased), number(group.delayed), number(group.dead)], 3);
+      number(group.leased), number(group.delayed), number(group.dead), number(group.floor),
+      number(group.start), state(group)], 3, 9);
   }
   if (all.length === 0 || all.length > SHOWN_GROUPS) {
     const cell = body.insertRow().insertCell();
-    cell.colSpan = 7;
+    cell.colSpan = 10;
     cell.className = "none";
     cell.textContent = all.length ? `and ${all.length - SHOWN_GROUPS} more with less lag` : "none yet";
   }
