@@ -6,17 +6,7 @@ position of the log (its LSN); different chunks may have different LSNs, so that
 snapshot never stalls the broker. Replay starts at the LSN where the snapshot began and applies
 to each topic and lane only the frames after its own chunk.
 
-Where the log is damaged, what is left of it is used: a topic whose creation is lost gets a name of
-its own, an event that cannot follow the ones left before it is passed over, and no offset that the
-damaged bytes may have assigned is assigned again. A batch has at least as many bytes as records
-(see `Journal`), so a partition of which nothing is known after the damage leaves out as many
-offsets as there are damaged bytes. Offsets of which nothing is left, not even the header of a
-batch, are gaps of their partition; no group waits for them.
-
-Nor is a token given again that the damaged bytes may have given: each grant has its token in the
-log, in more bytes than one. A group of which no lease is known after the damage leaves out as many
-tokens as there are damaged bytes, and so does, once and for all, every group that comes later: it
-may be one of which nothing is left.
+What damage left open is put right by `Salvage`.
 """
 
 from __future__ import annotations
@@ -25,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgpack
-from twisted.logger import Logger
 
+from brokerd.broker.salvage import Replay, Salvage
 from brokerd.broker.topics import ConsumerGroup, Lane, Partition, Topic, TopicSettings
 from brokerd.errors import DamagedData, NewerFormat, UnknownTopic
 from brokerd.groups import GroupPartition, GroupSettings
@@ -38,7 +28,6 @@ from brokerd.wal import (
     LostRange,
     RecoveryReport,
     SnapshotChunk,
-    decode_loss,
 )
 from brokerd.walformat import Entry, EntryKind, EventKind, decode_group_events
 
@@ -73,34 +62,6 @@ def known_damage(chunk: SnapshotChunk) -> list[KnownDamage]:
     ]
 
 
-class _Replay:
-    """What only replay needs to know."""
-
-    def __init__(self, now_us: int, time_us: int) -> None:
-        self.time_us = time_us
-        self.shift_us = now_us - time_us
-        """Monotonic time less broker time, so that delays go on where they were."""
-        self.fresh_from: dict[object, int] = {}
-        """The LSN from which frames are news to a topic or lane, where it is not all of them."""
-        self.told_at: dict[Partition, int] = {}
-        """LSN of the last frame that told the next offset of a partition."""
-        self.topic_created_at = -1
-        """LSN up to which all topics are known."""
-        self.token_told_at: dict[Lane, int] = {}
-        """LSN of the last frame that told the last token of a lane."""
-        self.groups_known_at = -1
-        """LSN up to which all groups are known."""
-        self.nameless: set[Topic] = set()
-        self.deleted: set[int] = set()
-        """Topics that are known to be deleted, whatever older frames say of them."""
-        self.passed_over: dict[Lane, list[str]] = {}
-        """Why events were not applied. What was before a deletion does not matter."""
-        self.losses: list[Entry] = []
-        """Damage that a repair has put on record."""
-        self.was_damaged = False
-        """Whether a broker served this log, or a repair saw it, while some of it was damaged."""
-
-
 class State:
     """All topics and groups, and how the log changes them.
 
@@ -109,8 +70,6 @@ class State:
     topics and groups. A chunk holds the effect of every entry below its LSN, and replay may begin
     below that: an applier passes over frames that its chunk holds already.
     """
-
-    _log = Logger()
 
     def __init__(self, group_settings: GroupSettings) -> None:
         self._group_settings = group_settings
@@ -153,7 +112,7 @@ class State:
             "deleted": self._apply_deleted,
             "start": self._apply_start,
         }
-        self._replay = _Replay(0, 0)
+        self._replay = Replay(0, 0)
 
     # -- topics and groups --------------------------------------------------------------------
 
@@ -249,7 +208,7 @@ class State:
 
     def _apply_lost(self, lsn: int, lost: LostRange) -> None:
         """Believe the header of a damaged batch."""
-        partition = self._partition(lost.topic_id, lost.partition)
+        partition = self.partition(lost.topic_id, lost.partition)
         if partition is not None and lsn >= self._replay.fresh_from.get(partition.topic, 0):
             if lost.first > partition.next_offset:
                 partition.gaps.append((partition.next_offset, lost.first))
@@ -391,7 +350,7 @@ class State:
             self.token_base = fields.get("token_base", 0)
             for name, position, end, problem, lost in fields.get("recorded", ()):
                 ranges = [LostRange(*one) for one in lost]
-                self._record(Damage(name, position, end, problem, ranges))
+                self.record(Damage(name, position, end, problem, ranges))
             self.known_damage = known_damage(chunk)
             self._replay.topic_created_at = self._replay.groups_known_at = chunk.lsn
             return
@@ -437,7 +396,7 @@ class State:
 
     def begin_replay(self, now_us: int, time_us: int) -> None:
         """Prepare to `load` and `apply`, at monotonic ``now_us`` and broker time ``time_us``."""
-        self._replay = _Replay(now_us, time_us)
+        self._replay = Replay(now_us, time_us)
 
     def end_replay(self, report: RecoveryReport) -> None:
         """Put right what damage left open, and forget what only replay needs.
@@ -445,151 +404,30 @@ class State:
         Raises `DamagedData` when the log contradicts itself although no part of it is, or was,
         damaged.
         """
-        replay, self._replay = self._replay, _Replay(0, 0)
+        replay, self._replay = self._replay, Replay(0, 0)
         self.behind_us = max(0, self.last_time_us - replay.time_us)
-        self._recall(report)
-        self.known_damage = sorted({*self.known_damage, *report.known})
-        damages = [*report.damages, *report.recorded]
-        passed_over = [problem for problems in replay.passed_over.values() for problem in problems]
-        if passed_over and not (damages or replay.was_damaged):
-            raise DamagedData(
-                f"the log contradicts itself: {passed_over[0]}; run brokerctl wal verify"
-            )
-        for problem in passed_over:
-            self._log.error(
-                "passed over an event after damage in the log: {problem}",
-                problem=problem,
-                event_id="event-passed-over",
-            )
-        for topic in sorted(replay.nameless, key=lambda topic: topic.topic_id):
-            self._name(topic)
-        self.next_topic_id = max(self.next_topic_id, report.last_topic_id + 1)
-        for (topic_id, index), next_offset in report.next_offsets.items():
-            self._told(topic_id, index, next_offset)
-        report.take_back(self.starts)
-        for hole in report.holes:
-            partition = self._partition(hole.topic_id, hole.partition)
-            if partition is not None:
-                partition.lack(hole.first, hole.end)
-        if damages:
-            self._lose_the_end(report, damages[-1])
-        for damage in damages:
-            self._skip_tokens(damage, replay)
-        if damages:
-            self._begin_tokens(replay)
-        for entry in replay.losses:
-            if entry in report.void_losses:
-                continue
-            loss = decode_loss(entry)
-            self._record(Damage(loss.file, loss.position, loss.end, loss.problem, loss.lost))
-            for lost in loss.lost:
-                self._give_up(lost)
-        for damage in report.recorded:
-            self._leave_out(damage, replay)
-        for damage in report.damages:
-            for partition, gap in self._leave_out(damage, replay):
-                self.new_gaps.setdefault(partition, []).append(gap)
+        Salvage(self, replay, report).run()
         for topic in self.by_id.values():
             for partition in topic.partitions:
                 partition.forget_gaps()
 
-    def _recall(self, report: RecoveryReport) -> None:
-        """Know damage again that stands on record where the snapshot made it needless to read.
+    def record(self, damage: Damage) -> None:
+        """Know a damaged place that a repair has put on record."""
+        self.recorded[damage.name, damage.position, damage.end] = damage
 
-        A snapshot is used only as long as all the damage that it knows is as it was.
-        """
-        known = {place[:3] for place in self.known_damage} & self.recorded.keys()
-        found, report.damages = report.damages, []
-        for damage in found:
-            is_recorded = (damage.name, damage.position, damage.end) in known
-            (report.recorded if is_recorded else report.damages).append(damage)
-
-    def _name(self, topic: Topic) -> None:
-        """Give a topic whose name is lost one that nobody else has."""
-        name = f"lost-topic-{topic.topic_id}"
-        while name in self.by_name:
-            name += "-again"
-        topic.name = name
-        self.by_name[name] = topic
-
-    def _told(self, topic_id: int, index: int, next_offset: int) -> None:
+    def told(self, topic_id: int, index: int, next_offset: int) -> None:
         """Believe the headers of batches, which may be sound although the batches are not."""
         self.next_topic_id = max(self.next_topic_id, topic_id + 1)
-        partition = self._partition(topic_id, index)
+        partition = self.partition(topic_id, index)
         if partition is not None and next_offset > partition.next_offset:
             partition.restore(next_offset)
 
-    def _partition(self, topic_id: int, index: int) -> Partition | None:
+    def partition(self, topic_id: int, index: int) -> Partition | None:
+        """The partition, if there is such a one."""
         topic = self.by_id.get(topic_id)
         if topic is None or index >= len(topic.partitions):
             return None
         return topic.partitions[index]
-
-    def _lose_the_end(self, report: RecoveryReport, damage: Damage) -> None:
-        """Tell what the snapshot knows of and the log does not have any more."""
-        for topic in self.by_id.values():
-            for partition in topic.partitions:
-                key = topic.topic_id, partition.index
-                known = max(partition.start_offset, report.next_offsets.get(key, 0))
-                for first, end in partition.without_gaps(known, partition.next_offset):
-                    damage.lost.append(LostRange(*key, first, end))
-                    partition.lack(first, end)
-
-    def _record(self, damage: Damage) -> None:
-        self.recorded[damage.name, damage.position, damage.end] = damage
-
-    def _give_up(self, lost: LostRange) -> None:
-        """Let no group wait for records that a repair has put on record as lost."""
-        self._told(lost.topic_id, lost.partition, lost.end)
-        partition = self._partition(lost.topic_id, lost.partition)
-        if partition is not None:
-            partition.lack(lost.first, lost.end)
-
-    def _skip_tokens(self, damage: Damage, replay: _Replay) -> None:
-        """Never give again the tokens that damaged bytes may have given."""
-        if not damage.may_hold_frames:
-            return
-        lsn, end_lsn = _stretch(damage)
-        self.token_base += max(0, end_lsn - max(lsn, replay.groups_known_at))
-        for lane, told_at in replay.token_told_at.items():
-            size = end_lsn - max(lsn, told_at)
-            lane.store.skip_tokens(lane.store.last_token + size)
-
-    def _begin_tokens(self, replay: _Replay) -> None:
-        """After damage, let groups whose tokens nothing tells begin above all that may be lost."""
-        lanes = list(self.lanes())
-        for lane in lanes:
-            if lane.group.topic in replay.nameless:
-                # A topic that gets its lost name may get groups of these names.
-                self.token_base = max(self.token_base, lane.store.last_token)
-        for lane in lanes:
-            if lane not in replay.token_told_at:
-                lane.store.skip_tokens(self.token_base)
-
-    def _leave_out(
-        self, damage: Damage, replay: _Replay
-    ) -> list[tuple[Partition, tuple[int, int]]]:
-        """Never assign again what damaged bytes may have assigned; returns the new gaps."""
-        gaps: list[tuple[Partition, tuple[int, int]]] = []
-        if damage.is_counted or not damage.may_hold_frames:
-            return gaps  # all records are known, or none were there
-        lsn, end_lsn = _stretch(damage)
-        # A piece of a snapshot may be of a moment when only some of the damaged bytes were written.
-        self.next_topic_id += max(0, end_lsn - max(lsn, replay.topic_created_at))
-        for topic in self.by_id.values():
-            for partition in topic.partitions:
-                size = end_lsn - max(lsn, replay.told_at.get(partition, -1))
-                if size > 0:
-                    first = partition.next_offset
-                    partition.leave_out(size)
-                    gaps.append((partition, (first, first + size)))
-        return gaps
-
-
-def _stretch(damage: Damage) -> tuple[int, int]:
-    """The LSNs from and to which a damage reaches."""
-    segment_lsn = int(damage.name.partition(".")[0])
-    return segment_lsn + damage.position, segment_lsn + damage.end
 
 
 def last_token(groups: Iterable[ConsumerGroup]) -> int:
