@@ -32,17 +32,17 @@ from brokerd.broker.leasing import Leasing
 from brokerd.broker.producing import Producing
 from brokerd.broker.reads import READ_AHEAD_BYTES, ColdReader, Unreadable
 from brokerd.broker.schedule import (
-    Envelope,
     ScheduleCounters,
-    envelope,
     lane_of,
-    settle,
+    opened,
 )
 from brokerd.broker.state import State
 from brokerd.broker.timetable import Timetable
 from brokerd.broker.topics import Lane, Partition, Topic
 from brokerd.errors import BrokerdError, UnknownPartition
-from brokerd.values import Record
+from brokerd.walformat import EventKind
+
+_SETTLED = int(EventKind.SETTLED)
 
 FIRE_BYTES = 1 << 20
 """About how many bytes are fired in one turn of the reactor."""
@@ -217,15 +217,13 @@ class Firing:
             if chunk is None:
                 self._read(lane, offset)
                 return size
-            record = chunk.record(offset - chunk.base)
             if self._expiry.is_expired(chunk, offset - chunk.base):
                 self._leasing.admit_events(EVENT_FRAME_BYTES)
-                settle(self._leasing, lane, offset, self._time.now_us())
+                self._settle(lane, offset)
                 self._counters.expired += 1
             else:
-                size += self._fire_one(lane, record, envelope(record))
+                size += self._fire_one(lane, chunk, offset)
             size += MESSAGE_BYTES
-            self.moved(lane)
         self._late = False
         self._wake(lane)
         return size
@@ -234,39 +232,45 @@ class Firing:
         """The first message that is due, by the order in which they came."""
         if lane.partition.topic.deleted:
             return None
-        found: list[int] = []
+        offset = lane.store.next_open(lane.partition.next_offset)
+        return None if offset < 0 else offset
 
-        def look(offset: int) -> int:
-            found.append(offset)
-            return 0
-
-        end = lane.partition.next_offset
-        lane.store.acquire(self._time.now_us(), end, "", 0, 1, look, False)
-        return found[0] if found else None
-
-    def _fire_one(self, lane: Lane, record: Record, inner: Envelope) -> int:
+    def _fire_one(self, lane: Lane, chunk: Chunk, offset: int) -> int:
         """Append a message to its topic and settle it; its bytes."""
         target = self._state.by_id.get(lane.partition.topic.internal_of)
         if target is None:
-            self._lose(lane, record.offset, "its topic is lost")
+            self._lose(lane, offset, "its topic is lost")
             return 0
-        size = len(record.value) + len(record.key or b"") + len(inner.metadata or b"")
+        index = offset - chunk.base
+        value, key = chunk.values[index], chunk.keys[index]
+        due_us, partition, metadata = opened(chunk.metadata[index])
+        expires_at_us = None if chunk.expires_at_us is None else chunk.expires_at_us[index] or None
+        size = len(value) + len(key or b"") + len(metadata or b"")
         self._producing.admit(size + FRAME_BYTES)
         self._producing.append(
-            choose(target, record.key, inner.partition),
-            record.value,
-            record.encoding,
-            record.key,
-            inner.metadata,
-            record.producer_format,
+            choose(target, key, partition),
+            value,
+            chunk.encodings[index],
+            key,
+            metadata,
+            chunk.formats[index],
             None,
-            record.expires_at_us or None,
+            expires_at_us,
         )
-        settle(self._leasing, lane, record.offset, self._time.now_us())
+        self._settle(lane, offset)
         self._counters.fired += 1
         if self._time.settled:
-            self._counters.late(max(0, self._time.time_us() - inner.due_us) / 1e6)
+            self._counters.late(max(0, self._time.time_us() - due_us) / 1e6)
         return size
+
+    def _settle(self, lane: Lane, offset: int) -> None:
+        """Be done with a message that is open; the event was admitted."""
+        store = lane.store
+        event = (_SETTLED, offset, 0, 0, 0, "", "")
+        store.events.append(event)
+        store.apply(event, self._time.now_us())
+        self._leasing.touch(lane, EVENT_FRAME_BYTES)
+        self.moved(lane)
 
     def _lose(self, lane: Lane, offset: int, problem: str) -> None:
         """Make a message that can never be fired a dead letter of the schedule."""

@@ -14,6 +14,7 @@ on disk.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ from brokerd.broker.producing import Producing
 from brokerd.broker.state import State
 from brokerd.broker.topics import Lane, Topic
 from brokerd.errors import InvalidRequest
-from brokerd.values import Encoding, Format, Record
+from brokerd.values import Encoding, Format
 from brokerd.walformat import EventKind
 
 GROUP_NAME = "schedule"
@@ -91,7 +92,7 @@ class ScheduleCounters:
     def late(self, seconds: float) -> None:
         """Count one that fired so late."""
         self.lateness_seconds += seconds
-        self.lateness[sum(seconds > bound for bound in LATENESS_SECONDS)] += 1
+        self.lateness[bisect_left(LATENESS_SECONDS, seconds)] += 1
 
     def status(self) -> dict[str, Any]:
         """As a status shows it."""
@@ -223,7 +224,10 @@ class Schedule:
         if lane is None or not 0 <= schedule_id < lane.partition.next_offset:
             return False
         self._leasing.admit_events(EVENT_FRAME_BYTES)
-        settled = settle(self._leasing, lane, schedule_id, self._time.now_us())
+        store = lane.store
+        before = len(store.events)
+        settled = store.settle(self._time.now_us(), lane.partition.next_offset, schedule_id, True)
+        self._leasing.touch_added(lane, before)
         if settled:
             self._counters.cancelled += 1
             self._moved(lane)
@@ -245,7 +249,7 @@ class Schedule:
                 yield Scheduled(offset, ready_us + ahead_us, None, None)
             else:
                 record = chunk.record(offset - chunk.base)
-                inner = envelope(record)
+                inner = opened(record.metadata)
                 size = len(record.value) + len(record.key or b"") + len(inner.metadata or b"")
                 yield Scheduled(offset, ready_us + ahead_us, inner.partition, size)
 
@@ -273,14 +277,6 @@ def lane_of(state: State, internal: Topic) -> Lane:
     return group.lanes[0]
 
 
-def envelope(record: Record) -> Envelope:
-    """The envelope of a record of an internal topic."""
-    return Envelope(*msgpack.unpackb(record.metadata))
-
-
-def settle(leasing: Leasing, lane: Lane, offset: int, now_us: int) -> bool:
-    """Be done with a delayed message, whose event was admitted; False when it was so already."""
-    before = len(lane.store.events)
-    settled = lane.store.settle(now_us, lane.partition.next_offset, offset, True)
-    leasing.touch_added(lane, before)
-    return settled
+def opened(metadata: bytes | None) -> Envelope:
+    """The envelope in the metadata of a record of an internal topic."""
+    return Envelope(*msgpack.unpackb(metadata))

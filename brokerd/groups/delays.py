@@ -13,7 +13,7 @@ from struct import Struct, unpack
 
 from brokerd.groups.bitmaps import BIT, keys_between
 from brokerd.groups.due import DueQueue
-from brokerd.groups.rows import BLOCK_MASK, BLOCK_OFFSETS, BLOCK_SHIFT, Block, OffsetRows
+from brokerd.groups.rows import BLOCK_OFFSETS, BLOCK_SHIFT, Block, OffsetRows
 
 LAYOUT = "<q"
 """When the record is ready, microseconds."""
@@ -70,17 +70,34 @@ class Delays:
             return None
         bits, packed = self.rows.blocks[key]
         first = key << BLOCK_SHIFT
-        if max(_times(packed)) < bound_us:
+        times = _times(packed)
+        if max(times) < bound_us:
             self.rows.drop_range(first, first + BLOCK_OFFSETS)
             del self._earliest_us[key]
             return key, bits
         ready = 0
-        for offset, (ready_us,) in self.rows.block_items(key):
+        for rank, ready_us in enumerate(times):
             if ready_us < bound_us:
-                self.rows.pop(offset)
-                ready |= BIT[offset & BLOCK_MASK]
+                position = _position(bits, rank)
+                self.rows.pop(first + position)
+                ready |= BIT[position]
         self._look_through(key)
         return key, ready
+
+    def blocks_before(self, bound_us: int) -> list[int]:
+        """The blocks in which something is ready before ``bound_us``, in order. O(blocks)."""
+        return sorted(key for key, ready_us in self._earliest_us.items() if ready_us < bound_us)
+
+    def block_before(self, key: int, bound_us: int) -> list[tuple[int, int]]:
+        """(time, offset) of the records of a block that are ready before ``bound_us``."""
+        if key not in self.rows.blocks:
+            return []
+        bits, packed = self.rows.blocks[key]
+        return [
+            (ready_us, (key << BLOCK_SHIFT) + _position(bits, rank))
+            for rank, ready_us in enumerate(_times(packed))
+            if ready_us < bound_us
+        ]
 
     def may_be_due(self, bound_us: int) -> bool:
         """Whether ``pop_before`` may find something; cheap, and True for nothing at times."""
@@ -121,6 +138,18 @@ def moved(blocks: Mapping[int, Block], by_us: int) -> dict[int, Block]:
         key: (bits, b"".join([_TIME.pack(ready_us + by_us) for ready_us in _times(packed)]))
         for key, (bits, packed) in blocks.items()
     }
+
+
+def _position(bits: int, rank: int) -> int:
+    """Where in a block the bit is before which ``rank`` others are set."""
+    position, width = 0, BLOCK_OFFSETS
+    while width > 1:
+        width >>= 1
+        below = (bits >> position & (1 << width) - 1).bit_count()
+        if rank >= below:
+            rank -= below
+            position += width
+    return position
 
 
 def _times(packed: bytes) -> tuple[int, ...]:

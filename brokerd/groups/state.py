@@ -198,6 +198,21 @@ class GroupState:
         """(offset, time at which it is ready) of the records that wait, from ``first`` on."""
         return ((offset, ready_us) for offset, (ready_us,) in self._delays.rows.items(first))
 
+    def delayed_blocks(self, bound_us: int) -> list[int]:
+        """Blocks of offsets in which a delay is over before ``bound_us``, in order. O(blocks)."""
+        return self._delays.blocks_before(bound_us)
+
+    def delayed_in(self, block: int, bound_us: int) -> list[tuple[int, int]]:
+        """(time, offset) of the records of a block whose delay is over before ``bound_us``."""
+        return self._delays.block_before(block, bound_us)
+
+    def next_open(self, end: int) -> int:
+        """The offset below ``end`` that is next, ready or never touched; -1 when there is none."""
+        offset = self._touched.floor
+        if self._ready.count and (lowest := self._ready.lowest()) < offset:
+            offset = lowest
+        return offset if offset < end else -1
+
     def dead_letters(self, first: int = 0, end: int = END_OF_OFFSETS) -> Iterator[DeadLetter]:
         """The dead letters of [first, end), in offset order."""
         reasons, epoch_us = list(self._reasons), self._epoch_us
