@@ -24,7 +24,7 @@ help:
 	@echo 'make test   the whole test suite'
 	@echo 'make sim    a few hundred simulated runs, and a crash at every disk call (JOBS=2: in two processes)'
 	@echo 'make lint   ruff and mypy'
-	@echo 'make bench  durable rates beside the rate of the disk'
+	@echo 'make bench  durable rates beside the rate of the disk, states at size (half an hour; minutes with ARGS=--no-size)'
 	@echo 'make soak   hours of it: real SIGKILLs, every byte flipped, new seeds (SOAK_SECONDS=14400)'
 	@echo 'make wheel  a package to install elsewhere, into dist'
 

@@ -39,9 +39,10 @@ from .states import GROUP, OWNER, STATES, State, call, produce
 MIB = 1 << 20
 _STEP_SECONDS_MAX = 900.0
 _SCRAPES = 3
-_INTERVAL_BYTES = MIB
-_FILLER = b"x" * 1024
-_LAPSE_SECONDS = 1.0
+_INTERVAL_BYTES = 64 * MIB
+"""A snapshot begins when so much was written: when the filler was, and not by what comes later."""
+_FILLER = b"x" * (64 << 10)
+_FILLED_AT_ONCE = 16
 _BY_NAME = {state.name: state for state in STATES}
 
 
@@ -130,8 +131,8 @@ class _Phases:
         topic = inside.broker.create_topic("filler")
         before = set(self._state_dir.iterdir())
         self._probe.begin("snapshot")
-        for _ in range(2 * _INTERVAL_BYTES // (16 * len(_FILLER))):
-            await produce(inside, topic, 16, _FILLER)
+        for _ in range(_INTERVAL_BYTES // (_FILLED_AT_ONCE * len(_FILLER)) + 1):
+            await produce(inside, topic, _FILLED_AT_ONCE, _FILLER)
         while not any(path.suffix == ".snap" for path in set(self._state_dir.iterdir()) - before):
             await inside.sleep(0.02)
         await inside.sleep(0.1)
