@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 
 import pytest
 from twisted.logger import capturedLogs
 
 from brokerd.errors import RecordRemoved
 from brokerd.sim.disk import Call, CrashModel, PowerLost, SimDisk
-from brokerd.wal import LostRange, SnapshotChunk, Snapshots
+from brokerd.wal import LostRange, RealDisk, SnapshotChunk, Snapshots
 from brokerd.wal.deleted import DeletedRanges, LsnRange, deleted_ranges, named_range
 from brokerd.wal.repair import Deed, Rooms, examine, repair
 from brokerd.wal.verify import VerifyReport, verify, walk
@@ -290,6 +293,64 @@ class TestAStartAfterwards:
         assert report.holes == []
         assert [one for one in damage.lost if one.first >= firsts[3]] == []
 
+    @pytest.mark.parametrize("number", range(4))
+    def test_one_that_is_lost_before_it_at_the_end_is_told_too(self, number: int) -> None:
+        rig = log()
+        names = rig.files()
+        lsn = snapshot(rig)
+        removables = rig.wal.removable({}, set(), LSN_MAX).run()
+        rig.wal.delete_segments([one for at, one in enumerate(removables) if at != number])
+        rig.run()
+        for suffix in (".wal", ".idx"):
+            rig.disk.unlink(f"{PATH}/{names[number][:20]}{suffix}")
+        rig.disk.sync_directory(PATH)
+        again = rig.restart(from_lsn=lsn)
+        assert [damage.name for damage in again.report.damages] == [names[number]]
+        assert again.report.next_lsn == lsn
+
+    def test_indexes_that_a_crash_left_are_deleted_and_tell_of_nothing(self) -> None:
+        rig = log()
+        lsn = snapshot(rig)
+        indexes = {name: bytes(content(rig.disk, name)) for name in rig.files(".idx")}
+        delete(rig, {}, set())
+        for name, data in indexes.items():
+            rig.disk.create(f"{PATH}/{name}").pwrite(data, 0)
+        assert check(rig.disk).sound
+        again = Rig(rig.disk.copy(), from_lsn=lsn)
+        assert again.report.damages == [] and again.report.odd == []
+        assert again.report.next_lsn == lsn
+        assert again.files(".idx") == []
+
+    def test_records_that_a_wider_one_replaced_are_deleted(self) -> None:
+        rig = log()
+        lsn = snapshot(rig)
+        delete(rig, {}, set())
+        rig.disk.create(f"{PATH}/{8:020d}-{80:020d}.deleted")
+        assert Rig(rig.disk.copy(), from_lsn=lsn).files(".deleted") == [
+            f"{0:020d}-{lsn:020d}.deleted"
+        ]
+
+    def test_the_log_may_begin_far_behind_what_was_deleted(self) -> None:
+        """More may have been deleted than would be believed to be missing."""
+        far = 17 << 30
+        disk = SimDisk()
+        disk.create(f"{PATH}/{0:020d}-{far:020d}.deleted")
+        rig = Rig(disk, from_lsn=far)
+        rig.put(records(7))
+        assert rig.files() == [f"{far:020d}.wal"]
+        report = Rig(rig.disk.copy()).report
+        assert [place(damage) for damage in report.damages] == [(f"{0:020d}.wal", 0, far)]
+        assert Rig(rig.disk.copy(), from_lsn=far).report.damages == []
+
+    def test_a_segment_of_which_nothing_can_be_read_follows_it(self) -> None:
+        rig = log()
+        delete(rig, KEEP_ENDS, {1, 2})
+        last = rig.files()[-1]
+        data = content(rig.disk, last)
+        data[:] = bytes(len(data))
+        report = Rig(rig.disk.copy()).report
+        assert report.damages[-1].name == last
+
     def test_a_start_without_a_snapshot_reports_it_as_damage(self) -> None:
         """What groups and topics did then is gone: that must not pass for a sound start."""
         rig = log()
@@ -411,6 +472,28 @@ class TestCrashes:
         assert count > 10
 
 
+class TestSpace:
+    def test_that_of_a_segment_that_was_read_comes_back(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """No file stays open that has no name any more."""
+        monkeypatch.chdir(tmp_path)
+        disk = RealDisk()
+        disk.make_directory(PATH)
+        for name, data in log().disk.files().items():
+            disk.create(name).pwrite(data, 0)
+        rig = Rig(disk)  # type: ignore[arg-type]
+        assert rig.read(30)
+        before = disk.list(PATH)
+        delete(rig, KEEP_ENDS, {1, 2})
+        assert len(before) - len(disk.list(PATH)) == 5
+        targets = []
+        for descriptor in os.listdir("/proc/self/fd"):
+            with suppress(FileNotFoundError):  # that of the listing itself
+                targets.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        assert [one for one in targets if str(tmp_path) in one and "deleted" in one] == []
+
+
 class TestFailures:
     def test_no_space_for_the_record_deletes_nothing(self) -> None:
         rig = log()
@@ -458,6 +541,7 @@ class TestFailures:
         rig.background.step()
         closed: list[object] = []
         rig.wal.close(closed.append)
+        rig.commits.run()
         assert closed == []
         rig.run()
         assert closed == [None] and told == [(1, None)]

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.wal import WalOptions
 from tests.wal.rig import Rig, records
-
-OPTIONS = WalOptions(segment_bytes=64 << 10, free_bytes_min=0)
 
 
 def log(batches: int = 40, size: int = 4000) -> Rig:
@@ -69,6 +66,13 @@ class TestBySize:
                 assert of_size(rig, total - 1) == 80 - 2 * (kept - 1)
         assert of_size(rig, sum(sizes) * 2) == 0
         assert of_size(rig, 0) == 80
+
+    def test_what_was_appended_since_counts(self) -> None:
+        rig = log(3)
+        size = len(records(0, 2, size=2000).body)
+        for number in range(3, 60):
+            assert of_size(rig, 2 * size + 100) == 2 * number - 4
+            rig.put(records(2 * number, 2, size=2000), time_us=10 * (number + 1))
 
     def test_a_partition_that_the_log_does_not_hold_has_none(self) -> None:
         assert of_size(log(3), 10, topic_id=9) is None
