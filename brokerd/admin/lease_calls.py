@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Iterator
 
 from brokerd.admin.group_calls import existing_group
 from brokerd.admin.record_calls import read_one
@@ -27,12 +26,13 @@ from brokerd.admin.shapes import (
     time_us_of,
     us_of,
 )
-from brokerd.broker import Broker, DeadLetter
+from brokerd.broker import Broker, DeadLetter, Lane, Lease
 from brokerd.broker.asking import ask
 from brokerd.errors import InvalidRequest
 
 LOOKS_MAX = 20_000
-"""Dead letters that one request looks at; a page of few that fit may be short, and has a next."""
+"""Dead letters, or offsets for leases, that one request looks at, so that it never holds up the
+broker: a page of few that fit may be short, and has a next."""
 
 # -- leases ---------------------------------------------------------------------------------------
 
@@ -41,26 +41,44 @@ def list_leases(call: Call) -> LeaseList:
     """A page of leases. Raises `UnknownTopic` and `UnknownGroup`."""
     broker, query = call.broker, call.query
     topic, group = call.path["topic"], call.path["group"]
-    existing_group(broker, topic, group)
+    lanes = existing_group(broker, topic, group).lanes[query.partition :]
     now_us = broker.time.now_us()
-    page = [
-        LeaseShape(
-            partition=partition,
-            offset=lease.offset,
-            client=lease.owner,
-            token=lease.token,
-            grants=lease.grants,
-            failures=lease.failures,
-            duration_seconds=seconds_of(lease.duration_us),
-            remaining_seconds=seconds_of(max(0, lease.deadline_us - now_us)),
-        )
-        for partition, lease in islice(
-            broker.leases(topic, group, query.partition, query.offset), query.limit + 1
-        )
-    ]
-    more = page[query.limit :]
-    following = NextPlace(more[0].partition, more[0].offset) if more else None
-    return LeaseList(page[: query.limit], following)
+    page: list[LeaseShape] = []
+    looks = 0
+    for index, stretch, end in _stretches(lanes, query.partition, query.offset):
+        if looks >= LOOKS_MAX:
+            return LeaseList(page, NextPlace(index, stretch))
+        lane = lanes[index - query.partition]
+        for lease in lane.store.leases(stretch, end):
+            if len(page) == query.limit:
+                return LeaseList(page, NextPlace(index, lease.offset))
+            page.append(_lease(index, lease, now_us))
+        looks += min(end - stretch, lane.store.leased)
+    return LeaseList(page, None)
+
+
+def _stretches(lanes: list[Lane], partition: int, offset: int) -> Iterator[tuple[int, int, int]]:
+    """(partition, first, end) of offsets to look at: all, or a part where there are many leases."""
+    for lane in lanes:
+        index, end = lane.partition.index, lane.partition.next_offset
+        first = max(offset if index == partition else 0, lane.store.floor)
+        while first < end and lane.store.leased:
+            stop = min(first + LOOKS_MAX, end) if lane.store.leased > LOOKS_MAX else end
+            yield index, first, stop
+            first = stop
+
+
+def _lease(partition: int, lease: Lease, now_us: int) -> LeaseShape:
+    return LeaseShape(
+        partition=partition,
+        offset=lease.offset,
+        client=lease.owner,
+        token=lease.token,
+        grants=lease.grants,
+        failures=lease.failures,
+        duration_seconds=seconds_of(lease.duration_us),
+        remaining_seconds=seconds_of(max(0, lease.deadline_us - now_us)),
+    )
 
 
 async def release_leases(call: Call) -> Released:

@@ -163,9 +163,8 @@ class GroupChanges:
         for lane in self._group(topic, group).lanes[partition:]:
             index = lane.partition.index
             first = offset if index == partition else 0
-            for lease in lane.store.leases():
-                if lease.offset >= first:
-                    yield index, lease
+            for lease in lane.store.leases(first):
+                yield index, lease
 
     # -- dead letters ----------------------------------------------------------------------------
 

@@ -188,10 +188,12 @@ class GroupState:
         """Number of records that were passed over because their key is busy."""
         return 0 if self._order is None else len(self._order.held)
 
-    def leases(self, first: int = 0) -> Iterator[Lease]:
-        """The leases in offset order, from offset ``first`` on."""
-        for offset in sorted(offset for offset in self._leases if offset >= first):
-            row = self._leases[offset]
+    def leases(self, first: int = 0, end: int = END_OF_OFFSETS) -> Iterator[Lease]:
+        """The leases of [first, end), in offset order. O(those offsets, or all leases if fewer)."""
+        for offset in sorted(keys_between(self._leases, len(self._leases), first, end)):
+            row = self._leases.get(offset)
+            if row is None:
+                continue
             yield Lease(offset, *row[:6], self._epoch_us + self._first_us(row))
 
     def delays(self, first: int = 0) -> Iterator[tuple[int, int]]:
@@ -205,6 +207,10 @@ class GroupState:
     def delayed_in(self, block: int, bound_us: int) -> list[tuple[int, int]]:
         """(time, offset) of the records of a block whose delay is over before ``bound_us``."""
         return self._delays.block_before(block, bound_us)
+
+    def is_delayed(self, offset: int) -> bool:
+        """Whether a record came back and still waits."""
+        return offset in self._delays.rows
 
     def next_open(self, end: int) -> int:
         """The offset below ``end`` that is next, ready or never touched; -1 when there is none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokerd.broker import BrokerSettings
-from brokerd.codecs.mamamia import Acquire, Produce, Settle
+from brokerd.codecs.mamamia import Acquire, AcquireBatch, Produce, Settle
 from tests.admin.caller import Caller
 from tests.house import House, ask
 
@@ -103,6 +103,31 @@ def test_leases_are_listed_with_what_remains() -> None:
     first = found[0]
     assert (first["grants"], first["failures"], first["duration_seconds"]) == (1, 0, 30)
     assert 19 < first["remaining_seconds"] <= 20
+
+
+def test_leases_far_apart_are_found_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are, and wherever: a request looks at so many offsets and no more."""
+    caller = Caller()
+    caller.post("/topics", {"name": "orders", "partitions": 2})
+    for partition in range(2):
+        ask(caller.house, *(Produce("orders", b"x", partition=partition) for _ in range(60)))
+    ask(caller.house, AcquireBatch("orders", "g", "c", 120))
+    for partition in range(2):
+        for offset in [*range(1, 40), *range(45, 60)]:
+            message_id = partition << 48 | offset
+            ask(caller.house, Settle("orders", "g", message_id, "c", True))
+    left = [(partition, offset) for partition in range(2) for offset in [0, *range(40, 45)]]
+    monkeypatch.setattr("brokerd.admin.lease_calls.LOOKS_MAX", 5)
+    found, where, requests = [], {}, 0
+    while True:
+        _, page = caller.get(f"{GROUP}/leases", **where)
+        found += [(one["partition"], one["offset"]) for one in page["leases"]]
+        requests += 1
+        if page["next"] is None:
+            break
+        where = page["next"]
+    assert found == left
+    assert requests > 10
 
 
 def test_all_leases_of_a_client_are_released() -> None:
