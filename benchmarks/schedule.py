@@ -5,8 +5,8 @@
 own gets the whole schedule first, in order of the due times or shuffled; then, while producers and
 consumers of another log go on, it fires. Two latenesses are told, each as p50, p99 and maximum:
 
-*fired*      from the due time to the append time of the record in its topic, which is the moment its
-             frame was begun: a frame that waits for the one before may be older than what joins it
+*fired*      from the due time to the append time of the record in its topic: when its frame was
+             begun, and a frame that waits for the one before may be older than what joins it
 *delivered*  from the due time to the arrival at a consumer, a process that waits with ACQUIRE_BATCH
              and settles what it gets, so two durable commits later
 """

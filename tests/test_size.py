@@ -68,6 +68,7 @@ class TestStallProbe:
 
 
 class TestSize:
+    @pytest.mark.slow
     def test_every_state_is_built_started_and_watched(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -101,6 +102,7 @@ class TestSize:
 
 
 class TestHoles:
+    @pytest.mark.slow
     def test_every_shape_is_measured_beside_a_fresh_group(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -119,6 +121,7 @@ class TestHoles:
 
 
 class TestSchedule:
+    @pytest.mark.slow
     def test_lateness_is_told_of_all_that_fired_and_none_is_early(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
