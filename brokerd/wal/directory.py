@@ -184,11 +184,7 @@ def _last(
     # A running broker may have begun segments since, and deleted some of them.
     deleted = DeletedRanges() if is_growing else deleted_ranges(disk, path)
     lsn = first_lsn - 1 if before is None else before.first_lsn
-    indexes = [
-        index
-        for index in last_indexes(disk, path, lsn)
-        if index.header.first_lsn == lsn or deleted.end_of(index.header.first_lsn) is None
-    ]
+    indexes = last_indexes(disk, path, lsn)
     end_lsn = first_lsn
     if before is not None:
         end_lsn = _end_of(before, LSN_MAX, deleted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.wal.rig import Rig, records
+from tests.wal.rig import Rig, content, records
 
 
 def log(batches: int = 40, size: int = 4000) -> Rig:
@@ -33,6 +33,14 @@ class TestByTime:
         for time_us in range(0, 415, 5):
             expected = 2 * max(0, -(-time_us // 10) - 1)
             assert at_time(rig, time_us) == (expected if time_us <= 400 else None), time_us
+
+    def test_a_segment_whose_header_lost_its_time_is_found_all_the_same(self) -> None:
+        disk = log().disk.copy()
+        name = Rig(disk.copy()).files()[1]
+        content(disk, name)[:64] = bytes(64)
+        rig = Rig(disk)
+        for time_us in range(10, 410, 10):
+            assert at_time(rig, time_us) == 2 * (time_us // 10 - 1)
 
     def test_a_partition_that_the_log_does_not_hold_has_none(self) -> None:
         assert at_time(log(3), 0, partition=1) is None
