@@ -240,10 +240,7 @@ class Catalog:
 
     def plan_offset_at_time(self, topic_id: int, partition: int, time_us: int) -> OffsetPlan:
         """Plan to find the first offset appended at or after a time."""
-        parts = self._parts(topic_id, partition)
-        at = bisect_left(parts, time_us, key=lambda part: part.began_us)
-        after = parts[at].first_offset if at < len(parts) else None
-        return TimePlan(parts[at - 1] if at else None, after, time_us)
+        return TimePlan(self._parts(topic_id, partition), time_us)
 
     def plan_offset_of_size(self, topic_id: int, partition: int, max_bytes: int) -> OffsetPlan:
         """Plan to find the first offset from which on there are at most ``max_bytes``."""
@@ -258,6 +255,7 @@ class Catalog:
             Part(
                 first,
                 segment.began_us,
+                segment.began_us == segment.header.created_us,
                 partial(self._load_rows, segment, topic_id, partition),
                 segment.sizes,
                 segment.growing is None,

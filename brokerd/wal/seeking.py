@@ -25,7 +25,9 @@ class Part(NamedTuple):
 
     first_offset: int
     began_us: int
-    """Broker time of the segment's first frame."""
+    """Broker time of the segment's first frame, or of one before it."""
+    is_exact: bool
+    """Whether it is that of the first frame."""
     load: Callable[[], Rows]
     sizes: dict[tuple[int, int], int]
     """Bytes of batches by partition, kept with the segment once they are known and final."""
@@ -43,24 +45,28 @@ class OffsetPlan(Protocol):
 class TimePlan:
     """The first offset appended at or after a time, None if the log holds none.
 
-    ``part`` is the last segment that began before the time, ``after`` the first offset in the one
-    after it.
+    ``parts`` are its segments, in order.
     """
 
-    def __init__(self, part: Part | None, after: int | None, time_us: int) -> None:
-        self._part = part
-        self._after = after
+    def __init__(self, parts: Sequence[Part], time_us: int) -> None:
+        stop = bisect_left(parts, time_us, key=lambda part: part.began_us)
+        first = max(0, stop - 1)
+        while first > 0 and not parts[first].is_exact:
+            first -= 1
+        self._parts = parts[first:stop]
+        self._after = parts[stop].first_offset if stop < len(parts) else None
         self._time_us = time_us
 
     def run(self) -> int | None:
-        if self._part is None:
-            return self._after
-        try:
-            rows = self._part.load()
-        except RecordRemoved:
-            return self._after
-        row = bisect_left(rows.time_us, self._time_us)
-        return rows.base_offset[row] if row < len(rows.time_us) else self._after
+        for part in self._parts:
+            try:
+                rows = part.load()
+            except RecordRemoved:
+                continue
+            row = bisect_left(rows.time_us, self._time_us)
+            if row < len(rows.time_us):
+                return rows.base_offset[row]
+        return self._after
 
 
 class SizePlan:
