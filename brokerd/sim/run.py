@@ -21,7 +21,7 @@ from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
 
 from brokerd.assembly import BrokerCore
 from brokerd.config import Broker as BrokerConfig
-from brokerd.config import Config, Groups, Limits
+from brokerd.config import Config, Groups, Limits, Retention
 from brokerd.config import Wal as WalConfig
 from brokerd.sim import oracle
 from brokerd.sim.bare import STATE_DIR, WAL_DIR
@@ -86,6 +86,7 @@ def config_of(settings: Settings) -> Config:
             backoff_base_ms=settings.backoff_base_us // 1_000,
             backoff_max_ms=settings.backoff_max_us // 1_000,
         ),
+        retention=Retention(check_seconds=settings.retention_check_seconds),
         limits=Limits(
             in_flight_requests=settings.in_flight_requests,
             in_flight_bytes=settings.in_flight_bytes,

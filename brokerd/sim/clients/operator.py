@@ -207,11 +207,11 @@ class Operator:
         yield deeds.trim(self.plan.name, topic.name, partition, offset)
 
     def _configure_topic(self, topic: Topic, group: str) -> Script:
-        chance, plan = self._chance, self.plan
+        plan = self.plan
         rules = TopicRules(
-            chance.choice((0, chance.randint(0, plan.retention_us_max))),
-            chance.choice((0, chance.randint(0, plan.retention_bytes_max))),
-            chance.choice((0, chance.randint(0, plan.ttl_us_max))),
+            self._limit(plan.retention_us_max),
+            self._limit(plan.retention_bytes_max),
+            self._limit(plan.ttl_us_max),
         )
         yield deeds.configure_topic(plan.name, topic.name, rules)
 
@@ -227,6 +227,10 @@ class Operator:
         schedule_id = self._chance.randrange(self._schedules + 3)
         self._schedules += self._chance.randrange(3)
         yield deeds.cancel(self.plan.name, topic.name, schedule_id)
+
+    def _limit(self, most: int) -> int:
+        """None at all, in one case of three."""
+        return 0 if self._chance.random() < 0.33 else self._chance.randint(0, most)
 
     # -- parts -----------------------------------------------------------------------------------
 

@@ -73,8 +73,9 @@ def table(outcomes: list[Outcome]) -> Iterator[str]:
     yield f"{'workload':<10}{'disk call':<16}{'points':>8}{'checks':>8}{'violations':>12}"
     for outcome in outcomes:
         wrong = Counter(f.point.call for f in outcome.findings if f.point is not None)
+        sides = outcome.points // max(1, outcome.calls.total())
         for call in sorted(outcome.calls):
-            row = (outcome.calls[call] * 2, outcome.checks[call], wrong[call])
+            row = (outcome.calls[call] * sides, outcome.checks[call], wrong[call])
             yield f"{outcome.workload:<10}{call:<16}{row[0]:>8}{row[1]:>8}{row[2]:>12}"
 
 

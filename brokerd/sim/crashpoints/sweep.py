@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from brokerd.errors import BrokerdError
 from brokerd.sim.crash import CrashModel
-from brokerd.sim.crashpoints.check import check_broker
+from brokerd.sim.crashpoints import changes
+from brokerd.sim.crashpoints.check import PROBLEMS_MAX, check_broker
 from brokerd.sim.crashpoints.expect import Hindsight
 from brokerd.sim.crashpoints.log import LogScript, check_log
 from brokerd.sim.crashpoints.points import LOST, Point, Points
@@ -36,7 +37,7 @@ class Outcome(NamedTuple):
 
     workload: str
     calls: Counter[str]
-    """Changing disk calls of the whole workload, by name; each has two points."""
+    """Changing disk calls of the whole workload, by name; each has two points, or one."""
     points: int
     """All there are, checked or not."""
     checks: Counter[str]
@@ -81,9 +82,24 @@ def _sweep_log(wanted: Callable[[int], bool], models: tuple[CrashModel, ...]) ->
     return _sweep("log", known, script, problem, _Share(wanted, models, check))
 
 
+def _sweep_changes(wanted: Callable[[int], bool], models: tuple[CrashModel, ...]) -> Outcome:
+    checks: Counter[str] = Counter()
+    findings: list[Finding] = []
+    strikes = changes.strikes()
+    for number, strike in enumerate(strikes, 1):
+        for model in models if wanted(number) else ():
+            checks[strike.call] += 1
+            point = Point("changes", number, "before", strike.call, f"call {strike.nth}")
+            texts = changes.problems(strike, model)
+            findings += (Finding(point, model, text) for text in texts[:PROBLEMS_MAX])
+    calls = Counter[str](strike.call for strike in strikes)
+    return Outcome("changes", calls, len(strikes), checks, findings)
+
+
 WORKLOADS: dict[str, Callable[[Callable[[int], bool], tuple[CrashModel, ...]], Outcome]] = {
     "broker": _sweep_broker,
     "log": _sweep_log,
+    "changes": _sweep_changes,
 }
 
 

@@ -17,12 +17,20 @@ from brokerd.sim.plan import Plan
 __all__ = ["CRASHES_MAX", "FEATURES", "MIXES", "NEEDS", "generate"]
 
 
+def draw_features(chance: Chance) -> frozenset[str]:
+    """What is on in a run. Where records are removed, segments are small, or none would go."""
+    features = {name for name, p in FEATURES.items() if chance.on(p)}
+    if "lazy durability" in features:
+        features -= NEEDS_FSYNC
+    if features & {"retention", "trims"} and chance.on(0.8):
+        features |= {"small segments", "snapshots", "segments by age"}
+    return frozenset(features)
+
+
 def generate(seed: int) -> Plan:
     """The plan of a seed: the same for ever, as long as this module does not change."""
     chance = Chance(f"plan/{seed}")
-    features = frozenset(name for name, p in FEATURES.items() if chance.on(p))
-    if "lazy durability" in features:
-        features -= NEEDS_FSYNC
+    features = draw_features(chance)
     frame = Frame(chance, features, chance.scale(5, 120) * SECOND)
     topics = draw_topics(frame)
     clients = draw_clients(frame, topics)

@@ -74,6 +74,7 @@ FEATURES = {
     "default durations": 0.2,
     "wire releases": 0.2,
     # what operators do
+    "operators": 0.6,
     "pauses": 0.2,
     "group settings": 0.25,
     "key order": 0.3,

@@ -66,8 +66,8 @@ OPERATES: dict[str, dict[Action, int]] = {
     "group deletions": {"delete_group": 2},
     "releases": {"release": 4},
     "letter changes": {"replay": 3, "purge": 1},
-    "trims": {"trim": 4},
-    "retention": {"configure_topic": 2},
+    "trims": {"trim": 6},
+    "retention": {"configure_topic": 4},
     "topic deletions": {"delete_topic": 2},
     "schedules": {"cancel": 1},
 }
@@ -92,7 +92,7 @@ def draw_clients(frame: Frame, topics: tuple[Topic, ...]) -> tuple[ClientPlan, .
         identity = chance.one(clients).identity if shared else name
         clients.append(draw_client(frame, name, identity, role, share, topics, groups))
     owners = tuple(sorted({client.identity for client in clients}))
-    if frame.features & {*OPERATES} - {"schedules"}:
+    if "operators" in frame.features:
         operator = draw_operator(frame, f"c{len(clients)}", topics, groups, owners)
         clients.append(operator)
     if "vandals" in frame.features:
@@ -207,7 +207,7 @@ def draw_operator(
         owners=owners,
         ordered_permille=chance.choice((500, 1_000)) if is_ordered else 0,
         configures_first=is_ordered and chance.on(0.7),
-        retention_us_max=chance.scale(100, 30_000) * MS if "retention" in features else 0,
+        retention_us_max=chance.scale(100, 10_000) * MS if "retention" in features else 0,
         retention_bytes_max=chance.scale(KIB, 256 * KIB) if "retention" in features else 0,
         ttl_us_max=chance.scale(10, 60_000) * MS if "expiry" in features else 0,
     )

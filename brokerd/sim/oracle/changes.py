@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -56,19 +56,22 @@ class Changes:
         self._operations = operations
         self._removal = removal
         self._rules = [
-            (lives.span(op), op.answered_us != NEVER, rules_after(op, rules))
+            (lives.span(op), _is_kept(lives, op), rules_after(op, rules))
             for op in operations
             if isinstance(op, Configure | DeleteGroup)
         ]
 
-    def of(self, record: Record, owners: set[str]) -> Changed:
-        """The events of a record; ``owners`` may have leased it."""
+    def of(self, record: Record, owners: set[str], is_of: Callable[[Operation], bool]) -> Changed:
+        """The events of a record; ``owners`` may have leased it.
+
+        ``is_of(operation)`` says whether that was in a life in which the record was there.
+        """
         stored = record.stored
         before = [change for change in self._rules if change[0].is_before(stored)]
         changed = Changed(possible(self._begin, before, stored), [], [], self._resets(record))
         for op in self._operations:
             span = self._lives.span(op)
-            if span.is_before(stored):
+            if span.is_before(stored) or not is_of(op):
                 continue
             step = self._step(op, record, owners)
             if step is None:
@@ -132,6 +135,11 @@ class Changes:
         if expires_us < EVER_US:
             span = Span(expires_us, EVER_US)
             changed.uncertain.append(Event(span, group_model.expire, revives=True))
+
+
+def _is_kept(lives: Lives, op: Operation) -> bool:
+    """Whether it happened for sure, and stays so."""
+    return op.answered_us != NEVER and not lives.loses(op.boot)
 
 
 def rules_after(op: Operation, begin: GroupRules) -> GroupRules:

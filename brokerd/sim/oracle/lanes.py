@@ -171,7 +171,7 @@ class LaneJudge:
         certain += self._seen(record)
         if not certain:
             return
-        changed = self._changes.of(record, {op.client for op in lane.acquires})
+        changed = self._changes.of(record, {op.client for op in lane.acquires}, ours)
         certain += changed.certain
         uncertain += changed.uncertain
         certain += self._crossed(record, certain)
@@ -271,6 +271,8 @@ class LaneJudge:
         if self._records.damaged or record.last_boot < EVER_US:
             return
         for op, span, letters in self._letters:
+            if not self._is_of(record, op):
+                continue
             letter = letters.get(record.place)
             if letter is not None:
                 yield Event(

@@ -85,18 +85,23 @@ class Removal:
     def expires(self, record: Record) -> Span:
         """When the record expires: EVER_US for never, or when nobody knows."""
         possible = self._records.possible(record)
-        spans = [self.expires_of(sent.produce, sent.message) for sent in possible]
+        spans = [self._expires(sent.produce, sent.message, record.stored) for sent in possible]
         return Span(min(s.first_us for s in spans), max(s.last_us for s in spans))
 
     def expires_of(self, produce: Produce, message: Message) -> Span:
-        """When a message expires, wherever it is stored."""
-        span = self._lives.span(produce)
+        """When a message expires that nobody has seen, wherever it is stored."""
+        return self._expires(produce, message, Span(self._lives.span(produce).first_us, EVER_US))
+
+    def _expires(self, produce: Produce, message: Message, stored: Span) -> Span:
+        """A message's own time runs from when it was sent, the topic's from when it is stored."""
+        begun = stored if message.delay_us is not None else self._lives.span(produce)
         if message.ttl_us is not None:
+            begun = self._lives.span(produce)
             ttls = [message.ttl_us]
         else:
-            ttls = [each.ttl_us or EVER_US for each in self._rules(produce.topic, span)]
-        earliest_us = min(self._time.earliest_us(span.first_us, ttl) for ttl in ttls)
-        return Span(earliest_us, max(self._time.latest_us(span.last_us, ttl) for ttl in ttls))
+            ttls = [each.ttl_us or EVER_US for each in self._rules(produce.topic, begun)]
+        earliest_us = min(self._time.earliest_us(begun.first_us, ttl) for ttl in ttls)
+        return Span(earliest_us, max(self._time.latest_us(begun.last_us, ttl) for ttl in ttls))
 
     def removed(self, record: Record) -> tuple[int, Told | None]:
         """From when on the start offset may have passed it, and who was told that it has."""

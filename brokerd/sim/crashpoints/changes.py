@@ -1,0 +1,206 @@
+# Tests: tests/sim/test_crashpoints.py
+"""A run of the simulator that loses its power at each disk call, judged by the oracle.
+
+The plan below has everything that is done to groups and topics: settings, order by key, pauses,
+seeks, deletions, releases, replays, purges, schedules, cancels, expiry, resends, trims, retention,
+and segments that go. One point is one run: the same plan with a loss of power at one call.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple, get_args
+
+from msgspec.structs import replace
+
+from brokerd.sim.crash import CrashModel
+from brokerd.sim.crashpoints.points import CHANGING, LOST
+from brokerd.sim.oracle import Violation
+from brokerd.sim.plan import (
+    Action,
+    ClientPlan,
+    DiskCall,
+    Plan,
+    PowerLoss,
+    PowerModel,
+    Settings,
+    Topic,
+)
+from brokerd.sim.run import Result, run
+
+SECOND = 1_000_000
+SEED = 6
+TOPIC = Topic(name="t", partitions=2)
+OTHER = Topic(name="u")
+
+KEPT: tuple[Action, ...] = (
+    "configure",
+    "pause",
+    "resume",
+    "resume",
+    "seek",
+    "release",
+    "replay",
+    "replay",
+    "purge",
+    "cancel",
+    "trim",
+    "trim",
+    "configure_topic",
+)
+GONE: tuple[Action, ...] = ("delete_group", "delete_topic", "configure_topic", "configure_topic")
+
+
+def _weights(actions: tuple[Action, ...]) -> dict[Action, int]:
+    return {action: actions.count(action) for action in actions}
+
+
+def _client(name: str, seed: int, **changes: Any) -> ClientPlan:
+    fields: dict[str, Any] = {
+        "name": name,
+        "identity": name,
+        "role": "worker",
+        "seed": seed,
+        "operations": 100,
+        "think_us": 60_000,
+        "topics": (TOPIC, OTHER),
+        "groups": ("g", "h"),
+    }
+    return ClientPlan(**{**fields, **changes})
+
+
+WORKER: dict[Action, int] = {
+    "produce": 4,
+    "produce_batch": 5,
+    "acquire": 3,
+    "acquire_batch": 3,
+    "settle": 5,
+    "settle_batch": 2,
+    "extend": 1,
+    "release": 1,
+    "cancel": 1,
+}
+
+PLAN = Plan(
+    seed=SEED,
+    end_us=4 * SECOND,
+    settings=Settings(
+        segment_bytes=64 << 10,
+        segment_age_seconds=1,
+        snapshot_interval_bytes=16 << 10,
+        max_attempts=2,
+        retention_check_seconds=1,
+    ),
+    topics=(TOPIC, OTHER),
+    clients=(
+        _client(
+            "ann",
+            11,
+            mix=WORKER,
+            window=4,
+            batch_max=6,
+            payload_bytes_max=2_500,
+            keys=4,
+            resends=True,
+            failure_permille=500,
+            duration_us_min=50_000,
+            duration_us_max=3 * SECOND,
+            default_permille=200,
+            delayed_permille=300,
+            schedule_us_max=2 * SECOND,
+            ttl_permille=200,
+            ttl_us_max=2 * SECOND,
+        ),
+        _client(
+            "bob",
+            12,
+            mix=WORKER,
+            batch_max=4,
+            keys=4,
+            failure_permille=500,
+            duration_us_min=50_000,
+            duration_us_max=SECOND,
+            delayed_permille=300,
+            schedule_us_max=SECOND,
+        ),
+        _client(
+            "op",
+            30,
+            role="operator",
+            topics=(TOPIC,),
+            owners=("ann", "bob"),
+            operations=60,
+            think_us=150_000,
+            mix=_weights(KEPT),
+            configures_first=True,
+            ordered_permille=700,
+            retention_us_max=SECOND,
+        ),
+        _client(
+            "admin",
+            31,
+            role="operator",
+            topics=(OTHER,),
+            owners=("ann",),
+            operations=16,
+            think_us=400_000,
+            mix=_weights(GONE),
+            retention_us_max=SECOND,
+            retention_bytes_max=16 << 10,
+            ttl_us_max=SECOND,
+        ),
+    ),
+)
+"""Two workers and two operators: one changes a topic's groups, one ends groups and a topic."""
+
+
+class Strike(NamedTuple):
+    """A moment at which the power goes: before the effect of the ``nth`` call of a name."""
+
+    call: DiskCall
+    nth: int
+
+
+def strikes() -> list[Strike]:
+    """All of them: each call that changes the disk, while clients are at work."""
+    calls = Counter(_calls(run(PLAN)))
+    names: tuple[DiskCall, ...] = get_args(DiskCall)
+    return [
+        Strike(name, nth) for name in names if name in CHANGING for nth in range(1, calls[name] + 1)
+    ]
+
+
+def problems(strike: Strike, model: CrashModel) -> list[str]:
+    """What is wrong with the run in which the power goes then."""
+    powers: tuple[PowerModel, ...] = get_args(PowerModel)
+    (power,) = (name for name in powers if name == model.value)
+    loss = PowerLoss(
+        at_us=0,
+        at_call=strike.nth,
+        at_name=strike.call,
+        model=power,
+        seed=strike.nth,
+        down_us=20_000,
+    )
+    result = run(replace(PLAN, faults=(loss,)))
+    found = [f"{lost(each)}{each.promise}: {each.text}" for each in result.violations]
+    return found if result.counts["faults"] else [*found, "the power never went"]
+
+
+def lost(violation: Violation) -> str:
+    """How the text about an acknowledged loss begins."""
+    return LOST if violation.promise in ("P1-kept", "P1-settled") else ""
+
+
+def _calls(result: Result) -> Iterator[str]:
+    """The disk calls between the first moment that the broker serves and the end of its work."""
+    is_serving = False
+    for line in result.lines:
+        words = line.split()
+        if words[1:2] == ["ready"]:
+            is_serving = True
+        elif is_serving and words[1:4] == ["end", "of", "the"]:
+            return
+        elif is_serving and words[1:2] == ["disk"]:
+            yield words[2]
