@@ -90,6 +90,7 @@ def _report_fields(report: VerifyReport) -> dict[str, Any]:
         "records": report.records,
         "bytes": report.bytes,
         "next_lsn": report.next_lsn,
+        "deleted": [one._asdict() for one in report.deleted],
         "torn": None if report.torn is None else report.torn._asdict(),
         "damages": [_damage_fields(damage) for damage in report.damages],
         "recorded": [_damage_fields(damage) for damage in report.recorded],
@@ -129,6 +130,8 @@ def _report_lines(report: VerifyReport, names: TopicNames) -> Iterator[str]:
             f"unfinished write at the end, {report.torn.name} at {report.torn.position}: "
             f"{report.torn.problem}; no damage, the next start cuts it off"
         )
+    for first, end in report.deleted:
+        yield f"deleted, since all its records are removed: LSN {first} to {end}"
     yield (
         f"{report.segments} segments, {report.frames} frames, {report.entries} entries, "
         f"{report.records} records, {report.bytes} bytes, up to LSN {report.next_lsn}; "

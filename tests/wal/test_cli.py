@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from brokerd.cli.wal import wal_group
 from brokerd.errors import ConfigError
 from brokerd.sim.inline import InlineCommitter
-from brokerd.wal import RealDisk, Wal
+from brokerd.wal import RealDisk, SnapshotChunk, Snapshots, Wal
 from brokerd.walformat import Entry, EntryKind
 from tests.wal.rig import SMALL, events, records
 
@@ -61,6 +61,34 @@ class TestVerify:
         assert result.exit_code == 0
         assert "1 segments, 2 frames, 4 entries, 4 records" in result.output
         assert result.output.endswith("sound\n")
+
+    def test_what_was_deleted_on_purpose_is_told_and_is_no_damage(self, data_dir: Path) -> None:
+        wal = Wal(
+            RealDisk(),
+            str(data_dir / "wal"),
+            SMALL,
+            commits := InlineCommitter(),
+            background := InlineCommitter(),
+            random.Random(2).randbytes,
+            lambda: 0.0,
+        )
+        end = wal.open(0, lambda frame: None).next_lsn
+        wal.append([records(3)], 1_700_000_002_000_000)
+        commits.run()
+        store = Snapshots(RealDisk(), str(data_dir / "state"), random.Random(3).randbytes)
+        for lsn in (end, end + 8):
+            store.write(lsn, [SnapshotChunk(1000, b"", lsn, b"state")])
+        wal.delete_segments(wal.removable({}, (), store.second_newest() or 0).run())
+        background.run()
+        assert len(list((data_dir / "wal").glob("*.wal"))) == 1
+        result = run(data_dir, "verify")
+        assert result.exit_code == 0
+        told = f"deleted, since all its records are removed: LSN 0 to {end}"
+        assert told in result.output.splitlines()
+        assert result.output.endswith("sound\n")
+        fields = json.loads(run(data_dir, "verify", as_json=True).output)
+        assert fields["deleted"] == [{"first": 0, "end": end}]
+        assert run(data_dir, "dump").exit_code == 0
 
     def test_the_directory_comes_first(self, data_dir: Path) -> None:
         """Nobody takes the report of one directory for that of another."""
