@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 import msgspec
@@ -14,8 +13,9 @@ from twisted.internet.defer import Deferred
 from brokerd.admin.routing import Call, ReadFailed, Route
 from brokerd.admin.shapes import (
     Deleted,
+    GroupBrief,
     GroupChanges,
-    GroupNames,
+    GroupList,
     GroupSettingsShape,
     GroupShape,
     LaneShape,
@@ -43,11 +43,24 @@ def existing_group(broker: Broker, topic: str, group: str) -> ConsumerGroup:
     return found
 
 
-def list_groups(call: Call) -> GroupNames:
-    """Names of a topic's groups. Raises `UnknownTopic`."""
+def list_groups(call: Call) -> GroupList:
+    """A page of a topic's groups. Raises `UnknownTopic`."""
     query: Page = call.query
-    groups = call.broker.existing_topic(call.path["topic"]).groups
-    return GroupNames(list(islice(groups, query.first, query.first + query.limit)))
+    topic = call.broker.existing_topic(call.path["topic"])
+    page, following = query.of(topic.groups.values(), len(topic.partitions))
+    return GroupList([_brief(group) for group in page], following)
+
+
+def _brief(group: ConsumerGroup) -> GroupBrief:
+    lanes = group.lanes
+    return GroupBrief(
+        group=group.name,
+        paused=lanes[0].store.paused,
+        lag=sum(lane.store.lag(lane.partition.next_offset) for lane in lanes),
+        leased=sum(lane.store.leased for lane in lanes),
+        delayed=sum(lane.store.delayed for lane in lanes),
+        dead=sum(lane.store.dead for lane in lanes),
+    )
 
 
 def describe_group(call: Call) -> GroupShape:
@@ -196,7 +209,7 @@ def _lane(lane: Lane) -> LaneShape:
 
 GROUPS, GROUP = "/topics/{topic}/groups", "/topics/{topic}/groups/{group}"
 ROUTES = [
-    Route("GET", GROUPS, "Names of a topic's groups", list_groups, GroupNames, query=Page),
+    Route("GET", GROUPS, "A topic's groups", list_groups, GroupList, query=Page),
     Route("GET", GROUP, "Where a group stands", describe_group, GroupShape),
     Route("DELETE", GROUP, "Forget a group", delete_group, Deleted),
     Route(

@@ -6,14 +6,18 @@ Times are ISO 8601 in UTC, by broker time; durations are seconds (docs/admin-api
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Literal
+from itertools import islice
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 PAGE_MAX = 10_000
 """Most entries of one page."""
+PAGE_PARTITIONS = 40_000
+"""How many partitions, of all its entries, one page looks at."""
 NUMBER_MAX = (1 << 62) - 1
 SECONDS_MAX = 100 * 365 * 86_400
 """A hundred years, as everywhere."""
@@ -24,6 +28,8 @@ Limit = Annotated[int, Meta(ge=1, le=PAGE_MAX)]
 Seconds = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]
 Bytes = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 Time = Annotated[datetime, Meta(tz=True)]
+
+Thing = TypeVar("Thing")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -73,6 +79,15 @@ class Page(Query, frozen=True):
 
     first: Offset = 0
     limit: Limit = 1_000
+
+    def of(self, found: Iterable[Thing], partitions: int) -> tuple[list[Thing], int | None]:
+        """(what to show, where the next page begins); ``partitions`` are those of each thing.
+
+        What has many partitions takes long to describe, so fewer of it are a page.
+        """
+        most = min(self.limit, max(1, PAGE_PARTITIONS // max(1, partitions)))
+        page = list(islice(found, self.first, self.first + most + 1))
+        return page[:most], self.first + most if len(page) > most else None
 
 
 class Place(Query, frozen=True):
@@ -152,9 +167,10 @@ class TopicShape(Struct):
 
 
 class TopicList(Struct):
-    """A page of topics."""
+    """A page of topics; ``next`` is what the next page skips."""
 
     topics: list[TopicShape]
+    next: int | None
 
 
 class Deleted(Struct):
@@ -326,10 +342,22 @@ class GroupShape(Struct):
     by_partition: list[LaneShape]
 
 
-class GroupNames(Struct):
-    """Names of a topic's groups."""
+class GroupBrief(Struct):
+    """What a group has to do; counts of records over all partitions."""
 
-    groups: list[str]
+    group: str
+    paused: bool
+    lag: int
+    leased: int
+    delayed: int
+    dead: int
+
+
+class GroupList(Struct):
+    """A page of groups; ``next`` is what the next page skips."""
+
+    groups: list[GroupBrief]
+    next: int | None
 
 
 class Seek(Struct, forbid_unknown_fields=True):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 from msgspec import UNSET
@@ -12,6 +11,7 @@ from twisted.web import http
 
 from brokerd.admin.routing import Call, Exists, Route
 from brokerd.admin.shapes import (
+    PAGE_PARTITIONS,
     Deleted,
     NewTopic,
     Page,
@@ -30,10 +30,18 @@ from brokerd.broker.topics import TopicSettings
 
 
 def list_topics(call: Call) -> TopicList:
-    """A page of topics."""
+    """A page of topics; one with partitions by the thousand ends it."""
     query: Page = call.query
-    chosen = islice(call.broker.topics(), query.first, query.first + query.limit)
-    return TopicList([_shape(topic) for topic in chosen])
+    topics, following = query.of(call.broker.topics(), 1)
+    page: list[TopicShape] = []
+    partitions = 0
+    for topic in topics:
+        partitions += len(topic.partitions)
+        if page and partitions > PAGE_PARTITIONS:
+            following = query.first + len(page)
+            break
+        page.append(_shape(topic))
+    return TopicList(page, following)
 
 
 def describe_topic(call: Call) -> TopicShape:

@@ -32,12 +32,7 @@ def group_group() -> None:
 @click.pass_context
 def list_command(context: click.Context, topic: str) -> None:
     """List a topic's groups and what they still have to do."""
-    server = server_of(context)
-    groups = []
-    for name in server.names("topics", topic, "groups", key="groups"):
-        group = server.get("topics", topic, "groups", name)
-        del group["by_partition"]
-        groups.append(group)
+    groups = list(server_of(context).all("topics", topic, "groups", key="groups"))
     rows = [
         (
             group["group"],
@@ -45,12 +40,11 @@ def list_command(context: click.Context, topic: str) -> None:
             group["leased"],
             group["delayed"],
             group["dead"],
-            output.age(group["oldest_age_seconds"]),
             "paused" if group["paused"] else "running",
         )
         for group in groups
     ]
-    header = ("GROUP", "LAG", "LEASED", "DELAYED", "DEAD", "OLDEST", "STATE")
+    header = ("GROUP", "LAG", "LEASED", "DELAYED", "DEAD", "STATE")
     output.show(context, {"groups": groups}, output.table(header, rows, "no groups"))
 
 

@@ -105,13 +105,13 @@ class Server:
             yield from page[key]
             place = page["next"]
 
-    def names(self, *parts: str | int, key: str) -> Iterator[Any]:
-        """The entries of a list of names, page after page."""
-        first, page = 0, [None] * PAGE
-        while len(page) == PAGE:
-            page = self.get(*parts, first=first, limit=PAGE)[key]
-            yield from page
-            first += PAGE
+    def all(self, *parts: str | int, key: str) -> Iterator[Answer]:
+        """The entries of a list by number, page after page."""
+        first: int | None = 0
+        while first is not None:
+            page = self.get(*parts, first=first, limit=PAGE)
+            yield from page[key]
+            first = page["next"]
 
     def post(self, *parts: str | int, **body: Any) -> Answer:
         return self._exchange("POST", _path(parts), body)

@@ -38,7 +38,7 @@ def topic_group() -> None:
 @click.pass_context
 def list_command(context: click.Context) -> None:
     """List all topics."""
-    topics = list(server_of(context).names("topics", key="topics"))
+    topics = list(server_of(context).all("topics", key="topics"))
     rows = [(one["name"], len(one["next_offsets"]), _records(one), one["groups"]) for one in topics]
     header = ("TOPIC", "PARTITIONS", "RECORDS", "GROUPS")
     output.show(context, {"topics": topics}, output.table(header, rows, "no topics"))

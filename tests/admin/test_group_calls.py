@@ -25,9 +25,34 @@ def test_groups_of_a_topic_are_listed_by_pages(caller: Caller) -> None:
     for group in ("h", "i"):
         ask(caller.house, Acquire("orders", group, "c"))
     path = "/topics/orders/groups"
-    assert caller.get(path) == (200, {"groups": ["g", "h", "i"]})
-    assert caller.get(path, first=1, limit=1) == (200, {"groups": ["h"]})
+    _, page = caller.get(path)
+    assert [group["group"] for group in page["groups"]] == ["g", "h", "i"]
+    assert page["groups"][0] == {
+        "group": "g",
+        "paused": False,
+        "lag": 2,
+        "leased": 1,
+        "delayed": 0,
+        "dead": 0,
+    }
+    assert page["next"] is None
+    _, page = caller.get(path, first=1, limit=1)
+    assert ([group["group"] for group in page["groups"]], page["next"]) == (["h"], 2)
     assert caller.get(path, limit=0)[0] == 400
+
+
+def test_a_page_of_groups_with_many_partitions_is_short(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many are asked for, the broker is not held up; next tells that there are more."""
+    caller.post("/topics", {"name": "wide", "partitions": 30})
+    for group in "ghi":
+        caller.post(f"/topics/wide/groups/{group}/pause")
+    monkeypatch.setattr("brokerd.admin.shapes.PAGE_PARTITIONS", 60)
+    _, page = caller.get("/topics/wide/groups")
+    assert ([group["group"] for group in page["groups"]], page["next"]) == (["g", "h"], 2)
+    _, page = caller.get("/topics/wide/groups", first=2)
+    assert ([group["group"] for group in page["groups"]], page["next"]) == (["i"], None)
 
 
 def test_a_group_is_described(caller: Caller) -> None:

@@ -20,7 +20,7 @@ def test_a_topic_is_created_and_described(caller: Caller) -> None:
     assert (topic["name"], topic["topic_id"], topic["groups"]) == ("orders", 1, 0)
     assert topic["start_offsets"] == topic["next_offsets"] == [0, 0]
     assert caller.get("/topics/orders") == (200, topic)
-    assert caller.get("/topics") == (200, {"topics": [topic]})
+    assert caller.get("/topics") == (200, {"topics": [topic], "next": None})
 
 
 def test_a_topic_is_created_once(caller: Caller) -> None:
@@ -40,7 +40,24 @@ def test_topics_are_listed_by_pages(caller: Caller) -> None:
     for name in "abc":
         caller.post("/topics", {"name": name})
     _, page = caller.get("/topics", first=1, limit=1)
-    assert [topic["name"] for topic in page["topics"]] == ["b"]
+    assert ([topic["name"] for topic in page["topics"]], page["next"]) == (["b"], 2)
+    _, page = caller.get("/topics", first=2, limit=1)
+    assert ([topic["name"] for topic in page["topics"]], page["next"]) == (["c"], None)
+
+
+def test_a_page_of_topics_with_many_partitions_is_short(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One at least, however wide it is."""
+    monkeypatch.setattr("brokerd.admin.topic_calls.PAGE_PARTITIONS", 5)
+    for name, partitions in (("a", 2), ("b", 2), ("c", 9), ("d", 1)):
+        caller.post("/topics", {"name": name, "partitions": partitions})
+    pages, first = [], 0
+    while first is not None:
+        _, page = caller.get("/topics", first=first)
+        pages.append([topic["name"] for topic in page["topics"]])
+        first = page["next"]
+    assert pages == [["a", "b"], ["c"], ["d"]]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +77,7 @@ def test_a_topic_that_makes_no_sense_is_refused(
 ) -> None:
     found, answer = caller.post("/topics", body)
     assert (found, part in answer["error"]) == (status, True), answer
-    assert caller.get("/topics")[1] == {"topics": []}
+    assert caller.get("/topics")[1] == {"topics": [], "next": None}
 
 
 def test_a_topic_that_is_not_there_is_404(caller: Caller) -> None:
@@ -120,6 +137,6 @@ def test_a_topic_is_deleted(caller: Caller) -> None:
     assert caller.get("/topics/orders")[0] == 404
     assert caller.call("DELETE", "/topics/orders")[0] == 404
     again = Caller(caller.house.crash())
-    assert again.get("/topics")[1] == {"topics": []}
+    assert again.get("/topics")[1] == {"topics": [], "next": None}
     _, topic = again.post("/topics", {"name": "orders"})
     assert (topic["topic_id"], topic["next_offsets"]) == (2, [0])
