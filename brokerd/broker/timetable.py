@@ -90,6 +90,8 @@ class Timetable:
             else:
                 self.schedule(lane)
                 left -= LANE_COST + ended
+                if lane.scheduled_us is not None and lane.scheduled_us <= now_us:
+                    break  # it has more to do, and did what a turn allows
         if heap and self._call is None:
             self._arm(heap[0][0])
 
