@@ -24,6 +24,9 @@ from brokerd.walformat import EventKind, GroupEvent
 MAX_COUNT = (1 << 31) - 1
 """Counters stop here; they never wrap."""
 
+STALE_PER_LAPSE = 8
+"""Deadlines of leases that were extended or are over which `expire` passes over for each lapse."""
+
 MAX_ATTEMPTS_REASON = "max_attempts"
 
 # Plain integers: looking a member up in its enum costs more than the rest of an event.
@@ -225,6 +228,7 @@ class GroupPartition(GroupState):
         block, until about ``limit`` have changed in all. `next_due_us` tells whether that was all.
         """
         changed = 0
+        self._deadlines.looks = STALE_PER_LAPSE * limit
         while changed < limit and (offset := self._deadlines.pop_before(now_us)) >= 0:
             self._lapse(now_us, offset)
             changed += 1
