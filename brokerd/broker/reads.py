@@ -13,7 +13,7 @@ from functools import partial
 from brokerd.broker.chunks import CHUNK_BYTES, CHUNK_RECORDS, Chunk, ChunkCache
 from brokerd.broker.quarantine import Place, Quarantine
 from brokerd.broker.topics import Partition
-from brokerd.errors import DamagedData
+from brokerd.errors import DamagedData, RecordRemoved
 from brokerd.wal import Committer, DamagedBatch, ReadPlan, Wal
 from brokerd.walformat import decode_records
 
@@ -52,8 +52,15 @@ def run_plan(plan: ReadPlan | None) -> list[Chunk]:
     return chunks
 
 
-def _fail(error: DamagedData) -> list[Chunk]:
+def _fail(error: Exception) -> list[Chunk]:
     raise error
+
+
+def _removed(partition: Partition, offset: int) -> RecordRemoved:
+    return RecordRemoved(
+        f"offset {offset} of topic {partition.topic.name!r} partition {partition.index} is "
+        f"removed; the records begin at {partition.start_offset}"
+    )
 
 
 class ColdReader:
@@ -82,8 +89,8 @@ class ColdReader:
         """Read ``offset``, and what follows it up to ``ahead_bytes``, if nobody does already.
 
         Call ``loaded(chunk, None)`` with a chunk that holds ``offset``, or
-        ``loaded(None, error)``: `Unreadable` if the log cannot give it, ``OSError`` if that may
-        pass.
+        ``loaded(None, error)``: `RecordRemoved` if it is below the start offset by now, or its
+        topic deleted, `Unreadable` if the log cannot give it, ``OSError`` if that may pass.
         """
         waiting = self._waiting.get(partition)
         if waiting is not None:
@@ -98,6 +105,8 @@ class ColdReader:
         self, partition: Partition, offset: int, ahead_bytes: int
     ) -> Callable[[], list[Chunk]]:
         """What the pool has to do; failing to plan fails there too, so it is never at once."""
+        if offset < partition.start_offset:
+            return partial(_fail, _removed(partition, offset))
         try:
             plan = self._wal.plan_read(
                 partition.topic.topic_id, partition.index, offset, ahead_bytes
@@ -114,17 +123,19 @@ class ColdReader:
         error: Exception | None,
     ) -> None:
         for chunk in chunks or ():
-            if partition.cold.find(chunk.base) is None:
+            if not partition.topic.deleted and partition.cold.find(chunk.base) is None:
                 self._cache.add(partition.cold, chunk)
                 self._cache.used_bytes += chunk.cached_bytes
         if error is None and partition.cold.find(offset) is None:
             error = DamagedData(NOT_IN_LOG)
-        if error is not None:
+        if error is not None and offset >= partition.start_offset:
             error = self._told(partition, offset, error)
         retry = []
         for wanted, loaded in self._waiting.pop(partition):
             found = partition.cold.find(wanted)
-            if found is not None:
+            if wanted < partition.start_offset:
+                loaded(None, _removed(partition, wanted))
+            elif found is not None:
                 loaded(found, None)
             elif wanted == offset:
                 loaded(None, error)

@@ -134,6 +134,7 @@ class State:
         topic.deleted = True
         self.by_id.pop(topic.topic_id, None)
         for partition in topic.partitions:
+            partition.move_start(partition.next_offset)  # for whoever is about to read it
             self.starts.pop((topic.topic_id, partition.index), None)
         if self.by_name.get(topic.name) is topic:
             del self.by_name[topic.name]

@@ -1,4 +1,4 @@
-# Tests: tests/protocols/test_mamamia.py
+# Tests: tests/protocols/test_mamamia_acquires.py, tests/protocols/test_mamamia.py
 """Acquires of the Mamamia format: at once, after a read from disk, or after a long poll.
 
 An `Attempt` leases what can be leased now and makes the answer. When a record must be read first,
@@ -46,6 +46,7 @@ from brokerd.codecs.mamamia import (
 from brokerd.errors import (
     BrokerdError,
     DamagedData,
+    RecordRemoved,
     StorageFailed,
     UnknownGroup,
     UnknownTopic,
@@ -55,6 +56,9 @@ from brokerd.values import Grant
 
 SURELY_FITS_BYTES = MAX_LENGTH - 1024
 """A value and metadata of this size fit any answer, whatever the names."""
+
+GONE_MAX = 2_000
+"""Expired records that one acquire passes over before it tries again in another turn."""
 
 Leased = tuple[Lane, Grant]
 
@@ -68,6 +72,8 @@ class TakingInMemory:
 
     __slots__ = (
         "_broker",
+        "_expired_us",
+        "_gone_left",
         "_log_id",
         "_room",
         "cold",
@@ -90,6 +96,9 @@ class TakingInMemory:
         self.too_large: tuple[Lane, int] | None = None
         self.stopped = False
         self.cut_short = False
+        self._expired_us = -1
+        """Records that expire at this broker time or before are gone; -1 until it is needed."""
+        self._gone_left = GONE_MAX
 
     def key_of(self, offset: int) -> int:
         """The hash of the record's key, for key order."""
@@ -99,9 +108,24 @@ class TakingInMemory:
             self.stopped = True
             return UNKNOWN
         index = offset - chunk.base
-        if chunk.expires_at_us is not None and self._broker.is_expired(chunk, index):
+        if chunk.expires_at_us is not None and self._is_expired(chunk.expires_at_us[index]):
             return NO_KEY
         return key_hash(chunk.keys[index])
+
+    def _is_expired(self, expires_at_us: int) -> bool:
+        if not expires_at_us:
+            return False
+        if self._expired_us < 0:
+            self._expired_us = self._broker.expired_before_us()
+        return expires_at_us <= self._expired_us
+
+    def _gone(self) -> int:
+        """GONE, until the reactor should have its turn."""
+        self._gone_left -= 1
+        if self._gone_left:
+            return GONE
+        self.stopped = self.cut_short = True
+        return STOP
 
     def takes(self, offset: int) -> int:
         """Whether the record at ``offset`` of the lane may be leased: STOP, TAKE or GONE."""
@@ -111,8 +135,8 @@ class TakingInMemory:
             self.stopped = True
             return STOP
         index = offset - chunk.base
-        if chunk.expires_at_us is not None and self._broker.is_expired(chunk, index):
-            return GONE
+        if chunk.expires_at_us is not None and self._is_expired(chunk.expires_at_us[index]):
+            return self._gone()
         value = chunk.values[index]
         metadata = chunk.metadata[index]
         size = len(value) + (len(metadata) if metadata is not None else 0)
@@ -291,7 +315,7 @@ class LateAcquire:
                         offset=offset,
                         group=lane.group.name,
                     )
-            elif failure is not None:
+            elif failure is not None and not isinstance(failure, RecordRemoved):
                 raise StorageFailed(f"cannot read the log: {failure}; try again")
         except Congested:
             self._when_uncongested(self._loaded, cold, failure)

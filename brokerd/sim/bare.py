@@ -23,7 +23,7 @@ from brokerd.broker import (
     Partition,
     key_hash,
 )
-from brokerd.errors import DamagedData
+from brokerd.errors import DamagedData, RecordRemoved
 from brokerd.sim.disk import SimDisk
 from brokerd.sim.inline import InlineCommitter
 from brokerd.values import Record
@@ -195,7 +195,7 @@ class BareBroker:
             _, error = self.load(lane.partition, offset)
             if isinstance(error, DamagedData):
                 self.broker.dead_letter(lane, offset, "damaged")
-            elif error is not None:
+            elif error is not None and not isinstance(error, RecordRemoved):
                 complaints.append(str(error))
                 return found, complaints
 

@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.broker import BrokerSettings, Chunk
 from brokerd.broker.chunks import CHUNK_BYTES, CHUNK_RECORDS, RECORD_OVERHEAD_BYTES
-from brokerd.errors import DamagedData
+from brokerd.errors import DamagedData, RecordRemoved
 from brokerd.wal import WalOptions
 from tests.broker.desk import acknowledged, lease, produce, read
 from tests.broker.test_state import entries, is_records, rot
@@ -211,3 +211,40 @@ class TestTrouble:
         house = filled(5)
         with pytest.raises(DamagedData, match="it is not in the log"):
             read(house, "t", 77)
+
+
+class TestRemovedRecords:
+    """What is removed is neither read nor taken for damage, whenever it goes."""
+
+    def quiet(self, house: House) -> bool:
+        damage = house.broker.status()["damage"]
+        return not damage["reads"] and not damage["failed_reads"] and not damage["ranges"]
+
+    def test_below_the_start_offset_nothing_is_read(self) -> None:
+        house = filled(20)
+        house.broker.trim_topic("t", 0, 10)
+        readers = [Reader(house, offset) for offset in (3, 9, 10)]
+        assert all(reader.answers == 0 for reader in readers), "never at once"
+        house.run()
+        assert [type(reader.error) for reader in readers[:2]] == [RecordRemoved] * 2
+        assert "the records begin at 10" in str(readers[0].error)
+        assert readers[2].value == value(10)
+        assert self.quiet(house)
+
+    def test_removed_while_it_is_read(self) -> None:
+        house = filled(20)
+        readers = [Reader(house, offset) for offset in (3, 12)]
+        house.broker.trim_topic("t", 0, 10)
+        house.run()
+        assert isinstance(readers[0].error, RecordRemoved)
+        assert readers[1].value == value(12)
+        assert self.quiet(house)
+
+    def test_deleted_with_its_topic_while_it_is_read(self) -> None:
+        house = filled(20, settings=BrokerSettings(tail_cache_bytes=0))
+        readers = [Reader(house, offset) for offset in (3, 12)]
+        house.broker.delete_topic("t")
+        house.run()
+        assert [type(reader.error) for reader in readers] == [RecordRemoved] * 2
+        assert house.broker.status()["read_cache_bytes"] == 0
+        assert self.quiet(house)

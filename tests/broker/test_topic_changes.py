@@ -9,6 +9,7 @@ import pytest
 
 from brokerd.broker import BrokerSettings, snapshotter
 from brokerd.broker.topics import Topic, TopicSettings
+from brokerd.codecs.mamamia import Acquire, Produce
 from brokerd.errors import (
     InvalidName,
     InvalidRequest,
@@ -20,7 +21,7 @@ from brokerd.errors import (
 from brokerd.sim.bare import STATE_DIR
 from brokerd.sim.state_text import describe
 from tests.broker.desk import SECOND_US, acknowledged, grants, lease, produce, read, settle
-from tests.house import House
+from tests.house import Client, House, ask
 
 NEVER = BrokerSettings(snapshot_interval_bytes=1 << 40)
 TOPICS = 12
@@ -208,6 +209,45 @@ class TestDeletion:
             assert again.broker.topic(topic.name) is None
             served = again.broker.existing_topic("t")
             assert again.broker.internal_topic(served).topic_id == topic.topic_id
+
+
+class TestClients:
+    """What a client of the wire sees that was about to get a record."""
+
+    FORGETFUL = BrokerSettings(tail_cache_bytes=0, read_cache_bytes=0)
+
+    def leasing(self) -> tuple[House, Client]:
+        """A client whose acquire waits for the disk."""
+        house = House(settings=self.FORGETFUL)
+        ask(house, Produce("t", b"0"), Produce("t", b"1"))
+        client = house.connect()
+        client.send(Acquire("t", "g", "ann", 30))
+        assert client.answers() == []
+        return house, client
+
+    def test_a_topic_deleted_while_its_record_is_read_has_nothing(self) -> None:
+        house, client = self.leasing()
+        house.broker.delete_topic("t")
+        house.run()
+        assert client.answers() == ask(house, Acquire("other", "g", "ann", 30))
+
+    def test_a_record_removed_while_it_is_read_gives_way_to_the_next(self) -> None:
+        house, client = self.leasing()
+        house.broker.trim_topic("t", 0, 1)
+        house.run()
+        [answer] = client.answers()
+        assert (answer.message.id, answer.message.payload) == (1, b"1")
+
+    def test_a_long_poll_on_a_deleted_topic_ends_with_nothing(self) -> None:
+        house = House()
+        house.broker.create_topic("t")
+        client = house.connect()
+        client.send(Acquire("t", "g", "ann", 30, wait=1000))
+        house.run()
+        assert client.answers() == []
+        house.broker.delete_topic("t")
+        house.run()
+        assert client.answers() == ask(house, Acquire("other", "g", "ann", 30))
 
 
 class TestStartOffsets:
