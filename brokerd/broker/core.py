@@ -146,6 +146,7 @@ class Broker:
 
         expiry = Expiry(self.time)
         self.is_expired = expiry.is_expired
+        self.expired_before_us = expiry.before_us
         self.fetch = Fetcher(journal, clock, expiry, self.find, self.load).fetch
 
         self._leasing = leasing = Leasing(
