@@ -112,6 +112,14 @@ class FloorSet:
         if low < high:
             self._add_run(low, high)
 
+    def word(self, key: int) -> int:
+        """The members of word ``key``, those below the floor included."""
+        below = min(max(self.floor - (key << WORD_SHIFT), 0), WORD_BITS)
+        word = self.words.get(key)
+        if word is None:
+            word = FULL if self.runs and self._in_run(key) else 0
+        return word | (1 << below) - 1
+
     def next_absent(self, offset: int) -> int:
         """The first offset from ``offset`` on that is no member. O(1) a full word or run."""
         offset = max(offset, self.floor)
@@ -278,6 +286,28 @@ class FloorSet:
                 runs.insert(0, (high, last))
         if runs and runs[0][0] == high:
             self.above -= end - (high << WORD_SHIFT)
+
+
+def missing_words(of: FloorSet, among: FloorSet, first: int) -> dict[int, int]:
+    """The members of ``of``, from ``first`` on, that are none of ``among``, as words.
+
+    Every member of ``among`` is one of ``of``. O(words and runs of both, and of the result).
+    """
+    keys: set[int] = {key for key in of.words if key << WORD_SHIFT >= of.floor}
+    keys.update(key for key in among.words if key << WORD_SHIFT >= of.floor)
+    low = max(first, among.floor) >> WORD_SHIFT
+    high = (of.floor >> WORD_SHIFT) + 1
+    for run_first, run_end in among.runs:
+        keys.update(range(low, min(run_first, high)))
+        low = max(low, run_end)
+    keys.update(range(low, high))
+    found = {}
+    for key in keys:
+        bits = of.word(key) & ~among.word(key)
+        bits &= ~((1 << min(max(first - (key << WORD_SHIFT), 0), WORD_BITS)) - 1)
+        if bits:
+            found[key] = bits
+    return found
 
 
 def _first(run: Run) -> int:

@@ -121,7 +121,8 @@ class Choice:
         while not self._is_cut_short():
             if order.unresolved.count:
                 offset = order.unresolved.lowest()
-                key = key_of(offset)
+                known = order.keys.get(offset)
+                key = key_of(offset) if known is None else known
                 if key == UNKNOWN:
                     break
                 order.resolve(offset, key)

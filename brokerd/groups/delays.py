@@ -70,17 +70,16 @@ class Delays:
             return None
         bits, packed = self.rows.blocks[key]
         first = key << BLOCK_SHIFT
-        times = _times(packed)
-        if max(times) < bound_us:
+        due = [rank for rank, ready_us in enumerate(_times(packed)) if ready_us < bound_us]
+        if len(due) == bits.bit_count():
             self.rows.drop_range(first, first + BLOCK_OFFSETS)
             del self._earliest_us[key]
             return key, bits
         ready = 0
-        for rank, ready_us in enumerate(times):
-            if ready_us < bound_us:
-                position = _position(bits, rank)
-                self.rows.pop(first + position)
-                ready |= BIT[position]
+        for rank in due:
+            position = _position(bits, rank)
+            self.rows.pop(first + position)
+            ready |= BIT[position]
         self._look_through(key)
         return key, ready
 

@@ -13,7 +13,7 @@ known to this object alone: after a restart the look ahead begins again at the c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush
 
 from brokerd.groups.bitmaps import LowestFirst, keys_between
@@ -59,7 +59,7 @@ class KeyOrder:
         self.free = LowestFirst()
         """Records that may be given."""
         self.unresolved = LowestFirst()
-        """Leased and returned records of which nobody has said the key yet."""
+        """Leased and returned records that are not in line yet; of most, nobody said the key."""
         self.scan = 0
         """Below this, every untouched record is held."""
         self._front: dict[int, int] = {}
@@ -77,15 +77,18 @@ class KeyOrder:
         key = self.keys.get(offset)
         return self.held[offset] if key is None else key
 
-    def load(self, offset: int, key: int | None) -> None:
-        """A leased or returned record, and its key if that is known."""
-        if key is None:
-            self.unresolved.add(offset)
-        else:
-            self._join(offset, key)
+    def load(self, words: dict[int, int], keys: Mapping[int, int]) -> None:
+        """All leased and returned records, as words of bits, and the keys of some.
+
+        They get in line when their turn to be resolved comes. Other keys are forgotten.
+        """
+        for word, bits in words.items():
+            self.unresolved.add_word(word, bits)
+        is_open = self.unresolved.__contains__
+        self.keys = grown({offset: key for offset, key in keys.items() if is_open(offset)})
 
     def resolve(self, offset: int, key: int) -> None:
-        """Somebody says the key of an unresolved record."""
+        """Put an unresolved record in line, now that its key is known."""
         self.unresolved.discard(offset)
         self._join(offset, key)
 
@@ -105,28 +108,32 @@ class KeyOrder:
     def come_back(self, offset: int) -> None:
         """The record failed, or its lease is over; it is ready, or waits."""
         self._unfree(offset)
+        if offset in self.unresolved:
+            return
         key = self.keys.get(offset)
         if key is None:
             key = self.held.pop(offset, None)
-        if key is not None:
-            self._join(offset, key)
-        elif offset not in self.unresolved:
+        if key is None:
             self.unresolved.add(offset)
+        else:
+            self._join(offset, key)
 
     def end_delay(self, offset: int) -> None:
         """The record waited, and is ready now."""
-        key = self.keys.get(offset)
-        if key is not None and (not key or self._front[key] == offset):
-            self.free.add(offset)
+        if offset not in self.unresolved:
+            key = self.keys[offset]
+            if not key or self._front[key] == offset:
+                self.free.add(offset)
 
     def leave(self, offset: int) -> None:
         """The record is settled, dead, or gone."""
         self._unfree(offset)
         key = self.keys.pop(offset, None)
+        if offset in self.unresolved:
+            self.unresolved.discard(offset)
+            return
         if key is None:
             key = self.held.pop(offset, None)
-            if key is None and offset in self.unresolved:
-                self.unresolved.discard(offset)
         if key and self._front[key] == offset:
             self._next_in_line(key)
 

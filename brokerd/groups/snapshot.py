@@ -45,11 +45,13 @@ from enum import IntEnum
 from struct import Struct, pack
 from typing import Any, NamedTuple, TypeVar
 
+from brokerd.groups.attempts import LeaseRow, first_attempt_us
 from brokerd.groups.bitmaps import FULL, WORD_BITS, FrozenSet, Run
 from brokerd.groups.delays import moved
+from brokerd.groups.returned import Returned
 from brokerd.groups.rows import BLOCK_OFFSETS, Block
 from brokerd.groups.settings import GroupSettings
-from brokerd.groups.state import GroupState, LeaseRow, first_attempt_us
+from brokerd.groups.state import GroupState
 from brokerd.groups.tables import frozen
 
 VERSION = 4
@@ -107,6 +109,8 @@ class FrozenGroup(NamedTuple):
     settled: FrozenSet
     touched: FrozenSet
     returned: Mapping[int, Block]
+    former: Mapping[int, LeaseRow]
+    former_first: int
     delays: Mapping[int, Block]
     dead: Mapping[int, Block]
     reasons: list[str]
@@ -139,12 +143,26 @@ class FrozenGroup(NamedTuple):
         yield from _run_sections(Section.SETTLED_RUNS, self.settled.runs)
         yield from _word_sections(Section.TOUCHED, Section.TOUCHED_FULL, self.touched.words)
         yield from _run_sections(Section.TOUCHED_RUNS, self.touched.runs)
-        yield from _block_sections(Section.RETURNED, self.returned)
+        yield from _block_sections(Section.RETURNED, self._all_returned())
         yield from _block_sections(Section.DELAYED, moved(self.delays, -self.now_us))
         yield from _block_sections(Section.DEAD, self.dead)
         yield from self._lease_sections()
         for keys in _parts(list(self.keys.items()), ROWS_PER_CHUNK):
             yield _section(Section.KEYS, _columns(KEY_COLUMNS, *zip(*keys, strict=True)))
+
+    def _all_returned(self) -> Mapping[int, Block]:
+        """Rows of the former leases too."""
+        if not self.former:
+            return self.returned
+        table = Returned(self._first_us)
+        table.blocks = dict(self.returned.items())
+        table.former, table.first = dict(self.former.items()), self.former_first
+        table.write_rows()
+        return table.blocks
+
+    def _first_us(self, lease: LeaseRow) -> int:
+        first_us = lease[6]
+        return first_attempt_us(lease) - self.epoch_us if first_us is None else first_us
 
     def _lease_sections(self) -> Iterator[bytes]:
         indexes: dict[str, int] = {}
@@ -156,9 +174,7 @@ class FrozenGroup(NamedTuple):
                 indexes.setdefault(owner, len(indexes))
             if len(indexes) > known:
                 yield _section(Section.OWNERS, _json([[owner] for owner in [*indexes][known:]]))
-            firsts = [
-                first_attempt_us(row) - self.epoch_us if row[6] is None else row[6] for row in rows
-            ]
+            firsts = list(map(self._first_us, rows))
             left_us = [deadline_us - self.now_us for deadline_us in deadlines]
             held = [indexes[owner] for owner in owners]
             yield _section(
@@ -178,6 +194,8 @@ def freeze(state: GroupState, now_us: int) -> FrozenGroup:
         state._settled.frozen(),
         state._touched.frozen(),
         frozen(state._returned.blocks),
+        frozen(state._returned.former),
+        state._returned.first,
         frozen(state._delays.rows.blocks),
         frozen(state._dead.blocks),
         list(state._reasons),

@@ -17,9 +17,18 @@ In a key-ordered group ``_order`` says which records may be given; else it is No
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
 
 from brokerd.errors import DamagedData, NewerFormat
+from brokerd.groups.attempts import (
+    DEAD_LAYOUT,
+    NEVER_US,
+    NO_ATTEMPTS,
+    Attempts,
+    DeadLetter,
+    Lease,
+    LeaseRow,
+    first_attempt_us,
+)
 from brokerd.groups.bitmaps import (
     BIT,
     WORD_MASK,
@@ -27,63 +36,20 @@ from brokerd.groups.bitmaps import (
     FloorSet,
     LowestFirst,
     keys_between,
+    missing_words,
 )
 from brokerd.groups.delays import Delays
 from brokerd.groups.due import DueQueue
 from brokerd.groups.keys import NO_KEY, KeyOrder
+from brokerd.groups.returned import Returned
 from brokerd.groups.rows import BLOCK_SHIFT, OffsetRows
 from brokerd.groups.settings import GroupSettings
 from brokerd.groups.tables import Table
 from brokerd.walformat import EventKind, GroupEvent
 
-LeaseRow = tuple[int, str, int, int, int, int, int | None]
-"""(deadline_us, owner, token, grants, failures, duration_us, first_us) of a live lease; first_us is
-when the record was first attempted, relative to the epoch; None as long as it is this very lease
-that was the first attempt, and its deadline tells."""
-
-RETURNED_LAYOUT = "<IIQq"
-"""grants, failures * 2 + (1 if the last grant's failure is counted), token of the last grant, time
-of the first attempt relative to the epoch."""
-DEAD_LAYOUT = "<IIIqq"
-"""grants, failures, index of the reason, times of the first and the last attempt relative to the
-epoch."""
-NEVER_US = -(1 << 63)
-"""The first attempt of a record that begins anew."""
-
-Attempts = tuple[int, int, int, int]
-"""grants, failures, token of the last grant, time of the first attempt relative to the epoch"""
-NO_ATTEMPTS = (0, 0, 0, NEVER_US)
-
 BLOCKS_PER_WORD_SHIFT = WORD_SHIFT - BLOCK_SHIFT
 NO_OFFSET = -1
 END_OF_OFFSETS = 1 << 63
-
-
-class Lease(NamedTuple):
-    """One lease, as listed. It is over when ``now_us`` is past ``deadline_us``."""
-
-    offset: int
-    deadline_us: int
-    owner: str
-    token: int
-    grants: int
-    failures: int
-    duration_us: int
-    first_attempt_us: int
-    """When the record was first leased, or failed."""
-
-
-class DeadLetter(NamedTuple):
-    """A record that will not be delivered again, and why. Times are those of the store's clock."""
-
-    offset: int
-    reason: str
-    grants: int
-    failures: int
-    first_attempt_us: int
-    """When it was first leased, or failed; when it became a dead letter if it never was."""
-    last_attempt_us: int
-    """When its last attempt ended, that is, when it became a dead letter."""
 
 
 class GroupState:
@@ -125,7 +91,7 @@ class GroupState:
         self._leases: Table[LeaseRow] = {}
         self._owners: dict[str, set[int]] = {}
         self._deadlines = DueQueue(self._deadline_of)
-        self._returned = OffsetRows(RETURNED_LAYOUT)
+        self._returned = Returned(self._first_us)
         self._ready = LowestFirst()
         self._delays = Delays()
         self._dead = OffsetRows(DEAD_LAYOUT)
@@ -409,11 +375,7 @@ class GroupState:
 
     def _apply_seek(self, event: GroupEvent, now_us: int) -> None:
         floor = event[1]
-        self._end_all(floor)
-        touched: dict[int, int] = {}
-        for key, (bits, _) in self._returned.blocks.items():
-            word, bits = word_of_block(key, bits)
-            touched[word] = touched.get(word, 0) | bits
+        touched = self._end_all(floor)
         self._dead.drop_range(floor, END_OF_OFFSETS)
         self._touched.load(floor, touched)
         self._settled.load(floor, {})
@@ -481,17 +443,20 @@ class GroupState:
             self._reasons.clear()
         return offsets
 
-    def _end_all(self, floor: int) -> None:
-        """End all leases and delays. Of the records from ``floor`` on, keep the attempts."""
-        for offset, lease in self._leases.items():
-            _, _, token, grants, failures, _, _ = lease
-            self._returned.put(offset, grants, failures << 1, token, self._first_us(lease))
+    def _end_all(self, floor: int) -> dict[int, int]:
+        """End all leases and delays. Of the records from ``floor`` on, keep the attempts.
+
+        Returns the words of those that are ready now. O(words); O(leases) if they are few.
+        """
+        open_again = missing_words(self._touched, self._settled, floor)
+        self._returned.take_over(self._leases)
         self._clear_leases()
         self._returned.drop_range(0, floor)
         self._delays.clear()
         self._ready.clear()
-        for key, (bits, _) in self._returned.blocks.items():
-            self._ready.add_word(*word_of_block(key, bits))
+        for key, bits in open_again.items():
+            self._ready.add_word(key, bits)
+        return open_again
 
     def _make_ready(self, key: int, bits: int) -> None:
         """The delays of these records of a block are over."""
@@ -507,26 +472,17 @@ class GroupState:
         self._owners.clear()
         self._deadlines.refill([])
 
-    def _reorder(self, keys: dict[int, int] | None = None) -> None:
-        """Put all open records in line again, if the group is key-ordered.
+    def _reorder(self, keys: Mapping[int, int] | None = None) -> None:
+        """Let all open records get in line again, if the group is key-ordered.
 
-        ``keys`` are those known of them; by default, those that were known so far.
+        ``keys`` are those known of them; by default, those that were known so far. O(words, keys).
         """
-        known: Mapping[int, int]
-        known = keys if keys is not None else self._order.keys if self._order is not None else {}
+        if keys is None and self._order is not None:
+            keys = self._order.keys
         self._order = None
         if self.settings.key_ordered:
-            order = KeyOrder(self._is_leased, self._delays.rows.__contains__)
-            for offset in self._leases:
-                order.load(offset, known.get(offset))
-            for offset, _ in self._returned.items():
-                order.load(offset, known.get(offset))
-            self._order = order
-
-
-def first_attempt_us(lease: LeaseRow) -> int:
-    """When a lease began that was not extended."""
-    return lease[0] - lease[5] if lease[5] > 0 else lease[0] + 1
+            self._order = KeyOrder(self._is_leased, self._delays.rows.__contains__)
+            self._order.load(missing_words(self._touched, self._settled, 0), keys or {})
 
 
 def word_of_block(key: int, bits: int) -> tuple[int, int]:

@@ -14,9 +14,10 @@ from itertools import islice
 
 from brokerd.errors import LeaseLost, NotLeaseOwner, UnknownOffset
 from brokerd.groups import snapshot, thaw
+from brokerd.groups.attempts import DeadLetter, LeaseRow
 from brokerd.groups.choice import GONE, TAKE, Choice, KeyOf, Takes
 from brokerd.groups.settings import MAX_DURATION_US, GroupSettings
-from brokerd.groups.state import END_OF_OFFSETS, DeadLetter, GroupState, LeaseRow
+from brokerd.groups.state import END_OF_OFFSETS, GroupState
 from brokerd.groups.tables import LARGE, grown
 from brokerd.values import Grant
 from brokerd.walformat import EventKind, GroupEvent
@@ -321,6 +322,8 @@ class GroupPartition(GroupState):
         """
         if behind_us and self._delays.count:
             self._delays.load(-behind_us)
+        if behind_us:
+            self._returned.write_rows()
         for offset, row in self._leases.items():
             _, owner, token, grants, failures, duration_us, _ = row
             deadline_us = now_us + duration_us if duration_us > 0 else now_us - 1
