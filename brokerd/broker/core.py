@@ -18,6 +18,7 @@ from brokerd.broker.chunks import Chunk, ChunkCache
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.fetching import Expiry, Fetcher
 from brokerd.broker.firing import Firing
+from brokerd.broker.foresight import Foresight
 from brokerd.broker.group_changes import GroupChanges
 from brokerd.broker.journal import EVENT_FRAME_BYTES, Clock, Journal
 from brokerd.broker.leasing import Leasing
@@ -210,6 +211,7 @@ class Broker:
             self._reader,
             expiry,
             scheduled,
+            Foresight(self._wal, self._readers, clock, self.time, self.find),
             topics.remove,
         )
         schedule = Schedule(
@@ -220,7 +222,7 @@ class Broker:
             scheduled,
             topics.internal_topic,
             firing.added,
-            firing.moved,
+            firing.over,
         )
         self.produce_later = schedule.produce_later
         self.open_schedule = schedule.open_schedule
@@ -347,6 +349,7 @@ class Broker:
             "read_cache_bytes": self._cold.used_bytes,
             "reads_from_disk": self._reader.reads,
             "schedule": self.schedule_counters.status(),
+            "schedule_held_bytes": self._firing.held_bytes,
             "producers": self.producers.count,
             "retention": self._retention.status(),
             "snapshots_written": self._snapshotter.written,

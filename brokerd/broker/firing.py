@@ -18,6 +18,7 @@ from twisted.logger import Logger
 from brokerd.broker.chunks import Chunk
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.fetching import Expiry
+from brokerd.broker.foresight import Foresight, Row, row_of
 from brokerd.broker.journal import (
     BATCH_FRAME_BYTES,
     EVENT_FRAME_BYTES,
@@ -93,6 +94,7 @@ class Firing:
         reader: ColdReader,
         expiry: Expiry,
         counters: ScheduleCounters,
+        foresight: Foresight,
         remove: Callable[[list[tuple[Partition, int]], str], int],
     ) -> None:
         self._state = state
@@ -104,6 +106,7 @@ class Firing:
         self._reader = reader
         self._expiry = expiry
         self._counters = counters
+        self._foresight = foresight
         self._remove = remove
         self._timetable = Timetable(clock, time, self._due)
         self._ready: OrderedDict[Lane, None] = OrderedDict()
@@ -126,19 +129,27 @@ class Firing:
                 lane = lane_of(self._state, topic)
                 self._timetable.schedule(lane)
                 self._wake(lane)
-                self.moved(lane)
+                self._foresight.expect(lane)
+                self._moved(lane)
 
     def stop(self) -> None:
         """Fire nothing more."""
         self._stopped = True
         self._timetable.stop()
+        self._foresight.stop()
         for call in (self._turn_call, self._trim_call):
             if call is not None and call.active():
                 call.cancel()
 
+    @property
+    def held_bytes(self) -> int:
+        """What messages take in memory that were read before they are due."""
+        return self._foresight.held_bytes
+
     def added(self, lane: Lane) -> None:
         """A message was scheduled."""
         self._timetable.schedule(lane)
+        self._foresight.expect(lane)
 
     # -- what is due --------------------------------------------------------------------------
 
@@ -206,27 +217,35 @@ class Firing:
 
         ``loaded`` was just read, and may be in no cache.
         """
-        partition, size = lane.partition, 0
+        size = 0
         for _ in range(STEP_RECORDS):
             offset = self._first_due(lane)
             if offset is None:
                 return size
-            chunk = loaded
-            if chunk is None or not chunk.base <= offset < chunk.end:
-                chunk = partition.chunks.find(offset) or partition.cold.find(offset)
-            if chunk is None:
+            row = self._row(lane, offset, loaded)
+            if row is None:
                 self._read(lane, offset)
                 return size
-            if self._expiry.is_expired(chunk, offset - chunk.base):
+            if 0 < row[-1] <= self._expiry.before_us():
                 self._leasing.admit_events(EVENT_FRAME_BYTES)
                 self._settle(lane, offset)
                 self._counters.expired += 1
             else:
-                size += self._fire_one(lane, chunk, offset)
+                size += self._fire_one(lane, offset, row)
             size += MESSAGE_BYTES
         self._late = False
         self._wake(lane)
         return size
+
+    def _row(self, lane: Lane, offset: int, loaded: Chunk | None) -> Row | None:
+        """A message that is in memory."""
+        row = self._foresight.look(lane, offset)
+        if row is not None:
+            return row
+        chunk, partition = loaded, lane.partition
+        if chunk is None or not chunk.base <= offset < chunk.end:
+            chunk = partition.chunks.find(offset) or partition.cold.find(offset)
+        return None if chunk is None else row_of(chunk, offset)
 
     def _first_due(self, lane: Lane) -> int | None:
         """The first message that is due, by the order in which they came."""
@@ -235,27 +254,25 @@ class Firing:
         offset = lane.store.next_open(lane.partition.next_offset)
         return None if offset < 0 else offset
 
-    def _fire_one(self, lane: Lane, chunk: Chunk, offset: int) -> int:
+    def _fire_one(self, lane: Lane, offset: int, row: Row) -> int:
         """Append a message to its topic and settle it; its bytes."""
         target = self._state.by_id.get(lane.partition.topic.internal_of)
         if target is None:
             self._lose(lane, offset, "its topic is lost")
             return 0
-        index = offset - chunk.base
-        value, key = chunk.values[index], chunk.keys[index]
-        due_us, partition, metadata = opened(chunk.metadata[index])
-        expires_at_us = None if chunk.expires_at_us is None else chunk.expires_at_us[index] or None
+        value, key, wrapped, encoding, producer_format, expires_at_us = row
+        due_us, partition, metadata = opened(wrapped)
         size = len(value) + len(key or b"") + len(metadata or b"")
         self._producing.admit(size + FRAME_BYTES)
         self._producing.append(
             choose(target, key, partition),
             value,
-            chunk.encodings[index],
+            encoding,
             key,
             metadata,
-            chunk.formats[index],
+            producer_format,
             None,
-            expires_at_us,
+            expires_at_us or None,
         )
         self._settle(lane, offset)
         self._counters.fired += 1
@@ -270,13 +287,13 @@ class Firing:
         store.events.append(event)
         store.apply(event, self._time.now_us())
         self._leasing.touch(lane, EVENT_FRAME_BYTES)
-        self.moved(lane)
+        self.over(lane, offset)
 
     def _lose(self, lane: Lane, offset: int, problem: str) -> None:
         """Make a message that can never be fired a dead letter of the schedule."""
         self._leasing.dead_letter(lane, offset, problem)
         self._counters.lost += 1
-        self.moved(lane)
+        self.over(lane, offset)
         self._log.error(
             "delayed message {offset} of topic id {topic_id} cannot be produced: {problem}",
             offset=offset,
@@ -324,8 +341,12 @@ class Firing:
 
     # -- letting go ---------------------------------------------------------------------------
 
-    def moved(self, lane: Lane) -> None:
-        """Something of a schedule is over: its beginning may be needed no more."""
+    def over(self, lane: Lane, offset: int) -> None:
+        """A message is fired, cancelled or lost: its record is needed no more."""
+        self._foresight.take(lane, offset)
+        self._moved(lane)
+
+    def _moved(self, lane: Lane) -> None:
         self._over[lane] = None
         if self._trim_call is None and not self._stopped:
             self._trim_call = self._clock.callLater(TRIM_SECONDS, self._trim)

@@ -111,7 +111,8 @@ class Schedule:
     """Takes delayed messages in, lists and cancels them.
 
     ``open_internal(topic)`` makes the internal topic of a topic, if it has none yet;
-    ``added(lane)`` is told of every message that was scheduled, ``moved(lane)`` of what is over.
+    ``added(lane)`` is told of every message that was scheduled, ``over(lane, offset)`` of each that
+    was cancelled.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Schedule:
         counters: ScheduleCounters,
         open_internal: Callable[[Topic], Topic],
         added: Callable[[Lane], None],
-        moved: Callable[[Lane], None],
+        over: Callable[[Lane, int], None],
     ) -> None:
         self._state = state
         self._time = time
@@ -132,7 +133,7 @@ class Schedule:
         self._counters = counters
         self._open_internal = open_internal
         self._added = added
-        self._moved = moved
+        self._over = over
 
     def produce_later(
         self,
@@ -230,7 +231,7 @@ class Schedule:
         self._leasing.touch_added(lane, before)
         if settled:
             self._counters.cancelled += 1
-            self._moved(lane)
+            self._over(lane, schedule_id)
         return settled
 
     def scheduled(self, topic_name: str, first_id: int = 0) -> Iterator[Scheduled]:

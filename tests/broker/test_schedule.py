@@ -35,13 +35,17 @@ def records(house: House, topic: str = "t", index: int = 0) -> list[Record]:
     """Every durable record of a partition, read as consumers do."""
     found: list[Record] = []
     partition = house.broker.existing_topic(topic).partition(index)
+    place = 0
 
     def done(part: list[Record], next_offset: int, error: Exception | None) -> None:
+        nonlocal place
         assert error is None
         found.extend(part)
+        place = next_offset
 
-    house.broker.fetch(partition, 0, 1_000_000, 1 << 30, done)
-    house.run()
+    while place < partition.next_offset:
+        house.broker.fetch(partition, place, 1_000_000, 1 << 30, done)
+        house.run()
     return found
 
 
