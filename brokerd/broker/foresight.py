@@ -147,7 +147,7 @@ class Foresight:
         """See to it that a schedule is looked at before its next message is due."""
         due_us = lane.store.next_due_us()
         if due_us is not None:
-            self._plan(lane, due_us - AHEAD_US)
+            self._plan(lane, due_us - AHEAD_US + LOOK_US)
 
     def stop(self) -> None:
         """Read nothing more."""
@@ -211,7 +211,7 @@ class Foresight:
             self._forget(lane)
         elif (due_us := lane.store.next_due_us()) is not None:
             ahead_us = max(LOOK_US, (look.bound_us - now_us) // 2)
-            self._plan(lane, max(now_us + ahead_us, due_us - AHEAD_US))
+            self._plan(lane, max(now_us + ahead_us, due_us - AHEAD_US + LOOK_US))
         elif self._held.get(lane):  # due, and about to be fired
             self._plan(lane, now_us + LOOK_US)
         else:
