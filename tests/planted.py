@@ -328,7 +328,7 @@ BUGS = (
     bug(
         "old-deadline",
         "after a start a lease has what was left of it, not its full duration",
-        "groups/store.py",
+        "groups/operations.py",
         (
             "            _, owner, token, grants, failures, duration_us, _ = row\n"
             "            deadline_us = now_us + duration_us if duration_us > 0 else now_us - 1\n",

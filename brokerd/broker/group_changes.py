@@ -20,7 +20,7 @@ from brokerd.broker.state import State
 from brokerd.broker.topics import ConsumerGroup, Lane
 from brokerd.errors import LimitExceeded, UnknownGroup
 from brokerd.groups import DeadLetter, GroupPartition, GroupSettings, Lease
-from brokerd.groups.state import END_OF_OFFSETS
+from brokerd.groups.view import END_OF_OFFSETS
 
 Target = int | Literal["start", "end"]
 """Where a group is to go on: an offset, the first record there is, or behind the last one."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from brokerd.groups.keys import HELD_MAX, UNKNOWN, KeyOrder
-from brokerd.groups.state import NO_OFFSET, GroupState
+from brokerd.groups.state import GroupState
+from brokerd.groups.view import NO_OFFSET
 from brokerd.walformat import EventKind, GroupEvent
 
 STOP = 0

@@ -4,99 +4,42 @@
 Nothing here decides: an event is a fact, and applying the same events in the same order gives the
 same state, live or at replay. docs/leases.rst tabulates the events and the states.
 
-Where a record is kept:
-
-- untouched: nowhere; it is not in ``_touched``, whose floor is the cursor
-- leased: ``_leases``, by owner in ``_owners``, its deadline in ``_deadlines``
-- came back: its attempts in ``_returned`` and either in ``_ready`` or in ``_delays``
-- settled or dead: ``_settled``, whose floor is the lease floor; a dead one in ``_dead`` too
-
-In a key-ordered group ``_order`` says which records may be given; else it is None.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from brokerd.errors import DamagedData, NewerFormat
 from brokerd.groups.attempts import (
-    DEAD_LAYOUT,
     NEVER_US,
     NO_ATTEMPTS,
     Attempts,
-    DeadLetter,
-    Lease,
     LeaseRow,
-    first_attempt_us,
 )
 from brokerd.groups.bitmaps import (
     BIT,
     WORD_MASK,
     WORD_SHIFT,
-    FloorSet,
-    LowestFirst,
     keys_between,
     missing_words,
 )
-from brokerd.groups.delays import Delays
-from brokerd.groups.due import DueQueue
 from brokerd.groups.keys import NO_KEY, KeyOrder
-from brokerd.groups.returned import Returned
-from brokerd.groups.rows import BLOCK_SHIFT, OffsetRows
+from brokerd.groups.rows import BLOCK_SHIFT
 from brokerd.groups.settings import GroupSettings
-from brokerd.groups.tables import Table
+from brokerd.groups.view import END_OF_OFFSETS, NO_OFFSET, GroupView
 from brokerd.walformat import EventKind, GroupEvent
 
 BLOCKS_PER_WORD_SHIFT = WORD_SHIFT - BLOCK_SHIFT
-NO_OFFSET = -1
-END_OF_OFFSETS = 1 << 63
 
 
-class GroupState:
-    """Leases, attempts, floor, dead letters and committed offset of one group and partition."""
+class GroupState(GroupView):
+    """What is kept about one group and partition, changed by events."""
 
-    __slots__ = (
-        "_dead",
-        "_deadlines",
-        "_delays",
-        "_epoch_us",
-        "_leases",
-        "_order",
-        "_owners",
-        "_ready",
-        "_reasons",
-        "_returned",
-        "_settled",
-        "_token",
-        "_touched",
-        "committed",
-        "configured",
-        "paused",
-        "settings",
-    )
+    __slots__ = ()
 
     def __init__(self, settings: GroupSettings) -> None:
-        self.settings = settings
-        self.configured = False
-        """Whether the group was given its settings; else they are those of the configuration."""
-        self.committed = NO_OFFSET
-        """The committed offset as given; -1 when there is none."""
-        self.paused = False
-        """Whether nothing is to be leased until the group is resumed."""
-        self._token = 0
-        self._epoch_us = 0
-        """What the kept times of attempts are counted from."""
-        self._settled = FloorSet()
-        self._touched = FloorSet()
-        self._leases: Table[LeaseRow] = {}
-        self._owners: dict[str, set[int]] = {}
-        self._deadlines = DueQueue(self._deadline_of)
-        self._returned = Returned(self._first_us)
-        self._ready = LowestFirst()
-        self._delays = Delays()
-        self._dead = OffsetRows(DEAD_LAYOUT)
-        self._reasons: dict[str, int] = {}
-        self._order: KeyOrder | None = None
+        super().__init__(settings)
         self._reorder()
 
     def apply(self, event: GroupEvent, now_us: int) -> None:
@@ -113,125 +56,7 @@ class GroupState:
             )
         transition(self, event, now_us)
 
-    # What can be seen
-
-    @property
-    def floor(self) -> int:
-        """The lease floor: every record below it is settled or dead, the one at it is not."""
-        return self._settled.floor
-
-    @property
-    def last_token(self) -> int:
-        """Token of the latest grant; 0 before the first."""
-        return self._token
-
-    @property
-    def leased(self) -> int:
-        """Number of leases, those included that lapsed and were not yet noticed."""
-        return len(self._leases)
-
-    def owned(self, owner: str) -> int:
-        """Number of leases of ``owner``, those included that lapsed and were not yet noticed."""
-        return len(self._owners.get(owner, ()))
-
-    @property
-    def ready(self) -> int:
-        """Number of records that came back and are eligible now."""
-        return self._ready.count
-
-    @property
-    def delayed(self) -> int:
-        """Number of records that came back and still wait."""
-        return self._delays.count
-
-    @property
-    def dead(self) -> int:
-        """Number of dead letters."""
-        return self._dead.count
-
-    @property
-    def held(self) -> int:
-        """Number of records that were passed over because their key is busy."""
-        return 0 if self._order is None else len(self._order.held)
-
-    def leases(self, first: int = 0, end: int = END_OF_OFFSETS) -> Iterator[Lease]:
-        """The leases of [first, end), in offset order. O(those offsets, or all leases if fewer)."""
-        for offset in sorted(keys_between(self._leases, len(self._leases), first, end)):
-            row = self._leases.get(offset)
-            if row is None:
-                continue
-            yield Lease(offset, *row[:6], self._epoch_us + self._first_us(row))
-
-    def delays(self, first: int = 0) -> Iterator[tuple[int, int]]:
-        """(offset, time at which it is ready) of the records that wait, from ``first`` on."""
-        return ((offset, ready_us) for offset, (ready_us,) in self._delays.rows.items(first))
-
-    def delayed_blocks(self, bound_us: int) -> list[int]:
-        """Blocks of offsets in which a delay is over before ``bound_us``, in order. O(blocks)."""
-        return self._delays.blocks_before(bound_us)
-
-    def delayed_in(self, block: int, bound_us: int) -> list[tuple[int, int]]:
-        """(time, offset) of the records of a block whose delay is over before ``bound_us``."""
-        return self._delays.block_before(block, bound_us)
-
-    def is_delayed(self, offset: int) -> bool:
-        """Whether a record came back and still waits."""
-        return offset in self._delays.rows
-
-    def next_open(self, end: int) -> int:
-        """The offset below ``end`` that is next, ready or never touched; -1 when there is none."""
-        offset = self._touched.floor
-        if self._ready.count and (lowest := self._ready.lowest()) < offset:
-            offset = lowest
-        return offset if offset < end else -1
-
-    def dead_letters(self, first: int = 0, end: int = END_OF_OFFSETS) -> Iterator[DeadLetter]:
-        """The dead letters of [first, end), in offset order."""
-        reasons, epoch_us = list(self._reasons), self._epoch_us
-        for offset, (grants, failures, reason, first_us, last_us) in self._dead.items(first, end):
-            yield DeadLetter(
-                offset, reasons[reason], grants, failures, epoch_us + first_us, epoch_us + last_us
-            )
-
-    def attempts(self, offset: int) -> tuple[int, int]:
-        """(grants, failures) of a record that is not settled; dead ones included."""
-        lease = self._leases.get(offset)
-        if lease is not None:
-            return lease[3], lease[4]
-        row = self._returned.get(offset)
-        if row is not None:
-            return row[0], row[1] >> 1
-        row = self._dead.get(offset)
-        return (row[0], row[1]) if row is not None else (0, 0)
-
-    def lag(self, end: int) -> int:
-        """Number of records below ``end`` that are neither settled nor dead."""
-        return max(end - self._settled.floor - self._settled.above, 0)
-
-    def oldest_unsettled(self, end: int) -> int | None:
-        """Offset of the first record below ``end`` that is neither settled nor dead, or None."""
-        floor = self._settled.floor
-        return floor if floor < end else None
-
-    def next_due_us(self) -> int | None:
-        """When ``expire`` next has something to do, or None: the earliest end of a lease or delay.
-
-        A lease lapses strictly after its deadline, so for a lease this is one past it.
-        """
-        deadline = self._deadlines.earliest_us()
-        due = self._delays.next_us()
-        if deadline is None:
-            return due
-        return deadline + 1 if due is None or deadline < due else due
-
     # Parts of a transition
-
-    def _is_leased(self, offset: int) -> bool:
-        return offset in self._leases
-
-    def _deadline_of(self, offset: int) -> int | None:
-        lease = self._leases.get(offset)
-        return None if lease is None else lease[0]
 
     def _end_lease(self, offset: int) -> LeaseRow | None:
         """Take the record out of the leases; None when it has none."""
@@ -276,11 +101,6 @@ class GroupState:
             self._ready.add(offset)
         if self._order is not None:
             self._order.come_back(offset)
-
-    def _first_us(self, lease: LeaseRow) -> int:
-        """When the record of a lease was first attempted, relative to the epoch."""
-        first_us = lease[6]
-        return first_attempt_us(lease) - self._epoch_us if first_us is None else first_us
 
     def _live(self, event: GroupEvent) -> LeaseRow:
         lease = self._leases.get(event[1])

@@ -9,21 +9,18 @@ docs/leases.rst is the contract.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import islice
 
 from brokerd.errors import LeaseLost, NotLeaseOwner, UnknownOffset
 from brokerd.groups import snapshot, thaw
-from brokerd.groups.attempts import DeadLetter, LeaseRow
+from brokerd.groups.attempts import LeaseRow
 from brokerd.groups.choice import GONE, TAKE, Choice, KeyOf, Takes
+from brokerd.groups.operations import MAX_COUNT, GroupOperations
 from brokerd.groups.settings import MAX_DURATION_US, GroupSettings
-from brokerd.groups.state import END_OF_OFFSETS, GroupState
 from brokerd.groups.tables import LARGE, grown
 from brokerd.values import Grant
-from brokerd.walformat import EventKind, GroupEvent
-
-MAX_COUNT = (1 << 31) - 1
-"""Counters stop here; they never wrap."""
+from brokerd.walformat import EventKind
 
 STALE_PER_LAPSE = 8
 """Deadlines of leases that were extended or are over which `expire` passes over for each lapse."""
@@ -38,31 +35,20 @@ _FAILED = int(EventKind.FAILED)
 _RELEASED = int(EventKind.RELEASED)
 _EXPIRED = int(EventKind.EXPIRED)
 _DEAD = int(EventKind.DEAD)
-_COMMITTED = int(EventKind.COMMITTED)
-_SETTLED_RANGE = int(EventKind.SETTLED_RANGE)
-_SEEK = int(EventKind.SEEK)
-_CONFIGURED = int(EventKind.CONFIGURED)
-_DELETED = int(EventKind.DELETED)
-_PAUSED = int(EventKind.PAUSED)
-_RESUMED = int(EventKind.RESUMED)
-_REPLAYED = int(EventKind.REPLAYED)
-_PURGED = int(EventKind.PURGED)
 
 _new_tuple = tuple.__new__
 
 
-class GroupPartition(GroupState):
+class GroupPartition(GroupOperations):
     """Lease store of one topic, group and partition.
 
     An ``owner`` or ``token`` of None is not checked.
     """
 
-    __slots__ = ("cut_short", "events")
+    __slots__ = ("cut_short",)
 
     def __init__(self, settings: GroupSettings) -> None:
         super().__init__(settings)
-        self.events: list[GroupEvent] = []
-        """What happened since the caller last took the events out, oldest first."""
         self.cut_short = False
         """Whether the last `acquire` passed over so many records that it stopped: ask again."""
 
@@ -238,101 +224,6 @@ class GroupPartition(GroupState):
             changed += block[1].bit_count()
         return changed
 
-    def settle_range(self, first: int, end: int) -> None:
-        """Settle every record of [first, end), ending the leases in it: the records are gone.
-
-        O(what is kept about the partition), however long the range is.
-        """
-        first = max(first, self._settled.floor)
-        if first < end:
-            self._record((_SETTLED_RANGE, first, end, 0, 0, "", ""), 0)
-
-    def leave_out(self, first: int, end: int) -> None:
-        """As `settle_range`, but no event: every start finds again that nothing is there."""
-        if self._settled.floor < end:
-            self.apply((_SETTLED_RANGE, first, end, 0, 0, "", ""), 0)
-
-    def skip_tokens(self, last: int) -> None:
-        """Give no token up to ``last`` any more. No event: every start finds again why."""
-        self._token = max(self._token, last)
-
-    def seek(self, floor: int) -> None:
-        """End all leases and go on from ``floor``: below all settled, from there on all open.
-
-        Records that were open keep their attempts, settled and dead ones begin anew. O(all state).
-        """
-        self._record((_SEEK, max(floor, 0), 0, 0, 0, "", ""), 0)
-
-    def commit_offset(self, offset: int) -> None:
-        """Store the committed offset as given; -1 means none."""
-        self._record((_COMMITTED, offset, 0, 0, 0, "", ""), 0)
-
-    def configure(self, settings: GroupSettings) -> None:
-        """Take other settings from now on, whatever the configuration says at later starts.
-
-        Records that are dead already stay so. A change of ``key_ordered`` ends all leases and
-        delays, without a failure. O(all state) then.
-        """
-        self._record((_CONFIGURED, 0, 0, 0, 0, "", settings.to_json()), 0)
-
-    def pause(self) -> None:
-        """Lease nothing until `unpause`. All else goes on."""
-        if not self.paused:
-            self._record((_PAUSED, 0, 0, 0, 0, "", ""), 0)
-
-    def unpause(self) -> None:
-        """End a pause."""
-        if self.paused:
-            self._record((_RESUMED, 0, 0, 0, 0, "", ""), 0)
-
-    def replay_dead(
-        self,
-        first: int = 0,
-        end: int = END_OF_OFFSETS,
-        reason: str = "",
-        matches: Callable[[DeadLetter], bool] | None = None,
-        limit: int = MAX_COUNT,
-    ) -> int:
-        """Make dead letters of [first, end) ready again, with counters at zero; returns how many.
-
-        Only those with ``reason``, unless it is empty, for which ``matches`` is true; at most
-        ``limit``, the lowest. One event for each run of dead letters that match. O(log n) each.
-        """
-        return self._bury_some(_REPLAYED, first, end, reason, matches, limit)
-
-    def purge_dead(
-        self,
-        first: int = 0,
-        end: int = END_OF_OFFSETS,
-        reason: str = "",
-        matches: Callable[[DeadLetter], bool] | None = None,
-        limit: int = MAX_COUNT,
-    ) -> int:
-        """Forget dead letters, which stay settled; chosen and counted as by `replay_dead`."""
-        return self._bury_some(_PURGED, first, end, reason, matches, limit)
-
-    def delete(self) -> None:
-        """Forget everything but the settings and the last token."""
-        self._record((_DELETED, 0, 0, self._token, 0, "", ""), 0)
-
-    def resume(self, now_us: int, behind_us: int = 0) -> None:
-        """After replay: every lease gets its full duration again, counted from ``now_us``.
-
-        Delays end, and attempts were, ``behind_us`` earlier than replay had to assume.
-        """
-        if behind_us and self._delays.count:
-            self._delays.load(-behind_us)
-        if behind_us:
-            self._returned.write_rows()
-        for offset, row in self._leases.items():
-            _, owner, token, grants, failures, duration_us, _ = row
-            deadline_us = now_us + duration_us if duration_us > 0 else now_us - 1
-            first = self._first_us(row)
-            self._leases[offset] = (deadline_us, owner, token, grants, failures, duration_us, first)
-        self._leases = grown(self._leases)
-        self._epoch_us -= behind_us
-        self._deadlines.refill([(lease[0], offset) for offset, lease in self._leases.items()])
-
     def freeze(self, now_us: int = 0) -> snapshot.FrozenGroup:
         """A copy that stays as it is, taken in milliseconds; ``encode`` it at leisure.
 
@@ -353,10 +244,6 @@ class GroupPartition(GroupState):
         a group that was given none (`configure`). Raises DamagedData and NewerFormat.
         """
         return thaw.decode(cls, data, now_us, settings or GroupSettings())
-
-    def _record(self, event: GroupEvent, now_us: int) -> None:
-        self.events.append(event)
-        self.apply(event, now_us)
 
     def _grant(
         self,
@@ -380,37 +267,6 @@ class GroupPartition(GroupState):
         finally:
             choice.flush()
             self.cut_short = choice.cut_short
-
-    def _bury_some(
-        self,
-        kind: int,
-        first: int,
-        end: int,
-        reason: str,
-        matches: Callable[[DeadLetter], bool] | None,
-        limit: int,
-    ) -> int:
-        """Write an event for each run of matching dead letters."""
-        runs: list[list[int]] = []
-        count = 0
-        is_open = False
-        for letter in self.dead_letters(first, end):
-            if count >= limit:
-                break
-            if reason and letter.reason != reason:
-                continue
-            if matches is not None and not matches(letter):
-                is_open = False
-                continue
-            if is_open:
-                runs[-1][1] = letter.offset + 1
-            else:
-                runs.append([letter.offset, letter.offset + 1])
-            is_open = True
-            count += 1
-        for run_first, run_end in runs:
-            self._record((kind, run_first, run_end, 0, 0, "", reason), 0)
-        return count
 
     def _settle_unleased(
         self,
