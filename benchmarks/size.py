@@ -240,7 +240,7 @@ def _measure(
         show(
             f"  {phase['phase']:<14} {phase['seconds']:>6.2f} s, longest turn "
             f"{phase['longest_ms']:>7.1f} ms, {phase['over_50_ms']} over 50 ms, "
-            f"longest gc {phase['gc_longest_ms']:.1f} ms{over}"
+            f"busiest {phase['busiest_ms']:.1f} ms, longest gc {phase['gc_longest_ms']:.1f} ms{over}"
         )
         if over:
             for line in phase["where"]:

@@ -35,6 +35,9 @@ class Stalls:
     phase: str
     seconds: float = 0.0
     longest_ms: float = 0.0
+    busiest_ms: float = 0.0
+    """The most processor time of the reactor's thread in one turn; the rest of a turn is waiting: for
+    the interpreter's lock, or, on a machine that does other work too, for a core."""
     over_50_ms: int = 0
     gc_longest_ms: float = 0.0
     """The longest pass of the garbage collector, which is part of some turn."""
@@ -63,6 +66,7 @@ class StallProbe:
         self._stalls = Stalls("")
         self._gc_began = 0.0
         self._began = 0.0
+        self._processor = 0.0
 
     def begin(self, phase: str) -> None:
         """Start to watch."""
@@ -70,6 +74,7 @@ class StallProbe:
         self._turns = []
         self._running = True
         self._began = self._beat = self._now()
+        self._processor = time.thread_time()
         gc.callbacks.append(self._on_gc)
         threading.Thread(target=self._look, daemon=True).start()
         self._reactor.callLater(BEAT_SECONDS, self._on_beat)
@@ -93,6 +98,9 @@ class StallProbe:
     def _note(self, now: float) -> None:
         late = now - self._beat - BEAT_SECONDS
         self._beat = now
+        processor, self._processor = self._processor, time.thread_time()
+        busy_ms = round((self._processor - processor) * 1000, 1)
+        self._stalls.busiest_ms = max(self._stalls.busiest_ms, busy_ms)
         seen, self._seen = self._seen, defaultdict(float)
         elsewhere, self._seen_elsewhere = self._seen_elsewhere, defaultdict(float)
         gc_seconds, self._gc_seconds = self._gc_seconds, 0.0

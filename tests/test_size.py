@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,21 @@ class TestStallProbe:
         probe.begin("end")
         clock.rightNow += 0.2
         assert probe.end().longest_ms == pytest.approx(199, abs=1)
+
+    def test_work_is_told_apart_from_waiting(self) -> None:
+        """A turn that only waited took no processor time; one that worked did."""
+        clock = Clock()
+        probe = StallProbe(clock)
+        probe.begin("waiting")
+        clock.advance(0.5)
+        waiting = probe.end()
+        probe.begin("working")
+        began = time.thread_time()
+        while time.thread_time() - began < 0.02:
+            pass
+        clock.advance(0.5)
+        working = probe.end()
+        assert waiting.busiest_ms < 20 <= working.busiest_ms
 
     def test_each_phase_begins_anew(self) -> None:
         """A long turn of one phase is none of the next."""
