@@ -17,6 +17,8 @@ from brokerd.errors import BrokerdError, InvalidRequest
 
 BATCH_RECORDS = 1_000
 BATCH_BYTES = 1 << 20
+PLAIN_BYTES_MAX = 1 << 20
+"""Longer text goes as base64: escaped as JSON it could take six times its size."""
 VALUE_BYTES_MAX = 10 << 20
 """Longer ones are not even read: no broker takes them."""
 
@@ -121,15 +123,20 @@ def _value(raw: bytes, kind: str | None) -> Answer:
             return {"value": json.loads(raw), "encoding": "msgpack"}
         except ValueError as error:
             raise InvalidRequest(f"a value is not JSON: {error}: {raw[:40]!r}") from None
-    if kind != "bytes":
+    encoding = kind or "text"
+    if encoding == "text":
         try:
-            return {"value": raw.decode()}
+            text = raw.decode()
         except UnicodeDecodeError:
             if kind == "text":
                 raise InvalidRequest(
                     f"a value is not UTF-8 text: {raw[:40]!r}; say --as bytes"
                 ) from None
-    return {"value_base64": base64.b64encode(raw).decode(), "encoding": "bytes"}
+            encoding = "bytes"
+        else:
+            if len(raw) <= PLAIN_BYTES_MAX:
+                return {"value": text}
+    return {"value_base64": base64.b64encode(raw).decode(), "encoding": encoding}
 
 
 def _whole(source: IO[bytes]) -> bytes:
@@ -148,14 +155,15 @@ def _lines(source: IO[bytes]) -> Iterator[bytes]:
 
 
 def _batches(records: Iterable[Answer]) -> Iterator[list[Answer]]:
-    """Records in requests of up to `BATCH_RECORDS`, or about `BATCH_BYTES`."""
+    """Records in requests of up to `BATCH_RECORDS` and `BATCH_BYTES`; a larger one goes alone."""
     batch: list[Answer] = []
     size = 0
     for record in records:
-        batch.append(record)
-        size += len(str(record.get("value", ""))) + len(record.get("value_base64", ""))
-        if len(batch) >= BATCH_RECORDS or size >= BATCH_BYTES:
+        record_bytes = len(json.dumps(record))
+        if batch and (len(batch) == BATCH_RECORDS or size + record_bytes > BATCH_BYTES):
             yield batch
             batch, size = [], 0
+        batch.append(record)
+        size += record_bytes
     if batch:
         yield batch

@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode
 import click
 
 from brokerd.client.addresses import Address, open_socket, parse_address
-from brokerd.errors import BrokerdError, ConfigError
+from brokerd.errors import BrokerdError, ConfigError, InvalidName
 
 TIMEOUT_SECONDS = 60.0
 PAGE = 1_000
@@ -124,9 +124,7 @@ class Server:
 
     def _exchange(self, method: str, path: str, body: Answer | None) -> Answer:
         sent = None if body is None else json.dumps(body).encode()
-        headers = {"Connection": "close"}
-        if sent is not None:
-            headers["Content-Type"] = "application/json"
+        headers = {} if sent is None else {"Content-Type": "application/json"}
         connection = HTTPConnection("brokerd")
         try:
             connection.sock = self._open()
@@ -179,7 +177,10 @@ class Server:
 
 
 def _path(parts: tuple[str | int, ...]) -> str:
-    path = "/api/v1/" + "/".join(quote(str(part), safe="") for part in parts)
+    try:
+        path = "/api/v1/" + "/".join(quote(str(part), safe="") for part in parts)
+    except UnicodeEncodeError:
+        raise InvalidName(f"a name is not UTF-8: {parts!a}") from None
     return path + "/" if parts[-1] == "" else path  # an empty name is a name
 
 

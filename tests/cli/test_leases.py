@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.codecs.mamamia import Acquire
+from brokerd.codecs.mamamia import Acquire, AcquireBatch
 from tests.cli.shell import Shell
 from tests.house import ask
 
@@ -32,6 +32,13 @@ def test_leases_are_listed(leased: Shell) -> None:
 def test_leases_of_a_client_are_released(leased: Shell) -> None:
     assert leased.lines("lease", "release", *ON, "--client", "c0") == ["2 released"]
     assert leased.json("lease", "release", *ON, "--client", "c0") == {"released": 0}
+
+
+def test_more_than_a_page_is_listed(shell: Shell) -> None:
+    house = shell.caller.house
+    shell.run("produce", "orders", "--lines", input="x\n" * 1_001)
+    ask(house, *(AcquireBatch(*ON, "c", 100) for _ in range(11)))
+    assert len(shell.json("lease", "list", *ON)["leases"]) == 1_001
 
 
 def test_one_lease_is_released(leased: Shell) -> None:

@@ -66,6 +66,21 @@ def test_many_lines_are_a_few_requests(shell: Shell) -> None:
     assert [record["value"] for record in records(shell)] == [str(n) for n in range(2_500)]
 
 
+def test_requests_are_small_and_a_large_record_goes_alone(shell: Shell) -> None:
+    """Whatever it holds: escaped as JSON, control characters take six times their size."""
+    large = "\x01" * 3_000_000
+    lines = f"a\n{large}\nb\n" + "x" * 600_000 + "\n" + "y" * 600_000 + "\n"
+    told = shell.lines("--json", "produce", "orders", "--lines", input=lines)
+    assert [len(json.loads(line)["records"]) for line in told] == [1, 1, 2, 1]
+    found = records(shell)
+    assert [record["value"] for record in found][:3] == ["a", large, "b"]
+    assert {record["encoding"] for record in found} == {"text"}
+    many = "".join(f"{number}\n" for number in range(300))
+    metadata = json.dumps({"note": "z" * 10_000})
+    told = shell.lines("--json", "produce", "t", "--lines", "--metadata", metadata, input=many)
+    assert len(told) == 3
+
+
 def test_a_failure_in_the_middle_says_how_far_it_came(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:

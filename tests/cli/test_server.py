@@ -129,6 +129,12 @@ def test_a_refusal_is_the_brokers_own_words(shell: Shell) -> None:
     )
 
 
+def test_a_name_that_is_not_utf_8_is_refused(shell: Shell) -> None:
+    """As the shell passes it; nothing is guessed."""
+    assert "is not UTF-8" in shell.refused("topic", "describe", "\udcff")
+    assert "is wrong" in shell.refused("topic", "create", "\udcff")
+
+
 def test_every_verb_says_what_it_takes() -> None:
     """--help of each, and of each below it."""
     runner = CliRunner()
