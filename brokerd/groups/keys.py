@@ -160,7 +160,7 @@ class KeyOrder:
         if front is None:
             self._front[key] = offset
         elif front != offset:
-            if self._is_leased(offset) or not (self._is_leased(front) or front < offset):
+            if self._is_leased(offset):
                 self._unfree(front)
                 self._front[key] = offset
                 offset = front

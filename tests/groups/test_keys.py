@@ -85,6 +85,23 @@ class TestOrder:
         assert acquire(store, "aab") == []
         assert acquire(store, "aab", now_us=5) == [0]
 
+    def test_a_record_whose_delay_ends_behind_another_goes_on_waiting(self) -> None:
+        store = a_store()
+        settle(store, 1, False, delay_us=5)
+        assert acquire(store, "aa") == [0]
+        assert acquire(store, "aa", now_us=6) == []
+        settle(store, 0)
+        assert acquire(store, "aa", now_us=6) == [1]
+
+    def test_a_record_that_fails_before_the_lower_ones_are_looked_at_goes_behind_them(self) -> None:
+        store = a_store()
+        settle(store, 3, False)
+        store.dead_letter(0, 4, 2, "")
+        store.replay_dead()
+        assert acquire(store, "bbaa") == [0, 2]
+        settle(store, 2, False)
+        assert acquire(store, "bbaa") == [2]
+
     def test_a_dead_letter_frees_its_key(self) -> None:
         store = a_store(max_attempts=1)
         acquire(store, "aab")
