@@ -615,6 +615,14 @@ class TestTakenFromTheDead:
         assert (store.floor, store.dead) == (3, 1)
         assert offsets(store.acquire(0, 4, "bob", 10, limit=9)) == [3]
 
+    def test_reasons_are_forgotten_with_the_last_dead_letter(self) -> None:
+        store = a_store()
+        for offset in range(100):
+            store.dead_letter(0, 100, offset, f"reason {offset}")
+        size = sum(map(len, store.freeze().encode()))
+        store.purge_dead()
+        assert sum(map(len, store.freeze().encode())) < size - 1000
+
     def test_times_of_the_first_attempt_and_the_last(self) -> None:
         store = a_store(max_attempts=2)
         store.acquire(5, 1, "ann", 10)
