@@ -141,10 +141,8 @@ BUGS = (
         "protocols/mamamia.py",
         ("        broker.admit(size, len(set(partitions)))\n", ""),
         (
-            "                        broker.append(partition, value, encoding, key, metadata, "
-            "Format.MAMAMIA),",
-            "                        broker.produce(partition, value, encoding, key, metadata, "
-            "Format.MAMAMIA),",
+            "                partition.index,\n                broker.append(\n",
+            "                partition.index,\n                broker.produce(\n",
         ),
     ),
     # -- recovery ------------------------------------------------------------------------------
@@ -194,7 +192,7 @@ BUGS = (
         "what a failed sync may have left in the page cache only is not written again",
         "wal/opening.py",
         (
-            "    rewrite(file, start, last.position)\n",
+            "    rewrite(file, start, end)\n",
             "",
         ),
     ),
@@ -389,6 +387,149 @@ BUGS = (
         (
             "        if not self._wal.failed:\n            self.cut()\n",
             "        if not self._wal.failed:\n",
+        ),
+    ),
+    # -- groups: order, pauses, dead letters ----------------------------------------------------
+    bug(
+        "key-freed-too-early",
+        "a key is free as soon as its record is not leased any more, although it came back",
+        "groups/keys.py",
+        (
+            "        return key in self._front\n",
+            "        return key in self._front and self._is_leased(self._front[key])\n",
+        ),
+    ),
+    bug(
+        "forget-keys",
+        "a snapshot forgets the keys of leased records and of those that came back",
+        "groups/snapshot.py",
+        (
+            "        {} if state._order is None else frozen(state._order.keys),",
+            "        {} if state._order is None else dict.fromkeys(state._order.keys, 0),",
+        ),
+    ),
+    bug(
+        "forget-pause",
+        "a snapshot forgets that a group is paused",
+        "groups/snapshot.py",
+        ("            self.paused,\n", "            False,\n"),
+    ),
+    bug(
+        "replay-not-atomic",
+        "the dead letters of each partition are replayed in a frame of their own",
+        "broker/group_changes.py",
+        (
+            "            before = len(lane.store.events)\n            count += bury(",
+            "            self._journal.split()\n"
+            "            before = len(lane.store.events)\n            count += bury(",
+        ),
+    ),
+    bug(
+        "old-tokens-again",
+        "a group that is made again gives the tokens of the one that was deleted",
+        "broker/state.py",
+        (
+            "        self.token_base = max(self.token_base, last_token([group]))\n"
+            "        group.deleted = True",
+            "        group.deleted = True",
+        ),
+    ),
+    # -- delays, expiry, resends ----------------------------------------------------------------
+    bug(
+        "fire-in-two-frames",
+        "a scheduled message is settled in another frame than it is stored in",
+        "broker/firing.py",
+        (
+            "        self._settle(lane, offset)\n        self._counters.fired += 1",
+            "        self._journal.split()\n"
+            "        self._settle(lane, offset)\n        self._counters.fired += 1",
+        ),
+    ),
+    bug(
+        "cancel-in-memory",
+        "a cancelled message is not journaled as such",
+        "broker/schedule.py",
+        (
+            "        self._leasing.touch_added(lane, before)\n        if settled:",
+            "        if settled:",
+        ),
+    ),
+    bug(
+        "expire-after-a-jump",
+        "records expire right after the wall clock jumped forward",
+        "broker/fetching.py",
+        (
+            "        return self._time.time_us() if self._time.settled else 0",
+            "        return self._time.time_us()",
+        ),
+    ),
+    bug(
+        "fire-the-expired",
+        "a scheduled message that expired before it was due is stored, and never expires",
+        "broker/firing.py",
+        ("            if 0 < row[-1] <= self._expiry.before_us():", "            if row[-1] < 0:"),
+        ("            expires_at_us or None,\n", "            0,\n"),
+    ),
+    bug(
+        "forget-producers",
+        "a snapshot forgets which batches may be sent again",
+        "broker/producers.py",
+        ("        state.captures.append(self._captures)\n", ""),
+    ),
+    bug(
+        "resend-stored-again",
+        "only the newest batch of a producer is known when it is sent again",
+        "broker/producers.py",
+        (
+            "        for remembered, packed in batches:",
+            "        for remembered, packed in batches[-1:]:",
+        ),
+        ("        if batches and sequence < batches[-1][0]:", "        if sequence < 0:"),
+    ),
+    # -- topics and segments --------------------------------------------------------------------
+    bug(
+        "sweep-too-early",
+        "segments are deleted although only the newest snapshot, or none, is past them",
+        "broker/sweep.py",
+        (
+            "        goes = [one for one in found if one.segment.end_lsn <= covered_lsn]",
+            "        goes = [one for one in found if one.segment.end_lsn > 0]",
+        ),
+    ),
+    bug(
+        "sweep-what-is-open",
+        "a segment is deleted when most of what it holds is removed",
+        "broker/sweep.py",
+        (
+            "        starts, topic_ids = dict(self._state.starts), set(self._state.by_id)",
+            "        starts, topic_ids = "
+            "{key: start + 3 for key, start in self._state.starts.items()}, set(self._state.by_id)",
+        ),
+    ),
+    bug(
+        "retain-by-a-jump",
+        "retention follows the wall clock right after it jumped",
+        "broker/retention.py",
+        (
+            "        time_us = self._time.time_us() if self._time.settled else 0",
+            "        time_us = self._time.time_us()",
+        ),
+    ),
+    bug(
+        "seek-below-the-start",
+        "a seek to the start goes to offset 0, whatever was removed",
+        "broker/group_changes.py",
+        ("    first = partition.start_offset\n", "    first = 0\n"),
+        ("            leave_out_gaps(lane)\n", ""),
+    ),
+    bug(
+        "new-group-below-the-start",
+        "a group that comes later begins with records that were removed",
+        "broker/state.py",
+        (
+            "            lane.store.leave_out(0, lane.partition.start_offset)\n"
+            "            lane.store.skip_tokens(self.token_base)",
+            "            lane.store.skip_tokens(self.token_base)",
         ),
     ),
 )

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 
 from brokerd.assembly import broker_settings
-from brokerd.broker import Broker, Lane
+from brokerd.broker import Broker, Lane, Topic
 from brokerd.config import Config
 from brokerd.sim.bare import STATE_DIR, BareBroker, counting_ids
 from brokerd.sim.disk import SimDisk
@@ -47,10 +47,20 @@ def _snapshots(disk: SimDisk) -> list[str]:
 def describe(broker: Broker) -> Iterator[str]:
     """One line for each partition and each group's way through it, in order; no times."""
     for topic in sorted(broker.topics(), key=lambda topic: topic.topic_id):
-        for partition in topic.partitions:
-            yield f"{topic.topic_id} {topic.name!r}/{partition.index}: {partition.next_offset}"
-            for name in sorted(topic.groups):
-                yield f"  {name!r}: {_lane(topic.groups[name].lanes[partition.index])}"
+        yield from _topic(topic)
+        if topic.internal is not None:
+            yield from _topic(topic.internal)
+
+
+def _topic(topic: Topic) -> Iterator[str]:
+    yield f"{topic.topic_id} {topic.name!r} {topic.settings.given()}"
+    for partition in topic.partitions:
+        yield (
+            f"{topic.topic_id} {topic.name!r}/{partition.index}: {partition.start_offset} "
+            f"to {partition.next_offset}"
+        )
+        for name in sorted(topic.groups):
+            yield f"  {name!r}: {_lane(topic.groups[name].lanes[partition.index])}"
 
 
 def _lane(lane: Lane) -> str:
@@ -62,8 +72,8 @@ def _lane(lane: Lane) -> str:
         if (counts := store.attempts(offset)) != (0, 0)
     }
     leases = sorted((lease.offset, lease.owner, lease.token) for lease in store.leases())
-    letters = [letter[:4] for letter in store.dead_letters()]
+    letters = [(one.offset, one.reason, one.grants, one.failures) for one in store.dead_letters()]
     return (
         f"floor {store.floor} lag {store.lag(end)} token {store.last_token} leases {leases} "
-        f"attempts {attempts} dead {letters}"
+        f"attempts {attempts} dead {letters} {store.settings.to_json()}{' paused' * store.paused}"
     )

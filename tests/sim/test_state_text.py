@@ -31,9 +31,9 @@ def test_snapshot_and_log_tell_the_same() -> None:
     bare = without_snapshots(disk)
     assert not any(path.endswith(".snap") for path in bare.files())
     assert state_of(bare, CONFIG) == quick
-    assert quick[0] == "1 'orders'/0: 4"
-    assert "floor 1" in quick[1] and "(2, 'me', 3)" in quick[1]
-    assert "1: (1, 1)" in quick[1], "one grant, one failure"
+    assert quick[:2] == ["1 'orders' {}", "1 'orders'/0: 0 to 4"]
+    assert "floor 1" in quick[2] and "(2, 'me', 3)" in quick[2]
+    assert "1: (1, 1)" in quick[2], "one grant, one failure"
 
 
 def test_reading_changes_nothing() -> None:
