@@ -165,7 +165,8 @@ class State:
         letters = 0
         for group in partition.topic.groups.values():
             store = group.lanes[partition.index].store
-            store.leave_out(0, partition.start_offset)
+            if store.floor < partition.start_offset:
+                store.leave_out(0, partition.start_offset)
             if store.dead:
                 letters += store.dead
                 store.apply((_PURGED, 0, partition.start_offset, 0, 0, "", ""), 0)
