@@ -4,7 +4,8 @@
 A timer says which schedule is due, and each turn of the reactor fires about `FIRE_BYTES`, the
 schedules in turns. What has left memory is read back first. A message for which there is no room
 stays due and is tried again: late, never lost, never twice. Those that are due at the same time are
-fired in the order in which they came.
+fired in the order in which they came; those that are late, in the order in which they were due,
+but for a tenth of a second.
 """
 
 from __future__ import annotations
@@ -56,6 +57,9 @@ STEP_RECORDS = 64
 
 EXPIRE_STEP = 1024
 """Delays of a schedule that end in one go."""
+
+SLICE_US = 100_000
+"""Messages that are due within so long of one another may be fired in the order they came in."""
 
 READ_MIN_BYTES = 64 * 1024
 """What is read ahead for a message far from the one before; doubled while they are near."""
@@ -154,10 +158,9 @@ class Firing:
     # -- what is due --------------------------------------------------------------------------
 
     def _due(self, lane: Lane, now_us: int) -> int:
-        """Let delays end; how many did."""
-        ended = lane.store.expire(now_us, EXPIRE_STEP)
+        """Something of a schedule is due; the timer is set anew when all of that is fired."""
         self._wake(lane)
-        return ended
+        return -1
 
     def _wake(self, lane: Lane) -> None:
         if lane not in self._reading:
@@ -248,10 +251,22 @@ class Firing:
         return None if chunk is None else row_of(chunk, offset)
 
     def _first_due(self, lane: Lane) -> int | None:
-        """The first message that is due, by the order in which they came."""
+        """The first message that is due; None, and the timer is set, when there is none.
+
+        By the order in which they came among those that are due within `SLICE_US`, and no others
+        join them before they are fired: or those that came late would wait while others come due.
+        """
         if lane.partition.topic.deleted:
             return None
-        offset = lane.store.next_open(lane.partition.next_offset)
+        store, end = lane.store, lane.partition.next_offset
+        offset = store.next_open(end)
+        if offset < 0:
+            due_us, now_us = store.next_due_us(), self._time.now_us()
+            if due_us is not None and due_us <= now_us:
+                store.expire(min(now_us, due_us + SLICE_US), EXPIRE_STEP)
+                offset = store.next_open(end)
+            if offset < 0:
+                self._timetable.schedule(lane)
         return None if offset < 0 else offset
 
     def _fire_one(self, lane: Lane, offset: int, row: Row) -> int:

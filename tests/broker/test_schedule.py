@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import random
 
 import pytest
 
@@ -96,6 +97,29 @@ class TestFiring:
                 house.run()
         house.pass_time(5.5)
         assert values(house) == [b"%d" % number for number in range(2000)]
+
+    @MEMORIES
+    def test_a_backlog_is_fired_in_the_order_in_which_it_was_due(
+        self, settings: BrokerSettings
+    ) -> None:
+        """Whatever its place in the log: who was due first does not wait for who was due later."""
+        house = House(settings=settings)
+        due = list(range(100, 10_100, 20))
+        random.Random(3).shuffle(due)
+        for at, milliseconds in enumerate(due):
+            later(house, b"%d" % milliseconds, milliseconds / 1000)
+            if at % 50 == 0:
+                house.run()
+        house.run()
+        house.wall_seconds += 20
+        house.clock.advance(20)
+        house.run()
+        fired = [int(value) for value in values(house)]
+        assert sorted(fired) == sorted(due)
+        latest = 0
+        for milliseconds in fired:
+            latest = max(latest, milliseconds)
+            assert milliseconds >= latest - 100
 
     def test_a_message_comes_whole_as_if_it_were_produced_then(self) -> None:
         house = House()
