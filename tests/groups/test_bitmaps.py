@@ -162,3 +162,14 @@ def test_members_that_are_taken_out_lower_the_floor(
         found.add_range(first, end)
         members.update(range(first, end))
         check()
+
+
+def test_what_the_floor_passed_inside_a_word_counts_again_when_it_goes_down() -> None:
+    found = FloorSet()
+    found.add_range(1, 500)
+    found.add(0)
+    found.add(600)
+    assert (found.floor, found.above) == (500, 1)
+    found.discard_words({0: 1 << 7})
+    assert (found.floor, found.above) == (7, 500 - 8 + 1)
+    assert [n in found for n in (6, 7, 8, 499, 500, 600)] == [True, False, True, True, False, True]
