@@ -44,6 +44,8 @@ class Inside:
         self.broker: Broker = core.broker
         self.address = addresses["mamamia"]
         self.admin = addresses["admin"]
+        self.start_processor_seconds = 0.0
+        """Processor time of the start, all threads."""
         self.leave = False
         """Let go of the data directory as a crash would, instead of a clean stop."""
 
@@ -118,7 +120,7 @@ class _Run:
 
     def go(self) -> Any:
         self._listeners.unlink(missing_ok=True)
-        self._began = time.monotonic()
+        self._began, self._processor = time.monotonic(), time.process_time()
         self._service.startService()
         self._reactor.callWhenRunning(self._wait)
         self._reactor.addSystemEventTrigger("before", "shutdown", self._stop)
@@ -134,11 +136,13 @@ class _Run:
             self._reactor.callLater(_POLL_SECONDS, self._wait)
             return
         self._start_seconds = time.monotonic() - self._began
+        self._processor = time.process_time() - self._processor
         Deferred.fromCoroutine(self._play()).addErrback(self._failed)
 
     async def _play(self) -> None:
         status = self._service.status()
         inside = Inside(self._reactor, self._cores[0], status["listeners"])
+        inside.start_processor_seconds = self._processor
         self._outcome = (await self._scenario(inside, self._start_seconds),)
         self._leave = inside.leave
         self._reactor.stop()

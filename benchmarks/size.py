@@ -83,9 +83,17 @@ def start(data_dir: Path, state: State, scale: float) -> dict[str, Any]:
     async def scenario(inside: Inside, start_seconds: float) -> dict[str, Any]:
         inside.leave = True
         await inside.sleep(0.5)
-        return {"start_seconds": start_seconds, "rss_bytes": rss_bytes()}
+        return _started(inside, start_seconds)
 
     return run(data_dir, (), scenario)[0]
+
+
+def _started(inside: Inside, start_seconds: float) -> dict[str, Any]:
+    return {
+        "start_seconds": start_seconds,
+        "start_processor_seconds": inside.start_processor_seconds,
+        "rss_bytes": rss_bytes(),
+    }
 
 
 def stalls(data_dir: Path, state: State, scale: float) -> dict[str, Any]:
@@ -94,7 +102,7 @@ def stalls(data_dir: Path, state: State, scale: float) -> dict[str, Any]:
     async def scenario(inside: Inside, start_seconds: float) -> dict[str, Any]:
         inside.leave = True
         await inside.sleep(0.5)
-        found = {"start_seconds": start_seconds, "rss_bytes": rss_bytes()}
+        found = _started(inside, start_seconds)
         phases = _Phases(inside, data_dir)
         await phases.quiet()
         await phases.snapshot()
@@ -230,8 +238,8 @@ def _measure(
     snapshot = step("stalls")
     empty = built["empty_bytes"]
     show(
-        f"  start from the log alone {log_alone['start_seconds']:.2f} s, "
-        f"from the snapshot {snapshot['start_seconds']:.2f} s; memory more than empty then "
+        f"  start from the log alone {_seconds(log_alone)}, from the snapshot "
+        f"{_seconds(snapshot)}; memory more than empty then "
         f"{(snapshot['rss_bytes'] - empty) / MIB:.0f} MiB, at most until a snapshot is written "
         f"{(snapshot['snapshot_peak_bytes'] - empty) / MIB:.0f} MiB"
     )
@@ -240,7 +248,8 @@ def _measure(
         show(
             f"  {phase['phase']:<14} {phase['seconds']:>6.2f} s, longest turn "
             f"{phase['longest_ms']:>7.1f} ms, {phase['over_50_ms']} over 50 ms, "
-            f"busiest {phase['busiest_ms']:.1f} ms, longest gc {phase['gc_longest_ms']:.1f} ms{over}"
+            f"busiest {phase['busiest_ms']:.1f} ms, "
+            f"longest gc {phase['gc_longest_ms']:.1f} ms{over}"
         )
         if over:
             for line in phase["where"]:
@@ -252,6 +261,13 @@ def _measure(
         "log": log_alone,
         "snapshot": snapshot,
     }
+
+
+def _seconds(started: dict[str, Any]) -> str:
+    return (
+        f"{started['start_seconds']:.2f} s ({started['start_processor_seconds']:.2f} s of the "
+        "processor)"
+    )
 
 
 _STEPS: dict[str, Callable[[Path, State, float], dict[str, Any]]] = {

@@ -36,8 +36,8 @@ class Stalls:
     seconds: float = 0.0
     longest_ms: float = 0.0
     busiest_ms: float = 0.0
-    """The most processor time of the reactor's thread in one turn; the rest of a turn is waiting: for
-    the interpreter's lock, or, on a machine that does other work too, for a core."""
+    """The most processor time of the reactor's thread in one turn. The rest of a turn is waiting:
+    for the interpreter's lock, or for a core, on a machine that does other work too."""
     over_50_ms: int = 0
     gc_longest_ms: float = 0.0
     """The longest pass of the garbage collector, which is part of some turn."""
