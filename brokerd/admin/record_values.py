@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-import math
+import json
 from typing import Any, NamedTuple
 
 import msgpack
+import msgspec
 from msgspec import UNSET
 
 from brokerd.admin.shapes import EncodingName, NewRecord, RecordShape, time_of
@@ -25,6 +26,10 @@ NAMES: dict[int, EncodingName] = {
     Encoding.MSGPACK: "msgpack",
 }
 ENCODINGS = {name: Encoding(encoding) for encoding, name in NAMES.items()}
+
+
+SHOWN_BYTES_MAX = 256 << 10
+"""Longer MessagePack is shown as base64 alone: to say it as JSON would hold up the broker."""
 
 
 class Payload(NamedTuple):
@@ -40,13 +45,8 @@ def shown(record: Record, partition: int) -> RecordShape:
     """A record for an answer."""
     value, value_base64 = _value(record.value, record.encoding)
     key, key_base64 = (None, None) if record.key is None else _text(record.key)
-    metadata, metadata_base64 = None, None
-    if record.metadata is not None:
-        metadata, metadata_base64 = _value(record.metadata, Encoding.MSGPACK)
-        if isinstance(metadata, dict):
-            metadata_base64 = None
-        else:
-            metadata = None
+    metadata = None if record.metadata is None else _json(record.metadata)
+    is_odd = record.metadata is not None and metadata is None
     return RecordShape(
         partition=partition,
         offset=record.offset,
@@ -60,7 +60,7 @@ def shown(record: Record, partition: int) -> RecordShape:
         key=key,
         key_base64=key_base64,
         metadata=metadata,
-        metadata_base64=metadata_base64,
+        metadata_base64=_base64(record.metadata or b"") if is_odd else None,
     )
 
 
@@ -75,11 +75,18 @@ def _value(value: bytes, encoding: int) -> tuple[Any, str | None]:
     """(what JSON can say of it, base64 unless that says all)."""
     if encoding != Encoding.MSGPACK:
         return _text(value)
+    return _json(value), _base64(value)
+
+
+def _json(packed: bytes) -> msgspec.Raw | None:
+    """A MessagePack value as JSON; None where JSON cannot say it so that it comes back as it is."""
+    if len(packed) > SHOWN_BYTES_MAX:
+        return None
     try:
-        decoded = msgpack.unpackb(value)
-    except (ValueError, msgpack.UnpackException):  # bad, nested too deeply, or keys are no text
-        decoded = None
-    return (decoded if _is_json(decoded) else None), _base64(value)
+        text = json.dumps(msgpack.unpackb(packed), allow_nan=False, ensure_ascii=False)
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return None  # bad, nested too deeply, NaN; binary, a timestamp, keys that are no text
+    return msgspec.Raw(text.encode())
 
 
 def _text(value: bytes) -> tuple[str | None, str | None]:
@@ -91,17 +98,6 @@ def _text(value: bytes) -> tuple[str | None, str | None]:
 
 def _base64(value: bytes) -> str:
     return base64.b64encode(value).decode()
-
-
-def _is_json(value: Any) -> bool:
-    """Whether JSON can say a value so that it comes back as it is."""
-    if isinstance(value, dict):
-        return all(type(key) is str and _is_json(item) for key, item in value.items())
-    if isinstance(value, list):
-        return all(map(_is_json, value))
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return value is None or isinstance(value, bool | int | str)
 
 
 def _given_value(record: NewRecord) -> tuple[bytes, Encoding]:

@@ -111,7 +111,7 @@ class RecordQuery(Query, frozen=True):
     partition: Index = 0
     offset: Offset = 0
     limit: Limit = 100
-    bytes_max: Annotated[int, Meta(ge=1, le=1 << 20)] = 1 << 20
+    bytes_max: Annotated[int, Meta(ge=1, le=1 << 20)] = 256 << 10
 
 
 class ScheduleQuery(Query, frozen=True):
@@ -247,7 +247,7 @@ class RecordShape(Struct):
     value_base64: str | None
     key: str | None
     key_base64: str | None
-    metadata: dict[str, Any] | None
+    metadata: Any
     metadata_base64: str | None
 
 

@@ -27,14 +27,15 @@ def show(value: bytes, encoding: int = Encoding.BYTES, **more: Any) -> RecordSha
 
 def again(shape: RecordShape) -> NewRecord:
     """What a client would send to produce a shown record once more."""
-    new: dict[str, Any] = {"encoding": shape.encoding}
-    if shape.value_base64 is not None:
-        new["value_base64"] = shape.value_base64
+    told = msgspec.json.decode(msgspec.json.encode(shape))
+    new: dict[str, Any] = {"encoding": told["encoding"]}
+    if told["value_base64"] is not None:
+        new["value_base64"] = told["value_base64"]
     else:
-        new["value"] = shape.value
+        new["value"] = told["value"]
     for name in ("key", "key_base64", "metadata"):
-        if (one := getattr(shape, name)) is not None:
-            new[name] = one
+        if told[name] is not None:
+            new[name] = told[name]
     return msgspec.json.decode(msgspec.json.encode(new), type=NewRecord)
 
 
@@ -68,9 +69,9 @@ def test_a_value_is_shown_as_what_it_is(
     """Text as text, MessagePack as JSON if JSON can say it; else only base64 tells."""
     shape = show(value, encoding)
     assert (shape.partition, shape.offset) == (2, 7)
-    assert shape.value == shows
-    assert shape.value_base64 == (b64(value) if needs_base64 else None)
-    msgspec.json.decode(msgspec.json.encode(shape))
+    told = msgspec.json.decode(msgspec.json.encode(shape))
+    assert told["value"] == shows
+    assert told["value_base64"] == (b64(value) if needs_base64 else None)
 
 
 def test_keys_metadata_and_times_come_along() -> None:
@@ -96,6 +97,14 @@ def test_odd_keys_and_metadata_are_base64() -> None:
     shape = show(b"x", key=b"\xff", metadata=odd)
     assert (shape.key, shape.key_base64) == (None, b64(b"\xff"))
     assert (shape.metadata, shape.metadata_base64) == (None, b64(odd))
+
+
+def test_what_is_large_is_not_taken_apart() -> None:
+    """Base64 is there in any case."""
+    large = msgpack.packb([0] * (1 << 20))
+    shape = show(large, Encoding.MSGPACK, metadata=msgpack.packb({"n": "x" * (1 << 20)}))
+    assert (shape.value, shape.value_base64) == (None, b64(large))
+    assert shape.metadata is None and shape.metadata_base64 is not None
 
 
 def test_times_beyond_the_calendar_are_its_end() -> None:
