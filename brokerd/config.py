@@ -105,6 +105,7 @@ class Limits(Struct, frozen=True):
     in_flight_requests: Positive = 10_000
     in_flight_bytes: GatheredSize = 4 * MIB
     max_topics: Positive = 100_000
+    producers: Positive = 100_000
 
 
 class Log(Struct, frozen=True):

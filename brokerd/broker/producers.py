@@ -90,12 +90,12 @@ class Producers:
 
     def entry_bytes(self, producer_id: str, count: int, partitions: int) -> int:
         """More than `remember` adds to the frame, for admission together with the records."""
-        return 300 + 4 * len(producer_id) + 2 * count + 16 * partitions
+        return 400 + 4 * len(producer_id) + 2 * count + 16 * partitions
 
     def remember(self, topic: Topic, producer_id: str, sequence: int, ids: Sequence[int]) -> None:
         """Remember a batch that was just appended and admitted, in the frame that holds it."""
         packed = pack_ids(ids)
-        body = msgpack.packb([producer_id, sequence, packed])
+        body = msgpack.packb({"producer_id": producer_id, "sequence": sequence, "ids": packed})
         self._journal.add_entry(Entry(EntryKind.PRODUCER, topic.topic_id, 0, 0, 0, body))
         self._remember((topic.topic_id, producer_id), sequence, packed)
 
@@ -116,8 +116,9 @@ class Producers:
 
     def _apply(self, frame: Frame, entry: Entry) -> None:
         if frame.lsn >= self._fresh_from:
-            producer_id, sequence, packed = msgpack.unpackb(entry.body)
-            self._remember((entry.topic_id, producer_id), sequence, packed)
+            fields = msgpack.unpackb(entry.body)
+            key = entry.topic_id, fields["producer_id"]
+            self._remember(key, fields["sequence"], fields["ids"])
 
     def _captures(self) -> Iterator[Capture]:
         """All producers as they are at one moment, in chunks."""
