@@ -260,7 +260,7 @@ class State:
                 f"the frame at {frame.lsn} says {fields['op']!r} of a topic, which this version "
                 "does not know; upgrade brokerd"
             )
-        if entry.topic_id not in self._replay.deleted:
+        if entry.topic_id not in self._replay.deleted or fields["op"] == "deleted":
             apply(frame.lsn, entry, fields)
 
     def _apply_created(self, lsn: int, entry: Entry, fields: dict[str, Any]) -> None:

@@ -421,3 +421,22 @@ def test_changes_while_a_snapshot_is_taken_are_neither_lost_nor_undone(
     assert again.broker.status()["snapshot_lsn"] > 0
     assert seen(again) == before
     assert seen(alone(house)) == before
+
+
+def test_tokens_of_a_topic_deleted_while_a_snapshot_is_taken_are_not_given_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(snapshotter, "STEP_THINGS", 1)
+    house = House(settings=NEVER)
+    produce(house, "t", b"0")
+    produce(house, "u", b"0")
+    [(old, _)] = grants(house)
+    house.run()
+    house.broker._snapshotter.begin()
+    house.broker.delete_topic("t")
+    house.run()
+    house.pass_time(0.2)
+    assert house.broker.status()["snapshots_written"] == 1
+    house = house.crash()
+    [(new, _)] = grants(house, "u")
+    assert new.token > old.token
