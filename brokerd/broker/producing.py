@@ -1,4 +1,4 @@
-# Tests: tests/broker/test_broker.py
+# Tests: tests/broker/test_producing.py, tests/broker/test_broker.py
 """Records on their way in: room is made first, then each gets its offset."""
 
 from __future__ import annotations
