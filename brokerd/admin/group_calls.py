@@ -10,17 +10,19 @@ import msgspec
 from msgspec import UNSET
 from twisted.internet.defer import Deferred
 
-from brokerd.admin.routing import Call, ReadFailed, Route
-from brokerd.admin.shapes import (
-    Deleted,
+from brokerd.admin.group_shapes import (
     GroupBrief,
     GroupChanges,
     GroupList,
     GroupSettingsShape,
     GroupShape,
     LaneShape,
-    Page,
     Seek,
+)
+from brokerd.admin.routing import Call, ReadFailed, Route
+from brokerd.admin.shapes import (
+    Deleted,
+    Page,
     seconds_of,
     time_us_of,
     us_of,

@@ -6,21 +6,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from brokerd.admin.group_calls import existing_group
-from brokerd.admin.record_calls import read_one
-from brokerd.admin.routing import Call, NotFound, Route
-from brokerd.admin.shapes import (
+from brokerd.admin.group_shapes import (
     Changed,
     LeaseList,
     LeaseShape,
     LetterChoice,
     LetterList,
-    LetterQuery,
     LetterShape,
     LetterWithRecord,
-    NextPlace,
-    Place,
     Release,
     Released,
+)
+from brokerd.admin.record_calls import read_one
+from brokerd.admin.routing import Call, NotFound, Route
+from brokerd.admin.shapes import (
+    LetterQuery,
+    NextPlace,
+    Place,
     seconds_of,
     time_of,
     time_us_of,

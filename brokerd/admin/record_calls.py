@@ -10,19 +10,21 @@ from twisted.internet.defer import Deferred
 from brokerd.admin.record_values import Payload, payload, shown
 from brokerd.admin.routing import Call, NotFound, ReadFailed, Route
 from brokerd.admin.shapes import (
+    RecordQuery,
+    ScheduleQuery,
+    time_of,
+    us_of,
+)
+from brokerd.admin.topic_shapes import (
     Appended,
     AppendedList,
     Cancelled,
     NewRecord,
     NewRecords,
     RecordList,
-    RecordQuery,
     RecordShape,
     ScheduledList,
     ScheduledShape,
-    ScheduleQuery,
-    time_of,
-    us_of,
 )
 from brokerd.broker import Broker, Partition, Topic
 from brokerd.broker.asking import ask

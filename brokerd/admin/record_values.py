@@ -16,7 +16,8 @@ import msgpack
 import msgspec
 from msgspec import UNSET
 
-from brokerd.admin.shapes import EncodingName, NewRecord, RecordShape, time_of
+from brokerd.admin.shapes import time_of
+from brokerd.admin.topic_shapes import EncodingName, NewRecord, RecordShape
 from brokerd.errors import InvalidRequest
 from brokerd.values import Encoding, Format, Record
 

@@ -13,16 +13,18 @@ from brokerd.admin.routing import Call, Exists, Route
 from brokerd.admin.shapes import (
     PAGE_PARTITIONS,
     Deleted,
-    NewTopic,
     Page,
+    seconds_of,
+    us_of,
+)
+from brokerd.admin.topic_shapes import (
+    NewTopic,
     TopicChanges,
     TopicList,
     TopicSettingsShape,
     TopicShape,
     Trim,
     Trimmed,
-    seconds_of,
-    us_of,
 )
 from brokerd.broker import Topic
 from brokerd.broker.asking import ask
