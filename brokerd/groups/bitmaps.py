@@ -11,8 +11,9 @@ however long it is.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import NamedTuple
 
 from brokerd.groups.tables import Table, frozen, grown
@@ -296,11 +297,8 @@ def missing_words(of: FloorSet, among: FloorSet, first: int) -> dict[int, int]:
     keys: set[int] = {key for key in of.words if key << WORD_SHIFT >= of.floor}
     keys.update(key for key in among.words if key << WORD_SHIFT >= of.floor)
     low = max(first, among.floor) >> WORD_SHIFT
-    high = (of.floor >> WORD_SHIFT) + 1
-    for run_first, run_end in among.runs:
-        keys.update(range(low, min(run_first, high)))
-        low = max(low, run_end)
-    keys.update(range(low, high))
+    for run_first, run_end in ((low, (of.floor >> WORD_SHIFT) + 1), *of.runs):
+        keys.update(_outside(among.runs, max(run_first, low), run_end))
     found = {}
     for key in keys:
         bits = of.word(key) & ~among.word(key)
@@ -308,6 +306,19 @@ def missing_words(of: FloorSet, among: FloorSet, first: int) -> dict[int, int]:
         if bits:
             found[key] = bits
     return found
+
+
+def _outside(runs: list[Run], low: int, high: int) -> Iterator[int]:
+    """The keys from ``low`` to ``high``, exclusive, that are in none of the runs."""
+    at = bisect_right(runs, low, key=_first) - 1
+    if at >= 0:
+        low = max(low, runs[at][1])
+    for run_first, run_end in islice(runs, at + 1, None):
+        if run_first >= high:
+            break
+        yield from range(low, run_first)
+        low = run_end
+    yield from range(low, high)
 
 
 def _first(run: Run) -> int:

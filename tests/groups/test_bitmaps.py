@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.groups.bitmaps import FULL, WORD_BITS, FloorSet, LowestFirst
+from brokerd.groups.bitmaps import FULL, WORD_BITS, FloorSet, LowestFirst, missing_words
 from tests.strategies import groups as some
 
 
@@ -173,3 +173,34 @@ def test_what_the_floor_passed_inside_a_word_counts_again_when_it_goes_down() ->
     found.discard_words({0: 1 << 7})
     assert (found.floor, found.above) == (7, 500 - 8 + 1)
     assert [n in found for n in (6, 7, 8, 499, 500, 600)] == [True, False, True, True, False, True]
+
+
+@given(steps_over_many_words, steps_over_many_words, discards, some.far_offsets)
+def test_what_one_set_has_and_the_other_lacks(
+    both: list, one: list, taken: list[set[int]], first: int
+) -> None:
+    of, among, members, others = FloorSet(), FloorSet(), set(), set()
+    for step in both:
+        start, end = step if isinstance(step, tuple) else (step, step + 1)
+        of.add_range(start, end)
+        among.add_range(start, end)
+        members.update(range(start, end))
+        others.update(range(start, end))
+    for step in one:
+        start, end = step if isinstance(step, tuple) else (step, step + 1)
+        of.add_range(start, end)
+        members.update(range(start, end))
+    for chosen in taken:
+        words: dict[int, int] = {}
+        for offset in chosen & others:
+            words[offset >> 10] = words.get(offset >> 10, 0) | 1 << (offset & 1023)
+        among.discard_words(words)
+        others -= chosen
+    expected = sorted(offset for offset in members - others if offset >= first)
+    found = missing_words(of, among, first)
+    assert expected == sorted(
+        (key << 10) + bit
+        for key, bits in found.items()
+        for bit in range(WORD_BITS)
+        if bits >> bit & 1
+    )

@@ -214,6 +214,18 @@ class TestSwitch:
         store.configure(GroupSettings())
         assert acquire(store, "aab") == [0, 1, 2]
 
+    def test_a_switch_forgets_no_record_that_was_replayed_out_of_a_settled_range(self) -> None:
+        store = GroupPartition(GroupSettings())
+        dead = [4500, *range(6 * 1024, 7 * 1024)]
+        for offset in dead:
+            store.dead_letter(0, 9000, offset, "bad")
+        store.settle_range(4000, 9000)
+        store.replay_dead()
+        store.configure(GroupSettings(key_ordered=True))
+        assert store.ready == len(dead)
+        store.settle_range(0, 4000)
+        assert acquire(store, "." * 9000, 2000) == dead
+
     def test_other_settings_end_no_lease(self) -> None:
         store = a_store()
         acquire(store, "aab")

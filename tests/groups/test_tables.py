@@ -57,4 +57,7 @@ def test_freezing_copies_no_entry() -> None:
     table[0] = table[1] = 1
     shared = [one is other for one, other in zip(copy._shards, table._shards, strict=True)]
     assert shared.count(False) == 1
-    assert copy[0] == 0
+    shard = table._shards[0]
+    table[2] = 1
+    assert table._shards[0] is shard
+    assert (copy[0], copy[2]) == (0, 0)
