@@ -13,12 +13,14 @@ than the last snapshot and at least a segment, or when the disk is full.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from twisted.logger import Logger
 
-from brokerd.broker.journal import Journal
+from brokerd.broker.journal import BATCH_FRAME_BYTES, Journal
 from brokerd.broker.snapshotter import Snapshotter
 from brokerd.broker.state import State
+from brokerd.errors import BrokerdError
 from brokerd.wal import Committer, Removable, Wal
 
 
@@ -91,9 +93,7 @@ class Sweep:
         waits = [one for one in found if one.segment.end_lsn > covered_lsn]
         self.waiting_bytes = sum(one.size for one in waits)
         if waits and self._is_worth_a_snapshot():
-            self._snapshotter.wanted = True
-            if not self._journal.gathered_bytes:
-                self._journal.mark()  # a frame boundary, and two snapshots never begin at one place
+            self._take_snapshot()
         if goes:
             self._wal.delete_segments(goes, lambda count, error: self._deleted(error))
         else:
@@ -102,6 +102,14 @@ class Sweep:
     def _deleted(self, error: Exception | None) -> None:
         if not self._finished(error):
             self._done()
+
+    def _take_snapshot(self) -> None:
+        """At the next frame boundary. A mark makes one, so that no two snapshots begin together."""
+        self._snapshotter.wanted = True
+        if not self._journal.gathered_bytes:
+            with suppress(BrokerdError):  # else the next frame will do
+                self._journal.make_event_room(BATCH_FRAME_BYTES)
+                self._journal.mark()
 
     def _is_worth_a_snapshot(self) -> bool:
         if self._wal.allocation_error is not None:

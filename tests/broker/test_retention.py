@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.broker import BrokerSettings
+from brokerd.broker import BrokerSettings, Congested
 from brokerd.broker.retention import STEP_LOOKS, RetentionSettings
 from brokerd.broker.topics import TopicSettings
+from brokerd.errors import NoSpace
 from brokerd.sim.bare import STATE_DIR, WAL_DIR
+from brokerd.sim.disk import SimDisk
 from brokerd.wal import WalOptions
 from tests.broker.desk import SECOND_US, lease, produce, read
 from tests.house import House
@@ -322,6 +324,61 @@ class TestSegments:
                 break
             house.clock.advance(0.01)
         assert start(again) == 57
+
+
+class TestFullDisk:
+    ROOM = WalOptions(segment_bytes=64 * KIB, reserve_bytes=8 * KIB, free_bytes_min=128 * KIB)
+
+    def full(self) -> House:
+        """A broker that has taken all that the disk holds."""
+        house = House(SimDisk(1 << 20), settings(), self.ROOM)
+        with pytest.raises(NoSpace):
+            for _ in range(1000):
+                try:
+                    produce(house, "t", bytes(5 * KIB))
+                except Congested:
+                    house.run()
+        house.run()
+        return house
+
+    def produces(self, house: House) -> bool:
+        house.wal.retry_allocation()
+        house.run()
+        try:
+            produce(house, "new", bytes(5 * KIB))
+        except (NoSpace, Congested):
+            return False
+        house.run()
+        return True
+
+    @pytest.mark.parametrize("trims", [True, False])
+    def test_what_is_removed_makes_room_again(self, trims: bool) -> None:
+        house = self.full()
+        end = house.broker.existing_topic("t").partitions[0].next_offset
+        if trims:
+            house.broker.trim_topic("t", 0, end)
+        else:
+            house.broker.delete_topic("t")
+        house.run()
+        assert not self.produces(house)
+        pass_rounds(house, 4)
+        assert all(self.produces(house) for _ in range(20))
+        assert not house.failures
+        house = house.crash()
+        assert house.report.damages == []
+        names = [one.name for one in house.broker.topics()]
+        assert names == (["t", "new"] if trims else ["new"])
+
+    def test_a_disk_with_no_room_at_all_costs_nothing_but_the_round(self) -> None:
+        house = self.full()
+        house.broker.delete_topic("t")
+        house.run()
+        house.disk.capacity = 0
+        pass_rounds(house, 4)
+        assert not house.failures
+        house.disk.capacity = 1 << 20
+        pass_rounds(house, 4)
+        assert self.produces(house)
 
 
 class TestTrouble:
