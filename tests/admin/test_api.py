@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
+from twisted.logger import capturedLogs
+
+from brokerd.broker import BrokerSettings
 from brokerd.codecs.mamamia import Acquire, Settle
-from tests.admin.caller import Caller
-from tests.house import ask
+from tests.admin.caller import Caller, answer_of
+from tests.house import House, ask
 
 
 def test_from_a_topic_to_its_dead_letters() -> None:
@@ -33,3 +38,21 @@ def test_all_of_it_is_there_after_a_crash() -> None:
     caller.post("/topics/orders/records", {"records": [{"value": "x", "partition": 1}]})
     after = Caller(caller.house.crash())
     assert after.get("/topics/orders")[1]["next_offsets"] == [0, 1]
+
+
+def test_a_stop_answers_whoever_waits() -> None:
+    """What was applied is told once it is durable; what was not is refused; nothing is logged."""
+    caller = Caller(House(settings=BrokerSettings(max_uncommitted_bytes=64 << 10)))
+    house = caller.house
+    with capturedLogs() as captured:
+        _, applied = caller.send("POST", "/topics", b'{"name": "orders"}')
+        house.turn()
+        body = json.dumps({"records": [{"value": "x" * 66_000}]}).encode()
+        _, parked = caller.send("POST", "/topics/orders/records", body)
+        assert (applied.value(), parked.value()) == (b"", b"")
+        house.stop()
+    assert answer_of(applied)[0] == 201
+    status, answer = answer_of(parked)
+    assert (status, answer["retryable"]) == (503, True)
+    assert caller.post("/topics", {"name": "late"})[0] == 503
+    assert [event for event in captured if event.get("log_failure")] == []
