@@ -167,7 +167,7 @@ class Broker:
         self.dead_letter = leasing.dead_letter
         self.dead_letters = leasing.dead_letters
 
-        groups = GroupChanges(state, journal, leasing, self.time)
+        groups = GroupChanges(state, leasing, self.time)
         self.configure_group = groups.configure_group
         self.group_settings = groups.group_settings
         self.pause_group = groups.pause_group

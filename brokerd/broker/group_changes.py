@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 from brokerd.broker.clock import BrokerTime
-from brokerd.broker.journal import EVENT_FRAME_BYTES, LANE_FRAME_BYTES, Journal
+from brokerd.broker.journal import EVENT_FRAME_BYTES, LANE_FRAME_BYTES
 from brokerd.broker.leasing import Leasing, leave_out_gaps
 from brokerd.broker.state import State
 from brokerd.broker.topics import ConsumerGroup, Lane
@@ -63,9 +63,8 @@ class Burial:
 class GroupChanges:
     """Changes of groups. All raise `UnknownTopic`, `NoSpace` and `Congested`."""
 
-    def __init__(self, state: State, journal: Journal, leasing: Leasing, time: BrokerTime) -> None:
+    def __init__(self, state: State, leasing: Leasing, time: BrokerTime) -> None:
         self._state = state
-        self._journal = journal
         self._leasing = leasing
         self._time = time
 
@@ -128,7 +127,6 @@ class GroupChanges:
         A group of that name that comes later is a new one; no token that this one gave matches.
         """
         found = self._group(topic, group)
-        self._journal.split()  # replay forgets the group with the first of these events
         self._change(found, lambda lane: lane.store.delete())
         for lane in found.lanes:
             lane.scheduled_us = None

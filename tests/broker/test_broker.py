@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from twisted.logger import capturedLogs
 
-from brokerd.broker import STOP, TAKE, Broker, BrokerSettings, Congested
+from brokerd.broker import GONE, STOP, TAKE, Broker, BrokerSettings, Congested
 from brokerd.broker.leasing import EXPIRE_STEP
 from brokerd.errors import (
     InvalidName,
@@ -18,7 +18,7 @@ from brokerd.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from brokerd.groups import GroupSettings
+from brokerd.groups import LOOKS_MAX, GroupSettings
 from brokerd.sim.bare import TakesAnything
 from brokerd.wal import WalOptions
 from tests.broker.desk import SECOND_US, acknowledged, grants, lease, produce, read, settle
@@ -281,6 +281,30 @@ class TestLeases:
         found = house.broker.acquire("t", "g", "ann", SECOND_US, 3, TakesOne())
         assert [grant.offset for _, grant in found] == [0]
 
+    def test_an_acquire_passes_over_a_bounded_number_of_records_that_are_gone(self) -> None:
+        house = House(options=WalOptions(segment_bytes=16 << 20, free_bytes_min=0))
+        house.broker.create_topic("t", 2)
+        for index in range(2):
+            produce(house, "t", *[b""] * (LOOKS_MAX + 5), index=index)
+
+        class TakesTheLast(TakesAnything):
+            looks = 0
+
+            def takes(self, offset: int) -> int:
+                self.looks += 1
+                return TAKE if offset == LOOKS_MAX + 4 else GONE
+
+        found = []
+        for _ in range(4):
+            taking = TakesTheLast()
+            found += house.broker.acquire("t", "g", "ann", SECOND_US, 9, taking)
+            assert taking.looks <= LOOKS_MAX + 1
+            assert taking.cut_short
+        assert len(found) == 2
+        house.run()
+        house = house.crash()
+        assert house.broker.group_info("t", "g").lag == 2
+
 
 class TestGroups:
     def test_an_acquire_that_finds_nothing_makes_no_group_and_no_topic(self) -> None:
@@ -518,6 +542,22 @@ class TestManyAtOnce:
         steps = [before - after for before, after in pairwise(left)]
         assert sum(steps) == left[0] == 3 * EXPIRE_STEP
         assert max(steps) == EXPIRE_STEP
+
+    def test_lapses_of_many_groups_are_written_in_several_frames(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A frame is made in one go: the more groups it tells of, the longer that takes."""
+        monkeypatch.setattr("brokerd.broker.leasing.LAPSE_FRAME_BYTES", 10_000)
+        house = House()
+        produce(house, "t", b"x")
+        for number in range(100):
+            lease(house, group=f"g{number}", seconds=5)
+            house.run()
+        commits = house.broker.journal.commits
+        house.pass_time(5.05, 5.05)
+        assert house.broker.counters.expired == 100
+        assert house.broker.journal.commits > commits + 4
+        assert house.crash().broker.group_info("t", "g99").leased == 0
 
     def test_an_acquire_among_them_gets_the_lowest_that_is_free_by_then(self) -> None:
         house = self.leased(3 * EXPIRE_STEP)

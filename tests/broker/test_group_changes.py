@@ -225,6 +225,12 @@ class TestSeek:
         house.turn()
         assert poll.found == [(0, b"0")]
 
+    def test_a_seek_waits_for_no_offset_at_which_there_is_nothing(self) -> None:
+        house = House()
+        house.broker.create_topic("t").partition(0).leave_out(5)
+        house.broker.seek_group("t", "g", "start")
+        assert house.broker.group_info("t", "g").lag == 0
+
     def test_leases_from_before_a_seek_are_over(self) -> None:
         house = with_records()
         ((grant, _),) = grants(house)
@@ -243,6 +249,7 @@ class TestSeek:
 
         def ask(time_us: int) -> object:
             house.broker.offset_at_time(partition, time_us, lambda *answer: found.append(answer))
+            house.readers.step()  # as early as can be
             house.run()
             return found.pop()
 
@@ -336,6 +343,17 @@ class TestDeletion:
         assert sorted(group_names(house)) == names
         assert [house.broker.group_info("t", name)[:-3] for name in names] == before
         assert last_tokens(house) == tokens
+
+    def test_what_happens_in_the_turn_of_a_deletion_is_forgotten_with_the_group(self) -> None:
+        house = with_records(3, partitions=2)
+        lease(house, limit=6)
+        house.run()
+        for index in range(2):
+            house.broker.release(house.broker.lane("t", "g", index, 2), 2)
+            house.broker.extend(house.broker.lane("t", "g", index, 1), 1, SECOND_US)
+        house.broker.delete_group("t", "g")
+        house = restarted(house, "crashes")
+        assert group_names(house) == set()
 
     def test_deleted_groups_take_no_memory(self) -> None:
         house = with_records(1)

@@ -139,6 +139,21 @@ def test_nothing_is_called_after_a_stop() -> None:
     assert diary.calls == []
 
 
+def test_a_lane_that_needs_more_than_a_turn_goes_on_in_the_next_one() -> None:
+    diary = Diary()
+    diary.lease(1)
+    diary.limit = 0  # what it did was worth it, but ended nothing
+    diary.clock.rightNow += 2
+    turn = diary.clock.calls.pop(0)
+    turn.called = 1
+    turn.func()
+    assert len(diary.calls) == 1
+    diary.limit = 1
+    diary.clock.advance(0)
+    assert len(diary.calls) == 2
+    assert diary.clock.getDelayedCalls() == []
+
+
 def test_many_lanes_that_are_due_at_once_leave_the_reactor_its_turns() -> None:
     lanes = TURN_LIMIT
     diary = Diary(lanes)

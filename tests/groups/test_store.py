@@ -146,6 +146,18 @@ class TestDeadline:
         with pytest.raises(LeaseLost):
             store.extend(11, 5, 10, "ann")
 
+    def test_an_expiry_passes_over_a_bounded_number_of_old_deadlines(self) -> None:
+        store = a_store()
+        store.acquire(0, 1_000, "ann", SECOND, 1_000)
+        for offset in range(999):
+            store.extend(1, offset, 100 * SECOND, "ann")
+        calls = 1
+        while not store.expire(2 * SECOND, 4):
+            assert store.next_due_us() is not None
+            calls += 1
+        assert calls > 1
+        assert store.leased == 999
+
     def test_many_extensions_leave_no_pile_of_old_deadlines(self) -> None:
         store = a_store()
         store.acquire(0, 1, "ann", SECOND)

@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.broker import BrokerSettings
 from brokerd.codecs.mamamia import Acquire, AcquireBatch, Acquired, AcquiredBatch
-from brokerd.errors import UnknownTopic
+from brokerd.errors import DamagedData, UnknownTopic
 from brokerd.groups import GroupSettings
 from brokerd.protocols.mamamia_acquires import GONE_MAX
 from tests.broker.desk import SECOND_US, lease, produce, settle
@@ -169,12 +169,18 @@ class TestGroups:
         settle(house, 0, success=False, delay_seconds=0)
         house.run()
         client = house.connect()
+        load, reads = house.broker.load, []
+        house.broker.load = lambda *read: reads.append(read)
         client.send(Acquire("t", "g", "ann"))
+        house.broker.load = load
         if what == "group":
             house.broker.delete_group("t", "g")
         else:
             house.broker.delete_topic("t")
+        ((_, _, loaded),) = reads
+        loaded(None, DamagedData("for a while"))
         house.run()
+        assert house.broker.group_info("t", "g").dead == 0
         assert served(client) == (0 if what == "group" else None)
         if what == "topic":
             with pytest.raises(UnknownTopic):
