@@ -1,10 +1,10 @@
 # Tests: tests/wal/test_reader.py
 """All segments of a log and, for every partition, which of them hold it.
 
-Memory: 12 bytes for each pair of segment and partition that it holds, plus the indexes of the
-sealed segments read last (``OPEN_SEGMENTS_MAX`` of them and ``OPEN_INDEX_BYTES`` at most, or one
-that is larger, besides those that reads under way use), plus the indexes of segments not sealed
-yet. Nothing grows with the number of records.
+Memory: 12 bytes for each pair of segment and partition that it holds, 8 for each segment, plus the
+indexes of the sealed segments read last (``OPEN_SEGMENTS_MAX`` of them and ``OPEN_INDEX_BYTES`` at
+most, or one that is larger, besides those that reads under way use), plus the indexes of segments
+not sealed yet. Nothing grows with the number of records.
 
 Methods belong to one thread, the reactor's, except what a :class:`ReadPlan` calls when it runs:
 opening a sealed segment, which may have to make its index again.
@@ -18,7 +18,7 @@ import threading
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -59,8 +59,6 @@ class Segment:
         self.sealed = False
         self.ordinal = -1
         """Its number in the catalog: later segments have higher ones."""
-        self.began_us = 0
-        """Broker time of the first frame, or of one before it."""
         self.deleted = False
         """No new read may want it; its file may be gone."""
         self.removed_spans = 0
@@ -123,7 +121,8 @@ class Catalog:
         self._rebuild = rebuild
         self._open_later = open_later
         self._segments: dict[int, Segment] = {}
-        self._next_ordinal = 0
+        self._began_us = array("q")
+        """By ordinal: broker time of a segment's first frame, or of one before it."""
         self.newest: Segment | None = None
         """The last that was added."""
         self._where: dict[tuple[int, int], tuple[array[int], array[int]]] = {}
@@ -142,10 +141,9 @@ class Catalog:
 
     def add(self, segment: Segment, spans: Iterable[PartitionSpan] = ()) -> None:
         """Add the newest segment, with what it holds already."""
-        segment.ordinal = self._next_ordinal
-        self._next_ordinal += 1
-        before_us = 0 if self.newest is None else self.newest.began_us
-        segment.began_us = max(segment.header.created_us, before_us)
+        segment.ordinal = len(self._began_us)
+        before_us = self._began_us[-1] if self._began_us else 0
+        self._began_us.append(max(segment.header.created_us, before_us))
         self._segments[segment.ordinal] = self.newest = segment
         for span in spans:
             self.begins(segment, span.topic_id, span.partition, span.first_offset)
@@ -240,29 +238,33 @@ class Catalog:
 
     def plan_offset_at_time(self, topic_id: int, partition: int, time_us: int) -> OffsetPlan:
         """Plan to find the first offset appended at or after a time."""
-        return TimePlan(self._parts(topic_id, partition), time_us)
+        firsts, ordinals = self._where.get((topic_id, partition), _NOWHERE)
+        stop = bisect_left(ordinals, time_us, key=self._began_us.__getitem__)
+        first = max(0, stop - 1)
+        while first > 0 and not self._knows_its_time(ordinals[first]):
+            first -= 1
+        parts = self._parts(topic_id, partition, firsts[first:stop], ordinals[first:stop])
+        return TimePlan(list(parts), firsts[stop] if stop < len(firsts) else None, time_us)
+
+    def _knows_its_time(self, ordinal: int) -> bool:
+        segment = self._segments.get(ordinal)
+        return segment is not None and segment.header.created_us == self._began_us[ordinal]
 
     def plan_offset_of_size(self, topic_id: int, partition: int, max_bytes: int) -> OffsetPlan:
         """Plan to find the first offset from which on there are at most ``max_bytes``."""
-        parts = self._parts(topic_id, partition)
-        return SizePlan((topic_id, partition), parts[::-1], max_bytes)
+        firsts, ordinals = self._where.get((topic_id, partition), _NOWHERE)
+        parts = partial(self._parts, topic_id, partition, firsts[::-1], ordinals[::-1])
+        return SizePlan((topic_id, partition), parts, max_bytes)
 
-    def _parts(self, topic_id: int, partition: int) -> list[Part]:
-        """What each segment holds of a partition, in order."""
-        pairs = zip(*self._where.get((topic_id, partition), _NOWHERE), strict=True)
-        found = ((first, self._segments.get(ordinal)) for first, ordinal in pairs)
-        return [
-            Part(
-                first,
-                segment.began_us,
-                segment.began_us == segment.header.created_us,
-                partial(self._load_rows, segment, topic_id, partition),
-                segment.sizes,
-                segment.growing is None,
-            )
-            for first, segment in found
-            if segment is not None
-        ]
+    def _parts(
+        self, topic_id: int, partition: int, firsts: array[int], ordinals: array[int]
+    ) -> Iterator[Part]:
+        """What segments hold of a partition; in any thread, with arrays of its own."""
+        for first, ordinal in zip(firsts, ordinals, strict=True):
+            segment = self._segments.get(ordinal)
+            if segment is not None:
+                load = partial(self._load_rows, segment, topic_id, partition)
+                yield Part(first, load, segment.sizes, segment.growing is None)
 
     def _load_rows(self, segment: Segment, topic_id: int, partition: int) -> Rows:
         index = segment.growing or self.open(segment)[1]

@@ -232,14 +232,20 @@ def require_segment(header: IndexHeader, segment_id: bytes, first_lsn: int, end_
         raise DamagedData("it is the index of another segment")
 
 
-def decode_spans(header: IndexHeader, directory: bytes) -> list[PartitionSpan]:
-    """Read the directory of an index. Raises DamagedData."""
+def iter_spans(header: IndexHeader, directory: bytes, at: int = 0) -> Iterator[PartitionSpan]:
+    """Verify the directory of an index, and read it from the span ``at`` on. Raises DamagedData."""
     if xxh3_64_intdigest(directory, header.seed) != header.directory_checksum:
         raise DamagedData("index directory checksum does not match")
-    return [
+    found = _SPAN.iter_unpack(memoryview(directory)[at * SPAN_BYTES :])
+    return (
         PartitionSpan(topic_id, partition, first, end, row, rows)
-        for topic_id, partition, _, first, end, row, rows in _SPAN.iter_unpack(directory)
-    ]
+        for topic_id, partition, _, first, end, row, rows in found
+    )
+
+
+def decode_spans(header: IndexHeader, directory: bytes) -> list[PartitionSpan]:
+    """Read the directory of an index. Raises DamagedData."""
+    return list(iter_spans(header, directory))
 
 
 class LoadedIndex:

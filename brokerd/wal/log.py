@@ -535,7 +535,7 @@ class Wal:
         ``topic_ids``, those of all topics that are not deleted. Both must be durable, as they were
         when the log ended at ``below_lsn`` or above, and may not change before the plan has run.
         Only what ends at or below the start of the second-newest snapshot
-        (`Snapshots.second_newest`) may be deleted. Cheap: 1 us a segment that is known to be kept;
+        (`Snapshots.second_newest`) may be deleted. Cheap: under 1 us a segment;
         ``plan.run()`` reads the rest in another thread.
         """
         candidates = [

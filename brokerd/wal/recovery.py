@@ -20,6 +20,7 @@ from brokerd.wal.disk import Disk, File
 from brokerd.wal.index import (
     INDEX_HEADER_BYTES,
     GrowingIndex,
+    IndexHeader,
     PartitionSpan,
     SegmentIndex,
     decode_index_header,
@@ -216,8 +217,10 @@ def _id_from_frames(file: File, first_lsn: int) -> bytes | None:
     return None
 
 
-def load_spans(disk: Disk, path: str, segment: Segment, end_lsn: int) -> list[PartitionSpan]:
-    """The directory of a segment's index file, for a segment that is not scanned.
+def read_directory(
+    disk: Disk, path: str, segment: Segment, end_lsn: int
+) -> tuple[IndexHeader, bytes]:
+    """The header of a segment's index file, verified, and its directory, not verified.
 
     Raises DamagedData or FileNotFoundError when the index must be rebuilt.
     """
@@ -225,7 +228,15 @@ def load_spans(disk: Disk, path: str, segment: Segment, end_lsn: int) -> list[Pa
     header = decode_index_header(file.pread(INDEX_HEADER_BYTES, 0))
     require_segment(header, segment.header.segment_id, segment.first_lsn, end_lsn)
     length = header.columns_position - INDEX_HEADER_BYTES
-    return decode_spans(header, file.pread(length, INDEX_HEADER_BYTES))
+    return header, file.pread(length, INDEX_HEADER_BYTES)
+
+
+def load_spans(disk: Disk, path: str, segment: Segment, end_lsn: int) -> list[PartitionSpan]:
+    """The directory of a segment's index file, for a segment that is not scanned.
+
+    Raises DamagedData or FileNotFoundError when the index must be rebuilt.
+    """
+    return decode_spans(*read_directory(disk, path, segment, end_lsn))
 
 
 def told_by_index(damages: list[Damage], said: SegmentIndex, found: SegmentIndex) -> list[Damage]:

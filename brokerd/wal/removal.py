@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -23,8 +23,8 @@ from brokerd.wal.catalog import Catalog, Segment, index_name
 from brokerd.wal.committer import Committer
 from brokerd.wal.deleted import LsnRange, record_deleted
 from brokerd.wal.disk import Disk
-from brokerd.wal.index import PartitionSpan
-from brokerd.wal.recovery import load_spans
+from brokerd.wal.index import PartitionSpan, iter_spans
+from brokerd.wal.recovery import read_directory
 
 StartOffsets = Mapping[tuple[int, int], int]
 """(topic id, partition) -> records below are removed. One that is not in it begins at 0."""
@@ -47,17 +47,18 @@ class Removable(NamedTuple):
 
 
 def first_kept(
-    spans: Sequence[PartitionSpan], starts: StartOffsets, topic_ids: Collection[int], at: int = 0
-) -> int:
-    """The first of a segment's ``spans``, from ``at`` on, with a record that is not removed.
+    spans: Iterable[PartitionSpan], starts: StartOffsets, topic_ids: Collection[int]
+) -> tuple[int, PartitionSpan | None]:
+    """The first of ``spans`` with a record that is not removed, and how many come before it.
 
-    ``len(spans)`` if there is none: all records of the segment are removed. ``topic_ids`` are the
-    topics that are not deleted.
+    None if all records are removed. ``topic_ids`` are the topics that are not deleted.
     """
-    for number, span in enumerate(islice(spans, at, None), at):
+    count = 0
+    for span in spans:
         if is_kept(span, starts, topic_ids):
-            return number
-    return len(spans)
+            return count, span
+        count += 1
+    return count, None
 
 
 def is_kept(span: PartitionSpan, starts: StartOffsets, topic_ids: Collection[int]) -> bool:
@@ -92,20 +93,19 @@ class RemovalPlan:
         """
         found = []
         for segment in self._segments:
-            spans = self._spans(segment)
-            at = first_kept(spans, self._starts, self._topic_ids, segment.removed_spans)
-            segment.removed_spans = at
-            if at == len(spans):
-                found.append(Removable(segment, [span[:2] for span in spans]))
-            else:
-                segment.kept_by = spans[at]
+            spans = self._spans(segment, segment.removed_spans)
+            more, segment.kept_by = first_kept(spans, self._starts, self._topic_ids)
+            segment.removed_spans += more
+            if segment.kept_by is None:
+                found.append(Removable(segment, [span[:2] for span in self._spans(segment)]))
         return found
 
-    def _spans(self, segment: Segment) -> list[PartitionSpan]:
+    def _spans(self, segment: Segment, at: int = 0) -> Iterator[PartitionSpan]:
         try:
-            return load_spans(self._disk, self._path, segment, segment.end_lsn)
+            directory = read_directory(self._disk, self._path, segment, segment.end_lsn)
+            return iter_spans(*directory, at)
         except (DamagedData, FileNotFoundError):
-            return list(self._catalog.open(segment)[1].spans())
+            return islice(self._catalog.open(segment)[1].spans(), at, None)
 
 
 Deleted = Callable[[int, Exception | None], None]

@@ -8,7 +8,7 @@ batches as they are in the log: an offset found by size is the first of a batch.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
@@ -24,10 +24,6 @@ class Part(NamedTuple):
     """
 
     first_offset: int
-    began_us: int
-    """Broker time of the segment's first frame, or of one before it."""
-    is_exact: bool
-    """Whether it is that of the first frame."""
     load: Callable[[], Rows]
     sizes: dict[tuple[int, int], int]
     """Bytes of batches by partition, kept with the segment once they are known and final."""
@@ -45,16 +41,12 @@ class OffsetPlan(Protocol):
 class TimePlan:
     """The first offset appended at or after a time, None if the log holds none.
 
-    ``parts`` are its segments, in order.
+    ``parts`` may hold it, in order; if none does it is ``after``, the first offset behind them.
     """
 
-    def __init__(self, parts: Sequence[Part], time_us: int) -> None:
-        stop = bisect_left(parts, time_us, key=lambda part: part.began_us)
-        first = max(0, stop - 1)
-        while first > 0 and not parts[first].is_exact:
-            first -= 1
-        self._parts = parts[first:stop]
-        self._after = parts[stop].first_offset if stop < len(parts) else None
+    def __init__(self, parts: Sequence[Part], after: int | None, time_us: int) -> None:
+        self._parts = parts
+        self._after = after
         self._time_us = time_us
 
     def run(self) -> int | None:
@@ -70,13 +62,15 @@ class TimePlan:
 
 
 class SizePlan:
-    """The first offset from which on a partition has at most ``max_bytes``; None if it is not held.
+    """The first offset from which on there are at most ``max_bytes``; None for an empty partition.
 
-    ``parts`` are its segments, newest first. When the newest batch alone is larger, it is the
+    ``parts()`` gives its segments, newest first. When the newest batch alone is larger, it is the
     offset after that batch.
     """
 
-    def __init__(self, key: tuple[int, int], parts: Sequence[Part], max_bytes: int) -> None:
+    def __init__(
+        self, key: tuple[int, int], parts: Callable[[], Iterable[Part]], max_bytes: int
+    ) -> None:
         self._key = key
         self._parts = parts
         self._max_bytes = max_bytes
@@ -84,7 +78,7 @@ class SizePlan:
     def run(self) -> int | None:
         first: int | None = None
         left = self._max_bytes
-        for part in self._parts:
+        for part in self._parts():
             size = part.sizes.get(self._key)
             if size is None or size > left:
                 try:
