@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import click
 
@@ -45,18 +46,19 @@ def tail_command(
     if begin is None:
         begin = "end" if follow else "start"
     reader = Reader(server_of(context), topic, partition, begin)
-    as_json = context.obj["json"]
+    records = reader.records(follow, time.sleep)
+    with suppress(KeyboardInterrupt):  # how following ends
+        _print(records, most, context.obj["json"])
+
+
+def _print(records: Iterator[Answer], most: int | None, as_json: bool) -> None:
     printed = 0
-    for record in reader.records(follow, time.sleep):
-        if printed == most:
-            break
+    while printed != most and (record := next(records, None)) is not None:
         if "damage" in record:
             click.echo(f"brokerctl: {output.plain(record['damage'])}", err=True)
-            continue
-        click.echo(json.dumps(record) if as_json else record_line(record))
-        printed += 1
-        if printed == most:
-            break
+        else:
+            click.echo(json.dumps(record) if as_json else record_line(record))
+            printed += 1
 
 
 class Reader:

@@ -66,6 +66,18 @@ def test_following_prints_what_comes(full: Shell, monkeypatch: pytest.MonkeyPatc
     assert waited == [0.5, 0.5]
 
 
+def test_an_interrupt_ends_it_quietly(full: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is how following ends."""
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", interrupt)
+    result = full.run("tail", "orders", "--follow", "--from", "2")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert places(result.stdout.splitlines()) == ["0:2", "1:2"]
+
+
 def test_more_than_a_page_is_printed(shell: Shell) -> None:
     values = "\n".join(map(str, range(1_201)))
     shell.run("produce", "orders", "--lines", input=values)
