@@ -95,7 +95,7 @@ class _Fetch:
     ) -> None:
         self._fetcher = fetcher
         self._partition = partition
-        self._offset = max(offset, partition.start_offset)
+        self._offset = offset
         self._records_left = max_records
         self._bytes_left = max_bytes
         self._done = done

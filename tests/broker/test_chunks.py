@@ -84,3 +84,20 @@ def test_what_is_not_on_disk_yet_stays_whatever_the_budget() -> None:
     assert cache.used_bytes == 0
     assert chunks.open is None
     assert chunks.find(1) is None
+
+
+def test_a_chunk_knows_how_many_of_its_records_are_durable() -> None:
+    """Whatever number of commits is under way."""
+    chunk = Chunk(100)
+    durable = []
+    for ticket, done in ((1, 0), (2, 0), (3, 1), (5, 1), (6, 5)):
+        chunk.values += [b""] * ticket
+        chunk.framed(ticket, 1_000_000, ticket, done)
+        durable.append([chunk.durable_end(now) - 100 for now in range(done, 8)])
+    assert durable == [
+        [0, 1, 1, 1, 1, 1, 1, 1],
+        [0, 1, 3, 3, 3, 3, 3, 3],
+        [1, 3, 6, 6, 6, 6, 6],
+        [1, 3, 6, 6, 11, 11, 11],
+        [11, 17, 17],
+    ]

@@ -21,7 +21,9 @@ COUNT = 1200
 AHEAD_SECONDS = AHEAD_US / SECOND_US
 
 
-def shuffled(house: House, count: int = COUNT, spread_seconds: float = 10.0) -> list[bytes]:
+def shuffled(
+    house: House, count: int = COUNT, spread_seconds: float = 10.0, size: int = 0
+) -> list[bytes]:
     """Schedule messages that are due in another order than they lie in the log; in due order.
 
     The first is due well after everything was read ahead.
@@ -30,7 +32,7 @@ def shuffled(house: House, count: int = COUNT, spread_seconds: float = 10.0) -> 
     numbers = list(range(count))
     random.Random(5).shuffle(numbers)
     for at, number in enumerate(numbers):
-        later(house, b"%d" % number, due[number])
+        later(house, b"%d" % number + b"." * size, due[number])
         if at % 20 == 19:
             house.run()
     house.run()
@@ -72,6 +74,13 @@ class TestReadingAhead:
         assert foresight_bytes(house) > 0
         house.pass_time(AHEAD_SECONDS + 1, step=1.0)
         assert values(house) == [b"x"]
+
+    def test_a_stretch_that_one_read_does_not_cover_is_read_in_several(self) -> None:
+        house = House(settings=FORGETFUL, options=SMALL)
+        shuffled(house, size=2_000)
+        house.pass_time(75.0, step=1.0)
+        assert house.broker.status()["reads_from_disk"] == 0
+        assert len(values(house)) == COUNT
 
     def test_what_is_in_memory_is_not_read(self) -> None:
         house = House(options=SMALL)
@@ -126,6 +135,18 @@ class TestBudget:
             assert house.broker.cancel_scheduled("t", schedule_id)
         assert foresight_bytes(house) == 0
 
+    def test_a_message_cancelled_while_it_is_read_is_not_held(self) -> None:
+        house = House(settings=FORGETFUL, options=SMALL)
+        later(house, b"x", 60.0)
+        house.run()
+        house = house.crash()
+        house.pass_time(40.0)
+        house.clock.advance(2.0)
+        assert len(house.readers) == 1
+        assert house.broker.cancel_scheduled("t", 0)
+        house.run()
+        assert foresight_bytes(house) == 0
+
     def test_the_messages_of_a_deleted_topic_are_held_no_longer(self) -> None:
         house = House(settings=FORGETFUL, options=SMALL)
         shuffled(house)
@@ -147,5 +168,6 @@ def test_a_damaged_message_hinders_no_other() -> None:
     rot(house, name, entry.position + 48)
     house = house.again()
     house.pass_time(31.0, step=0.5)
+    assert house.broker.status()["reads_from_disk"] == 1
     assert values(house) == [b"0", b"2", b"3", b"4"]
     assert house.broker.schedule_counters.lost == 1

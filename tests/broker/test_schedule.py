@@ -6,6 +6,7 @@ import errno
 import random
 
 import pytest
+from twisted.logger import capturedLogs
 
 from brokerd.broker import BrokerSettings
 from brokerd.broker.firing import FIRE_BYTES, MESSAGE_BYTES, TRIM_SECONDS
@@ -412,7 +413,9 @@ class TestTrouble:
             later(house, b"%d" % number + bytes(8_000), 5.0)
             house.run()
         house.disk.capacity = house.disk.used_bytes
-        house.pass_time(10.0)
+        with capturedLogs() as events:
+            house.pass_time(10.0)
+        assert [event.get("event_id") for event in events].count("schedule-late") == 1
         assert len(values(house)) < 40
         house.disk.capacity = None
         house.wal.retry_allocation()  # as a timer of the service does
