@@ -404,7 +404,7 @@ class Wal:
         """
         if self.failed:
             return
-        self.failed = True
+        self.failed = self.deleter.stopped = True
         self._queue.clear()
         failure = StorageFailed(f"{what}: {error}; the broker stops and replays at its next start")
         failure.__cause__ = error
@@ -559,9 +559,22 @@ class Wal:
         that are found removable again. ``done(count, error)`` is called once: how many were
         deleted, and why none could be, as when there is no space for the record. A read plan that
         has a segment open reads on; one that still has to open it raises RecordRemoved, and no new
-        plan is made.
+        plan is made. What was appended before is synced first, whatever the durability: the start
+        offsets are among it.
         """
-        self.deleter.delete(removables, done)
+        active = self._active
+        if self.options.durability == "fsync" or active is None or active.file is None:
+            self.deleter.delete(removables, done)
+            return
+
+        def synced(_: object, error: Exception | None) -> None:
+            if error is not None:
+                self.fail("syncing the log failed", error)
+                done(0, error)
+            else:
+                self.deleter.delete(removables, done)
+
+        self._committer.submit(active.file.sync, synced)
 
     # -- closing -----------------------------------------------------------------------------
 

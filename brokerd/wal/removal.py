@@ -148,7 +148,7 @@ class Deleter:
 
     def delete(self, removables: Sequence[Removable], done: Deleted) -> None:
         """Delete segments; ``done(count, error)`` tells how many are gone, and why not all."""
-        self._lots.append((list(removables), done))
+        self._lots.append(([] if self.stopped else list(removables), done))
         if not self.busy:
             self._next_lot()
 
@@ -161,6 +161,10 @@ class Deleter:
         left = deque(one for one in lot if not one.segment.deleted)
         ranges = [LsnRange(one.segment.first_lsn, one.segment.end_lsn) for one in left]
         count = len(left)
+        if not left:
+            done(0, None)
+            self._next_lot()
+            return
 
         def finish(error: Exception | None) -> None:
             done(count - len(left), error)

@@ -7,8 +7,10 @@ import os
 import random
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from twisted.logger import capturedLogs
@@ -20,7 +22,7 @@ from brokerd.wal.deleted import DeletedRanges, LsnRange, deleted_ranges, named_r
 from brokerd.wal.repair import Deed, Rooms, examine, repair
 from brokerd.wal.verify import VerifyReport, verify, walk
 from brokerd.walformat import EntryKind
-from tests.wal.rig import PATH, Rig, content, records
+from tests.wal.rig import PATH, SMALL, Rig, content, records
 
 ROOMS = Rooms.of("data")
 LSN_MAX = (1 << 63) - 1
@@ -545,6 +547,52 @@ class TestFailures:
         assert closed == []
         rig.run()
         assert closed == [None] and told == [(1, None)]
+
+    def test_after_a_failure_nothing_is_deleted(self) -> None:
+        rig = log()
+        removables = rig.wal.removable(KEEP_ENDS, {1, 2}, LSN_MAX).run()
+        names = rig.files()
+        rig.wal.fail("writing failed", OSError("here"))
+        rig.wal.delete_segments(removables)
+        rig.run()
+        assert rig.files() == names
+
+    def test_after_a_close_nothing_is_deleted(self) -> None:
+        rig = log()
+        names = rig.files()
+        removables = rig.wal.removable(KEEP_ENDS, {1, 2}, LSN_MAX).run()
+        rig.wal.close(lambda error: None)
+        rig.run()
+        told: list[tuple[int, Exception | None]] = []
+        rig.wal.delete_segments(removables, lambda count, error: told.append((count, error)))
+        rig.run()
+        assert told == [(0, None)] and rig.files() == names
+        assert rig.files(".deleted") == []
+
+    @pytest.mark.parametrize("durability", ["fsync", "interval", "os"])
+    def test_what_was_appended_before_is_synced_first(
+        self, durability: Literal["fsync", "interval", "os"]
+    ) -> None:
+        """Start offsets that a loss of power takes back would leave records that are gone."""
+        rig = Rig(whole_log().fork(), replace(SMALL, durability=durability))
+        lsn = snapshot(rig)
+        rig.put(records(60))
+        rig.put(records(61))  # the first of a segment is synced in any case
+        assert delete(rig, KEEP_ENDS, {1, 2}, lsn)
+        again = rig.restart(from_lsn=lsn)
+        assert again.report.damages == [] and again.read(61) == [b"61"]
+
+    def test_a_sync_before_it_that_fails_is_fatal_and_nothing_is_deleted(self) -> None:
+        rig = Rig(whole_log().fork(), replace(SMALL, durability="os"))
+        rig.put(records(60))
+        names = rig.files()
+        removables = rig.wal.removable(KEEP_ENDS, {1, 2}, LSN_MAX).run()
+        told: list[tuple[int, Exception | None]] = []
+        rig.disk.fail("sync")
+        rig.wal.delete_segments(removables, lambda count, error: told.append((count, error)))
+        rig.run()
+        assert len(rig.fatal) == 1 and told[0][0] == 0
+        assert rig.files() == names
 
     def test_segments_named_twice_are_deleted_once(self) -> None:
         rig = log()
