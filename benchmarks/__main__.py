@@ -4,8 +4,8 @@
 The broker runs with its defaults on free ports, its data in a temporary directory inside
 ``--directory`` (default: the current one), so on the same file system as the working copy. Nothing
 is left behind. The parts at size have commands of their own: ``python -m benchmarks.holes``,
-``.schedule`` and ``.size``. Method and figures: docs/benchmarks.rst. Exit codes: 0 measured, 1
-errors among the answers, 2 it could not be measured.
+``.schedule``, ``.size``, ``.stalls`` and ``.key_order``. Method and figures: docs/benchmarks.rst.
+Exit codes: 0 measured, 1 errors among the answers, 2 it could not be measured.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from brokerd.cli.machine import describe
 from brokerd.cli.measure import BenchFailed, Plan, default_backlog, fill, measure, new_log
 
-from . import holes, memory, schedule, size, suite
+from . import holes, key_order, memory, schedule, size, stalls, suite
 from .admin import AdminFailed, fetch_status
 from .children import ChildFailed
 from .process import BrokerFailed, BrokerProcess, interrupt_on_signals
@@ -160,7 +160,11 @@ def _at_size(
             holes.measure(directory, holes.SHAPES, scale, options.seconds, holes.ROUNDS, show)
         ),
         "schedule": list(schedule.measure(directory, schedule.ORDERS, scale, show)),
+        "key_order": key_order.measure(directory, scale, key_order.ROUNDS, show),
         "states": list(size.measure(directory, size.STATES, scale, show)),
+        "stalls": stalls.measure(directory, scale, show),
+        "stalls": stalls.measure(directory, scale, show),
+        "key_order": key_order.measure(directory, scale, key_order.ROUNDS, show),
     }
 
 

@@ -161,7 +161,7 @@ def _holes_bytes(scale: float) -> float:
 
 def _returned_bytes(scale: float) -> float:
     blocks = 2 * UNSETTLED * scale / 256
-    return _holes_bytes(scale) + 260 * blocks + 16 * UNSETTLED * scale
+    return _holes_bytes(scale) + 260 * blocks + 24 * UNSETTLED * scale
 
 
 def _leases_bytes(scale: float) -> float:

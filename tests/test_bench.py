@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import holes, schedule, size
+from benchmarks import holes, key_order, schedule, size, stalls
 from benchmarks.__main__ import main as bench_main
 from benchmarks.process import BrokerProcess
 from benchmarks.responder import Responder
@@ -485,11 +485,15 @@ class TestMakeBench:
     def test_the_parts_at_size_belong_to_it(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Each with the scale that was asked for; tests/test_size.py runs them for real."""
+        """Each with the scale that was asked for; test_size.py and test_stalls.py run them."""
         for part in (holes, schedule, size):
             monkeypatch.setattr(
                 part, "measure", lambda _, names, scale, *rest: iter([[len(names), scale]])
             )
+        for part in (stalls, key_order):
+            monkeypatch.setattr(part, "measure", lambda _, scale, *rest: scale)
+        for other in (key_order, stalls):
+            monkeypatch.setattr(other, "measure", lambda _, scale, *rest: scale)
         options = ["--json", "--no-rates", "--no-memory", "--scale=0.25", "--seconds=2"]
         code = bench_main([*options, f"--directory={tmp_path}"])
         report = json.loads(capsys.readouterr().out)
@@ -497,6 +501,8 @@ class TestMakeBench:
         assert report["holes"] == [[3, 0.25]]
         assert report["schedule"] == [[2, 0.25]]
         assert report["states"] == [[6, 0.25]]
+        assert report["key_order"] == report["stalls"] == 0.25
+        assert (report["stalls"], report["key_order"]) == (0.25, 0.25)
 
     def test_a_setting_the_broker_refuses_is_told_and_nothing_is_left(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
