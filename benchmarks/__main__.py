@@ -163,8 +163,6 @@ def _at_size(
         "key_order": key_order.measure(directory, scale, key_order.ROUNDS, show),
         "states": list(size.measure(directory, size.STATES, scale, show)),
         "stalls": stalls.measure(directory, scale, show),
-        "stalls": stalls.measure(directory, scale, show),
-        "key_order": key_order.measure(directory, scale, key_order.ROUNDS, show),
     }
 
 
