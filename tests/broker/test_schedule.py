@@ -424,6 +424,20 @@ class TestTrouble:
             b"%d" % number for number in range(40)
         ]
 
+    @MEMORIES
+    def test_waiting_for_log_space_costs_no_more_than_that(
+        self, settings: BrokerSettings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("brokerd.broker.foresight.HELD_BYTES", 0)
+        house = House(settings=settings, options=SMALL)
+        due_seconds = house.clock.seconds() + 30.0
+        for number in range(300):
+            later(house, b"%d" % number + bytes(2_000), due_seconds - house.clock.seconds())
+            house.run()
+        house = house.crash()
+        house.pass_time(30.1)
+        assert house.broker.schedule_counters.fired == 300
+
     def test_a_damaged_message_is_lost_alone_and_said_so(self) -> None:
         house = House(settings=FORGETFUL)
         for number in range(3):
