@@ -413,7 +413,7 @@ def test_changes_while_a_snapshot_is_taken_are_neither_lost_nor_undone(
     change(house)
     produce(house, "t1", b"last")
     house.run()
-    house.pass_time(0.2)
+    house.pass_time(1)
     assert house.broker.status()["snapshots_written"] == 1
     before = seen(house)
     house.disk.crash()
@@ -435,7 +435,7 @@ def test_tokens_of_a_topic_deleted_while_a_snapshot_is_taken_are_not_given_again
     house.broker._snapshotter.begin()
     house.broker.delete_topic("t")
     house.run()
-    house.pass_time(0.2)
+    house.pass_time(1)
     assert house.broker.status()["snapshots_written"] == 1
     house = house.crash()
     [(new, _)] = grants(house, "u")
