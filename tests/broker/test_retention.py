@@ -235,17 +235,49 @@ class TestSegments:
         written = house.broker.status()["snapshots_written"]
         assert written == 2
         pass_rounds(house, 4)
+        produce(house, "u", b"0")
+        house.run()
+        house.pass_time(0.2)
         assert house.broker.status()["snapshots_written"] == written
         house = house.crash()
         assert house.report.damages == []
-        assert list(house.broker.topics()) == []
+        assert [topic.name for topic in house.broker.topics()] == ["u"]
 
     def test_no_snapshot_is_taken_for_less_than_a_segment(self) -> None:
         house = House(settings=settings(), options=SMALL)
-        fill(house, "t", 50)
+        fill(house, "t", 100)
         house.broker.delete_topic("t")
         pass_rounds(house, 5)
+        assert 0 < house.broker.status()["retention"]["waiting_bytes"] < 64 * KIB
         assert house.broker.status()["snapshots_written"] == 0
+
+    def test_a_start_from_a_snapshot_knows_what_was_removed(self) -> None:
+        house = House(settings=settings(snapshot_interval_bytes=100 * KIB), options=SMALL)
+        fill(house, "t", 600)
+        house.broker.trim_topic("t", 0, 59)
+        house.stop()
+        before = len(segments(house))
+        house = house.again()
+        assert house.report.frames == 0
+        pass_rounds(house, 4)
+        assert len(segments(house)) < before - 5
+
+    def test_none_goes_before_what_removed_its_records_is_durable(self) -> None:
+        house = House(settings=settings(snapshot_interval_bytes=100 * KIB), options=SMALL)
+        fill(house, "t", 600)
+        house.pass_time(0.2)
+        before = segments(house)
+        house.wall_seconds += CHECK_SECONDS
+        house.broker.delete_topic("t")
+        house.clock.advance(CHECK_SECONDS)
+        for _ in range(20):
+            for thread in (house.background, house.readers, house.snapshot_writer):
+                thread.step()
+            house.clock.advance(0.01)
+        assert set(before) <= set(segments(house)), "nobody wrote the deletion yet"
+        house.run()
+        house.pass_time(1)
+        assert len(segments(house)) < len(before)
 
     def test_none_goes_while_an_older_snapshot_is_damaged(self) -> None:
         house = House(settings=settings(snapshot_interval_bytes=100 * KIB), options=SMALL)

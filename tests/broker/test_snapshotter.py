@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.broker import BrokerSettings
 from brokerd.broker.snapshotter import STEP_THINGS
-from brokerd.broker.state import SNAPSHOT_LANE, SNAPSHOT_META
+from brokerd.broker.state import SNAPSHOT_DELETED_TOPIC, SNAPSHOT_LANE, SNAPSHOT_META
 from brokerd.sim.bare import STATE_DIR
 from brokerd.wal import SNAPSHOT_TOPIC, SnapshotChunk
 from brokerd.wal.snapshot import SnapshotFile
@@ -69,9 +69,7 @@ class TestTaking:
         house.pass_time(0.05, step=0.005)
         written = chunks(house, 0)
         kinds = [chunk.kind for chunk in written]
-        assert kinds == (
-            [SNAPSHOT_META] + [SNAPSHOT_TOPIC, SNAPSHOT_LANE] * STEP_THINGS
-        )
+        assert kinds == ([SNAPSHOT_META] + [SNAPSHOT_TOPIC, SNAPSHOT_LANE] * STEP_THINGS)
         assert len({chunk.lsn for chunk in written}) > 1
 
     def test_work_between_the_steps_is_neither_lost_nor_done_twice(self) -> None:
@@ -103,6 +101,18 @@ class TestTaking:
         assert sorted(after, key=str) == sorted(before, key=str)
         [lane] = house.broker.existing_topic("t0").groups["g"].lanes
         assert [(lease.offset, lease.failures) for lease in lane.store.leases()] == [(0, 1)]
+
+    def test_a_topic_that_is_deleted_meanwhile_stands_in_it_as_deleted(self) -> None:
+        house = working(3 * STEP_THINGS, NEVER)
+        house.run()
+        house.broker._snapshotter.begin()
+        for name in ("t0", f"t{3 * STEP_THINGS - 1}"):
+            house.broker.delete_topic(name)
+        house.run()
+        house.pass_time(0.2)
+        of_first = [chunk.kind for chunk in chunks(house) if chunk.key.split(b"/")[0] == b"1"]
+        of_last = [chunk.kind for chunk in chunks(house) if chunk.key.split(b"/")[0] == b"600"]
+        assert of_first == of_last == [SNAPSHOT_DELETED_TOPIC]
 
     def test_a_crash_in_the_middle_costs_nothing(self) -> None:
         house = working(STEP_THINGS, OFTEN)
