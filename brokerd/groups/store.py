@@ -83,7 +83,7 @@ class GroupPartition(GroupOperations):
         self.cut_short = False
         if self.paused:
             return []
-        if len(self._leases) >= LARGE:
+        if type(self._leases) is dict and len(self._leases) >= LARGE:
             self._leases = grown(self._leases)
         duration_us = _bounded(duration_us)
         granted: list[Grant] = []

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from itertools import chain
 from typing import Any, TypeVar
 
-LARGE = 16_384
+LARGE = 65_536
 """Entries from which on a table is in shards."""
 SHARD_COUNT = 1_024
 NEIGHBOURS_SHIFT = 6
@@ -77,9 +77,8 @@ class Shards(MutableMapping[int, Value]):
         return self._shards[key >> NEIGHBOURS_SHIFT & _MASK].get(key, default)
 
     def __setitem__(self, key: int, value: Value) -> None:
-        shard = self._shards[key >> NEIGHBOURS_SHIFT & _MASK]
-        if not self._own[key >> NEIGHBOURS_SHIFT & _MASK]:
-            shard = self._owned(key)
+        at = key >> NEIGHBOURS_SHIFT & _MASK
+        shard = self._shards[at] if self._own[at] else self._owned(key)
         if key not in shard:
             self._count += 1
         shard[key] = value
@@ -90,10 +89,11 @@ class Shards(MutableMapping[int, Value]):
 
     def pop(self, key: int, default: Any = None) -> Any:
         """Take out ``key``: its value, or ``default`` when it is not there."""
-        shard = self._shards[key >> NEIGHBOURS_SHIFT & _MASK]
+        at = key >> NEIGHBOURS_SHIFT & _MASK
+        shard = self._shards[at]
         if key not in shard:
             return default
-        if not self._own[key >> NEIGHBOURS_SHIFT & _MASK]:
+        if not self._own[at]:
             shard = self._owned(key)
         self._count -= 1
         return shard.pop(key)
