@@ -55,7 +55,7 @@ MESSAGE_BYTES = 2048
 STEP_RECORDS = 64
 """Messages of one schedule that are fired before the next schedule has its turn."""
 
-EXPIRE_STEP = 1024
+EXPIRE_STEP = 256
 """Delays of a schedule that end in one go."""
 
 SLICE_US = 100_000
