@@ -90,10 +90,14 @@ class Timetable:
             else:
                 self.schedule(lane)
                 left -= LANE_COST + ended
-                if lane.scheduled_us is not None and lane.scheduled_us <= now_us:
+                if self._is_due(lane, now_us):
                     break  # it has more to do, and did what a turn allows
         if heap and self._call is None:
             self._arm(heap[0][0])
+
+    @staticmethod
+    def _is_due(lane: Lane, now_us: int) -> bool:
+        return lane.scheduled_us is not None and lane.scheduled_us <= now_us
 
     def stop(self) -> None:
         self._stopped = True

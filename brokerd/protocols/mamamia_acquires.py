@@ -70,21 +70,15 @@ class TakingInMemory:
     ``cold``, ``too_large`` or ``cut_short`` why it stopped before its limit, if it did.
     """
 
-    __slots__ = (
-        "_broker",
-        "_expired_us",
-        "_gone_left",
-        "_log_id",
-        "_room",
-        "cold",
-        "cut_short",
-        "lane",
-        "stopped",
-        "taken",
-        "too_large",
-    )
-
     lane: Lane
+    # Most acquires leave these as they are.
+    cold: tuple[Lane, int] | None = None
+    too_large: tuple[Lane, int] | None = None
+    stopped = False
+    cut_short = False
+    _expired_us = -1
+    """Records that expire at this broker time or before are gone; -1 until it is needed."""
+    _gone_left = GONE_MAX
 
     def __init__(self, broker: Broker, log_id: str, room: int) -> None:
         self._broker = broker
@@ -92,13 +86,6 @@ class TakingInMemory:
         self._room = room
         """Bytes left in a batch answer; 0 for the answer to ACQUIRE_NEXT."""
         self.taken: list[tuple[Chunk, int]] = []
-        self.cold: tuple[Lane, int] | None = None
-        self.too_large: tuple[Lane, int] | None = None
-        self.stopped = False
-        self.cut_short = False
-        self._expired_us = -1
-        """Records that expire at this broker time or before are gone; -1 until it is needed."""
-        self._gone_left = GONE_MAX
 
     def key_of(self, offset: int) -> int:
         """The hash of the record's key, for key order."""
