@@ -215,7 +215,8 @@ def measure(
             f"  {order:<9}{found['entries']:,} entries over {found['spread_seconds']:.0f} s, "
             f"scheduled in {found['schedule_seconds']:.1f} s; load {found['load_msgs_per_s']:,.0f} "
             f"messages/s, p99 {found['load_p99_ms']:.1f} ms; longest turn "
-            f"{found['stalls']['longest_ms']:.0f} ms, busiest {found['stalls']['busiest_ms']:.0f} ms"
+            f"{found['stalls']['longest_ms']:.0f} ms, "
+            f"busiest {found['stalls']['busiest_ms']:.0f} ms"
         )
         for what in ("fired", "delivered"):
             late = found[what]
