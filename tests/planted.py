@@ -420,7 +420,7 @@ BUGS = (
         "broker/group_changes.py",
         (
             "            before = len(lane.store.events)\n            count += bury(",
-            "            self._journal.split()\n"
+            "            self._leasing._journal.split()\n"
             "            before = len(lane.store.events)\n            count += bury(",
         ),
     ),
@@ -606,7 +606,7 @@ SEARCHES = (
             for model in ("tear", "drop", "reorder", "keep")
         ),
         "brokerd.sim.crashpoints --only {where}",
-        re.compile(r"(?P<where>(?:broker|log):\d+) \(.*?\), \w+: (?P<what>.+)"),
+        re.compile(r"(?P<where>(?:broker|log|changes):\d+) \(.*?\), \w+: (?P<what>.+)"),
     ),
     Search(
         "flips",

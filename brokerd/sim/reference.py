@@ -18,6 +18,7 @@ from typing import NamedTuple
 import msgpack
 
 from brokerd.broker import Lane, Topic
+from brokerd.broker.topics import TopicSettings
 from brokerd.groups import GroupSettings
 from brokerd.sim.bare import (
     WAL_DIR,
@@ -66,6 +67,7 @@ def served(snapshot_last: bool = False) -> Reference:
     writing.leases_of_every_outcome()
     writing.seal()
     writing.groups_of_every_event()
+    writing.topics_of_every_change()
     writing.damage_on_record()
     writing.snapshot_and_seal()
     writing.more(5)
@@ -162,6 +164,16 @@ class _Writing:
         )
         return [(lane, grant.offset) for lane, grant in found]
 
+    def topics_of_every_change(self) -> None:
+        """Settings, a topic that is deleted, and a batch that may come again."""
+        broker, house = self.house.broker, self.house
+        broker.configure_topic("never used", TopicSettings(retention_us=3_600 * SECOND_US))
+        broker.create_topic("brief")
+        house.run()
+        broker.delete_topic("brief")
+        broker.producers.remember(self.orders, "ann", 1, [0, 1, 2])
+        house.run()
+
     def damage_on_record(self) -> None:
         """What a repair adds to a log, though it writes a segment of its own for it."""
         self.house.broker.journal.add_entry(encode_loss(_LOSS))
@@ -201,9 +213,15 @@ class _Writing:
         odd = self.events.groups["sélecteurs"].lanes
         odd[0].store.configure(GroupSettings(max_attempts=5))
         odd[1].store.seek(2)
+        for offset in range(2):
+            odd[2].store.dead_letter(now_us, 4, offset, "odd")
+        odd[2].store.replay_dead(0, 1)
+        odd[2].store.purge_dead(1, 2)
+        lanes[2].store.pause()
+        lanes[2].store.unpause()
         gone = self.events.groups["gone"].lanes
         gone[0].store.delete()
-        for lane in (*lanes, *odd[:2], gone[0]):
+        for lane in (*lanes, *odd, gone[0]):
             house.broker.journal.add_lane(lane)
         house.run()
 

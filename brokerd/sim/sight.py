@@ -108,10 +108,11 @@ def _look_at_group(house: BareBroker, group: ConsumerGroup) -> dict[LaneName, La
     }
     for lane in group.lanes:
         states = found[_name(lane)].states
-        for offset, _, *lease in lane.store.leases():
-            states[offset] = ("leased", *lease)
-        for offset, *letter in lane.store.dead_letters():
-            states[offset] = ("dead", *letter)
+        for one in lane.store.leases():  # without times: they are counted anew at every start
+            lease = one.owner, one.token, one.grants, one.failures, one.duration_us
+            states[one.offset] = ("leased", *lease)
+        for letter in lane.store.dead_letters():
+            states[letter.offset] = ("dead", letter.reason, letter.grants, letter.failures)
     grants = house.broker.acquire(
         group.topic.name, group.name, "looks", SECOND_US, 10_000, TakesAnything()
     )

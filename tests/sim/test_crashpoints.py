@@ -12,6 +12,7 @@ import pytest
 from brokerd.sim.bare import STATE_DIR, WAL_DIR
 from brokerd.sim.crash import CrashModel
 from brokerd.sim.crashpoints import __main__ as command
+from brokerd.sim.crashpoints import changes
 from brokerd.sim.crashpoints.expect import (
     UNTOUCHED,
     Boundary,
@@ -26,7 +27,28 @@ from brokerd.sim.crashpoints.points import CHANGING, Points
 from brokerd.sim.crashpoints.script import Script
 from brokerd.sim.crashpoints.sweep import Outcome, sweep
 from brokerd.sim.disk import SimDisk, SimFile
-from brokerd.sim.history import Acquire, Boot, Delivery, Place, Settle, Settlement
+from brokerd.sim.history import (
+    Acquire,
+    Boot,
+    Cancel,
+    Configure,
+    ConfigureTopic,
+    DeleteGroup,
+    DeleteTopic,
+    Delivery,
+    Pause,
+    Place,
+    Produce,
+    Purge,
+    Release,
+    Replay,
+    Resume,
+    Seek,
+    Settle,
+    Settlement,
+    Trim,
+)
+from brokerd.sim.run import run
 from brokerd.sim.threads import SimThreads
 from brokerd.wal import Snapshots, log, opening, sealing
 from brokerd.wal.commit import SegmentWrite
@@ -58,6 +80,15 @@ def test_nothing_acknowledged_is_lost_at_any_crash_point(workload: str) -> None:
     assert not outcome.findings, texts(outcome)
     assert outcome.points >= 500
     assert outcome.checks.total() >= outcome.points // EVERY * 4
+
+
+def test_what_changes_groups_and_topics_is_atomic_and_durable_at_every_crash_point() -> None:
+    """A smaller slice, for each point is a whole run; the models take turns."""
+    for turn, model in enumerate(CrashModel):
+        outcome = sweep("changes", lambda number, turn=turn: number % 120 == turn * 30, (model,))
+        assert not outcome.findings, texts(outcome)
+        assert outcome.points >= 500
+        assert outcome.checks.total() >= outcome.points // 120
 
 
 # -- the workloads ---------------------------------------------------------------------------------
@@ -97,6 +128,35 @@ def test_the_broker_writes_every_kind_of_entry_and_event_that_it_knows() -> None
         EventKind.EXPIRED,
         EventKind.DEAD,
     }
+
+
+def test_the_changes_are_all_that_can_be_done_to_groups_and_topics() -> None:
+    """Each is answered at least once, and has an effect."""
+    result = run(changes.PLAN)
+    assert result.violations == []
+    done = [op for op in result.history.operations if op.succeeded]
+    assert {type(op) for op in done} >= {
+        Cancel,
+        Configure,
+        ConfigureTopic,
+        DeleteGroup,
+        DeleteTopic,
+        Pause,
+        Purge,
+        Release,
+        Replay,
+        Resume,
+        Seek,
+        Trim,
+    }
+    assert any(op.count for op in done if isinstance(op, Replay))
+    assert any(op.count for op in done if isinstance(op, Purge))
+    assert any(op.cancelled for op in done if isinstance(op, Cancel))
+    assert any(op.start for op in done if isinstance(op, Trim))
+    assert any(op.rules.key_ordered for op in done if isinstance(op, Configure))
+    assert any(op.producer_id for op in done if isinstance(op, Produce))
+    assert any(None in op.places for op in done if isinstance(op, Produce))
+    assert result.counts["segment-deleted"]
 
 
 def test_the_log_is_crashed_with_entries_of_every_kind() -> None:

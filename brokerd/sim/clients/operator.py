@@ -174,10 +174,10 @@ class Operator:
         return self._change_letters(Purge, topic, group)
 
     def _change_letters(self, kind: type[LetterChange], topic: Topic, group: str) -> Script:
-        """All of them, or those of a range, or of a reason; listed before and after."""
+        """Mostly all of them, or those of a range, or of a reason; listed before and after."""
         chance, name = self._chance, self.plan.name
-        partition = chance.choice((None, chance.randrange(topic.partitions)))
-        first = chance.choice((0, 0, self._offset(topic, partition or 0)))
+        partition = chance.choice((None, None, chance.randrange(topic.partitions)))
+        first = chance.choice((0, 0, 0, self._offset(topic, partition or 0)))
         yield deeds.letters(name, topic.name, group)
         yield deeds.change_letters(
             kind(
@@ -187,8 +187,8 @@ class Operator:
                 group=group,
                 partition=partition,
                 first=first,
-                end=chance.choice((None, first + chance.randint(1, 20))),
-                reason=chance.choice((None, None, "max_attempts", "too_large")),
+                end=chance.choice((None, None, first + chance.randint(1, 20))),
+                reason=chance.choice((None, None, "max_attempts", "max_attempts", "too_large")),
             )
         )
         yield deeds.letters(name, topic.name, group)

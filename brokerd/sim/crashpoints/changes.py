@@ -34,26 +34,19 @@ SEED = 6
 TOPIC = Topic(name="t", partitions=2)
 OTHER = Topic(name="u")
 
-KEPT: tuple[Action, ...] = (
-    "configure",
-    "pause",
-    "resume",
-    "resume",
-    "seek",
-    "release",
-    "replay",
-    "replay",
-    "purge",
-    "cancel",
-    "trim",
-    "trim",
-    "configure_topic",
-)
-GONE: tuple[Action, ...] = ("delete_group", "delete_topic", "configure_topic", "configure_topic")
-
-
-def _weights(actions: tuple[Action, ...]) -> dict[Action, int]:
-    return {action: actions.count(action) for action in actions}
+KEPT: dict[Action, int] = {
+    "configure": 1,
+    "pause": 1,
+    "resume": 2,
+    "seek": 1,
+    "release": 1,
+    "replay": 4,
+    "purge": 3,
+    "cancel": 1,
+    "trim": 2,
+    "configure_topic": 1,
+}
+GONE: dict[Action, int] = {"delete_group": 1, "delete_topic": 1, "configure_topic": 2}
 
 
 def _client(name: str, seed: int, **changes: Any) -> ClientPlan:
@@ -126,26 +119,26 @@ PLAN = Plan(
         ),
         _client(
             "op",
-            30,
+            55,
             role="operator",
             topics=(TOPIC,),
             owners=("ann", "bob"),
             operations=60,
             think_us=150_000,
-            mix=_weights(KEPT),
+            mix=KEPT,
             configures_first=True,
             ordered_permille=700,
             retention_us_max=SECOND,
         ),
         _client(
             "admin",
-            31,
+            56,
             role="operator",
             topics=(OTHER,),
             owners=("ann",),
             operations=16,
             think_us=400_000,
-            mix=_weights(GONE),
+            mix=GONE,
             retention_us_max=SECOND,
             retention_bytes_max=16 << 10,
             ttl_us_max=SECOND,

@@ -26,7 +26,7 @@ from brokerd.sim.history import (
     Settlement,
 )
 from brokerd.sim.oracle.changes import Changes
-from brokerd.sim.oracle.lease_model import LeaseModel, stored
+from brokerd.sim.oracle.lease_model import LeaseModel, Step, stored
 from brokerd.sim.oracle.lease_search import Event, Undecided, Unexplained, explain
 from brokerd.sim.oracle.records import Record, Records, Sight
 from brokerd.sim.oracle.removal import Removal
@@ -73,14 +73,6 @@ class Lane:
         """The last acquire of the audit's drain, if it was drained."""
         drain = [op for op in self.acquires if op.sent_us >= audit_us and op.succeeded]
         return drain[-1] if drain and audit_us != NEVER else None
-
-    def last_look(self, audit_us: int) -> Look | None:
-        """The state of the group after the drain, if somebody looked."""
-        drained = self.last_acquire(audit_us)
-        looks = [op for op in self.looks if op.succeeded and op.view is not None]
-        if drained is None or not looks or looks[-1].sent_us < drained.answered_us:
-            return None
-        return looks[-1]
 
 
 def lanes_of(history: History) -> dict[tuple[str, str], Lane]:
@@ -133,8 +125,9 @@ class LaneJudge:
         self._hidden = hidden_grants(self._model, lives, lane.unanswered)
         drained = lane.last_acquire(history.audit_us)
         self._nothing_left = drained if drained is not None and not drained.deliveries else None
-        look = lane.last_look(history.audit_us)
-        self._no_lag = look if look is not None and look.view and look.view.lag == 0 else None
+        self._no_lag = [
+            op for op in lane.looks if op.succeeded and op.view is not None and op.view.lag == 0
+        ]
         self._letters = [
             (op, lives.span(op), {letter.place: letter for letter in op.letters})
             for op in lane.letters
@@ -280,12 +273,14 @@ class LaneJudge:
                 )
             elif record.stored.is_before(span):
                 yield Event(span, self._model.is_no_letter, op)
-        for last, step in (
-            (self._nothing_left, self._model.is_not_eligible),
-            (self._no_lag, self._model.is_over),
-        ):
-            if last is not None and record.stored.is_before(self._lives.span(last)):
-                yield Event(self._lives.span(last), step, last)
+        told: list[tuple[Operation, Step]] = [
+            (look, self._model.is_over) for look in self._no_lag if self._is_of(record, look)
+        ]
+        if self._nothing_left is not None:
+            told.append((self._nothing_left, self._model.is_not_eligible))
+        for asked, step in told:
+            if record.stored.is_before(self._lives.span(asked)):
+                yield Event(self._lives.span(asked), step, asked)
 
     def _crossed(self, record: Record, events: list[Event]) -> Iterator[Event]:
         """The restarts between the first and the last event."""
