@@ -46,7 +46,7 @@ SPREAD_SECONDS = 60.0
 ORDERS = ("in-order", "random")
 _TOPIC = "fired"
 _DUE = Struct(">Q")
-_LEAD_SECONDS = 4.0
+_LEAD_SECONDS = 6.0
 _SCHEDULED_PER_S = 20_000
 """The schedule is written at least at this rate, before the first entry is due."""
 _LOAD_LEAD_SECONDS = 2.0
@@ -72,7 +72,7 @@ def fire(data_dir: Path, order: str, scale: float) -> dict[str, Any]:
         seconds = time.monotonic() - began
         if now_us() >= first_us:
             raise ChildFailed(f"the schedule took {seconds:.0f} s: too slow to begin in time")
-        await inside.sleep((first_us - now_us()) / 1e6 - _LOAD_LEAD_SECONDS)
+        await inside.sleep(max(0.0, (first_us - now_us()) / 1e6 - _LOAD_LEAD_SECONDS))
         load_seconds = spread_us / 1e6 + _LOAD_LEAD_SECONDS
         load = deferToThread(_moderate_load, inside.address, load_seconds)
         consumer = deferToThread(_run_consumer, inside.address, count)
