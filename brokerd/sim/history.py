@@ -166,9 +166,9 @@ class Letter(NamedTuple):
     grants: int
     failures: int
     first_ago_us: int | None = None
-    """How long ago it was first leased, when listed; None: not told, or never leased."""
+    """How long ago the first attempt was when it was listed; None: not told."""
     last_ago_us: int | None = None
-    """How long ago the last attempt began or failed."""
+    """How long ago the record died."""
 
 
 @dataclass(kw_only=True)

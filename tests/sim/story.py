@@ -103,7 +103,7 @@ class Story:
     def describe(self, topic_id: int = 1, start: int = 0, **fields: Any) -> Describe:
         """Asks for the topic, which has one partition."""
         view = TopicView(topic_id, (start,), (start,), 0)
-        return self._add(Describe(**self._asked(fields, view=view)))
+        return self._add(Describe(**self._asked({"view": view, **fields})))
 
     def schedule(self, payload: bytes, delay_us: int, number: int = 0, **fields: Any) -> Produce:
         """A message that is to be stored later."""

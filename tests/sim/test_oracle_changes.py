@@ -26,6 +26,7 @@ from brokerd.sim.history import (
     Resume,
     Seek,
     TopicRules,
+    TopicView,
     Trim,
 )
 from brokerd.sim.oracle import check
@@ -257,6 +258,22 @@ def a_replay_that_tells_too_few(story: Story, wrong: bool) -> None:
     story.letters()
 
 
+@breaks("P4-letter", max_attempts=1)
+def a_dead_letter_of_a_record_that_was_tried_before_it_was_there(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    asked_us = story.now_us
+    die(story)
+    ago_us = story.now_us - asked_us + (2_000 if wrong else 0)
+    story.letters(DEAD._replace(first_ago_us=ago_us, last_ago_us=500))
+
+
+@breaks("P4-letter", max_attempts=1)
+def a_dead_letter_that_died_before_it_was_tried(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    die(story)
+    story.letters(DEAD._replace(first_ago_us=700, last_ago_us=900 if wrong else 500))
+
+
 # -- delays, expiry, resends -----------------------------------------------------------------------
 
 
@@ -286,6 +303,13 @@ def a_scheduled_message_that_never_comes(story: Story, wrong: bool) -> None:
     story.produce(b"b", at=(0,))
     story.restart("power")
     story.audit((0, b"b"), later=(), drain=[(0, b"b")])
+
+
+@breaks("P5-fired")
+def a_message_that_waits_when_all_delays_are_over(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    story.audit((0, b"a"), drain=[(0, b"a")])
+    story.describe(view=TopicView(1, (0,), (1,), 1 if wrong else 0))
 
 
 @breaks("P2-once")

@@ -118,8 +118,16 @@ def dead_letters(broker: Broker, topic: str, group: str) -> tuple[Letter, ...]:
     """A group's dead letters, as the JSON API lists them; none if there is no such topic."""
     if broker.topic(topic) is None:
         return ()
+    now_us = broker.time.now_us()
     return tuple(
-        Letter(Place(partition, letter.offset), letter.reason, letter.grants, letter.failures)
+        Letter(
+            Place(partition, letter.offset),
+            letter.reason,
+            letter.grants,
+            letter.failures,
+            now_us - letter.first_attempt_us,
+            now_us - letter.last_attempt_us,
+        )
         for partition, letter in broker.dead_letters(topic, group)
     )
 

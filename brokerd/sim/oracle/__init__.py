@@ -38,6 +38,7 @@ from brokerd.sim.oracle.resends import merge_resends
 from brokerd.sim.oracle.spans import Lives
 from brokerd.sim.oracle.telling import (
     check_answers,
+    check_attempt_times,
     check_letters,
     check_lowest_first,
     check_tokens,
@@ -91,6 +92,7 @@ def judge(history: History) -> Judgement:
         found += check_tokens(lives, lane)
         found += check_lowest_first(lives, records, lane)
         found += check_letters(records, lane)
+        found += check_attempt_times(lives, lane)
         found += check_letter_changes(lives, records, removal, lane)
         found += check_pauses(lives, lane)
         found += check_key_order(history.rules, lives, records, removal, lane)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from brokerd.sim.history import NEVER, Acquire, Cancel, History, Place, Produce
+from brokerd.sim.history import NEVER, Acquire, Cancel, Describe, History, Place, Produce
 from brokerd.sim.oracle.generations import has_ended
 from brokerd.sim.oracle.lanes import AUDIT, Lane
 from brokerd.sim.oracle.lease_model import LATE_US
@@ -47,6 +47,7 @@ class Audit:
         if self._history.audit_us == NEVER:
             return
         yield from self._check_complete()
+        yield from self._check_waiting()
         for topic in self._read:
             yield from self._check_kept(topic)
             if not self._records.damaged:
@@ -107,6 +108,19 @@ class Audit:
                 text = f"message {position} was scheduled, was due, and is not there"
                 if self._was_due(sent, read.first_us):
                     yield violation("P5-fired", text, produce, self._read[topic])
+
+    def _check_waiting(self) -> Iterator[Violation]:
+        """P5: when all delays are over, nothing waits any more."""
+        last: dict[str, Describe] = {}
+        for op in self._history.operations:
+            if not isinstance(op, Describe) or op.topic not in self._read:
+                continue
+            if op.succeeded and self._read[op.topic].answered_us < op.sent_us:
+                last[op.topic] = op
+        for topic, op in last.items():
+            if op.view is not None and op.view.waiting and not self._records.damaged:
+                text = f"{op.view.waiting} messages of {topic} wait, and all delays are over"
+                yield violation("P5-fired", text, op)
 
     def _was_due(self, sent: Sent, read_us: int) -> bool:
         """Whether a message must have been stored by then, and be there."""

@@ -12,6 +12,7 @@ from brokerd.sim.history import (
     DeleteGroup,
     Extend,
     History,
+    Operation,
     Place,
     Replay,
     Seek,
@@ -117,6 +118,40 @@ def _may_have_waited(lane: Lane, place: Place) -> bool:
         not result and not settlement.success
         for _, settlement, result in lane.attempts.get(place, ())
     )
+
+
+def check_attempt_times(lives: Lives, lane: Lane) -> Iterator[Violation]:
+    """P4: a letter tells when its record was first tried and when it died, while the broker lived.
+
+    Both lie between the first request that was about the record and the listing, in this order.
+    Times from before a start are only about right, so nothing is said about them.
+    """
+    for op in lane.letters:
+        listed, boot = lives.span(op), lives.boot(op)
+        for letter in op.letters:
+            if letter.first_ago_us is None or letter.last_ago_us is None or boot is None:
+                continue
+            asked = _asked_about(lane, letter.place)
+            if not asked or any(each.boot != boot.number for each in asked):
+                continue
+            since_us = min(lives.span(each).first_us for each in asked)
+            is_ordered = 0 <= letter.last_ago_us <= letter.first_ago_us
+            if not is_ordered or listed.last_us - letter.first_ago_us < since_us - SLACK_US:
+                text = (
+                    f"record {letter.place.offset} of {lane.topic}/{letter.place.partition} tells "
+                    f"attempts {letter.first_ago_us} to {letter.last_ago_us} us ago, and was first "
+                    f"asked for at {since_us}"
+                )
+                yield violation("P4-letter", text, op)
+
+
+def _asked_about(lane: Lane, place: Place) -> list[Operation]:
+    """Everything that may have been an attempt of a record."""
+    return [
+        *(sight.acquire for sight in lane.sights.get(place, ())),
+        *(attempt[0] for attempt in lane.attempts.get(place, ())),
+        *lane.unanswered,
+    ]
 
 
 def check_letters(records: Records, lane: Lane) -> Iterator[Violation]:
