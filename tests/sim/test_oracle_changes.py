@@ -490,3 +490,16 @@ def test_a_change_without_an_answer_may_or_may_not_have_happened(kind: type[obje
             grants = 2 if kind is Release else 1
             story.acquire(Delivery(Place(0, 0), b"a", token=2, grants=grants))
         assert check(story.history) == []
+
+
+def test_a_resend_may_overtake_what_was_sent_before_it_on_a_stalled_connection() -> None:
+    story = Story()
+    same = {"producer_id": "p", "sequence": 1}
+    late_us = story.now_us + 10 * SECOND_US
+    stalled = {**story.no_answer(), "arrived_us": late_us, "connection": 0}
+    story.produce(b"a", **stalled)
+    story.produce(b"b", **same, **stalled)
+    story.produce(b"b", at=(0,), connection=2, **same)
+    story.wait(20 * SECOND_US)
+    story.acquire((0, b"b"), (1, b"a"))
+    assert check(story.history) == []

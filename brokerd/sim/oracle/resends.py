@@ -36,7 +36,10 @@ def merge_resends(history: History) -> tuple[History, list[Violation]]:
 
 
 def _merged(sent: list[Produce]) -> Produce:
-    """One request for all: it came with the first and was answered with the first answer."""
+    """One request for all: it came with the first and was answered with the first answer.
+
+    Which connection it came on nobody knows: a stalled one may be overtaken by the next.
+    """
     tried = [op for op in sent if not op.error] or sent[:1]
     first, last = tried[0], tried[-1]
     answered = [op for op in tried if op.answered_us != NEVER]
@@ -45,6 +48,7 @@ def _merged(sent: list[Produce]) -> Produce:
     return replace(
         first,
         boot=shown.boot,
+        connection=NEVER,
         arrived_us=min(arrived, default=NEVER),
         written_us=shown.written_us,
         answered_us=shown.answered_us,
