@@ -29,7 +29,7 @@ from brokerd.admin.shapes import (
 )
 from brokerd.broker import Broker, ConsumerGroup, GroupSettings, Lane, Partition
 from brokerd.broker.asking import ask
-from brokerd.errors import BrokerdError, InvalidRequest, UnknownGroup
+from brokerd.errors import BrokerdError, InvalidRequest, UnknownGroup, UnknownTopic
 
 LANES_MAX = 1_000
 """How many partitions a description of a group tells of."""
@@ -156,11 +156,12 @@ async def _seek_to_time(call: Call, seek: Seek) -> None:
     time_us = time_us_of(seek.to_time)
     found = broker.existing_topic(topic)
     chosen = found.partitions if seek.partition is None else [found.partition(seek.partition)]
-    offsets = [(one.index, await _offset_at_time(broker, one, time_us)) for one in chosen]
+    offsets = {one.index: await _offset_at_time(broker, one, time_us) for one in chosen}
 
     def go() -> None:
-        for index, offset in offsets:
-            broker.seek_group(topic, group, offset, index)
+        if found.deleted:  # and made anew, perhaps: these are no offsets of that one
+            raise UnknownTopic(f"topic {topic!r} was deleted while offsets were looked up")
+        broker.seek_group(topic, group, offsets)
 
     await ask(broker, go)
 

@@ -139,7 +139,7 @@ class Broker:
         producing = Producing(
             journal, self.time, self._tail, self.counters, settings.retention.topics.ttl_us or 0
         )
-        self.admit = producing.admit
+        self.admit = journal.admit
         self.append = producing.append
         self.produce = producing.produce
         self.expiry_us = producing.expiry_us
@@ -167,7 +167,7 @@ class Broker:
         self.dead_letter = leasing.dead_letter
         self.dead_letters = leasing.dead_letters
 
-        groups = GroupChanges(state, leasing, self.time)
+        groups = GroupChanges(state, journal, leasing, self.time)
         self.configure_group = groups.configure_group
         self.group_settings = groups.group_settings
         self.pause_group = groups.pause_group
@@ -188,8 +188,8 @@ class Broker:
             self._tail,
             self._cold,
             self.counters,
-            producing.admit,
-            leasing.admit_events,
+            journal.admit,
+            journal.admit_events,
             settings.max_topics,
         )
         self.create_topic = topics.create_topic
@@ -216,6 +216,7 @@ class Broker:
         )
         schedule = Schedule(
             state,
+            journal,
             self.time,
             producing,
             leasing,

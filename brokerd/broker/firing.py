@@ -230,7 +230,7 @@ class Firing:
                 self._read(lane, offset)
                 return size
             if 0 < row[-1] <= self._expiry.before_us():
-                self._leasing.admit_events(EVENT_FRAME_BYTES)
+                self._journal.admit_events(EVENT_FRAME_BYTES)
                 self._settle(lane, offset)
                 self._counters.expired += 1
             else:
@@ -278,7 +278,7 @@ class Firing:
         value, key, wrapped, encoding, producer_format, expires_at_us = row
         due_us, partition, metadata = opened(wrapped)
         size = len(value) + len(key or b"") + len(metadata or b"")
-        self._producing.admit(size + FRAME_BYTES)
+        self._journal.admit(size + FRAME_BYTES)
         self._producing.append(
             choose(target, key, partition),
             value,

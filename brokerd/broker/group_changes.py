@@ -10,14 +10,14 @@ Settings, a pause or a seek make a group that does not exist; every other change
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 from brokerd.broker.clock import BrokerTime
-from brokerd.broker.journal import EVENT_FRAME_BYTES, LANE_FRAME_BYTES
+from brokerd.broker.journal import EVENT_FRAME_BYTES, LANE_FRAME_BYTES, Journal
 from brokerd.broker.leasing import Leasing, leave_out_gaps
 from brokerd.broker.state import State
-from brokerd.broker.topics import ConsumerGroup, Lane
+from brokerd.broker.topics import ConsumerGroup, Lane, Partition
 from brokerd.errors import LimitExceeded, UnknownGroup
 from brokerd.groups import DeadLetter, GroupPartition, GroupSettings, Lease
 from brokerd.groups.view import END_OF_OFFSETS
@@ -63,8 +63,9 @@ class Burial:
 class GroupChanges:
     """Changes of groups. All raise `UnknownTopic`, `NoSpace` and `Congested`."""
 
-    def __init__(self, state: State, leasing: Leasing, time: BrokerTime) -> None:
+    def __init__(self, state: State, journal: Journal, leasing: Leasing, time: BrokerTime) -> None:
         self._state = state
+        self._journal = journal
         self._leasing = leasing
         self._time = time
 
@@ -100,25 +101,31 @@ class GroupChanges:
         self._change(found, lambda lane: lane.store.unpause())
 
     def seek_group(
-        self, topic: str, group: str, to: Target, partition: int | None = None
+        self,
+        topic: str,
+        group: str,
+        to: Target | Mapping[int, Target],
+        partition: int | None = None,
     ) -> dict[int, int]:
         """Let a group go on from ``to``, in one partition or all: (partition: its new floor).
 
-        Everything below is settled, everything from there on is open, leases and delays end.
-        An offset is cut to the records that there are. Makes the group if there is none. Raises
-        `UnknownPartition` and `InvalidName`.
+        A map says for each partition in it where to go on, and leaves the others alone. Everything
+        below is settled, everything from there on is open, leases and delays end. An offset is cut
+        to the records that there are. Makes the group if there is none. Raises `UnknownPartition`
+        and `InvalidName`.
         """
         found = self._group_or_new(topic, group)
-        lanes = found.lanes
-        if partition is not None:
-            lanes = [lanes[found.topic.partition(partition).index]]
-        floors = {lane.partition.index: _floor(lane, to) for lane in lanes}
+        if not isinstance(to, Mapping):
+            to = dict.fromkeys(range(len(found.lanes)) if partition is None else [partition], to)
+        floors: dict[int, int] = {}
+        for index, target in to.items():
+            floors[index] = _floor(found.topic.partition(index), target)
 
         def seek(lane: Lane) -> None:
             lane.store.seek(floors[lane.partition.index])
             leave_out_gaps(lane)
 
-        self._change(found, seek, lanes=lanes)
+        self._change(found, seek, lanes=[found.lanes[index] for index in floors])
         return floors
 
     def delete_group(self, topic: str, group: str) -> None:
@@ -141,7 +148,7 @@ class GroupChanges:
         """
         found = self._group(topic, group)
         left = min(RELEASE_MAX, self._leasing.events_max)
-        self._leasing.admit_events(left * EVENT_FRAME_BYTES + self._lanes_bytes(found))
+        self._journal.admit_events(left * EVENT_FRAME_BYTES + self._lanes_bytes(found))
         released = 0
         for lane in found.lanes:
             before = len(lane.store.events)
@@ -220,7 +227,7 @@ class GroupChanges:
                 f"these dead letters are {events} ranges between others, more than one change "
                 "takes; choose a range of offsets"
             )
-        self._leasing.admit_events(size)
+        self._journal.admit_events(size)
         count = 0
         for lane in lanes:
             before = len(lane.store.events)
@@ -268,7 +275,7 @@ class GroupChanges:
     ) -> None:
         """Make one event in each lane, all of them in one frame."""
         lanes = group.lanes if lanes is None else lanes
-        self._leasing.admit_events(
+        self._journal.admit_events(
             len(lanes) * (LANE_FRAME_BYTES + EVENT_FRAME_BYTES + string_bytes)
         )
         for lane in lanes:
@@ -277,8 +284,7 @@ class GroupChanges:
             self._leasing.touch_added(lane, before, string_bytes)
 
 
-def _floor(lane: Lane, to: Target) -> int:
-    partition = lane.partition
+def _floor(partition: Partition, to: Target) -> int:
     if to == "end":
         return partition.next_offset
     first = partition.start_offset

@@ -132,7 +132,7 @@ class Journal:
         self.gathered_bytes = 0
         """Upper bound of what the gathered changes will take in the log."""
         self.limit_bytes = 0
-        """``gathered_bytes`` may grow to this without asking `make_room`."""
+        """``gathered_bytes`` may grow to this without another look at the log."""
         self.durable_ticket = 0
         self.commits = 0
         self.frame_time_us = 0
@@ -197,13 +197,29 @@ class Journal:
 
     # -- room ---------------------------------------------------------------------------------
 
-    def make_room(self, size: int) -> None:
-        """Called when ``size`` more bytes would exceed ``limit_bytes``; returns if they may be
-        added after all.
+    def admit(self, size: int, partitions: int = 1) -> None:
+        """Make sure that records of ``size`` bytes have a place in the log, before any is added.
 
-        Raises `Congested` when they may be later, `NoSpace` when the disk is full,
+        ``size`` counts `RECORD_FRAME_BYTES` for each record, ``partitions`` how many they go to.
+        Raises `Congested` when they may be added later, `NoSpace` when the disk is full,
         `ShuttingDown` and `StorageFailed` when the log takes nothing any more.
         """
+        if partitions > 1:
+            size += (partitions - 1) * BATCH_FRAME_BYTES
+        if self.gathered_bytes + size > self.limit_bytes:
+            self._make_room(size)
+
+    def admit_events(self, size: int) -> None:
+        """As `admit`, for leases, settles and what frees space.
+
+        They may use the reserve, and wait for no other work to become durable: raises `Congested`
+        only while log space is being allocated.
+        """
+        if self.gathered_bytes + size > self.limit_bytes:
+            self._make_event_room(size)
+
+    def _make_room(self, size: int) -> None:
+        """As `admit`, when ``size`` more bytes would exceed ``limit_bytes``."""
         self._check_open()
         size += ADMITTED_EXTRA_BYTES
         if self._parked and not self._unparking:
@@ -219,12 +235,8 @@ class Journal:
         if self._wal.room < size:
             self._no_room(size, "the disk has no room for")
 
-    def make_event_room(self, size: int) -> None:
-        """As `make_room`, for leases, settles and the like.
-
-        They may use the reserve, and wait for no other work to become durable: raises `Congested`
-        only while log space is being allocated.
-        """
+    def _make_event_room(self, size: int) -> None:
+        """As `admit_events`, when ``size`` more bytes would exceed ``limit_bytes``."""
         self._check_open()
         size += BATCH_FRAME_BYTES + LANE_FRAME_BYTES
         if self.gathered_bytes + size > min(self._frame_bytes, self._wal.reserve_room):
@@ -463,7 +475,7 @@ class Journal:
         note it is left out.
         """
         with suppress(NoSpace, Congested):
-            self.make_event_room(BATCH_FRAME_BYTES)
+            self.admit_events(BATCH_FRAME_BYTES)
             self.add_entry(Entry(EntryKind.MARK, 0, 0, 0, 0, msgpack.packb({"damaged": True})))
 
     def close(self) -> None:

@@ -142,7 +142,7 @@ class Leasing:
         if limit > self.events_max:
             limit = self.events_max
         lane_bytes = LANE_FRAME_BYTES + 4 * len(owner)
-        self.admit_events(
+        self._journal.admit_events(
             (limit + RANGES_MAX) * EVENT_FRAME_BYTES + min(limit, len(lanes)) * lane_bytes
         )
         now_us = self._time.now_us()
@@ -197,7 +197,7 @@ class Leasing:
         """
         if lane.group.deleted:
             raise _deleted(lane.group)
-        self.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
+        self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
         store = lane.store
         before = len(store.events)
         try:
@@ -234,7 +234,7 @@ class Leasing:
         """
         if lane.group.deleted:
             raise _deleted(lane.group)
-        self.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
+        self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
         store = lane.store
         before = len(store.events)
         try:
@@ -260,7 +260,7 @@ class Leasing:
         """
         if lane.group.deleted:
             raise _deleted(lane.group)
-        self.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
+        self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
         store = lane.store
         before = len(store.events)
         try:
@@ -277,7 +277,7 @@ class Leasing:
         """
         if lane.group.deleted:
             raise _deleted(lane.group)
-        self.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES + 4 * len(reason))
+        self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES + 4 * len(reason))
         group = lane.partition.topic.groups.get(lane.group.name, lane.group)
         lane = group.lanes[lane.partition.index]
         before = len(lane.store.events)
@@ -299,11 +299,6 @@ class Leasing:
             index = lane.partition.index
             for letter in lane.store.dead_letters(offset if index == partition else 0):
                 yield index, letter
-
-    def admit_events(self, size: int) -> None:
-        journal = self._journal
-        if journal.gathered_bytes + size > journal.limit_bytes:
-            journal.make_event_room(size)
 
     def touch(self, lane: Lane, size: int, schedule: bool = True) -> None:
         """Have the events of a lane written; ``size`` is what was added."""
@@ -338,7 +333,7 @@ class Leasing:
         """
         step = min(EXPIRE_STEP, self.events_max)
         try:
-            self.admit_events(min(lane.store.leased, step) * EVENT_FRAME_BYTES)
+            self._journal.admit_events(min(lane.store.leased, step) * EVENT_FRAME_BYTES)
         except BrokerdError:
             return -1  # no room for the events: leases may end late, never early
         events = lane.store.events

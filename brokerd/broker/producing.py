@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from brokerd.broker.chunks import Chunk, ChunkCache
 from brokerd.broker.clock import BrokerTime
-from brokerd.broker.journal import BATCH_FRAME_BYTES, RECORD_FRAME_BYTES, Journal
+from brokerd.broker.journal import RECORD_FRAME_BYTES, Journal
 from brokerd.broker.overview import Counters
 from brokerd.broker.topics import Partition
 from brokerd.errors import InvalidRequest
@@ -51,7 +51,8 @@ class Producing:
         It expires at broker time ``expires_at_us``, 0 for never; None: as the topic's records do.
         Raises `NoSpace` or `Congested` before anything is changed.
         """
-        self.admit(len(value) + len(key or b"") + len(metadata or b"") + RECORD_FRAME_BYTES)
+        size = len(value) + len(key or b"") + len(metadata or b"")
+        self._journal.admit(size + RECORD_FRAME_BYTES)
         return self.append(
             partition,
             value,
@@ -62,17 +63,6 @@ class Producing:
             producer_time,
             expires_at_us,
         )
-
-    def admit(self, size: int, partitions: int = 1) -> None:
-        """Make sure that ``size`` more bytes have a place in the log, or raise as `produce`.
-
-        ``size`` counts `RECORD_FRAME_BYTES` for each record, ``partitions`` how many they go to.
-        """
-        journal = self._journal
-        if partitions > 1:
-            size += (partitions - 1) * BATCH_FRAME_BYTES
-        if journal.gathered_bytes + size > journal.limit_bytes:
-            journal.make_room(size)
 
     def append(
         self,

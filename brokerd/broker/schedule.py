@@ -27,6 +27,7 @@ from brokerd.broker.journal import (
     EVENT_FRAME_BYTES,
     LANE_FRAME_BYTES,
     RECORD_FRAME_BYTES,
+    Journal,
 )
 from brokerd.broker.leasing import Leasing, leave_out_gaps
 from brokerd.broker.producing import Producing
@@ -118,6 +119,7 @@ class Schedule:
     def __init__(
         self,
         state: State,
+        journal: Journal,
         time: BrokerTime,
         producing: Producing,
         leasing: Leasing,
@@ -127,6 +129,7 @@ class Schedule:
         over: Callable[[Lane, int], None],
     ) -> None:
         self._state = state
+        self._journal = journal
         self._time = time
         self._producing = producing
         self._leasing = leasing
@@ -158,7 +161,7 @@ class Schedule:
             topic.partition(partition_index)
         self.open_schedule(topic)
         size = len(value) + len(key or b"") + len(metadata or b"")
-        self._producing.admit(size + LATER_FRAME_BYTES + BATCH_LATER_BYTES)
+        self._journal.admit(size + LATER_FRAME_BYTES + BATCH_LATER_BYTES)
         return self.append_later(
             topic,
             value,
@@ -224,7 +227,7 @@ class Schedule:
         lane = schedule_lane(self._state, topic)
         if lane is None or not 0 <= schedule_id < lane.partition.next_offset:
             return False
-        self._leasing.admit_events(EVENT_FRAME_BYTES)
+        self._journal.admit_events(EVENT_FRAME_BYTES)
         store = lane.store
         before = len(store.events)
         settled = store.settle(self._time.now_us(), lane.partition.next_offset, schedule_id, True)

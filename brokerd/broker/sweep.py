@@ -108,7 +108,7 @@ class Sweep:
         self._snapshotter.wanted = True
         if not self._journal.gathered_bytes:
             with suppress(BrokerdError):  # else the next frame will do
-                self._journal.make_event_room(BATCH_FRAME_BYTES)
+                self._journal.admit_events(BATCH_FRAME_BYTES)
                 self._journal.mark()
 
     def _is_worth_a_snapshot(self) -> bool:

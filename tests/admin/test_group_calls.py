@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from brokerd.broker import Congested
 from brokerd.codecs.mamamia import Acquire, Produce, Settle
-from tests.admin.caller import Caller
+from brokerd.errors import NoSpace
+from tests.admin.caller import Caller, answer_of
 from tests.house import ask
 
 GROUP = "/topics/orders/groups/g"
@@ -140,6 +144,55 @@ def test_a_group_goes_on_at_a_time() -> None:
     assert [lane["floor"] for lane in group["by_partition"]] == [1, 3]
     _, group = caller.post(f"{GROUP}/seek", {"to_time": "1970-01-01T00:00:00+05:00"})
     assert [lane["floor"] for lane in group["by_partition"]] == [0, 0]
+
+
+@pytest.mark.parametrize("shortage", [NoSpace("the disk is full"), Congested("in a moment")])
+def test_a_seek_to_a_time_is_of_all_partitions_or_of_none(
+    shortage: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever the log may run short of room; and it is made once, after any wait."""
+    caller = Caller()
+    caller.post("/topics", {"name": "orders", "partitions": 3})
+    records = [{"value": 0, "partition": partition} for partition in range(3)]
+    caller.post("/topics/orders/records", {"records": records})
+    journal = caller.house.broker.journal
+    admit, admitted = journal.admit_events, []
+
+    def admit_once(size: int) -> None:
+        admitted.append(size)
+        if len(admitted) == 2:
+            raise shortage
+        admit(size)
+
+    monkeypatch.setattr(journal, "admit_events", admit_once)
+    status, group = caller.post(f"{GROUP}/seek", {"to_time": "2100-01-01T00:00:00Z"})
+    assert (status, len(admitted)) == (200, 1)
+    assert [lane["floor"] for lane in group["by_partition"]] == [1, 1, 1]
+
+
+def test_a_seek_to_a_time_is_not_made_in_another_topic_of_that_name(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offsets of a topic that was deleted while the call waited for room mean nothing."""
+    broker = caller.house.broker
+
+    def refuse(size: int) -> None:
+        raise Congested("in a moment")
+
+    def make_anew() -> None:
+        broker.delete_topic("orders")
+        broker.create_topic("orders")
+
+    broker.journal.when_uncongested(make_anew)
+    with monkeypatch.context() as patch:
+        patch.setattr(broker.journal, "admit_events", refuse)
+        body = json.dumps({"to_time": "2100-01-01T00:00:00Z"}).encode()
+        _, wire = caller.send("POST", f"{GROUP}/seek", body)
+        assert caller.house.readers.step()
+    broker.pause_group("orders", "g")  # so that there is a commit, after which those that wait try
+    caller.house.run()
+    assert answer_of(wire)[0] == 404
+    assert not broker.existing_topic("orders").groups
 
 
 @pytest.mark.parametrize(

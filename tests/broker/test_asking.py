@@ -120,7 +120,7 @@ def test_a_failed_disk_refuses_at_once() -> None:
     house = House()
     house.broker.create_topic("orders")
     house.wal.fail("the disk is gone", OSError("gone"))
-    seen = outcome(ask(house.broker, lambda: house.broker.journal.make_room(1)))
+    seen = outcome(ask(house.broker, lambda: house.broker.journal.admit(1 << 30)))
     assert [type(error) for error in seen] == [StorageFailed]
 
 

@@ -208,6 +208,16 @@ class TestSeek:
         with pytest.raises(UnknownPartition):
             house.broker.seek_group("t", "g", 0, partition=2)
 
+    @pytest.mark.parametrize("how", RESTARTS)
+    def test_a_seek_may_say_of_each_partition_where_to_go_on(self, how: str) -> None:
+        house = with_records(3, partitions=3)
+        assert house.broker.seek_group("t", "g", {0: 2, 2: "end"}) == {0: 2, 2: 3}
+        with pytest.raises(UnknownPartition):
+            house.broker.seek_group("t", "g", {0: 0, 3: 0})
+        house = restarted(house, how)
+        lanes = house.broker.existing_topic("t").groups["g"].lanes
+        assert [lane.store.floor for lane in lanes] == [2, 0, 3]
+
     def test_a_seek_begins_at_the_start_offset(self) -> None:
         house = with_records(5)
         house.broker.trim_topic("t", 0, 3)
@@ -644,7 +654,7 @@ def fill_the_log(house: House) -> None:
     journal = house.broker.journal
     while True:
         try:
-            journal.make_event_room(LANE_FRAME_BYTES)
+            journal.admit_events(LANE_FRAME_BYTES)
         except Congested:
             return
         journal.add_entry(Entry(EntryKind.MARK, 0, 0, 0, 0, b""))
