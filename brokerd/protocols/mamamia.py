@@ -371,6 +371,11 @@ class MamamiaConnection(Connection):
                 given_back.append(True)
             except (UnknownOffset, NotLeaseOwner, LeaseLost):  # the client has no such lease
                 given_back.append(False)
+            except Congested:
+                raise
+            except BrokerdError:  # this request is over, and the next one begins at its first id
+                self._given_back = []
+                raise
         self._given_back = []
         self.answers.append(released(sum(given_back)))
 

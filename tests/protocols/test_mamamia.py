@@ -17,6 +17,7 @@ from twisted.logger import capturedLogs, formatEvent
 from brokerd.broker import BrokerSettings, Congested
 from brokerd.codecs import mamamia as mm
 from brokerd.codecs.mamamia import frame
+from brokerd.errors import NoSpace
 from brokerd.groups import GroupSettings
 from brokerd.sim.bare import WAL_DIR
 from brokerd.sim.disk import SimDisk
@@ -1072,6 +1073,23 @@ class TestReleasing:
         assert only(house, mm.Release("orders", "g", "ann", everything)) == mm.Released(1)
         assert only(house, mm.Release("orders", "g", "ann", everything)) == mm.Released(0)
         assert info(house).leased == 1
+
+    def test_a_refusal_in_the_middle_does_not_let_the_next_release_pass_messages_over(self) -> None:
+        """The disk fills up while some of several messages are given back."""
+        house = House()
+        produce(house, *[b"%d" % number for number in range(4)])
+        ask(house, acquire_batch(4))
+        release, calls = house.broker.release, iter([False, True])
+
+        def refuses_the_second(*arguments: object) -> None:
+            if next(calls, False):
+                raise NoSpace("the disk is full")
+            release(*arguments)
+
+        house.broker.release = refuses_the_second
+        refused = only(house, mm.Release("orders", "g", "c", (0, 1, 2)))
+        assert refused == mm.Failed("the disk is full")
+        assert only(house, mm.Release("orders", "g", "c", (2, 3))) == mm.Released(2)
 
     def test_a_client_gives_back_all_it_has(self) -> None:
         house = House()
