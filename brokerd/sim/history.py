@@ -251,6 +251,8 @@ class Release(GroupChange):
     places: tuple[Place, ...] | None = None
     """None: all of them."""
     released: int = 0
+    is_partial: bool = False
+    """Whether there were more than one call ends: nobody is told which those were."""
 
 
 @dataclass(kw_only=True)

@@ -85,6 +85,10 @@ class SimHost:
     def prepare(self) -> int:
         return FILES_MAX
 
+    def begin_serving(self) -> None: ...
+
+    def end_serving(self) -> None: ...
+
     def lock(self, data_dir: Path) -> SimLock:
         return SimLock(self._machine)
 

@@ -84,8 +84,7 @@ def release(name: str, topic: str, group: str, owner: str) -> Deed:
     operation = Release(number=UNNUMBERED, client=name, topic=topic, group=group, owner=owner)
 
     def tell(result: tuple[int, bool]) -> None:
-        operation.released, more = result
-        assert not more, "a frame takes all leases of a run"
+        operation.released, operation.is_partial = result
 
     return Deed(operation, lambda broker: broker.release_owner(topic, group, owner), tell)
 

@@ -42,7 +42,7 @@ def answered(operation: Operation) -> str:
     return "done" + _fields(operation, is_answer=True)
 
 
-TOLD = ("released", "count", "start", "cancelled", "view")
+TOLD = ("released", "is_partial", "count", "start", "cancelled", "view")
 """Fields of operations without words of their own that an answer fills."""
 
 

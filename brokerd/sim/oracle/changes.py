@@ -77,7 +77,8 @@ class Changes:
             if step is None:
                 continue
             is_certain = op.answered_us != NEVER and not (
-                isinstance(op, Seek) and span.first_us <= stored.last_us
+                (isinstance(op, Seek) and span.first_us <= stored.last_us)
+                or (isinstance(op, Release) and op.is_partial)
             )
             events = changed.certain if is_certain else changed.uncertain
             events.append(Event(span, step, op, revives=not isinstance(op, Release)))
