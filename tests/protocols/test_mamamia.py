@@ -1090,6 +1090,7 @@ class TestReleasing:
         refused = only(house, mm.Release("orders", "g", "c", (0, 1, 2)))
         assert refused == mm.Failed("the disk is full")
         assert only(house, mm.Release("orders", "g", "c", (2, 3))) == mm.Released(2)
+        assert info(house).leased == 1
 
     def test_a_client_gives_back_all_it_has(self) -> None:
         house = House()
