@@ -80,7 +80,7 @@ class FloorSet:
     def add(self, offset: int) -> None:
         """Make ``offset`` a member. O(1) amortised: the floor passes each word once."""
         if offset == self.floor:
-            if self.words or self.runs:
+            if self.above:
                 self._rise(offset + 1)
             else:
                 self.floor = offset + 1
@@ -125,11 +125,11 @@ class FloorSet:
         """The first offset from ``offset`` on that is no member. O(1) a full word or run."""
         offset = max(offset, self.floor)
         words, runs = self.words, self.runs
-        while words or runs:
+        while True:
             key = offset >> WORD_SHIFT
             word = words.get(key)
             if word is None:
-                at = bisect_right(runs, key, key=_first) - 1
+                at = bisect_right(runs, key, key=_first) - 1 if runs else -1
                 if at < 0 or key >= runs[at][1]:
                     break
                 offset = runs[at][1] << WORD_SHIFT
@@ -157,6 +157,7 @@ class FloorSet:
             self.above -= (inside & bits).bit_count()
             if not self.words[key]:
                 del self.words[key]
+        self._tidy()
 
     def frozen(self) -> FrozenSet:
         """A copy that stays as it is, in O(runs), none of which is looked into."""
@@ -264,6 +265,12 @@ class FloorSet:
                 break
             del words[(offset >> WORD_SHIFT) - 1]
         self.floor = offset
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Keep no word of which all bits are below the floor, when that is all there is."""
+        if not self.above and self.words:
+            self.words = {}
 
     def _drop_below(self, end: int) -> None:
         """Take the members in [floor, end) out of the words and runs, and out of the count."""

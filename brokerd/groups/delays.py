@@ -29,7 +29,7 @@ class Delays:
     def __init__(self) -> None:
         self.rows = OffsetRows(LAYOUT)
         self._earliest_us: dict[int, int] = {}
-        self._queue = DueQueue(self._earliest_us.get)
+        self._queue = DueQueue(self._earliest_us.get, self._earliest_us.__len__)
 
     @property
     def count(self) -> int:

@@ -3,9 +3,9 @@
 
 An entry is one integer, ``due_us << 64 | offset``, so that the heap compares numbers and not
 tuples. An entry is stale when its offset is no longer due at that time. Stale ones leave when they
-come up; when they may be more than half, the heap becomes the *old* one, which is still looked at,
-and each push moves a few of its last entries, if they are not stale, to a new one. So no call takes
-long, however many are stale.
+come up; when they are more than half, the heap becomes the *old* one, which is still looked at, and
+each push moves a few of its last entries, if they are not stale, to a new one. So no call takes
+long, however many are stale, and while few are, a push does nothing about them.
 """
 
 from __future__ import annotations
@@ -25,16 +25,20 @@ STALE_LOOKS = 2_048
 
 
 class DueQueue:
-    """Due times of offsets. ``due_of`` says when an offset is due now, None for never."""
+    """Due times of offsets.
 
-    __slots__ = ("_due_of", "_limit", "_old", "heap", "looks")
+    ``due_of`` says when an offset is due now, None for never; ``count`` how many are due ever.
+    """
 
-    def __init__(self, due_of: Callable[[int], int | None]) -> None:
+    __slots__ = ("_count", "_due_of", "_limit", "_old", "heap", "looks")
+
+    def __init__(self, due_of: Callable[[int], int | None], count: Callable[[], int]) -> None:
         self._due_of = due_of
+        self._count = count
         self.heap: list[int] = []
         self._old: list[int] = []
         self._limit = SLACK
-        """Size of the heap at which stale entries are looked for; -1 while that goes on."""
+        """Size of the heap at which more than half may be stale; -1 while they are left behind."""
         self.looks = 1 << 62
         """How many stale entries `pop_before` may take away yet, before it gives up."""
 
@@ -50,12 +54,12 @@ class DueQueue:
 
         Also -1 when as many stale entries as ``looks`` came up: there may be more then.
         """
-        bound = bound_us << OFFSET_BITS
-        heap = self._lowest()
+        bound, due_of = bound_us << OFFSET_BITS, self._due_of
+        heap = self._lowest() if self._old else self.heap
         while heap and heap[0] < bound and self.looks > 0:
             entry = heappop(heap)
             offset = entry & OFFSET_MASK
-            if self._due_of(offset) == entry >> OFFSET_BITS:
+            if due_of(offset) == entry >> OFFSET_BITS:
                 return offset
             self.looks -= 1
             if self._old:
@@ -64,7 +68,7 @@ class DueQueue:
 
     def may_be_due(self, bound_us: int) -> bool:
         """Whether ``pop_before`` may find something; cheap, and True for stale entries too."""
-        heap = self._lowest()
+        heap = self._lowest() if self._old else self.heap
         return bool(heap) and heap[0] < bound_us << OFFSET_BITS
 
     def earliest_us(self) -> int | None:
@@ -90,8 +94,12 @@ class DueQueue:
         return old if old and not (heap and heap[0] < old[0]) else heap
 
     def _tidy(self) -> None:
-        """Go on with leaving stale entries behind, or begin to."""
+        """Go on with leaving stale entries behind, or begin to if they are more than half."""
         if self._limit >= 0:
+            limit = 2 * self._count() + SLACK
+            if len(self.heap) <= limit:
+                self._limit = limit
+                return
             self._old, self.heap, self._limit = self.heap, self._old, -1
         heap, old, due_of = self.heap, self._old, self._due_of
         for _ in range(min(MOVES, len(old))):

@@ -41,6 +41,7 @@ class KeyOrder:
         "_front",
         "_is_delayed",
         "_is_leased",
+        "_limit",
         "_waiting",
         "free",
         "held",
@@ -67,6 +68,8 @@ class KeyOrder:
         """Heaps of the others in line. Records that left stay until they come up."""
         self._waiting = 0
         """How many entries these heaps have."""
+        self._limit = SLACK
+        """Number of entries at which more than half may be of records that left."""
 
     def is_busy(self, key: int) -> bool:
         """Whether a record of ``key`` is leased, came back, or is held."""
@@ -206,8 +209,10 @@ class KeyOrder:
     def _push(self, key: int, offset: int) -> None:
         heappush(self._behind.setdefault(key, []), offset)
         self._waiting += 1
-        if self._waiting > 2 * (len(self.keys) + len(self.held)) + SLACK:
-            self._compact()
+        if self._waiting > self._limit:
+            self._limit = 2 * (len(self.keys) + len(self.held)) + SLACK
+            if self._waiting > self._limit:
+                self._compact()
 
     def _compact(self) -> None:
         for key, behind in list(self._behind.items()):

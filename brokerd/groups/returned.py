@@ -19,6 +19,7 @@ from brokerd.groups.tables import Table
 class Returned(OffsetRows):
     """Rows of `RETURNED_LAYOUT`. ``first_us`` gives a lease's first attempt, relative to the epoch.
 
+    `put` is for an offset of which nothing is known.
     ``count`` may be too high while there are former leases, never too low. `items` knows only rows.
     """
 
@@ -27,7 +28,7 @@ class Returned(OffsetRows):
     def __init__(self, first_us: Callable[[LeaseRow], int]) -> None:
         super().__init__(RETURNED_LAYOUT)
         self._first_us = first_us
-        self.former: Table[LeaseRow] = {}
+        self.former: Table[LeaseRow] | None = None
         """Leases that ended together. From ``first`` on, each is what is known of its record."""
         self.first = 0
 
@@ -42,11 +43,12 @@ class Returned(OffsetRows):
 
     def write_rows(self) -> None:
         """Have a row for each record, and no former leases."""
-        for offset, lease in self.former.items():
-            if offset >= self.first:
-                super().put(offset, *self._row(lease))
-        self.count -= len(self.former)
-        self.former = {}
+        former, self.former = self.former, None
+        if former is not None:
+            self.count -= len(former)
+            for offset, lease in former.items():
+                if offset >= self.first:
+                    self.put(offset, *self._row(lease))
         self.first = 0
 
     def __contains__(self, offset: int) -> bool:
@@ -55,42 +57,36 @@ class Returned(OffsetRows):
     def get(self, offset: int) -> Row | None:
         """What is known of ``offset``, or None."""
         row = super().get(offset)
-        if row is None and self.former and offset >= self.first:
+        if row is None and self.former is not None and offset >= self.first:
             lease = self.former.get(offset)
             return None if lease is None else self._row(lease)
         return row
 
-    def put(self, offset: int, *row: int) -> None:
-        """Know this of ``offset``, and nothing else any more."""
-        if self.former:
-            self._forget(offset)
-        super().put(offset, *row)
-
     def pop(self, offset: int) -> Row | None:
         """Know nothing of ``offset`` any more; returns what was known, or None."""
-        if not self.former or super().__contains__(offset):
+        if self.former is None or super().__contains__(offset):
             return super().pop(offset)
         row = self.get(offset)
-        self._forget(offset)
+        self._forget(self.former, offset)
         return row
 
     def drop_range(self, first: int, end: int) -> None:
         """Know nothing of [first, end) any more. O(the range, or all that is kept if less)."""
         super().drop_range(first, end)
         if first <= self.first:
-            self.first = max(self.first, end if self.former else 0)
-            return
-        for offset in keys_between(self.former, len(self.former), first, end):
-            self._forget(offset)
+            self.first = max(self.first, 0 if self.former is None else end)
+        elif self.former is not None:
+            for offset in keys_between(self.former, len(self.former), first, end):
+                self._forget(self.former, offset)
 
     def clear(self) -> None:
         """Know nothing."""
         super().clear()
-        self.former = {}
+        self.former = None
         self.first = 0
 
-    def _forget(self, offset: int) -> None:
-        if self.former.pop(offset, None) is not None:
+    def _forget(self, former: Table[LeaseRow], offset: int) -> None:
+        if former.pop(offset, None) is not None:
             self.count -= 1
 
     def _row(self, lease: LeaseRow) -> Row:

@@ -109,7 +109,7 @@ class FrozenGroup(NamedTuple):
     settled: FrozenSet
     touched: FrozenSet
     returned: Mapping[int, Block]
-    former: Mapping[int, LeaseRow]
+    former: Mapping[int, LeaseRow] | None
     former_first: int
     delays: Mapping[int, Block]
     dead: Mapping[int, Block]
@@ -152,7 +152,7 @@ class FrozenGroup(NamedTuple):
 
     def _all_returned(self) -> Mapping[int, Block]:
         """Rows of the former leases too."""
-        if not self.former:
+        if self.former is None:
             return self.returned
         table = Returned(self._first_us)
         table.blocks = dict(self.returned.items())
@@ -194,7 +194,7 @@ def freeze(state: GroupState, now_us: int) -> FrozenGroup:
         state._settled.frozen(),
         state._touched.frozen(),
         frozen(state._returned.blocks),
-        frozen(state._returned.former),
+        None if state._returned.former is None else frozen(state._returned.former),
         state._returned.first,
         frozen(state._delays.rows.blocks),
         frozen(state._dead.blocks),

@@ -27,6 +27,7 @@ from brokerd.groups.bitmaps import (
 from brokerd.groups.keys import NO_KEY, KeyOrder
 from brokerd.groups.rows import BLOCK_SHIFT
 from brokerd.groups.settings import GroupSettings
+from brokerd.groups.tables import NEIGHBOURS_SHIFT, SHARD_MASK, Shards
 from brokerd.groups.view import END_OF_OFFSETS, NO_OFFSET, GroupView
 from brokerd.walformat import EventKind, GroupEvent
 
@@ -60,13 +61,15 @@ class GroupState(GroupView):
 
     def _end_lease(self, offset: int) -> LeaseRow | None:
         """Take the record out of the leases; None when it has none."""
-        lease = self._leases.pop(offset, None)
+        leases = self._leases
+        if type(leases) is Shards:
+            leases = leases.shards[offset >> NEIGHBOURS_SHIFT & SHARD_MASK]
+        lease = leases.pop(offset, None)
         if lease is not None:
-            owner = lease[1]
-            held = self._owners[owner]
+            held = self._owners[lease[1]]
             held.discard(offset)
             if not held:
-                del self._owners[owner]
+                del self._owners[lease[1]]
         return lease
 
     def _take_back(self, offset: int) -> Attempts | None:
@@ -102,15 +105,6 @@ class GroupState(GroupView):
         if self._order is not None:
             self._order.come_back(offset)
 
-    def _live(self, event: GroupEvent) -> LeaseRow:
-        lease = self._leases.get(event[1])
-        if lease is None:
-            raise DamagedData(
-                f"group event {EventKind(event[0]).name} at offset {event[1]}, which has no lease: "
-                "the events before it are incomplete"
-            )
-        return lease
-
     # One transition per kind of event
 
     def _apply_leased(self, event: GroupEvent, now_us: int) -> None:
@@ -124,7 +118,11 @@ class GroupState(GroupView):
             if row[3] != NEVER_US:
                 first_us = row[3]
         deadline_us = now_us + duration_us if duration_us > 0 else now_us - 1
-        self._leases[offset] = (deadline_us, owner, token, grants, failures, duration_us, first_us)
+        lease = (deadline_us, owner, token, grants, failures, duration_us, first_us)
+        leases = self._leases
+        if type(leases) is Shards:
+            leases = leases.shards[offset >> NEIGHBOURS_SHIFT & SHARD_MASK]
+        leases[offset] = lease
         held = self._owners.get(owner)
         if held is None:
             self._owners[owner] = {offset}
@@ -136,9 +134,11 @@ class GroupState(GroupView):
             self._order.lease(offset, int(key, 16) if key else NO_KEY)
 
     def _apply_extended(self, event: GroupEvent, now_us: int) -> None:
-        lease = self._live(event)
-        _, owner, token, grants, failures, _, _ = lease
         offset, duration_us = event[1], event[2]
+        lease = self._leases.get(offset)
+        if lease is None:
+            raise _no_lease(event)
+        _, owner, token, grants, failures, _, _ = lease
         deadline_us = now_us + duration_us if duration_us > 0 else now_us - 1
         first_us = self._first_us(lease)
         self._leases[offset] = (deadline_us, owner, token, grants, failures, duration_us, first_us)
@@ -162,10 +162,11 @@ class GroupState(GroupView):
 
     def _apply_ended(self, event: GroupEvent, now_us: int) -> None:
         """RELEASED or EXPIRED: the lease is over and no failure is counted."""
-        lease = self._live(event)
-        _, _, token, grants, failures, _, _ = lease
         offset, delay_us = event[1], event[2]
-        self._end_lease(offset)
+        lease = self._end_lease(offset)
+        if lease is None:
+            raise _no_lease(event)
+        _, _, token, grants, failures, _, _ = lease
         attempts = (grants, failures, token, self._first_us(lease))
         self._come_back(offset, attempts, False, now_us + delay_us, now_us)
 
@@ -303,6 +304,13 @@ class GroupState(GroupView):
         if self.settings.key_ordered:
             self._order = KeyOrder(self._is_leased, self._delays.rows.__contains__)
             self._order.load(missing_words(self._touched, self._settled, 0), keys or {})
+
+
+def _no_lease(event: GroupEvent) -> DamagedData:
+    return DamagedData(
+        f"group event {EventKind(event[0]).name} at offset {event[1]}, which has no lease: "
+        "the events before it are incomplete"
+    )
 
 
 def word_of_block(key: int, bits: int) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from brokerd.groups.attempts import LeaseRow
 from brokerd.groups.choice import GONE, TAKE, Choice, KeyOf, Takes
 from brokerd.groups.operations import MAX_COUNT, GroupOperations
 from brokerd.groups.settings import MAX_DURATION_US, GroupSettings
-from brokerd.groups.tables import LARGE, grown
+from brokerd.groups.tables import LARGE, NEIGHBOURS_SHIFT, SHARD_MASK, Shards, grown
 from brokerd.values import Grant
 from brokerd.walformat import EventKind
 
@@ -135,7 +135,10 @@ class GroupPartition(GroupOperations):
         another owner's lease lives, LeaseLost for a token that is not the latest of the record, and
         UnknownOffset for an offset that was never assigned.
         """
-        lease = self._leases.get(offset)
+        leases = self._leases
+        if type(leases) is Shards:
+            leases = leases.shards[offset >> NEIGHBOURS_SHIFT & SHARD_MASK]
+        lease = leases.get(offset)
         if lease is None or lease[0] < now_us:
             return self._settle_unleased(now_us, end, offset, success, token, delay_us, reason)
         if owner is not None and owner != lease[1]:
@@ -147,7 +150,7 @@ class GroupPartition(GroupOperations):
             self.events.append(event)
             self._apply_settled(event, now_us)
         else:
-            self._fail(now_us, offset, delay_us, reason)
+            self._fail(now_us, offset, lease[3], lease[4], delay_us, reason)
         return True
 
     def extend(
@@ -291,11 +294,20 @@ class GroupPartition(GroupOperations):
         elif row is not None and row[1] & 1:
             return False
         else:
-            self._fail(now_us, offset, delay_us, reason)
+            grants, failures = self.attempts(offset)
+            self._fail(now_us, offset, grants, failures, delay_us, reason)
         return True
 
-    def _fail(self, now_us: int, offset: int, delay_us: int | None, reason: str) -> None:
-        grants, failures = self.attempts(offset)
+    def _fail(
+        self,
+        now_us: int,
+        offset: int,
+        grants: int,
+        failures: int,
+        delay_us: int | None,
+        reason: str,
+    ) -> None:
+        """Count one more failure of a record that had so many attempts."""
         failures = min(failures + 1, MAX_COUNT)
         if self._is_last(grants, failures):
             event = (_DEAD, offset, 0, 0, failures, "", reason or MAX_ATTEMPTS_REASON)
@@ -332,8 +344,10 @@ class GroupPartition(GroupOperations):
     def _live_lease(
         self, now_us: int, offset: int, owner: str | None, token: int | None
     ) -> LeaseRow:
-        self._lapse_if_due(now_us, offset)
         lease = self._leases.get(offset)
+        if lease is not None and lease[0] < now_us:
+            self._lapse(now_us, offset)
+            lease = None
         if lease is None:
             raise _lease_lost(offset)
         if owner is not None and owner != lease[1]:

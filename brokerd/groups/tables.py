@@ -3,7 +3,8 @@
 
 A small table is a dict, and freezing it copies the dict. From `LARGE` entries on it is a `Shards`:
 many dicts, of which a frozen table and the live one share those that were not written to since.
-Freezing then takes microseconds, and the first write to a shard after it copies that shard.
+Freezing then takes less than a millisecond, and the first write to a shard after it copies that
+shard.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, MutableMapping
 from itertools import chain
 from typing import Any, TypeVar
+from weakref import ref
 
 LARGE = 65_536
 """Entries from which on a table is in shards."""
 SHARD_COUNT = 1_024
 NEIGHBOURS_SHIFT = 6
 """Neighbouring keys, which are written to one after the other, share a shard."""
-_MASK = SHARD_COUNT - 1
+SHARD_MASK = SHARD_COUNT - 1
 
 Value = TypeVar("Value")
 Table = MutableMapping[int, Value]
@@ -36,72 +38,105 @@ def frozen(table: Table[Value]) -> Mapping[int, Value]:
 
 
 class Shards(MutableMapping[int, Value]):
-    """A large table. A shard that a frozen copy knows is copied before it is written to."""
+    """A large table.
 
-    __slots__ = ("_count", "_own", "_shards")
+    ``len`` looks at every shard. Where each microsecond counts, use
+    ``shards[key >> NEIGHBOURS_SHIFT & SHARD_MASK]``, which has all methods of a dict that are used.
+    """
+
+    __slots__ = ("__weakref__", "shards")
 
     def __init__(self, entries: Mapping[int, Value]) -> None:
-        self._shards: list[dict[int, Value]] = [{} for _ in range(SHARD_COUNT)]
+        self.shards: list[Table[Value]] = [{} for _ in range(SHARD_COUNT)]
         for key, value in entries.items():
-            self._shards[key >> NEIGHBOURS_SHIFT & _MASK][key] = value
-        self._own = bytearray(b"\1") * SHARD_COUNT
-        self._count = len(entries)
+            self.shards[key >> NEIGHBOURS_SHIFT & SHARD_MASK][key] = value
 
     def frozen(self) -> Mapping[int, Value]:
         """A copy that shares every shard."""
         copy: Shards[Value] = Shards.__new__(Shards)
-        copy._shards = self._shards.copy()
-        copy._own = bytearray(SHARD_COUNT)
-        copy._count = self._count
-        self._own = bytearray(SHARD_COUNT)
+        copy.shards = [getattr(shard, "entries", shard) for shard in self.shards]
+        table = ref(self)
+        self.shards = [_Shared(table, at, entries) for at, entries in enumerate(copy.shards)]
         return copy
 
     def __len__(self) -> int:
-        return self._count
+        return sum(map(len, self.shards))
+
+    def __bool__(self) -> bool:
+        return any(self.shards)
 
     def __iter__(self) -> Iterator[int]:
-        return chain.from_iterable(self._shards)
+        return chain.from_iterable(self.shards)
 
     def __contains__(self, key: Any) -> bool:
-        return key in self._shards[key >> NEIGHBOURS_SHIFT & _MASK]
+        return key in self.shards[key >> NEIGHBOURS_SHIFT & SHARD_MASK]
 
     def items(self) -> Any:
         """(key, value) of each entry."""
-        return chain.from_iterable([shard.items() for shard in self._shards])
+        return chain.from_iterable([shard.items() for shard in self.shards])
 
     def __getitem__(self, key: int) -> Value:
-        return self._shards[key >> NEIGHBOURS_SHIFT & _MASK][key]
+        return self.shards[key >> NEIGHBOURS_SHIFT & SHARD_MASK][key]
 
     def get(self, key: int, default: Any = None) -> Any:
         """The value of ``key``, or ``default``."""
-        return self._shards[key >> NEIGHBOURS_SHIFT & _MASK].get(key, default)
+        return self.shards[key >> NEIGHBOURS_SHIFT & SHARD_MASK].get(key, default)
 
     def __setitem__(self, key: int, value: Value) -> None:
-        at = key >> NEIGHBOURS_SHIFT & _MASK
-        shard = self._shards[at] if self._own[at] else self._owned(key)
-        if key not in shard:
-            self._count += 1
-        shard[key] = value
+        self.shards[key >> NEIGHBOURS_SHIFT & SHARD_MASK][key] = value
 
     def __delitem__(self, key: int) -> None:
-        del self._owned(key)[key]
-        self._count -= 1
+        del self.shards[key >> NEIGHBOURS_SHIFT & SHARD_MASK][key]
 
     def pop(self, key: int, default: Any = None) -> Any:
         """Take out ``key``: its value, or ``default`` when it is not there."""
-        at = key >> NEIGHBOURS_SHIFT & _MASK
-        shard = self._shards[at]
-        if key not in shard:
-            return default
-        if not self._own[at]:
-            shard = self._owned(key)
-        self._count -= 1
-        return shard.pop(key)
+        return self.shards[key >> NEIGHBOURS_SHIFT & SHARD_MASK].pop(key, default)
 
-    def _owned(self, key: int) -> dict[int, Value]:
-        """The shard of ``key``, which no frozen copy shares."""
-        at = key >> NEIGHBOURS_SHIFT & _MASK
-        if not self._own[at]:
-            self._shards[at] = self._shards[at].copy()
-            self._own[at] = 1
-        return self._shards[at]
+
+class _Shared(MutableMapping[int, Value]):
+    """A shard that a frozen copy knows. The first write puts a copy of it in its place.
+
+    It must not keep its table in memory, which would then be one only the collector takes away.
+    """
+
+    __slots__ = ("_at", "_table", "entries")
+
+    def __init__(self, table: ref[Shards[Value]], at: int, entries: Table[Value]) -> None:
+        self._table = table
+        self._at = at
+        self.entries = entries
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.entries)
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self.entries
+
+    def items(self) -> Any:
+        return self.entries.items()
+
+    def __getitem__(self, key: int) -> Value:
+        return self.entries[key]
+
+    def get(self, key: int, default: Any = None) -> Any:
+        return self.entries.get(key, default)
+
+    def __setitem__(self, key: int, value: Value) -> None:
+        self._own()[key] = value
+
+    def __delitem__(self, key: int) -> None:
+        del self._own()[key]
+
+    def pop(self, key: int, default: Any = None) -> Any:
+        return self._own().pop(key, default) if key in self.entries else default
+
+    def _own(self) -> Table[Value]:
+        """A copy, in the place of this one, that no frozen copy knows."""
+        self.entries = dict(self.entries)
+        table = self._table()
+        if table is not None:
+            table.shards[self._at] = self.entries
+        return self.entries

@@ -73,7 +73,7 @@ class GroupView:
         self._touched = FloorSet()
         self._leases: Table[LeaseRow] = {}
         self._owners: dict[str, set[int]] = {}
-        self._deadlines = DueQueue(self._deadline_of)
+        self._deadlines = DueQueue(self._deadline_of, lambda: len(self._leases))
         self._returned = Returned(self._first_us)
         self._ready = LowestFirst()
         self._delays = Delays()

@@ -42,10 +42,13 @@ def test_a_loaded_floor_set_raises_its_floor_over_members(members: set[int], flo
 def test_a_word_leaves_as_soon_as_the_floor_has_passed_it() -> None:
     found = FloorSet()
     found.add(5)
+    found.add(WORD_BITS + 5)
     found.add_range(0, WORD_BITS - 1)
-    assert (found.floor, list(found.words)) == (WORD_BITS - 1, [0])
+    assert (found.floor, list(found.words)) == (WORD_BITS - 1, [0, 1])
     found.add(WORD_BITS - 1)
-    assert (found.floor, found.words) == (WORD_BITS, {})
+    assert (found.floor, list(found.words)) == (WORD_BITS, [1])
+    found.add_range(0, WORD_BITS + 5)
+    assert (found.floor, found.words) == (WORD_BITS + 6, {})
 
 
 def test_full_words_are_one_object() -> None:

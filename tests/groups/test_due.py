@@ -14,7 +14,7 @@ times = st.integers(-20, 20)
 @given(st.lists(st.tuples(st.sampled_from(["due", "never", "pop"]), st.integers(0, 5), times)))
 def test_offsets_come_earliest_first_and_only_while_due(steps: list) -> None:
     due: dict[int, int] = {}
-    queue = DueQueue(due.get)
+    queue = DueQueue(due.get, due.__len__)
     for what, offset, time_us in steps:
         if what == "due":
             due[offset] = time_us
@@ -30,7 +30,7 @@ def test_offsets_come_earliest_first_and_only_while_due(steps: list) -> None:
 
 def test_stale_entries_do_not_pile_up() -> None:
     due: dict[int, int] = {7: 0}
-    queue = DueQueue(due.get)
+    queue = DueQueue(due.get, due.__len__)
     for time_us in range(20 * SLACK):
         due[7] = time_us
         queue.push(time_us, 7)
@@ -41,7 +41,7 @@ def test_stale_entries_do_not_pile_up() -> None:
 
 def test_refilling_replaces_everything() -> None:
     due = {1: 10, 2: 5}
-    queue = DueQueue(due.get)
+    queue = DueQueue(due.get, due.__len__)
     queue.push(10, 1)
     queue.refill([(5, 2)])
     assert [queue.pop_before(100), queue.pop_before(100)] == [2, -1]
@@ -56,7 +56,7 @@ def test_nothing_is_lost_while_stale_entries_are_left_behind(
 ) -> None:
     """Whatever is due is found also while there are two heaps."""
     due = {offset: offset % 40 for offset in range(400)}
-    queue = DueQueue(due.get)
+    queue = DueQueue(due.get, due.__len__)
     queue.refill([])
     for offset, time_us in due.items():
         queue.push(time_us, offset)
@@ -74,7 +74,7 @@ def test_nothing_is_lost_while_stale_entries_are_left_behind(
 def test_many_stale_entries_are_taken_away_a_few_at_a_time() -> None:
     """So that no call takes long."""
     due = dict.fromkeys(range(10_000), 5)
-    queue = DueQueue(due.get)
+    queue = DueQueue(due.get, due.__len__)
     queue.refill([(5, offset) for offset in due])
     due.clear()
     due[7] = 9
@@ -96,10 +96,21 @@ def test_a_push_moves_a_few_entries_only() -> None:
         looked += 1
         return 0
 
-    queue = DueQueue(due_of)
+    queue = DueQueue(due_of, lambda: 1)
     worst = 0
     for offset in range(5 * SLACK):
         looked = 0
         queue.push(1, offset)
         worst = max(worst, looked)
     assert 0 < worst <= MOVES
+
+
+def test_as_many_live_entries_as_there_may_be_are_never_moved() -> None:
+    """Only stale ones are a reason to."""
+    due: dict[int, int] = {}
+    queue = DueQueue(due.get, due.__len__)
+    for offset in range(10 * SLACK):
+        due[offset] = offset
+        queue.push(offset, offset)
+    assert not queue._old
+    assert len(queue.heap) == 10 * SLACK

@@ -34,6 +34,7 @@ def test_former_leases_are_rows(steps: list, large: int) -> None:
         found, model = Returned(lambda row: row[6] or 0), {}
         for number, (what, value) in enumerate(steps):
             if what == "put":
+                found.pop(value)
                 found.put(value, 1, 2, number, 7)
                 model[value] = (1, 2, number, 7)
             elif what == "pop":

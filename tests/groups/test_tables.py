@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,12 +54,36 @@ def test_freezing_copies_no_entry() -> None:
     table = Shards(dict.fromkeys(range(200_000), 0))
     copy = table.frozen()
     assert isinstance(copy, Shards)
-    shared = [one is other for one, other in zip(copy._shards, table._shards, strict=True)]
+    assert table.pop(-1, None) is None
+    again = table.frozen()
+    assert isinstance(again, Shards)
+    shared = [one is other for one, other in zip(copy.shards, again.shards, strict=True)]
     assert shared == [True] * tables.SHARD_COUNT
     table[0] = table[1] = 1
-    shared = [one is other for one, other in zip(copy._shards, table._shards, strict=True)]
-    assert shared.count(False) == 1
-    shard = table._shards[0]
+    own = [type(shard) is dict for shard in table.shards]
+    assert own.count(True) == 1
+    shard = table.shards[0]
     table[2] = 1
-    assert table._shards[0] is shard
-    assert (copy[0], copy[2]) == (0, 0)
+    assert table.shards[0] is shard
+    assert (copy[0], copy[2], table[2]) == (0, 0, 1)
+
+
+def test_a_shard_that_was_looked_up_before_its_first_write_stays_the_same_table() -> None:
+    table = Shards({5: 1})
+    copy = table.frozen()
+    shard = table.shards[0]
+    shard[5] = 2
+    shard[6] = 3
+    assert dict(table.items()) == {5: 2, 6: 3}
+    assert shard.get(5) == 2
+    assert dict(copy.items()) == {5: 1}
+
+
+def test_a_table_that_nobody_uses_any_more_is_gone_at_once() -> None:
+    """Without the garbage collector, frozen or not."""
+    table: Shards[int] = Shards({1: 1})
+    copy = table.frozen()
+    alive = weakref.ref(table)
+    del table
+    assert alive() is None
+    assert dict(copy.items()) == {1: 1}
