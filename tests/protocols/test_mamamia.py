@@ -1087,9 +1087,11 @@ class TestReleasing:
             release(*arguments)
 
         house.broker.release = refuses_the_second
-        refused = only(house, mm.Release("orders", "g", "c", (0, 1, 2)))
-        assert refused == mm.Failed("the disk is full")
-        assert only(house, mm.Release("orders", "g", "c", (2, 3))) == mm.Released(2)
+        client = house.connect()
+        client.send(mm.Release("orders", "g", "c", (0, 1, 2)))
+        client.send(mm.Release("orders", "g", "c", (2, 3)))
+        house.run()
+        assert client.answers() == [mm.Failed("the disk is full"), mm.Released(2)]
         assert info(house).leased == 1
 
     def test_a_client_gives_back_all_it_has(self) -> None:
