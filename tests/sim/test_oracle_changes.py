@@ -503,3 +503,14 @@ def test_a_resend_may_overtake_what_was_sent_before_it_on_a_stalled_connection()
     story.wait(20 * SECOND_US)
     story.acquire((0, b"b"), (1, b"a"))
     assert check(story.history) == []
+
+
+def test_a_resend_that_met_either_of_two_topics_is_one_request_in_each() -> None:
+    story = Story()
+    same = {"producer_id": "p", "sequence": 1}
+    asked_us = story.now_us
+    story.change(DeleteTopic)
+    story.produce(b"a", **same, **{**story.no_answer(), "arrived_us": asked_us + 20})
+    story.produce(b"a", **same)
+    story.acquire((0, b"a"))
+    assert check(story.history) == []

@@ -21,15 +21,16 @@ def merge_resends(history: History) -> tuple[History, list[Violation]]:
         if isinstance(op, Produce) and op.producer_id:
             same[op.topic, op.producer_id, op.sequence].append(op)
     violations: list[Violation] = []
-    merged: dict[int, Produce | None] = {}
+    merged: dict[tuple[str, int], Produce | None] = {}
     for sent in same.values():
         if len(sent) > 1:
             violations += _disagreements(sent)
             kept = _merged(sent)
-            merged |= {op.number: None for op in sent} | {kept.number: kept}
+            merged |= {(op.topic, op.number): None for op in sent}
+            merged[kept.topic, kept.number] = kept
     operations: list[Operation] = []
     for op in history.operations:
-        one = merged.get(op.number, op) if isinstance(op, Produce) else op
+        one = merged.get((op.topic, op.number), op) if isinstance(op, Produce) else op
         if one is not None:
             operations.append(one)
     return replace(history, operations=operations), violations
