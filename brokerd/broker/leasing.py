@@ -57,7 +57,12 @@ def key_hash(key: bytes | None) -> int:
 
 
 class Leasing:
-    """Leases, settles and their ends, for all groups."""
+    """Leases, settles and their ends, for all groups.
+
+    ``lane`` may be one that an earlier `lane` or `acquire` gave, whatever came of its group since:
+    `settle` and the others use the group of that name of the same topic, and are refused when it,
+    or its topic, was deleted.
+    """
 
     def __init__(
         self,
@@ -89,8 +94,8 @@ class Leasing:
     def lane(self, topic_name: str, group_name: str, index: int, offset: int) -> Lane:
         """A group's lane through the partition that holds ``offset``.
 
-        Use it in the same turn: a group that does not exist yet begins to with its first event.
-        Raises `UnknownOffset` when there is no such record, and `InvalidName`.
+        A group that does not exist yet begins to with its first event. Raises `UnknownOffset` when
+        there is no such record, and `InvalidName`.
         """
         topic = self._state.by_name.get(topic_name)
         if (
@@ -195,8 +200,7 @@ class Leasing:
 
         Raises `UnknownOffset`, `NotLeaseOwner`, `LeaseLost`, `NoSpace` or `Congested`.
         """
-        if lane.group.deleted:
-            raise _deleted(lane.group)
+        lane = self._current(lane)
         self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
         store = lane.store
         before = len(store.events)
@@ -232,8 +236,7 @@ class Leasing:
 
         Raises `NotLeaseOwner`, `LeaseLost`, `UnknownOffset`, `NoSpace` or `Congested`.
         """
-        if lane.group.deleted:
-            raise _deleted(lane.group)
+        lane = self._current(lane)
         self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
         store = lane.store
         before = len(store.events)
@@ -258,8 +261,7 @@ class Leasing:
 
         Raises `NotLeaseOwner`, `LeaseLost`, `NoSpace` or `Congested`.
         """
-        if lane.group.deleted:
-            raise _deleted(lane.group)
+        lane = self._current(lane)
         self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
         store = lane.store
         before = len(store.events)
@@ -272,14 +274,10 @@ class Leasing:
     def dead_letter(self, lane: Lane, offset: int, reason: str) -> bool:
         """Move a record to the group's dead letters, whoever holds its lease.
 
-        False when it is settled or dead already. Raises as `settle`. ``lane`` may be one that an
-        earlier acquire named.
+        False when it is settled or dead already. Raises as `settle`.
         """
-        if lane.group.deleted:
-            raise _deleted(lane.group)
+        lane = self._current(lane)
         self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES + 4 * len(reason))
-        group = lane.partition.topic.groups.get(lane.group.name, lane.group)
-        lane = group.lanes[lane.partition.index]
         before = len(lane.store.events)
         changed = lane.store.dead_letter(
             self._time.now_us(), lane.partition.next_offset, offset, reason
@@ -300,24 +298,39 @@ class Leasing:
             for letter in lane.store.dead_letters(offset if index == partition else 0):
                 yield index, letter
 
+    def _current(self, lane: Lane) -> Lane:
+        """What is to be used of a lane that somebody may have kept over a turn.
+
+        Raises `UnknownTopic` or `UnknownGroup` when its topic or its group was deleted.
+        """
+        group = lane.group
+        topic = group.topic
+        known = topic.groups.get(group.name)
+        if known is group:
+            return lane
+        if topic.deleted or group.deleted:
+            raise _deleted(group)
+        # The group had not begun. If others began it since, it is theirs; if nobody did, records
+        # may have been removed since, and tokens given by one of that name, so it is made anew.
+        known = known or self.new_group(topic, group.name)
+        return known.lanes[lane.partition.index]
+
     def touch(self, lane: Lane, size: int, schedule: bool = True) -> None:
-        """Have the events of a lane written; ``size`` is what was added."""
-        journal = self._journal
+        """Have the events of a lane written, which is a current one; ``size`` is what was added."""
         if not lane.dirty:
-            journal.add_lane(lane, schedule)
-            group = lane.group
-            known = lane.partition.topic.groups.get(group.name)
-            if known is None:
-                group.topic.groups[group.name] = group
-            elif known is not group:
-                raise ValueError(f"a lane of group {group.name!r} was kept over a turn")
-        journal.gathered_bytes += size
+            self._journal.add_lane(lane, schedule)
+            lane.group.topic.groups.setdefault(lane.group.name, lane.group)
+        self._journal.gathered_bytes += size
 
     def touch_added(self, lane: Lane, before: int, string_bytes: int = 0) -> None:
         """Have written what was added to a lane's events since there were ``before`` of them."""
         added = len(lane.store.events) - before
         if added:
-            self.touch(lane, added * EVENT_FRAME_BYTES + string_bytes)
+            size = added * EVENT_FRAME_BYTES + string_bytes
+            if lane.dirty:
+                self._journal.gathered_bytes += size
+            else:
+                self.touch(lane, size)
 
     def serve_touched(self, touched: Touched) -> None:
         """Let long polls take what this frame brings, so that one commit serves both."""

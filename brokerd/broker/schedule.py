@@ -276,7 +276,7 @@ def lane_of(state: State, internal: Topic) -> Lane:
     """Where the delayed messages of an internal topic wait."""
     group = internal.groups.get(GROUP_NAME)
     if group is None:
-        group = state.new_group(internal, GROUP_NAME)
+        group = internal.groups[GROUP_NAME] = state.new_group(internal, GROUP_NAME)
         leave_out_gaps(group.lanes[0])
     return group.lanes[0]
 

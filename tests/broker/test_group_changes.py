@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerd.broker import BrokerSettings, Congested
+from brokerd.broker import BrokerSettings, Congested, Lane
 from brokerd.broker.asking import ask
 from brokerd.broker.group_changes import RELEASE_MAX
 from brokerd.broker.journal import LANE_FRAME_BYTES
@@ -27,6 +27,22 @@ from tests.broker.test_broker import Poll, group_names
 from tests.house import House
 
 RESTARTS = ("goes on", "crashes", "stops")
+
+USES: dict[str, Callable[[House, Lane], object]] = {
+    "settle": lambda house, lane: house.broker.settle(lane, 0, True),
+    "extend": lambda house, lane: house.broker.extend(lane, 0, SECOND_US),
+    "release": lambda house, lane: house.broker.release(lane, 0),
+    "dead_letter": lambda house, lane: house.broker.dead_letter(lane, 0, "bad"),
+}
+"""What may be done with a lane."""
+
+SEEN_AFTER = {
+    "settle": (2, 0, 0),
+    "extend": (3, 1, 0),
+    "release": (3, 0, 0),
+    "dead_letter": (2, 0, 1),
+}
+"""Lag, leases and dead letters of three records then, the first of them leased before."""
 
 
 def restarted(house: House, how: str) -> House:
@@ -375,32 +391,65 @@ class TestDeletion:
         house = house.crash()
         assert group_names(house) == set()
 
-    def test_a_lane_of_a_deleted_group_is_refused_and_does_not_bring_it_back(self) -> None:
+    @pytest.mark.parametrize("use", USES)
+    def test_a_lane_of_a_deleted_group_is_refused_and_does_not_bring_it_back(
+        self, use: str
+    ) -> None:
         house = with_records()
         lease(house)
         lane = house.broker.lane("t", "g", 0, 0)
         house.broker.delete_group("t", "g")
-        broker = house.broker
-        for use in (
-            lambda: broker.settle(lane, 0, True),
-            lambda: broker.extend(lane, 0, SECOND_US),
-            lambda: broker.release(lane, 0),
-            lambda: broker.dead_letter(lane, 0, "bad"),
-        ):
-            with pytest.raises(UnknownGroup, match="was deleted"):
-                use()
+        with pytest.raises(UnknownGroup, match="was deleted"):
+            USES[use](house, lane)
         house.run()
         assert group_names(house) == set()
 
-    def test_a_lane_of_a_deleted_topic_is_refused(self) -> None:
-        house = with_records()
-        lease(house)
+    @pytest.mark.parametrize("use", USES)
+    @pytest.mark.parametrize("began", [True, False])
+    def test_a_lane_of_a_deleted_topic_is_refused_and_does_not_bring_it_back(
+        self, use: str, began: bool
+    ) -> None:
+        """Whether its group had begun or not."""
+        house = House(settings=BrokerSettings(snapshot_interval_bytes=1))
+        produce(house, "t", b"x")
+        if began:
+            lease(house)
         lane = house.broker.lane("t", "g", 0, 0)
         house.broker.delete_topic("t")
+        house.pass_time(1)
+        produce(house, "other", b"x")
+        house.pass_time(1)  # two snapshots know nothing of the topic
         with pytest.raises(UnknownTopic, match="was deleted"):
-            house.broker.settle(lane, 0, True)
+            USES[use](house, lane)
         house.run()
-        assert house.broker.topic("t") is None
+        house = house.crash()
+        assert [topic.name for topic in house.broker.topics()] == ["other"]
+
+    @pytest.mark.parametrize("use", USES)
+    def test_a_lane_kept_since_before_its_group_began_is_that_of_the_group(self, use: str) -> None:
+        """It stands for a name: whoever began the group since has leased what it would tell of."""
+        house = with_records()
+        lane = house.broker.lane("t", "g", 0, 0)
+        lease(house)
+        USES[use](house, lane)
+        info = house.broker.group_info("t", "g")
+        assert (info.lag, info.leased, info.dead) == SEEN_AFTER[use]
+        house.run()
+        after = house.crash().broker.group_info("t", "g")
+        assert (after.lag, after.leased, after.dead) == SEEN_AFTER[use]
+
+    def test_a_lane_kept_since_before_its_group_began_knows_what_came_since(self) -> None:
+        """Records that are removed are nobody's dead letters, and no token is given twice."""
+        house = with_records()
+        lane = house.broker.lane("t", "g", 0, 0)
+        house.broker.trim_topic("t", 0, 1)
+        ((old, _),) = grants(house)
+        house.broker.delete_group("t", "g")
+        assert not house.broker.dead_letter(lane, 0, "bad")
+        house.broker.dead_letter(lane, 1, "bad")
+        assert letters(house) == [(0, 1, "bad")]
+        ((new, _),) = grants(house)
+        assert new.token > old.token
 
     def test_only_a_group_that_exists_can_be_deleted(self) -> None:
         house = with_records()

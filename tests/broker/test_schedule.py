@@ -462,6 +462,23 @@ class TestTrouble:
         house.pass_time(8.0)
         assert len(values(house)) == 200
 
+    def test_a_message_whose_delay_is_lost_shares_its_schedule_with_new_ones(self) -> None:
+        """Also with those that come while it is read from disk."""
+        house = House(settings=FORGETFUL)
+        later(house, b"x", 3_000_000.0)
+        house.pass_time(0.5)
+        house.disk.crash()
+        [(name, _, entry)] = [place for place in entries(house) if place[2].entry.kind == 2]
+        rot(house, name, entry.position + 48)
+        house = house.again()
+        house.turn()
+        later(house, b"y", 1.0)
+        house.pass_time(3.0)
+        assert values(house) == [b"x", b"y"]
+        house = house.crash()
+        house.pass_time(3.0)
+        assert values(house) == [b"x", b"y"]
+
     def test_a_message_whose_delay_is_lost_to_damage_fires_at_the_next_start(self) -> None:
         house = House()
         later(house, b"x", 3_000_000.0)
