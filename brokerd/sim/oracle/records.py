@@ -125,11 +125,6 @@ class Records:
         """
         return record.is_acknowledged or self.is_unique(record)
 
-    def key_of(self, topic: str, place: Place) -> bytes | None:
-        """The key of the record that stands there."""
-        known = self.by_place.get((topic, place))
-        return known[-1].sent.message.key if known else None
-
     def may_be_lost(self, record: Record) -> bool:
         """Whether it may be gone after the boot that stored it."""
         return self._lives.loses(record.boot) and not any(

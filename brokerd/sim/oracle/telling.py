@@ -93,9 +93,9 @@ def check_lowest_first(lives: Lives, records: Records, lane: Lane) -> Iterator[V
     by_key = any(isinstance(op, Configure) and op.rules.key_ordered for op in lane.changes)
     told: dict[tuple[int, bytes | None], list[tuple[Span, Place, Sight]]] = defaultdict(list)
     for place, sights in lane.sights.items():
-        key = records.key_of(lane.topic, place) if by_key else None
-        for sight in sights:
-            told[place.partition, key].append((lives.span(sight.acquire), place, sight))
+        keys = _keys(records, sights) if by_key else {None}
+        for sight in sights if len(keys) == 1 else ():
+            told[place.partition, *keys].append((lives.span(sight.acquire), place, sight))
     resets = [op for op in lane.changes if isinstance(op, Seek | Replay | DeleteGroup)]
     anew = [lives.span(op) for op in resets]
     for entries in told.values():
@@ -111,6 +111,16 @@ def check_lowest_first(lives: Lives, records: Records, lane: Lane) -> Iterator[V
                 f"{lane.topic}/{place.partition} before record {place.offset}"
             )
             yield violation("P3-lowest", text, earlier.acquire, later.acquire)
+
+
+def _keys(records: Records, sights: list[Sight]) -> set[bytes | None]:
+    """The key of a record, as it was told or sent; several if nobody knows."""
+    for _, delivery in sights:
+        if delivery.token is not None:
+            return {delivery.key}
+    acquire, delivery = sights[0]
+    known = records.by_place.get((acquire.topic, delivery.place), ())
+    return {sent.message.key for record in known for sent in records.possible(record)}
 
 
 def _may_have_waited(lane: Lane, place: Place) -> bool:
