@@ -498,7 +498,7 @@ BUGS = (
     ),
     bug(
         "sweep-what-is-open",
-        "a segment is deleted when most of what it holds is removed",
+        "a segment is deleted when all but its last three records are removed",
         "broker/sweep.py",
         (
             "        starts, topic_ids = dict(self._state.starts), set(self._state.by_id)",
