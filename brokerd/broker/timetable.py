@@ -40,6 +40,8 @@ class Timetable:
         self._count = 0
         self._call: DelayedCall | None = None
         self._call_us = 0
+        self._firing = False
+        """Whether lanes are being looked at; the timer is set for the first of all afterwards."""
         self._limit = SLACK
         self._stopped = False
 
@@ -56,7 +58,7 @@ class Timetable:
         heapq.heappush(self._heap, (due_us, self._count, lane))
         if len(self._heap) > self._limit:
             self._compact()
-        if self._call is None or due_us < self._call_us:
+        if not self._firing and (self._call is None or due_us < self._call_us):
             self._arm(due_us)
 
     def _compact(self) -> None:
@@ -76,12 +78,22 @@ class Timetable:
 
     def _fire(self) -> None:
         self._call = None
+        self._firing = True
+        try:
+            self._look()
+        finally:
+            self._firing = False
+            if self._heap:
+                self._arm(self._heap[0][0])
+
+    def _look(self) -> None:
+        """Do what is due, as far as a turn allows."""
         now_us = self._time.now_us()
         heap = self._heap
         left = TURN_LIMIT
         while heap and heap[0][0] <= now_us and left > 0:
             due_us, _, lane = heapq.heappop(heap)
-            if lane.scheduled_us != due_us:
+            if lane.scheduled_us != due_us or lane.group.deleted:
                 continue
             lane.scheduled_us = None
             ended = self._due(lane, now_us)
@@ -92,8 +104,6 @@ class Timetable:
                 left -= LANE_COST + ended
                 if self._is_due(lane, now_us):
                     break  # it has more to do, and did what a turn allows
-        if heap and self._call is None:
-            self._arm(heap[0][0])
 
     @staticmethod
     def _is_due(lane: Lane, now_us: int) -> bool:

@@ -70,6 +70,17 @@ def test_the_earliest_comes_first_although_it_was_scheduled_last() -> None:
     assert [index for _, index in diary.calls] == [2, 1, 0]
 
 
+def test_the_next_due_of_one_lane_does_not_hide_an_earlier_one_of_another() -> None:
+    diary = Diary(lanes=2)
+    diary.lease(5, lane=0)
+    diary.lease(3600, lane=0)
+    diary.lease(10, lane=1)
+    diary.clock.advance(5.5)
+    diary.clock.advance(5)
+    assert diary.lanes[1].store.leased == 0
+    assert [index for _, index in diary.calls] == [0, 1]
+
+
 def test_a_settled_lease_is_looked_at_once_in_vain() -> None:
     diary = Diary()
     diary.lease(5)
