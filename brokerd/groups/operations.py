@@ -18,6 +18,7 @@ from brokerd.walformat import EventKind, GroupEvent
 MAX_COUNT = (1 << 31) - 1
 """Counters stop here; they never wrap."""
 
+_FAILED = int(EventKind.FAILED)
 _COMMITTED = int(EventKind.COMMITTED)
 _SETTLED_RANGE = int(EventKind.SETTLED_RANGE)
 _SEEK = int(EventKind.SEEK)
@@ -47,6 +48,10 @@ class GroupOperations(GroupState):
         first = max(first, self._settled.floor)
         if first < end:
             self._record((_SETTLED_RANGE, first, end, 0, 0, "", ""), 0)
+
+    def delay(self, now_us: int, offset: int, delay_us: int) -> None:
+        """Let a record that nobody ever leased wait for ``delay_us``; that is no failure."""
+        self._record((_FAILED, offset, delay_us, 0, 0, "", ""), now_us)
 
     def leave_out(self, first: int, end: int) -> None:
         """As `settle_range`, but no event: every start finds again that nothing is there."""
