@@ -468,7 +468,7 @@ BUGS = (
         "a scheduled message that expired before it was due is stored, and never expires",
         "broker/firing.py",
         ("            if 0 < row[-1] <= self._expiry.before_us():", "            if row[-1] < 0:"),
-        ("            expires_at_us or None,\n", "            0,\n"),
+        ("            expires_at_us or (0 if forever else None),\n", "            0,\n"),
     ),
     bug(
         "forget-producers",

@@ -89,7 +89,7 @@ def _append_one(
             Format.UNKNOWN,
             record.partition,
             us_of(record.delay_seconds),
-            expires_at_us or 0,
+            expires_at_us,
         )
         return Appended(schedule_id=schedule_id)
     offset = broker.append(

@@ -42,9 +42,6 @@ from brokerd.broker.state import State
 from brokerd.broker.timetable import Timetable
 from brokerd.broker.topics import Lane, Partition, Topic
 from brokerd.errors import BrokerdError, UnknownPartition
-from brokerd.walformat import EventKind
-
-_SETTLED = int(EventKind.SETTLED)
 
 FIRE_BYTES = 1 << 20
 """About how many bytes are fired in one turn of the reactor."""
@@ -236,7 +233,6 @@ class Firing:
             else:
                 size += self._fire_one(lane, offset, row)
             size += MESSAGE_BYTES
-        self._late = False
         self._wake(lane)
         return size
 
@@ -276,7 +272,7 @@ class Firing:
             self._lose(lane, offset, "its topic is lost")
             return 0
         value, key, wrapped, encoding, producer_format, expires_at_us = row
-        due_us, partition, metadata = opened(wrapped)
+        due_us, partition, metadata, forever = opened(wrapped)
         size = len(value) + len(key or b"") + len(metadata or b"")
         self._journal.admit(size + FRAME_BYTES)
         self._producing.append(
@@ -287,28 +283,28 @@ class Firing:
             metadata,
             producer_format,
             None,
-            expires_at_us or None,
+            expires_at_us or (0 if forever else None),
         )
         self._settle(lane, offset)
         self._counters.fired += 1
+        self._late = False
         if self._time.settled:
             self._counters.late(max(0, self._time.time_us() - due_us) / 1e6)
         return size
 
     def _settle(self, lane: Lane, offset: int) -> None:
-        """Be done with a message that is open; the event was admitted."""
+        """Be done with a message; the event was admitted."""
         store = lane.store
-        event = (_SETTLED, offset, 0, 0, 0, "", "")
-        store.events.append(event)
-        store.apply(event, self._time.now_us())
-        self._leasing.touch(lane, EVENT_FRAME_BYTES)
+        before = len(store.events)
+        store.settle(self._time.now_us(), lane.partition.next_offset, offset, True)
+        self._leasing.touch_added(lane, before)
         self.over(lane, offset)
 
     def _lose(self, lane: Lane, offset: int, problem: str) -> None:
-        """Make a message that can never be fired a dead letter of the schedule."""
-        self._leasing.dead_letter(lane, offset, problem)
+        """Settle a message that can never be fired, and say so."""
+        self._journal.admit_events(EVENT_FRAME_BYTES)
+        self._settle(lane, offset)
         self._counters.lost += 1
-        self.over(lane, offset)
         self._log.error(
             "delayed message {offset} of topic id {topic_id} cannot be produced: {problem}",
             offset=offset,

@@ -35,7 +35,6 @@ from brokerd.broker.state import State
 from brokerd.broker.topics import Lane, Topic
 from brokerd.errors import InvalidRequest
 from brokerd.values import Encoding, Format
-from brokerd.walformat import EventKind
 
 GROUP_NAME = "schedule"
 """The only group of an internal topic: its delays are those of the messages."""
@@ -73,6 +72,8 @@ class Envelope(NamedTuple):
     partition: int | None
     metadata: bytes | None
     """The message's own."""
+    forever: bool = False
+    """Whether it was said that the message never expires, whatever its topic's own TTL."""
 
 
 @dataclass
@@ -85,7 +86,7 @@ class ScheduleCounters:
     expired: int = 0
     """Dropped when they were due, because they had expired."""
     lost: int = 0
-    """Dead letters of the schedule: they could not be read, or their topic is lost."""
+    """Given up, because they could not be read, or their topic is lost."""
     lateness_seconds: float = 0.0
     lateness: list[int] = field(default_factory=lambda: [0] * (len(LATENESS_SECONDS) + 1))
     """How many fired so late, by `LATENESS_SECONDS`."""
@@ -148,13 +149,14 @@ class Schedule:
         producer_format: int = Format.UNKNOWN,
         partition_index: int | None = None,
         delay_us: int = 0,
-        expires_at_us: int = 0,
+        expires_at_us: int | None = None,
     ) -> int:
         """Produce a message in ``delay_us``; returns its schedule id.
 
-        Its partition is chosen then, by key, unless one is asked for. ``expires_at_us`` 0: the
-        topic's own TTL, from then on. Raises `InvalidRequest` for a delay that is not 1 us to ten
-        years, `UnknownPartition`, `NoSpace` or `Congested`.
+        Its partition is chosen then, by key, unless one is asked for. It expires at broker time
+        ``expires_at_us``, 0 for never; None: as the topic's records do, from then on. Raises
+        `InvalidRequest` for a delay that is not 1 us to ten years, `UnknownPartition`, `NoSpace` or
+        `Congested`.
         """
         check_delay(delay_us)
         if partition_index is not None:
@@ -188,7 +190,7 @@ class Schedule:
         producer_format: int,
         partition_index: int | None,
         delay_us: int,
-        expires_at_us: int = 0,
+        expires_at_us: int | None = None,
     ) -> int:
         """As `produce_later`, after `open_schedule` and admission, alone or with others.
 
@@ -197,22 +199,21 @@ class Schedule:
         """
         lane = schedule_lane(self._state, topic)
         assert lane is not None, "the schedule was opened"
-        now_us, store = self._time.now_us(), lane.store
+        store = lane.store
         due_us = self._time.time_us() + delay_us
+        envelope = (due_us, partition_index, metadata, True)
         offset = self._producing.append(
             lane.partition,
             value,
             encoding,
             key,
-            msgpack.packb((due_us, partition_index, metadata)),
+            msgpack.packb(envelope if expires_at_us == 0 else envelope[:-1]),
             producer_format,
             None,
-            expires_at_us,
+            expires_at_us or 0,
         )
         before = len(store.events)
-        event = (int(EventKind.FAILED), offset, delay_us, 0, 0, "", "")
-        store.events.append(event)
-        store.apply(event, now_us)
+        store.delay(self._time.now_us(), offset, delay_us)
         self._leasing.touch_added(lane, before)
         self._counters.scheduled += 1
         self._added(lane)

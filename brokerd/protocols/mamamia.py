@@ -149,7 +149,7 @@ class MamamiaConnection(Connection):
         broker = self.broker
         expires_at_us = None if ttl is None else self._expiry_us(ttl)
         if delay:
-            self._produce_later(request, expires_at_us or 0)
+            self._produce_later(request, expires_at_us)
             return
         broker.admit(size + RECORD_FRAME_BYTES)
         topic = broker.topic(log_id) or self._create(log_id, partition_index or 0)
@@ -159,7 +159,7 @@ class MamamiaConnection(Connection):
         )
         self.answers.append(produced(message_id_of(partition.index, offset)))
 
-    def _produce_later(self, request: Produce, expires_at_us: int) -> None:
+    def _produce_later(self, request: Produce, expires_at_us: int | None) -> None:
         log_id, value, encoding, metadata, key, partition_index, _, delay = request
         delay_us = microseconds(delay or 0)
         check_delay(delay_us)
@@ -256,7 +256,7 @@ class MamamiaConnection(Connection):
                 Format.MAMAMIA,
                 index,
                 microseconds(delay),
-                0 if ttl is None else self._expiry_us(ttl),
+                None if ttl is None else self._expiry_us(ttl),
             )
             if delay
             else None

@@ -55,6 +55,11 @@ def values(house: House, topic: str = "t", index: int = 0) -> list[bytes]:
     return [record.value for record in records(house, topic, index)]
 
 
+def said(events: list[dict[str, object]]) -> list[object]:
+    """The ids of what was logged."""
+    return [event.get("event_id") for event in events]
+
+
 def in_an_hour(house: House, seconds: float = 3600.0) -> House:
     """Let much time pass in few steps."""
     house.pass_time(seconds, step=60.0)
@@ -291,6 +296,21 @@ class TestTime:
         assert record.expires_at_us == soon_us + 10 * SECOND_US
         assert house.broker.schedule_counters.expired == 1
 
+    @pytest.mark.parametrize("settings", [BrokerSettings(), FORGETFUL])
+    @pytest.mark.parametrize(("expires_at_us", "lives"), [(None, False), (0, True)])
+    def test_who_says_that_a_message_never_expires_overrules_the_topic(
+        self, settings: BrokerSettings, expires_at_us: int | None, lives: bool
+    ) -> None:
+        """As for messages without a delay."""
+        house = House(settings=settings)
+        topic = house.broker.create_topic("t", settings=TopicSettings(ttl_us=5 * SECOND_US))
+        house.broker.produce(topic.partitions[0], b"now", expires_at_us=expires_at_us)
+        house.broker.produce_later(topic, b"later", delay_us=SECOND_US, expires_at_us=expires_at_us)
+        house.pass_time(2.0)
+        assert values(house) == [b"now", b"later"]
+        house.pass_time(60.0, step=1.0)
+        assert values(house) == ([b"now", b"later"] if lives else [])
+
     def test_the_time_to_live_of_the_topic_begins_when_the_message_is_produced(self) -> None:
         house = House()
         topic = house.broker.create_topic("t", settings=TopicSettings(ttl_us=5 * SECOND_US))
@@ -415,7 +435,7 @@ class TestTrouble:
         house.disk.capacity = house.disk.used_bytes
         with capturedLogs() as events:
             house.pass_time(10.0)
-        assert [event.get("event_id") for event in events].count("schedule-late") == 1
+        assert said(events).count("schedule-late") == 1
         assert len(values(house)) < 40
         house.disk.capacity = None
         house.wal.retry_allocation()  # as a timer of the service does
@@ -423,6 +443,23 @@ class TestTrouble:
         assert [value.rstrip(b"\0") for value in values(house)] == [
             b"%d" % number for number in range(40)
         ]
+
+    def test_each_time_that_messages_begin_to_be_late_is_told(self) -> None:
+        """However few came while there was space."""
+        house = House(options=SMALL)
+        for number in range(3):
+            for _ in range(20):
+                later(house, b"%d" % number + bytes(8_000), 5.0)
+                house.run()
+            house.disk.capacity = house.disk.used_bytes
+            with capturedLogs() as events:
+                house.pass_time(10.0)
+            assert said(events).count("schedule-late") == 1
+            assert len(values(house)) < 20 * (number + 1)
+            house.disk.capacity = None
+            house.wal.retry_allocation()
+            house.pass_time(10.0)
+            assert len(values(house)) == 20 * (number + 1)
 
     @MEMORIES
     def test_waiting_for_log_space_costs_no_more_than_that(
@@ -449,9 +486,16 @@ class TestTrouble:
         [(name, _, entry)] = [place for place in entries(house) if hit(place[2].entry)]
         rot(house, name, entry.position + 48)
         house = house.again()
-        in_an_hour(house, 120.0)
+        with capturedLogs() as events:
+            in_an_hour(house, 60.0 + 2 * TRIM_SECONDS)
         assert values(house) == [b"0", b"2"]
         assert house.broker.schedule_counters.lost == 1
+        assert said(events).count("scheduled-lost") == 1
+        assert "dead-letters-removed" not in said(events)
+        assert house.broker.counters.dead_letters_removed == 0
+        house = house.crash()
+        in_an_hour(house, 60.0)
+        assert values(house) == [b"0", b"2"]
 
     def test_a_read_that_fails_otherwise_is_tried_again(self) -> None:
         house = House(settings=FORGETFUL, options=SMALL)
