@@ -514,3 +514,18 @@ def test_a_resend_that_met_either_of_two_topics_is_one_request_in_each() -> None
     story.produce(b"a", **same)
     story.acquire((0, b"a"))
     assert check(story.history) == []
+
+
+def test_a_topic_that_was_looked_at_in_the_moment_of_its_deletion_was_there_before() -> None:
+    """An operator deletes what it has just been told of, in the same microsecond."""
+    story = Story()
+    story.change(DeleteTopic)
+    story.describe(view=None)
+    story.produce(b"a")
+    looked = story.describe(topic_id=2)
+    now = {"sent_us": looked.written_us, **story.no_answer()}
+    story.change(DeleteTopic, **{**now, "arrived_us": looked.written_us})
+    story.restart("power")
+    story.describe(topic_id=2)
+    story.acquire((0, b"a"))
+    assert check(story.history) == []

@@ -81,7 +81,7 @@ def _ends(
         if op.answered_us != NEVER:
             ends.append(span)
             continue
-        before = [topic_id for at, topic_id in seen if at.is_before(span)]
+        before = [topic_id for at, topic_id in seen if at.last_us <= span.first_us]
         after = [(at, topic_id) for at, topic_id in seen if span.first_us < at.first_us]
         later = [at for at, _ in after if span.is_before(at)]
         if not before or not later:
