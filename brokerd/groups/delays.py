@@ -8,8 +8,8 @@ block by looking through it. Records of a batch that failed together leave toget
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from struct import Struct, unpack
+from collections.abc import Iterator, Mapping
+from struct import Struct, pack, unpack
 
 from brokerd.groups.bitmaps import BIT, keys_between
 from brokerd.groups.due import DueQueue
@@ -114,7 +114,7 @@ class Delays:
 
     def load(self, by_us: int) -> None:
         """Move every time in ``rows`` by ``by_us`` and expect all its blocks."""
-        self.rows.blocks.update(moved(self.rows.blocks, by_us))
+        self.rows.blocks.update(list(moved(self.rows.blocks, by_us)))
         for key, (_, packed) in self.rows.blocks.items():
             self._expect(key, min(_times(packed)))
 
@@ -131,12 +131,11 @@ class Delays:
             self._expect(key, min(_times(block[1])))
 
 
-def moved(blocks: Mapping[int, Block], by_us: int) -> dict[int, Block]:
-    """Blocks of delays with every time moved by ``by_us``."""
-    return {
-        key: (bits, b"".join([_TIME.pack(ready_us + by_us) for ready_us in _times(packed)]))
-        for key, (bits, packed) in blocks.items()
-    }
+def moved(blocks: Mapping[int, Block], by_us: int) -> Iterator[tuple[int, Block]]:
+    """(key, block) of blocks of delays, with every time moved by ``by_us``."""
+    for key, (bits, packed) in blocks.items():
+        times = [ready_us + by_us for ready_us in _times(packed)]
+        yield key, (bits, pack(f"<{len(times)}q", *times))
 
 
 def _position(bits: int, rank: int) -> int:

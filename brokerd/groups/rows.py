@@ -10,6 +10,7 @@ block about 250 bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from struct import Struct
 
 from brokerd.groups.bitmaps import BIT, keys_between
@@ -23,13 +24,17 @@ Block = tuple[int, bytes]
 Row = tuple[int, ...]
 
 
+_struct = cache(Struct)
+"""Of each layout there is one, however many tables have it."""
+
+
 class OffsetRows:
     """offset -> row of integers; ``layout`` is a struct format such as ``"<QQ"``."""
 
     __slots__ = ("blocks", "count", "layout")
 
     def __init__(self, layout: str) -> None:
-        self.layout = Struct(layout)
+        self.layout = _struct(layout)
         self.blocks: Table[Block] = {}
         self.count = 0
 

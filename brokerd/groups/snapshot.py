@@ -42,6 +42,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
+from itertools import islice
 from struct import Struct, pack
 from typing import Any, NamedTuple, TypeVar
 
@@ -69,8 +70,9 @@ COUNT_FIELDS = Struct("<I")
 WORD_BYTES = WORD_BITS // 8
 BLOCK_BITS_BYTES = BLOCK_OFFSETS // 8
 
-State = TypeVar("State", bound=GroupState)
 Part = TypeVar("Part")
+
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Section(IntEnum):
@@ -143,11 +145,11 @@ class FrozenGroup(NamedTuple):
         yield from _run_sections(Section.SETTLED_RUNS, self.settled.runs)
         yield from _word_sections(Section.TOUCHED, Section.TOUCHED_FULL, self.touched.words)
         yield from _run_sections(Section.TOUCHED_RUNS, self.touched.runs)
-        yield from _block_sections(Section.RETURNED, self._all_returned())
+        yield from _block_sections(Section.RETURNED, self._all_returned().items())
         yield from _block_sections(Section.DELAYED, moved(self.delays, -self.now_us))
-        yield from _block_sections(Section.DEAD, self.dead)
+        yield from _block_sections(Section.DEAD, self.dead.items())
         yield from self._lease_sections()
-        for keys in _parts(list(self.keys.items()), ROWS_PER_CHUNK):
+        for keys in _parts(self.keys.items(), ROWS_PER_CHUNK):
             yield _section(Section.KEYS, _columns(KEY_COLUMNS, *zip(*keys, strict=True)))
 
     def _all_returned(self) -> Mapping[int, Block]:
@@ -166,7 +168,7 @@ class FrozenGroup(NamedTuple):
 
     def _lease_sections(self) -> Iterator[bytes]:
         indexes: dict[str, int] = {}
-        for part in _parts(list(self.leases.items()), ROWS_PER_CHUNK):
+        for part in _parts(self.leases.items(), ROWS_PER_CHUNK):
             offsets, rows = zip(*part, strict=True)
             deadlines, owners, *columns, _ = zip(*rows, strict=True)
             known = len(indexes)
@@ -217,11 +219,13 @@ def _columns(codes: str, *columns: Sequence[int]) -> bytes:
 
 
 def _json(items: list[Any]) -> bytes:
-    return json.dumps(items, separators=(",", ":")).encode()
+    return _to_json(items).encode()
 
 
-def _parts(items: list[Part], size: int) -> Iterator[list[Part]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
+def _parts(items: Iterable[Part], size: int) -> Iterator[list[Part]]:
+    left = iter(items)
+    while part := list(islice(left, size)):
+        yield part
 
 
 def _gather(section: Section, pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -239,6 +243,8 @@ def _gather(section: Section, pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _word_sections(partly: Section, full: Section, words: Mapping[int, int]) -> Iterator[bytes]:
+    if not words:
+        return
     yield from _gather(full, (KEY_FIELDS.pack(key) for key, word in words.items() if word == FULL))
     yield from _gather(
         partly,
@@ -254,11 +260,11 @@ def _run_sections(section: Section, runs: list[Run]) -> Iterator[bytes]:
     return _gather(section, (RUN_FIELDS.pack(*run) for run in runs))
 
 
-def _block_sections(section: Section, blocks: Mapping[int, Block]) -> Iterator[bytes]:
+def _block_sections(section: Section, blocks: Iterable[tuple[int, Block]]) -> Iterator[bytes]:
     return _gather(
         section,
         (
             KEY_FIELDS.pack(key) + bits.to_bytes(BLOCK_BITS_BYTES, "little") + rows
-            for key, (bits, rows) in blocks.items()
+            for key, (bits, rows) in blocks
         ),
     )

@@ -246,7 +246,13 @@ class GroupPartition(GroupOperations):
         ``data`` is the chunks of ``encode``, in order, or all of them joined; ``settings`` are for
         a group that was given none (`configure`). Raises DamagedData and NewerFormat.
         """
-        return thaw.decode(cls, data, now_us, settings or GroupSettings())
+        store = cls(settings or GroupSettings())
+        store.load(data, now_us)
+        return store
+
+    def load(self, data: bytes | Iterable[bytes], now_us: int = 0) -> None:
+        """Become, as a new store, the one that was frozen and encoded; as `decode`."""
+        thaw.load(self, data, now_us)
 
     def _grant(
         self,

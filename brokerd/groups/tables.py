@@ -21,6 +21,9 @@ NEIGHBOURS_SHIFT = 6
 """Neighbouring keys, which are written to one after the other, share a shard."""
 SHARD_MASK = SHARD_COUNT - 1
 
+_EMPTY: Mapping[int, Any] = {}
+"""Of many small groups, most tables are empty."""
+
 Value = TypeVar("Value")
 Table = MutableMapping[int, Value]
 
@@ -34,7 +37,7 @@ def frozen(table: Table[Value]) -> Mapping[int, Value]:
     """The entries as they are now; whatever happens to the table, they stay."""
     if isinstance(table, Shards):
         return table.frozen()
-    return dict(table)
+    return dict(table) if table else _EMPTY
 
 
 class Shards(MutableMapping[int, Value]):

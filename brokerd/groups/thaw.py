@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from itertools import repeat
 from struct import Struct, calcsize, unpack_from
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from brokerd.errors import DamagedData, InvalidRequest, NewerFormat
 from brokerd.groups.bitmaps import FULL, Run
@@ -37,84 +38,62 @@ OLD_RETURNED_LAYOUT = Struct("<IIQ")
 OLD_DEAD_LAYOUT = Struct("<III")
 OLD_LEASE_TYPES = (int, int, str, int, int, int, int)
 
-State = TypeVar("State", bound=GroupState)
+SETTINGS_KEPT = 64
+"""Settings that many groups have alike are read once."""
 
 
-def decode(
-    make: type[State], data: bytes | Iterable[bytes], now_us: int, settings: GroupSettings
-) -> State:
-    """The state that was frozen and encoded, with times counted from ``now_us``.
+def load(state: GroupState, data: bytes | Iterable[bytes], now_us: int) -> None:
+    """Make ``state``, a new one, what was frozen and encoded, with times counted from ``now_us``.
 
-    ``settings`` are for a group that was not given any. Attempts of which an older version kept no
+    It keeps its settings if the group was not given any. Attempts of which an older version kept no
     times are taken for ones at ``now_us``.
     Raises DamagedData when the sections do not fit together, NewerFormat for a later version.
     """
-    thaw: _Thaw[State] | None = None
+    thaw: _Thaw | None = None
     found = 0
     for section, payload in _split(data):
         if section == Section.HEADER:
-            thaw = _Thaw(make(settings), payload, now_us)
+            thaw = _Thaw(state, payload, now_us)
         elif thaw is None:
             raise DamagedData(f"group snapshot: section {section} comes before the header")
         elif section == Section.END:
             if payload != COUNT_FIELDS.pack(found):
                 raise DamagedData(f"group snapshot: {found} sections, its end mark says otherwise")
-            return thaw.finish()
+            thaw.finish()
+            return
         else:
             thaw.add(section, payload)
         found += 1
     raise DamagedData(f"group snapshot: it stops after {found} sections, before its end mark")
 
 
-class _Thaw(Generic[State]):
+class _Thaw:
     """A state that is being read, section by section."""
 
-    def __init__(self, state: State, header: bytes, now_us: int) -> None:
+    def __init__(self, state: GroupState, header: bytes, now_us: int) -> None:
         self.state = state
-        self._now_us = now_us
-        self._settled: dict[int, int] = {}
-        self._touched: dict[int, int] = {}
-        self._settled_runs: list[Run] = []
-        self._touched_runs: list[Run] = []
+        self.now_us = now_us
+        self.settled: dict[int, int] = {}
+        self.touched: dict[int, int] = {}
+        self.settled_runs: list[Run] = []
+        self.touched_runs: list[Run] = []
         self._owners: list[str] = []
         self._keys: dict[int, int] = {}
         self._floor = self._cursor = 0
         self._read_header(header)
-        self._readers: dict[int, Callable[[bytes], None]] = {
-            Section.REASONS: self._read_reasons,
-            Section.SETTLED: lambda payload: self._settled.update(_words(payload)),
-            Section.SETTLED_FULL: lambda payload: self._settled.update(_full_words(payload)),
-            Section.SETTLED_RUNS: lambda payload: self._settled_runs.extend(_runs(payload)),
-            Section.TOUCHED: lambda payload: self._touched.update(_words(payload)),
-            Section.TOUCHED_FULL: lambda payload: self._touched.update(_full_words(payload)),
-            Section.TOUCHED_RUNS: lambda payload: self._touched_runs.extend(_runs(payload)),
-            Section.RETURNED: lambda payload: _read_blocks(state._returned, payload),
-            Section.DELAYED: lambda payload: _read_blocks(state._delays.rows, payload),
-            Section.DEAD: lambda payload: _read_blocks(state._dead, payload),
-            Section.OWNERS: self._read_owners,
-            Section.LEASES: self._read_leases,
-            Section.KEYS: self._read_keys,
-            Section.OLD_RETURNED: lambda payload: _read_old_blocks(
-                state._returned, OLD_RETURNED_LAYOUT, payload, (now_us,)
-            ),
-            Section.OLD_DEAD: lambda payload: _read_old_blocks(
-                state._dead, OLD_DEAD_LAYOUT, payload, (now_us, now_us)
-            ),
-            Section.OLD_LEASES: self._read_old_leases,
-        }
 
     def add(self, section: int, payload: bytes) -> None:
         """Take over one section between the header and the end."""
-        reader = self._readers.get(section)
+        reader = _READERS.get(section)
         if reader is None:
             raise DamagedData(f"group snapshot: section {section} is unknown")
-        reader(payload)
+        reader(self, payload)
 
-    def finish(self) -> State:
+    def finish(self) -> None:
         """Make what is not written: the queues, the owners, and which records are ready."""
         state = self.state
-        state._settled.load(self._floor, self._settled, self._settled_runs)
-        state._touched.load(self._cursor, self._touched, self._touched_runs)
+        state._settled.load(self._floor, self.settled, self.settled_runs)
+        state._touched.load(self._cursor, self.touched, self.touched_runs)
         leases = state._leases
         for offset, lease in leases.items():
             held = state._owners.get(lease[1])
@@ -123,13 +102,13 @@ class _Thaw(Generic[State]):
             else:
                 held.add(offset)
         state._deadlines.refill([(lease[0], offset) for offset, lease in leases.items()])
-        state._delays.load(self._now_us)
+        if state._delays.count:
+            state._delays.load(self.now_us)
         for key, (bits, _) in state._returned.blocks.items():
             waiting, _ = state._delays.rows.blocks.get(key, (0, b""))
             if bits & ~waiting:
                 state._ready.add_word(*word_of_block(key, bits & ~waiting))
         state._reorder(self._keys)
-        return state
 
     def _read_header(self, payload: bytes) -> None:
         state, fields = self.state, OLD_HEADER_FIELDS
@@ -145,7 +124,7 @@ class _Thaw(Generic[State]):
             if len(payload) < fields.size:
                 raise DamagedData(f"group snapshot: the header has {len(payload)} bytes")
             *_, epoch_us, paused = fields.unpack_from(payload)
-            state._epoch_us = self._now_us + epoch_us
+            state._epoch_us = self.now_us + epoch_us
             state.paused = bool(paused)
         state._token = token
         state.committed = committed
@@ -154,32 +133,61 @@ class _Thaw(Generic[State]):
 
     def _read_settings(self, text: bytes) -> None:
         try:
-            self.state.settings = GroupSettings.from_json(text.decode())
+            self.state.settings = _settings(text.decode())
         except (InvalidRequest, UnicodeDecodeError) as error:
             raise DamagedData(f"group snapshot: {error}") from None
         self.state.configured = True
 
-    def _read_reasons(self, payload: bytes) -> None:
+    def read_reasons(self, payload: bytes) -> None:
         for (reason,) in _array(payload, (str,)):
             self.state._reasons[reason] = len(self.state._reasons)
 
-    def _read_owners(self, payload: bytes) -> None:
+    def read_owners(self, payload: bytes) -> None:
         self._owners += [owner for (owner,) in _array(payload, (str,))]
 
-    def _read_leases(self, payload: bytes) -> None:
+    def read_leases(self, payload: bytes) -> None:
         offsets, left_us, owners, *columns = _columns(LEASE_COLUMNS, payload)
         if owners and max(owners) >= len(self._owners):
             raise DamagedData("group snapshot: a lease names an owner that is not there")
-        deadlines = [self._now_us + left for left in left_us]
+        deadlines = [self.now_us + left for left in left_us]
         rows = zip(deadlines, map(self._owners.__getitem__, owners), *columns, strict=True)
         self.state._leases.update(zip(offsets, rows, strict=True))
 
-    def _read_keys(self, payload: bytes) -> None:
+    def read_keys(self, payload: bytes) -> None:
         self._keys.update(zip(*_columns(KEY_COLUMNS, payload), strict=True))
 
-    def _read_old_leases(self, payload: bytes) -> None:
+    def read_old_leases(self, payload: bytes) -> None:
         for offset, left_us, *rest in _array(payload, OLD_LEASE_TYPES):
-            self.state._leases[offset] = (self._now_us + left_us, *rest, self._now_us)
+            self.state._leases[offset] = (self.now_us + left_us, *rest, self.now_us)
+
+
+_READERS: dict[int, Callable[[_Thaw, bytes], None]] = {
+    Section.REASONS: _Thaw.read_reasons,
+    Section.SETTLED: lambda thaw, payload: thaw.settled.update(_words(payload)),
+    Section.SETTLED_FULL: lambda thaw, payload: thaw.settled.update(_full_words(payload)),
+    Section.SETTLED_RUNS: lambda thaw, payload: thaw.settled_runs.extend(_runs(payload)),
+    Section.TOUCHED: lambda thaw, payload: thaw.touched.update(_words(payload)),
+    Section.TOUCHED_FULL: lambda thaw, payload: thaw.touched.update(_full_words(payload)),
+    Section.TOUCHED_RUNS: lambda thaw, payload: thaw.touched_runs.extend(_runs(payload)),
+    Section.RETURNED: lambda thaw, payload: _read_blocks(thaw.state._returned, payload),
+    Section.DELAYED: lambda thaw, payload: _read_blocks(thaw.state._delays.rows, payload),
+    Section.DEAD: lambda thaw, payload: _read_blocks(thaw.state._dead, payload),
+    Section.OWNERS: _Thaw.read_owners,
+    Section.LEASES: _Thaw.read_leases,
+    Section.KEYS: _Thaw.read_keys,
+    Section.OLD_RETURNED: lambda thaw, payload: _read_old_blocks(
+        thaw.state._returned, OLD_RETURNED_LAYOUT, payload, (thaw.now_us,)
+    ),
+    Section.OLD_DEAD: lambda thaw, payload: _read_old_blocks(
+        thaw.state._dead, OLD_DEAD_LAYOUT, payload, (thaw.now_us, thaw.now_us)
+    ),
+    Section.OLD_LEASES: _Thaw.read_old_leases,
+}
+
+
+@lru_cache(SETTINGS_KEPT)
+def _settings(text: str) -> GroupSettings:
+    return GroupSettings.from_json(text)
 
 
 def _split(data: bytes | Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
