@@ -430,8 +430,8 @@ BUGS = (
         "broker/state.py",
         (
             "        self.token_base = max(self.token_base, last_token([group]))\n"
-            "        group.deleted = True",
-            "        group.deleted = True",
+            "        group.topic.groups.pop",
+            "        group.topic.groups.pop",
         ),
     ),
     # -- delays, expiry, resends ----------------------------------------------------------------
