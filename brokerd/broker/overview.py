@@ -18,7 +18,8 @@ from brokerd.values import Format
 from brokerd.wal import Wal
 
 REMOVALS = ("trimmed", "retention_time", "retention_bytes", "fired")
-"""Why records are removed: asked for; too old; too many bytes; delayed messages that fired."""
+"""Why records are removed: asked for; too old; too many bytes; delayed messages that are over,
+because they fired, were cancelled, had expired or were lost."""
 
 
 def _lag(lane: Lane) -> int:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from twisted.logger import Logger
 
 from brokerd.broker.clock import BrokerTime
-from brokerd.broker.journal import Clock, DelayedCall, Journal
+from brokerd.broker.journal import Clock, Congested, DelayedCall, Journal
 from brokerd.broker.state import State
 from brokerd.broker.sweep import Sweep
 from brokerd.broker.topics import Partition, TopicSettings
@@ -28,7 +28,7 @@ from brokerd.errors import BrokerdError, DamagedData
 from brokerd.wal import Committer, OffsetPlan, Wal
 
 STEP_LOOKS = 100
-"""Partitions of one step, and of one frame that moves start offsets."""
+"""Partitions of one step, whose start offsets move in one frame for each reason."""
 
 STEP_SECONDS = 0.002
 """How long the reactor goes through partitions in one step."""
@@ -207,18 +207,32 @@ class Retention:
             return
         if error is not None:
             self._failed("looking up what is to go", error)
-        by_time: list[tuple[Partition, int]] = []
-        by_size: list[tuple[Partition, int]] = []
+        moves: list[tuple[Partition, _Found]] = []
         for look, one in zip(looks, found or (), strict=found is not None):
             partition = look.partition
             if isinstance(one, Exception):
                 self._failed(f"topic {partition.topic.name!r} partition {partition.index}", one)
-            elif not partition.topic.deleted and max(one) > partition.start_offset:
-                start = self._held_back(partition, max(one))
-                (by_time if one.by_time >= one.by_size else by_size).append((partition, start))
+            else:
+                moves.append((partition, one))
+        self._move(moves)
+
+    def _move(self, moves: list[tuple[Partition, _Found]]) -> None:
+        """Move start offsets, now or when the log has room, and go on."""
+        if self._stopped:
+            return
+        starts: dict[str, list[tuple[Partition, int]]] = {}
+        for partition, found in moves:
+            if not partition.topic.deleted and max(found) > partition.start_offset:
+                start = self._held_back(partition, max(found))
+                is_old = found.by_time >= found.by_size
+                reason = "retention_time" if is_old else "retention_bytes"
+                starts.setdefault(reason, []).append((partition, start))
         try:
-            self._remove(by_time, "retention_time")
-            self._remove(by_size, "retention_bytes")
+            for reason, these in starts.items():
+                self._remove(these, reason)
+        except Congested:
+            self._journal.when_uncongested(lambda: self._move(moves))
+            return
         except BrokerdError as why:  # no room in the log, not even for this
             self._failed("moving start offsets", why)
         self._go_on()

@@ -12,6 +12,7 @@ from brokerd.sim.bare import STATE_DIR, WAL_DIR
 from brokerd.sim.disk import SimDisk
 from brokerd.wal import WalOptions
 from tests.broker.desk import SECOND_US, lease, produce, read
+from tests.broker.test_group_changes import fill_the_log
 from tests.house import House
 
 KIB = 1024
@@ -413,6 +414,14 @@ class TestFullDisk:
         assert self.produces(house)
 
 
+def look_up_without_room(house: House) -> None:
+    """Let a round find what is to go, at a moment when the log has no room to say so."""
+    house.pass_time(CHECK_SECONDS - 0.5, step=0.5)
+    house.clock.advance(0.5)
+    fill_the_log(house)
+    assert house.readers.step()
+
+
 class TestTrouble:
     def test_a_lookup_that_fails_is_told_and_tried_again(
         self, monkeypatch: pytest.MonkeyPatch
@@ -434,6 +443,32 @@ class TestTrouble:
         pass_rounds(house)
         assert start(house) == 1
         assert house.broker.status()["retention"]["last_error"] is None
+
+    @pytest.mark.parametrize("limits", [(5, 0), (0, 1)])
+    def test_a_wait_for_log_space_is_no_failure_and_no_longer_than_that(
+        self, limits: tuple[int, int]
+    ) -> None:
+        house = House(settings=settings(*limits), options=SMALL)
+        produce(house, "t", b"0")
+        house.run()
+        produce(house, "t", b"1")
+        house.run()
+        look_up_without_room(house)
+        assert start(house) == 0
+        house.run()
+        assert start(house) > 0
+        assert house.broker.status()["retention"]["errors"] == 0
+        pass_rounds(house)
+        assert house.broker.status()["retention"]["errors"] == 0
+
+    def test_a_stop_while_it_waits_for_log_space_ends_it(self) -> None:
+        house = House(settings=settings(retention_seconds=5), options=SMALL)
+        produce(house, "t", b"0")
+        house.run()
+        look_up_without_room(house)
+        house.stop()
+        assert house.clock.getDelayedCalls() == []
+        assert start(house.again()) == 0
 
     def test_a_stop_in_the_middle_of_a_round_ends_it(self) -> None:
         house = House(settings=settings(retention_seconds=5))
