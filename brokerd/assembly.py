@@ -189,6 +189,7 @@ class BrokerCore:
         self.recovery = report
         self._say_recovery(report)
         self.broker.start()
+        self._host.begin_serving()
         self._loop(TICK_SECONDS, self._tick)
         if self._sync_interval_ms:
             self._loop(self._sync_interval_ms / 1000, self._wal.sync)
@@ -247,6 +248,7 @@ class BrokerCore:
 
     async def _close(self) -> None:
         self._stop_timers()
+        self._host.end_serving()
         self.broker.stop()
         closed: Deferred[StorageFailed | None] = Deferred()
         self._wal.close(closed.callback)
@@ -275,6 +277,7 @@ class BrokerCore:
     def abandon(self) -> None:
         """Let go at once, as a crash would; nothing more is written."""
         self._stop_timers()
+        self._host.end_serving()
         for factory in self._factories.values():
             factory.abort_all()
         if self.recovery is not None:

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any, Protocol
 
+from brokerd.garbage import FrozenGarbage
 from brokerd.wal import Committer, DirectoryLock, Disk, RealDisk, ThreadCommitter
 from brokerd.wal.committer import Mutex
 
@@ -52,6 +53,12 @@ class Host(Protocol):
     def prepare(self) -> int:
         """Get the process ready; returns how many files it may have open."""
 
+    def begin_serving(self) -> None:
+        """The state is rebuilt, and nearly all that there is in memory stays."""
+
+    def end_serving(self) -> None:
+        """Undo `begin_serving`, if it was called."""
+
     def lock(self, data_dir: Path) -> Lock: ...
 
     def threads(self, name: str, count: int = 1) -> Threads: ...
@@ -71,10 +78,17 @@ class RealHost:
     def __init__(self, reactor: Any) -> None:
         self.reactor = reactor
         self.disk: Disk = RealDisk()
+        self._garbage = FrozenGarbage()
 
     def prepare(self) -> int:
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
         return raise_descriptor_limit()
+
+    def begin_serving(self) -> None:
+        self._garbage.begin()
+
+    def end_serving(self) -> None:
+        self._garbage.end()
 
     def lock(self, data_dir: Path) -> Lock:
         return DirectoryLock(str(data_dir))

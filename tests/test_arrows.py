@@ -17,7 +17,18 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 WAIST = {"values", "errors"}
-WIRING = {"tap", "assembly", "host", "service", "config", "endpoints", "logs", "notify", "outcome"}
+WIRING = {
+    "tap",
+    "assembly",
+    "config",
+    "endpoints",
+    "garbage",
+    "host",
+    "logs",
+    "notify",
+    "outcome",
+    "service",
+}
 """The modules that make up tap's room: they see every other room, and nobody below sees them."""
 
 EVERYTHING = {"*"}

@@ -27,6 +27,7 @@ from brokerd.broker.producers import Producers
 from brokerd.broker.producing import Producing
 from brokerd.broker.quarantine import OffsetRange, Place, Quarantine
 from brokerd.broker.reads import ColdReader, Loaded
+from brokerd.broker.remains import Remains
 from brokerd.broker.retention import Retention, RetentionSettings
 from brokerd.broker.schedule import Schedule, ScheduleCounters
 from brokerd.broker.seeking import OffsetFinder
@@ -87,6 +88,7 @@ class Broker:
         self._readers = readers
         self._reader = ColdReader(wal, readers, self._cold, self.quarantine)
         self._waiters = Waiters(clock)
+        self._remains = Remains(clock)
         self._snapshotter = Snapshotter(
             self._state,
             wal,
@@ -242,8 +244,9 @@ class Broker:
         """Begin to serve. Live leases get their full duration again, counted from here."""
         if self._recovery is not None:
             self._tell_damage(self._recovery)
-        self._report_ahead(self.time.resume_from(self._state.last_time_us))
+        self._report_ahead(self.time.resume_from(self._state.last_time_us, self._state.jumped_us))
         now_us = self.time.now_us()
+        self._state.let_go = self._remains.let_go
         self.journal.start()
         if self._recovery is not None and self._recovery.damages:
             self.journal.mark_damage()
@@ -262,6 +265,7 @@ class Broker:
         self._firing.stop()
         self._retention.stop()
         self._overview.stop()
+        self._remains.stop()
         self._snapshotter.stop()
         self.journal.close()
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgpack
 
+from brokerd.broker.clock import JUMP_US
 from brokerd.broker.salvage import Replay, Salvage
 from brokerd.broker.topics import ConsumerGroup, Lane, Partition, Topic, TopicSettings
 from brokerd.errors import DamagedData, NewerFormat, UnknownTopic
@@ -79,6 +80,8 @@ class State:
         """Start offsets above 0, by topic id and partition."""
         self.next_topic_id = 1
         self.last_time_us = 0
+        self.jumped_us = 0
+        """Broker time of the first frame after the last leap that a jump of the clock explains."""
         self.first_lsn = 0
         """Where the log begins."""
         self.known_damage: list[KnownDamage] = []
@@ -106,6 +109,8 @@ class State:
         self.captures: list[Callable[[], Iterator[Capture]]] = []
         self.on_removed: list[Callable[[Topic], None]] = []
         """Called with each topic that is deleted, live and at replay."""
+        self.let_go: Callable[[Iterable[ConsumerGroup]], None] = let_go
+        """Frees the groups of a topic that is deleted; at replay at once."""
         self._topic_ops: dict[str, Callable[[int, Entry, dict[str, Any]], None]] = {
             "created": self._apply_created,
             "configured": self._apply_configured,
@@ -138,17 +143,17 @@ class State:
             self.starts.pop((topic.topic_id, partition.index), None)
         if self.by_name.get(topic.name) is topic:
             del self.by_name[topic.name]
-        for group in topic.groups.values():
-            group.deleted = True
-        topic.groups = {}
+        groups, topic.groups = topic.groups, {}
         for tell in self.on_removed:
             tell(topic)
+        self.let_go(groups.values())
+        topic.let_go()
 
     def remove_group(self, group: ConsumerGroup) -> None:
         """Forget a group; no group that comes later gives the tokens that it may have given."""
         self.token_base = max(self.token_base, last_token([group]))
-        group.deleted = True
         group.topic.groups.pop(group.name, None)
+        group.let_go()
 
     def new_group(self, topic: Topic, name: str) -> ConsumerGroup:
         """A group that has seen nothing; `topic` does not know it yet."""
@@ -189,6 +194,8 @@ class State:
 
     def apply(self, frame: Frame) -> None:
         """Apply what a frame says; frames come in order."""
+        if self.last_time_us and frame.time_us - self.last_time_us > JUMP_US:
+            self.jumped_us = frame.time_us
         self.last_time_us = max(self.last_time_us, frame.time_us)
         for entry in frame.entries:
             apply = self.appliers.get(entry.kind)
@@ -348,6 +355,7 @@ class State:
         if chunk.kind == SNAPSHOT_META:
             self.next_topic_id = max(self.next_topic_id, fields["next_topic_id"])
             self.last_time_us = max(self.last_time_us, fields["time_us"])
+            self.jumped_us = fields.get("jumped_us", 0)
             self.first_lsn = fields.get("first_lsn", 0)
             self.token_base = fields.get("token_base", 0)
             for name, position, end, problem, lost in fields.get("recorded", ()):
@@ -430,6 +438,12 @@ class State:
         if topic is None or index >= len(topic.partitions):
             return None
         return topic.partitions[index]
+
+
+def let_go(groups: Iterable[ConsumerGroup]) -> None:
+    """Free these groups, which are deleted, as soon as nobody uses them."""
+    for group in groups:
+        group.let_go()
 
 
 def last_token(groups: Iterable[ConsumerGroup]) -> int:

@@ -144,9 +144,6 @@ class TopicChanges:
             self._snapshotter.topic_deleted(one)
             self._tail.drop(partition.chunks for partition in one.partitions)
             self._cold.drop(partition.cold for partition in one.partitions)
-            for group in one.groups.values():
-                for lane in group.lanes:
-                    lane.scheduled_us = None
         self._state.remove_topic(topic)
         self._journal.add_entry(topic_deleted_entry(topic, token_base))
         self._waiters.end(name)

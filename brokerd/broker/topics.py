@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from brokerd.broker.chunks import ChunkList
-from brokerd.errors import InvalidName, InvalidRequest, NewerFormat, UnknownPartition
+from brokerd.errors import (
+    InvalidName,
+    InvalidRequest,
+    NewerFormat,
+    UnknownPartition,
+    UnknownTopic,
+)
 from brokerd.groups import GroupPartition, GroupSettings
 from brokerd.groups.settings import MAX_DURATION_US
 from brokerd.values import MAX_NAME_BYTES
@@ -178,14 +184,13 @@ class Lane:
 class ConsumerGroup:
     """A consumer group of a topic: one lane a partition."""
 
-    __slots__ = ("deleted", "lanes", "name", "topic", "turn")
+    __slots__ = ("_deleted", "lanes", "name", "topic", "turn")
 
     def __init__(self, topic: Topic, name: str, settings: GroupSettings) -> None:
         self.topic = topic
         self.name = name
         self.lanes: list[Lane] = []
-        self.deleted = False
-        """Whether this group is gone: whoever kept it over a turn must not use it any more."""
+        self._deleted = False
         self.turn = 0
         """The lane to be asked first by the next acquire."""
         self.grow(settings)
@@ -194,6 +199,19 @@ class ConsumerGroup:
         """Have a lane for each partition of the topic."""
         for partition in self.topic.partitions[len(self.lanes) :]:
             self.lanes.append(Lane(self, partition, GroupPartition(settings)))
+
+    @property
+    def deleted(self) -> bool:
+        """Whether this group is gone: whoever kept it over a turn must not use it any more."""
+        return self._deleted or self.topic.deleted
+
+    def let_go(self) -> None:
+        """Be deleted, and no part of a cycle: whoever uses a part of it last frees it."""
+        self._deleted = True
+        for lane in self.lanes:
+            lane.scheduled_us = None
+            lane.store.let_go()
+        self.lanes = []
 
 
 class Topic:
@@ -245,6 +263,8 @@ class Topic:
             return self.partition(index)
         if len(partitions) == 1:
             return partitions[0]
+        if self.deleted:
+            raise self._is_gone()
         if key is not None:
             return partitions[fnv1a_32(key) % len(partitions)]
         self._turn = (self._turn + 1) % len(partitions)
@@ -253,7 +273,17 @@ class Topic:
     def partition(self, index: int) -> Partition:
         if 0 <= index < len(self.partitions):
             return self.partitions[index]
+        if self.deleted:
+            raise self._is_gone()
         raise UnknownPartition(
             f"topic {self.name!r} has no partition {index}; it has {len(self.partitions)}, "
             "numbered from 0"
         )
+
+    def let_go(self) -> None:
+        """Have no partitions, which refer to their topic: whoever uses a part last frees it."""
+        self.partitions = []
+        self.internal = None
+
+    def _is_gone(self) -> UnknownTopic:
+        return UnknownTopic(f"topic {self.name!r} was deleted; ask for it anew")

@@ -24,6 +24,15 @@ STALE_LOOKS = 2_048
 """Stale entries that `DueQueue.earliest_us` takes away in one call."""
 
 
+def _never(offset: int) -> None:
+    """When an offset of a queue that was let go is due."""
+
+
+def _none() -> int:
+    """How many offsets are due in a queue that was let go."""
+    return 0
+
+
 class DueQueue:
     """Due times of offsets.
 
@@ -87,6 +96,10 @@ class DueQueue:
         self._old = []
         heapify(self.heap)
         self._limit = 2 * len(self.heap) + SLACK
+
+    def let_go(self) -> None:
+        """Be of no use any more, and refer to nobody."""
+        self._due_of, self._count = _never, _none
 
     def _lowest(self) -> list[int]:
         """The heap whose first entry is the lowest."""

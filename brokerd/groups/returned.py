@@ -10,10 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from brokerd.groups import tables
-from brokerd.groups.attempts import RETURNED_LAYOUT, LeaseRow
+from brokerd.groups.attempts import NEVER_US, RETURNED_LAYOUT, LeaseRow
 from brokerd.groups.bitmaps import keys_between
 from brokerd.groups.rows import OffsetRows, Row
 from brokerd.groups.tables import Table
+
+
+def _never_us(lease: LeaseRow) -> int:
+    """The first attempt of a lease in a table that was let go."""
+    return NEVER_US
 
 
 class Returned(OffsetRows):
@@ -31,6 +36,10 @@ class Returned(OffsetRows):
         self.former: Table[LeaseRow] | None = None
         """Leases that ended together. From ``first`` on, each is what is known of its record."""
         self.first = 0
+
+    def let_go(self) -> None:
+        """Be of no use any more, and refer to nobody."""
+        self._first_us = _never_us
 
     def take_over(self, leases: Table[LeaseRow]) -> None:
         """All these leases end; the table is not used again. O(1) for a large one after small ones,

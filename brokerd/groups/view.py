@@ -192,6 +192,15 @@ class GroupView:
             return due
         return deadline + 1 if due is None or deadline < due else due
 
+    def let_go(self) -> None:
+        """Be used no more: reference counts free a store, which refers to itself, only after this.
+
+        Events that wait may still be taken out.
+        """
+        self._deadlines.let_go()
+        self._returned.let_go()
+        self._order = None
+
     # Parts
 
     def _is_leased(self, offset: int) -> bool:

@@ -1,0 +1,204 @@
+# Tests: brokerd/garbage.py
+"""Nothing looks through the whole heap again and again, and nothing needs that to be freed."""
+
+from __future__ import annotations
+
+import gc
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest_twisted
+from twisted.internet.threads import deferToThread
+
+from brokerd.broker import GroupSettings
+from brokerd.client.mamamia import MamamiaClient
+from brokerd.codecs.mamamia import AcquireBatch, encode_request
+from brokerd.garbage import LONG_SECONDS, THRESHOLDS, FrozenGarbage, Phase
+from brokerd.sim.bare import TakesAnything
+from tests.broker.desk import SECOND_US, produce, settle
+from tests.house import House
+from tests.test_assembly import served, until
+
+
+class FakeCollector:
+    """Counts what is asked of it."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[Callable[[Phase, dict[str, int]], object]] = []
+        self.threshold = (700, 10, 10)
+        self.freezes = 0
+        self.unfreezes = 0
+
+    def freeze(self) -> None:
+        self.freezes += 1
+
+    def unfreeze(self) -> None:
+        self.unfreezes += 1
+
+    def get_threshold(self) -> tuple[int, int, int]:
+        return self.threshold
+
+    def set_threshold(self, youngest: int, middle: int, oldest: int) -> None:
+        self.threshold = (youngest, middle, oldest)
+
+    def collect(self, generation: int) -> None:
+        """A collection of this generation."""
+        for callback in self.callbacks:
+            callback("start", {"generation": generation})
+        for callback in self.callbacks:
+            callback("stop", {"generation": generation, "collected": 0, "uncollectable": 0})
+
+
+class TestFrozenGarbage:
+    def frozen(self, collector: FakeCollector, *seconds: float) -> FrozenGarbage:
+        """Collections take these times, one after another."""
+        times = iter([point for length in seconds for point in (1.0, 1.0 + length)])
+        return FrozenGarbage(collector, lambda: next(times))
+
+    def test_what_was_rebuilt_is_frozen_at_once(self) -> None:
+        """Beginning to serve freezes what there is and has less often collected."""
+        collector = FakeCollector()
+        self.frozen(collector).begin()
+        assert collector.freezes == 1
+        assert collector.threshold == THRESHOLDS
+
+    def test_survivors_of_a_long_full_collection_are_frozen(self) -> None:
+        """No object is looked through in two long full collections; short ones freeze nothing."""
+        collector = FakeCollector()
+        self.frozen(collector, LONG_SECONDS / 2, LONG_SECONDS * 2).begin()
+        collector.collect(2)
+        assert collector.freezes == 1
+        collector.collect(2)
+        assert collector.freezes == 2
+
+    def test_collections_of_young_objects_freeze_nothing(self) -> None:
+        """However long they take: not all of what they leave was proven alive."""
+        collector = FakeCollector()
+        self.frozen(collector, 10.0, 10.0).begin()
+        collector.collect(0)
+        collector.collect(1)
+        assert collector.freezes == 1
+
+    def test_the_end_leaves_the_collector_as_it_was(self) -> None:
+        """Who embeds a broker has their own policy back after it; an end without begin is none."""
+        collector = FakeCollector()
+        garbage = self.frozen(collector)
+        garbage.end()
+        assert collector.unfreezes == 0
+        garbage.begin()
+        garbage.begin()
+        garbage.end()
+        garbage.end()
+        assert (collector.threshold, collector.callbacks) == ((700, 10, 10), [])
+        assert (collector.freezes, collector.unfreezes) == (1, 1)
+
+    def test_the_real_collector_freezes_after_a_long_full_collection(self) -> None:
+        """With the module `gc`: what survives is not looked through again."""
+        times = iter([0.0, LONG_SECONDS])
+        garbage = FrozenGarbage(gc, lambda: next(times))
+        garbage.begin()
+        try:
+            kept = [[number] for number in range(1000)]
+            gc.collect()
+            looked_through = {id(one) for one in gc.get_objects(2)}
+            assert not any(id(one) in looked_through for one in kept)
+        finally:
+            garbage.end()
+
+
+@contextmanager
+def collector_off() -> Iterator[None]:
+    """What is freed meanwhile is freed by reference counts."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+LOG = {"array", "tuple"}
+"""What the index of the segment in hand is made of: it knows where each batch is."""
+
+
+def census() -> Counter[str]:
+    """How many objects of each type could be part of a cycle."""
+    return Counter(type(one).__qualname__ for one in gc.get_objects())
+
+
+def growth(before: Counter[str], times: int) -> dict[str, int]:
+    """Types of which about ``times`` objects or more have come."""
+    more = census() - before
+    return {name: n for name, n in more.items() if n >= times // 2 and name not in LOG}
+
+
+def topics_and_groups(house: House) -> Callable[[int], None]:
+    """Make a topic with groups in every state, and delete it; and a group of a topic that stays."""
+    broker = house.broker
+    produce(house, "stays", b"x")
+
+    def take(topic: str, group: str) -> int:
+        found = broker.acquire(topic, group, "ann", 30 * SECOND_US, 1, TakesAnything())
+        return found[0][1].offset
+
+    def one(number: int) -> None:
+        name = f"topic-{number}"
+        produce(house, name, b"a", b"b", b"c")
+        take(name, "g")
+        settle(house, take(name, "g"), False, name, "g", delay_seconds=60)
+        broker.configure_group(name, "ordered", GroupSettings(key_ordered=True))
+        take(name, "ordered")
+        broker.produce_later(
+            broker.existing_topic(name), b"d", 0, None, None, 0, None, 90_000_000, 0
+        )
+        house.run()
+        broker.delete_topic(name)
+        take("stays", f"group-{number}")
+        house.run()
+        broker.delete_group("stays", f"group-{number}")
+        house.run()
+        house.pass_time(200.0, 10.0)  # timers know of leases and delays until these would be over
+
+    return one
+
+
+class TestReferenceCountsAlone:
+    def test_deleted_topics_and_groups_leave_nothing_behind(self) -> None:
+        """No cycle keeps them: a frozen one would never be found."""
+        one = topics_and_groups(House())
+        with collector_off():
+            for number in range(20):
+                one(number)
+            before = census()
+            for number in range(20, 120):
+                one(number)
+            assert growth(before, 100) == {}
+
+    @pytest_twisted.ensureDeferred
+    async def test_closed_connections_leave_nothing_behind(self, tmp_path: Path) -> None:
+        """However they end, and whether or not a long poll was under way."""
+
+        def talk(address: str, times: int) -> None:
+            for number in range(times):
+                with MamamiaClient(address) as client:
+                    client.produce("orders", b"x")
+                    found = client.acquire("orders", "g", "ann")
+                    assert found is not None
+                    client.settle("orders", "g", found.id, "ann")
+                host, port = address.rsplit(":", 1)
+                with socket.create_connection((host, int(port))) as raw:
+                    raw.sendall(encode_request(AcquireBatch("orders", "g", "ann", 9, 1, 9.0)))
+                    if number % 2:
+                        raw.sendall(b"\0\0")
+
+        async with served(tmp_path) as running:
+            with collector_off():
+                await deferToThread(talk, running.address, 20)
+                await until(lambda: running.connections() == 0)
+                before = census()
+                await deferToThread(talk, running.address, 500)
+                await until(lambda: running.connections() == 0)
+                assert growth(before, 500) == {}
