@@ -9,7 +9,9 @@ wall clock backwards is therefore invisible; a step forwards of more than `JUMP_
 
 A jump across a restart cannot be told from the time that the broker was down, or had nothing to
 write. So whenever a start finds the wall clock more than `JUMP_US` past the log, `settled` is false
-as after a jump. Delays are no expiry: they are over when broker time says so.
+as after a jump. Nor does a start end the wait after a jump: it goes on from where the log, or its
+snapshot, says the last one was (`BrokerTime.jumped_us`). Delays are no expiry: they are over when
+broker time says so.
 """
 
 from __future__ import annotations
@@ -42,22 +44,26 @@ class BrokerTime:
         self._last_us = 0
         self._last_monotonic_us = 0
         self._jumped_at_us: int | None = None
+        self.jumped_us = 0
+        """Broker time just after the last jump, or what may be one; 0 for none."""
 
     def now_us(self) -> int:
         """Monotonic time, for leases and timers."""
         return int(self._monotonic() * 1_000_000)
 
-    def resume_from(self, time_us: int) -> int:
-        """Go on from the last time found in the log, 0 for a new one.
+    def resume_from(self, time_us: int, jumped_us: int = 0) -> int:
+        """Go on from the last time found in the log, 0 for a new one, and from its last jump.
 
-        Returns how far the wall clock is past it, if that may be a jump, else 0.
+        Returns how far the wall clock is past the log, if that may be a jump, else 0.
         """
         now_us = self.time_us()
         self._last_us = max(now_us, time_us)
-        if not time_us or now_us - time_us <= JUMP_US:
-            return 0
-        self._jumped_at_us = self._last_monotonic_us
-        return now_us - time_us
+        if time_us and now_us - time_us > JUMP_US:
+            self._jumped(self._last_monotonic_us, now_us)
+            return now_us - time_us
+        if jumped_us:
+            self._jumped(self._last_monotonic_us - (self._last_us - jumped_us), jumped_us)
+        return 0
 
     def time_us(self) -> int:
         """Broker time now."""
@@ -65,11 +71,14 @@ class BrokerTime:
         elapsed_us = self._last_us + monotonic_us - self._last_monotonic_us
         wall_us = int(self._wall() * 1_000_000)
         if self._last_us and wall_us - elapsed_us > JUMP_US:
-            self._jumped_at_us = monotonic_us
+            self._jumped(monotonic_us, wall_us)
             self._on_jump(elapsed_us, wall_us)
         self._last_us = max(wall_us, elapsed_us)
         self._last_monotonic_us = monotonic_us
         return self._last_us
+
+    def _jumped(self, at_us: int, to_us: int) -> None:
+        self._jumped_at_us, self.jumped_us = at_us, to_us
 
     @property
     def settled(self) -> bool:

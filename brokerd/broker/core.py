@@ -244,7 +244,7 @@ class Broker:
         """Begin to serve. Live leases get their full duration again, counted from here."""
         if self._recovery is not None:
             self._tell_damage(self._recovery)
-        self._report_ahead(self.time.resume_from(self._state.last_time_us))
+        self._report_ahead(self.time.resume_from(self._state.last_time_us, self._state.jumped_us))
         now_us = self.time.now_us()
         self._state.let_go = self._remains.let_go
         self.journal.start()

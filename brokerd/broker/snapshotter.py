@@ -269,6 +269,7 @@ class Snapshotter:
         fields = {
             "next_topic_id": self._state.next_topic_id,
             "time_us": self._time.time_us(),
+            "jumped_us": self._time.jumped_us,
             "first_lsn": self._state.first_lsn,
             "token_base": self._state.token_base,
             "recorded": [

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgpack
 
+from brokerd.broker.clock import JUMP_US
 from brokerd.broker.salvage import Replay, Salvage
 from brokerd.broker.topics import ConsumerGroup, Lane, Partition, Topic, TopicSettings
 from brokerd.errors import DamagedData, NewerFormat, UnknownTopic
@@ -79,6 +80,8 @@ class State:
         """Start offsets above 0, by topic id and partition."""
         self.next_topic_id = 1
         self.last_time_us = 0
+        self.jumped_us = 0
+        """Broker time of the first frame after the last leap that a jump of the clock explains."""
         self.first_lsn = 0
         """Where the log begins."""
         self.known_damage: list[KnownDamage] = []
@@ -191,6 +194,8 @@ class State:
 
     def apply(self, frame: Frame) -> None:
         """Apply what a frame says; frames come in order."""
+        if self.last_time_us and frame.time_us - self.last_time_us > JUMP_US:
+            self.jumped_us = frame.time_us
         self.last_time_us = max(self.last_time_us, frame.time_us)
         for entry in frame.entries:
             apply = self.appliers.get(entry.kind)
@@ -350,6 +355,7 @@ class State:
         if chunk.kind == SNAPSHOT_META:
             self.next_topic_id = max(self.next_topic_id, fields["next_topic_id"])
             self.last_time_us = max(self.last_time_us, fields["time_us"])
+            self.jumped_us = fields.get("jumped_us", 0)
             self.first_lsn = fields.get("first_lsn", 0)
             self.token_base = fields.get("token_base", 0)
             for name, position, end, problem, lost in fields.get("recorded", ()):

@@ -109,6 +109,30 @@ class TestAge:
         house.pass_time(600, step=5)
         assert start(house) == 1
 
+    @pytest.mark.parametrize("how", ["crash", "stop", "stop, clock put right"])
+    @pytest.mark.parametrize("jump_while", ["running", "down"])
+    def test_a_restart_does_not_end_that_wait(self, how: str, jump_while: str) -> None:
+        house = House(settings=settings(retention_seconds=3600))
+        produce(house, "t", b"0")
+        house.run()
+        if jump_while == "running":
+            house.wall_seconds += 86_400
+        else:
+            house = house.crash(wall_seconds=house.wall_seconds + 86_400)
+        house.pass_time(300, step=5)
+        produce(house, "t", b"1")
+        house.run()
+        if how == "crash":
+            house = house.crash()
+        else:
+            house.stop()
+            back = 86_400 if "right" in how else 0
+            house = house.again(wall_seconds=house.wall_seconds - back)
+        house.pass_time(250, step=5)
+        assert start(house) == 0
+        house.pass_time(400 if how == "crash" else 60, step=5)
+        assert start(house) == 1
+
     def test_all_of_many_partitions_get_their_turn(self) -> None:
         house = House(settings=settings(retention_seconds=5))
         for index in range(2 * STEP_LOOKS + 1):
