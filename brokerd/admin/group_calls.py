@@ -17,6 +17,7 @@ from brokerd.admin.group_shapes import (
     GroupSettingsShape,
     GroupShape,
     LaneShape,
+    Pause,
     Seek,
 )
 from brokerd.admin.routing import Call, ReadFailed, Route
@@ -29,7 +30,8 @@ from brokerd.admin.shapes import (
 )
 from brokerd.broker import Broker, ConsumerGroup, GroupSettings, Lane, Partition
 from brokerd.broker.asking import ask
-from brokerd.errors import BrokerdError, InvalidRequest, UnknownGroup, UnknownTopic
+from brokerd.broker.topics import unknown_group
+from brokerd.errors import BrokerdError, InvalidRequest, UnknownTopic
 
 LANES_MAX = 1_000
 """How many partitions a description of a group tells of."""
@@ -37,12 +39,20 @@ LANES_MAX = 1_000
 
 def existing_group(broker: Broker, topic: str, group: str) -> ConsumerGroup:
     """A group. Raises `UnknownTopic` and `UnknownGroup`."""
-    found = broker.existing_topic(topic).groups.get(group)
+    place = broker.existing_topic(topic)
+    found = place.groups.get(group)
     if found is None:
-        raise UnknownGroup(
-            f"topic {topic!r} has no group {group!r}; a group begins with its first lease"
-        )
+        raise unknown_group(place, group)
     return found
+
+
+def check_group(call: Call, create: bool) -> None:
+    """Refuse a group that is not there, unless it is to be made: a name may be misspelt.
+
+    Raises `UnknownTopic` and `UnknownGroup`.
+    """
+    if not create:
+        existing_group(call.broker, call.path["topic"], call.path["group"])
 
 
 def list_groups(call: Call) -> GroupList:
@@ -95,6 +105,7 @@ async def configure_group(call: Call) -> GroupShape:
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
 
     def configure() -> None:
+        check_group(call, call.body.create)
         found = broker.existing_topic(topic).groups.get(group)
         defaults = broker.settings.groups
         settings = found.lanes[0].store.settings if found is not None else defaults
@@ -110,7 +121,7 @@ def changed(
     """Settings with what was said of them; null is the default."""
     values: dict[str, Any] = {}
     for name, value in msgspec.structs.asdict(changes).items():
-        if value is UNSET:
+        if value is UNSET or name == "create":
             continue
         ours = name.removesuffix("_seconds") + "_us" if name.endswith("_seconds") else name
         if value is None:
@@ -124,7 +135,12 @@ def changed(
 async def pause_group(call: Call) -> GroupShape:
     """No more records. Raises as `Broker.pause_group`."""
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
-    await ask(broker, lambda: broker.pause_group(topic, group))
+
+    def pause() -> None:
+        check_group(call, call.body.create)
+        broker.pause_group(topic, group)
+
+    await ask(broker, pause)
     return describe_group(call)
 
 
@@ -143,7 +159,12 @@ async def seek_group(call: Call) -> GroupShape:
         raise InvalidRequest("a seek has either to or to_time")
     if seek.to is not None:
         to = seek.to
-        await ask(broker, lambda: broker.seek_group(topic, group, to, seek.partition))
+
+        def go() -> None:
+            check_group(call, seek.create)
+            broker.seek_group(topic, group, to, seek.partition)
+
+        await ask(broker, go)
     else:
         await _seek_to_time(call, seek)
     return describe_group(call)
@@ -155,12 +176,14 @@ async def _seek_to_time(call: Call, seek: Seek) -> None:
     assert seek.to_time is not None
     time_us = time_us_of(seek.to_time)
     found = broker.existing_topic(topic)
+    check_group(call, seek.create)
     chosen = found.partitions if seek.partition is None else [found.partition(seek.partition)]
     offsets = {one.index: await _offset_at_time(broker, one, time_us) for one in chosen}
 
     def go() -> None:
         if found.deleted:  # and made anew, perhaps: these are no offsets of that one
             raise UnknownTopic(f"topic {topic!r} was deleted while offsets were looked up")
+        check_group(call, seek.create)
         broker.seek_group(topic, group, offsets)
 
     await ask(broker, go)
@@ -223,7 +246,9 @@ ROUTES = [
         GroupShape,
         body=GroupChanges,
     ),
-    Route("POST", f"{GROUP}/pause", "Give out no more records", pause_group, GroupShape),
+    Route(
+        "POST", f"{GROUP}/pause", "Give out no more records", pause_group, GroupShape, body=Pause
+    ),
     Route("POST", f"{GROUP}/resume", "Give out records again", resume_group, GroupShape),
     Route("POST", f"{GROUP}/seek", "Go on from elsewhere", seek_group, GroupShape, body=Seek),
 ]

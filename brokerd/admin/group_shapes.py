@@ -34,6 +34,8 @@ class GroupChanges(Struct, forbid_unknown_fields=True):
     backoff_max_seconds: Seconds | UnsetType | None = UNSET
     default_duration_seconds: Seconds | UnsetType | None = UNSET
     key_ordered: bool | UnsetType | None = UNSET
+    create: bool = False
+    """Make the group if there is none."""
 
 
 class LaneShape(Struct):
@@ -87,12 +89,20 @@ class GroupList(Struct):
     next: int | None
 
 
+class Pause(Struct, forbid_unknown_fields=True):
+    """Give out no more records; ``create`` makes the group if there is none."""
+
+    create: bool = False
+
+
 class Seek(Struct, forbid_unknown_fields=True):
     """Where a group goes on: ``to`` an offset, "start" or "end", or ``to_time``."""
 
     to: Offset | Literal["start", "end"] | None = None
     to_time: Time | None = None
     partition: Index | None = None
+    create: bool = False
+    """Make the group if there is none."""
 
 
 class LeaseShape(Struct):

@@ -17,8 +17,8 @@ from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import EVENT_FRAME_BYTES, LANE_FRAME_BYTES, Journal
 from brokerd.broker.leasing import Leasing, leave_out_gaps
 from brokerd.broker.state import State
-from brokerd.broker.topics import ConsumerGroup, Lane, Partition
-from brokerd.errors import LimitExceeded, UnknownGroup
+from brokerd.broker.topics import ConsumerGroup, Lane, Partition, unknown_group
+from brokerd.errors import LimitExceeded
 from brokerd.groups import DeadLetter, GroupPartition, GroupSettings, Lease
 from brokerd.groups.view import END_OF_OFFSETS
 
@@ -135,8 +135,6 @@ class GroupChanges:
         """
         found = self._group(topic, group)
         self._change(found, lambda lane: lane.store.delete())
-        for lane in found.lanes:
-            lane.scheduled_us = None
         self._state.remove_group(found)
 
     # -- leases ----------------------------------------------------------------------------------
@@ -250,12 +248,10 @@ class GroupChanges:
         return [found.lanes[found.topic.partition(partition).index]]
 
     def _group(self, topic: str, group: str) -> ConsumerGroup:
-        found = self._state.existing_topic(topic).groups.get(group)
+        place = self._state.existing_topic(topic)
+        found = place.groups.get(group)
         if found is None:
-            raise UnknownGroup(
-                f"topic {topic!r} has no group {group!r}; one begins with its first acquire, "
-                "pause, seek or settings"
-            )
+            raise unknown_group(place, group)
         return found
 
     def _group_or_new(self, topic: str, group: str) -> ConsumerGroup:

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from itertools import islice
 
 from brokerd.broker.chunks import ChunkList
 from brokerd.errors import (
     InvalidName,
     InvalidRequest,
     NewerFormat,
+    UnknownGroup,
     UnknownPartition,
     UnknownTopic,
 )
@@ -22,6 +25,9 @@ RESERVED_PREFIX = "__brokerd."
 """Names that begin so are the broker's own."""
 
 BYTES_MAX = 1 << 60
+
+NEAR_MAX = 500
+"""Groups among which a similar name is looked for: milliseconds."""
 
 
 def check_name(name: str, what: str) -> str:
@@ -287,3 +293,13 @@ class Topic:
 
     def _is_gone(self) -> UnknownTopic:
         return UnknownTopic(f"topic {self.name!r} was deleted; ask for it anew")
+
+
+def unknown_group(topic: Topic, name: str) -> UnknownGroup:
+    """Why a group cannot be used that does not exist; names a similar one if there is one."""
+    near = get_close_matches(name, islice(topic.groups, NEAR_MAX), 1)
+    meant = f" (is {near[0]!r} meant?)" if near else ""
+    return UnknownGroup(
+        f"topic {topic.name!r} has no group {name!r}{meant}; a group begins with its first lease, "
+        "or with a pause, seek or settings that say create"
+    )

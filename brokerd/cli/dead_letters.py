@@ -9,10 +9,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from brokerd.cli import output
-from brokerd.cli.options import confirm, time, whole, yes_option
+from brokerd.cli import options, output
+from brokerd.cli.options import confirm, some, time, whole, yes_option
 from brokerd.cli.records import record_line
 from brokerd.cli.server import Answer, Server, server_of
+from brokerd.errors import InvalidRequest
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -41,6 +42,18 @@ class Choice(NamedTuple):
     partition: int | None
     reason: str | None
     before: str | None
+
+    def __str__(self) -> str:
+        words = [f"group {self.group!r} of topic {self.topic!r}"]
+        if self.offset is not None:
+            words.insert(0, f"at offset {self.offset} of partition {self.partition or 0} of")
+        else:
+            words.insert(0, "of" if self.partition is None else f"of partition {self.partition} of")
+        if self.reason is not None:
+            words.append(f"with reason {self.reason!r}")
+        if self.before is not None:
+            words.append(f"last tried before {self.before}")
+        return " ".join(words)
 
     def body(self) -> Answer:
         """As the API takes it."""
@@ -159,6 +172,7 @@ def _peeked(letters: list[Answer]) -> Iterator[str]:
 @_ALL
 @_filter_options
 @_DRY_RUN
+@yes_option
 @click.pass_context
 def replay_command(
     context: click.Context,
@@ -170,11 +184,14 @@ def replay_command(
     reason: str | None,
     before: str | None,
     dry_run: bool,
+    yes: bool,
 ) -> None:
     """Make dead letters ready again, with counters at zero."""
     choice = Choice(topic, group, offset, partition, reason, before)
     _check(choice, every)
-    _change(context, choice, "replay", "replayed", dry_run)
+    # Nothing is lost, so that scripts need not say --yes.
+    asks = options.on_terminal() and not (yes or dry_run)
+    _change(context, choice, ("replay", "replayed"), dry_run, asks)
 
 
 @dlq_group.command("purge")
@@ -201,9 +218,7 @@ def purge_command(
     """Forget dead letters; their records stay settled."""
     choice = Choice(topic, group, offset, partition, reason, before)
     _check(choice, every)
-    which = "all dead letters that fit" if offset is None else f"the dead letter at {offset}"
-    confirm(f"purge {which} of group {group!r} of topic {topic!r}", yes or dry_run)
-    _change(context, choice, "purge", "purged", dry_run)
+    _change(context, choice, ("purge", "purged"), dry_run, not (yes or dry_run))
 
 
 def _check(choice: Choice, every: bool) -> None:
@@ -211,12 +226,21 @@ def _check(choice: Choice, every: bool) -> None:
         raise click.UsageError("name either --offset or --all")
 
 
-def _change(context: click.Context, choice: Choice, verb: str, done: str, dry_run: bool) -> None:
+def _change(
+    context: click.Context, choice: Choice, verb: tuple[str, str], dry_run: bool, asks: bool
+) -> None:
+    """Replay or purge; count before it if nothing is to be changed, or somebody is to be asked."""
     server = server_of(context)
-    if dry_run:
+    name, done = verb
+    count = 0
+    if asks or dry_run:
         count = sum(1 for _ in choice.letters(server))
-    else:
-        place = ("topics", choice.topic, "groups", choice.group, "dead-letters", verb)
+    if asks and count:
+        confirm(f"{name} {some(count, 'dead letter')} {choice}", False)
+    if not dry_run and not (asks and not count):
+        place = ("topics", choice.topic, "groups", choice.group, "dead-letters", name)
         count = server.post(*place, **choice.body())["count"]
+    if not count and choice.offset is not None:
+        raise InvalidRequest(f"there is no dead letter {choice}; 'brokerctl dlq list' shows them")
     line = f"{count} would be {done}; nothing was changed" if dry_run else f"{count} {done}"
     output.show(context, {"count": count, "dry_run": dry_run}, [line])

@@ -9,10 +9,22 @@ from typing import Any
 import click
 
 from brokerd.cli import output
-from brokerd.cli.options import changes, confirm, duration, setting, time, truth, whole, yes_option
-from brokerd.cli.server import Answer, server_of
+from brokerd.cli.options import (
+    changes,
+    confirm,
+    duration,
+    setting,
+    some,
+    time,
+    truth,
+    whole,
+    whole_from,
+    yes_option,
+)
+from brokerd.cli.server import NOT_FOUND, Answer, Refused, Server, server_of
 
 _TOPIC, _GROUP = click.argument("topic"), click.argument("group")
+_CREATE = click.option("--create", is_flag=True, help="Make the group if there is none.")
 
 
 def attempts(text: str) -> str:
@@ -65,6 +77,7 @@ def describe_command(context: click.Context, topic: str, group: str) -> None:
 @click.option("--to-start", is_flag=True, help="The first record there is.")
 @click.option("--to-end", is_flag=True, help="After the last record there is.")
 @click.option("--partition", type=whole, help="Only this one; else all.")
+@_CREATE
 @yes_option
 @click.pass_context
 def seek_command(
@@ -76,6 +89,7 @@ def seek_command(
     to_start: bool,
     to_end: bool,
     partition: int | None,
+    create: bool,
     yes: bool,
 ) -> None:
     """Let a group go on from another place; ends its leases there."""
@@ -91,20 +105,50 @@ def seek_command(
     if len(targets) != 1:
         raise click.UsageError("name one of --to-offset, --to-time, --to-start and --to-end")
     where, body = targets[0]
-    confirm(f"move group {group!r} of topic {topic!r} to {where} and end its leases", yes)
-    answer = server_of(context).post(
-        "topics", topic, "groups", group, "seek", **body, partition=partition
-    )
+    server = server_of(context)
+    place = ("topics", topic, "groups", group)
+    leased = _leased(server, place, create)
+    if leased is not None:
+        which = "" if partition is None else f"partition {partition} of "
+        ending = f"end {some(leased, 'lease')}"
+        confirm(f"move {which}group {group!r} of topic {topic!r} to {where} and {ending}", yes)
+    answer = server.post(*place, "seek", **body, partition=partition, create=create)
+    if to_offset is not None:
+        _tell_cut(answer, to_offset, partition)
     _show(context, answer)
+
+
+def _leased(server: Server, place: tuple[str, ...], create: bool) -> int | None:
+    """How many leases a group has; None for one that is not there and may be made."""
+    try:
+        leased: int = server.get(*place)["leased"]
+    except Refused as refusal:
+        if create and refusal.status == NOT_FOUND:
+            return None
+        raise
+    return leased
+
+
+def _tell_cut(group: Answer, offset: int, partition: int | None) -> None:
+    """Say where a group goes on when its partitions have no such offset."""
+    for lane in group["by_partition"]:
+        index, floor = lane["partition"], lane["floor"]
+        if partition in (None, index) and floor != offset:
+            click.echo(
+                f"brokerctl: partition {index} goes on at {floor}: it has no record {offset}",
+                err=True,
+            )
 
 
 @group_group.command("pause")
 @_TOPIC
 @_GROUP
+@_CREATE
 @click.pass_context
-def pause_command(context: click.Context, topic: str, group: str) -> None:
+def pause_command(context: click.Context, topic: str, group: str, create: bool) -> None:
     """Give out no more records to a group; leases that live go on."""
-    _show(context, server_of(context).post("topics", topic, "groups", group, "pause"))
+    answer = server_of(context).post("topics", topic, "groups", group, "pause", create=create)
+    _show(context, answer)
 
 
 @group_group.command("resume")
@@ -119,15 +163,20 @@ def resume_command(context: click.Context, topic: str, group: str) -> None:
 @group_group.command("configure")
 @_TOPIC
 @_GROUP
-@click.option("--max-attempts", type=setting(whole), help="The attempt that makes a dead letter.")
+@click.option(
+    "--max-attempts",
+    type=setting(whole_from(1, 1_000_000)),
+    help="The attempt that makes a dead letter.",
+)
 @click.option("--attempts", type=setting(attempts), help="What is counted: failures or grants.")
 @click.option("--backoff-base", type=setting(duration), help="Wait after a first failure.")
 @click.option("--backoff-max", type=setting(duration), help="Longest such wait.")
 @click.option("--default-duration", type=setting(duration), help="Of leases that name none.")
 @click.option("--key-ordered", type=setting(truth), help="yes or no: one record a key at a time.")
+@_CREATE
 @click.pass_context
 def configure_command(
-    context: click.Context, /, topic: str, group: str, **given: list[Any] | None
+    context: click.Context, /, topic: str, group: str, create: bool, **given: list[Any] | None
 ) -> None:
     """Change a group's settings; what is left out stays, and 'default' goes back."""
     durations = ("backoff_base", "backoff_max", "default_duration")
@@ -136,9 +185,8 @@ def configure_command(
     )
     if not settings:
         raise click.UsageError("name a setting; --help lists them")
-    _show(
-        context, server_of(context).patch("topics", topic, "groups", group, "settings", **settings)
-    )
+    place = ("topics", topic, "groups", group, "settings")
+    _show(context, server_of(context).patch(*place, **settings, create=create))
 
 
 @group_group.command("delete")
@@ -148,8 +196,14 @@ def configure_command(
 @click.pass_context
 def delete_command(context: click.Context, topic: str, group: str, yes: bool) -> None:
     """Forget a group: its leases, attempts, dead letters and settings."""
-    confirm(f"delete group {group!r} of topic {topic!r} with its leases and dead letters", yes)
-    answer = server_of(context).delete("topics", topic, "groups", group)
+    server = server_of(context)
+    stands = server.get("topics", topic, "groups", group)
+    confirm(
+        f"delete group {group!r} of topic {topic!r} with {some(stands['leased'], 'lease')} and "
+        f"{some(stands['dead'], 'dead letter')}",
+        yes,
+    )
+    answer = server.delete("topics", topic, "groups", group)
     output.show(context, answer, [f"group {output.plain(group)} is deleted"])
 
 

@@ -8,6 +8,7 @@ import click
 from brokerd.cli import output
 from brokerd.cli.options import duration, whole
 from brokerd.cli.server import server_of
+from brokerd.errors import InvalidRequest
 
 _TOPIC, _GROUP = click.argument("topic"), click.argument("group")
 
@@ -74,4 +75,9 @@ def release_command(
     if offset is not None:
         body = {"offset": offset, "partition": partition or 0, "delay_seconds": delay or 0}
     answer = server_of(context).post("topics", topic, "groups", group, "leases", "release", **body)
+    if not answer["released"]:
+        raise InvalidRequest(
+            f"client {client!r} holds no lease in group {group!r} of topic {topic!r}; "
+            "'brokerctl lease list' shows who does"
+        )
     output.show(context, answer, [f"{answer['released']} released"])

@@ -1,8 +1,9 @@
 # Tests: tests/cli/test_main.py
 """``brokerctl``: asks and changes a running broker, looks at its data, checks its configuration.
 
-Global options come before the verb: ``brokerctl --json --data-dir DIR wal verify``. Verbs find them
-in ``context.obj``: ``data_dir`` (text), ``server`` (text or None) and ``json`` (bool).
+Global options come before the verb: ``brokerctl --json --data-dir DIR wal verify``; ``--json`` may
+stand anywhere. Verbs find them in ``context.obj``: ``data_dir`` (text), ``server`` (text or None)
+and ``json`` (bool).
 ``BROKERD_DATA_DIR`` names the directory when ``--data-dir`` does not, as it does for the broker.
 
 Exit codes: 0 done, 1 refused or something is wrong (one line on stderr), 2 wrong usage.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -35,7 +36,28 @@ VERBS = {
 
 
 class Verbs(click.Group):
-    """The verbs, found by name."""
+    """The verbs, found by name. ``--json`` may stand anywhere."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take ``--json`` from behind the verb, unless a ``--`` comes before it."""
+        end = args.index("--") if "--" in args else len(args)
+        rest = [one for one in args[:end] if one != "--json"]
+        if len(rest) < end:
+            args = ["--json", *rest, *args[end:]]
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; global options behind it are told where they belong."""
+        try:
+            return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            if error.option_name in ("--server", "--data-dir"):
+                raise click.UsageError(
+                    f"{error.option_name} stands before the verb: brokerctl {error.option_name} "
+                    f"... {ctx.invoked_subcommand} ...",
+                    error.ctx,
+                ) from None
+            raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Name every verb."""

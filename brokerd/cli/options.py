@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import click
@@ -14,7 +14,15 @@ import click
 from brokerd.config import parse_size
 from brokerd.errors import InvalidRequest
 
-_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+_SECONDS = {
+    "": 1.0,
+    "ms": 0.001,
+    "s": 1.0,
+    "m": 60.0,
+    "h": 3_600.0,
+    "d": 86_400.0,
+    "w": 604_800.0,
+}
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -25,10 +33,10 @@ NONE = "none"
 
 
 def duration(text: str) -> float:
-    """Seconds: ``90``, ``1.5s``, ``10m``, ``12h``, ``7d``."""
-    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)(ms|s|m|h|d|)", text, re.ASCII)
+    """Seconds: ``90``, ``1.5s``, ``10m``, ``12h``, ``7d``, ``2w``."""
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?)(ms|s|m|h|d|w|)", text, re.ASCII)
     if match is None:
-        raise click.BadParameter(f"{text!r} is no duration such as 90, 1.5s, 10m, 12h or 7d")
+        raise click.BadParameter(f"{text!r} is no duration such as 90, 1.5s, 10m, 12h, 7d or 2w")
     return float(match[1]) * _SECONDS[match[2]]
 
 
@@ -40,12 +48,24 @@ def size(text: str) -> int:
         raise click.BadParameter(f"{text!r} is no size such as 4096, 64MiB or 10GiB") from None
 
 
+def now() -> datetime:
+    """The time, UTC, that a time ago is counted from."""
+    return datetime.now(UTC)
+
+
 def time(text: str) -> str:
-    """An ISO 8601 time, UTC unless it says otherwise, as the API takes it."""
+    """An ISO 8601 time, UTC unless it says otherwise, or one so long ago: as the API takes it."""
+    if (ago := re.fullmatch(r"-?(\d[\d.]*(?:ms|s|m|h|d|w))", text, re.ASCII)) is not None:
+        try:
+            return (now() - timedelta(seconds=duration(ago[1]))).isoformat()
+        except OverflowError:
+            raise click.BadParameter(f"{text!r} is before all times") from None
     try:
         given = datetime.fromisoformat(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no time such as 2026-11-21T11:38:31Z") from None
+        raise click.BadParameter(
+            f"{text!r} is no time such as 2026-11-21T11:38:31Z, nor one ago such as 10m or -10m"
+        ) from None
     return (given if given.tzinfo is not None else given.replace(tzinfo=UTC)).isoformat()
 
 
@@ -54,6 +74,19 @@ def whole(text: str) -> int:
     if not (text.isascii() and text.isdigit()) or len(text) > 18:
         raise click.BadParameter(f"{text!r} is no number such as 0 or 17")
     return int(text)
+
+
+def whole_from(first: int, last: int) -> Callable[[str], int]:
+    """A number from ``first`` to ``last``."""
+
+    def convert(text: str) -> int:
+        value = whole(text)
+        if not first <= value <= last:
+            raise click.BadParameter(f"{text!r} is not from {first} to {last}")
+        return value
+
+    convert.__name__ = whole.__name__
+    return convert
 
 
 def truth(text: str) -> bool:
@@ -89,6 +122,11 @@ def changes(**given: list[Any] | None) -> dict[str, Any]:
 def yes_option(command: Command) -> Command:
     """``--yes``, for a verb that calls `confirm`."""
     return click.option("--yes", is_flag=True, help="Do not ask.")(command)
+
+
+def some(count: int, what: str) -> str:
+    """``1 lease``, ``2 leases``."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def on_terminal() -> bool:

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import click
 
-from brokerd.cli.options import duration, whole
+from brokerd.cli.options import duration, setting, whole
 from brokerd.cli.server import Answer, Server, server_of
 from brokerd.errors import BrokerdError, InvalidRequest
 
@@ -30,7 +30,9 @@ VALUE_BYTES_MAX = 10 << 20
 @click.option("--lines", is_flag=True, help="Each line of the file, or of stdin, is a record.")
 @click.option("--key", help="The record's key.")
 @click.option("--partition", type=whole, help="Where to append; else by key or in turns.")
-@click.option("--ttl", type=duration, help="Expire after this.")
+@click.option(
+    "--ttl", type=setting(duration, none=0), help="Expire after this; 'none' or 0: never."
+)
 @click.option("--delay", type=duration, help="Deliver only after this.")
 @click.option("--metadata", help="A JSON object.")
 @click.option(
@@ -45,16 +47,20 @@ def produce_command(
     lines: bool,
     key: str | None,
     partition: int | None,
-    ttl: float | None,
+    ttl: list[Any] | None,
     delay: float | None,
     metadata: str | None,
     kind: str | None,
 ) -> None:
     """Append records to a topic; it is created if it is not there."""
+    if ttl and ttl[0] and delay is not None and delay >= ttl[0]:
+        raise click.UsageError(
+            "--delay is not shorter than --ttl: the record would expire before it appears"
+        )
     common = {
         "key": key,
         "partition": partition,
-        "ttl_seconds": ttl,
+        "ttl_seconds": ttl[0] if ttl else None,
         "delay_seconds": delay,
         "metadata": _object(metadata),
     }

@@ -11,7 +11,7 @@ import json
 import os
 import ssl
 from collections.abc import Iterator, Mapping
-from http.client import HTTPConnection, HTTPException
+from http.client import BadStatusLine, HTTPConnection, HTTPException, RemoteDisconnected
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -21,6 +21,7 @@ from brokerd.client.addresses import Address, open_socket, parse_address
 from brokerd.errors import BrokerdError, ConfigError, InvalidName
 
 TIMEOUT_SECONDS = 60.0
+NOT_FOUND = 404
 PAGE = 1_000
 
 Answer = dict[str, Any]
@@ -156,6 +157,8 @@ class Server:
         reason = f"no answer within {TIMEOUT_SECONDS:.0f} s"
         if not isinstance(error, TimeoutError):
             reason = f"the connection ended without an answer ({error or type(error).__name__})"
+        if isinstance(error, RemoteDisconnected | BadStatusLine):
+            reason += "; is that the address of the admin site, and not of a wire format?"
         advice = "try again"
         if method != "GET":
             advice = "the change may or may not have been made: look before you try again"

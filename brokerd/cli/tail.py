@@ -24,7 +24,12 @@ PAGE_RECORDS = 500
 
 def start(text: str) -> str | int:
     """``start``, ``end`` or an offset."""
-    return text if text in ("start", "end") else whole(text)
+    if text in ("start", "end"):
+        return text
+    try:
+        return whole(text)
+    except click.BadParameter:
+        raise click.BadParameter(f"{text!r} is neither start nor end nor an offset") from None
 
 
 @click.command("tail")
@@ -32,7 +37,7 @@ def start(text: str) -> str | int:
 @click.option("--partition", type=whole, help="Only this one; else all.")
 @click.option("--from", "begin", type=start, metavar="start|end|OFFSET", help="Where to begin.")
 @click.option("--max", "most", type=whole, help="Stop after so many records.")
-@click.option("--follow", is_flag=True, help="Go on as records come; begin at the end.")
+@click.option("-f", "--follow", is_flag=True, help="Go on as records come; begin at the end.")
 @click.pass_context
 def tail_command(
     context: click.Context,

@@ -9,8 +9,18 @@ from typing import Any, TypeVar
 import click
 
 from brokerd.cli import output
-from brokerd.cli.options import changes, confirm, duration, setting, size, whole, yes_option
-from brokerd.cli.server import Answer, server_of
+from brokerd.cli.options import (
+    changes,
+    confirm,
+    duration,
+    setting,
+    size,
+    some,
+    whole,
+    whole_from,
+    yes_option,
+)
+from brokerd.cli.server import NOT_FOUND, Answer, Refused, server_of
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -46,7 +56,7 @@ def list_command(context: click.Context) -> None:
 
 @topic_group.command("create")
 @_NAME
-@click.option("--partitions", type=whole, default="1", show_default=True)
+@click.option("--partitions", type=whole_from(1, 32_767), default="1", show_default=True)
 @_settings_options
 @click.pass_context
 def create_command(
@@ -58,6 +68,8 @@ def create_command(
     ttl: list[Any] | None,
 ) -> None:
     """Create a topic."""
+    if not name:
+        raise click.BadParameter("a topic made here must have a name, not ''", param_hint="NAME")
     settings = changes(
         retention_seconds=retention, retention_bytes=retention_bytes, ttl_seconds=ttl
     )
@@ -101,8 +113,16 @@ def configure_command(
 @click.pass_context
 def trim_command(context: click.Context, name: str, offset: int, partition: int, yes: bool) -> None:
     """Remove a topic's records below an offset."""
-    confirm(f"remove the records of {name!r} below offset {offset} in partition {partition}", yes)
-    answer = server_of(context).post("topics", name, "trim", offset=offset, partition=partition)
+    server = server_of(context)
+    starts = server.get("topics", name)["start_offsets"]
+    if partition < len(starts):  # else the broker says so
+        going = max(0, offset - starts[partition])
+        confirm(
+            f"remove up to {some(going, 'record')} of topic {name!r}: those below offset {offset} "
+            f"in partition {partition}",
+            yes,
+        )
+    answer = server.post("topics", name, "trim", offset=offset, partition=partition)
     output.show(context, answer, [f"partition {partition} begins at {answer['start_offset']}"])
 
 
@@ -112,8 +132,19 @@ def trim_command(context: click.Context, name: str, offset: int, partition: int,
 @click.pass_context
 def delete_command(context: click.Context, name: str, yes: bool) -> None:
     """Delete a topic with its records, groups and delayed messages."""
-    confirm(f"delete topic {name!r}, its records, groups and delayed messages", yes)
-    answer = server_of(context).delete("topics", name)
+    server = server_of(context)
+    try:
+        topic = server.get("topics", name)
+    except Refused as refusal:
+        if refusal.status != NOT_FOUND:
+            raise
+        raise Refused(NOT_FOUND, f"there is no topic {name!r}; nothing was deleted") from None
+    confirm(
+        f"delete topic {name!r} with {some(_records(topic), 'record')}, "
+        f"{some(topic['groups'], 'group')} and all its delayed messages",
+        yes,
+    )
+    answer = server.delete("topics", name)
     output.show(context, answer, [f"topic {output.plain(name)} is deleted"])
 
 

@@ -51,7 +51,7 @@ def test_a_page_of_groups_with_many_partitions_is_short(
     """However many are asked for, the broker is not held up; next tells that there are more."""
     caller.post("/topics", {"name": "wide", "partitions": 30})
     for group in "ghi":
-        caller.post(f"/topics/wide/groups/{group}/pause")
+        caller.post(f"/topics/wide/groups/{group}/pause", {"create": True})
     monkeypatch.setattr("brokerd.admin.shapes.PAGE_PARTITIONS", 60)
     _, page = caller.get("/topics/wide/groups")
     assert ([group["group"] for group in page["groups"]], page["next"]) == (["g", "h"], 2)
@@ -137,7 +137,7 @@ def test_a_group_goes_on_at_a_time() -> None:
         _, page = caller.get("/topics/orders/records", offset=number)
         times.append(page["records"][0]["append_time"])
         caller.house.pass_time(5, 1)
-    status, group = caller.post(f"{GROUP}/seek", {"to_time": times[1]})
+    status, group = caller.post(f"{GROUP}/seek", {"to_time": times[1], "create": True})
     assert status == 200
     assert [lane["floor"] for lane in group["by_partition"]] == [1, 1]
     _, group = caller.post(f"{GROUP}/seek", {"to_time": "2100-01-01T00:00:00Z", "partition": 1})
@@ -165,7 +165,9 @@ def test_a_seek_to_a_time_is_of_all_partitions_or_of_none(
         admit(size)
 
     monkeypatch.setattr(journal, "admit_events", admit_once)
-    status, group = caller.post(f"{GROUP}/seek", {"to_time": "2100-01-01T00:00:00Z"})
+    status, group = caller.post(
+        f"{GROUP}/seek", {"to_time": "2100-01-01T00:00:00Z", "create": True}
+    )
     assert (status, len(admitted)) == (200, 1)
     assert [lane["floor"] for lane in group["by_partition"]] == [1, 1, 1]
 
@@ -186,7 +188,7 @@ def test_a_seek_to_a_time_is_not_made_in_another_topic_of_that_name(
     broker.journal.when_uncongested(make_anew)
     with monkeypatch.context() as patch:
         patch.setattr(broker.journal, "admit_events", refuse)
-        body = json.dumps({"to_time": "2100-01-01T00:00:00Z"}).encode()
+        body = json.dumps({"to_time": "2100-01-01T00:00:00Z", "create": True}).encode()
         _, wire = caller.send("POST", f"{GROUP}/seek", body)
         assert caller.house.readers.step()
     broker.pause_group("orders", "g")  # so that there is a commit, after which those that wait try
@@ -246,3 +248,25 @@ def test_nothing_can_be_done_to_groups_of_no_topic(caller: Caller) -> None:
     for verb in ("pause", "resume", "seek"):
         body = {"to": 0} if verb == "seek" else None
         assert caller.post(f"/topics/none/groups/g/{verb}", body)[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "pause", {}),
+        ("POST", "seek", {"to": "end"}),
+        ("POST", "seek", {"to_time": "2100-01-01T00:00:00Z"}),
+        ("PATCH", "settings", {"max_attempts": 5}),
+    ],
+)
+def test_a_group_is_made_only_when_that_is_asked(
+    caller: Caller, method: str, path: str, body: dict[str, object]
+) -> None:
+    """A misspelt name must not look as if the change was made."""
+    place = f"/topics/orders/groups/gg/{path}"
+    status, answer = caller.call(method, place, body)
+    assert (status, answer["retryable"]) == (404, False)
+    assert "no group 'gg' (is 'g' meant?); a group begins with" in answer["error"]
+    assert len(caller.get("/topics/orders/groups")[1]["groups"]) == 1
+    status, answer = caller.call(method, place, body | {"create": True})
+    assert (status, answer["group"]) == (200, "gg")

@@ -75,7 +75,6 @@ def test_dead_letters_are_shown_with_their_records(bad: Shell) -> None:
         (["--all", "--partition", "1"], [place for place in EVERY if place[0] == 1]),
         (["--all", "--reason", "odd"], [place for place in EVERY if place[1] < 2]),
         (["--all", "--before", "2023-11-14T22:14:00Z"], [place for place in EVERY if place[1] < 2]),
-        (["--offset", "3", "--reason", "odd"], []),
     ],
 )
 @pytest.mark.parametrize("verb", ["replay", "purge"])
@@ -91,6 +90,37 @@ def test_those_that_fit_are_changed(
     done = {"replay": "replayed", "purge": "purged"}[verb]
     assert bad.lines("dlq", verb, *ON, *options, *yes) == [f"{count} {done}"]
     assert left(bad) == [place for place in EVERY if place not in gone]
+
+
+@pytest.mark.parametrize("verb", ["replay", "purge"])
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+def test_one_that_is_not_there_is_refused(bad: Shell, verb: str, dry: list[str]) -> None:
+    """A script must not believe that it mended something."""
+    text = bad.refused("dlq", verb, *ON, "--offset", "9", "--yes", *dry)
+    assert "no dead letter at offset 9 of partition 0 of group 'billing'" in text
+    text = bad.refused("dlq", verb, *ON, "--offset", "3", "--reason", "odd", "--yes", *dry)
+    assert "with reason 'odd'" in text
+    assert left(bad) == EVERY
+
+
+@pytest.mark.parametrize("verb", ["replay", "purge"])
+@pytest.mark.parametrize(("answer", "gone"), [("y\n", 2), ("n\n", 0)])
+def test_somebody_at_a_terminal_is_told_how_many(
+    bad: Shell, monkeypatch: pytest.MonkeyPatch, verb: str, answer: str, gone: int
+) -> None:
+    """And which, with every filter: a replay runs their work again."""
+    monkeypatch.setattr("brokerd.cli.options.on_terminal", lambda: True)
+    options = ("--all", "--partition", "1", "--reason", "odd")
+    result = bad.run("dlq", verb, *ON, *options, input=answer)
+    question = (
+        f"This will {verb} 2 dead letters of partition 1 of group 'billing' of topic 'orders'"
+    )
+    assert f"{question} with reason 'odd'. Go on?" in result.stderr
+    assert len(left(bad)) == len(EVERY) - gone
+
+
+def test_what_purges_nothing_needs_no_answer(bad: Shell) -> None:
+    assert bad.lines("dlq", "purge", *ON, "--all", "--reason", "none") == ["0 purged"]
 
 
 @pytest.mark.parametrize("verb", ["replay", "purge"])

@@ -61,6 +61,43 @@ def test_a_group_is_paused_and_resumed(busy: Shell) -> None:
 
 
 @pytest.mark.parametrize(
+    "verb",
+    [["pause"], ["resume"], ["delete", "--yes"], ["configure", "--max-attempts", "5"]]
+    + [["seek", "--yes", *to] for to in (["--to-start"], ["--to-time", "2026-01-01"])],
+)
+def test_a_name_that_is_misspelt_is_told(busy: Shell, verb: list[str]) -> None:
+    """Nobody believes that a group is paused when it was another that was made."""
+    text = busy.refused("group", verb[0], "orders", "biling", *verb[1:])
+    assert "no group 'biling' (is 'billing' meant?)" in text
+    assert len(busy.json("group", "list", "orders")["groups"]) == 1
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [["pause"], ["configure", "--max-attempts", "5"]]
+    + [["seek", *to] for to in (["--to-end"], ["--to-time", "2026-01-01"])],
+)
+def test_a_group_is_made_where_that_is_said(busy: Shell, verb: list[str]) -> None:
+    assert busy.json("group", verb[0], "orders", "new", *verb[1:], "--create")["group"] == "new"
+
+
+def test_a_seek_beyond_the_end_says_where_it_came_to(busy: Shell) -> None:
+    result = busy.run("group", "seek", *ON, "--to-offset", "99", "--yes")
+    assert result.exit_code == 0
+    assert result.stderr == "brokerctl: partition 0 goes on at 4: it has no record 99\n"
+    assert busy.run("group", "seek", *ON, "--to-offset", "2", "--yes").stderr == ""
+
+
+def test_a_seek_says_what_it_would_end(busy: Shell) -> None:
+    text = busy.refused("group", "seek", *ON, "--to-start", "--partition", "0")
+    assert "move partition 0 of group 'billing' of topic 'orders' to the start" in text
+    assert "end 1 lease, " in text
+    assert "move " in busy.refused("group", "seek", *ON, "--to-start", "--create")
+    text = busy.refused("group", "delete", *ON)
+    assert "with 1 lease and 1 dead letter, " in text
+
+
+@pytest.mark.parametrize(
     ("option", "floor"),
     [
         (["--to-offset", "1"], 1),
@@ -99,6 +136,8 @@ def test_settings_change_one_by_one(busy: Shell) -> None:
     group = busy.json("group", "configure", *ON, "--max-attempts", "default")
     assert (group["settings"]["max_attempts"], group["settings"]["attempts"]) == (3, "grants")
     assert "name a setting" in busy.misused("group", "configure", *ON)
+    text = busy.misused("group", "configure", *ON, "--max-attempts", "0")
+    assert "'--max-attempts': '0' is not from 1 to 1000000" in text
     assert "neither yes nor no" in busy.misused("group", "configure", *ON, "--key-ordered", "1")
 
 

@@ -31,7 +31,14 @@ def test_leases_are_listed(leased: Shell) -> None:
 
 def test_leases_of_a_client_are_released(leased: Shell) -> None:
     assert leased.lines("lease", "release", *ON, "--client", "c0") == ["2 released"]
-    assert leased.json("lease", "release", *ON, "--client", "c0") == {"released": 0}
+    text = leased.refused("lease", "release", *ON, "--client", "c0")
+    assert "client 'c0' holds no lease in group 'billing'" in text
+
+
+def test_a_group_that_is_not_there_is_told(leased: Shell) -> None:
+    for verb in (["lease", "list"], ["lease", "release", "--client", "c0"], ["dlq", "list"]):
+        text = leased.refused(*verb[:2], "orders", "biling", *verb[2:])
+        assert "no group 'biling' (is 'billing' meant?)" in text
 
 
 def test_more_than_a_page_is_listed(shell: Shell) -> None:

@@ -67,3 +67,21 @@ def test_a_file_that_cannot_be_read_is_one_line_and_1(tmp_path: Path) -> None:
     assert result.stdout == ""
     assert result.stderr.startswith(f"brokerctl: {segment}: ")
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_json_may_stand_behind_the_verb(tmp_path: Path) -> None:
+    """Where most tools have it; what comes after -- is no option."""
+    directory = ["--data-dir", str(tmp_path)]
+    runner = CliRunner()
+    before = runner.invoke(cli, ["--json", *directory, "config", "show"]).output
+    assert before.startswith("{")
+    assert runner.invoke(cli, [*directory, "config", "show", "--json"]).output == before
+    result = runner.invoke(cli, ["--server", "nobody", "produce", "--", "orders", "--json", "x"])
+    assert "unexpected extra argument (x)" in result.output
+
+
+@pytest.mark.parametrize("option", ["--server", "--data-dir"])
+def test_a_global_option_behind_the_verb_is_told_where_it_belongs(option: str) -> None:
+    result = CliRunner().invoke(cli, ["topic", "list", option, "here"])
+    assert result.exit_code == 2
+    assert f"{option} stands before the verb: brokerctl {option} ... topic ..." in result.output

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import click
 import pytest
 
-from brokerd.cli.options import changes, duration, setting, size, time, truth, whole
+from brokerd.cli.options import changes, duration, setting, size, time, truth, whole, whole_from
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90", 90), ("1.5s", 1.5), ("250ms", 0.25), ("10m", 600), ("12h", 43_200), ("7d", 604_800)],
+    [("90", 90), ("1.5s", 1.5), ("250ms", 0.25), ("10m", 600), ("12h", 43_200), ("2w", 1_209_600)],
 )
 def test_durations(text: str, seconds: float) -> None:
     assert duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "soon", "-1", "1w", "1 s", "1e3", "٣", "9" * 40])
+@pytest.mark.parametrize("text", ["", "soon", "-1", "1y", "1 s", "1e3", "٣", "9" * 40])
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(click.BadParameter, match="such as 90"):
         duration(text)
@@ -39,6 +41,27 @@ def test_sizes() -> None:
 )
 def test_times_are_utc_unless_they_say_otherwise(text: str, meant: str) -> None:
     assert time(text) == meant
+
+
+@pytest.mark.parametrize("text", ["90m", "-90m", "1.5h", "-5400s"])
+def test_a_time_may_be_one_ago(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(
+        "brokerd.cli.options.now", lambda: datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+    )
+    assert time(text) == "2026-11-21T10:30:00+00:00"
+
+
+def test_a_time_ago_is_one_of_the_calendar() -> None:
+    with pytest.raises(click.BadParameter, match="before all times"):
+        time("9999999999d")
+
+
+def test_a_number_may_have_bounds() -> None:
+    partitions = whole_from(1, 32)
+    assert [partitions("1"), partitions("32")] == [1, 32]
+    for text in ("0", "33"):
+        with pytest.raises(click.BadParameter, match="not from 1 to 32"):
+            partitions(text)
 
 
 def test_other_words() -> None:

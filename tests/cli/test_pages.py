@@ -35,6 +35,7 @@ def options_of(command: click.Command) -> set[str]:
         for parameter in command.params
         if isinstance(parameter, click.Option)
         for name in parameter.opts
+        if name.startswith("--")
     }
 
 
@@ -48,15 +49,18 @@ def commands(command: click.Command, name: str) -> Iterator[tuple[str, click.Com
 
 
 def examples() -> Iterator[tuple[str, str]]:
-    for page in ("README.rst", "docs/operations.rst"):
-        for line in re.findall(r"^ +brokerctl (.*)$", (ROOT / page).read_text(), re.MULTILINE):
+    for page in ("README.rst", "docs/operations.rst", "docs/cli.rst"):
+        for line in re.findall(
+            r"^ +brokerctl ([a-z-].*)$", (ROOT / page).read_text(), re.MULTILINE
+        ):
             yield page, line.partition("#")[0].strip()
 
 
 @pytest.mark.parametrize(("page", "line"), list(examples()))
 def test_an_example_names_what_there_is(page: str, line: str) -> None:
     """Verb and options of each line that a reader may copy."""
-    words = re.sub(r"^(--data-dir \S+|--server \S+|--json) ", "", line).split()
+    words = re.sub(r"^(--data-dir \S+|--server \S+|--json) ", "", line.partition(" | ")[0]).split()
+    words = [word for word in words if word != "--json"]
     command = command_of(words)
     for option in re.findall(r"(?<!\S)--[\w-]+", " ".join(words)):
         assert option in options_of(command), f"{page}: {line}"
@@ -68,7 +72,7 @@ def described() -> dict[str, set[str]]:
     shared = set(re.findall(r"--[\w-]+", page.partition("FILTER is")[2].partition("With")[0]))
     settings = set(re.findall(r"--[\w-]+", page.partition("SETTINGS are")[2].partition(";")[0]))
     found: dict[str, set[str]] = {}
-    for heads, body in re.findall(r"^(``[a-z].*)\n((?:    .*\n)+)", page, re.MULTILINE):
+    for heads, body in re.findall(r"^(``[a-z].*)\n((?:    .*\n|\n(?=    ))+)", page, re.MULTILINE):
         for head in re.findall(r"``([^`]*)``", heads):
             options = set(re.findall(r"--[\w-]+", head))
             if "OPTIONS" in head:

@@ -28,6 +28,20 @@ def test_a_value_is_produced_with_all_that_goes_with_it(shell: Shell) -> None:
     }
 
 
+@pytest.mark.parametrize("never", ["none", "0"])
+def test_a_record_may_never_expire_whatever_its_topic_says(shell: Shell, never: str) -> None:
+    shell.run("topic", "create", "orders", "--ttl", "1h")
+    for options in (["--ttl", never], ["--ttl", "default"], []):
+        shell.lines("produce", "orders", "x", *options)
+    assert [one["expires_at"] is None for one in records(shell)] == [True, False, False]
+
+
+def test_a_record_that_expires_before_it_appears_is_refused(shell: Shell) -> None:
+    text = shell.misused("produce", "orders", "x", "--delay", "10m", "--ttl", "5m")
+    assert "--delay is not shorter than --ttl" in text
+    assert "id 0" in shell.lines("produce", "orders", "x", "--delay", "10m", "--ttl", "0")[0]
+
+
 @pytest.mark.parametrize(
     ("raw", "options", "value", "encoding"),
     [

@@ -70,7 +70,8 @@ def test_an_afternoon_at_the_shell(data_dir: Path) -> None:
     assert (produced.stdout, produced.stderr) == ("3 records\n", "")
     tailed = brokerctl(data_dir, "--json", "tail", "orders", "--from", "1")
     assert [json.loads(line)["value"] for line in tailed.stdout.splitlines()] == ["b", "c"]
-    sought = brokerctl(data_dir, "--json", "group", "seek", "orders", "g", "--to-end", "--yes")
+    seek = ("group", "seek", "orders", "g", "--to-end", "--create", "--json")
+    sought = brokerctl(data_dir, *seek)
     assert json.loads(sought.stdout)["lag"] == 0
     refused = brokerctl(data_dir, "topic", "delete", "orders")
     assert (refused.returncode, refused.stdout) == (1, "")

@@ -115,7 +115,12 @@ def test_it_goes_on_behind_damage_and_says_so(shell: Shell) -> None:
 def test_what_is_not_there_is_refused(full: Shell) -> None:
     assert "no topic 'none'" in full.refused("tail", "none")
     assert "2 partitions" in full.misused("tail", "orders", "--partition", "2")
-    assert "no number" in full.misused("tail", "orders", "--from", "middle")
+    text = full.misused("tail", "orders", "--from", "middle")
+    assert "'middle' is neither start nor end nor an offset" in text
+
+
+def test_following_has_a_short_name(full: Shell) -> None:
+    assert full.lines("tail", "orders", "-f", "--from", "2", "--max", "2")[0].endswith("  c")
 
 
 def record(**given: Any) -> dict[str, Any]:

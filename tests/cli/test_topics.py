@@ -79,6 +79,10 @@ def test_a_topic_is_trimmed_and_deleted(shell: Shell) -> None:
 def test_harm_is_done_only_when_somebody_said_yes(shell: Shell, verb: list[str]) -> None:
     """Without a terminal nobody can be asked, so --yes must be there."""
     shell.run("produce", "orders", "x")
+    shell.run("group", "pause", "orders", "g", "--create")
+    broker = shell.caller.house.broker
+    broker.dead_letter(broker.lane("orders", "g", 0, 0), 0, "odd")
+    shell.caller.house.run()
     text = shell.refused(*verb)
     assert text.startswith("this would ")
     assert text.endswith("and there is no terminal to ask: say --yes")
@@ -93,17 +97,40 @@ def test_on_a_terminal_harm_is_asked_about(
     shell.run("produce", "orders", "x")
     monkeypatch.setattr("brokerd.cli.options.on_terminal", lambda: True)
     result = shell.run("topic", "delete", "orders", input=answer)
-    assert "This will delete topic 'orders'" in result.stderr
+    assert "This will delete topic 'orders' with 1 record, 0 groups" in result.stderr
     assert result.exit_code == (1 if is_there else 0)
     assert (shell.run("topic", "describe", "orders").exit_code == 0) == is_there
 
 
 def test_names_may_hold_anything(shell: Shell) -> None:
     """A slash, a blank, nothing at all."""
+    shell.run("produce", "", "x")  # as a program of the Mamamia format may
     for name in ("a/b c?ü", "..", "--", "%41", ""):
-        assert shell.json("topic", "create", "--", name)["name"] == name
+        if name:
+            assert shell.json("topic", "create", "--", name)["name"] == name
         assert shell.json("topic", "describe", "--", name)["name"] == name
     assert '""  ' in "\n".join(shell.lines("topic", "list"))
+
+
+def test_a_topic_without_a_name_is_not_made_by_mistake(shell: Shell) -> None:
+    """An empty variable in a script must not make a topic that is hard to name."""
+    assert "must have a name" in shell.misused("topic", "create", "")
+    assert shell.lines("topic", "list") == ["no topics"]
+
+
+def test_a_topic_has_a_number_of_partitions(shell: Shell) -> None:
+    for number in ("0", "32768"):
+        text = shell.misused("topic", "create", "orders", "--partitions", number)
+        assert f"'--partitions': '{number}' is not from 1 to 32767" in text
+
+
+def test_a_topic_that_is_not_there_is_not_deleted(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is asked about it, nor told to create it first."""
+    monkeypatch.setattr("brokerd.cli.options.on_terminal", lambda: True)
+    text = shell.refused("topic", "delete", "ordres")
+    assert text == "there is no topic 'ordres'; nothing was deleted"
 
 
 def test_more_topics_than_a_page_are_all_listed(shell: Shell) -> None:
