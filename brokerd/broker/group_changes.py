@@ -11,7 +11,7 @@ Settings, a pause or a seek make a group that does not exist; every other change
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import EVENT_FRAME_BYTES, LANE_FRAME_BYTES, Journal
@@ -19,7 +19,7 @@ from brokerd.broker.leasing import Leasing, leave_out_gaps
 from brokerd.broker.state import State
 from brokerd.broker.topics import ConsumerGroup, Lane, Partition, unknown_group
 from brokerd.errors import LimitExceeded
-from brokerd.groups import DeadLetter, GroupPartition, GroupSettings, Lease
+from brokerd.groups import GroupPartition, GroupSettings, Lease
 from brokerd.groups.view import END_OF_OFFSETS
 
 Target = int | Literal["start", "end"]
@@ -29,35 +29,17 @@ Target = int | Literal["start", "end"]
 RELEASE_MAX = 4_096
 """Leases that `GroupChanges.release_owner` ends in one call."""
 
-CHANGE_BYTES_MAX = 16 << 20
-"""Largest change of dead letters: a frame holds it with all else that it holds."""
+DEAD_LOOKS_MAX = 100_000
+"""What one replay or purge of dead letters may take, in half microseconds. Its events are few."""
 
 
-class Burial:
+class Burial(NamedTuple):
     """Which dead letters are to be replayed or purged; ``before_us`` is monotonic time."""
 
-    def __init__(
-        self, first: int, end: int | None, reason: str | None, before_us: int | None
-    ) -> None:
-        self.first = first
-        self.end = END_OF_OFFSETS if end is None else end
-        self.reason = reason or ""
-        self.matches: Callable[[DeadLetter], bool] | None = None
-        if before_us is not None:
-            limit_us = before_us
-            self.matches = lambda letter: letter.last_attempt_us < limit_us
-
-    def events(self, store: GroupPartition) -> int:
-        """How many events it takes: one for each run of letters that match."""
-        if self.matches is None:
-            return 1
-        runs, is_open = 0, False
-        for letter in store.dead_letters(self.first, self.end):
-            if not self.reason or letter.reason == self.reason:
-                matches = self.matches(letter)
-                runs += matches and not is_open
-                is_open = matches
-        return runs
+    first: int
+    end: int
+    reason: str
+    before_us: int | None
 
 
 class GroupChanges:
@@ -185,13 +167,18 @@ class GroupChanges:
 
         Those of one partition or all, with offsets from ``first`` to below ``end``, with this
         reason, whose last attempt was before the broker time ``before_us``; what is not given does
-        not matter. Raises `UnknownGroup`, `UnknownPartition`, and `LimitExceeded` if no frame
-        takes what is to be said.
+        not matter. Raises `UnknownGroup`, `UnknownPartition`, and `LimitExceeded` if they
+        are too many for one turn of the reactor: docs/leases.rst, section "Cost".
         """
         return self._bury(
-            GroupPartition.replay_dead,
+            GroupPartition.replay_runs,
             self._lanes(topic, group, partition),
-            Burial(first, end, reason, self._before(before_us)),
+            Burial(
+                first,
+                END_OF_OFFSETS if end is None else end,
+                reason or "",
+                self._before(before_us),
+            ),
         )
 
     def purge_dead_letters(
@@ -209,27 +196,40 @@ class GroupChanges:
         Their records are never delivered to this group again.
         """
         return self._bury(
-            GroupPartition.purge_dead,
+            GroupPartition.purge_runs,
             self._lanes(topic, group, partition),
-            Burial(first, end, reason, self._before(before_us)),
+            Burial(
+                first,
+                END_OF_OFFSETS if end is None else end,
+                reason or "",
+                self._before(before_us),
+            ),
         )
 
     def _bury(self, bury: Callable[..., int], lanes: list[Lane], burial: Burial) -> int:
-        """Replay or purge in all lanes, in one frame."""
+        """Replay or purge in all lanes, in one frame and one turn."""
         lanes = [lane for lane in lanes if lane.store.dead]
-        strings_bytes = 4 * len(burial.reason)
-        events = sum(burial.events(lane.store) for lane in lanes)
-        size = events * EVENT_FRAME_BYTES + len(lanes) * (LANE_FRAME_BYTES + strings_bytes)
-        if size > CHANGE_BYTES_MAX:
-            raise LimitExceeded(
-                f"these dead letters are {events} ranges between others, more than one change "
-                "takes; choose a range of offsets"
-            )
-        self._journal.admit_events(size)
-        count = 0
+        looks = DEAD_LOOKS_MAX
+        found = []
         for lane in lanes:
+            runs, looks = lane.store.dead_runs(*burial, looks)
+            if looks <= 0:
+                stop = runs[-1][1] if runs else burial.first
+                raise LimitExceeded(
+                    "these dead letters, or the gaps between them, are more than one change takes "
+                    f"at once (partition {lane.partition.index}, from about offset {stop} on); "
+                    "choose one partition and a range of offsets, and then the next one"
+                )
+            found.append((lane, runs))
+        strings_bytes = 4 * len(burial.reason)
+        events = sum(len(runs) for _, runs in found)
+        self._journal.admit_events(
+            events * EVENT_FRAME_BYTES + len(lanes) * (LANE_FRAME_BYTES + strings_bytes)
+        )
+        count = 0
+        for lane, runs in found:
             before = len(lane.store.events)
-            count += bury(lane.store, burial.first, burial.end, burial.reason, burial.matches)
+            count += bury(lane.store, runs, burial.reason)
             self._leasing.touch_added(lane, before, strings_bytes)
         return count
 

@@ -73,6 +73,19 @@ class OffsetRows:
         if not bits:
             self.blocks = grown(self.blocks)
 
+    def fill(self, key: int, bits: int, *row: int) -> None:
+        """Set the row of these offsets of a block, none of which has one."""
+        base = key << BLOCK_SHIFT
+        if key not in self.blocks:
+            self.count += bits.bit_count()
+            self.blocks[key] = (bits, self.layout.pack(*row) * bits.bit_count())
+            self.blocks = grown(self.blocks)
+            return
+        while bits:
+            low = bits & -bits
+            bits ^= low
+            self.put(base + low.bit_length() - 1, *row)
+
     def pop(self, offset: int) -> Row | None:
         """Remove the row of ``offset`` and return it; None when it has none."""
         row = self.get(offset)

@@ -18,8 +18,6 @@ from brokerd.groups.attempts import (
     LeaseRow,
 )
 from brokerd.groups.bitmaps import (
-    BIT,
-    WORD_MASK,
     WORD_SHIFT,
     keys_between,
     missing_words,
@@ -222,14 +220,16 @@ class GroupState(GroupView):
     def _apply_replayed(self, event: GroupEvent, now_us: int) -> None:
         """The dead letters of the range are open again, as if they were never tried."""
         open_again: dict[int, int] = {}
-        for offset in self._bury(event):
-            key = offset >> WORD_SHIFT
-            open_again[key] = open_again.get(key, 0) | BIT[offset & WORD_MASK]
-            self._returned.put(offset, 0, 0, 0, NEVER_US)
-            if self._order is not None:
-                self._order.come_back(offset)
-        for key, bits in open_again.items():
-            self._ready.add_word(key, bits)
+        for block, bits in self._bury(event):
+            self._returned.fill(block, bits, 0, 0, 0, NEVER_US)
+            word, bits_of_word = word_of_block(block, bits)
+            open_again[word] = open_again.get(word, 0) | bits_of_word
+            while self._order is not None and bits:
+                low = bits & -bits
+                bits ^= low
+                self._order.come_back((block << BLOCK_SHIFT) + low.bit_length() - 1)
+        for word, bits in open_again.items():
+            self._ready.add_word(word, bits)
         self._settled.discard_words(open_again)
 
     def _apply_purged(self, event: GroupEvent, now_us: int) -> None:
@@ -251,18 +251,24 @@ class GroupState(GroupView):
 
     # Parts of more than one
 
-    def _bury(self, event: GroupEvent) -> list[int]:
-        """List the dead letters of an event's range and reason no longer; returns their offsets."""
+    def _bury(self, event: GroupEvent) -> list[tuple[int, int]]:
+        """List the dead letters of an event's range and reason no longer; returns blocks, bits."""
         _, first, end, _, _, _, reason = event
-        index = self._reasons.get(reason)
-        offsets = [
-            offset for offset, row in self._dead.items(first, end) if not reason or row[2] == index
+        if reason and reason not in self._reasons:
+            return []
+        index = self._reason_index(reason)
+        found = [
+            (block, bits) for block, bits, _ in self._dead.chosen(first, end, index, None) if bits
         ]
-        for offset in offsets:
-            self._dead.pop(offset)
+        for block, bits in found:
+            self._dead.take_out(block, bits)
         if not self._dead.count:
             self._reasons.clear()
-        return offsets
+        return found
+
+    def _reason_index(self, reason: str) -> int | None:
+        """What dead letters of this reason, which there are, have; None when all match."""
+        return self._reasons[reason] if reason and len(self._reasons) > 1 else None
 
     def _end_all(self, floor: int) -> dict[int, int]:
         """End all leases and delays. Of the records from ``floor`` on, keep the attempts.

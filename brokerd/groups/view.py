@@ -16,18 +16,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from brokerd.groups.attempts import (
-    DEAD_LAYOUT,
     DeadLetter,
     Lease,
     LeaseRow,
     first_attempt_us,
 )
 from brokerd.groups.bitmaps import FloorSet, LowestFirst, keys_between
+from brokerd.groups.dead import DeadLetters
 from brokerd.groups.delays import Delays
 from brokerd.groups.due import DueQueue
 from brokerd.groups.keys import KeyOrder
 from brokerd.groups.returned import Returned
-from brokerd.groups.rows import OffsetRows
 from brokerd.groups.settings import GroupSettings
 from brokerd.groups.tables import Table
 
@@ -77,7 +76,7 @@ class GroupView:
         self._returned = Returned(self._first_us)
         self._ready = LowestFirst()
         self._delays = Delays()
-        self._dead = OffsetRows(DEAD_LAYOUT)
+        self._dead = DeadLetters()
         self._reasons: dict[str, int] = {}
         self._order: KeyOrder | None = None
 

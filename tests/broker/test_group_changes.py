@@ -645,17 +645,17 @@ class TestDeadLetters:
         house.run()
         assert house.broker.journal.commits == commits + 1
 
-    def test_what_no_frame_takes_is_refused_before_anything_changes(
+    def test_what_takes_too_long_for_a_turn_is_refused_before_anything_changes(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("brokerd.broker.group_changes.CHANGE_BYTES_MAX", 2_000)
+        monkeypatch.setattr("brokerd.broker.group_changes.DEAD_LOOKS_MAX", 1_500)
         house = with_records(50)
         bury(house, *range(0, 40, 2), reason="even")
         house.pass_time(5)
         then_us = house.broker.time.time_us()
         house.pass_time(5)
         bury(house, *range(1, 40, 2), reason="odd")
-        with pytest.raises(LimitExceeded, match="20 ranges"):
+        with pytest.raises(LimitExceeded, match="choose one partition and a range of offsets"):
             house.broker.replay_dead_letters("t", "g", before_us=then_us)
         assert house.broker.group_info("t", "g").dead == 40
         assert house.broker.replay_dead_letters("t", "g", reason="even") == 20

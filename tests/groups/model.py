@@ -150,14 +150,14 @@ class Model:
         self._die(now_us, record, reason)
         return True
 
-    def replay_dead(self, first: int, end: int, reason: str, even: bool, limit: int) -> int:
-        chosen = self._dead(first, end, reason, even, limit)
+    def replay_dead(self, first: int, end: int, reason: str, before_us: int | None) -> int:
+        chosen = self._dead(first, end, reason, before_us)
         for offset in chosen:
             self.records[offset] = Record(touched=True, key=self.records[offset].key)
         return len(chosen)
 
-    def purge_dead(self, first: int, end: int, reason: str, even: bool, limit: int) -> int:
-        chosen = self._dead(first, end, reason, even, limit)
+    def purge_dead(self, first: int, end: int, reason: str, before_us: int | None) -> int:
+        chosen = self._dead(first, end, reason, before_us)
         for offset in chosen:
             self.records[offset].state = "settled"
         return len(chosen)
@@ -270,16 +270,16 @@ class Model:
         same = [(o, record.state) for o, record in enumerate(self.records) if record.key == key]
         return any(state == "leased" or (state == "open" and o < offset) for o, state in same)
 
-    def _dead(self, first: int, end: int, reason: str, even: bool, limit: int) -> list[int]:
-        """The lowest dead letters of a range, perhaps of one reason, perhaps at even offsets."""
+    def _dead(self, first: int, end: int, reason: str, before_us: int | None) -> list[int]:
+        """The dead letters of a range, perhaps of one reason, perhaps only older ones."""
         return [
             offset
             for offset, record in enumerate(self.records)
             if record.state == "dead"
             and first <= offset < end
             and reason in ("", record.reason)
-            and not (even and offset % 2)
-        ][:limit]
+            and (before_us is None or record.last_us < before_us)
+        ]
 
     def _die(self, when_us: int, record: Record, reason: str) -> None:
         record.state = "dead"

@@ -330,19 +330,18 @@ class LeaseStoreMachine(RuleBasedStateMachine):
         replay=st.booleans(),
         some_range=st.one_of(st.just((0, 3000)), some.close_ranges),
         reason=some.reasons,
-        even=st.booleans(),
-        limit=some.limits,
+        ago=st.none() | st.integers(0, 20),
     )
     def take_from_the_dead(
-        self, replay: bool, some_range: tuple[int, int], reason: str, even: bool, limit: int
+        self, replay: bool, some_range: tuple[int, int], reason: str, ago: int | None
     ) -> None:
         self.catch_up()
         store = self.store.replay_dead if replay else self.store.purge_dead
         model = self.model.replay_dead if replay else self.model.purge_dead
-        matches = (lambda letter: letter.offset % 2 == 0) if even else None
+        before_us = None if ago is None else self.now - ago
         self.both(
-            lambda: store(*some_range, reason, matches, limit),
-            lambda: model(*some_range, reason, even, limit),
+            lambda: store(*some_range, reason, before_us),
+            lambda: model(*some_range, reason, before_us),
         )
 
     @rule(paused=st.booleans())

@@ -611,15 +611,30 @@ class TestTakenFromTheDead:
         assert store.events == [(EventKind.PURGED, 1, 4, 0, 0, "", "b")]
         assert store.purge_dead(reason="nobody died of it") == 0
 
-    def test_those_that_match_only(self) -> None:
-        store = self.dead("aaaaa")
-        assert store.replay_dead(matches=lambda letter: letter.offset != 2) == 4
-        assert [event[1:3] for event in store.events] == [(0, 2), (3, 5)]
+    def test_those_only_whose_last_attempt_was_before(self) -> None:
+        store = a_store()
+        for offset, now_us in enumerate([1, 1, 7, 1, 1]):
+            store.dead_letter(now_us, 1_000, offset, "a")
+        store.dead_letter(7, 1_000, 700, "b")
+        store.dead_letter(1, 1_000, 701, "a")
+        store.events.clear()
+        assert store.replay_dead(reason="a", before_us=7) == 5
+        assert [event[1:3] for event in store.events] == [(0, 2), (3, 702)]
+        assert [letter.offset for letter in store.dead_letters()] == [2, 700]
 
-    def test_at_most_so_many_the_lowest(self) -> None:
-        store = self.dead("aaaaa")
-        assert store.replay_dead(limit=2) == 2
-        assert [letter.offset for letter in store.dead_letters()] == [2, 3, 4]
+    def test_what_a_replay_takes_is_known_before_and_can_be_bounded(self) -> None:
+        store = a_store()
+        for offset in range(0, 256 * 100, 128):
+            store.dead_letter(offset % 256, 256 * 100, offset, "a")
+        runs, left = store.dead_runs(looks=10_000)
+        assert (len(runs), left > 0) == (1, True)
+        runs, left = store.dead_runs(looks=500)
+        assert (len(runs), left > 0) == (1, False)
+        assert runs[0][1] < 256 * 100
+        runs, left = store.dead_runs(before_us=100, looks=1 << 30)
+        assert (len(runs), 1 << 30 > left > (1 << 30) - 20_000) == (100, True)
+        runs, left = store.dead_runs(before_us=100, looks=1_000)
+        assert (0 < len(runs) < 20, left > 0) == (True, False)
 
     def test_a_purged_record_stays_settled(self) -> None:
         store = self.dead("aaa")
