@@ -467,7 +467,10 @@ BUGS = (
         "fire-the-expired",
         "a scheduled message that expired before it was due is stored, and never expires",
         "broker/firing.py",
-        ("            if 0 < row[-1] <= self._expiry.before_us():", "            if row[-1] < 0:"),
+        (
+            "            if self._expiry.is_past(message.expires_at_us):",
+            "            if message.expires_at_us < 0:",
+        ),
         ("            expires_at_us or (0 if forever else None),\n", "            0,\n"),
     ),
     bug(

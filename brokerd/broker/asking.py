@@ -56,17 +56,9 @@ class _Question(Generic[Result]):
         except (ShuttingDown, StorageFailed) as refusal:
             self.answer.errback(refusal)  # the log may never become durable again
         except BrokerdError as refusal:
-            self._when_durable(partial(self.answer.errback, refusal))
+            self._broker.journal.when_all_durable(partial(self.answer.errback, refusal))
         except Exception:
             self.answer.errback()
         else:
-            self._when_durable(partial(self.answer.callback, result))
-
-    def _when_durable(self, fire: Callable[[], None]) -> None:
-        """Fire when all that is applied now is durable; a cancelled Deferred ignores it."""
-        journal = self._broker.journal
-        ticket = journal.ticket()
-        if ticket > journal.durable_ticket:
-            journal.when_durable(ticket, fire)
-        else:
-            fire()
+            # A Deferred that is cancelled meanwhile ignores it.
+            self._broker.journal.when_all_durable(partial(self.answer.callback, result))

@@ -33,7 +33,11 @@ class Expiry:
     def is_expired(self, chunk: Chunk, index: int) -> bool:
         """Whether the record at ``index`` of the chunk has expired and must not be delivered."""
         column = chunk.expires_at_us
-        return column is not None and 0 < column[index] <= self.before_us()
+        return column is not None and self.is_past(column[index])
+
+    def is_past(self, expires_at_us: int) -> bool:
+        """Whether this time has come; 0 never does."""
+        return 0 < expires_at_us <= self.before_us()
 
     def before_us(self) -> int:
         """Records that expire at this broker time or before it are gone; 0: none are."""

@@ -19,7 +19,7 @@ from twisted.logger import Logger
 from brokerd.broker.chunks import Chunk
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.fetching import Expiry
-from brokerd.broker.foresight import Foresight, Row, row_of
+from brokerd.broker.foresight import Foresight, Message, message_of
 from brokerd.broker.journal import (
     BATCH_FRAME_BYTES,
     EVENT_FRAME_BYTES,
@@ -222,29 +222,29 @@ class Firing:
             offset = self._first_due(lane)
             if offset is None:
                 return size
-            row = self._row(lane, offset, loaded)
-            if row is None:
+            message = self._message(lane, offset, loaded)
+            if message is None:
                 self._read(lane, offset)
                 return size
-            if 0 < row[-1] <= self._expiry.before_us():
+            if self._expiry.is_past(message.expires_at_us):
                 self._journal.admit_events(EVENT_FRAME_BYTES)
                 self._settle(lane, offset)
                 self._counters.expired += 1
             else:
-                size += self._fire_one(lane, offset, row)
+                size += self._fire_one(lane, offset, message)
             size += MESSAGE_BYTES
         self._wake(lane)
         return size
 
-    def _row(self, lane: Lane, offset: int, loaded: Chunk | None) -> Row | None:
+    def _message(self, lane: Lane, offset: int, loaded: Chunk | None) -> Message | None:
         """A message that is in memory."""
-        row = self._foresight.look(lane, offset)
-        if row is not None:
-            return row
+        message = self._foresight.look(lane, offset)
+        if message is not None:
+            return message
         chunk, partition = loaded, lane.partition
         if chunk is None or not chunk.base <= offset < chunk.end:
             chunk = partition.chunks.find(offset) or partition.cold.find(offset)
-        return None if chunk is None else row_of(chunk, offset)
+        return None if chunk is None else message_of(chunk, offset)
 
     def _first_due(self, lane: Lane) -> int | None:
         """The first message that is due; None, and the timer is set, when there is none.
@@ -265,13 +265,13 @@ class Firing:
                 self._timetable.schedule(lane)
         return None if offset < 0 else offset
 
-    def _fire_one(self, lane: Lane, offset: int, row: Row) -> int:
+    def _fire_one(self, lane: Lane, offset: int, message: Message) -> int:
         """Append a message to its topic and settle it; its bytes."""
         target = self._state.by_id.get(lane.partition.topic.internal_of)
         if target is None:
             self._lose(lane, offset, "its topic is lost")
             return 0
-        value, key, wrapped, encoding, producer_format, expires_at_us = row
+        value, key, wrapped, encoding, producer_format, expires_at_us = message
         due_us, partition, metadata, forever = opened(wrapped)
         size = len(value) + len(key or b"") + len(metadata or b"")
         self._journal.admit(size + FRAME_BYTES)
@@ -354,7 +354,7 @@ class Firing:
 
     def over(self, lane: Lane, offset: int) -> None:
         """A message is fired, cancelled or lost: its record is needed no more."""
-        self._foresight.take(lane, offset)
+        self._foresight.drop(lane, offset)
         self._moved(lane)
 
     def _moved(self, lane: Lane) -> None:

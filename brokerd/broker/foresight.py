@@ -6,7 +6,7 @@ due, they would cost a disk read each. So what is due in the next `AHEAD_US` is 
 then, and read in the order in which it lies in the log, off the reactor's thread; where much is
 wanted, a megabyte at a time. What does not come in time is read when it is due.
 
-Memory: `HELD_BYTES`, of which a message takes its own bytes and `ROW_BYTES`.
+Memory: `HELD_BYTES`, of which a message takes its own bytes and `MESSAGE_BYTES`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import heapq
 from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 from brokerd.broker.chunks import Chunk
 from brokerd.broker.clock import BrokerTime
@@ -31,7 +32,7 @@ LOOK_US = 1_000_000
 """How often a schedule is looked at, at most; as a rule, when half of what was seen is over."""
 
 HELD_BYTES = 64 << 20
-ROW_BYTES = 350
+MESSAGE_BYTES = 350
 
 SCAN_BLOCKS = 64
 """Blocks of delays that are looked through in one turn of the reactor."""
@@ -44,17 +45,26 @@ RUN_OFFSETS = 1024
 
 RUN_WANTED = 16
 
-Row = tuple[bytes, bytes | None, bytes | None, int, int, int]
-"""value, key, metadata, encoding, producer format, expires_at_us"""
-
 Run = tuple[ReadPlan | None, list[int]]
 """A read, and the offsets that it is to bring."""
 
 
-def row_of(chunk: Chunk, offset: int) -> Row:
-    """The record at ``offset`` of a chunk that holds it."""
+class Message(NamedTuple):
+    """What is needed of a record of an internal topic when it is due; less than a `Record`."""
+
+    value: bytes
+    key: bytes | None
+    metadata: bytes | None
+    """The envelope."""
+    encoding: int
+    producer_format: int
+    expires_at_us: int
+
+
+def message_of(chunk: Chunk, offset: int) -> Message:
+    """The message at ``offset`` of a chunk that holds it."""
     index = offset - chunk.base
-    return (
+    return Message(
         chunk.values[index],
         chunk.keys[index],
         chunk.metadata[index],
@@ -64,9 +74,9 @@ def row_of(chunk: Chunk, offset: int) -> Row:
     )
 
 
-def bring(runs: list[Run]) -> dict[int, Row]:
+def bring(runs: list[Run]) -> dict[int, Message]:
     """Read what is wanted; in a thread. What is damaged is left out: it is told when it is due."""
-    found: dict[int, Row] = {}
+    found: dict[int, Message] = {}
     for plan, wanted in runs:
         if wanted[0] in found:
             continue  # the batch of the run before held it
@@ -77,7 +87,7 @@ def bring(runs: list[Run]) -> dict[int, Row]:
         for chunk in chunks:
             first, stop = bisect_left(wanted, chunk.base), bisect_left(wanted, chunk.end)
             for offset in wanted[first:stop]:
-                found[offset] = row_of(chunk, offset)
+                found[offset] = message_of(chunk, offset)
     return found
 
 
@@ -119,7 +129,7 @@ class Foresight:
         self._clock = clock
         self._time = time
         self._find = find
-        self._held: dict[Lane, dict[int, Row]] = {}
+        self._held: dict[Lane, dict[int, Message]] = {}
         self.held_bytes = 0
         self._planned: dict[Lane, int] = {}
         self._not_before_us: dict[Lane, int] = {}
@@ -130,18 +140,17 @@ class Foresight:
         self._call_us = 0
         self._stopped = False
 
-    def look(self, lane: Lane, offset: int) -> Row | None:
+    def look(self, lane: Lane, offset: int) -> Message | None:
         """The message, if it was read ahead."""
-        rows = self._held.get(lane)
-        return None if rows is None else rows.get(offset)
+        held = self._held.get(lane)
+        return None if held is None else held.get(offset)
 
-    def take(self, lane: Lane, offset: int) -> Row | None:
-        """The message, if it was read ahead, which is not held any more."""
-        rows = self._held.get(lane)
-        row = None if rows is None else rows.pop(offset, None)
-        if row is not None:
-            self.held_bytes -= _size(row)
-        return row
+    def drop(self, lane: Lane, offset: int) -> None:
+        """Hold a message no longer, if it was read ahead."""
+        held = self._held.get(lane)
+        message = None if held is None else held.pop(offset, None)
+        if message is not None:
+            self.held_bytes -= _size(message)
 
     def expect(self, lane: Lane) -> None:
         """See to it that a schedule is looked at before its next message is due."""
@@ -198,8 +207,8 @@ class Foresight:
     def _forget(self, lane: Lane) -> None:
         self._planned.pop(lane, None)
         self._not_before_us.pop(lane, None)
-        for row in self._held.pop(lane, {}).values():
-            self.held_bytes -= _size(row)
+        for message in self._held.pop(lane, {}).values():
+            self.held_bytes -= _size(message)
 
     def _end(self, look: _Look) -> None:
         """Plan the next look."""
@@ -228,7 +237,7 @@ class Foresight:
             return
         held = self._held.get(look.lane, {})
         partition, store = look.lane.partition, look.lane.store
-        left = max(0, HELD_BYTES - self.held_bytes) // ROW_BYTES
+        left = max(0, HELD_BYTES - self.held_bytes) // MESSAGE_BYTES
         for _ in range(min(SCAN_BLOCKS, len(look.blocks))):
             for ready_us, offset in store.delayed_in(look.blocks.pop(), look.bound_us):
                 if offset not in held and self._find(partition, offset) is None:
@@ -267,7 +276,7 @@ class Foresight:
         self._pool.submit(partial(bring, runs), partial(self._brought, runs))
 
     def _brought(
-        self, runs: list[Run], found: dict[int, Row] | None, error: Exception | None
+        self, runs: list[Run], found: dict[int, Message] | None, error: Exception | None
     ) -> None:
         look = self._look
         if look is None or self._stopped:
@@ -277,10 +286,10 @@ class Foresight:
             return
         held = self._held.setdefault(look.lane, {})
         delayed = look.lane.store.is_delayed
-        for offset, row in found.items():
+        for offset, message in found.items():
             if delayed(offset):
-                held[offset] = row
-                self.held_bytes += _size(row)
+                held[offset] = message
+                self.held_bytes += _size(message)
         again = [o for _, wanted in runs for o in wanted[1:] if o not in found]
         look.offsets += reversed(again)
         self._read()
@@ -296,5 +305,6 @@ def _next_run(offsets: list[int]) -> list[int]:
     return wanted
 
 
-def _size(row: Row) -> int:
-    return ROW_BYTES + len(row[0]) + len(row[1] or b"") + len(row[2] or b"")
+def _size(message: Message) -> int:
+    key, metadata = message.key or b"", message.metadata or b""
+    return MESSAGE_BYTES + len(message.value) + len(key) + len(metadata)

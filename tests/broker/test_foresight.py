@@ -7,7 +7,7 @@ import random
 import pytest
 
 from brokerd.broker import BrokerSettings
-from brokerd.broker.foresight import AHEAD_US, ROW_BYTES
+from brokerd.broker.foresight import AHEAD_US, MESSAGE_BYTES
 from brokerd.wal import WalOptions
 from tests.broker.desk import SECOND_US
 from tests.broker.test_schedule import in_an_hour, later, values
@@ -115,7 +115,7 @@ class TestBudget:
     def test_what_is_held_keeps_its_budget_and_all_are_fired(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        budget = 200 * (ROW_BYTES + 30)
+        budget = 200 * (MESSAGE_BYTES + 30)
         monkeypatch.setattr("brokerd.broker.foresight.HELD_BYTES", budget)
         house = House(settings=FORGETFUL, options=SMALL)
         expected = shuffled(house)
