@@ -1,9 +1,15 @@
-"""Settings that all tests share: fast by default, HYPOTHESIS_PROFILE=long digs deeper."""
+"""Settings that all tests share: fast by default, HYPOTHESIS_PROFILE=long digs deeper.
+
+SIGTERM ends the session. Twisted's own handler, which a running reactor installs, would stop the
+reactor alone, and every test after that would fail.
+"""
 
 from __future__ import annotations
 
 import os
+import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # No deadlines: a loaded machine is slow, not wrong.
@@ -12,3 +18,19 @@ settings.register_profile(
 )
 settings.register_profile("long", settings.get_profile("fast"), max_examples=5_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+_ended = False
+
+
+def _end(*_: object) -> None:
+    """End the session now; what swallows exceptions only delays it to the next test."""
+    global _ended
+    _ended = True
+    pytest.exit("ended by SIGTERM", returncode=128 + signal.SIGTERM)
+
+
+def pytest_runtest_setup() -> None:
+    """Before each test, as a reactor may have taken the signal in the meantime."""
+    if _ended:
+        _end()
+    signal.signal(signal.SIGTERM, _end)
