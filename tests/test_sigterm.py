@@ -13,6 +13,9 @@ TESTS = """
 import os, signal
 from contextlib import suppress
 
+def test_with_which_the_reactor_begins():
+    pass
+
 def test_that_meets_the_signal():
     {0}
 
