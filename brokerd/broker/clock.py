@@ -82,7 +82,11 @@ class BrokerTime:
 
     @property
     def settled(self) -> bool:
-        """Whether things may expire by broker time: no jump, nor what may be one, was recently."""
+        """Whether things may expire by broker time: no jump, nor what may be one, was recently.
+
+        A jump counts from the moment it is asked for, whoever reads the time first.
+        """
+        self.time_us()
         return (
             self._jumped_at_us is None or self.now_us() - self._jumped_at_us >= JUMP_QUARANTINE_US
         )

@@ -58,6 +58,15 @@ def test_a_jump_forward_is_followed_reported_and_quarantined() -> None:
     assert hands.time.settled
 
 
+def test_a_jump_that_nobody_has_read_yet_guards_too() -> None:
+    """Who asks first whether things may expire, and then for the time, must not let them."""
+    hands = Hands()
+    hands.time.time_us()
+    hands.wall += JUMP_US / 1e6 + 1
+    assert not hands.time.settled
+    assert len(hands.jumps) == 1
+
+
 def test_an_hour_of_sleep_is_no_jump() -> None:
     hands = Hands()
     hands.time.time_us()

@@ -190,6 +190,14 @@ class TestPassingOver:
         house.pass_time(JUMP_QUARANTINE_US / 1e6, step=60.0)
         assert fetch(house, 0).offsets == []
 
+    def test_nothing_expires_in_the_moment_in_which_the_clock_jumps(self) -> None:
+        house = House()
+        partition = house.broker.create_topic("t").choose(None)
+        house.broker.produce(partition, b"x", expires_at_us=house.broker.time.time_us() + 5_000_000)
+        house.run()
+        house.wall_seconds += 7200  # and nothing reads the time before the fetch
+        assert fetch(house, 0).offsets == [0]
+
     def test_many_expired_records_are_passed_over_but_not_in_one_turn(self) -> None:
         house = House(options=SMALL)
         partition = house.broker.create_topic("t").choose(None)
