@@ -135,13 +135,18 @@ class LaneJudge:
         self._lettered = {letter.place for op in lane.letters for letter in op.letters}
 
     def judge(self) -> Iterator[Violation]:
-        """The violations of all records that this group met, or had to meet."""
+        """The violations of all records that this group met, or had to meet.
+
+        After damage that a run without fsync may have, any event of a record may be lost, not only
+        the last ones: nothing is said about what the group did with it.
+        """
         known: set[Record] = set()
         for place in sorted({*self._lane.sights, *self._lane.attempts, *self._lane.extends}):
             known.update(self._records.by_place.get((self._lane.topic, place), ()))
             yield from self._judge_existence(place)
         for record in self._records.of_topic.get(self._lane.topic, ()):
-            if record in known or self._nothing_left or record.place in self._lettered:
+            is_met = record in known or self._nothing_left or record.place in self._lettered
+            if is_met and not self._records.damaged:
                 yield from self._judge(record)
 
     # -- one record -----------------------------------------------------------------------------
