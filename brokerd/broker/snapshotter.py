@@ -13,26 +13,23 @@ import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
-from typing import Any
 
 import msgpack
 from twisted.logger import Logger
 
+from brokerd.broker.captured import (
+    CapturedLane,
+    CapturedTopic,
+    capture_deleted,
+    capture_lane,
+    capture_topic,
+    encode_lanes,
+)
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import Clock, DelayedCall
-from brokerd.broker.state import (
-    SNAPSHOT_DELETED_TOPIC,
-    SNAPSHOT_LANE,
-    SNAPSHOT_META,
-    Capture,
-    Encode,
-    State,
-    known_damage,
-)
+from brokerd.broker.state import SNAPSHOT_META, Capture, Encode, State, known_damage
 from brokerd.broker.topics import Lane, Topic
 from brokerd.wal import (
-    SNAPSHOT_TOPIC,
     Committer,
     KnownDamage,
     RecoveryReport,
@@ -65,17 +62,22 @@ def _garbage_left_alone() -> Iterator[None]:
             gc.collect(1)  # only what is new
 
 
-class _Chunks:
+class _Captured:
     """What was captured. A topic comes before its groups, and META before all."""
 
     def __init__(self, first: Iterable[Encode] = ()) -> None:
         self.first = list(first)
-        self.of_topics: dict[int, list[Encode]] = {}
-        """By topic id; with an empty list for a topic that was not captured yet."""
+        self.topics: dict[int, CapturedTopic] = {}
+        """By id, from the beginning on; those that come later are in the log."""
         self.last: list[Encode] = []
 
-    def in_order(self) -> Iterator[Encode]:
-        return chain(self.first, *self.of_topics.values(), self.last)
+    def encode(self) -> Iterator[SnapshotChunk]:
+        for encode in self.first:
+            yield encode()
+        for topic in self.topics.values():
+            yield from topic.encode()
+        for encode in self.last:
+            yield encode()
 
 
 class Snapshotter:
@@ -105,7 +107,7 @@ class Snapshotter:
         self._start_lsn = 0
         self._captured_lsn = 0
         self._todo: Iterator[Topic | Lane | Capture] | None = None
-        self._chunks = _Chunks()
+        self._captured = _Captured()
         self._writing = False
         self._stopped = False
         self._changed: set[KnownDamage] = set()
@@ -137,8 +139,7 @@ class Snapshotter:
         loaded = self._snapshots.load_newest(self._why_outdated, self._wal.deleted_lsn())
         if loaded is not None:
             start_lsn = loaded.start_lsn
-            for chunk in loaded.chunks:
-                self._state.load(chunk)
+            self._state.load_all(loaded.chunks)
         report = self._wal.open(
             start_lsn,
             self._state.apply,
@@ -170,7 +171,7 @@ class Snapshotter:
     @property
     def taking(self) -> bool:
         """Whether a snapshot is being taken or written."""
-        return self._todo is not None or self._writing or bool(self._chunks.first)
+        return self._todo is not None or self._writing or bool(self._captured.first)
 
     def step(self) -> None:
         """Called at every frame boundary: begin, go on with, or finish a snapshot."""
@@ -185,19 +186,16 @@ class Snapshotter:
         """Start a snapshot; must be called at a frame boundary."""
         self.wanted = False
         self._start_lsn = self._captured_lsn = self._wal.appended_lsn
-        self._chunks = _Chunks([self._meta()])
-        self._todo = self._things()
+        self._captured = _Captured([self._meta()])
+        topics = list(self._state.by_id.values())
+        self._captured.topics = {topic.topic_id: CapturedTopic() for topic in topics}
+        self._todo = self._things(topics)
         self._capture()
         if self._tick_call is None:
             self._tick_later()
 
-    def _things(self) -> Iterator[Topic | Lane | Capture]:
+    def _things(self, topics: list[Topic]) -> Iterator[Topic | Lane | Capture]:
         """All there is to capture; what comes later is in the log above the beginning."""
-        topics = list(self._state.by_id.values())
-        self._chunks.of_topics = {topic.topic_id: [] for topic in topics}
-        return self._each(topics)
-
-    def _each(self, topics: list[Topic]) -> Iterator[Topic | Lane | Capture]:
         yield from topics
         for topic in topics:
             for group in list(topic.groups.values()):
@@ -210,8 +208,9 @@ class Snapshotter:
 
         The log above its beginning may tell of the topic, of which it would know too little.
         """
-        if self._todo is not None and topic.topic_id in self._chunks.of_topics:
-            self._chunks.of_topics[topic.topic_id] = [capture_deleted(topic, self._start_lsn)]
+        if self._todo is not None and topic.topic_id in self._captured.topics:
+            deleted = capture_deleted(topic, self._start_lsn)
+            self._captured.topics[topic.topic_id] = CapturedTopic(deleted)
 
     def _tick(self) -> None:
         self._tick_call = None
@@ -228,10 +227,11 @@ class Snapshotter:
             self._capture()
         elif not self._writing and self._wal.durable_lsn >= self._captured_lsn:
             self._writing = True
-            chunks, self._chunks = self._chunks, _Chunks()
+            captured, self._captured = self._captured, _Captured()
             start_lsn = self._start_lsn
             self._writer.submit(
-                lambda: self._write(start_lsn, chunks), partial(self._written, start_lsn)
+                lambda: self._snapshots.write(start_lsn, captured.encode()),
+                partial(self._written, start_lsn),
             )
 
     def _capture(self) -> None:
@@ -250,20 +250,18 @@ class Snapshotter:
     def _add(self, thing: Topic | Lane | Capture) -> None:
         """Capture a thing here and now, if it still is."""
         if isinstance(thing, Topic):
-            chunks = self._chunks.of_topics[thing.topic_id]
-            if not chunks:
-                chunks.append(self._copy(thing, self._captured_lsn))
+            captured = self._captured.topics[thing.topic_id]
+            if captured.topic is None:
+                captured.topic = capture_topic(thing, self._captured_lsn)
         elif isinstance(thing, Lane):
-            if not (thing.group.deleted or thing.group.topic.deleted):
-                chunks = self._chunks.of_topics[thing.partition.topic.topic_id]
-                chunks.append(self._copy(thing, self._captured_lsn))
+            if not thing.group.deleted:
+                topic_id = thing.partition.topic.topic_id
+                self._captured.topics[topic_id].lanes.append(self._copy(thing))
         else:
-            self._chunks.last.append(thing(self._captured_lsn))
+            self._captured.last.append(thing(self._captured_lsn))
 
-    def _copy(self, thing: Topic | Lane, lsn: int) -> Encode:
-        if isinstance(thing, Topic):
-            return capture_topic(thing, lsn)
-        return capture_lane(thing, lsn, self._time.now_us(), self._time.time_us())
+    def _copy(self, lane: Lane) -> CapturedLane:
+        return capture_lane(lane, self._captured_lsn, self._time.now_us(), self._time.time_us())
 
     def _meta(self) -> Encode:
         fields = {
@@ -280,9 +278,6 @@ class Snapshotter:
         }
         chunk = SnapshotChunk(SNAPSHOT_META, b"", self._start_lsn, msgpack.packb(fields))
         return lambda: chunk
-
-    def _write(self, start_lsn: int, chunks: _Chunks) -> int:
-        return self._snapshots.write(start_lsn, (encode() for encode in chunks.in_order()))
 
     def _written(self, start_lsn: int, size: int | None, error: Exception | None) -> None:
         self._writing = False
@@ -306,7 +301,7 @@ class Snapshotter:
         """Take no more snapshots by itself; one being written is finished."""
         self._stopped = True
         self._todo = None
-        self._chunks = _Chunks()
+        self._captured = _Captured()
         if self._tick_call is not None:
             self._tick_call.cancel()
             self._tick_call = None
@@ -314,51 +309,15 @@ class Snapshotter:
     def write_last(self) -> None:
         """Take and write one snapshot here and now; for a clean stop, after the last commit."""
         self._start_lsn = self._captured_lsn = self._wal.appended_lsn
-        self._chunks = _Chunks([self._meta()])
-        for thing in self._things():
-            self._add(thing)
-        chunks, self._chunks = self._chunks, _Chunks()
-        self._write(self._start_lsn, chunks)
+        self._snapshots.write(self._start_lsn, self._encode_all())
 
-
-def capture_topic(topic: Topic, lsn: int) -> Encode:
-    """Copy what a snapshot says of ``topic``; the result encodes it, in any thread."""
-    fields: dict[str, Any] = {
-        "topic_id": topic.topic_id,
-        "name": topic.name,
-        "next_offsets": [partition.next_offset for partition in topic.partitions],
-        "gaps": {p.index: list(p.gaps) for p in topic.partitions if p.gaps},
-        "starts": {p.index: p.start_offset for p in topic.partitions if p.start_offset},
-        "settings": topic.settings.given(),
-        "internal_of": topic.internal_of,
-    }
-    key = b"%d" % topic.topic_id
-    return lambda: SnapshotChunk(SNAPSHOT_TOPIC, key, lsn, msgpack.packb(fields))
-
-
-def capture_deleted(topic: Topic, lsn: int) -> Encode:
-    """What a snapshot says of a topic that was deleted while it was taken."""
-    fields = {"topic_id": topic.topic_id}
-    key = b"%d" % topic.topic_id
-    return lambda: SnapshotChunk(SNAPSHOT_DELETED_TOPIC, key, lsn, msgpack.packb(fields))
-
-
-def capture_lane(lane: Lane, lsn: int, now_us: int, time_us: int) -> Encode:
-    """Copy what a snapshot says of a lane; the result encodes it, in any thread."""
-    frozen = lane.store.freeze(now_us)
-    topic_id = lane.partition.topic.topic_id
-    partition = lane.partition.index
-    group = lane.group.name
-
-    def encode() -> SnapshotChunk:
-        fields = {
-            "topic_id": topic_id,
-            "partition": partition,
-            "group": group,
-            "time_us": time_us,
-            "store": b"".join(frozen.encode()),
-        }
-        key = b"%d/%d/%s" % (topic_id, partition, group.encode("utf-8", "surrogatepass"))
-        return SnapshotChunk(SNAPSHOT_LANE, key, lsn, msgpack.packb(fields))
-
-    return encode
+    def _encode_all(self) -> Iterator[SnapshotChunk]:
+        """All there is, each thing copied when it is its turn: nothing changes meanwhile."""
+        yield self._meta()()
+        for topic in self._state.by_id.values():
+            yield capture_topic(topic, self._captured_lsn)()
+            lanes = (lane for group in topic.groups.values() for lane in group.lanes)
+            yield from encode_lanes(map(self._copy, lanes))
+        for part in self._state.captures:
+            for capture in part():
+                yield capture(self._captured_lsn)()

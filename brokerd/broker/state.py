@@ -20,7 +20,7 @@ from brokerd.broker.clock import JUMP_US
 from brokerd.broker.salvage import Replay, Salvage
 from brokerd.broker.topics import ConsumerGroup, Lane, Partition, Topic, TopicSettings
 from brokerd.errors import DamagedData, NewerFormat, UnknownTopic
-from brokerd.groups import GroupPartition, GroupSettings
+from brokerd.groups import GroupSettings
 from brokerd.wal import (
     SNAPSHOT_TOPIC,
     Damage,
@@ -35,6 +35,7 @@ from brokerd.walformat import Entry, EntryKind, EventKind, decode_group_events
 SNAPSHOT_META = 1
 SNAPSHOT_LANE = 3
 SNAPSHOT_DELETED_TOPIC = 4
+SNAPSHOT_LANES = 6
 
 _DELETED = int(EventKind.DELETED)
 _PURGED = int(EventKind.PURGED)
@@ -43,7 +44,8 @@ Apply = Callable[[Frame, Entry], None]
 """Applies one entry of a frame of the log."""
 
 Load = Callable[[int, dict[str, Any]], None]
-"""Takes over a chunk of a snapshot: its LSN and the map in its body."""
+"""Takes over a chunk of a snapshot: its LSN and the map in its body. If more chunks go on with it,
+the map's ``rest`` is an iterator of their bodies."""
 
 Encode = Callable[[], SnapshotChunk]
 """Encodes what was captured, in any thread, later."""
@@ -104,6 +106,7 @@ class State:
         self.loaders: dict[int, Load] = {
             SNAPSHOT_TOPIC: self._load_topic,
             SNAPSHOT_LANE: self._load_lane,
+            SNAPSHOT_LANES: self._load_lanes,
             SNAPSHOT_DELETED_TOPIC: lambda lsn, fields: self._load_deleted(fields),
         }
         self.captures: list[Callable[[], Iterator[Capture]]] = []
@@ -349,9 +352,17 @@ class State:
 
     # -- from a snapshot ----------------------------------------------------------------------
 
-    def load(self, chunk: SnapshotChunk) -> None:
-        """Take over one chunk of a snapshot; topics come before their groups."""
+    def load_all(self, chunks: Iterable[SnapshotChunk]) -> None:
+        """Take over a snapshot; topics come before their groups."""
+        left = iter(chunks)
+        for chunk in left:
+            self._load(chunk, left)
+
+    def _load(self, chunk: SnapshotChunk, left: Iterator[SnapshotChunk]) -> None:
+        """Take over a chunk, and from ``left`` those that go on with it."""
         fields = msgpack.unpackb(chunk.body, strict_map_key=False)
+        if chunk.more:
+            fields["rest"] = _bodies(left)
         if chunk.kind == SNAPSHOT_META:
             self.next_topic_id = max(self.next_topic_id, fields["next_topic_id"])
             self.last_time_us = max(self.last_time_us, fields["time_us"])
@@ -395,11 +406,27 @@ class State:
         self._replay.deleted.add(fields["topic_id"])
 
     def _load_lane(self, lsn: int, fields: dict[str, Any]) -> None:
-        group = self._group(self.by_id[fields["topic_id"]], fields["group"])
-        lane = group.lanes[fields["partition"]]
-        lane.store = GroupPartition.decode(
-            fields["store"], fields["time_us"] + self._replay.shift_us, self._group_settings
-        )
+        """One lane: in a chunk of its own, or a large one, of which the rest is its store."""
+        store = fields["rest"] if "rest" in fields else fields["store"]
+        topic = self.by_id[fields["topic_id"]]
+        self._load_store(lsn, topic, fields["partition"], fields["group"], fields["time_us"], store)
+
+    def _load_lanes(self, lsn: int, fields: dict[str, Any]) -> None:
+        topic = self.by_id[fields["topic_id"]]
+        for partition, group, time_us, store in fields["lanes"]:
+            self._load_store(lsn, topic, partition, group, time_us, store)
+
+    def _load_store(
+        self,
+        lsn: int,
+        topic: Topic,
+        partition: int,
+        group: str,
+        time_us: int,
+        store: bytes | Iterable[bytes],
+    ) -> None:
+        lane = self._group(topic, group).lanes[partition]
+        lane.store.load(store, time_us + self._replay.shift_us)
         self._replay.fresh_from[lane] = self._replay.token_told_at[lane] = lsn
 
     # -- before and after -----------------------------------------------------------------------
@@ -444,6 +471,14 @@ def let_go(groups: Iterable[ConsumerGroup]) -> None:
     """Free these groups, which are deleted, as soon as nobody uses them."""
     for group in groups:
         group.let_go()
+
+
+def _bodies(left: Iterator[SnapshotChunk]) -> Iterator[bytes]:
+    """The bodies of the chunks that go on with the one before."""
+    for chunk in left:
+        yield chunk.body
+        if not chunk.more:
+            return
 
 
 def last_token(groups: Iterable[ConsumerGroup]) -> int:

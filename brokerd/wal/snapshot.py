@@ -1,8 +1,9 @@
 # Tests: tests/wal/test_snapshot.py
 """Snapshots of the broker's state: written in chunks, read back before they count.
 
-The layout is docs/wal-format.rst, section "Snapshot". What chunks say is for the broker to know.
-Memory is one chunk when writing and one snapshot's largest chunk when reading.
+The layout is docs/wal-format.rst, section "Snapshot". What chunks say is for the broker to know,
+which makes several of what is large. Memory is one chunk when writing, and when reading the largest
+one and `READ_BYTES`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ SNAPSHOT_HEADER_BYTES = 56
 CHUNK_HEADER_BYTES = 48
 CHUNK_BYTES_MAX = 1 << 30
 KEPT_SNAPSHOTS = 2
+READ_BYTES = 1 << 20
+"""What is read of the file at once: many chunks, or one that is larger."""
+
+_MORE = 1
+"""Flag of a chunk."""
 
 _NAME = re.compile(r"[0-9]{20}\.snap")
 _HEADER = struct.Struct("<8sHHI16sQq")
@@ -44,6 +50,8 @@ class SnapshotChunk(NamedTuple):
     key: bytes
     lsn: int
     body: bytes
+    more: bool = False
+    """Whether the next chunk, of the same kind, key and LSN, goes on with the body."""
 
 
 class LoadedSnapshot(NamedTuple):
@@ -65,10 +73,11 @@ def encode_snapshot_header(snapshot_id: bytes, start_lsn: int, time_us: int) -> 
 
 def encode_chunk(chunk: SnapshotChunk, position: int, salt: int) -> bytes:
     """One chunk for its position in the file. Raises ValueError for one that is too large."""
-    kind, key, lsn, body = chunk
+    kind, key, lsn, body, more = chunk
     if len(key) + len(body) > CHUNK_BYTES_MAX:
         raise ValueError(f"a chunk of {len(key) + len(body)} bytes is over {CHUNK_BYTES_MAX}")
-    head = _CHUNK.pack(CHUNK_MAGIC, kind, 0, len(key), len(body), lsn, position)
+    flags = _MORE if more else 0
+    head = _CHUNK.pack(CHUNK_MAGIC, kind, flags, len(key), len(body), lsn, position)
     checksum = xxh3_64_intdigest(head, salt)
     content = key + body
     return b"".join(
@@ -79,6 +88,25 @@ def encode_chunk(chunk: SnapshotChunk, position: int, salt: int) -> bytes:
             bytes(-len(content) % 8),
         )
     )
+
+
+class _ReadAhead:
+    """Reads a file from its beginning to its end in few reads."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._data = b""
+        self._start = 0
+
+    def pread(self, length: int, position: int) -> bytes:
+        """Up to ``length`` bytes; fewer only at the end of the file."""
+        at = position - self._start
+        data = self._data[at : at + length]
+        if len(data) < length:
+            self._data = self._file.pread(max(length, READ_BYTES), position)
+            self._start = position
+            data = self._data[:length]
+        return data
 
 
 class SnapshotFile:
@@ -108,10 +136,15 @@ class SnapshotFile:
 
     def chunks(self) -> Iterator[SnapshotChunk]:
         """All chunks, ending only at a sound end chunk."""
+        file = _ReadAhead(self._file)
         position = SNAPSHOT_HEADER_BYTES
         count = 0
+        begun: tuple[int, bytes, int] | None = None
         while True:
-            chunk, size = self._chunk(position)
+            chunk, size = self._chunk(file, position)
+            if begun is not None and chunk[:3] != begun:
+                raise self._damaged(position, "the chunk before goes on, but not here")
+            begun = chunk[:3] if chunk.more else None
             position += size
             if chunk.kind == END_KIND:
                 if chunk.lsn != count:
@@ -122,8 +155,8 @@ class SnapshotFile:
             count += 1
             yield chunk
 
-    def _chunk(self, position: int) -> tuple[SnapshotChunk, int]:
-        data = self._file.pread(CHUNK_HEADER_BYTES, position)
+    def _chunk(self, file: _ReadAhead, position: int) -> tuple[SnapshotChunk, int]:
+        data = file.pread(CHUNK_HEADER_BYTES, position)
         if len(data) < CHUNK_HEADER_BYTES:
             raise self._damaged(position, "the file ends before its end chunk")
         magic, kind, flags, key_bytes, body_bytes, lsn, said = _CHUNK.unpack_from(data)
@@ -132,15 +165,16 @@ class SnapshotFile:
             raise self._damaged(position, "a chunk's header checksum does not match")
         if magic != CHUNK_MAGIC or said != position:
             raise self._damaged(position, f"a chunk says it is at {said}")
-        if flags:
+        if flags & ~_MORE:
             raise NewerFormat(
                 f"{self._name} at {position}: chunk flags {flags:#x}; upgrade brokerd"
             )
-        content = self._file.pread(key_bytes + body_bytes, position + CHUNK_HEADER_BYTES)
+        content = file.pread(key_bytes + body_bytes, position + CHUNK_HEADER_BYTES)
         if xxh3_64_intdigest(content, checksum) != content_checksum:
             raise self._damaged(position, "a chunk's content checksum does not match")
         size = CHUNK_HEADER_BYTES + len(content) + -len(content) % 8
-        return SnapshotChunk(kind, content[:key_bytes], lsn, content[key_bytes:]), size
+        key, body = content[:key_bytes], content[key_bytes:]
+        return SnapshotChunk(kind, key, lsn, body, flags == _MORE), size
 
 
 class Snapshots:

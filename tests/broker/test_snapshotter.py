@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import errno
+import gc
 
+import msgpack
 import pytest
 
-from brokerd.broker import BrokerSettings
+from brokerd.broker import BrokerSettings, GroupSettings
+from brokerd.broker.captured import capture_topic
 from brokerd.broker.snapshotter import STEP_THINGS
-from brokerd.broker.state import SNAPSHOT_DELETED_TOPIC, SNAPSHOT_LANE, SNAPSHOT_META
+from brokerd.broker.state import (
+    SNAPSHOT_DELETED_TOPIC,
+    SNAPSHOT_LANE,
+    SNAPSHOT_LANES,
+    SNAPSHOT_META,
+    State,
+)
 from brokerd.sim.bare import STATE_DIR
 from brokerd.wal import SNAPSHOT_TOPIC, SnapshotChunk
 from brokerd.wal.snapshot import SnapshotFile
@@ -69,7 +78,7 @@ class TestTaking:
         house.pass_time(0.05, step=0.005)
         written = chunks(house, 0)
         kinds = [chunk.kind for chunk in written]
-        assert kinds == ([SNAPSHOT_META] + [SNAPSHOT_TOPIC, SNAPSHOT_LANE] * STEP_THINGS)
+        assert kinds == ([SNAPSHOT_META] + [SNAPSHOT_TOPIC, SNAPSHOT_LANES] * STEP_THINGS)
         assert len({chunk.lsn for chunk in written}) > 1
 
     def test_work_between_the_steps_is_neither_lost_nor_done_twice(self) -> None:
@@ -136,8 +145,8 @@ class TestTaking:
         house.clock.seconds = slow  # type: ignore[method-assign]
         frozen: list[int] = []
         snapshotter = house.broker._snapshotter
-        copy = snapshotter._copy
-        snapshotter._copy = lambda *of: (frozen.append(1), copy(*of))[1]  # type: ignore
+        add = snapshotter._add
+        snapshotter._add = lambda thing: (frozen.append(1), add(thing))[1]  # type: ignore
         snapshotter.begin()
         assert 0 < len(frozen) < 50
 
@@ -167,6 +176,103 @@ class TestTaking:
         assert lease(house, owner="bob", limit=2) == [(1, b"1")]
         house.pass_time(45)
         assert lease(house, owner="bob") == [(0, b"0")]
+
+
+def leased(house: House, topic: str = "t") -> dict[str, list[int]]:
+    """The offsets leased of a topic, by group."""
+    groups = house.broker.existing_topic(topic).groups
+    return {
+        name: [lease.offset for lane in group.lanes for lease in lane.store.leases()]
+        for name, group in groups.items()
+    }
+
+
+class TestSizes:
+    """Lanes share chunks, or have several."""
+
+    def test_small_groups_share_a_chunk(self) -> None:
+        house = House(settings=NEVER)
+        produce(house, "t", b"0")
+        names = [f"group-{number}" for number in range(50)]
+        for name in names:
+            lease(house, group=name)
+        house.stop()
+        assert [chunk.kind for chunk in chunks(house)] == [
+            SNAPSHOT_META,
+            SNAPSHOT_TOPIC,
+            SNAPSHOT_LANES,
+        ]
+        assert leased(house.again()) == {name: [0] for name in names}
+
+    def test_a_shared_chunk_is_closed_when_it_is_large(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("brokerd.broker.captured.CHUNK_BYTES", 1_000)
+        house = House(settings=NEVER)
+        produce(house, "t", b"0")
+        names = [f"group-{number}" for number in range(50)]
+        for name in names:
+            lease(house, group=name)
+        house.stop()
+        sizes = [len(chunk.body) for chunk in chunks(house) if chunk.kind == SNAPSHOT_LANES]
+        assert len(sizes) > 5
+        assert max(sizes) < 1_200
+        assert leased(house.again()) == {name: [0] for name in names}
+
+    def test_a_large_lane_has_several_chunks_beside_groups_that_share_one(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("brokerd.broker.captured.SHARED_BYTES", 1_000)
+        count = 100
+        house = House(settings=NEVER)
+        produce(house, "t", *[b"x"] * count)
+        for group in ("first", "large", "last"):
+            lease(house, group=group, limit=count if group == "large" else 2)
+        house.stop()
+        written = [(chunk.kind, chunk.more) for chunk in chunks(house)][2:]
+        of_large = [more for kind, more in written if kind == SNAPSHOT_LANE]
+        assert len(of_large) > 4 and of_large == [True] * (len(of_large) - 1) + [False]
+        assert [kind for kind, _ in written if kind != SNAPSHOT_LANE] == [SNAPSHOT_LANES]
+        assert leased(house.again()) == {
+            "first": [0, 1],
+            "large": list(range(count)),
+            "last": [0, 1],
+        }
+
+    def test_lanes_of_older_versions_each_in_one_chunk_are_read(self) -> None:
+        house = working(2, NEVER)
+        topic = house.broker.existing_topic("t1")
+        state = State(GroupSettings())
+        topic_chunk = capture_topic(topic, 80)()
+        fields = {
+            "topic_id": topic.topic_id,
+            "partition": 0,
+            "group": "g",
+            "time_us": 5,
+            "store": b"".join(topic.groups["g"].lanes[0].store.freeze(7).encode()),
+        }
+        lane_chunk = SnapshotChunk(SNAPSHOT_LANE, b"2/0/g", 80, msgpack.packb(fields))
+        state.load_all([topic_chunk, lane_chunk])
+        [lane] = state.by_name["t1"].groups["g"].lanes
+        assert [(lease.offset, lease.token) for lease in lane.store.leases()] == [(0, 1)]
+
+    def test_reading_a_snapshot_makes_nothing_that_only_a_collection_would_free(self) -> None:
+        """A start leaves the collector alone until the state is there."""
+        house = House(settings=NEVER)
+        produce(house, "t", b"0", b"1", b"2")
+        for number in range(20):
+            lease(house, group=f"group-{number}", limit=2)
+            settle(house, 0, False, group=f"group-{number}")
+        house.stop()
+        written = chunks(house)
+        state = State(GroupSettings())
+        gc.collect()
+        gc.disable()
+        try:
+            state.load_all(written)
+            assert gc.collect() == 0
+        finally:
+            gc.enable()
 
 
 class TestStopping:

@@ -525,7 +525,7 @@ class TestNewerFormats:
 
     def test_so_are_chunks_of_a_snapshot(self) -> None:
         with pytest.raises(NewerFormat, match=r"chunk of kind 99.*upgrade"):
-            self.state().load(SnapshotChunk(99, b"", 0, b"\x80"))
+            self.state().load_all([SnapshotChunk(99, b"", 0, b"\x80")])
 
 
 def test_a_sound_log_leaves_nothing_out() -> None:

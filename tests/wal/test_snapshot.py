@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.logger import capturedLogs
+from xxhash import xxh3_64_intdigest
 
-from brokerd.errors import DamagedData
+from brokerd.errors import DamagedData, NewerFormat
 from brokerd.sim.disk import Call, SimDisk
 from brokerd.wal import RealDisk, SnapshotChunk, Snapshots
 from brokerd.wal.disk import write_atomically
 from brokerd.wal.snapshot import (
     END_KIND,
+    READ_BYTES,
     SnapshotFile,
     encode_chunk,
     encode_snapshot_header,
@@ -59,6 +61,7 @@ class TestRoundTrip:
                 st.binary(max_size=9),
                 st.integers(0, 2**64 - 1),
                 st.binary(max_size=99),
+                st.just(False),
             ),
             min_size=1,
             max_size=5,
@@ -68,6 +71,22 @@ class TestRoundTrip:
         store, _ = snapshots()
         store.write(8, chunks)
         assert load(store) == (8, chunks)
+
+    def test_what_takes_several_chunks_comes_back_in_their_order(self) -> None:
+        store, _ = snapshots()
+        parts = [SnapshotChunk(3, b"large", 600, b"%d" % part, part < 4) for part in range(5)]
+        store.write(500, [CHUNKS[0], *parts, CHUNKS[2]])
+        assert load(store) == (500, [CHUNKS[0], *parts, CHUNKS[2]])
+
+    def test_many_chunks_are_read_at_once_and_large_ones_whole(self) -> None:
+        store, disk = snapshots()
+        chunks = [SnapshotChunk(2, b"%d" % index, 500, bytes(100)) for index in range(1_000)]
+        chunks.insert(500, SnapshotChunk(3, b"large", 500, bytes(READ_BYTES + 1)))
+        reads: list[Call] = []
+        disk.enter = lambda call: reads.append(call) if call.name == "pread" else None
+        store.write(500, chunks)
+        assert 0 < len(reads) <= 6, "read back"
+        assert load(store) == (500, chunks)
 
     def test_it_survives_a_power_cut_once_written(self) -> None:
         store, disk = snapshots()
@@ -173,6 +192,36 @@ class TestDamage:
         data = disk.content(f"{PATH}/{500:020d}.snap")
         del data[56 : 56 + 56]
         assert load(store) is None
+
+    @pytest.mark.parametrize(
+        "next_chunk",
+        [
+            None,
+            SnapshotChunk(2, b"large", 600, b"rest"),
+            SnapshotChunk(3, b"other", 600, b"rest"),
+            SnapshotChunk(3, b"large", 601, b"rest"),
+        ],
+    )
+    def test_what_goes_on_in_no_chunk_is_neither_written_nor_trusted(
+        self, next_chunk: SnapshotChunk | None
+    ) -> None:
+        store, disk = snapshots()
+        begun = SnapshotChunk(3, b"large", 600, b"first", True)
+        with pytest.raises(DamagedData, match="goes on"):
+            store.write(500, [begun] if next_chunk is None else [begun, next_chunk])
+        assert disk.list(PATH) == []
+
+    def test_flags_that_only_newer_versions_know_are_refused(self) -> None:
+        store, disk = snapshots()
+        store.write(500, CHUNKS[:1])
+        data = disk.content(f"{PATH}/{500:020d}.snap")
+        salt = segment_salt(bytes(data[16:32]))
+        data[56 + 6] = 2
+        data[56 + 32 : 56 + 40] = xxh3_64_intdigest(bytes(data[56 : 56 + 32]), salt).to_bytes(
+            8, "little"
+        )
+        with pytest.raises(NewerFormat, match=r"flags 0x2; upgrade"):
+            load(store)
 
     def test_a_snapshot_under_another_name_does_not_count(self) -> None:
         store, disk = snapshots()
