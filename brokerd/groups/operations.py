@@ -182,7 +182,7 @@ class GroupOperations(GroupState):
         return looks
 
     def delete(self) -> None:
-        """Forget everything but the settings and the last token."""
+        """Forget everything but the last token; the caller drops the store, and its settings."""
         self._record((_DELETED, 0, 0, self._token, 0, "", ""), 0)
 
     def resume(self, now_us: int, behind_us: int = 0) -> None:
