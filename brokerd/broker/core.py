@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from twisted.logger import Logger
@@ -22,6 +23,7 @@ from brokerd.broker.foresight import Foresight
 from brokerd.broker.group_changes import GroupChanges
 from brokerd.broker.journal import EVENT_FRAME_BYTES, Clock, Journal
 from brokerd.broker.leasing import Leasing
+from brokerd.broker.offset_at_time import offset_at_time
 from brokerd.broker.overview import Counters, GroupInfo, Overview
 from brokerd.broker.producers import Producers
 from brokerd.broker.producing import Producing
@@ -30,7 +32,6 @@ from brokerd.broker.reads import ColdReader, Loaded
 from brokerd.broker.remains import Remains
 from brokerd.broker.retention import Retention, RetentionSettings
 from brokerd.broker.schedule import Schedule, ScheduleCounters
-from brokerd.broker.seeking import OffsetFinder
 from brokerd.broker.snapshotter import Snapshotter
 from brokerd.broker.state import State
 from brokerd.broker.sweep import Sweep
@@ -116,7 +117,6 @@ class Broker:
             wal,
             self.time,
             self.counters,
-            self.find,
             settings.groups.max_attempts,
             clock,
         )
@@ -150,7 +150,7 @@ class Broker:
         expiry = Expiry(self.time)
         self.is_expired = expiry.is_expired
         self.expired_before_us = expiry.before_us
-        self.fetch = Fetcher(journal, clock, expiry, self.find, self.load).fetch
+        self.fetch = Fetcher(journal, clock, expiry, self.load).fetch
 
         self._leasing = leasing = Leasing(
             state,
@@ -180,7 +180,7 @@ class Broker:
         self.leases = groups.leases
         self.replay_dead_letters = groups.replay_dead_letters
         self.purge_dead_letters = groups.purge_dead_letters
-        self.offset_at_time = OffsetFinder(self._wal, journal, self._readers).offset_at_time
+        self.offset_at_time = partial(offset_at_time, self._wal, journal, self._readers)
 
         topics = TopicChanges(
             state,
@@ -190,8 +190,6 @@ class Broker:
             self._tail,
             self._cold,
             self.counters,
-            journal.admit,
-            journal.admit_events,
             settings.max_topics,
         )
         self.create_topic = topics.create_topic
@@ -213,7 +211,7 @@ class Broker:
             self._reader,
             expiry,
             scheduled,
-            Foresight(self._wal, self._readers, clock, self.time, self.find),
+            Foresight(self._wal, self._readers, clock, self.time),
             topics.remove,
         )
         schedule = Schedule(
@@ -323,9 +321,8 @@ class Broker:
         """All topics that have names, in order of creation."""
         return (topic for topic in self._state.by_id.values() if not topic.internal_of)
 
-    def find(self, partition: Partition, offset: int) -> Chunk | None:
-        """The chunk in memory that holds ``offset``, if any; else `load` it."""
-        return partition.chunks.find(offset) or partition.cold.find(offset)
+    find = staticmethod(Partition.find)
+    """The chunk in memory that holds an offset of a partition, if any; else `load` it."""
 
     def load(self, partition: Partition, offset: int, loaded: Loaded) -> None:
         """Read ``offset`` and what follows it from the log; see `ColdReader.load`."""

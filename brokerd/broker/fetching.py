@@ -45,20 +45,18 @@ class Expiry:
 
 
 class Fetcher:
-    """Reads records of partitions. ``find`` and ``load`` are those of `Broker`."""
+    """Reads records of partitions. ``load`` is that of `Broker`."""
 
     def __init__(
         self,
         journal: Journal,
         clock: Clock,
         expiry: Expiry,
-        find: Callable[[Partition, int], Chunk | None],
         load: Callable[[Partition, int, Loaded], None],
     ) -> None:
         self.journal = journal
         self.clock = clock
         self.expiry = expiry
-        self.find = find
         self.load = load
 
     def fetch(
@@ -119,7 +117,7 @@ class _Fetch:
                 break
             chunk, loaded = loaded, None
             if chunk is None or not chunk.base <= self._offset < chunk.end:
-                chunk = fetcher.find(partition, self._offset)
+                chunk = partition.find(self._offset)
             if chunk is None:
                 if not self._skip_gap():
                     fetcher.load(partition, self._offset, self._loaded)

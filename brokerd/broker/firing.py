@@ -241,9 +241,9 @@ class Firing:
         message = self._foresight.look(lane, offset)
         if message is not None:
             return message
-        chunk, partition = loaded, lane.partition
+        chunk = loaded
         if chunk is None or not chunk.base <= offset < chunk.end:
-            chunk = partition.chunks.find(offset) or partition.cold.find(offset)
+            chunk = lane.partition.find(offset)
         return None if chunk is None else message_of(chunk, offset)
 
     def _first_due(self, lane: Lane) -> int | None:

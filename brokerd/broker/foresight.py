@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -21,7 +20,7 @@ from brokerd.broker.chunks import Chunk
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import Clock, DelayedCall
 from brokerd.broker.reads import READ_AHEAD_BYTES, run_plan
-from brokerd.broker.topics import Lane, Partition
+from brokerd.broker.topics import Lane
 from brokerd.errors import DamagedData
 from brokerd.wal import Committer, ReadPlan, Wal
 
@@ -111,24 +110,13 @@ class _Look:
 
 
 class Foresight:
-    """Holds delayed messages that were read ahead.
+    """Holds delayed messages that were read ahead. ``pool`` runs the reading."""
 
-    ``find`` says whether a record is in memory anyway; ``pool`` runs the reading.
-    """
-
-    def __init__(
-        self,
-        wal: Wal,
-        pool: Committer,
-        clock: Clock,
-        time: BrokerTime,
-        find: Callable[[Partition, int], Chunk | None],
-    ) -> None:
+    def __init__(self, wal: Wal, pool: Committer, clock: Clock, time: BrokerTime) -> None:
         self._wal = wal
         self._pool = pool
         self._clock = clock
         self._time = time
-        self._find = find
         self._held: dict[Lane, dict[int, Message]] = {}
         self.held_bytes = 0
         self._planned: dict[Lane, int] = {}
@@ -240,7 +228,7 @@ class Foresight:
         left = max(0, HELD_BYTES - self.held_bytes) // MESSAGE_BYTES
         for _ in range(min(SCAN_BLOCKS, len(look.blocks))):
             for ready_us, offset in store.delayed_in(look.blocks.pop(), look.bound_us):
-                if offset not in held and self._find(partition, offset) is None:
+                if offset not in held and partition.find(offset) is None:
                     look.wanted.append((ready_us, offset))
         if len(look.wanted) > 2 * left or not look.blocks:
             look.keep_earliest(left)

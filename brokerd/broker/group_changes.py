@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import EVENT_FRAME_BYTES, LANE_FRAME_BYTES, Journal
-from brokerd.broker.leasing import Leasing, leave_out_gaps
+from brokerd.broker.leasing import Leasing
 from brokerd.broker.state import State
 from brokerd.broker.topics import ConsumerGroup, Lane, Partition, unknown_group
 from brokerd.errors import LimitExceeded
@@ -105,7 +105,7 @@ class GroupChanges:
 
         def seek(lane: Lane) -> None:
             lane.store.seek(floors[lane.partition.index])
-            leave_out_gaps(lane)
+            lane.leave_out_gaps()
 
         self._change(found, seek, lanes=[found.lanes[index] for index in floors])
         return floors

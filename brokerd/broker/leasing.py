@@ -86,7 +86,7 @@ class Leasing:
     def start(self, now_us: int) -> None:
         """Give every lease its full duration again, and begin to end what is over."""
         for lane in self._state.lanes():
-            leave_out_gaps(lane)
+            lane.leave_out_gaps()
             lane.store.resume(now_us, self._state.behind_us)
             if not lane.group.topic.internal_of:  # whose delays are those of `Firing`
                 self.timetable.schedule(lane)
@@ -115,7 +115,7 @@ class Leasing:
         check_name(name, "group name")
         group = self._state.new_group(topic, name)
         for lane in group.lanes:
-            leave_out_gaps(lane)
+            lane.leave_out_gaps()
         return group
 
     def acquire(
@@ -179,6 +179,7 @@ class Leasing:
                 if len(found) >= limit:
                     group.turn = (group.turn + step + 1) % len(lanes)
                     break
+            # What the store settled in passing takes room that was admitted for one lane alone.
             if store.cut_short or added > len(grants):
                 taking.cut_short = True
                 break
@@ -195,13 +196,18 @@ class Leasing:
         owner: str | None = None,
         token: int | None = None,
         delay_us: int | None = None,
+        reason: str = "",
+        dead: bool = False,
     ) -> bool:
         """Settle a record as processed or failed; True if that changed anything.
+
+        A failure may have a ``reason``; with ``dead`` it makes the record a dead letter.
 
         Raises `UnknownOffset`, `NotLeaseOwner`, `LeaseLost`, `NoSpace` or `Congested`.
         """
         lane = self._current(lane)
-        self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
+        reason_bytes = 4 * len(reason)
+        self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES + reason_bytes)
         store = lane.store
         before = len(store.events)
         try:
@@ -213,9 +219,11 @@ class Leasing:
                 owner=owner,
                 token=token,
                 delay_us=delay_us,
+                reason=reason,
+                dead=dead,
             )
         finally:
-            self.touch_added(lane, before)
+            self.touch_added(lane, before, reason_bytes)
         if changed:
             if success:
                 self._counters.settled += 1
@@ -308,7 +316,7 @@ class Leasing:
         known = topic.groups.get(group.name)
         if known is group:
             return lane
-        if topic.deleted or group.deleted:
+        if group.deleted:
             raise _deleted(group)
         # The group had not begun. If others began it since, it is theirs; if nobody did, records
         # may have been removed since, and tokens given by one of that name, so it is made anew.
@@ -375,10 +383,3 @@ def _deleted(group: ConsumerGroup) -> BrokerdError:
     return UnknownGroup(
         f"group {group.name!r} of topic {topic.name!r} was deleted; ask for it anew"
     )
-
-
-def leave_out_gaps(lane: Lane) -> None:
-    """Let a lane wait for no offset at which there is nothing, or nothing any more."""
-    lane.store.leave_out(0, lane.partition.start_offset)
-    for first, end in lane.partition.gaps:
-        lane.store.leave_out(first, end)

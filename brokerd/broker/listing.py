@@ -115,7 +115,7 @@ class Listing:
                     yield
         rows = []
         for _, _, lane in sorted(largest, reverse=True):
-            if not (lane.group.deleted or lane.group.topic.deleted):
+            if not lane.group.deleted:
                 rows.append(self._describe(lane))
             yield
         self._rows, self._omitted = rows, count - len(rows)

@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from brokerd.broker.chunks import Chunk
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import Clock
 from brokerd.broker.listing import Listing
 from brokerd.broker.state import State
-from brokerd.broker.topics import Lane, Partition
+from brokerd.broker.topics import Lane
 from brokerd.errors import DamagedData
 from brokerd.values import Format
 from brokerd.wal import Wal
@@ -58,10 +56,7 @@ class Counters:
 
 
 class Overview:
-    """Looks at the state and changes nothing.
-
-    ``find`` gives the chunk in memory that holds an offset of a partition, if any.
-    """
+    """Looks at the state and changes nothing."""
 
     def __init__(
         self,
@@ -69,7 +64,6 @@ class Overview:
         wal: Wal,
         time: BrokerTime,
         counters: Counters,
-        find: Callable[[Partition, int], Chunk | None],
         max_attempts: int,
         clock: Clock,
     ) -> None:
@@ -77,7 +71,6 @@ class Overview:
         self._wal = wal
         self._time = time
         self._counters = counters
-        self._find = find
         self._max_attempts = max_attempts
         self._listing = Listing(state, clock, self._lane, _lag)
         self.groups = self._listing.rows
@@ -151,7 +144,7 @@ class Overview:
         if offset is None:
             return None
         now_us = self._time.time_us()
-        chunk = self._find(partition, offset)
+        chunk = partition.find(offset)
         if chunk is not None:
             appended_us = chunk.record(offset - chunk.base, now_us).append_time_us
             return max(0, now_us - appended_us)

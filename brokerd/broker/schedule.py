@@ -29,7 +29,7 @@ from brokerd.broker.journal import (
     RECORD_FRAME_BYTES,
     Journal,
 )
-from brokerd.broker.leasing import Leasing, leave_out_gaps
+from brokerd.broker.leasing import Leasing
 from brokerd.broker.producing import Producing
 from brokerd.broker.state import State
 from brokerd.broker.topics import Lane, Topic
@@ -249,7 +249,7 @@ class Schedule:
         ahead_us = self._time.time_us() - self._time.now_us()
         partition = lane.partition
         for offset, ready_us in lane.store.delays(first_id):
-            chunk = partition.chunks.find(offset) or partition.cold.find(offset)
+            chunk = partition.find(offset)
             if chunk is None:
                 yield Scheduled(offset, ready_us + ahead_us, None, None)
             else:
@@ -278,7 +278,7 @@ def lane_of(state: State, internal: Topic) -> Lane:
     group = internal.groups.get(GROUP_NAME)
     if group is None:
         group = internal.groups[GROUP_NAME] = state.new_group(internal, GROUP_NAME)
-        leave_out_gaps(group.lanes[0])
+        group.lanes[0].leave_out_gaps()
     return group.lanes[0]
 
 

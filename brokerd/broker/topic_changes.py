@@ -8,8 +8,6 @@ inside a frame control entries come first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from twisted.logger import Logger
 
 from brokerd.broker.chunks import ChunkCache
@@ -36,15 +34,9 @@ from brokerd.errors import InvalidName, LimitExceeded, UnknownOffset
 
 MAX_PARTITIONS = 32_767
 
-Admit = Callable[[int], None]
-
 
 class TopicChanges:
-    """Creates, changes and deletes topics.
-
-    ``admit(size)`` finds room in the log, as `Producing.admit`; ``admit_removal`` does for what
-    frees space, and may use the reserve, as `Leasing.admit_events`.
-    """
+    """Creates, changes and deletes topics."""
 
     _log = Logger()
 
@@ -57,8 +49,6 @@ class TopicChanges:
         tail: ChunkCache,
         cold: ChunkCache,
         counters: Counters,
-        admit: Admit,
-        admit_removal: Admit,
         max_topics: int,
     ) -> None:
         self._state = state
@@ -68,8 +58,6 @@ class TopicChanges:
         self._tail = tail
         self._cold = cold
         self._counters = counters
-        self._admit = admit
-        self._admit_removal = admit_removal
         self._max_topics = max_topics
 
     def create_topic(
@@ -111,7 +99,7 @@ class TopicChanges:
 
     def _add(self, topic: Topic) -> Topic:
         entry = topic_created_entry(topic)
-        self._admit(len(entry.body) + BATCH_FRAME_BYTES)
+        self._journal.admit(len(entry.body) + BATCH_FRAME_BYTES)
         self._state.add_topic(topic)
         self._journal.add_entry(entry)
         return topic
@@ -124,7 +112,7 @@ class TopicChanges:
         topic = self._state.existing_topic(name)
         check_settings(settings)
         entry = topic_configured_entry(topic, settings)
-        self._admit(len(entry.body) + BATCH_FRAME_BYTES)
+        self._journal.admit(len(entry.body) + BATCH_FRAME_BYTES)
         topic.settings = settings
         self._journal.add_entry(entry)
 
@@ -135,7 +123,7 @@ class TopicChanges:
         a new topic, whose offsets begin at 0. Raises `UnknownTopic`, `NoSpace` or `Congested`.
         """
         topic = self._state.existing_topic(name)
-        self._admit_removal(2 * BATCH_FRAME_BYTES)
+        self._journal.admit_events(2 * BATCH_FRAME_BYTES)
         self._journal.split()
         gone = [one for one in (topic, topic.internal) if one is not None]
         token_base = max(last_token(one.groups.values()) for one in gone)
@@ -174,7 +162,7 @@ class TopicChanges:
         ]
         if not moved:
             return 0
-        self._admit_removal(2 * BATCH_FRAME_BYTES * len(moved))
+        self._journal.admit_events(2 * BATCH_FRAME_BYTES * len(moved))
         self._journal.split()
         removed = 0
         for partition, offset in moved:

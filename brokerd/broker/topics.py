@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from itertools import islice
 
-from brokerd.broker.chunks import ChunkList
+from brokerd.broker.chunks import Chunk, ChunkList
 from brokerd.errors import (
     InvalidName,
     InvalidRequest,
@@ -114,8 +114,6 @@ class Partition:
     def __init__(self, topic: Topic, index: int) -> None:
         self.topic = topic
         self.index = index
-        self.start_offset = 0
-        """Records below this are removed."""
         self.next_offset = 0
         self.start_offset = 0
         """Records below this are removed: never read, leased or waited for again."""
@@ -127,6 +125,10 @@ class Partition:
         self.gaps: list[tuple[int, int]] = []
         """Ranges (first, end) of which nothing is left, or that recovery left out because damage
         may have held them. All groups have settled them: see `GroupPartition.leave_out`."""
+
+    def find(self, offset: int) -> Chunk | None:
+        """The chunk in memory that holds ``offset``, if any."""
+        return self.chunks.find(offset) or self.cold.find(offset)
 
     def restore(self, next_offset: int) -> None:
         """Go on from ``next_offset``, which must not be lower than any offset ever assigned."""
@@ -185,6 +187,12 @@ class Lane:
         """Whether the journal knows of events that wait for the next frame."""
         self.scheduled_us: int | None = None
         """When the broker's timer will look at this lane next."""
+
+    def leave_out_gaps(self) -> None:
+        """Wait for no offset at which there is nothing, or nothing any more."""
+        self.store.leave_out(0, self.partition.start_offset)
+        for first, end in self.partition.gaps:
+            self.store.leave_out(first, end)
 
 
 class ConsumerGroup:
