@@ -176,15 +176,15 @@ class Leasing:
                 if lane.scheduled_us is None or now_us + duration_us < lane.scheduled_us:
                     self.timetable.schedule(lane)
                 found += [(lane, grant) for grant in grants]
-                if len(found) >= limit:
-                    group.turn = (group.turn + step + 1) % len(lanes)
-                    break
-            # What the store settled in passing takes room that was admitted for one lane alone.
-            if store.cut_short or added > len(grants):
-                taking.cut_short = True
-                break
-            if taking.stopped:
-                break
+            if len(found) < limit:
+                # What the store settled in passing takes room that was admitted for one lane alone.
+                if store.cut_short or added > len(grants):
+                    taking.cut_short = True
+                elif not taking.stopped:
+                    continue
+            # A lane that gave something has had its turn; one that gave nothing is asked first.
+            group.turn = (group.turn + step + bool(grants)) % len(lanes)
+            break
         self._counters.leases_granted += len(found)
         return found
 

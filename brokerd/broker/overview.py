@@ -117,14 +117,16 @@ class Overview:
         topic = self._state.by_name.get(topic_name)
         group = topic.groups.get(group_name) if topic is not None else None
         lanes = group.lanes if group is not None else []
-        ends = sum(p.next_offset for p in topic.partitions) if topic is not None else 0
+        partitions = topic.partitions if topic is not None else []
+        starts = sum(partition.start_offset for partition in partitions)
+        ends = sum(partition.next_offset for partition in partitions)
         committed = [lane.store.committed for lane in lanes if lane.store.committed >= 0]
         ages = [age for lane in lanes if (age := self._oldest_age_us(lane)) is not None]
-        lag = sum(map(_lag, lanes)) if lanes else ends
+        lag = sum(map(_lag, lanes)) if lanes else ends - starts
         leased = sum(lane.store.leased for lane in lanes)
         delayed = sum(lane.store.delayed for lane in lanes)
         return GroupInfo(
-            floor=sum(lane.store.floor for lane in lanes),
+            floor=sum(lane.store.floor for lane in lanes) if lanes else starts,
             next=ends,
             lag=lag,
             leased=leased,
@@ -134,7 +136,7 @@ class Overview:
             committed=sum(committed) if committed else None,
             oldest_age_us=max(ages, default=None),
             max_attempts=lanes[0].store.settings.max_attempts if lanes else self._max_attempts,
-            partitions=len(topic.partitions) if topic is not None else 0,
+            partitions=len(partitions),
         )
 
     def _oldest_age_us(self, lane: Lane) -> int | None:

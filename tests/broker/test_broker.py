@@ -267,6 +267,47 @@ class TestLeases:
             b"0", b"1", b"2", b"0", b"1", b"2",
         ]  # fmt: skip
 
+    def test_an_answer_that_is_full_early_lets_no_partition_starve(self) -> None:
+        """What one partition has would fill all answers; the others come in their turn."""
+        house = House()
+        house.broker.create_topic("t", 3)
+        for index in range(3):
+            produce(house, "t", *[b"%d" % index] * 9, index=index)
+
+        class TakesTwo(TakesAnything):
+            taken = 0
+
+            def takes(self, offset: int) -> int:
+                self.taken += 1
+                self.stopped = self.taken > 2
+                return STOP if self.stopped else TAKE
+
+        given = []
+        for _ in range(6):
+            found = house.broker.acquire("t", "g", "ann", SECOND_US, 10, TakesTwo())
+            given.append([lane.partition.index for lane, _ in found])
+        assert given == [[0, 0], [1, 1], [2, 2]] * 2
+
+    def test_who_had_no_room_left_in_an_answer_is_first_in_the_next(self) -> None:
+        house = House()
+        house.broker.create_topic("t", 3)
+        for index, count in enumerate((1, 9, 9)):
+            produce(house, "t", *[b"x"] * count, index=index)
+
+        class StopsAtTheSecond(TakesAnything):
+            taken = 0
+
+            def takes(self, offset: int) -> int:
+                self.taken += 1
+                self.stopped = self.taken > 1
+                return STOP if self.stopped else TAKE
+
+        given = []
+        for _ in range(4):
+            found = house.broker.acquire("t", "g", "ann", SECOND_US, 10, StopsAtTheSecond())
+            given += [lane.partition.index for lane, _ in found]
+        assert given == [0, 1, 2, 1]
+
     def test_taking_stops_where_the_protocol_says(self) -> None:
         house = House()
         produce(house, "t", b"a", b"b", b"c")
@@ -314,6 +355,14 @@ class TestGroups:
         house.broker.create_topic("t")
         assert lease(house, group="early") == []
         assert group_names(house) == set()
+
+    def test_a_group_that_does_not_exist_is_told_of_as_it_would_begin(self) -> None:
+        house = House()
+        produce(house, "t", b"a", b"b", b"c")
+        house.broker.trim_topic("t", 0, 2)
+        info = house.broker.group_info("t", "g")
+        assert (info.floor, info.next, info.lag, info.ready) == (2, 3, 1, 1)
+        assert lease(house, limit=9) == [(2, b"c")]
 
     def test_a_new_group_begins_at_the_start_offset(self) -> None:
         house = House()
