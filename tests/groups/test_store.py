@@ -267,6 +267,36 @@ class TestFailure:
         assert store.acquire(100, 1, "ann", 10) == []
         assert store.settle(100, 1, 0, False, "ann") is False
 
+    @pytest.mark.parametrize(("reason", "told"), [("no customer", "no customer"), ("", "given_up")])
+    def test_a_worker_may_give_a_record_up(self, reason: str, told: str) -> None:
+        """At its first attempt, with or without a reason; a settle that is resent changes nothing."""
+        store = a_store()
+        store.acquire(0, END, "ann", SECOND)
+        assert store.settle(0, END, 0, False, "ann", reason=reason, dead=True)
+        assert not store.settle(0, END, 0, False, "ann", reason=reason, dead=True)
+        (letter,) = store.dead_letters()
+        assert (letter.offset, letter.reason, letter.grants, letter.failures) == (0, told, 1, 1)
+        assert kinds(store) == ["LEASED", "DEAD"]
+
+    def test_only_who_may_settle_a_record_may_give_it_up(self) -> None:
+        store = a_store()
+        store.acquire(0, END, "ann", SECOND)
+        with pytest.raises(NotLeaseOwner):
+            store.settle(0, END, 0, False, "bob", dead=True)
+        with pytest.raises(LeaseLost):
+            store.settle(0, END, 0, False, token=7, dead=True)
+        assert store.settle(0, END, 0, True, "ann", dead=True)
+        assert store.dead == 0
+
+    def test_a_record_that_failed_may_still_be_given_up(self) -> None:
+        """By the same grant; its failure counts once."""
+        store = a_store()
+        (grant,) = store.acquire(0, END, "ann", SECOND)
+        store.settle(0, END, 0, False, token=grant.token, delay_us=SECOND)
+        assert store.settle(0, END, 0, False, token=grant.token, reason="bad", dead=True)
+        (letter,) = store.dead_letters()
+        assert (letter.reason, letter.failures) == ("bad", 1)
+
     def test_the_dead_letter_keeps_the_reason_the_worker_gave(self) -> None:
         store = a_store(max_attempts=1)
         store.settle(0, 1, 0, False, reason="bad key")
@@ -635,6 +665,17 @@ class TestTakenFromTheDead:
         assert (len(runs), 1 << 30 > left > (1 << 30) - 20_000) == (100, True)
         runs, left = store.dead_runs(before_us=100, looks=1_000)
         assert (0 < len(runs) < 20, left > 0) == (True, False)
+        assert store.dead_runs(looks=99) == ([], 0), "too many blocks even to put them in order"
+        assert store.dead_runs(0, 256, looks=99)[0] == [(0, 129)]
+
+    def test_each_letter_counts_in_a_key_ordered_group(self) -> None:
+        looks = []
+        for key_ordered in (False, True):
+            store = a_store(key_ordered=key_ordered)
+            for offset in range(5):
+                store.dead_letter(0, END, offset, "a")
+            looks.append(1_000 - store.dead_runs(looks=1_000)[1])
+        assert looks[1] > looks[0] + 10
 
     def test_a_purged_record_stays_settled(self) -> None:
         store = self.dead("aaa")
