@@ -154,8 +154,8 @@ class TopicChanges:
     def remove(self, starts: list[tuple[Partition, int]], reason: str) -> int:
         """Move start offsets forward, all in one frame; returns how many records that removed.
 
-        Offsets that are no news change nothing. ``reason`` is for the metric. Raises `NoSpace` or
-        `Congested`.
+        Offsets that are no news change nothing. Long polls try again: keys may be free now.
+        ``reason`` is for the metric. Raises `NoSpace` or `Congested`.
         """
         moved = [
             (partition, offset) for partition, offset in starts if offset > partition.start_offset
@@ -170,6 +170,7 @@ class TopicChanges:
             self._journal.add_entry(topic_start_entry(partition, offset))
             self._tell_letters(partition, self._state.move_start(partition, offset))
         self._counters.records_removed[reason] += removed
+        self._waiters.serve({partition.topic.name for partition, _ in moved})
         return removed
 
     def _tell_letters(self, partition: Partition, letters: int) -> None:

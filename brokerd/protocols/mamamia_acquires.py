@@ -17,7 +17,6 @@ from twisted.logger import Logger
 
 from brokerd.broker import (
     GONE,
-    NO_KEY,
     STOP,
     TAKE,
     UNKNOWN,
@@ -88,16 +87,13 @@ class TakingInMemory:
         self.taken: list[tuple[Chunk, int]] = []
 
     def key_of(self, offset: int) -> int:
-        """The hash of the record's key, for key order."""
+        """The hash of the record's key, for key order; an expired one has its place in it too."""
         chunk = self._broker.find(self.lane.partition, offset)
         if chunk is None:
             self.cold = (self.lane, offset)
             self.stopped = True
             return UNKNOWN
-        index = offset - chunk.base
-        if chunk.expires_at_us is not None and self._is_expired(chunk.expires_at_us[index]):
-            return NO_KEY
-        return key_hash(chunk.keys[index])
+        return key_hash(chunk.keys[offset - chunk.base])
 
     def _is_expired(self, expires_at_us: int) -> bool:
         if not expires_at_us:

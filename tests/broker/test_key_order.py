@@ -151,6 +151,30 @@ class TestWhatIsNotThere:
         house.broker.trim_topic("t", 0, 2)
         assert offsets(house) == [3]
 
+    def test_a_trim_serves_a_long_poll_with_the_next_record_of_the_key(self) -> None:
+        house = ordered()
+        produce_keys(house, b"a", b"a")
+        assert offsets(house) == [0]
+        poll = Poll(house)
+        house.run()
+        house.broker.trim_topic("t", 0, 1)
+        house.run()
+        assert poll.found == [(1, b"a")]
+
+    def test_an_expired_record_keeps_its_place_while_the_clock_cannot_be_trusted(self) -> None:
+        """After a jump of the wall clock nothing counts as expired for a while."""
+        house = ordered()
+        produce_keys(house, b"a")
+        produce_keys(house, b"a", expires_at_us=house.broker.time.time_us() + SECOND_US)
+        settle(house, 1, success=False)  # it came back, and nobody said its key
+        house.pass_time(2)
+        (first,) = ask(house, Acquire("t", "g", "ann"))
+        assert first.message.id == 0
+        house.wall_seconds += 7200
+        house.pass_time(1)
+        assert house.broker.expired_before_us() == 0
+        assert ask(house, Acquire("t", "g", "bob")) == [Acquired(None)]
+
 
 class Consumers:
     """Several consumers that work, fail, forget and restart; checks every delivery."""
