@@ -154,10 +154,9 @@ class Firing:
 
     # -- what is due --------------------------------------------------------------------------
 
-    def _due(self, lane: Lane, now_us: int) -> int:
+    def _due(self, lane: Lane, now_us: int) -> None:
         """Something of a schedule is due; the timer is set anew when all of that is fired."""
         self._wake(lane)
-        return -1
 
     def _wake(self, lane: Lane) -> None:
         if lane not in self._reading:

@@ -26,13 +26,16 @@ SLACK = 1024
 class Timetable:
     """Calls ``due(lane, now_us)`` when a lease of the lane lapses or a delayed record is ready.
 
-    ``due`` ends some of them and returns how many, or -1 to be asked again later.
+    ``due`` ends some of them and returns how many, -1 to be asked again later, or None when it will
+    `schedule` the lane itself.
     ``lane.scheduled_us`` is the time of the lane's live entry in the heap, so an entry with
     another time is stale: it is dropped when it surfaces, or with the others when they may be more
     than half. Memory is one entry, about 150 bytes, for every lane that is due some day.
     """
 
-    def __init__(self, clock: Clock, time: BrokerTime, due: Callable[[Lane, int], int]) -> None:
+    def __init__(
+        self, clock: Clock, time: BrokerTime, due: Callable[[Lane, int], int | None]
+    ) -> None:
         self._clock = clock
         self._time = time
         self._due = due
@@ -97,7 +100,9 @@ class Timetable:
                 continue
             lane.scheduled_us = None
             ended = self._due(lane, now_us)
-            if ended < 0:
+            if ended is None:
+                left -= LANE_COST
+            elif ended < 0:
                 self.schedule_at(lane, now_us + RETRY_US)
             else:
                 self.schedule(lane)

@@ -66,7 +66,21 @@ def in_an_hour(house: House, seconds: float = 3600.0) -> House:
     return house
 
 
+def timers(house: House) -> int:
+    return len(house.clock.getDelayedCalls())
+
+
 class TestFiring:
+    def test_a_topic_whose_messages_are_all_delivered_wakes_nobody(self) -> None:
+        house = House()
+        house.run()
+        before = timers(house)
+        later(house, b"x", 1.0)
+        house.pass_time(2.0)
+        assert values(house) == [b"x"]
+        in_an_hour(house)
+        assert timers(house) == before
+
     @MEMORIES
     def test_a_message_appears_when_its_delay_is_over_and_not_before(
         self, settings: BrokerSettings

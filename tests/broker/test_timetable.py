@@ -48,6 +48,19 @@ def test_it_calls_once_the_lease_is_over_and_not_before() -> None:
     assert diary.clock.getDelayedCalls() == []
 
 
+def test_a_lane_that_schedules_itself_is_not_asked_again() -> None:
+    diary = Diary()
+    asked: list[Lane] = []
+    diary.table = Timetable(diary.clock, diary.time, lambda lane, _: asked.append(lane))
+    diary.lease(1)
+    diary.clock.pump([1] * 60)
+    assert asked == diary.lanes
+    diary.lanes[0].store.expire(diary.time.now_us())
+    diary.lease(1)
+    diary.clock.pump([1] * 60)
+    assert asked == 2 * diary.lanes
+
+
 def test_there_is_one_timer_whatever_is_leased() -> None:
     diary = Diary(lanes=50)
     for index in range(50):
