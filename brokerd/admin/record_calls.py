@@ -56,6 +56,7 @@ async def append_records(call: Call) -> AppendedList:
 
 def _append(broker: Broker, name: str, batch: Batch) -> list[Appended]:
     """Append what is due now and schedule what is not, in one frame."""
+    expiries = [_expiry_us(broker, record) for record, _ in batch]
     delayed = sum(record.delay_seconds > 0 for record, _ in batch)
     size = sum(_size(one) + RECORD_FRAME_BYTES for _, one in batch)
     size += delayed * LATER_FRAME_BYTES + (BATCH_LATER_BYTES if delayed else 0)
@@ -70,15 +71,19 @@ def _append(broker: Broker, name: str, batch: Batch) -> list[Appended]:
     partitions = [topic.choose(one.key, record.partition) for record, one in batch]
     broker.admit(size, len(set(partitions)))
     return [
-        _append_one(broker, topic, partition, record, one)
-        for partition, (record, one) in zip(partitions, batch, strict=True)
+        _append_one(broker, topic, partition, record, one, expires_at_us)
+        for partition, expires_at_us, (record, one) in zip(partitions, expiries, batch, strict=True)
     ]
 
 
 def _append_one(
-    broker: Broker, topic: Topic, partition: Partition, record: NewRecord, one: Payload
+    broker: Broker,
+    topic: Topic,
+    partition: Partition,
+    record: NewRecord,
+    one: Payload,
+    expires_at_us: int | None,
 ) -> Appended:
-    expires_at_us = _expiry_us(broker, record)
     if record.delay_seconds:
         schedule_id = broker.append_later(
             topic,

@@ -39,6 +39,23 @@ def test_a_record_is_appended_and_its_topic_made(caller: Caller) -> None:
     assert message.message.payload == "hello"
 
 
+def test_records_are_appended_all_or_none(caller: Caller) -> None:
+    """One that no record can follow leaves nothing behind, not even a topic."""
+    status, answer = produce(caller, {"value": "a"}, {"value": "b", "ttl_seconds": 1e-7})
+    assert status == 400 and "time to live" in answer["error"]
+    assert caller.get("/topics/t/records")[0] == 404
+
+
+def test_a_delayed_record_that_never_expires_outlives_its_topics_ttl(caller: Caller) -> None:
+    caller.post("/topics", {"name": "t", "settings": {"ttl_seconds": 5}})
+    produce(caller, {"value": "short", "delay_seconds": 1})
+    produce(caller, {"value": "long", "delay_seconds": 1, "ttl_seconds": 0})
+    caller.house.pass_time(2)
+    assert values(caller) == ["short", "long"]
+    caller.house.pass_time(10)
+    assert values(caller) == ["long"]
+
+
 def test_an_answer_means_durable(caller: Caller) -> None:
     """No byte of it leaves before; after a power cut all records are there."""
     body = json.dumps({"records": [{"value": "a"}, {"value": "b"}]}).encode()
