@@ -10,7 +10,7 @@ back from the log in chunks of the same kind.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
 from brokerd.values import Format, Record
@@ -186,6 +186,12 @@ class ChunkList:
         if self.open is chunk:
             self.open = None
 
+    def take_all(self) -> list[Chunk]:
+        """Hold no chunks any more; returns those that were held."""
+        chunks = self._chunks
+        self._bases, self._chunks, self._last, self.open = [], [], None, None
+        return chunks
+
     def find(self, offset: int) -> Chunk | None:
         """The chunk that holds ``offset``, or None if it is not in memory."""
         chunk = self._last
@@ -212,12 +218,13 @@ class ChunkCache:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
         self._may_drop = may_drop
-        self._order: deque[tuple[ChunkList, Chunk]] = deque()
+        self._order: OrderedDict[Chunk, ChunkList] = OrderedDict()
+        """All chunks, oldest first, and where each is."""
 
     def add(self, chunks: ChunkList, chunk: Chunk) -> None:
         """Take a chunk in; its bytes count once `grow` has been told of them."""
         chunks.add(chunk)
-        self._order.append((chunks, chunk))
+        self._order[chunk] = chunks
 
     def grow(self, chunk: Chunk, added_bytes: int) -> None:
         """Count bytes that were appended to a chunk of this cache."""
@@ -232,29 +239,25 @@ class ChunkCache:
         """
         looks = min(TRIM_LOOKS, len(self._order))
         while self.used_bytes > self.limit_bytes and looks and self._order:
-            chunks, chunk = self._order.popleft()
+            chunk, chunks = next(iter(self._order.items()))
             if self._may_drop(chunk):
+                del self._order[chunk]
                 chunks.remove(chunk)
                 self.used_bytes -= chunk.cached_bytes
             else:
-                self._order.append((chunks, chunk))
+                self._order.move_to_end(chunk)
                 looks -= 1
 
     def drop(self, lists: Iterable[ChunkList]) -> None:
-        """Forget the chunks of partitions that are gone."""
-        gone = set(lists)
-        kept = deque[tuple[ChunkList, Chunk]]()
-        for chunks, chunk in self._order:
-            if chunks in gone:
-                chunks.remove(chunk)
+        """Forget the chunks of partitions that are gone: O(those), whatever else is held."""
+        for chunks in lists:
+            for chunk in chunks.take_all():
+                del self._order[chunk]
                 self.used_bytes -= chunk.cached_bytes
-            else:
-                kept.append((chunks, chunk))
-        self._order = kept
 
     def clear(self) -> None:
         """Forget everything."""
-        while self._order:
-            chunks, chunk = self._order.popleft()
-            chunks.remove(chunk)
+        for chunks in self._order.values():
+            chunks.take_all()
+        self._order.clear()
         self.used_bytes = 0

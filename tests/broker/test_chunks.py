@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from brokerd.broker.chunks import RECORD_OVERHEAD_BYTES, Chunk, ChunkCache, ChunkList
 from brokerd.values import Encoding, Format
 from brokerd.walformat import decode_records, encode_records
@@ -101,3 +103,32 @@ def test_a_chunk_knows_how_many_of_its_records_are_durable() -> None:
         [1, 3, 6, 6, 11, 11, 11],
         [11, 17, 17],
     ]
+
+
+def test_what_is_dropped_is_found_no_more_and_its_bytes_are_free() -> None:
+    cache = ChunkCache(250, lambda chunk: True)
+    gone, kept = ChunkList(), ChunkList()
+    for base, chunks in enumerate((kept, gone, kept, gone)):
+        chunk = filled(base, b"x")
+        cache.add(chunks, chunk)
+        cache.grow(chunk, 100)
+    gone.open = gone.find(3)
+    cache.drop([gone])
+    assert (gone.find(1), gone.find(3), gone.open) == (None, None, None)
+    assert cache.used_bytes == 200
+    cache.limit_bytes = 100
+    cache.trim()
+    assert [kept.find(base) is not None for base in (0, 2)] == [False, True]
+    cache.clear()
+    assert (kept.find(2), cache.used_bytes) == (None, 0)
+
+
+def test_to_drop_a_few_chunks_costs_the_same_whatever_else_is_held() -> None:
+    cache = ChunkCache(1 << 30, lambda chunk: True)
+    lists = [ChunkList() for _ in range(20_000)]
+    for chunks in lists:
+        cache.add(chunks, Chunk(0))
+    began = time.process_time()
+    for chunks in lists[:100]:
+        cache.drop([chunks])
+    assert time.process_time() - began < 0.1, "a look at each of the others took 0.5 s"
