@@ -164,7 +164,11 @@ class MamamiaConnection(Connection):
         delay_us = microseconds(delay or 0)
         check_delay(delay_us)
         broker = self.broker
-        topic = broker.topic(log_id) or self._create(log_id, partition_index or 0)
+        topic = broker.topic(log_id)
+        if topic is None:
+            size = len(value) + len(metadata or b"") + len(key or b"")
+            broker.admit(size + LATER_FRAME_BYTES + BATCH_LATER_BYTES)
+            topic = self._create(log_id, partition_index or 0)
         schedule_id = broker.produce_later(
             topic,
             value,
@@ -205,11 +209,13 @@ class MamamiaConnection(Connection):
                 self.answers.append(produced_batch(known))
                 return
             size += broker.producers.entry_bytes(producer_id, len(messages), len(messages))
+        if delayed:
+            size += delayed * LATER_FRAME_BYTES + BATCH_LATER_BYTES
         if topic is None:
             broker.admit(size)
             topic = self._create(log_id, max(message.partition or 0 for message in messages))
         if delayed:
-            self._append_mixed(topic, messages, size + delayed * LATER_FRAME_BYTES)
+            self._append_mixed(topic, messages, size)
             return
         ids = self._append_all(topic, messages, size)
         if producer_id is not None and sequence is not None:
@@ -244,7 +250,7 @@ class MamamiaConnection(Connection):
             if message.partition is not None:
                 topic.partition(message.partition)
         broker.open_schedule(topic)
-        broker.admit(size + BATCH_LATER_BYTES, 1 + len(topic.partitions))
+        broker.admit(size, 1 + len(topic.partitions))
         message_ids = iter(self._append_all(topic, now, 0) if now else ())
         schedule_ids = [
             broker.append_later(

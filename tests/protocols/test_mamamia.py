@@ -928,6 +928,25 @@ class TestTtlAndDelay:
         house.pass_time(6.0)
         assert only(house, acquire()).message == mm.Message(0, "orders", b"x", {"n": 1})
 
+    @pytest.mark.parametrize(
+        "request_",
+        [
+            mm.Produce("new", b"x" * 60_000, delay=5.0),
+            mm.ProduceBatch("new", (mm.BatchMessage(b"x" * 60_000, delay=5.0),)),
+        ],
+        ids=["alone", "batch"],
+    )
+    def test_a_delayed_message_that_is_refused_leaves_no_log_behind(self, request_: Any) -> None:
+        house = House(options=WalOptions(64 * KIB, free_bytes_min=0))
+        house.run()
+        house.disk.capacity = house.disk.used_bytes
+        house.wal.retry_allocation()
+        house.run()
+        produce(house, b"x" * 30_000)
+        (answer,) = ask(house, request_)
+        assert isinstance(answer, mm.Failed) and "no room" in answer.text
+        assert house.broker.topic("new") is None
+
     def test_a_long_poll_gets_a_delayed_message_when_it_is_due(self) -> None:
         house = House()
         client = house.connect()
