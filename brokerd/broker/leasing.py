@@ -196,13 +196,18 @@ class Leasing:
         owner: str | None = None,
         token: int | None = None,
         delay_us: int | None = None,
+        reason: str = "",
+        dead: bool = False,
     ) -> bool:
         """Settle a record as processed or failed; True if that changed anything.
+
+        A failure may have a ``reason``; with ``dead`` it makes the record a dead letter.
 
         Raises `UnknownOffset`, `NotLeaseOwner`, `LeaseLost`, `NoSpace` or `Congested`.
         """
         lane = self._current(lane)
-        self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
+        reason_bytes = 4 * len(reason)
+        self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES + reason_bytes)
         store = lane.store
         before = len(store.events)
         try:
@@ -214,9 +219,11 @@ class Leasing:
                 owner=owner,
                 token=token,
                 delay_us=delay_us,
+                reason=reason,
+                dead=dead,
             )
         finally:
-            self.touch_added(lane, before)
+            self.touch_added(lane, before, reason_bytes)
         if changed:
             if success:
                 self._counters.settled += 1

@@ -97,9 +97,12 @@ def settle(
     client_id: str,
     success: bool = True,
     delay: float | None = None,
+    reason: str | None = None,
+    dead: bool = False,
 ) -> Call[None]:
     """End a lease. `delay` is seconds until a failed message may be leased again."""
-    return Call(Settle(log_id, group_id, message_id, client_id, success, delay), _nothing)
+    settle = Settle(log_id, group_id, message_id, client_id, success, delay, reason or "", dead)
+    return Call(settle, _nothing)
 
 
 def extend(

@@ -168,9 +168,16 @@ class MamamiaClient:
         client_id: str,
         success: bool = True,
         delay: float | None = None,
+        *,
+        reason: str | None = None,
+        dead: bool = False,
     ) -> None:
-        """End a lease; a failed message may be leased again after `delay` seconds."""
-        self._call(calls.settle(log_id, group_id, message_id, client_id, success, delay))
+        """End a lease; a failed message may be leased again after `delay` seconds.
+
+        A failure may have a `reason`, which a dead letter tells; with `dead` it is one at once.
+        """
+        fate = (success, delay, reason, dead)
+        self._call(calls.settle(log_id, group_id, message_id, client_id, *fate))
 
     def extend(
         self,

@@ -26,6 +26,8 @@ STALE_PER_LAPSE = 8
 """Deadlines of leases that were extended or are over which `expire` passes over for each lapse."""
 
 MAX_ATTEMPTS_REASON = "max_attempts"
+GIVEN_UP_REASON = "given_up"
+"""Of a record that its worker made a dead letter, and did not say why."""
 
 # Plain integers: looking a member up in its enum costs more than the rest of an event.
 _LEASED = int(EventKind.LEASED)
@@ -37,6 +39,9 @@ _EXPIRED = int(EventKind.EXPIRED)
 _DEAD = int(EventKind.DEAD)
 
 _new_tuple = tuple.__new__
+
+Failure = tuple[int | None, str, bool]
+"""(delay_us, reason, dead) of a failed settle."""
 
 
 class GroupPartition(GroupOperations):
@@ -128,8 +133,11 @@ class GroupPartition(GroupOperations):
         token: int | None = None,
         delay_us: int | None = None,
         reason: str = "",
+        dead: bool = False,
     ) -> bool:
         """Settle a record: done, or failed (``delay_us`` None means the group's back-off).
+
+        A failure with ``dead`` makes it a dead letter, however many attempts it has left.
 
         True when it changed something, False when it was so already. Raises NotLeaseOwner while
         another owner's lease lives, LeaseLost for a token that is not the latest of the record, and
@@ -140,7 +148,8 @@ class GroupPartition(GroupOperations):
             leases = leases.shards[offset >> NEIGHBOURS_SHIFT & SHARD_MASK]
         lease = leases.get(offset)
         if lease is None or lease[0] < now_us:
-            return self._settle_unleased(now_us, end, offset, success, token, delay_us, reason)
+            failure = (delay_us, reason, dead)
+            return self._settle_unleased(now_us, end, offset, success, token, failure)
         if owner is not None and owner != lease[1]:
             raise _not_owner()
         if token is not None and token != lease[2]:
@@ -150,7 +159,7 @@ class GroupPartition(GroupOperations):
             self.events.append(event)
             self._apply_settled(event, now_us)
         else:
-            self._fail(now_us, offset, lease[3], lease[4], delay_us, reason)
+            self._fail(now_us, offset, lease[3], lease[4], (delay_us, reason, dead))
         return True
 
     def extend(
@@ -284,8 +293,7 @@ class GroupPartition(GroupOperations):
         offset: int,
         success: bool,
         token: int | None,
-        delay_us: int | None,
-        reason: str,
+        failure: Failure,
     ) -> bool:
         """Settle a record that has no live lease: late, resent, or never leased."""
         _check_offset(offset, end)
@@ -297,11 +305,13 @@ class GroupPartition(GroupOperations):
             raise _lease_lost(offset)
         if success:
             self._record((_SETTLED, offset, 0, 0, 0, "", ""), now_us)
-        elif row is not None and row[1] & 1:
-            return False
+        elif row is not None and row[1] & 1:  # this grant's failure was counted
+            if not failure[2]:
+                return False
+            self.dead_letter(now_us, end, offset, failure[1] or GIVEN_UP_REASON)
         else:
             grants, failures = self.attempts(offset)
-            self._fail(now_us, offset, grants, failures, delay_us, reason)
+            self._fail(now_us, offset, grants, failures, failure)
         return True
 
     def _fail(
@@ -310,12 +320,14 @@ class GroupPartition(GroupOperations):
         offset: int,
         grants: int,
         failures: int,
-        delay_us: int | None,
-        reason: str,
+        failure: Failure,
     ) -> None:
         """Count one more failure of a record that had so many attempts."""
+        delay_us, reason, dead = failure
         failures = min(failures + 1, MAX_COUNT)
-        if self._is_last(grants, failures):
+        if dead:
+            event = (_DEAD, offset, 0, 0, failures, "", reason or GIVEN_UP_REASON)
+        elif self._is_last(grants, failures):
             event = (_DEAD, offset, 0, 0, failures, "", reason or MAX_ATTEMPTS_REASON)
         else:
             wait_us = self.settings.backoff_us(failures) if delay_us is None else _bounded(delay_us)

@@ -183,7 +183,8 @@ class MamamiaConnection(Connection):
         self.answers.append(scheduled(schedule_id))
 
     def _expiry_us(self, ttl: float) -> int:
-        return self.broker.expiry_us(max(1, microseconds(ttl)))
+        """When a message expires; 0, as its ttl is then, for never."""
+        return self.broker.expiry_us(max(1, microseconds(ttl))) if ttl else 0
 
     def _produce_batch(self, request: ProduceBatch) -> None:
         log_id, messages, producer_id, sequence = request
@@ -312,7 +313,7 @@ class MamamiaConnection(Connection):
     # -- leases -------------------------------------------------------------------------------
 
     def _settle(self, request: Settle) -> None:
-        log_id, group_id, message_id, client_id, success, delay = request
+        log_id, group_id, message_id, client_id, success, delay, reason, dead = request
         index, offset = split_message_id(message_id)
         broker = self.broker
         broker.settle(
@@ -321,6 +322,8 @@ class MamamiaConnection(Connection):
             success,
             owner=client_id,
             delay_us=None if delay is None else microseconds(delay),
+            reason=reason,
+            dead=dead,
         )
         self.answers.append(settled())
 
@@ -328,7 +331,7 @@ class MamamiaConnection(Connection):
         log_id, group_id, client_id, settles = request
         broker = self.broker
         results = self._results
-        for message_id, success, token, delay in settles[len(results) :]:
+        for message_id, success, token, delay, reason, dead in settles[len(results) :]:
             index, offset = split_message_id(message_id)
             try:
                 broker.settle(
@@ -338,6 +341,8 @@ class MamamiaConnection(Connection):
                     owner=client_id if token is None else None,
                     token=token,
                     delay_us=None if delay is None else microseconds(delay),
+                    reason=reason,
+                    dead=dead,
                 )
                 results.append(SETTLED)
             except Congested:

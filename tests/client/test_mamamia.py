@@ -131,6 +131,12 @@ CALLS: list[tuple[Callable[[MamamiaClient], object], mm.Request, bytes, object]]
         None,
     ),
     (
+        lambda c: c.settle("l", "g", 5, "c", False, reason="bad", dead=True),
+        mm.Settle("l", "g", 5, "c", False, None, "bad", True),
+        mm.settled(),
+        None,
+    ),
+    (
         lambda c: c.extend("l", "g", "c", 5, 9.0),
         mm.Extend("l", "g", "c", 5, 9.0),
         mm.extended(9.0),

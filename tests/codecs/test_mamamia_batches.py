@@ -39,6 +39,8 @@ settle_items = maps(
     success=odd,
     token=st.none() | st.integers(0, 1 << 63),
     delay=st.integers(0, 9) | st.floats(),
+    reason=st.none() | st.text(max_size=9) | st.text(min_size=250, max_size=260),
+    dead=odd,
 )
 settle_bodies = maps(
     log_id=names | st.text(min_size=250, max_size=260),

@@ -75,6 +75,11 @@ EXAMPLES = {
     "ours-settle-delay": Example(
         mm.Settle("orders", "g", 2, "c1", False, 1.5), mm.settled(), mm.Settled()
     ),
+    "ours-settle-dead": Example(
+        mm.Settle("orders", "g", 2, "c1", False, reason="no such customer", dead=True),
+        mm.settled(),
+        mm.Settled(),
+    ),
     "ours-extend": Example(
         mm.Extend("orders", "g", "c1", 2, 60.0), mm.extended(60.0), mm.Extended(60.0)
     ),
@@ -121,6 +126,11 @@ EXAMPLES = {
         mm.GroupInfo("orders", "g"),
         mm.group_info(mm.GroupState(2, 5, 3, 1, 1, 1, 0, None, 1.5, 3, 1)),
         mm.GroupState(2, 5, 3, 1, 1, 1, 0, None, 1.5, 3, 1),
+    ),
+    "ours-settle-batch-reason": Example(
+        mm.SettleBatch("orders", "g", "c1", (mm.BatchSettle(3, False, 7, None, "timed out"),)),
+        mm.settled_batch(["settled"]),
+        mm.SettledBatch(("settled",)),
     ),
     "ours-produce-ttl": Example(
         mm.Produce("orders", b"hi", ttl=60.0), mm.produced(5), mm.Produced(5)

@@ -269,7 +269,7 @@ class TestFailure:
 
     @pytest.mark.parametrize(("reason", "told"), [("no customer", "no customer"), ("", "given_up")])
     def test_a_worker_may_give_a_record_up(self, reason: str, told: str) -> None:
-        """At its first attempt, with or without a reason; a settle that is resent changes nothing."""
+        """At its first attempt, with or without a reason; resent it changes nothing."""
         store = a_store()
         store.acquire(0, END, "ann", SECOND)
         assert store.settle(0, END, 0, False, "ann", reason=reason, dead=True)

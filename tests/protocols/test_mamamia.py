@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.logger import capturedLogs, formatEvent
 
-from brokerd.broker import BrokerSettings, Congested
+from brokerd.broker import BrokerSettings, Congested, TopicSettings
 from brokerd.codecs import mamamia as mm
 from brokerd.codecs.mamamia import frame
 from brokerd.errors import NoSpace
@@ -1153,3 +1153,52 @@ class TestReleasing:
         assert extended.remaining == 7.0
         house.pass_time(8.0)
         assert only(house, acquire("d", duration=None)).message.id == 0
+
+
+def letters(house: House) -> list[tuple[int, str, int]]:
+    found = house.broker.dead_letters("orders", "g")
+    return [(letter.offset, letter.reason, letter.failures) for _, letter in found]
+
+
+def test_a_dead_letter_tells_the_reason_of_its_last_failure() -> None:
+    house = House()
+    produce(house, b"a")
+    for reason in ("first", "second", "timed out"):
+        only(house, acquire())
+        settle = mm.Settle("orders", "g", 0, "c", False, reason=reason)
+        assert only(house, settle) == mm.Settled()
+    assert letters(house) == [(0, "timed out", 3)]
+    assert letters(house.crash()) == [(0, "timed out", 3)]
+
+
+def test_a_worker_gives_messages_up() -> None:
+    """One by one or in a batch, by the rules of any settle; also across a restart."""
+    house = House()
+    produce(house, b"a", b"b", b"c")
+    taken = only(house, acquire_batch(3)).messages
+    give_up = mm.Settle("orders", "g", 0, "c", False, reason="no such customer", dead=True)
+    assert only(house, give_up._replace(client_id="d")) == mm.Failed(
+        "Client does not own the lease for this message"
+    )
+    assert only(house, give_up) == mm.Settled()
+    settles = (
+        mm.BatchSettle(1, False, taken[1].token, reason="broken", dead=True),
+        mm.BatchSettle(2, False, taken[2].token + 1, dead=True),
+    )
+    results = only(house, mm.SettleBatch("orders", "g", "c", settles)).results
+    assert results[0] == "settled"
+    assert "lease of offset 2 is over" in results[1]
+    assert letters(house) == [(0, "no such customer", 1), (1, "broken", 1)]
+    assert letters(house.crash()) == letters(house)
+
+
+def test_a_message_with_a_ttl_of_zero_never_expires() -> None:
+    """Whatever the settings of its log say."""
+    house = House()
+    house.broker.create_topic("orders", settings=TopicSettings(ttl_us=1_000_000))
+    messages = (mm.BatchMessage(b"b", ttl=0.0), mm.BatchMessage(b"c"))
+    only(house, mm.Produce("orders", b"a", ttl=0.0))
+    only(house, mm.ProduceBatch("orders", messages))
+    house.pass_time(90, 1)
+    taken = only(house, acquire_batch(9)).messages
+    assert [message.payload for message in taken] == [b"a", b"b"]

@@ -60,13 +60,26 @@ produces = st.builds(
 )
 batch_messages = message_fields.map(lambda fields: mm.BatchMessage(*fields[0], *fields[1:]))
 acquires = st.builds(mm.Acquire, names, names, names, durations, seconds)
-settles = st.builds(mm.Settle, names, names, message_ids, names, st.booleans(), st.none() | seconds)
+reasons = st.text(max_size=60)
+settles = st.builds(
+    mm.Settle,
+    names,
+    names,
+    message_ids,
+    names,
+    st.booleans(),
+    st.none() | seconds,
+    reasons,
+    st.booleans(),
+)
 batch_settles = st.builds(
     mm.BatchSettle,
     message_ids,
     st.booleans(),
     st.none() | st.integers(0, (1 << 63) - 1),
     st.none() | seconds,
+    reasons,
+    st.booleans(),
 )
 requests = st.one_of(
     produces,

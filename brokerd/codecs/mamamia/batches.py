@@ -17,6 +17,7 @@ from brokerd.codecs.mamamia.values import (
     MAX_BATCH,
     MAX_MESSAGE_ID,
     MAX_PARTITION,
+    MAX_REASON_BYTES,
     SECONDS_MAX,
     BatchMessage,
     BatchSettle,
@@ -59,7 +60,14 @@ def plain_settle_batch(body: bytes) -> SettleBatch | None:
             if type(delay) not in (int, float) or not 0 <= delay <= SECONDS_MAX:
                 return None
             delay = float(delay)
-        read.append(_new(BatchSettle, (message_id, bool(item["success"]), token, delay)))
+        reason = item.get("reason")
+        if reason is None:
+            reason = ""
+        elif type(reason) is not str or len(reason.encode()) > MAX_REASON_BYTES:
+            return None
+        dead = bool(item.get("dead"))
+        settle = (message_id, bool(item["success"]), token, delay, reason, dead)
+        read.append(_new(BatchSettle, settle))
     return SettleBatch(log_id, group_id, client_id, tuple(read))
 
 

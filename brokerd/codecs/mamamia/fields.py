@@ -18,6 +18,7 @@ from brokerd.codecs.mamamia.values import (
     MAX_BATCH,
     MAX_MESSAGE_ID,
     MAX_PARTITION,
+    MAX_REASON_BYTES,
     SECONDS_MAX,
     BatchMessage,
     BatchSettle,
@@ -107,6 +108,25 @@ def read_delay(fields: Fields) -> float | None:
     return _span(fields.get("delay"), "delay")
 
 
+def read_reason(fields: Fields) -> str:
+    """Why a message failed; empty when absent."""
+    field = given(fields, "reason")
+    if field is None:
+        return ""
+    reason = field.value
+    if type(reason) is not str:
+        raise RequestError(f"reason must be a str, not {field.kind}")
+    if len(reason) > MAX_REASON_BYTES or len(reason.encode()) > MAX_REASON_BYTES:
+        raise RequestError(f"reason must be at most {MAX_REASON_BYTES} bytes")
+    return reason
+
+
+def read_dead(fields: Fields) -> bool:
+    """The truth of ``dead``; false when absent."""
+    field = fields.get("dead")
+    return field is not None and bool(field.value)
+
+
 def cheap(raw: bytes) -> bool:
     """Whether decoding this on its first byte's word is harmless: no long array or map."""
     return len(raw) <= SHALLOW_BYTES or KINDS[raw[0]] in ("a bin", "a str")
@@ -160,13 +180,7 @@ def _partition(fields: Fields) -> int | None:
 
 
 def _ttl(fields: Fields) -> float | None:
-    field = given(fields, "ttl")
-    if field is None:
-        return None
-    seconds = _seconds(field, "ttl")
-    if seconds <= 0:
-        raise RequestError("ttl must be above 0")
-    return seconds
+    return _span(given(fields, "ttl"), "ttl")
 
 
 def _message_delay(fields: Fields) -> float | None:
@@ -198,7 +212,8 @@ def batch_settle(fields: Fields) -> BatchSettle:
     success = bool(required(fields, "success").value)
     field = given(fields, "token")
     token = None if field is None else integer(field, "token")
-    return BatchSettle(message_id, success, token, read_delay(fields))
+    reason, dead = read_reason(fields), read_dead(fields)
+    return BatchSettle(message_id, success, token, read_delay(fields), reason, dead)
 
 
 def read_items(fields: Fields, key: str, decode: Callable[[Fields], Item]) -> tuple[Item, ...]:

@@ -140,11 +140,15 @@ def _body(request: Request) -> dict[str, Any]:
             del body[optional]
     if isinstance(request, SettleBatch):
         body["settles"] = [_settle(item) for item in request.settles]
+    return _settle(request) if isinstance(request, Settle) else body
+
+
+def _settle(item: Settle | BatchSettle) -> dict[str, Any]:
+    body = {key: value for key, value in item._asdict().items() if value is not None}
+    for optional in ("reason", "dead"):
+        if not body[optional]:
+            del body[optional]
     return body
-
-
-def _settle(item: BatchSettle) -> dict[str, Any]:
-    return {key: value for key, value in item._asdict().items() if value is not None}
 
 
 def decode_response(command: int, body: bytes) -> Answer:

@@ -21,6 +21,7 @@ from brokerd.codecs.mamamia.fields import (
     batch_settle,
     cheap,
     integer,
+    read_dead,
     read_delay,
     read_duration,
     read_id,
@@ -29,6 +30,7 @@ from brokerd.codecs.mamamia.fields import (
     read_message,
     read_name,
     read_producer,
+    read_reason,
     read_wait,
     required,
     stored,
@@ -201,8 +203,7 @@ class Decoder:
                 except UNDECODABLE:
                     message_id = None
                 if type(message_id) is int and 0 <= message_id <= MAX_MESSAGE_ID:
-                    log_id, group_id, _, client_id, success, delay = settle
-                    return _new(Settle, (log_id, group_id, message_id, client_id, success, delay))
+                    return _new(Settle, (*settle[:2], message_id, *settle[3:]))
         return self._walk_settle(body)
 
     def _walk_settle(self, body: bytes) -> Settle:
@@ -214,6 +215,8 @@ class Decoder:
             read_name(fields, "client_id"),
             bool(required(fields, "success").value),
             read_delay(fields),
+            read_reason(fields),
+            read_dead(fields),
         )
         field = fields["message_id"]
         prefix = body[: field.start]

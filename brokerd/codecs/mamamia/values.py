@@ -21,6 +21,8 @@ SECONDS_MAX: Final = 3_155_760_000.0
 """100 years: what is longer counts as this."""
 MAX_BATCH: Final = 10_000
 """Most messages or settles of one batch command."""
+MAX_REASON_BYTES: Final = 255
+"""Longest reason of a failed settle, UTF-8."""
 MAX_PARTITION: Final = 32_766
 PARTITION_SHIFT: Final = 48
 MAX_MESSAGE_ID: Final = (1 << 63) - 1
@@ -63,7 +65,7 @@ class Produce(NamedTuple):
     key: bytes | None = None
     partition: int | None = None
     ttl: float | None = None
-    """Seconds until the message expires; None leaves it to the log."""
+    """Seconds until the message expires, 0 for never; None leaves it to the log."""
     delay: float | None = None
     """Seconds until the message appears; None and 0 mean now."""
 
@@ -85,6 +87,10 @@ class Settle(NamedTuple):
     success: bool
     delay: float | None = None
     """Seconds until a failed message may be leased again; None leaves it to the group."""
+    reason: str = ""
+    """Why it failed."""
+    dead: bool = False
+    """Whether a failure makes it a dead letter at once."""
 
 
 class Extend(NamedTuple):
@@ -132,6 +138,8 @@ class BatchSettle(NamedTuple):
     token: int | None = None
     """The grant it is good for; None means whatever SETTLE by this client_id would do."""
     delay: float | None = None
+    reason: str = ""
+    dead: bool = False
 
 
 class SettleBatch(NamedTuple):
