@@ -28,7 +28,7 @@ from brokerd.errors import BrokerdError, DamagedData
 from brokerd.wal import Committer, OffsetPlan, Wal
 
 STEP_LOOKS = 100
-"""Partitions of one step, whose start offsets move in one frame for each reason."""
+"""Partitions that one step looks up."""
 
 STEP_SECONDS = 0.002
 """How long the reactor goes through partitions in one step."""
@@ -36,8 +36,15 @@ STEP_SECONDS = 0.002
 PAUSE_SECONDS = 0.01
 """Between steps."""
 
+TURN_LOOKS = 10_000
+"""What one turn of the reactor spends on moving start offsets, in dead letters looked at; what it
+moves is one frame for each reason."""
+
+GROUP_LOOKS = 10
+"""What a group costs that has to settle what is removed, in dead letters looked at."""
+
 LETTERS_LOOKS = 1_000
-"""Dead letters of a group and partition that one step looks at; the others wait for a round."""
+"""Dead letters of a partition, of all its groups, that one look goes past; then others follow."""
 
 DAY_US = 86_400 * 1_000_000
 
@@ -217,16 +224,24 @@ class Retention:
         self._move(moves)
 
     def _move(self, moves: list[tuple[Partition, _Found]]) -> None:
-        """Move start offsets, now or when the log has room, and go on."""
+        """Move start offsets, now or when the log has room, some in a turn, and go on."""
         if self._stopped:
             return
         starts: dict[str, list[tuple[Partition, int]]] = {}
-        for partition, found in moves:
-            if not partition.topic.deleted and max(found) > partition.start_offset:
-                start = self._held_back(partition, max(found))
-                is_old = found.by_time >= found.by_size
-                reason = "retention_time" if is_old else "retention_bytes"
-                starts.setdefault(reason, []).append((partition, start))
+        again: list[tuple[Partition, _Found]] = []
+        done, left = 0, TURN_LOOKS
+        while done < len(moves) and left > 0:
+            partition, found = moves[done]
+            done += 1
+            if partition.topic.deleted or max(found) <= partition.start_offset:
+                continue
+            start, looks, more = self._held_back(partition, max(found))
+            is_old = found.by_time >= found.by_size
+            reason = "retention_time" if is_old else "retention_bytes"
+            starts.setdefault(reason, []).append((partition, start))
+            left -= looks
+            if more:
+                again.append((partition, found))
         try:
             for reason, these in starts.items():
                 self._remove(these, reason)
@@ -235,7 +250,12 @@ class Retention:
             return
         except BrokerdError as why:  # no room in the log, not even for this
             self._failed("moving start offsets", why)
-        self._go_on()
+            again, done = [], len(moves)
+        rest = again + moves[done:]
+        if rest:
+            self._later(0, lambda: self._move(rest))
+        else:
+            self._go_on()
 
     def _failed(self, what: str, error: Exception) -> None:
         self._errors += 1
@@ -249,22 +269,25 @@ class Retention:
 
     # -- dead letters -------------------------------------------------------------------------
 
-    def _held_back(self, partition: Partition, start: int) -> int:
-        """How far a start offset may move: not past a dead letter that is not old enough."""
+    def _held_back(self, partition: Partition, start: int) -> tuple[int, int, bool]:
+        """How far a start offset may move: not past a dead letter that is not old enough.
+
+        Returns that, what it costs in `TURN_LOOKS`, and whether to look again from there on.
+        """
+        groups = partition.topic.groups.values()
         keep_us = self._settings.dead_letter_us
-        old_us = self._time.now_us() - keep_us
-        is_settled = self._time.settled
-        for group in partition.topic.groups.values():
-            store = group.lanes[partition.index].store
-            if keep_us and store.dead:
-                for looks, letter in enumerate(store.dead_letters()):
-                    if letter.offset >= start:
-                        break
-                    is_old = is_settled and letter.last_attempt_us <= old_us
-                    if not is_old or looks >= LETTERS_LOOKS:
-                        start = letter.offset
-                        break
-        return start
+        old_us = self._time.now_us() - keep_us if self._time.settled else None
+        most = max(1, LETTERS_LOOKS // max(1, len(groups)))
+        cost, more = GROUP_LOOKS * (1 + len(groups)), False
+        for group in groups if keep_us else ():
+            letters = group.lanes[partition.index].store.dead_letters(0, start)
+            for looks, letter in enumerate(letters):
+                cost += 1
+                is_old = old_us is not None and letter.last_attempt_us <= old_us
+                if not is_old or looks >= most:
+                    start, more = letter.offset, is_old
+                    break
+        return start, cost, more
 
 
 def _find(look: _Look) -> _Found | DamagedData | OSError:

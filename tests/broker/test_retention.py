@@ -6,7 +6,8 @@ import pytest
 
 from brokerd.broker import BrokerSettings, Congested
 from brokerd.broker.retention import STEP_LOOKS, RetentionSettings
-from brokerd.broker.topics import TopicSettings
+from brokerd.broker.topic_changes import TopicChanges
+from brokerd.broker.topics import Partition, TopicSettings
 from brokerd.errors import NoSpace
 from brokerd.sim.bare import STATE_DIR, WAL_DIR
 from brokerd.sim.disk import SimDisk
@@ -198,6 +199,23 @@ class TestDeadLetters:
         house.pass_time(10, step=0.5)
         assert start(house) == 6
 
+    @pytest.mark.parametrize("groups", ["g", "gh", "ghijklmnopqr"])
+    def test_many_old_ones_go_in_one_round_some_at_a_time(
+        self, groups: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("brokerd.broker.retention.LETTERS_LOOKS", 10)
+        house = House(settings=settings(retention_seconds=5, dead_letter_seconds=25))
+        produce(house, "t", *[b""] * 100)
+        for group in groups:
+            for offset in range(100):
+                house.broker.dead_letter(house.broker.lane("t", group, 0, offset), offset, "bad")
+        house.run()
+        pass_rounds(house, 2)
+        house.broker.dead_letter(house.broker.lane("t", "young", 0, 70), 70, "bad")
+        pass_rounds(house, 1)
+        assert start(house) == 70, "and not past one that is young"
+        assert house.broker.counters.dead_letters_removed == 70 * len(groups)
+
     def test_with_no_time_of_its_own_it_goes_with_its_record(self) -> None:
         house = self.house(dead_letter_seconds=0)
         pass_rounds(house)
@@ -213,6 +231,32 @@ class TestDeadLetters:
         house = self.house(dead_letter_seconds=1000)
         house.broker.trim_topic("t", 0, 5)
         assert house.broker.group_info("t", "g").dead == 0
+
+
+class TestTurns:
+    @pytest.mark.parametrize(("looks", "expected"), [(10_000, [6]), (40, [1, 1, 1, 1, 1, 1])])
+    def test_a_turn_moves_what_costs_little_and_the_others_follow(
+        self, looks: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        moved: list[int] = []
+
+        def remove(self: TopicChanges, starts: list[tuple[Partition, int]], reason: str) -> int:
+            moved.append(len(starts))
+            return really(self, starts, reason)
+
+        really = TopicChanges.remove
+        monkeypatch.setattr(TopicChanges, "remove", remove)
+        monkeypatch.setattr("brokerd.broker.retention.TURN_LOOKS", looks)
+        house = House(settings=settings(retention_seconds=5))
+        topic = house.broker.create_topic("t", 6)
+        for partition in topic.partitions:
+            house.broker.append(partition, b"x")
+        for group in "abc":
+            lease(house, limit=1, group=group)
+        house.run()
+        pass_rounds(house)
+        assert [partition.start_offset for partition in topic.partitions] == [1] * 6
+        assert moved == expected
 
 
 class TestSegments:
