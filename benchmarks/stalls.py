@@ -3,9 +3,10 @@
 
 ``python -m benchmarks.stalls [--scale 0.01] [--json]``. In one broker process, one after another:
 a million leases of one group lapse, are released as one client's, are sought over, and go with
-their group; a hundred thousand groups, each with a lease, lapse at one moment; a record comes for
-ten thousand groups with a long poll each; a client comes upon a million expired records. Phases of
-:mod:`benchmarks.size`, such as snapshots and scrapes, are not told again here.
+their group; a hundred thousand groups, each with a lease, lapse at one moment, see their record
+removed, and go with their topic; a record comes for ten thousand groups with a long poll each; a
+client comes upon a million expired records. Phases of :mod:`benchmarks.size`, such as snapshots and
+scrapes, are not told again here.
 """
 
 from __future__ import annotations
@@ -63,6 +64,9 @@ class Phases:
         await groups(self._inside, self._scale)
         lanes = [group.lanes[0] for group in broker.existing_topic("groups").groups.values()]
         await self._lapse("leases of groups lapse", lanes, [0] * len(lanes))
+        del lanes
+        await self._change("start offset of groups", lambda: broker.trim_topic("groups", 0, 1))
+        await self._change("delete topic of groups", lambda: broker.delete_topic("groups"))
         await self._polls()
         await self._expired()
 
@@ -193,7 +197,8 @@ def measure(directory: Path, scale: float, show: Callable[[str], None]) -> list[
         over = " OVER" if phase["longest_ms"] > LONG_SECONDS * 1000 else ""
         show(
             f"  {phase['phase']:<24} {phase['seconds']:>6.2f} s, longest turn "
-            f"{phase['longest_ms']:>7.1f} ms, {phase['over_50_ms']} over 50 ms, "
+            f"{phase['longest_ms']:>7.1f} ms (processor {phase['busiest_ms']:.1f}), "
+            f"{phase['over_50_ms']} over 50 ms, "
             f"longest gc {phase['gc_longest_ms']:.1f} ms{over}"
         )
         for line in phase["where"] if over else ():

@@ -9,9 +9,9 @@ is, never looked through again:
 * what the replay built, when the broker begins to serve;
 * what survives a full collection that took long. The next one then sees only what is new.
 
-Python begins a full collection when a quarter more has come than the last one saw, so the longest
-is little above `LONG_SECONDS`, however large the heap. What cannot be freed is a cycle that was
-frozen while it was in use and that nothing breaks: at most what is under way at such a moment.
+So how long one takes depends on what came since the last one, not on the heap. What cannot be
+freed is a cycle that was frozen while it was in use and that nothing breaks: at most what is under
+way at such a moment.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ import time
 from collections.abc import Callable
 from typing import Literal, Protocol
 
-THRESHOLDS = (2_000, 5, 3)
+THRESHOLDS = (5_000, 2, 1)
 """New containers before a collection of the youngest; such collections before one of the next
-generation; and those before a full one. A full one so sees about 50,000 new containers, unless
-it keeps more than four times as many."""
+generation; and those before a full one, which so sees about 30,000 new containers."""
 
 LONG_SECONDS = 0.005
 """Processor time of a full collection whose survivors are frozen."""

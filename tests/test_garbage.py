@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest_twisted
+from twisted.internet.task import Clock
 from twisted.internet.threads import deferToThread
 
-from brokerd.broker import GroupSettings
+from brokerd.broker import ConsumerGroup, GroupSettings, Topic
+from brokerd.broker.remains import Remains
 from brokerd.client.mamamia import MamamiaClient
 from brokerd.codecs.mamamia import AcquireBatch, encode_request
 from brokerd.garbage import LONG_SECONDS, THRESHOLDS, FrozenGarbage, Phase
@@ -163,6 +165,38 @@ def topics_and_groups(house: House) -> Callable[[int], None]:
         house.pass_time(200.0, 10.0)  # timers know of leases and delays until these would be over
 
     return one
+
+
+class Watch(Clock):
+    """A clock on which every look takes a millisecond."""
+
+    def seconds(self) -> float:
+        self.rightNow += 0.001
+        return float(self.rightNow)
+
+
+class TestRemains:
+    def test_many_groups_are_let_go_of_in_slices(self) -> None:
+        """A turn ends after a few milliseconds; all groups go in the end, and no timer is left."""
+        clock = Watch()
+        topic = Topic(1, "t", 1)
+        groups = [ConsumerGroup(topic, f"g{number}", GroupSettings()) for number in range(1000)]
+        remains = Remains(clock)
+        remains.let_go(groups)
+        after_one_turn = sum(group.deleted for group in groups)
+        assert 0 < after_one_turn < 1000
+        clock.pump([0.001] * 100)
+        assert all(group.deleted and not group.lanes for group in groups)
+        assert clock.getDelayedCalls() == []
+
+    def test_a_stop_leaves_the_others(self) -> None:
+        """Nothing goes on after it."""
+        clock = Watch()
+        topic = Topic(1, "t", 1)
+        remains = Remains(clock)
+        remains.let_go([ConsumerGroup(topic, str(n), GroupSettings()) for n in range(1000)])
+        remains.stop()
+        assert clock.getDelayedCalls() == []
 
 
 class TestReferenceCountsAlone:

@@ -25,6 +25,8 @@ def test_every_phase_of_much_at_once_has_figures(
         "seek",
         "delete group",
         "leases of groups lapse",
+        "start offset of groups",
+        "delete topic of groups",
         "long polls of groups",
         "expired records",
     ]

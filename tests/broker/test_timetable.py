@@ -191,3 +191,13 @@ def test_many_lanes_that_are_due_at_once_leave_the_reactor_its_turns() -> None:
     diary.clock.advance(0)
     assert len(diary.calls) == lanes
     assert diary.clock.getDelayedCalls() == []
+
+
+def test_leases_of_a_deleted_topic_do_not_lapse_any_more() -> None:
+    """Its groups may be let go of some turns later, and nobody is called for them."""
+    diary = Diary()
+    diary.lease(5)
+    diary.lanes[0].group.topic.deleted = True
+    diary.clock.advance(6)
+    assert diary.calls == []
+    assert diary.clock.getDelayedCalls() == []
