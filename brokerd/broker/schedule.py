@@ -17,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from heapq import merge
 from typing import Any, NamedTuple
 
 import msgpack
@@ -57,7 +58,7 @@ class Scheduled(NamedTuple):
 
     id: int
     due_us: int
-    """Broker time."""
+    """Broker time. Of one that is due and not in memory: now."""
     partition: int | None
     """The partition that was asked for; None when it is chosen when the message is due."""
     size: int | None
@@ -241,22 +242,27 @@ class Schedule:
     def scheduled(self, topic_name: str, first_id: int = 0) -> Iterator[Scheduled]:
         """The messages of a topic that wait, by id, from ``first_id`` on; use it in one turn.
 
-        Raises `UnknownTopic`.
+        Those that are due and wait for room in the log are among them. Raises `UnknownTopic`.
         """
         lane = schedule_lane(self._state, self._state.existing_topic(topic_name))
         if lane is None:
             return
-        ahead_us = self._time.time_us() - self._time.now_us()
-        partition = lane.partition
-        for offset, ready_us in lane.store.delays(first_id):
+        time_us = self._time.time_us()
+        ahead_us = time_us - self._time.now_us()
+        partition, store = lane.partition, lane.store
+        waiting = ((offset, ready_us + ahead_us) for offset, ready_us in store.delays(first_id))
+        late = ((offset, None) for offset in store.open(first_id, partition.next_offset))
+        for offset, due_us in merge(waiting, late):
             chunk = partition.find(offset)
             if chunk is None:
-                yield Scheduled(offset, ready_us + ahead_us, None, None)
+                yield Scheduled(offset, time_us if due_us is None else due_us, None, None)
             else:
                 record = chunk.record(offset - chunk.base)
                 inner = opened(record.metadata)
                 size = len(record.value) + len(record.key or b"") + len(inner.metadata or b"")
-                yield Scheduled(offset, ready_us + ahead_us, inner.partition, size)
+                if due_us is None:
+                    due_us = min(inner.due_us, time_us)
+                yield Scheduled(offset, due_us, inner.partition, size)
 
 
 def check_delay(delay_us: int) -> None:

@@ -394,6 +394,15 @@ class LowestFirst:
             self._empty -= 1
         return (heap[0] << WORD_SHIFT) + (word & -word).bit_length() - 1
 
+    def members(self, first: int = 0) -> Iterator[int]:
+        """The members from ``first`` on, in order, while none changes."""
+        for key in sorted(key for key in self.words if key >= first >> WORD_SHIFT):
+            base = key << WORD_SHIFT
+            word = self.words[key] >> max(first - base, 0) << max(first - base, 0)
+            while word:
+                yield base + (word & -word).bit_length() - 1
+                word &= word - 1
+
     def clear(self) -> None:
         """Forget all members."""
         self.words.clear()

@@ -14,6 +14,8 @@ In a key-ordered group ``_order`` says which records may be given; else it is No
 from __future__ import annotations
 
 from collections.abc import Iterator
+from heapq import merge
+from itertools import takewhile
 
 from brokerd.groups.attempts import (
     DeadLetter,
@@ -151,6 +153,18 @@ class GroupView:
         if self._ready.count and (lowest := self._ready.lowest()) < offset:
             offset = lowest
         return offset if offset < end else -1
+
+    def open(self, first: int, end: int) -> Iterator[int]:
+        """The offsets of [first, end) that are ready or never touched, in order. O(words)"""
+        return takewhile(
+            lambda offset: offset < end, merge(self._ready.members(first), self._untouched(first))
+        )
+
+    def _untouched(self, first: int) -> Iterator[int]:
+        while True:
+            first = self._touched.next_absent(first)
+            yield first
+            first += 1
 
     def dead_letters(self, first: int = 0, end: int = END_OF_OFFSETS) -> Iterator[DeadLetter]:
         """The dead letters of [first, end), in offset order."""

@@ -119,6 +119,7 @@ def test_lowest_first_always_names_the_lowest(steps: list) -> None:
             assert found.lowest() == min(members)
         assert found.count == len(members)
         assert (offset in found) == (offset in members)
+        assert list(found.members(offset)) == sorted(one for one in members if one >= offset)
 
 
 def test_words_that_became_empty_do_not_pile_up() -> None:
