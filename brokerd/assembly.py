@@ -182,6 +182,7 @@ class BrokerCore:
             else:
                 replayed.callback(report)
 
+        self._host.begin_replay()
         self._readers.submit(self.broker.replay, done)
         return replayed.addCallback(self._start)
 
@@ -248,7 +249,15 @@ class BrokerCore:
 
     async def _close(self) -> None:
         self._stop_timers()
-        self._host.end_serving()
+        try:
+            await self._write_last()
+        finally:
+            self._host.end_serving()
+        for threads in (self._committer, self._background, self._snapshot_writer, self._readers):
+            threads.stop()
+        self._lock.release()
+
+    async def _write_last(self) -> None:
         self.broker.stop()
         closed: Deferred[StorageFailed | None] = Deferred()
         self._wal.close(closed.callback)
@@ -266,9 +275,6 @@ class BrokerCore:
                 event_id="snapshot-failed",
                 error=error,
             )
-        for threads in (self._committer, self._background, self._snapshot_writer, self._readers):
-            threads.stop()
-        self._lock.release()
 
     def close(self) -> Deferred[None]:
         """Write the mark and the snapshot, close and unlock."""

@@ -38,6 +38,10 @@ class Collector(Protocol):
 
     callbacks: list[Callable[[Phase, dict[str, int]], object]]
 
+    def disable(self) -> None: ...
+
+    def enable(self) -> None: ...
+
     def freeze(self) -> None: ...
 
     def unfreeze(self) -> None: ...
@@ -63,6 +67,10 @@ class FrozenGarbage:
         self._began = 0.0
         self._thresholds: tuple[int, int, int] | None = None
 
+    def pause(self) -> None:
+        """Collect nothing until `begin`: what is rebuilt now is many objects and no garbage."""
+        self._collector.disable()
+
     def begin(self) -> None:
         """Freeze all there is now, and what long full collections leave from now on."""
         if self._thresholds is None:
@@ -71,9 +79,11 @@ class FrozenGarbage:
             collector.set_threshold(*THRESHOLDS)
             collector.callbacks.append(self._on_collection)
             collector.freeze()
+        self._collector.enable()
 
     def end(self) -> None:
-        """Let the collector be as it was before `begin`."""
+        """Let the collector be as it was before `pause` and `begin`."""
+        self._collector.enable()
         if self._thresholds is not None:
             collector = self._collector
             collector.callbacks.remove(self._on_collection)

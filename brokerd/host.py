@@ -53,11 +53,14 @@ class Host(Protocol):
     def prepare(self) -> int:
         """Get the process ready; returns how many files it may have open."""
 
+    def begin_replay(self) -> None:
+        """The state is about to be rebuilt."""
+
     def begin_serving(self) -> None:
         """The state is rebuilt, and nearly all that there is in memory stays."""
 
     def end_serving(self) -> None:
-        """Undo `begin_serving`, if it was called."""
+        """Undo `begin_replay` and `begin_serving`, if they were called."""
 
     def lock(self, data_dir: Path) -> Lock: ...
 
@@ -83,6 +86,9 @@ class RealHost:
     def prepare(self) -> int:
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
         return raise_descriptor_limit()
+
+    def begin_replay(self) -> None:
+        self._garbage.pause()
 
     def begin_serving(self) -> None:
         self._garbage.begin()

@@ -31,8 +31,15 @@ class FakeCollector:
     def __init__(self) -> None:
         self.callbacks: list[Callable[[Phase, dict[str, int]], object]] = []
         self.threshold = (700, 10, 10)
+        self.enabled = True
         self.freezes = 0
         self.unfreezes = 0
+
+    def disable(self) -> None:
+        self.enabled = False
+
+    def enable(self) -> None:
+        self.enabled = True
 
     def freeze(self) -> None:
         self.freezes += 1
@@ -59,6 +66,16 @@ class TestFrozenGarbage:
         """Collections take these times, one after another."""
         times = iter([point for length in seconds for point in (1.0, 1.0 + length)])
         return FrozenGarbage(collector, lambda: next(times))
+
+    def test_nothing_is_collected_while_the_state_is_rebuilt(self) -> None:
+        """A start with 100,000 groups took most of its time to look for garbage."""
+        for then in (FrozenGarbage.begin, FrozenGarbage.end):
+            collector = FakeCollector()
+            garbage = self.frozen(collector)
+            garbage.pause()
+            assert not collector.enabled
+            then(garbage)
+            assert collector.enabled
 
     def test_what_was_rebuilt_is_frozen_at_once(self) -> None:
         """Beginning to serve freezes what there is and has less often collected."""

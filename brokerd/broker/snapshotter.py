@@ -9,9 +9,7 @@ position noted, so a snapshot never holds what the log could still lose.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from functools import partial
 
 import msgpack
@@ -43,23 +41,6 @@ STEP_THINGS = 200
 
 STEP_SECONDS = 0.005
 """How long a step may take, and the pause between steps while nothing else drives them."""
-
-
-@contextmanager
-def _garbage_left_alone() -> Iterator[None]:
-    """Collect garbage once, at the end.
-
-    A state that is being rebuilt makes none, but many objects: looking through them again and again
-    would take about half of the time of a start.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-            gc.collect(1)  # only what is new
 
 
 class _Captured:
@@ -130,10 +111,6 @@ class Snapshotter:
 
     def replay(self) -> RecoveryReport:
         """Rebuild the state from the newest snapshot that is to be used and the frames after it."""
-        with _garbage_left_alone():
-            return self._replay()
-
-    def _replay(self) -> RecoveryReport:
         start_lsn = 0
         self._state.begin_replay(self._time.now_us(), self._time.time_us())
         loaded = self._snapshots.load_newest(self._why_outdated, self._wal.deleted_lsn())
