@@ -170,6 +170,10 @@ class FloorSet:
         """
         self.words = grown(words)
         self.runs = sorted(runs)
+        if not words and not self.runs:
+            self.above = 0
+            self.floor = floor
+            return
         self.above = sum(
             (word >> max(floor - (key << WORD_SHIFT), 0)).bit_count() for key, word in words.items()
         ) + sum(

@@ -38,8 +38,8 @@ OLD_RETURNED_LAYOUT = Struct("<IIQ")
 OLD_DEAD_LAYOUT = Struct("<III")
 OLD_LEASE_TYPES = (int, int, str, int, int, int, int)
 
-SETTINGS_KEPT = 64
-"""Settings that many groups have alike are read once."""
+SETTINGS_KEPT = LAYOUTS_KEPT = 64
+"""What many groups have alike is worked out once."""
 
 
 def load(state: GroupState, data: bytes | Iterable[bytes], now_us: int) -> None:
@@ -95,13 +95,14 @@ class _Thaw:
         state._settled.load(self._floor, self.settled, self.settled_runs)
         state._touched.load(self._cursor, self.touched, self.touched_runs)
         leases = state._leases
+        if leases:
+            state._deadlines.refill([(lease[0], offset) for offset, lease in leases.items()])
         for offset, lease in leases.items():
             held = state._owners.get(lease[1])
             if held is None:
                 state._owners[lease[1]] = {offset}
             else:
                 held.add(offset)
-        state._deadlines.refill([(lease[0], offset) for offset, lease in leases.items()])
         if state._delays.count:
             state._delays.load(self.now_us)
         for key, (bits, _) in state._returned.blocks.items():
@@ -237,15 +238,22 @@ def _check_step(what: str, payload: bytes, step: int) -> None:
 def _columns(codes: str, payload: bytes) -> list[tuple[int, ...]]:
     """Columns of integers of these struct codes, behind their count."""
     count = COUNT_FIELDS.unpack_from(payload)[0] if len(payload) >= COUNT_FIELDS.size else -1
-    layouts = [f"<{count}{code}" for code in codes] if count >= 0 else []
-    if COUNT_FIELDS.size + sum(map(calcsize, layouts)) != len(payload):
+    layouts, size = _column_layouts(codes, count)
+    if size != len(payload):
         raise DamagedData(f"group snapshot: {len(payload)} bytes for columns of {count} rows")
-    columns = []
+    return [unpack_from(layout, payload, position) for layout, position in layouts]
+
+
+@lru_cache(LAYOUTS_KEPT)
+def _column_layouts(codes: str, count: int) -> tuple[list[tuple[str, int]], int]:
+    """(struct format, position) of each column of so many rows, and where the last one ends."""
+    layouts = []
     position = COUNT_FIELDS.size
-    for layout in layouts:
-        columns.append(unpack_from(layout, payload, position))
+    for code in codes if count >= 0 else "":
+        layout = f"<{count}{code}"
+        layouts.append((layout, position))
         position += calcsize(layout)
-    return columns
+    return layouts, position
 
 
 def _array(payload: bytes, types: tuple[type, ...]) -> list[Any]:
