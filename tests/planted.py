@@ -166,10 +166,8 @@ BUGS = (
         "events that a group's piece of a snapshot holds already are applied again",
         "broker/snapshotter.py",
         (
-            "                chunks = self._chunks.of_topics[thing.partition.topic.topic_id]\n"
-            "                chunks.append(self._copy(thing, self._captured_lsn))",
-            "                chunks = self._chunks.of_topics[thing.partition.topic.topic_id]\n"
-            "                chunks.append(self._copy(thing, self._start_lsn))",
+            "        return capture_lane(lane, self._captured_lsn,",
+            "        return capture_lane(lane, self._start_lsn,",
         ),
     ),
     bug(

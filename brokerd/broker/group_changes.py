@@ -128,7 +128,7 @@ class GroupChanges:
         """
         found = self._group(topic, group)
         left = min(RELEASE_MAX, self._leasing.events_max)
-        self._journal.admit_events(left * EVENT_FRAME_BYTES + self._lanes_bytes(found))
+        self._journal.admit_events(left * EVENT_FRAME_BYTES + len(found.lanes) * LANE_FRAME_BYTES)
         released = 0
         for lane in found.lanes:
             before = len(lane.store.events)
@@ -257,10 +257,6 @@ class GroupChanges:
     def _group_or_new(self, topic: str, group: str) -> ConsumerGroup:
         found = self._state.existing_topic(topic)
         return found.groups.get(group) or self._leasing.new_group(found, group)
-
-    @staticmethod
-    def _lanes_bytes(group: ConsumerGroup) -> int:
-        return len(group.lanes) * LANE_FRAME_BYTES
 
     def _change(
         self,

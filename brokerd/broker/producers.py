@@ -14,13 +14,14 @@ bytes a sequence, and where a batch went to several partitions 2 bytes more a me
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgpack
 
 from brokerd.broker.journal import Journal
-from brokerd.broker.state import Capture, Encode, State
+from brokerd.broker.state import Encode, State
 from brokerd.broker.topics import Topic
 from brokerd.errors import InvalidRequest, OldSequence
 from brokerd.values import MAX_NAME_BYTES
@@ -120,20 +121,11 @@ class Producers:
             key = entry.topic_id, fields["producer_id"]
             self._remember(key, fields["sequence"], fields["ids"])
 
-    def _captures(self) -> Iterator[Capture]:
-        """All producers as they are at one moment, in chunks."""
-        if not self._known:
-            return
-        copies: list[tuple[int, list[tuple[Known, bytes]]]] = []
-
-        def capture(lsn: int, first: int) -> Encode:
-            if not copies:
-                copies.append((lsn, list(self._known.items())))
-            taken_lsn, items = copies[0]
-            return lambda: _chunk(taken_lsn, first, items[first : first + CHUNK_PRODUCERS])
-
-        for first in range(0, len(self._known), CHUNK_PRODUCERS):
-            yield lambda lsn, first=first: capture(lsn, first)  # type: ignore[misc]
+    def _captures(self, lsn: int) -> list[Encode]:
+        """All producers as they are now, in chunks."""
+        items = list(self._known.items())
+        firsts = range(0, len(items), CHUNK_PRODUCERS)
+        return [partial(_chunk, lsn, first, items) for first in firsts]
 
     def _load(self, lsn: int, fields: dict[str, Any]) -> None:
         self._fresh_from = lsn
@@ -186,5 +178,6 @@ def _cost(key: Known, batches: bytes) -> int:
 
 
 def _chunk(lsn: int, first: int, items: list[tuple[Known, bytes]]) -> SnapshotChunk:
-    fields = {"producers": [(topic_id, name, batches) for (topic_id, name), batches in items]}
+    part = items[first : first + CHUNK_PRODUCERS]
+    fields = {"producers": [(topic_id, name, batches) for (topic_id, name), batches in part]}
     return SnapshotChunk(SNAPSHOT_PRODUCERS, b"%d" % first, lsn, msgpack.packb(fields))

@@ -177,8 +177,7 @@ class Snapshotter:
         for topic in topics:
             for group in list(topic.groups.values()):
                 yield from group.lanes
-        for part in self._state.captures:
-            yield from part()
+        yield from self._state.captures
 
     def topic_deleted(self, topic: Topic) -> None:
         """Have a snapshot that is being taken say that ``topic`` is gone.
@@ -235,7 +234,7 @@ class Snapshotter:
                 topic_id = thing.partition.topic.topic_id
                 self._captured.topics[topic_id].lanes.append(self._copy(thing))
         else:
-            self._captured.last.append(thing(self._captured_lsn))
+            self._captured.last += thing(self._captured_lsn)
 
     def _copy(self, lane: Lane) -> CapturedLane:
         return capture_lane(lane, self._captured_lsn, self._time.now_us(), self._time.time_us())
@@ -295,6 +294,6 @@ class Snapshotter:
             yield capture_topic(topic, self._captured_lsn)()
             lanes = (lane for group in topic.groups.values() for lane in group.lanes)
             yield from encode_lanes(map(self._copy, lanes))
-        for part in self._state.captures:
-            for capture in part():
-                yield capture(self._captured_lsn)()
+        for capture in self._state.captures:
+            for encode in capture(self._captured_lsn):
+                yield encode()

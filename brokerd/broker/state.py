@@ -50,8 +50,9 @@ the map's ``rest`` is an iterator of their bodies."""
 Encode = Callable[[], SnapshotChunk]
 """Encodes what was captured, in any thread, later."""
 
-Capture = Callable[[int], Encode]
-"""Copies one thing as it is at an LSN; called where the state in memory equals the log up to it."""
+Capture = Callable[[int], list[Encode]]
+"""Copies a part of the state as it is at an LSN, for chunks of a snapshot; called once for each,
+where the state in memory equals the log up to that."""
 
 
 def known_damage(chunk: SnapshotChunk) -> list[KnownDamage]:
@@ -109,9 +110,7 @@ class State:
             SNAPSHOT_LANES: self._load_lanes,
             SNAPSHOT_DELETED_TOPIC: lambda lsn, fields: self._load_deleted(fields),
         }
-        self.captures: list[Callable[[], Iterator[Capture]]] = []
-        self.on_removed: list[Callable[[Topic], None]] = []
-        """Called with each topic that is deleted, live and at replay."""
+        self.captures: list[Capture] = []
         self.let_go: Callable[[Iterable[ConsumerGroup]], None] = let_go
         """Frees the groups of a topic that is deleted; at replay at once."""
         self._topic_ops: dict[str, Callable[[int, Entry, dict[str, Any]], None]] = {
@@ -147,8 +146,6 @@ class State:
         if self.by_name.get(topic.name) is topic:
             del self.by_name[topic.name]
         groups, topic.groups = topic.groups, {}
-        for tell in self.on_removed:
-            tell(topic)
         self.let_go(groups.values())
         topic.let_go()
 
