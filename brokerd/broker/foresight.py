@@ -33,6 +33,12 @@ LOOK_US = 1_000_000
 HELD_BYTES = 64 << 20
 MESSAGE_BYTES = 350
 
+LOOK_WANTED = 50_000
+"""Messages that one look brings, the earliest; the next look follows soon if there are more."""
+
+SAMPLE = 1_000
+"""Messages by which it is estimated which are the earliest."""
+
 SCAN_BLOCKS = 64
 """Blocks of delays that are looked through in one turn of the reactor."""
 
@@ -101,12 +107,25 @@ class _Look:
         self.wanted: list[tuple[int, int]] = []
         self.offsets: list[int] = []
         """What is still to be read, last first."""
+        self.more = False
+        """Whether there is room for what is due a little later."""
 
     def keep_earliest(self, count: int) -> None:
-        """Want no more than so many; look less far ahead for that."""
+        """Want about so many, the earliest; look less far ahead for that."""
         if len(self.wanted) > count:
-            self.wanted = heapq.nsmallest(count, self.wanted)
-            self.bound_us = self.wanted[-1][0] if self.wanted else 0
+            self.wanted, self.bound_us = earliest(self.wanted, count)
+            self.more = count == LOOK_WANTED
+
+
+def earliest(wanted: list[tuple[int, int]], count: int) -> tuple[list[tuple[int, int]], int]:
+    """About ``count`` of more than so many (time, offset), and the time at which they end.
+
+    None that is left out is before one that is not. To sort 100,000 takes longer than a turn may,
+    so `SAMPLE` of them say where the end is: of no more than that, the count is exact.
+    """
+    sample = sorted(wanted[:: -(-len(wanted) // SAMPLE)])
+    end = sample[count * len(sample) // len(wanted)]
+    return [one for one in wanted if one < end], end[0]
 
 
 class Foresight:
@@ -207,7 +226,7 @@ class Foresight:
         if lane.partition.topic.deleted:
             self._forget(lane)
         elif (due_us := lane.store.next_due_us()) is not None:
-            ahead_us = max(LOOK_US, (look.bound_us - now_us) // 2)
+            ahead_us = LOOK_US if look.more else max(LOOK_US, (look.bound_us - now_us) // 2)
             self._plan(lane, max(now_us + ahead_us, due_us - AHEAD_US + LOOK_US))
         elif self._held.get(lane):  # due, and about to be fired
             self._plan(lane, now_us + LOOK_US)
@@ -225,7 +244,7 @@ class Foresight:
             return
         held = self._held.get(look.lane, {})
         partition, store = look.lane.partition, look.lane.store
-        left = max(0, HELD_BYTES - self.held_bytes) // MESSAGE_BYTES
+        left = min(LOOK_WANTED, max(0, HELD_BYTES - self.held_bytes) // MESSAGE_BYTES)
         for _ in range(min(SCAN_BLOCKS, len(look.blocks))):
             for ready_us, offset in store.delayed_in(look.blocks.pop(), look.bound_us):
                 if offset not in held and partition.find(offset) is None:

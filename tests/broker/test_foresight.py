@@ -7,7 +7,7 @@ import random
 import pytest
 
 from brokerd.broker import BrokerSettings
-from brokerd.broker.foresight import AHEAD_US, MESSAGE_BYTES
+from brokerd.broker.foresight import AHEAD_US, MESSAGE_BYTES, SAMPLE, earliest
 from brokerd.wal import WalOptions
 from tests.broker.desk import SECOND_US
 from tests.broker.test_schedule import in_an_hour, later, values
@@ -102,6 +102,23 @@ class TestReadingAhead:
         assert house.broker.status()["reads_from_disk"] == found
         assert values(house) == [b"early"]
 
+    def test_more_than_one_look_brings_are_read_by_the_next_ones(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("brokerd.broker.foresight.LOOK_WANTED", 100)
+        monkeypatch.setattr("brokerd.broker.foresight.SCAN_BLOCKS", 1)
+        house = House(settings=FORGETFUL, options=SMALL)
+        expected = shuffled(house)
+        most = 0
+        for _ in range(59):
+            before = foresight_bytes(house)
+            house.pass_time(1.0, step=1.0)
+            most = max(most, (foresight_bytes(house) - before) // MESSAGE_BYTES)
+        assert most in range(100, 130)
+        house.pass_time(12.0)
+        assert house.broker.status()["reads_from_disk"] == 0
+        assert sorted(values(house)) == sorted(expected)
+
     def test_messages_are_read_ahead_after_a_restart(self) -> None:
         house = House(settings=FORGETFUL, options=SMALL)
         expected = shuffled(house)
@@ -171,3 +188,14 @@ def test_a_damaged_message_hinders_no_other() -> None:
     assert house.broker.status()["reads_from_disk"] == 1
     assert values(house) == [b"0", b"2", b"3", b"4"]
     assert house.broker.schedule_counters.lost == 1
+
+
+@pytest.mark.parametrize("total", [2, 1_000, 50_021])
+@pytest.mark.parametrize("permille", [0, 1, 500, 999])
+def test_the_earliest_of_many_are_about_as_many_as_wanted(total: int, permille: int) -> None:
+    count = total * permille // 1_000
+    wanted = [(random.Random(number).randrange(total), number) for number in range(total)]
+    kept, end_us = earliest(wanted, count)
+    assert abs(len(kept) - count) <= (total // 20 if total > SAMPLE else 0)
+    assert sorted(kept) == sorted(wanted)[: len(kept)]
+    assert sorted(wanted)[len(kept)][0] == end_us
