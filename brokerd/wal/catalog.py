@@ -231,11 +231,6 @@ class Catalog:
                 break
         return ReadPlan(topic_id, partition, pieces, max_bytes)
 
-    def first_offset(self, topic_id: int, partition: int) -> int | None:
-        """The first offset of a partition that the log still has, None if it has none."""
-        where = self._where.get((topic_id, partition))
-        return None if where is None else where[0][0]
-
     def plan_offset_at_time(self, topic_id: int, partition: int, time_us: int) -> OffsetPlan:
         """Plan to find the first offset appended at or after a time."""
         firsts, ordinals = self._where.get((topic_id, partition), _NOWHERE)

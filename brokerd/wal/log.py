@@ -498,13 +498,6 @@ class Wal:
 
     # -- removing ----------------------------------------------------------------------------
 
-    def first_offset(self, topic_id: int, partition: int) -> int | None:
-        """The first offset of a partition that the log still has, None if it has no record of it.
-
-        What is removed is still there until its segment is deleted.
-        """
-        return self._catalog.first_offset(topic_id, partition)
-
     def plan_offset_at_time(self, topic_id: int, partition: int, time_us: int) -> OffsetPlan:
         """Plan to find a partition's first offset appended at or after broker time ``time_us``.
 

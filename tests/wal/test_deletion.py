@@ -114,7 +114,7 @@ class TestWhatIsRemovable:
         assert gone == names[1:-1]
         assert rig.read(0, topic_id=2) == [b"0"]
         assert rig.read(1, topic_id=2) == [b"1"]
-        assert rig.wal.first_offset(1, 0) == 0
+        assert rig.read(0)[0].startswith(b"0")
 
     def test_records_of_deleted_topics_need_no_start_offset(self) -> None:
         rig = log()

@@ -84,9 +84,3 @@ class TestBySize:
 
     def test_a_partition_that_the_log_does_not_hold_has_none(self) -> None:
         assert of_size(log(3), 10, topic_id=9) is None
-
-
-def test_the_first_offset_is_that_of_the_first_batch() -> None:
-    rig = log(20)
-    assert rig.wal.first_offset(1, 0) == 0
-    assert rig.wal.first_offset(1, 1) is None
