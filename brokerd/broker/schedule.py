@@ -269,8 +269,8 @@ def check_delay(delay_us: int) -> None:
     """Raise `InvalidRequest` for a delay that no message may have."""
     if not 0 < delay_us <= DELAY_MAX_US:
         raise InvalidRequest(
-            f"a message may be delayed by up to {DELAY_MAX_US // 1_000_000} seconds (ten years), "
-            f"not by {delay_us / 1e6}"
+            f"a message may be delayed by a microsecond up to {DELAY_MAX_US // 1_000_000} seconds "
+            f"(ten years), not by {delay_us / 1e6}"
         )
 
 
