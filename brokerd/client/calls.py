@@ -2,7 +2,8 @@
 """The Mamamia commands with Python objects, apart from how they are carried.
 
 Each function makes a `Call`: one request, and what of its answer is the result. The blocking and
-the asynchronous client carry it, each in its way.
+the asynchronous client carry it, each in its way. Arguments of a wrong type, or that no frame can
+carry, are TypeError, ValueError and RecordTooLarge (`brokerd.client.checks`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from brokerd.client.checks import (
+    check_numbers,
+    check_optional,
+    check_seconds,
+    check_size,
+    check_text,
+    checked_items,
+    packed_key,
+    packed_metadata,
+    packed_payload,
+)
 from brokerd.client.errors import MamamiaError
 from brokerd.codecs.mamamia import (
     Acquire,
@@ -40,8 +52,6 @@ from brokerd.codecs.mamamia import (
     SettleBatch,
     Settled,
     SettledBatch,
-    pack_metadata,
-    pack_payload,
 )
 
 Result = TypeVar("Result")
@@ -75,8 +85,10 @@ def produce(
     delay: float | None = None,
 ) -> Call[int]:
     """Append a message. Result: its id, or its schedule id if it has a `delay`."""
-    fields = _message(payload, metadata, key, partition, ttl, delay)
-    return Call(Produce(log_id, *fields), _message_id)
+    check_text(log_id=log_id)
+    request = Produce(log_id, *_message(payload, metadata, key, partition, ttl, delay))
+    check_size(request)
+    return Call(request, _message_id)
 
 
 def acquire(
@@ -87,6 +99,8 @@ def acquire(
     wait: float = 0.0,
 ) -> Call[Message | None]:
     """Lease the next message for `duration` seconds. Result: a Message, or None."""
+    check_text(log_id=log_id, group_id=group_id, client_id=client_id)
+    check_seconds(duration=duration, wait=wait)
     return Call(Acquire(log_id, group_id, client_id, duration, wait), _acquired_message)
 
 
@@ -101,7 +115,13 @@ def settle(
     dead: bool = False,
 ) -> Call[None]:
     """End a lease. `delay` is seconds until a failed message may be leased again."""
-    settle = Settle(log_id, group_id, message_id, client_id, success, delay, reason or "", dead)
+    check_text(log_id=log_id, group_id=group_id, client_id=client_id)
+    check_optional({"reason": reason})
+    check_numbers(message_id=message_id)
+    check_seconds(delay=delay)
+    settle = Settle(
+        log_id, group_id, message_id, client_id, bool(success), delay, reason or "", bool(dead)
+    )
     return Call(settle, _nothing)
 
 
@@ -113,6 +133,9 @@ def extend(
     duration: float | None = None,
 ) -> Call[float]:
     """Give a live lease a new duration from now. Result: seconds left."""
+    check_text(log_id=log_id, group_id=group_id, client_id=client_id)
+    check_numbers(message_id=message_id)
+    check_seconds(duration=duration)
     return Call(Extend(log_id, group_id, client_id, message_id, duration), _remaining)
 
 
@@ -124,7 +147,7 @@ def batch_message(
     ttl: float | None = None,
     delay: float | None = None,
 ) -> BatchMessage:
-    """One message for `produce_batch`; `ttl` and `delay` in seconds."""
+    """One message for `produce_batch`; `ttl` and `delay` in seconds, a `ttl` of 0 for never."""
     return BatchMessage(*_message(payload, metadata, key, partition, ttl, delay))
 
 
@@ -138,7 +161,15 @@ def produce_batch(
 
     Result: their ids, in order; for those with a delay their schedule ids.
     """
-    return Call(ProduceBatch(log_id, tuple(messages), producer_id, sequence), _message_ids)
+    check_text(log_id=log_id)
+    check_optional({"producer_id": producer_id}, {"sequence": sequence})
+    if (producer_id is None) != (sequence is None):
+        missing = "producer_id" if producer_id is None else "sequence"
+        raise ValueError(f"{missing} is missing: producer_id and sequence go together")
+    items = checked_items("messages", messages, BatchMessage, "batch_message")
+    request = ProduceBatch(log_id, tuple(items), producer_id, sequence)
+    check_size(request)
+    return Call(request, _message_ids)
 
 
 def acquire_batch(
@@ -150,6 +181,9 @@ def acquire_batch(
     wait: float = 0.0,
 ) -> Call[tuple[LeasedMessage, ...]]:
     """Lease up to `max_messages`. Result: LeasedMessages, maybe none."""
+    check_text(log_id=log_id, group_id=group_id, client_id=client_id)
+    check_numbers(max_messages=max_messages)
+    check_seconds(duration=duration, wait=wait)
     request = AcquireBatch(log_id, group_id, client_id, max_messages, duration, wait)
     return Call(request, _leased_messages)
 
@@ -158,11 +192,19 @@ def settle_batch(
     log_id: str, group_id: str, client_id: str, settles: Iterable[BatchSettle]
 ) -> Call[tuple[str, ...]]:
     """End 1 to 10,000 leases. Result: for each "settled" or the broker's error text."""
-    return Call(SettleBatch(log_id, group_id, client_id, tuple(settles)), _results)
+    check_text(log_id=log_id, group_id=group_id, client_id=client_id)
+    items = checked_items("settles", settles, BatchSettle, "BatchSettle")
+    for index, (message_id, _, token, delay, reason, _) in enumerate(items):
+        check_numbers(**{f"settles[{index}].message_id": message_id})
+        check_optional(numbers={f"settles[{index}].token": token})
+        check_seconds(**{f"settles[{index}].delay": delay})
+        check_text(**{f"settles[{index}].reason": reason})
+    return Call(SettleBatch(log_id, group_id, client_id, tuple(items)), _results)
 
 
 def group_info(log_id: str, group_id: str) -> Call[GroupState]:
     """Result: the group's GroupState."""
+    check_text(log_id=log_id, group_id=group_id)
     return Call(GroupInfo(log_id, group_id), _state)
 
 
@@ -170,12 +212,17 @@ def release(
     log_id: str, group_id: str, client_id: str, message_ids: Iterable[int] | None = None
 ) -> Call[int]:
     """Give leased messages back, or all of this client's. Result: how many leases ended."""
+    check_text(log_id=log_id, group_id=group_id, client_id=client_id)
     ids = None if message_ids is None else tuple(message_ids)
+    for index, message_id in enumerate(ids or ()):
+        check_numbers(**{f"message_ids[{index}]": message_id})
     return Call(Release(log_id, group_id, client_id, ids), _released)
 
 
 def cancel(log_id: str, schedule_id: int) -> Call[bool]:
     """Let a delayed message never appear. Result: False if it has already, or never was there."""
+    check_text(log_id=log_id)
+    check_numbers(schedule_id=schedule_id)
     return Call(Cancel(log_id, schedule_id), _cancelled)
 
 
@@ -187,9 +234,10 @@ def _message(
     ttl: float | None,
     delay: float | None,
 ) -> tuple[bytes, int, bytes | None, bytes | None, int | None, float | None, float | None]:
-    value, encoding = pack_payload(payload)
-    packed_key = key.encode() if isinstance(key, str) else key
-    return value, encoding, pack_metadata(metadata), packed_key, partition, ttl, delay
+    check_optional(numbers={"partition": partition})
+    check_seconds(ttl=ttl, delay=delay)
+    value, encoding = packed_payload(payload)
+    return value, encoding, packed_metadata(metadata), packed_key(key), partition, ttl, delay
 
 
 def _message_id(answer: Produced | Scheduled) -> int:

@@ -48,6 +48,7 @@ from brokerd.codecs.mamamia import (
     SettleBatch,
     decode_response,
     encode_request,
+    split_message_id,
 )
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "MamamiaError",
     "Message",
     "batch_message",
+    "split_message_id",
 ]
 
 TIMEOUT = 60.0
@@ -89,7 +91,8 @@ class MamamiaClient:
     :raises AddressError: the address cannot be read.
 
     Methods raise MamamiaError (the broker refused), ConnectionLost and other OSErrors (among them
-    TimeoutError). After any but the first the next call connects anew.
+    TimeoutError). After any but the first the next call connects anew. A wrong argument is a
+    TypeError, ValueError or RecordTooLarge, before anything is sent.
     """
 
     def __init__(

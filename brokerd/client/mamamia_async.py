@@ -3,7 +3,7 @@
 
 ::
 
-    client = await connect(clientFromString(reactor, "tcp:127.0.0.1:9000"))
+    client = await connect("127.0.0.1:9000", reactor)
     message_id = await client.produce("orders", {"n": 1})
 
 Calls may be made without waiting for earlier answers; they are pipelined on one connection. A lost
@@ -17,12 +17,13 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from twisted.internet.defer import Deferred, fail
-from twisted.internet.endpoints import connectProtocol
+from twisted.internet.endpoints import HostnameEndpoint, UNIXClientEndpoint, connectProtocol
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 
 from brokerd.client import calls
+from brokerd.client.addresses import parse_address
 from brokerd.client.calls import Call, Metadata, result_of
 from brokerd.client.errors import ConnectionLost, MamamiaError
 from brokerd.client.mamamia import checked_answer
@@ -52,10 +53,26 @@ class _Pending(NamedTuple):
     answered: Deferred[Any]
 
 
-def connect(endpoint: IStreamClientEndpoint) -> Deferred[MamamiaProtocol]:
-    """A connected client; fails as the endpoint does."""
+def connect(where: IStreamClientEndpoint | str, reactor: Any = None) -> Deferred[MamamiaProtocol]:
+    """A connected client; fails as the endpoint does.
+
+    :param where: ``host:port``, ``[v6]:port`` or ``unix:PATH``, then with the ``reactor``; or an
+        endpoint, such as one that speaks TLS.
+    :raises AddressError: the address cannot be read.
+    """
+    endpoint = _endpoint(where, reactor) if isinstance(where, str) else where
     connected: Deferred[MamamiaProtocol] = connectProtocol(endpoint, MamamiaProtocol())
     return connected
+
+
+def _endpoint(address_text: str, reactor: Any) -> IStreamClientEndpoint:
+    if reactor is None:
+        raise TypeError("an address needs the reactor: connect(address, reactor)")
+    host, port, path = parse_address(address_text)
+    endpoint: IStreamClientEndpoint = (
+        HostnameEndpoint(reactor, host, port) if path is None else UNIXClientEndpoint(reactor, path)
+    )
+    return endpoint
 
 
 class MamamiaProtocol(Protocol):
@@ -63,7 +80,7 @@ class MamamiaProtocol(Protocol):
 
     Every method's Deferred fails with MamamiaError when the broker refuses, ConnectionLost when
     the connection ends first, LimitExceeded when too many calls wait. Cancelling one gives up its
-    result, not the request.
+    result, not the request. A wrong argument is raised at once, as by the blocking client.
     """
 
     def __init__(self, in_flight_max: int = IN_FLIGHT_MAX, waiting_max: int = WAITING_MAX) -> None:

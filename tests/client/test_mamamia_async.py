@@ -11,7 +11,7 @@ from twisted.internet.error import ConnectionDone
 from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.python.failure import Failure
 
-from brokerd.client.errors import ConnectionLost, MamamiaError
+from brokerd.client.errors import AddressError, ConnectionLost, MamamiaError
 from brokerd.client.mamamia_async import MamamiaProtocol, connect
 from brokerd.codecs import mamamia as mm
 from brokerd.errors import LimitExceeded
@@ -132,7 +132,7 @@ def test_a_call_made_from_an_answer_is_sent():
 
 def test_an_argument_without_a_wire_form_does_not_disturb_the_others():
     client, _ = connected()
-    with pytest.raises(OverflowError):
+    with pytest.raises(ValueError, match="message_id must be"):
         client.settle("l", "g", 1 << 70, "c")
     results = Results().of(client.produce("l", 1))
     client.dataReceived(mm.produced(0))
@@ -151,3 +151,17 @@ def test_an_endpoint_is_connected():
     factory = reactor.tcpClients[0][2]
     factory.buildProtocol(None).makeConnection(StringTransport())
     assert isinstance(results[0], MamamiaProtocol)
+
+
+def test_an_address_is_enough_to_connect():
+    """As it stands in listeners.json, and as the blocking client takes it."""
+    reactor = MemoryReactorClock()
+    connect("127.0.0.1:9000", reactor)
+    connect("unix:/run/b.sock", reactor)
+    ((host, port, *_),) = reactor.tcpClients
+    ((path, *_),) = reactor.unixClients
+    assert (host, port, path) == ("127.0.0.1", 9000, "/run/b.sock")
+    with pytest.raises(TypeError, match="needs the reactor"):
+        connect("127.0.0.1:9000")
+    with pytest.raises(AddressError):
+        connect("here", reactor)
