@@ -47,7 +47,11 @@ FIRE_BYTES = 1 << 20
 """About how many bytes are fired in one turn of the reactor."""
 
 MESSAGE_BYTES = 2048
-"""What a message counts besides its own bytes, so that a turn fires no more than 512."""
+"""What a message counts besides its own bytes, and a look at a schedule of which none is due, so
+that a turn does no more than 512 of either."""
+
+START_LANES = 500
+"""Schedules that one turn sees to after the start."""
 
 STEP_RECORDS = 64
 """Messages of one schedule that are fired before the next schedule has its turn."""
@@ -115,6 +119,9 @@ class Firing:
         self._reading: set[Lane] = set()
         self._read_to: dict[Lane, tuple[int, int]] = {}
         """Where the last read of a schedule ended, and how much it read ahead."""
+        self._starting: list[Topic] = []
+        """Internal topics that are not looked at yet since the start."""
+        self._start_call: DelayedCall | None = None
         self._over: dict[Lane, None] = {}
         """Schedules whose beginning may be over."""
         self._turn_call: DelayedCall | None = None
@@ -125,20 +132,29 @@ class Firing:
 
     def start(self) -> None:
         """Begin to fire; after the groups were resumed."""
-        for topic in list(self._state.by_id.values()):
-            if topic.internal_of:
+        self._starting = [topic for topic in self._state.by_id.values() if topic.internal_of]
+        self._go_on_starting()
+
+    def _go_on_starting(self) -> None:
+        """See to some schedules that were there at the start, then to the others."""
+        self._start_call = None
+        part, self._starting = self._starting[:START_LANES], self._starting[START_LANES:]
+        for topic in part:
+            if not topic.deleted:
                 lane = lane_of(self._state, topic)
                 self._timetable.schedule(lane)
                 self._wake(lane)
                 self._foresight.expect(lane)
                 self._moved(lane)
+        if self._starting:
+            self._start_call = self._clock.callLater(0, self._go_on_starting)
 
     def stop(self) -> None:
         """Fire nothing more."""
         self._stopped = True
         self._timetable.stop()
         self._foresight.stop()
-        for call in (self._turn_call, self._trim_call):
+        for call in (self._start_call, self._turn_call, self._trim_call):
             if call is not None and call.active():
                 call.cancel()
 
@@ -174,7 +190,7 @@ class Firing:
         while self._ready and left > 0:
             lane, _ = self._ready.popitem(last=False)
             try:
-                left -= self._fire(lane)
+                left -= max(self._fire(lane), MESSAGE_BYTES)
             except Congested:
                 self._park(lane)
                 return

@@ -552,3 +552,27 @@ class TestTrouble:
         house = house.again()
         house.pass_time(1.0)
         assert values(house) == [b"x"]
+
+
+def test_many_schedules_are_seen_to_some_in_a_turn_after_a_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that wait and those that are due; a topic may be deleted before its turn."""
+    monkeypatch.setattr("brokerd.broker.firing.START_LANES", 3)
+    monkeypatch.setattr("brokerd.broker.firing.FIRE_BYTES", 2 * MESSAGE_BYTES)
+    house = House()
+    names = [f"t{number}" for number in range(10)]
+    for number, name in enumerate(names):
+        later(house, b"x", 5.0 if number % 2 else 500.0, name)
+    house.run()
+    house.wall_seconds += 60.0
+    house = house.crash()
+    waiting = [topic.internal for topic in house.broker.topics()]
+    lanes = [topic.groups["schedule"].lanes[0] for topic in waiting if topic is not None]
+    assert len(lanes) == 10
+    assert len([lane for lane in lanes if lane.scheduled_us is not None]) == 3
+    house.broker.delete_topic("t9")
+    house.pass_time(1.0)
+    assert [values(house, name) for name in names[:9]] == [[], [b"x"]] * 4 + [[]]
+    house.pass_time(500.0, step=10.0)
+    assert [values(house, name) for name in names[:9]] == [[b"x"]] * 9
