@@ -252,6 +252,8 @@ def read_listeners(listeners: Sequence[str]) -> list[Setting]:
         form, equals, endpoint = listener.partition("=")
         if not equals or not endpoint:
             raise ConfigError(f"--listen {listener}: expected FORMAT=ENDPOINT")
+        if form == "admin":
+            raise ConfigError(f"--listen {listener}: say --admin {endpoint}; it is no wire format")
         if form in settings:
             raise ConfigError(f"--listen {listener}: {form} has an endpoint already")
         settings[form] = Setting(f"{LISTEN}.{form}", endpoint, f"--listen {listener}", True)

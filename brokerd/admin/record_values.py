@@ -54,7 +54,7 @@ def shown(record: Record, partition: int) -> RecordShape:
         append_time=time_of(record.append_time_us),
         expires_at=time_of(record.expires_at_us) if record.expires_at_us else None,
         producer_time=record.producer_time,
-        format=Format(record.producer_format).name.lower(),
+        format=Format(record.producer_format).name.lower() if record.producer_format else None,
         encoding=NAMES[record.encoding],
         value=value,
         value_base64=value_base64,

@@ -16,6 +16,11 @@ Answer = Mapping[str, Any]
 METHODS = (b"GET", b"HEAD")
 
 
+def refusal(error: str) -> Answer:
+    """What a request is told that will be refused whenever it is sent."""
+    return {"error": error, "retryable": False}
+
+
 def json_answer(request: Request, code: int, value: Answer) -> bytes:
     """Write one JSON object as the answer to a request."""
     request.setResponseCode(code)
@@ -31,7 +36,7 @@ class Missing(Resource):
 
     def render(self, request: Request) -> bytes:
         """Answer 404, whatever the method."""
-        return json_answer(request, http.NOT_FOUND, {"error": "there is nothing here"})
+        return json_answer(request, http.NOT_FOUND, refusal("there is nothing here"))
 
 
 class Branch(Resource):
@@ -42,7 +47,7 @@ class Branch(Resource):
         if request.method in METHODS:
             return super().render(request)
         request.setHeader(b"allow", b", ".join(METHODS))
-        return json_answer(request, http.NOT_ALLOWED, {"error": "read only: use GET or HEAD"})
+        return json_answer(request, http.NOT_ALLOWED, refusal("read only: use GET or HEAD"))
 
     def getChild(self, path: bytes, request: Request) -> Resource:
         """Find nothing; children were looked at before."""

@@ -23,7 +23,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
 from brokerd import errors
-from brokerd.admin.resources import METHODS, Branch, json_answer
+from brokerd.admin.resources import METHODS, Branch, json_answer, refusal
 from brokerd.broker import Broker
 from brokerd.errors import BrokerdError, InvalidRequest
 
@@ -179,7 +179,7 @@ class _Endpoint(Resource):
             return json_answer(
                 request,
                 http.NOT_ALLOWED,
-                {"error": f"{method} is not for this path: use {' or '.join(allowed)}"},
+                refusal(f"{method} is not for this path: use {' or '.join(allowed)}"),
             )
         _Reply(request).begin(self._broker, *self._found[method])
         return NOT_DONE_YET
@@ -214,10 +214,10 @@ class _Reply:
 
     def _refuse(self, failure: Failure, route: Route) -> None:
         failure.trap(BrokerdError)
-        refusal: Any = failure.value
-        kinds = [kind for kind in type(refusal).__mro__ if kind in STATUSES]
+        said: Any = failure.value
+        kinds = [kind for kind in type(said).__mro__ if kind in STATUSES]
         status = STATUSES[kinds[0]] if kinds else http.INTERNAL_SERVER_ERROR
-        error = {"error": str(refusal), "retryable": refusal.retryable}
+        error = {"error": str(said), "retryable": said.retryable}
         self._send(status, msgspec.json.encode(error))
 
     def _fault(self, failure: Failure) -> None:
@@ -228,8 +228,7 @@ class _Reply:
             failure,
             event_id="admin-fault",
         )
-        text = "a fault in brokerd; its log says more"
-        error = {"error": text, "retryable": False}
+        error = refusal("a fault in brokerd; its log says more")
         self._send(http.INTERNAL_SERVER_ERROR, msgspec.json.encode(error))
 
     def _send(self, status: int, body: bytes) -> None:
@@ -255,7 +254,7 @@ def _query(request: Request, route: Route) -> Any:
     try:
         return msgspec.convert(given, type=route.query, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"the query string is wrong: {error}") from None
+        raise InvalidRequest(f"the query string is wrong: {in_words(error)}") from None
 
 
 def _body(request: Request, route: Route) -> Any:
@@ -279,13 +278,20 @@ def _body(request: Request, route: Route) -> Any:
     try:
         return msgspec.json.decode(body or b"{}", type=wanted)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"the body is wrong: {error}") from None
+        raise InvalidRequest(f"the body is wrong: {in_words(error)}") from None
     except RecursionError:
         raise InvalidRequest("the body is wrong: its JSON is nested too deeply") from None
 
 
 class _Empty(Struct, forbid_unknown_fields=True):
     """The body of a write that takes nothing."""
+
+
+def in_words(error: Exception) -> str:
+    """What msgspec has to say, the field first: ``partitions: expected `int` >= 1``."""
+    text, at, place = str(error).partition(" - at `")
+    field = place.removesuffix("`").removeprefix("$").removeprefix(".")
+    return f"{field}: {text[:1].lower()}{text[1:]}" if at and field else text
 
 
 def parameters(path: str) -> Iterator[str]:

@@ -113,7 +113,7 @@ class RecordShape(Struct):
     append_time: datetime
     expires_at: datetime | None
     producer_time: int | None
-    format: str
+    format: str | None
     encoding: EncodingName
     value: Any
     value_base64: str | None

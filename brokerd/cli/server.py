@@ -155,13 +155,13 @@ class Server:
 
     def _lost(self, error: Exception, method: str) -> NoBroker:
         reason = f"no answer within {TIMEOUT_SECONDS:.0f} s"
-        if not isinstance(error, TimeoutError):
-            reason = f"the connection ended without an answer ({error or type(error).__name__})"
-        if isinstance(error, RemoteDisconnected | BadStatusLine):
-            reason += "; is that the address of the admin site, and not of a wire format?"
         advice = "try again"
         if method != "GET":
             advice = "the change may or may not have been made: look before you try again"
+        if not isinstance(error, TimeoutError):
+            reason = f"the connection ended without an answer ({error or type(error).__name__})"
+        if isinstance(error, RemoteDisconnected | BadStatusLine):
+            advice += "; or is that no admin site, but the address of a wire format?"
         return NoBroker(f"{self._place.address}: {reason}; {advice}")
 
     def _read(self, status: int, raw: bytes) -> Answer:

@@ -90,6 +90,7 @@ def test_keys_metadata_and_times_come_along() -> None:
     assert told["append_time"] == "2023-11-14T22:13:20.250000Z"
     assert told["expires_at"] == "2023-11-14T22:13:21Z"
     assert (told["producer_time"], told["format"]) == (-5, "mamamia")
+    assert show(b"x").format is None
 
 
 def test_odd_keys_and_metadata_are_base64() -> None:

@@ -155,7 +155,7 @@ def test_everything_else_is_404_as_json(browser: Browser, path: str) -> None:
     """A wrong path is told in the same language as the rest."""
     code, headers, body = browser.get(path)
     assert (code, headers["content-type"]) == (404, "application/json")
-    assert json.loads(body) == {"error": "there is nothing here"}
+    assert json.loads(body) == {"error": "there is nothing here", "retryable": False}
 
 
 def test_the_page_brings_all_it_needs(browser: Browser) -> None:
@@ -174,7 +174,7 @@ def test_only_the_api_can_be_written_to(browser: Browser) -> None:
         code, headers, body = browser.ask(f"POST {path} HTTP/1.0\ncontent-length: 2", b"{}")
         assert (code, headers["content-type"]) == (405, "application/json")
         assert headers["allow"] == "GET, HEAD"
-        assert json.loads(body) == {"error": "read only: use GET or HEAD"}
+        assert json.loads(body) == {"error": "read only: use GET or HEAD", "retryable": False}
 
 
 @pytest.mark.parametrize(
