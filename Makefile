@@ -22,7 +22,7 @@ help:
 	@echo 'make run    serve on the default ports, data in ./brokerd-data'
 	@echo 'make demo   real data through a broker that is killed in the middle (ROWS=all for all rows)'
 	@echo 'make test   the whole test suite'
-	@echo 'make sim    a few hundred simulated runs, and a crash at every disk call (JOBS=2: in two processes)'
+	@echo 'make sim    a few hundred simulated runs, and crashes at thousands of disk calls (JOBS=2: in two processes)'
 	@echo 'make lint   ruff and mypy'
 	@echo 'make bench  durable rates beside the rate of the disk, states at size (half an hour; minutes with ARGS=--no-size)'
 	@echo 'make soak   hours of it: real SIGKILLs, every byte flipped, new seeds (SOAK_SECONDS=14400)'
@@ -57,9 +57,11 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks $(ARGS)
 
+# A point of "changes" is a whole run: a share of them here, all of them in soak.
 sim: $(READY)
 	$(BIN)/python -m brokerd.sim --seeds 0..299 $(WITH_JOBS)
-	$(BIN)/python -m brokerd.sim.crashpoints $(WITH_JOBS)
+	$(BIN)/python -m brokerd.sim.crashpoints --workload broker --workload log $(WITH_JOBS)
+	$(BIN)/python -m brokerd.sim.crashpoints --workload changes --every 11 $(WITH_JOBS)
 
 # Seeds go on where the clock is, so that every soak runs new ones.
 soak: $(READY)

@@ -362,6 +362,20 @@ def a_record_that_expires_right_after_a_jump_of_the_clock(story: Story, wrong: b
     story.audit((1, b"b"), drain=[(1, b"b")])
 
 
+@breaks("P1-kept")
+def a_record_that_expires_after_a_start_although_the_clock_jumped_before_it(
+    story: Story, wrong: bool
+) -> None:
+    """Unless the clock was set again before the start: the log may not show the jump."""
+    story.produce(Message(b"a", ttl_us=HOUR_US))
+    story.produce(b"b", at=(1,))
+    steps = [ClockStep(story.now_us, HOUR_US * 2)]
+    story.history.clock_steps = steps if wrong else [*steps, ClockStep(story.now_us + 1, -HOUR_US)]
+    story.wait(SECOND_US)
+    story.restart("power")
+    story.audit((1, b"b"), drain=[(1, b"b")])
+
+
 @breaks("P2-resend")
 def a_resend_with_other_ids(story: Story, wrong: bool) -> None:
     same = {"producer_id": "p", "sequence": 1}

@@ -3,6 +3,7 @@
 
 python -m brokerd.sim.crashpoints
 python -m brokerd.sim.crashpoints --jobs 2 --model tear
+python -m brokerd.sim.crashpoints --workload changes --every 11
 python -m brokerd.sim.crashpoints --only broker:123
 """
 
@@ -63,9 +64,13 @@ def shares(arguments: argparse.Namespace) -> list[Share]:
     if arguments.only:
         workload, number = arguments.only
         return [Share(workload, models, number, 0)]
-    workloads = [arguments.workload] if arguments.workload else list(WORKLOADS)
     jobs: int = arguments.jobs
-    return [Share(workload, models, n, jobs) for n in range(jobs) for workload in workloads]
+    every: int = arguments.every
+    return [
+        Share(workload, models, n * every, jobs * every)
+        for n in range(jobs)
+        for workload in arguments.workload or WORKLOADS
+    ]
 
 
 def table(outcomes: list[Outcome]) -> Iterator[str]:
@@ -105,7 +110,12 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     options.add_argument("--only", type=point_number, metavar="WORKLOAD:NUMBER", help="one point")
     options.add_argument("--model", type=CrashModel, choices=list(CrashModel), help="one model")
-    options.add_argument("--workload", choices=list(WORKLOADS), help="one workload")
+    options.add_argument(
+        "--workload", action="append", choices=list(WORKLOADS), help="only this one (and others)"
+    )
+    options.add_argument(
+        "--every", type=int, default=1, metavar="N", help="only every Nth point of a workload"
+    )
     return options
 
 
@@ -115,6 +125,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = options.parse_args(argv)
     if arguments.jobs < 1:
         options.error("--jobs must be at least 1")
+    if arguments.every < 1:
+        options.error("--every must be at least 1")
     began = time.monotonic()
     todo = shares(arguments)
     if arguments.jobs == 1 or len(todo) == 1:

@@ -47,16 +47,15 @@ class BrokerTime:
     def _settled_us(self, at_us: int) -> int:
         """The first moment from ``at_us`` on that is not surely within ten minutes of a jump.
 
-        A jump is sure when the clock never went back before it. A restart may forget it.
+        A jump is sure when the clock never went back before it. A restart knows of it, too, unless
+        the clock was set again before: then the log may not show it, or show it as longer ago.
         """
-        for step in self._steps or ():
+        steps = self._steps or []
+        for index, step in enumerate(steps):
             if step.step_us < 0 or step.at_us > at_us:
                 break
             if step.step_us > JUMP_US + NOTICE_US and at_us < step.at_us + QUARANTINE_US:
-                served = [
-                    crossing.ready_us
-                    for crossing in self._crossings
-                    if crossing.ready_us > step.at_us
-                ]
-                at_us = max(at_us, min([step.at_us + QUARANTINE_US, *served]))
+                again_us = min((other.at_us for other in steps[index + 1 :]), default=EVER_US)
+                forgetting = [each.ready_us for each in self._crossings if each.ready_us > again_us]
+                at_us = max(at_us, min([step.at_us + QUARANTINE_US, *forgetting]))
         return at_us
