@@ -169,11 +169,11 @@ def _leases_bytes(scale: float) -> float:
 
 
 def _groups_bytes(scale: float) -> float:
-    return (2_800 + 370 + 150) * GROUPS * scale
+    return (2_900 + 350 + 700) * GROUPS * scale
 
 
 def _topics_bytes(scale: float) -> float:
-    return 830 * TOPICS * scale
+    return (1_050 + 600 + 1_500) * TOPICS * scale
 
 
 def _all_bytes(scale: float) -> float:
