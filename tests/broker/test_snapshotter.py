@@ -239,6 +239,25 @@ class TestSizes:
             "last": [0, 1],
         }
 
+    def test_groups_copied_at_one_place_in_the_log_share_a_chunk_and_others_do_not(self) -> None:
+        house = House(settings=NEVER)
+        produce(house, "t", b"0", b"1")
+        names = [f"group-{number}" for number in range(2 * STEP_THINGS)]
+        for name in names:
+            lease(house, group=name)
+        acknowledged(house)
+        house.broker._snapshotter.begin()
+        for name in names:
+            settle(house, 0, group=name)
+            lease(house, group=name)
+        house.run()
+        house.pass_time(0.2)
+        lsns = [chunk.lsn for chunk in chunks(house) if chunk.kind == SNAPSHOT_LANES]
+        assert len(set(lsns)) == len(lsns) > 1
+        house = house.crash()
+        assert house.report.frames > 0, "some of it is told by the log alone"
+        assert leased(house) == {name: [1] for name in names}
+
     def test_lanes_of_older_versions_each_in_one_chunk_are_read(self) -> None:
         house = working(2, NEVER)
         topic = house.broker.existing_topic("t1")
