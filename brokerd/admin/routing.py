@@ -30,6 +30,9 @@ from brokerd.errors import BrokerdError, InvalidRequest
 BODY_BYTES_MAX = 1 << 20
 """Largest body of a request that says nothing else."""
 
+VALUES_MAX = 200_000
+"""About how many values a body's JSON may hold: more would hold up the broker while it is read."""
+
 STATUSES: dict[type[BrokerdError], int] = {
     errors.InvalidName: http.BAD_REQUEST,
     errors.InvalidRequest: http.BAD_REQUEST,
@@ -274,6 +277,11 @@ def _body(request: Request, route: Route) -> Any:
     body = content.read(route.body_bytes_max + 1)
     if len(body) > route.body_bytes_max:
         raise TooLarge(f"the body is larger than {route.body_bytes_max} bytes; send less at once")
+    if values_in(body) > VALUES_MAX:
+        raise TooLarge(
+            f"the body's JSON holds more than {VALUES_MAX} values; send fewer records at once, or "
+            "a large value as value_base64"
+        )
     wanted = route.body or _Empty
     try:
         return msgspec.json.decode(body or b"{}", type=wanted)
@@ -281,6 +289,22 @@ def _body(request: Request, route: Route) -> Any:
         raise InvalidRequest(f"the body is wrong: {in_words(error)}") from None
     except RecursionError:
         raise InvalidRequest("the body is wrong: its JSON is nested too deeply") from None
+
+
+def values_in(body: bytes) -> int:
+    """About how many values JSON holds, by its commas and opening brackets, without reading it.
+
+    Too many if most of them are in strings, of which there are more than `VALUES_MAX` can have.
+    """
+    most = _marks_in(body)
+    if most <= VALUES_MAX:
+        return most
+    unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    return _marks_in(b"".join(unescaped.split(b'"', 4 * VALUES_MAX)[::2]))
+
+
+def _marks_in(text: bytes) -> int:
+    return len(text) - len(text.translate(None, b",[{"))
 
 
 class _Empty(Struct, forbid_unknown_fields=True):

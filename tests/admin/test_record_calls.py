@@ -145,6 +145,13 @@ def test_a_page_is_bounded_in_bytes(caller: Caller) -> None:
     assert len(values(caller)) == 1
 
 
+def test_a_page_has_half_a_megabyte_at_most_whatever_is_asked_for(caller: Caller) -> None:
+    """The next page has the rest."""
+    produce(caller, *({"value": "x" * 200_000} for _ in range(4)))
+    assert len(values(caller, bytes_max=1 << 20)) == 2
+    assert len(values(caller, bytes_max=1 << 20, offset=2)) == 2
+
+
 def test_records_that_left_memory_are_read_from_disk() -> None:
     """The reactor goes on meanwhile."""
     caller = Caller(House(settings=BrokerSettings(tail_cache_bytes=0, read_cache_bytes=0)))

@@ -39,6 +39,10 @@ class Asked(Struct, forbid_unknown_fields=True):
     number: Offset = 0
 
 
+class Values(Struct):
+    values: list[Any]
+
+
 class Office(Caller):
     """A site whose API is what a test puts there."""
 
@@ -200,6 +204,30 @@ def test_a_body_is_bounded() -> None:
     assert office.call("POST", "/things/box", b"{}" + blanks)[0] == 200
     assert office.call("POST", "/things/box", b"{} " + blanks)[0] == 413
     assert office.call("PUT", "/a/b", b"{}    ")[0] == 413
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([[0]] * 8, 200),
+        ([[0]] * 9, 413),
+        ([{}] * 9, 413),
+        (["[,{" * 1_000, "\\", '",[,"' * 9, "\\\\" + '"'], 200),
+        (["a", "[,{" * 1_000, *["b"] * 16], 413),
+        (["[," + "b"] * 16, 200),
+        (["[," * 9, *["b"] * 100], 413),
+    ],
+)
+def test_a_body_of_too_many_values_is_refused_before_they_are_made(
+    values: list[Any], expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What strings hold counts for nothing."""
+    monkeypatch.setattr("brokerd.admin.routing.VALUES_MAX", 18)
+    body = json.dumps({"values": values}).encode()
+    status, answer = Office(writing(say, body=Values)).call("POST", "/things/box", body)
+    assert status == expected
+    if expected == 413:
+        assert "18 values" in answer["error"]
 
 
 @pytest.mark.parametrize(
