@@ -18,23 +18,45 @@ ROOT = Path(__file__).resolve().parent.parent
 SECONDS = 60
 
 
-def example(page: str) -> str:
-    """The Python of a page."""
-    text = (ROOT / page).read_text()
-    match = re.search(r"code-block:: python\n\n(.*?)\n\n(?=\S)", text, re.DOTALL)
-    assert match is not None
-    return textwrap.dedent(match[1])
+def example(page: str, part: str) -> str:
+    """The Python of a page that has this part."""
+    blocks = re.findall(
+        r"code-block:: python\n\n(.*?)\n\n(?=\S)", (ROOT / page).read_text(), re.DOTALL
+    )
+    (found,) = [block for block in blocks if part in block]
+    return textwrap.dedent(found)
+
+
+CLIENT = 'MamamiaClient("127.0.0.1:9000")'
+PRODUCE_ONE = f"""\
+from brokerd.client.mamamia import MamamiaClient
+with {CLIENT} as client:
+    client.produce("orders", "x")
+"""
+SEND_TWICE = f"""
+with {CLIENT} as client:
+    print(*(send(client, "p", 1, ["a", "b"]) for _ in range(2)))
+"""
+CLIENTS = "docs/clients.rst"
 
 
 @pytest.mark.parametrize(
-    ("page", "shown", "printed"),
+    ("page", "part", "before", "after", "printed"),
     [
-        ("README.rst", "message.payload", "{'n': 1}\n"),
-        ("docs/clients.rst", "len(results), set(results)", "100 {'settled'}\n"),
+        ("README.rst", CLIENT, "", "print(message.payload)", "{'n': 1}\n"),
+        (CLIENTS, "unix:/run", "", "", "0\n"),
+        (CLIENTS, "mamamia_async", "", "", "0\n"),
+        (CLIENTS, "settles = [", "", "print(len(results), *set(results))", "100 settled\n"),
+        (CLIENTS, "def work_on", PRODUCE_ONE, "", "x\n"),
+        (CLIENTS, "def send(", "", SEND_TWICE, "(0, 1) (0, 1)\n"),
     ],
 )
-def test_the_example_of_a_page_works(tmp_path: Path, page: str, shown: str, printed: str) -> None:
+def test_the_example_of_a_page_works(
+    tmp_path: Path, page: str, part: str, before: str, after: str, printed: str
+) -> None:
     """A newcomer who copies it has produced, leased and settled records."""
+    code = f"{before}{example(page, part)}\n{after}"
+    code = code.replace("print(payload)", "print(payload); stop.set()")  # one message is enough
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     arguments = ["-n", "--pidfile=", "brokerd", "--listen", "mamamia=tcp:0", "--admin", "none"]
     with (tmp_path / "output").open("w") as output:
@@ -52,9 +74,8 @@ def test_the_example_of_a_page_works(tmp_path: Path, page: str, shown: str, prin
             time.sleep(0.02)
         assert listeners.exists(), (tmp_path / "output").read_text()
         address = json.loads(listeners.read_text())["mamamia"]
-        code = example(page).replace("127.0.0.1:9000", address) + f"\nprint({shown})"
         result = subprocess.run(
-            [sys.executable, "-c", code],
+            [sys.executable, "-c", code.replace("127.0.0.1:9000", address)],
             env=environment,
             capture_output=True,
             text=True,

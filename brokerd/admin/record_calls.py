@@ -7,7 +7,7 @@ from itertools import islice
 
 from twisted.internet.defer import Deferred
 
-from brokerd.admin.record_values import Payload, payload, shown
+from brokerd.admin.record_values import Payload, payload, preview, shown
 from brokerd.admin.routing import Call, NotFound, ReadFailed, Route
 from brokerd.admin.shapes import (
     RecordQuery,
@@ -174,7 +174,14 @@ def list_scheduled(call: Call) -> ScheduledList:
     query: ScheduleQuery = call.query
     found = call.broker.scheduled(call.path["topic"], query.first_id)
     page = [
-        ScheduledShape(one.id, time_of(one.due_us), one.partition, one.size)
+        ScheduledShape(
+            one.id,
+            time_of(one.due_us),
+            one.partition,
+            one.size,
+            None if one.key is None else one.key.decode("utf-8", "backslashreplace"),
+            None if one.preview is None else preview(one.preview, one.encoding),
+        )
         for one in islice(found, query.limit + 1)
     ]
     more = page[query.limit :]

@@ -65,6 +65,14 @@ def shown(record: Record, partition: int) -> RecordShape:
     )
 
 
+def preview(begin: bytes, encoding: int | None) -> str:
+    """How a value begins, for people: MessagePack that is short as JSON, else what is text."""
+    said = _json(begin) if encoding == Encoding.MSGPACK else None
+    if said is not None:
+        return bytes(said).decode()
+    return begin.decode("utf-8", "backslashreplace")
+
+
 def payload(record: NewRecord) -> Payload:
     """The bytes that a request means. Raises `InvalidRequest`."""
     value, encoding = _given_value(record)

@@ -132,12 +132,15 @@ class RecordList(Struct):
 
 
 class ScheduledShape(Struct):
-    """A message that waits for its time; its size and partition are told while it is in memory."""
+    """A message that waits for its time; what is in it is told while it is in memory."""
 
     schedule_id: int
     due: datetime
     partition: int | None
     bytes: int | None
+    key: str | None
+    preview: str | None
+    """How its value begins."""
 
 
 class ScheduledList(Struct):

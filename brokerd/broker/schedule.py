@@ -53,6 +53,10 @@ LATENESS_SECONDS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0)
 """Upper bounds of the buckets in which lateness is counted; the last bucket has none."""
 
 
+PREVIEW_BYTES = 64
+"""What a list of delayed messages shows of each."""
+
+
 class Scheduled(NamedTuple):
     """A message that waits."""
 
@@ -62,7 +66,13 @@ class Scheduled(NamedTuple):
     partition: int | None
     """The partition that was asked for; None when it is chosen when the message is due."""
     size: int | None
-    """Bytes of key, value and metadata; None, as ``partition`` is then, if it is not in memory."""
+    """Bytes of key, value and metadata; None, as all below and ``partition`` is then, if it is not
+    in memory."""
+    key: bytes | None = None
+    """The first `PREVIEW_BYTES` of the key."""
+    encoding: int | None = None
+    preview: bytes | None = None
+    """The first `PREVIEW_BYTES` of the value."""
 
 
 class Envelope(NamedTuple):
@@ -262,7 +272,11 @@ class Schedule:
                 size = len(record.value) + len(record.key or b"") + len(inner.metadata or b"")
                 if due_us is None:
                     due_us = min(inner.due_us, time_us)
-                yield Scheduled(offset, due_us, inner.partition, size)
+                key = None if record.key is None else record.key[:PREVIEW_BYTES]
+                preview = record.value[:PREVIEW_BYTES]
+                yield Scheduled(
+                    offset, due_us, inner.partition, size, key, record.encoding, preview
+                )
 
 
 def check_delay(delay_us: int) -> None:

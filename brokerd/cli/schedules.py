@@ -31,10 +31,12 @@ def list_command(context: click.Context, topic: str) -> None:
             output.time(one["due"]),
             "any" if one["partition"] is None else str(one["partition"]),
             None if one["bytes"] is None else output.size(one["bytes"]),
+            one["key"],
+            one["preview"],
         )
         for one in scheduled
     ]
-    header = ("ID", "DUE", "PARTITION", "SIZE")
+    header = ("ID", "DUE", "PARTITION", "SIZE", "KEY", "VALUE")
     output.show(context, {"scheduled": scheduled}, output.table(header, rows, "nothing waits"))
 
 
