@@ -203,7 +203,11 @@ class Decoder:
                 except UNDECODABLE:
                     message_id = None
                 if type(message_id) is int and 0 <= message_id <= MAX_MESSAGE_ID:
-                    return _new(Settle, (*settle[:2], message_id, *settle[3:]))
+                    log_id, group_id, _, client_id, success, delay, reason, dead = settle
+                    return _new(
+                        Settle,
+                        (log_id, group_id, message_id, client_id, success, delay, reason, dead),
+                    )
         return self._walk_settle(body)
 
     def _walk_settle(self, body: bytes) -> Settle:
