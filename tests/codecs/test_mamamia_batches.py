@@ -104,3 +104,12 @@ def test_the_usual_shapes_take_the_short_way(count: int) -> None:
     produced = plain_produce_batch(msgpack.packb({"log_id": "l", "messages": [message] * count}))
     assert produced is not None
     assert produced.messages[0].key == b"k"
+
+
+def test_a_settle_that_gives_up_is_read_either_way() -> None:
+    settle = {"message_id": 7, "success": False, "reason": "no such customer", "dead": 1}
+    packed = msgpack.packb({"log_id": "l", "group_id": "g", "client_id": "c", "settles": [settle]})
+    plain = plain_settle_batch(packed)
+    assert plain is not None
+    assert plain == requests._walk_settle_batch(packed)
+    assert plain.settles[0][4:] == ("no such customer", True)
