@@ -121,7 +121,7 @@ class Producing:
         """When a record expires that lives so long from now on. Raises `InvalidRequest`."""
         if not 0 < ttl_us <= TTL_MAX_US:
             raise InvalidRequest(
-                f"a time to live is a microsecond up to {TTL_MAX_US // 1_000_000} seconds (a hundred "
-                f"years), not {ttl_us / 1e6}; leave it out for records that do not expire"
+                f"a time to live is a microsecond up to {TTL_MAX_US // 1_000_000} seconds (a "
+                f"hundred years), not {ttl_us / 1e6}; leave it out for records that do not expire"
             )
         return self._time.time_us() + ttl_us
