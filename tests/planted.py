@@ -341,6 +341,19 @@ BUGS = (
         ),
     ),
     bug(
+        "late-timer",
+        "what one lane has next hides what another has earlier, until something else stirs it",
+        "broker/timetable.py",
+        (
+            "        if not self._firing and (self._call is None or due_us < self._call_us):",
+            "        if self._call is None or due_us < self._call_us:",
+        ),
+        (
+            "            self._firing = False\n            if self._heap:\n",
+            "            self._firing = False\n            if self._heap and self._call is None:\n",
+        ),
+    ),
+    bug(
         "late-delay",
         "after the wall clock was set back and a start, what failed waits too long",
         "broker/leasing.py",

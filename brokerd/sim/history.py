@@ -383,5 +383,7 @@ class History:
     audit_us: int = NEVER
     clock_steps: list[ClockStep] | None = None
     """Every step of the wall clock; None: not told, there may have been any."""
+    is_steady: bool = False
+    """Whether the disk had room for everything, and in good time; False also when not told."""
     rotted: bool = False
     """Whether bytes that were synced were changed, so that the broker may rightly report damage."""

@@ -358,6 +358,15 @@ class Plan(Part, frozen=True, kw_only=True):
                 backoffs.append(OPERATOR_BACKOFF_US)
         return max(waits) + max(backoffs)
 
+    @property
+    def is_steady(self) -> bool:
+        """Whether the disk always has room, and takes the time it usually takes."""
+        return self.settings.capacity_bytes is None and not any(
+            isinstance(fault, NoSpace | SlowDisk | Rot)
+            or (isinstance(fault, DiskError) and fault.error != "EIO")
+            for fault in self.faults
+        )
+
     def pairs(self) -> list[tuple[str, str]]:
         """Every (topic, group) that a client may use, in order."""
         return sorted(

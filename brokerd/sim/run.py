@@ -127,6 +127,7 @@ class _Run:
         self._faults = Faults(world, machine, self._network, plan.faults)
         self._history = History(rules=plan.settings.rules(), boots=machine.boots)
         self._history.clock_steps = self._faults.clock_steps
+        self._history.is_steady = plan.is_steady
         self._clients = [
             make_client(
                 client,

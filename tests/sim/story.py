@@ -48,6 +48,7 @@ class Story:
         self.now_us = 1_000
         self.durability = durability
         self.history.clock_steps = []
+        self.history.is_steady = True
         self._begin()
 
     # -- requests -------------------------------------------------------------------------------

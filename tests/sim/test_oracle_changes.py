@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from brokerd.sim.history import (
@@ -391,6 +393,87 @@ def a_resend_that_is_stored_again(story: Story, wrong: bool) -> None:
     story.restart("power")
     story.produce(b"a", at=(1,), **same)
     story.acquire((0, b"a" if wrong else b"b"), (1, b"a")) if wrong else story.acquire((1, b"a"))
+
+
+# -- in time ---------------------------------------------------------------------------------------
+
+
+def a_poll_of_five_seconds(story: Story, waited_us: int = 5 * SECOND_US, **fields: Any) -> None:
+    """It ends with nothing."""
+    over_us = story.now_us + waited_us
+    told = {"written_us": over_us + 20, "answered_us": over_us + 40}
+    story.acquire(wait_us=5 * SECOND_US, client="d", **told, **fields)
+    story.now_us += waited_us
+
+
+@breaks("P5-served")
+def a_poll_is_not_given_what_lapsed(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    story.acquire((0, b"a"), duration_us=(2 if wrong else 5) * SECOND_US)
+    a_poll_of_five_seconds(story)
+    story.wait(SECOND_US)
+    story.acquire((0, b"a"), client="d")
+
+
+@breaks("P5-served")
+def a_poll_is_not_given_what_somebody_else_takes_later(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    story.acquire((0, b"a"), duration_us=SECOND_US)
+    begun_us = story.now_us
+    story.wait((3 if wrong else 1) * SECOND_US)
+    story.acquire((0, b"a"), client="e", duration_us=9 * SECOND_US)
+    story.now_us = begun_us
+    a_poll_of_five_seconds(story)
+
+
+@breaks("P5-served")
+def a_poll_is_not_given_what_waited(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    story.acquire((0, b"a"))
+    story.settle(0, success=False, delay_us=SECOND_US if wrong else 9 * SECOND_US)
+    a_poll_of_five_seconds(story)
+
+
+@breaks("P5-served")
+def a_poll_of_a_group_that_goes_on(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    story.acquire((0, b"a"), duration_us=SECOND_US)
+    story.change(Pause)
+    if wrong:
+        story.change(Resume)
+    a_poll_of_five_seconds(story)
+
+
+@breaks("P5-served")
+def a_poll_of_a_group_without_order(story: Story, wrong: bool) -> None:
+    story.change(Configure, rules=GroupRules() if wrong else ORDERED)
+    story.produce(b"a")
+    story.acquire((0, b"a"), duration_us=SECOND_US)
+    a_poll_of_five_seconds(story)
+
+
+@breaks("P5-served")
+def a_poll_on_a_disk_without_trouble(story: Story, wrong: bool) -> None:
+    story.history.is_steady = wrong
+    story.produce(b"a")
+    story.acquire((0, b"a"), duration_us=SECOND_US)
+    a_poll_of_five_seconds(story)
+
+
+@breaks("P5-served")
+def a_poll_that_waited_for_all_of_its_time(story: Story, wrong: bool) -> None:
+    """A stop ends polls early."""
+    story.produce(b"a")
+    story.acquire((0, b"a"), duration_us=SECOND_US)
+    a_poll_of_five_seconds(story, (5 if wrong else 3) * SECOND_US)
+
+
+@breaks("P5-buried", max_attempts=1, counts_grants=True)
+def a_dead_letter_by_grants_comes_late(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    story.acquire((0, b"a"), duration_us=SECOND_US)
+    story.wait(3 * SECOND_US if wrong else SECOND_US)
+    story.letters()
 
 
 # -- topics ----------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from brokerd.sim.oracle.records import Record, Records, Sight
 from brokerd.sim.oracle.removal import Removal
 from brokerd.sim.oracle.spans import EVER_US, Lives, Span
 from brokerd.sim.oracle.violation import Violation, violation
+from brokerd.sim.oracle.waiting import Waiting, idle_polls
 
 AUDIT = "audit"
 """Names of groups that read for the audit begin so; they settle nothing."""
@@ -132,6 +133,9 @@ class LaneJudge:
             (op, lives.span(op), {letter.place: letter for letter in op.letters})
             for op in lane.letters
         ]
+        self._is_steady = history.is_steady
+        polls = idle_polls(history, lives, lane.acquires)
+        self._waiting = Waiting(history.rules, lives, polls, lane.changes)
         self._lettered = {letter.place for op in lane.letters for letter in op.letters}
 
     def judge(self) -> Iterator[Violation]:
@@ -200,10 +204,11 @@ class LaneJudge:
         if len(sights) != 1 or place in lane.extends or place in self._lettered or lane.alters:
             return False
         acquire, delivery = sights[0]
-        if delivery.grants not in (None, 1):
+        if delivery.grants not in (None, 1) or self._waiting.polls:
             return False
         if not attempts:
-            return self._nothing_left is None or lane.group.startswith(AUDIT)
+            is_asked = self._nothing_left is not None or lane.letters
+            return not is_asked or lane.group.startswith(AUDIT)
         if len(attempts) > 1:
             return False
         op, settlement, result = attempts[0]
@@ -277,7 +282,8 @@ class LaneJudge:
                     span, partial(self._model.is_letter, letter=letter), op, letter.grants + 1
                 )
             elif record.stored.is_before(span):
-                yield Event(span, self._model.is_no_letter, op)
+                yield Event(span, partial(self._model.is_no_letter, in_time=self._is_steady), op)
+        yield from self._waiting.events(record, self._lane.sights.get(record.place, []))
         told: list[tuple[Operation, Step]] = [
             (look, self._model.is_over) for look in self._no_lag if self._is_of(record, look)
         ]

@@ -292,10 +292,33 @@ class LeaseModel:
             )
         return [state._replace(clock_us=now_us)]
 
-    def is_no_letter(self, state: State, now_us: int, last_us: int) -> Outcome:
-        """The record does not stand among the group's dead letters."""
+    def is_no_letter(
+        self, state: State, now_us: int, last_us: int, in_time: bool = False
+    ) -> Outcome:
+        """The record does not stand among the group's dead letters.
+
+        ``in_time``: whether nothing may have kept the broker from noticing that its lease was over.
+        """
         if state.status == Status.DEAD:
             return Refusal("P4-kept", "it was dead and is no dead letter")
+        is_over = state.status == Status.LEASED and state.last_us + LATE_US < now_us
+        if in_time and is_over and self.lapsed(state).status == Status.DEAD:
+            return Refusal(
+                "P5-buried", f"its last lease was over at {state.last_us}, and it is no dead letter"
+            )
+        return [state._replace(clock_us=now_us)]
+
+    def is_not_served(self, state: State, now_us: int, last_us: int, since_us: int) -> Outcome:
+        """A poll has waited since ``since_us`` and was not given it, nor was anybody else."""
+        over = state
+        if state.status == Status.LEASED and state.last_us + LATE_US < now_us:
+            over = self.lapsed(state)
+        if over.status == Status.OPEN and max(over.last_us, since_us) + LATE_US < now_us:
+            return Refusal(
+                "P5-served",
+                f"it is to be had from {over.last_us} at the latest; somebody waits since "
+                f"{since_us}, and is not given it until {now_us}",
+            )
         return [state._replace(clock_us=now_us)]
 
     def is_not_eligible(self, state: State, now_us: int, last_us: int) -> Outcome:
