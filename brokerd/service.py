@@ -380,6 +380,7 @@ _ADVICE = {
     errno.ENOTDIR: _MOVE,
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space, or raise the quota",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
     errno.EIO: "check the disk",
 }

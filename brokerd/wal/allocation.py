@@ -155,5 +155,6 @@ class Allocator:
 
 
 def is_full(error: OSError) -> bool:
-    """Whether an error says that there is no space."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    """Whether an error says that there is no space: on the disk, for this user, or for a file
+    (``ulimit -f``)."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -416,6 +416,17 @@ class TestRoom:
         rig.put(records(0))
         assert len(rig.restart().entries()) == 2
 
+    @pytest.mark.parametrize("limit", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+    def test_no_kind_of_limit_stops_a_start(self, limit: int) -> None:
+        """The disk's, the user's, or that of ``ulimit -f``."""
+        disk = SimDisk()
+        disk.fail("pwrite", 1, limit)
+        rig = Rig(disk)
+        rig.wal.retry_allocation()
+        rig.run()
+        rig.put(events(0))
+        assert rig.durable == [1]
+
     def test_a_full_disk_is_told_once_also_by_a_start_until_there_is_room_again(self) -> None:
         with capturedLogs() as captured:
             rig = Rig(SimDisk(capacity=0))
