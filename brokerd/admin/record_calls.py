@@ -37,6 +37,8 @@ RECORD_BYTES_MAX = (10 << 20) - (64 << 10)
 """Largest record: with it a frame of the Mamamia format is full."""
 PRODUCE_BODY_BYTES_MAX = 16 << 20
 """Room for the largest record in base64."""
+SCHEDULED_MAX = 1_000
+"""Most delayed messages that one page lists, whatever is asked for: 10,000 take 65 ms."""
 READ_BYTES_MAX = 512 << 10
 """More than so many bytes of records are not read at once, whatever is asked for: to show a
 megabyte of MessagePack as JSON takes 90 ms."""
@@ -172,6 +174,7 @@ async def read_one(
 def list_scheduled(call: Call) -> ScheduledList:
     """Messages that wait for their time. Raises `UnknownTopic`."""
     query: ScheduleQuery = call.query
+    limit = min(query.limit, SCHEDULED_MAX)
     found = call.broker.scheduled(call.path["topic"], query.first_id)
     page = [
         ScheduledShape(
@@ -182,10 +185,10 @@ def list_scheduled(call: Call) -> ScheduledList:
             None if one.key is None else one.key.decode("utf-8", "backslashreplace"),
             None if one.preview is None else preview(one.preview, one.encoding),
         )
-        for one in islice(found, query.limit + 1)
+        for one in islice(found, limit + 1)
     ]
-    more = page[query.limit :]
-    return ScheduledList(page[: query.limit], more[0].schedule_id if more else None)
+    more = page[limit:]
+    return ScheduledList(page[:limit], more[0].schedule_id if more else None)
 
 
 async def cancel_scheduled(call: Call) -> Cancelled:

@@ -191,7 +191,9 @@ def test_a_topic_says_how_long_its_records_live(caller: Caller) -> None:
     assert values(caller) == ["own", "for ever"]
 
 
-def test_delayed_messages_wait_and_are_listed(caller: Caller) -> None:
+def test_delayed_messages_wait_and_are_listed(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In one request with others, and durable like them."""
     status, answer = produce(
         caller,
@@ -212,6 +214,10 @@ def test_delayed_messages_wait_and_are_listed(caller: Caller) -> None:
     assert page["next_id"] == 1
     _, page = caller.get("/topics/t/scheduled", first_id=page["next_id"])
     assert ([one["schedule_id"] for one in page["scheduled"]], page["next_id"]) == ([1], None)
+    with monkeypatch.context() as patch:
+        patch.setattr("brokerd.admin.record_calls.SCHEDULED_MAX", 1)
+        _, page = caller.get("/topics/t/scheduled", limit=2)
+        assert (len(page["scheduled"]), page["next_id"]) == (1, 1)
     caller.house.pass_time(61, 1)
     assert values(caller) == ["now", "later"]
 
