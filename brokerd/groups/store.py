@@ -336,10 +336,11 @@ class GroupPartition(GroupOperations):
 
     def _lapse(self, now_us: int, offset: int) -> None:
         """End a lease whose deadline has passed; a back-off runs from the deadline on."""
-        deadline_us, _, token, grants, failures, _, _ = self._leases[offset]
+        deadline_us, _, token, grants, failures, duration_us, _ = self._leases[offset]
         settings = self.settings
         if settings.attempts == "grants" and grants >= settings.max_attempts:
-            ended_us = now_us - deadline_us
+            # A spent lease has a deadline before its grant, but did not end before it began.
+            ended_us = now_us - deadline_us - (duration_us <= 0)
             event = (_DEAD, offset, ended_us, 0, failures, "", MAX_ATTEMPTS_REASON)
         else:
             delay_us = max(deadline_us + settings.backoff_us(failures) - now_us, 0)

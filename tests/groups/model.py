@@ -203,7 +203,8 @@ class Model:
         for record in self.records:
             if record.state == "leased" and now_us > record.deadline_us:
                 counted = record.grants if self.settings.attempts == "grants" else 0
-                self._come_back(record.deadline_us, record, counted, "", None)
+                began_us = record.deadline_us + (1 if record.duration_us <= 0 else 0)
+                self._come_back(record.deadline_us, record, counted, "", None, began_us)
 
     # What can be seen
 
@@ -295,13 +296,19 @@ class Model:
         record.deadline_us = now_us + duration_us if duration_us > 0 else now_us - 1
 
     def _come_back(
-        self, when_us: int, record: Record, attempts: int, reason: str, delay_us: int | None
+        self,
+        when_us: int,
+        record: Record,
+        attempts: int,
+        reason: str,
+        delay_us: int | None,
+        not_before_us: int = 0,
     ) -> None:
         """The record failed or lapsed then. ``attempts`` is what that counts for."""
         if self.settings.attempts == "grants":
             attempts = record.grants
         if attempts >= self.settings.max_attempts:
-            self._die(when_us, record, reason or "max_attempts")
+            self._die(max(when_us, not_before_us), record, reason or "max_attempts")
             return
         record.state = "open"
         if delay_us is None:

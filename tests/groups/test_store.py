@@ -384,6 +384,12 @@ class TestGrantsCount:
         store.settle(11, 1, 0, False, "ann")
         assert list(store.dead_letters()) == [DeadLetter(0, "max_attempts", 2, 1, 0, 11)]
 
+    def test_the_end_of_a_spent_lease_is_not_before_its_beginning(self) -> None:
+        store = a_store(max_attempts=1, attempts="grants")
+        store.acquire(7, 1, "ann", 0)
+        store.expire(9)
+        assert list(store.dead_letters()) == [DeadLetter(0, "max_attempts", 1, 0, 7, 7)]
+
     def test_a_settle_after_the_last_grant_lapsed_comes_too_late(self) -> None:
         store = a_store(max_attempts=1, attempts="grants")
         store.acquire(0, 1, "ann", 10)
