@@ -357,5 +357,5 @@ class Machine:
 
     def _leave(self, call: Call) -> None:
         name = os.path.basename(call.path)
-        self.has_deleted_segments |= call.name == "unlink" and name.endswith(".wal")
+        self.has_deleted_segments |= call.name == "create" and name.endswith(".deleted")
         self.world.trace(f"disk {call.name} {name} {call.position}+{call.length}")
