@@ -59,6 +59,10 @@ class Settlement(NamedTuple):
     success: bool
     token: int | None = None
     delay_us: int | None = None
+    reason: str = ""
+    """Why it failed, if that is said."""
+    dead: bool = False
+    """Whether the failure is to make it a dead letter at once."""
 
 
 @dataclass(kw_only=True)
@@ -264,6 +268,8 @@ class LetterChange(GroupChange):
     end: int | None = None
     reason: str | None = None
     """Only those with this reason; None: with any."""
+    aged_us: int | None = None
+    """Only those that died so long ago; None: whenever."""
     count: int = 0
     """How many it was done to."""
 

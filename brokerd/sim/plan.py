@@ -187,6 +187,8 @@ class ClientPlan(Part, frozen=True, kw_only=True):
     """How many of a thousand leases it settles only after they are over."""
     token_permille: int = 0
     """How many of a thousand settles in batches name the grant."""
+    verdict_permille: int = 0
+    """How many of a thousand failed settles say why, or give the record up, or both."""
     delayed_permille: int = 0
     """How many of a thousand messages are to be stored only later."""
     schedule_us_max: int = 0
@@ -202,6 +204,9 @@ class ClientPlan(Part, frozen=True, kw_only=True):
     """Of an operator: whose leases it releases."""
     ordered_permille: int = 0
     """Of an operator: how many of a thousand configurations of a group keep order by key."""
+    aged_permille: int = 0
+    """Of an operator: how many of a thousand replays and purges are of old dead letters alone."""
+    aged_us_max: int = 5_000_000
     configures_first: bool = False
     """Of an operator: it begins by configuring every group."""
     retention_us_max: int = 0

@@ -38,6 +38,7 @@ PLAIN_CLIENT: dict[str, Any] = {
     "failure_permille": 0,
     "late_permille": 0,
     "token_permille": 0,
+    "verdict_permille": 0,
     "delayed_permille": 0,
     "schedule_us_max": 0,
     "ttl_permille": 0,

@@ -167,11 +167,11 @@ class SmallBroker:
             return
         if not self._takes_effect(operation):
             return
-        place, success, token, delay_us = settlement
+        place, success, token, delay_us, reason, _ = settlement
         lane = self._lane(topic, group, place.partition)
         try:
             by = None if token is not None else owner
-            lane.settle(self.now_us, place.offset, success, by, token, delay_us, "")
+            lane.settle(self.now_us, place.offset, success, by, token, delay_us, reason)
         except NotLeaseOwner:
             operation.results = (NOT_OWNER,)
         except LeaseLost:

@@ -80,10 +80,12 @@ class Story:
         result: str = "",
         token: int | None = None,
         delay_us: int | None = None,
+        reason: str = "",
+        dead: bool = False,
         **fields: Any,
     ) -> Settle:
         """Settles one record."""
-        settlements = (Settlement(Place(0, offset), success, token, delay_us),)
+        settlements = (Settlement(Place(0, offset), success, token, delay_us, reason, dead),)
         asked = {"group": "g", **fields}
         return self._add(Settle(**self._asked(asked, settlements=settlements, results=(result,))))
 

@@ -476,6 +476,79 @@ def a_dead_letter_by_grants_comes_late(story: Story, wrong: bool) -> None:
     story.letters()
 
 
+# -- what failed settles say -----------------------------------------------------------------------
+
+
+@breaks("P4-letter", max_attempts=1)
+def a_letter_without_the_reason_that_was_said(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    story.acquire((0, b"a"))
+    story.settle(0, success=False, reason="" if wrong else "broken")
+    story.letters(Letter(Place(0, 0), "broken", 1, 1))
+
+
+@breaks("P4-letter")
+def a_letter_of_a_record_that_was_given_up(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    story.acquire((0, b"a"))
+    story.settle(0, success=False, dead=True)
+    story.letters(Letter(Place(0, 0), "max_attempts" if wrong else "given_up", 1, 1))
+
+
+@breaks("P4-dead")
+def a_record_that_was_given_up_is_given_out(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    story.acquire((0, b"a"))
+    story.settle(0, success=False, dead=wrong)
+    story.acquire((0, b"a"))
+
+
+@breaks("P4-letter", max_attempts=1)
+def a_letter_for_a_reason_that_nobody_said(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    story.acquire((0, b"a"))
+    story.settle(0, success=False, reason="broken")
+    story.letters(Letter(Place(0, 0), "said by nobody" if wrong else "broken", 1, 1))
+
+
+@breaks("P4-dead", max_attempts=1)
+def a_letter_of_another_reason_is_replayed(story: Story, wrong: bool) -> None:
+    story.produce(b"a")
+    story.acquire((0, b"a"))
+    story.settle(0, success=False, reason="broken")
+    story.change(Replay, reason="max_attempts" if wrong else "broken", count=1 - wrong)
+    story.acquire((0, b"a"))
+
+
+@breaks("P4-atomic")
+def a_replay_that_takes_only_some_in_the_moment_of_the_listing(story: Story, wrong: bool) -> None:
+    story.produce(b"a", b"b", at=(0, 1))
+    story.acquire((0, b"a"), (1, b"b"))
+    for offset in (0, 1):
+        story.settle(offset, success=False, dead=True)
+    story.wait(SECOND_US)
+    moment = dict.fromkeys(("sent_us", "arrived_us", "written_us", "answered_us"), story.now_us)
+    listed = [Letter(Place(0, offset), "given_up", 1, 1) for offset in (0, 1)]
+    story.letters(*listed, **moment)
+    story.change(Replay, count=2, **moment)
+    story.letters(*listed[1:] if wrong else (), **moment)
+
+
+@breaks("P4-atomic")
+def of_the_old_letters_some_stay(story: Story, wrong: bool) -> None:
+    """Of those that are too young nothing is said."""
+    story.produce(b"a", b"b", at=(0, 1))
+    story.acquire((0, b"a"), (1, b"b"))
+    for offset in (0, 1):
+        story.settle(offset, success=False, dead=True)
+    ages = (2 * SECOND_US, 2 * SECOND_US if wrong else SECOND_US // 2)
+    story.wait(3 * SECOND_US)
+    listed = [Letter(Place(0, n), "given_up", 1, 1, age, age) for n, age in enumerate(ages)]
+    story.letters(*listed)
+    story.change(Purge, aged_us=SECOND_US, count=2)
+    story.letters(listed[1])
+
+
 # -- topics ----------------------------------------------------------------------------------------
 
 

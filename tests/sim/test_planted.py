@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,7 @@ from tests.planted import (
     bug,
     cell,
     changed,
+    copy_tree,
     hunt,
     line_of,
     main,
@@ -98,6 +102,30 @@ ENDLESS = "while True: print('seed 5: P1-kept: gone')"
 def test_a_search_ends_with_the_first_violation(tmp_path: Path) -> None:
     catch = hunt(a_search(tmp_path, endless=ENDLESS), tmp_path, tmp_path, 1, 1)
     assert (catch.what, catch.where, catch.is_proof) == ("P1-kept", "5", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "plan", "promise"),
+    [
+        ("replay-not-atomic", "replay-in-two-frames", "P4-atomic"),
+        ("late-timer", "late-timer", "P5-served"),
+    ],
+)
+def test_a_plan_made_by_hand_finds_what_seeds_do_not(
+    name: str, plan: str, promise: str, tmp_path: Path
+) -> None:
+    copy_tree(tmp_path)
+    plant(next(one for one in BUGS if one.name == name), tmp_path)
+    path = Path(__file__).parent / "regressions" / f"{plan}.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "brokerd.sim", "--quiet", "--replay", str(path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert promise in done.stdout
 
 
 def test_what_is_found_without_the_bug_too_is_no_catch(tmp_path: Path) -> None:

@@ -95,7 +95,13 @@ def change_letters(operation: LetterChange) -> Deed:
     def call(broker: Broker) -> int:
         change = {Replay: broker.replay_dead_letters, Purge: broker.purge_dead_letters}[type(op)]
         return change(
-            op.topic, op.group, partition=op.partition, first=op.first, end=op.end, reason=op.reason
+            op.topic,
+            op.group,
+            partition=op.partition,
+            first=op.first,
+            end=op.end,
+            reason=op.reason,
+            before_us=None if op.aged_us is None else broker.time.time_us() - op.aged_us,
         )
 
     def tell(count: int) -> None:

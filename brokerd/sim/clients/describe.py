@@ -93,7 +93,9 @@ def _settlement(item: Settlement) -> str:
     word = "done" if item.success else "failed"
     token = f" by token {item.token}" if item.token is not None else ""
     delay = f" delay {seconds(item.delay_us)}" if item.delay_us is not None else ""
-    return f"{places([item.place])} {word}{token}{delay}"
+    said = f" {item.reason!r}" if item.reason else ""
+    dead = " given up" if item.dead else ""
+    return f"{places([item.place])} {word}{token}{delay}{said}{dead}"
 
 
 @asked.register

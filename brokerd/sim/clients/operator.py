@@ -178,6 +178,7 @@ class Operator:
         chance, name = self._chance, self.plan.name
         partition = chance.choice((None, None, chance.randrange(topic.partitions)))
         first = chance.choice((0, 0, 0, self._offset(topic, partition or 0)))
+        is_aged = self.plan.aged_permille and chance.randrange(1_000) < self.plan.aged_permille
         yield deeds.letters(name, topic.name, group)
         yield deeds.change_letters(
             kind(
@@ -188,7 +189,8 @@ class Operator:
                 partition=partition,
                 first=first,
                 end=chance.choice((None, None, first + chance.randint(1, 20))),
-                reason=chance.choice((None, None, "max_attempts", "max_attempts", "too_large")),
+                reason=chance.choice((None, None, "max_attempts", "max_attempts", "broken")),
+                aged_us=chance.randint(0, self.plan.aged_us_max) if is_aged else None,
             )
         )
         yield deeds.letters(name, topic.name, group)

@@ -33,6 +33,8 @@ from brokerd.sim.plan import DEFAULT_DURATION_US, Action, ClientPlan, Topic
 
 TRIES = 4
 """How often an action is drawn before the client does without one."""
+REASONS = "", "broken", "no such käse"
+"""What failed settles say."""
 REMEMBERED = 50
 """Settled leases that may be settled again."""
 UNNUMBERED = -1
@@ -184,6 +186,12 @@ class RequestMaker:
         if success or not longest_us or self._chance.random() < 0.5:
             return None
         return self._chance.randint(0, longest_us) / 1_000_000
+
+    def _verdict(self, success: bool) -> tuple[str, bool]:
+        """Why it failed, and whether it is given up: mostly nothing."""
+        if success or not self._often(self._plan.verdict_permille):
+            return "", False
+        return self._chance.choice(REASONS), self._chance.random() < 0.5
 
     def _due(self, now_us: int) -> list[Lease]:
         """Held leases that may be settled now."""
@@ -379,11 +387,12 @@ class RequestMaker:
     def _settle_one(self, lease: Lease, client_id: str) -> Ask:
         success = not self._often(self._plan.failure_permille)
         delay = self._delay(success)
-        settlement = Settlement(
-            lease.place, success, None, None if delay is None else microseconds(delay)
-        )
+        verdict = self._verdict(success)
+        delay_us = None if delay is None else microseconds(delay)
+        settlement = Settlement(lease.place, success, None, delay_us, *verdict)
+        named = lease.topic, lease.group, lease.message_id, client_id
         return Ask(
-            mm.Settle(lease.topic, lease.group, lease.message_id, client_id, success, delay),
+            mm.Settle(*named, success, delay, *verdict),
             self._settling(lease, client_id, [settlement]),
         )
 
@@ -408,9 +417,10 @@ class RequestMaker:
             success = not self._often(self._plan.failure_permille)
             delay = self._delay(success)
             token = lease.token if self._often(self._plan.token_permille) else None
-            wire.append(mm.BatchSettle(lease.message_id, success, token, delay))
+            verdict = self._verdict(success)
+            wire.append(mm.BatchSettle(lease.message_id, success, token, delay, *verdict))
             delay_us = None if delay is None else microseconds(delay)
-            settlements.append(Settlement(lease.place, success, token, delay_us))
+            settlements.append(Settlement(lease.place, success, token, delay_us, *verdict))
         first = leases[0]
         return Ask(
             mm.SettleBatch(first.topic, first.group, client_id, tuple(wire)),

@@ -9,7 +9,7 @@ requests reaches states that runs with a little of everything do not.
 from __future__ import annotations
 
 from brokerd.sim.draw.broker import draw_disk, draw_network, draw_settings, draw_topics
-from brokerd.sim.draw.chance import FEATURES, NEEDS_FSYNC, SECOND, Chance, Frame
+from brokerd.sim.draw.chance import FEATURES, LATER, NEEDS_FSYNC, SECOND, Chance, Frame
 from brokerd.sim.draw.clients import MIXES, NEEDS, draw_clients
 from brokerd.sim.draw.faults import CRASHES_MAX, draw_faults
 from brokerd.sim.plan import Plan
@@ -30,7 +30,8 @@ def draw_features(chance: Chance) -> frozenset[str]:
 def generate(seed: int) -> Plan:
     """The plan of a seed: the same for ever, as long as this module does not change."""
     chance = Chance(f"plan/{seed}")
-    features = draw_features(chance)
+    later = Chance(f"plan/{seed}/later")
+    features = draw_features(chance) | {name for name, p in LATER.items() if later.on(p)}
     frame = Frame(chance, features, chance.scale(5, 120) * SECOND)
     topics = draw_topics(frame)
     clients = draw_clients(frame, topics)

@@ -89,6 +89,9 @@ FEATURES = {
 """How likely each is."""
 
 
+LATER = {"verdicts": 0.25, "aged letters": 0.25}
+"""The same for what is drawn apart from the others: so the seeds without it mean what they did."""
+
 NEEDS_FSYNC = frozenset(
     ("empty payloads", "schedules", "resends", "trims", "retention", "topic deletions")
 )

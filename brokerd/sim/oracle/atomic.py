@@ -12,10 +12,12 @@ from brokerd.sim.history import (
     Letter,
     LetterChange,
     Letters,
+    Operation,
     Place,
     Seek,
 )
 from brokerd.sim.oracle.lanes import Lane
+from brokerd.sim.oracle.lease_model import SLACK_US
 from brokerd.sim.oracle.records import Records
 from brokerd.sim.oracle.removal import Removal
 from brokerd.sim.oracle.spans import Lives, Span
@@ -30,13 +32,19 @@ def check_letter_changes(
         return
     for op in lane.changes:
         if isinstance(op, LetterChange):
-            span = lives.span(op)
-            before = [each for each in lane.letters if lives.span(each).is_before(span)][-1:]
-            after = [each for each in lane.letters if span.is_before(lives.span(each))][:1]
+            before = [each for each in lane.letters if _is_next(lives, each, op)][-1:]
+            after = [each for each in lane.letters if _is_next(lives, op, each)][:1]
             for first in before:
                 yield from _check_count(lives, lane, op, first)
                 for last in after:
                     yield from _check_all(lives, lane, op, first, last)
+
+
+def _is_next(lives: Lives, first: Operation, then: Operation) -> bool:
+    """Whether it came before the other: also within one moment, where one asked both in turn."""
+    if first.client == then.client and first.number < then.number:
+        return lives.span(first).last_us <= lives.span(then).first_us
+    return lives.span(first).is_before(lives.span(then))
 
 
 def _check_count(
@@ -69,10 +77,15 @@ def _check_all(
 
 
 def _concerned(op: LetterChange, listed: Letters) -> list[Letter]:
+    """The letters that it was about for sure. A start knows of times only about right."""
+    if op.aged_us is not None and op.boot != listed.boot:
+        return []
     return [
         letter
         for letter in listed.letters
-        if op.concerns(letter.place) and op.reason in (None, "", letter.reason)
+        if op.concerns(letter.place)
+        and op.reason in (None, "", letter.reason)
+        and (op.aged_us is None or op.aged_us + SLACK_US < (letter.last_ago_us or 0))
     ]
 
 

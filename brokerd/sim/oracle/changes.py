@@ -23,7 +23,7 @@ from brokerd.sim.history import (
     Seek,
 )
 from brokerd.sim.oracle import group_model
-from brokerd.sim.oracle.lease_model import MAX_ATTEMPTS_REASON, Step
+from brokerd.sim.oracle.lease_model import Step
 from brokerd.sim.oracle.lease_search import Event
 from brokerd.sim.oracle.records import Record
 from brokerd.sim.oracle.removal import Removal
@@ -79,6 +79,7 @@ class Changes:
             is_certain = op.answered_us != NEVER and not (
                 (isinstance(op, Seek) and span.first_us <= stored.last_us)
                 or (isinstance(op, Release) and op.is_partial)
+                or (isinstance(op, LetterChange) and op.aged_us is not None)
             )
             events = changed.certain if is_certain else changed.uncertain
             events.append(Event(span, step, op, revives=not isinstance(op, Release)))
@@ -113,11 +114,11 @@ class Changes:
 
     @staticmethod
     def _letter_step(op: LetterChange, record: Record) -> Step | None:
-        if op.reason not in (None, "", MAX_ATTEMPTS_REASON) or not op.concerns(record.place):
+        if not op.concerns(record.place):
             return None
         steps: dict[type[LetterChange], Step] = {
-            Replay: group_model.replay,
-            Purge: group_model.purge,
+            Replay: partial(group_model.replay, reason=op.reason or ""),
+            Purge: partial(group_model.purge, reason=op.reason or ""),
         }
         return steps[type(op)]
 

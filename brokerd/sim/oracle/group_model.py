@@ -52,21 +52,21 @@ def seek(state: State, now_us: int, last_us: int, is_below: bool) -> Outcome:
     return after
 
 
-def replay(state: State, now_us: int, last_us: int) -> Outcome:
-    """A dead letter is delivered again, with counters at zero."""
+def replay(state: State, now_us: int, last_us: int, reason: str = "") -> Outcome:
+    """A dead letter, if it has this reason, is delivered again, with counters at zero."""
     return [
         _afresh(each, now_us, last_us)
-        if each.status == Status.DEAD
+        if _is_meant(each, reason)
         else each._replace(clock_us=now_us)
         for each in _maybe_dead(state, last_us)
     ]
 
 
-def purge(state: State, now_us: int, last_us: int) -> Outcome:
-    """A dead letter is forgotten; the record stays settled."""
+def purge(state: State, now_us: int, last_us: int, reason: str = "") -> Outcome:
+    """A dead letter, if it has this reason, is forgotten; the record stays settled."""
     return [
         each._replace(
-            status=Status.SETTLED if each.status == Status.DEAD else each.status, clock_us=now_us
+            status=Status.SETTLED if _is_meant(each, reason) else each.status, clock_us=now_us
         )
         for each in _maybe_dead(state, last_us)
     ]
@@ -89,6 +89,11 @@ def expire(state: State, now_us: int, last_us: int) -> Outcome:
     if state.status == Status.DEAD:
         return [state._replace(clock_us=now_us)]
     return [state._replace(status=Status.REMOVED, clock_us=now_us)]
+
+
+def _is_meant(state: State, reason: str) -> bool:
+    """Whether it is a dead letter with a reason; "" is any."""
+    return state.status == Status.DEAD and reason in ("", state.reason)
 
 
 def _ready(state: State, now_us: int, last_us: int) -> State:

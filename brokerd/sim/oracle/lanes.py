@@ -245,6 +245,8 @@ class LaneJudge:
                 token=settlement.token,
                 success=settlement.success,
                 delay_us=settlement.delay_us,
+                reason=settlement.reason,
+                dead=settlement.dead,
             )
             return Event(self._lives.span(op), accepted, op)
         return self._refused(op, settlement.token, result, settles=True)

@@ -22,10 +22,15 @@ SLACK_US = 5
 LATE_US = 1_000_000
 """How late a lease or delay that is over may still be seen in an audit."""
 
+SERVED_US = 200_000
+"""How late one who waits for a record may be given it, on a disk without trouble."""
+
 MAX_WAIT_US = 100 * 365 * 86_400 * 1_000_000
 """Longer leases and delays are cut to this."""
 
 MAX_ATTEMPTS_REASON = "max_attempts"
+GIVEN_UP_REASON = "given_up"
+"""What letters tell when nobody said why."""
 
 NOT_GRANTED = 0
 """The token of a record that was never leased; real ones are larger."""
@@ -64,6 +69,8 @@ class State(NamedTuple):
     """OPEN: whether the last grant's failure is counted already."""
     rules: GroupRules = GroupRules()
     """The settings of the group."""
+    reason: str = ""
+    """DEAD: why."""
 
 
 class Refusal(NamedTuple):
@@ -71,6 +78,15 @@ class Refusal(NamedTuple):
 
     promise: str
     text: str
+
+
+class Verdict(NamedTuple):
+    """What a settle says of a record."""
+
+    success: bool
+    delay_us: int | None
+    reason: str
+    dead: bool
 
 
 Outcome = list[State] | Refusal
@@ -90,7 +106,7 @@ class LeaseModel:
         """The lease is over, noticed or not."""
         rules = state.rules
         if rules.counts_grants and state.grants >= rules.max_attempts:
-            return state._replace(status=Status.DEAD)
+            return state._replace(status=Status.DEAD, reason=MAX_ATTEMPTS_REASON)
         wait_us = _backoff_us(state)
         return state._replace(
             status=Status.OPEN,
@@ -188,16 +204,17 @@ class LeaseModel:
         token: int | None,
         success: bool,
         delay_us: int | None,
+        reason: str = "",
+        dead: bool = False,
     ) -> Outcome:
         """A settle is accepted."""
+        verdict = Verdict(success, delay_us, reason, dead)
         if state.status >= Status.SETTLED:
             return [state._replace(clock_us=now_us)]
         after: list[State] = []
         if state.status == Status.LEASED:
             if now_us <= state.last_us and _is_holder(state, owner, token):
-                after.append(
-                    self._settled(state, now_us, min(last_us, state.last_us), success, delay_us)
-                )
+                after.append(self._settled(state, now_us, min(last_us, state.last_us), verdict))
             if last_us < state.first_us:
                 return after or Refusal(
                     "P3-owner",
@@ -211,7 +228,7 @@ class LeaseModel:
             if state.token not in (None, token):
                 return after or Refusal("P3-token", f"the record's last token is {state.token}")
             state = state._replace(token=token)
-        after.append(self._settled(state, now_us, last_us, success, delay_us))
+        after.append(self._settled(state, now_us, last_us, verdict))
         return after
 
     def extend(
@@ -290,6 +307,10 @@ class LeaseModel:
                 f"the letter tells {letter.failures} failures and {letter.grants} grants; "
                 f"there were {state.failures} and {state.grants}",
             )
+        if letter.reason != state.reason:
+            return Refusal(
+                "P4-letter", f"the letter says {letter.reason!r}; it died of {state.reason!r}"
+            )
         return [state._replace(clock_us=now_us)]
 
     def is_no_letter(
@@ -311,9 +332,9 @@ class LeaseModel:
     def is_not_served(self, state: State, now_us: int, last_us: int, since_us: int) -> Outcome:
         """A poll has waited since ``since_us`` and was not given it, nor was anybody else."""
         over = state
-        if state.status == Status.LEASED and state.last_us + LATE_US < now_us:
+        if state.status == Status.LEASED and state.last_us + SERVED_US < now_us:
             over = self.lapsed(state)
-        if over.status == Status.OPEN and max(over.last_us, since_us) + LATE_US < now_us:
+        if over.status == Status.OPEN and max(over.last_us, since_us) + SERVED_US < now_us:
             return Refusal(
                 "P5-served",
                 f"it is to be had from {over.last_us} at the latest; somebody waits since "
@@ -344,18 +365,26 @@ class LeaseModel:
 
     # -- parts ----------------------------------------------------------------------------------
 
-    def _settled(
-        self, state: State, now_us: int, last_us: int, success: bool, delay_us: int | None
-    ) -> State:
+    def _settled(self, state: State, now_us: int, last_us: int, verdict: Verdict) -> State:
+        success, delay_us, reason, dead = verdict
         if success:
             return state._replace(status=Status.SETTLED, clock_us=now_us)
-        if state.status == Status.OPEN and state.counted:
+        is_counted = state.status == Status.OPEN and state.counted
+        failures = state.failures if is_counted else state.failures + 1
+        if dead:
+            reason = reason or GIVEN_UP_REASON
+            return state._replace(
+                status=Status.DEAD, clock_us=now_us, failures=failures, reason=reason
+            )
+        if is_counted:
             return state._replace(clock_us=now_us)
-        failures = state.failures + 1
         rules = state.rules
         attempts = state.grants if rules.counts_grants else failures
         if attempts >= rules.max_attempts:
-            return state._replace(status=Status.DEAD, clock_us=now_us, failures=failures)
+            reason = reason or MAX_ATTEMPTS_REASON
+            return state._replace(
+                status=Status.DEAD, clock_us=now_us, failures=failures, reason=reason
+            )
         state = state._replace(failures=failures)
         wait_us = _backoff_us(state) if delay_us is None else min(delay_us, MAX_WAIT_US)
         return state._replace(

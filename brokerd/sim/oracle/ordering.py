@@ -120,7 +120,7 @@ class _KeyOrder:
         operations: list[Operation] = [
             op
             for op, settlement, result in self._lane.attempts.get(record.place, ())
-            if settlement.success and not result
+            if (settlement.success or settlement.dead) and not result
         ]
         operations += [
             op for op in self._lane.changes if isinstance(op, Seek | DeleteGroup | Configure)

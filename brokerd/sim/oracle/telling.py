@@ -18,7 +18,12 @@ from brokerd.sim.history import (
     Seek,
 )
 from brokerd.sim.oracle.lanes import Lane
-from brokerd.sim.oracle.lease_model import MAX_ATTEMPTS_REASON, MAX_WAIT_US, SLACK_US
+from brokerd.sim.oracle.lease_model import (
+    GIVEN_UP_REASON,
+    MAX_ATTEMPTS_REASON,
+    MAX_WAIT_US,
+    SLACK_US,
+)
 from brokerd.sim.oracle.records import Records, Sight
 from brokerd.sim.oracle.spans import Lives, Span, falling
 from brokerd.sim.oracle.violation import Violation, violation
@@ -173,7 +178,9 @@ def check_letters(records: Records, lane: Lane) -> Iterator[Violation]:
             if letter.place in seen:
                 yield violation("P4-letter", f"{name} is a dead letter twice", op)
             seen.add(letter.place)
-            if letter.reason != MAX_ATTEMPTS_REASON and not records.damaged:
+            said = {each.reason for _, each, _ in lane.attempts.get(letter.place, ())}
+            reasons = {MAX_ATTEMPTS_REASON, GIVEN_UP_REASON, *said}
+            if letter.reason not in reasons and not records.damaged:
                 text = f"{name} is a dead letter for {letter.reason!r}"
                 yield violation("P4-letter", text, op)
             if (lane.topic, letter.place) not in records.by_place and not records.may_be_unseen(

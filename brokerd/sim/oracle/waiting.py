@@ -23,7 +23,7 @@ from brokerd.sim.history import (
     Pause,
     Resume,
 )
-from brokerd.sim.oracle.lease_model import LATE_US, LeaseModel
+from brokerd.sim.oracle.lease_model import SERVED_US, LeaseModel
 from brokerd.sim.oracle.lease_search import Event
 from brokerd.sim.oracle.records import Record, Sight
 from brokerd.sim.oracle.spans import Lives, Span, possible
@@ -49,7 +49,7 @@ def idle_polls(history: History, lives: Lives, acquires: list[Acquire]) -> list[
         asked = lives.span(acquire)
         # It began to wait within what the two leave open: requests and answers queue.
         waited = Span(asked.last_us - acquire.wait_us, asked.first_us + acquire.wait_us)
-        if asked.first_us <= waited.first_us and waited.first_us + LATE_US < waited.last_us:
+        if asked.first_us <= waited.first_us and waited.first_us + SERVED_US < waited.last_us:
             polls.append(Poll(acquire, waited))
     return polls
 
@@ -85,7 +85,7 @@ class Waiting:
             first_us = max(first_us, record.stored.last_us)
             leased = (self._lives.span(sight.acquire).first_us - 1 for sight in sights)
             for at_us in (last_us, *leased):
-                if first_us + LATE_US < at_us <= last_us:
+                if first_us + SERVED_US < at_us <= last_us:
                     step = partial(MODEL.is_not_served, since_us=first_us)
                     yield Event(Span(at_us, at_us), step, poll.acquire)
 
