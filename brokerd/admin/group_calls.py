@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -100,6 +101,20 @@ def describe_group(call: Call) -> GroupShape:
     )
 
 
+def _changed(call: Call, change: Callable[[], None]) -> Deferred[GroupShape]:
+    """Change a group; fires once that is durable, with where the change left the group.
+
+    That is described in the turn of the change: by the time it is durable others may have moved
+    or deleted the group.
+    """
+
+    def change_and_describe() -> GroupShape:
+        change()
+        return describe_group(call)
+
+    return ask(call.broker, change_and_describe)
+
+
 async def configure_group(call: Call) -> GroupShape:
     """Other settings. Raises as `Broker.configure_group`."""
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
@@ -111,8 +126,7 @@ async def configure_group(call: Call) -> GroupShape:
         settings = found.lanes[0].store.settings if found is not None else defaults
         broker.configure_group(topic, group, changed(settings, defaults, call.body))
 
-    await ask(broker, configure)
-    return describe_group(call)
+    return await _changed(call, configure)
 
 
 def changed(
@@ -140,15 +154,13 @@ async def pause_group(call: Call) -> GroupShape:
         check_group(call, call.body.create)
         broker.pause_group(topic, group)
 
-    await ask(broker, pause)
-    return describe_group(call)
+    return await _changed(call, pause)
 
 
 async def resume_group(call: Call) -> GroupShape:
     """Records again. Raises as `Broker.resume_group`."""
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
-    await ask(broker, lambda: broker.resume_group(topic, group))
-    return describe_group(call)
+    return await _changed(call, lambda: broker.resume_group(topic, group))
 
 
 async def seek_group(call: Call) -> GroupShape:
@@ -157,20 +169,18 @@ async def seek_group(call: Call) -> GroupShape:
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
     if (seek.to is None) == (seek.to_time is None):
         raise InvalidRequest("a seek has either to or to_time")
-    if seek.to is not None:
-        to = seek.to
+    if seek.to is None:
+        return await _seek_to_time(call, seek)
+    to = seek.to
 
-        def go() -> None:
-            check_group(call, seek.create)
-            broker.seek_group(topic, group, to, seek.partition)
+    def go() -> None:
+        check_group(call, seek.create)
+        broker.seek_group(topic, group, to, seek.partition)
 
-        await ask(broker, go)
-    else:
-        await _seek_to_time(call, seek)
-    return describe_group(call)
+    return await _changed(call, go)
 
 
-async def _seek_to_time(call: Call, seek: Seek) -> None:
+async def _seek_to_time(call: Call, seek: Seek) -> GroupShape:
     """Look the offsets up, each partition's own, then seek to all of them at once."""
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
     assert seek.to_time is not None
@@ -186,7 +196,7 @@ async def _seek_to_time(call: Call, seek: Seek) -> None:
         check_group(call, seek.create)
         broker.seek_group(topic, group, offsets)
 
-    await ask(broker, go)
+    return await _changed(call, go)
 
 
 async def _offset_at_time(broker: Broker, partition: Partition, time_us: int) -> int:

@@ -244,6 +244,61 @@ def test_a_group_is_deleted(caller: Caller) -> None:
     assert leased(caller) == [0, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "pause", {}),
+        ("POST", "resume", {}),
+        ("POST", "seek", {"to": 2}),
+        ("PATCH", "settings", {"max_attempts": 7}),
+    ],
+)
+def test_a_change_that_was_made_is_no_404(
+    caller: Caller, method: str, path: str, body: dict[str, object]
+) -> None:
+    """Though the group is deleted before the change is durable."""
+    if path == "resume":
+        caller.post(f"{GROUP}/pause")
+    _, changed = caller.send(method, f"{GROUP}/{path}", json.dumps(body).encode())
+    _, deleted = caller.send("DELETE", GROUP)
+    assert not changed.value()
+    caller.house.run()
+    status, group = answer_of(changed)
+    assert (status, group["group"]) == (200, "g")
+    assert answer_of(deleted) == (200, {"deleted": "g"})
+
+
+def test_a_seek_to_a_time_that_was_made_is_no_404(caller: Caller) -> None:
+    body = b'{"to_time": "2100-01-01T00:00:00Z"}'
+    _, sought = caller.send("POST", f"{GROUP}/seek", body)
+    assert caller.house.readers.step()
+    _, deleted = caller.send("DELETE", GROUP)
+    caller.house.run()
+    status, group = answer_of(sought)
+    assert (status, group.get("floor")) == (200, 3)
+    assert answer_of(deleted)[0] == 200
+
+
+def test_each_change_tells_what_it_did_itself(caller: Caller) -> None:
+    """Not what others did before it was durable."""
+    wires = [
+        caller.send(method, f"{GROUP}/{path}", body)[1]
+        for method, path, body in (
+            ("POST", "seek", b'{"to": 2}'),
+            ("POST", "seek", b'{"to": 0}'),
+            ("POST", "pause", b""),
+            ("POST", "resume", b""),
+            ("PATCH", "settings", b'{"max_attempts": 7}'),
+            ("PATCH", "settings", b'{"max_attempts": 8}'),
+        )
+    ]
+    caller.house.run()
+    told = [answer_of(wire)[1] for wire in wires]
+    assert [group["by_partition"][0]["floor"] for group in told] == [2, 0, 0, 0, 0, 0]
+    assert [group["paused"] for group in told] == [False, False, True, False, False, False]
+    assert [group["settings"]["max_attempts"] for group in told] == [3, 3, 3, 3, 7, 8]
+
+
 def test_nothing_can_be_done_to_groups_of_no_topic(caller: Caller) -> None:
     for verb in ("pause", "resume", "seek"):
         body = {"to": 0} if verb == "seek" else None
