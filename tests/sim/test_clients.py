@@ -277,6 +277,7 @@ class TestHistory:
             operations=200,
             token_permille=500,
             failure_permille=500,
+            verdict_permille=500,
             delay_us_max=3 * SECOND,
             wait_us_max=SECOND,
             duration_us_min=1_001,
@@ -325,7 +326,9 @@ def assert_same(request: Any, operation: Any) -> None:
         case mm.Settle():
             place = Place(*mm.split_message_id(request.message_id))
             assert operation.settlements == (
-                Settlement(place, request.success, None, us(request.delay)),
+                Settlement(
+                    place, request.success, None, us(request.delay), request.reason, request.dead
+                ),
             )
         case mm.SettleBatch():
             assert operation.settlements == tuple(
@@ -334,6 +337,8 @@ def assert_same(request: Any, operation: Any) -> None:
                     item.success,
                     item.token,
                     us(item.delay),
+                    item.reason,
+                    item.dead,
                 )
                 for item in request.settles
             )
