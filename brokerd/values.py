@@ -13,6 +13,10 @@ from typing import NamedTuple
 MAX_NAME_BYTES = 255
 """Longest topic or group name, in bytes of UTF-8."""
 
+MAX_RECORD_BYTES = (10 << 20) - (64 << 10)
+"""Value, key and metadata of the largest record that the admin API takes: with it a frame of the
+Mamamia format is full."""
+
 
 class Encoding(IntEnum):
     """How a record's value bytes are to be read, so that it comes back as it went in."""

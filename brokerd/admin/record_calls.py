@@ -31,10 +31,8 @@ from brokerd.broker.asking import ask
 from brokerd.broker.journal import RECORD_FRAME_BYTES
 from brokerd.broker.schedule import BATCH_LATER_BYTES, LATER_FRAME_BYTES, check_delay
 from brokerd.errors import DamagedData, RecordTooLarge, UnknownPartition
-from brokerd.values import Format, Record
+from brokerd.values import MAX_RECORD_BYTES, Format, Record
 
-RECORD_BYTES_MAX = (10 << 20) - (64 << 10)
-"""Largest record: with it a frame of the Mamamia format is full."""
 PRODUCE_BODY_BYTES_MAX = 16 << 20
 """Room for the largest record in base64."""
 SCHEDULED_MAX = 1_000
@@ -127,10 +125,10 @@ def _create(broker: Broker, name: str, batch: Batch) -> Topic:
 
 
 def _check_size(one: Payload) -> None:
-    if _size(one) > RECORD_BYTES_MAX:
+    if _size(one) > MAX_RECORD_BYTES:
         raise RecordTooLarge(
             f"a record has {_size(one)} bytes of value, key and metadata; at most "
-            f"{RECORD_BYTES_MAX} can be delivered"
+            f"{MAX_RECORD_BYTES} can be delivered"
         )
 
 

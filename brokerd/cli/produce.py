@@ -14,13 +14,13 @@ import click
 from brokerd.cli.options import duration, setting, whole
 from brokerd.cli.server import Answer, Server, server_of
 from brokerd.errors import BrokerdError, InvalidRequest
+from brokerd.values import MAX_RECORD_BYTES
 
 BATCH_RECORDS = 1_000
 BATCH_BYTES = 1 << 20
 PLAIN_BYTES_MAX = 1 << 20
 """Longer text goes as base64: escaped as JSON it could take six times its size."""
-VALUE_BYTES_MAX = 10 << 20
-"""Longer ones are not even read: no broker takes them."""
+LINE_END_BYTES = 2
 
 
 @click.command("produce")
@@ -146,18 +146,20 @@ def _value(raw: bytes, kind: str | None) -> Answer:
 
 
 def _whole(source: IO[bytes]) -> bytes:
-    value = source.read(VALUE_BYTES_MAX + 1)
-    if len(value) > VALUE_BYTES_MAX:
-        raise InvalidRequest(f"the file is longer than a record may be, {VALUE_BYTES_MAX} bytes")
+    """All that there is, unless no broker takes it: then it is not even read."""
+    value = source.read(MAX_RECORD_BYTES + 1)
+    if len(value) > MAX_RECORD_BYTES:
+        raise InvalidRequest(f"the file is longer than a record may be, {MAX_RECORD_BYTES} bytes")
     return value
 
 
 def _lines(source: IO[bytes]) -> Iterator[bytes]:
     """Lines without their ends."""
-    while line := source.readline(VALUE_BYTES_MAX + 1):
-        if len(line) > VALUE_BYTES_MAX:
-            raise InvalidRequest(f"a line is longer than a record may be, {VALUE_BYTES_MAX} bytes")
-        yield line.removesuffix(b"\n").removesuffix(b"\r")
+    while line := source.readline(MAX_RECORD_BYTES + LINE_END_BYTES):
+        value = line.removesuffix(b"\n").removesuffix(b"\r")
+        if len(value) > MAX_RECORD_BYTES:
+            raise InvalidRequest(f"a line is longer than a record may be, {MAX_RECORD_BYTES} bytes")
+        yield value
 
 
 def _batches(records: Iterable[Answer]) -> Iterator[list[Answer]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.errors import NoSpace
+from brokerd.values import MAX_RECORD_BYTES
 from tests.cli.shell import Shell
 
 
@@ -142,6 +143,26 @@ def test_a_value_that_is_not_what_it_should_be_is_refused(
 
 def test_what_no_broker_takes_is_not_read(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a file nor a line without end fills memory."""
-    monkeypatch.setattr("brokerd.cli.produce.VALUE_BYTES_MAX", 10)
+    monkeypatch.setattr("brokerd.cli.produce.MAX_RECORD_BYTES", 10)
     assert "longer than a record" in shell.refused("produce", "t", "--file", "-", input=b"x" * 11)
     assert "longer than a record" in shell.refused("produce", "t", "--lines", input=b"x" * 11)
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
+def test_a_line_may_be_as_long_as_a_record(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, end: bytes
+) -> None:
+    """Its end does not count."""
+    monkeypatch.setattr("brokerd.cli.produce.MAX_RECORD_BYTES", 10)
+    lines = (b"x" * 10 + end, b"y" * 11 + end)
+    shell.run("produce", "orders", "--lines", input=lines[0])
+    assert [record["value"] for record in records(shell)] == ["x" * 10]
+    assert "longer than a record" in shell.refused("produce", "t", "--lines", input=lines[1])
+
+
+def test_the_largest_record_that_is_read_is_taken(shell: Shell) -> None:
+    """What is read here and what the broker takes have one limit."""
+    raw = b"x" * MAX_RECORD_BYTES
+    assert shell.run("produce", "orders", "--file", "-", input=raw).exit_code == 0
+    text = shell.refused("produce", "orders", "--file", "-", input=raw + b"x")
+    assert f"the file is longer than a record may be, {MAX_RECORD_BYTES} bytes" in text
