@@ -58,6 +58,22 @@ def a_key_given_while_an_earlier_record_is_leased(story: Story, wrong: bool) -> 
 
 
 @breaks("P3-key-order")
+def two_records_of_a_key_in_one_answer(story: Story, wrong: bool) -> None:
+    story.change(Configure, rules=ORDERED)
+    story.produce(keyed(b"a"), keyed(b"b", b"k" if wrong else b"q"), at=(0, 1))
+    story.acquire((0, b"a"), (1, b"b"))
+
+
+@breaks("P3-key-order")
+def a_key_given_to_two_who_ask_at_once(story: Story, wrong: bool) -> None:
+    story.change(Configure, rules=ORDERED)
+    story.produce(keyed(b"a"), keyed(b"b", b"k" if wrong else b"q"), at=(0, 1))
+    now_us = story.now_us
+    story.acquire((0, b"a"), sent_us=now_us, arrived_us=now_us)
+    story.acquire((1, b"b"), client="d", sent_us=now_us, arrived_us=now_us)
+
+
+@breaks("P3-key-order")
 def a_key_given_while_an_earlier_record_waits(story: Story, wrong: bool) -> None:
     story.change(Configure, rules=ORDERED)
     story.produce(keyed(b"a"), keyed(b"b"), at=(0, 1))

@@ -102,9 +102,10 @@ class _KeyOrder:
             end_us = self._may_end_us(record, begun)
             for sight in later:
                 span = self._lives.span(sight.acquire)
-                if not begun.last_us < span.first_us or not span.last_us < end_us:
+                if span.is_before(begun) or not span.last_us < end_us:
                     continue
-                if self._is_ordered(Span(begun.first_us, span.last_us)):
+                first_us = min(begun.first_us, span.first_us)
+                if self._is_ordered(Span(first_us, max(begun.last_us, span.last_us))):
                     text = (
                         f"group {self._lane.group} was given {sight.delivery.place.offset} while "
                         f"{record.name}, of the same key, was open"
