@@ -273,7 +273,7 @@ async def test_a_stop_answers_long_polls_and_leaves_nobody_connected(
         )
         for _ in range(3)
     ]
-    await until(lambda: running.connections() == 23)
+    await until(lambda: running.connections() == 23 and running.core.status()["long_polls"] == 3)
     await running.stop()
     assert [await poll for poll in polls] == [None] * 3
     assert all(peer.recv(1) == b"" for peer in idle)

@@ -76,6 +76,7 @@ DEFINITIONS = (
         "Bytes of journal files that can go once two snapshots hold what else they say",
     ),
     Definition("producers", "brokerd_idempotent_producers", G, "Idempotent producers in memory"),
+    Definition("long_polls", "brokerd_long_polls", G, "Acquires that wait for a record"),
     Definition("schedule.scheduled", "brokerd_schedule_added", C, "Delayed messages taken in"),
     Definition("schedule.fired", "brokerd_schedule_fired", C, "Those that were produced"),
     Definition("schedule.cancelled", "brokerd_schedule_cancelled", C, "Those that were cancelled"),

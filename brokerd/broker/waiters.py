@@ -61,6 +61,7 @@ class Waiters:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
+        self.count = 0
         self._topics: dict[str, dict[str, OrderedDict[Waiter, None]]] = {}
         self._due: OrderedDict[tuple[str, str], None] = OrderedDict()
         """Groups whose waiters are to try, by names of topic and group."""
@@ -84,11 +85,13 @@ class Waiters:
         """Wait up to ``wait_us`` for ``attempt`` to succeed, else call ``timed_out``."""
         waiter = Waiter(self, name, group, attempt, timed_out, wait_us)
         self._topics.setdefault(name, {}).setdefault(group, OrderedDict())[waiter] = None
+        self.count += 1
         return waiter
 
     def forget(self, name: str, group: str, waiter: Waiter) -> None:
         groups = self._topics[name]
         del groups[group][waiter]
+        self.count -= 1
         if not groups[group]:
             del groups[group]
         if not groups:
