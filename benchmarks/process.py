@@ -36,6 +36,7 @@ class BrokerProcess:
     :param settings: ``section.key=value`` for ``--set``.
     :param log: the file its output is appended to.
     :param profile: when given, run under cProfile and leave the statistics there at a clean stop.
+    :param formats: wire formats that listen, each on a port of its own; ``a+b`` share one.
     """
 
     def __init__(
@@ -44,11 +45,13 @@ class BrokerProcess:
         log: Path,
         settings: Sequence[str] = (),
         profile: Path | None = None,
+        formats: Sequence[str] = ("mamamia",),
     ) -> None:
         self.data_dir = data_dir
         self._log = log
         self._settings = list(settings)
         self._profile = profile
+        self._formats = tuple(formats)
         self._process: subprocess.Popen[bytes] | None = None
         self._listeners: dict[str, str] = {}
 
@@ -71,6 +74,10 @@ class BrokerProcess:
     def address(self) -> str:
         """Where Mamamia listens, ``host:port``."""
         return self._listeners["mamamia"]
+
+    def address_of(self, form: str) -> str:
+        """Where a wire format listens, ``host:port``."""
+        return self._listeners[form]
 
     @property
     def admin(self) -> str:
@@ -152,9 +159,11 @@ class BrokerProcess:
         twistd = [str(Path(sys.executable).with_name("twistd")), "-n", "--pidfile="]
         if self._profile is not None:
             twistd += ["--profiler=cprofile", "--savestats", f"--profile={self._profile}"]
-        wire = _endpoint(self._listeners.get("mamamia"))
-        admin = _endpoint(self._listeners.get("admin"))
-        options = [f"--data-dir={self.data_dir}", f"--listen=mamamia={wire}", f"--admin={admin}"]
+        options = [f"--data-dir={self.data_dir}"]
+        for form in self._formats:
+            wire = _endpoint(self._listeners.get(form.partition("+")[0]))
+            options.append(f"--listen={form}={wire}")
+        options.append(f"--admin={_endpoint(self._listeners.get('admin'))}")
         return [*twistd, "brokerd", *options, *(f"--set={setting}" for setting in self._settings)]
 
     def memory_bytes(self, field: str = "VmRSS") -> int:
