@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
@@ -74,6 +75,10 @@ class House(BareBroker):
     def connect(self) -> Client:
         """A new client connection."""
         return Client(self.factory, self.clock)
+
+    def connect_to(self, factory: ConnectionFactory) -> Wire:
+        """A new connection of any wire format."""
+        return Wire(factory, self.clock)
 
 
 class Transport:
@@ -166,9 +171,12 @@ class Transport:
     def getPeer(self) -> str:
         return "a client in memory"
 
+    def getHost(self) -> IPv4Address:
+        return IPv4Address("TCP", "127.0.0.1", 9092)
 
-class Client:
-    """The other end of one connection."""
+
+class Wire:
+    """The other end of one connection, in bytes."""
 
     READ_BYTES = 65_536
     """The reactor reads no more than this at once."""
@@ -180,12 +188,7 @@ class Client:
         self.transport.resumed = self._deliver
         self._unsent = bytearray()
         self._sends_no_more = False
-        self._reader = FrameReader()
         self.protocol.makeConnection(self.transport)
-
-    def send(self, *requests: Any) -> None:
-        """Send requests in one piece."""
-        self.send_bytes(b"".join(map(encode_request, requests)))
 
     def send_bytes(self, data: bytes) -> None:
         """Send bytes; what the broker does not read now it reads when it resumes."""
@@ -235,13 +238,25 @@ class Client:
         self.transport.received.clear()
         return data
 
-    def answers(self) -> list[Any]:
-        """Everything received since the last call, decoded."""
-        return [decode_response(*frame) for frame in self._reader.feed(self.received_bytes())]
-
     @property
     def is_open(self) -> bool:
         return self.transport.connected and not self.transport.disconnecting
+
+
+class Client(Wire):
+    """The other end of a Mamamia connection, in requests and answers."""
+
+    def __init__(self, factory: ConnectionFactory, clock: Clock) -> None:
+        self._reader = FrameReader()
+        super().__init__(factory, clock)
+
+    def send(self, *requests: Any) -> None:
+        """Send requests in one piece."""
+        self.send_bytes(b"".join(map(encode_request, requests)))
+
+    def answers(self) -> list[Any]:
+        """Everything received since the last call, decoded."""
+        return [decode_response(*frame) for frame in self._reader.feed(self.received_bytes())]
 
 
 def ask(house: House, *requests: Any, connect: Callable[[], Client] | None = None) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from brokerd.broker.chunks import Chunk
 from brokerd.broker.core import Broker, BrokerSettings
+from brokerd.broker.fetching import Fetched
 from brokerd.broker.journal import Clock, Congested, DelayedCall, Journal
 from brokerd.broker.leasing import key_hash
 from brokerd.broker.overview import GroupInfo
@@ -28,6 +29,7 @@ __all__ = [
     "ConsumerGroup",
     "DeadLetter",
     "DelayedCall",
+    "Fetched",
     "GONE",
     "GroupInfo",
     "GroupSettings",

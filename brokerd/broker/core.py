@@ -175,6 +175,8 @@ class Broker:
         self.pause_group = groups.pause_group
         self.resume_group = groups.resume_group
         self.seek_group = groups.seek_group
+        self.commit_offset = groups.commit_offset
+        self.committed_offset = groups.committed_offset
         self.delete_group = groups.delete_group
         self.release_owner = groups.release_owner
         self.leases = groups.leases

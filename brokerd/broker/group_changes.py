@@ -18,9 +18,9 @@ from brokerd.broker.journal import EVENT_FRAME_BYTES, LANE_FRAME_BYTES, Journal
 from brokerd.broker.leasing import Leasing
 from brokerd.broker.state import State
 from brokerd.broker.topics import ConsumerGroup, Lane, Partition, unknown_group
-from brokerd.errors import LimitExceeded
+from brokerd.errors import InvalidRequest, LimitExceeded
 from brokerd.groups import GroupPartition, GroupSettings, Lease
-from brokerd.groups.view import END_OF_OFFSETS
+from brokerd.groups.view import END_OF_OFFSETS, NO_OFFSET
 
 Target = int | Literal["start", "end"]
 """Where a group is to go on: an offset, the first record there is, or behind the last one."""
@@ -118,6 +118,31 @@ class GroupChanges:
         found = self._group(topic, group)
         self._change(found, lambda lane: lane.store.delete())
         self._state.remove_group(found)
+
+    # -- committed offsets -----------------------------------------------------------------------
+
+    def commit_offset(self, topic: str, group: str, partition: int, offset: int) -> None:
+        """Store how far the group's consumers have come, as they say; makes the group if needed.
+
+        The number is not looked at, moves no floor and touches no lease; `NO_OFFSET` forgets it.
+        Raises `UnknownPartition`, `InvalidName`, and `InvalidRequest` for what is no offset.
+        """
+        if not NO_OFFSET <= offset < END_OF_OFFSETS:
+            raise InvalidRequest(
+                f"offset {offset} cannot be committed: offsets go from 0 to {END_OF_OFFSETS - 1}"
+            )
+        found = self._group_or_new(topic, group)
+        lane = found.lanes[found.topic.partition(partition).index]
+        self._change(found, lambda lane: lane.store.commit_offset(offset), lanes=[lane])
+
+    def committed_offset(self, topic: str, group: str, partition: int) -> int | None:
+        """The offset last committed for a partition; None if there is none.
+
+        Raises `UnknownGroup` and `UnknownPartition`.
+        """
+        found = self._group(topic, group)
+        committed = found.lanes[found.topic.partition(partition).index].store.committed
+        return None if committed == NO_OFFSET else committed
 
     # -- leases ----------------------------------------------------------------------------------
 

@@ -51,6 +51,8 @@ class Hold:
     CONGESTED: Final = 4
     """The next request waits for room in the log."""
     CLOSING: Final = 8
+    READING: Final = 16
+    """Records are being read, and the answer made of them comes before any other."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,11 @@ class Connection(Protocol):
         self._postponed: dict[Answers, Callable[[], object]] = {}
         self._taken_bytes = 0
         self._answered_bytes = 0
+        self._reads = 0
+        """How many of ``answers`` show nothing that is not durable."""
         self._awaited_ticket = 0
+        self.written_ticket = 0
+        """The commit that all that was done for this connection will be durable with."""
         self._running = False
         self._run_again = False
         self._last_data_us = 0
@@ -133,6 +139,19 @@ class Connection(Protocol):
 
     def forget(self) -> None:
         """The connection is gone: let go of requests, long polls and the like."""
+
+    def wrote(self) -> None:
+        """Something was just applied for this connection: what it reads later shows it."""
+        self.written_ticket = self.journal.ticket()
+
+    def answer_read(self, answer: bytes) -> None:
+        """Answer with what is durable, or with nothing of the broker's: no commit is waited for.
+
+        It still comes behind the answers to earlier requests.
+        """
+        self.answers.append(answer)
+        self._reads += 1
+        self.answered(len(answer))
 
     def answered(self, answer_bytes: int) -> None:
         """Count a large answer while `run` is at work, so that it stops in time."""
@@ -166,13 +185,16 @@ class Connection(Protocol):
         """Undo `postpone`; False if there was nothing to undo."""
         return self._postponed.pop(place, None) is not None
 
-    def resolve(self, place: Answers, answer: bytes) -> None:
-        """Fill a place that `pending` held; the answer depends on all that is applied now."""
+    def resolve(self, place: Answers, answer: bytes, is_read: bool = False) -> None:
+        """Fill a place that `pending` held; the answer depends on all that is applied now.
+
+        Unless it ``is_read``, as in `answer_read`.
+        """
         if self.gone:
             return
         place.data = answer
         place.size = len(answer)
-        place.ticket = self.journal.ticket()
+        place.ticket = 0 if is_read else self.journal.ticket()
         self.queued_bytes += place.size
         if place.ticket > self.journal.durable_ticket:
             self._await(place.ticket)
@@ -242,7 +264,8 @@ class Connection(Protocol):
         data = b"".join(answers)
         size = len(data) + self._taken_bytes
         self._taken_bytes = self._answered_bytes = 0
-        ticket = self.journal.ticket()
+        ticket = 0 if self._reads == len(answers) else self.journal.ticket()
+        self._reads = 0
         self._queue.append(Answers(ticket, data, len(answers), size))
         self._queued_requests += len(answers)
         self.queued_bytes += size

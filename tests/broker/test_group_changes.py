@@ -12,6 +12,7 @@ from brokerd.broker.group_changes import RELEASE_MAX
 from brokerd.broker.journal import LANE_FRAME_BYTES
 from brokerd.errors import (
     InvalidName,
+    InvalidRequest,
     LeaseLost,
     LimitExceeded,
     NotLeaseOwner,
@@ -708,3 +709,28 @@ def fill_the_log(house: House) -> None:
             return
         journal.add_entry(Entry(EntryKind.MARK, 0, 0, 0, 0, b""))
         journal.cut()
+
+
+def test_a_committed_offset_is_kept_as_given_and_moves_nothing() -> None:
+    """Forwards, backwards, beyond the end; for each partition; over a crash and a snapshot."""
+    house = House()
+    house.broker.create_topic("t", 2)
+    for _ in range(3):
+        house.broker.produce(house.broker.topic("t").partitions[0], b"x")
+    house.broker.commit_offset("t", "g", 0, 5)
+    house.broker.commit_offset("t", "g", 1, 7)
+    house.broker.commit_offset("t", "g", 0, 1)
+    house.broker.commit_offset("t", "begun", 0, -1)
+    house.run()
+    for restarted in (house.crash(), house.crash().crash()):
+        broker = restarted.broker
+        assert broker.committed_offset("t", "g", 0) == 1
+        assert broker.committed_offset("t", "g", 1) == 7
+        assert broker.committed_offset("t", "begun", 0) is None
+        assert broker.group_info("t", "g").lag == 3
+        with pytest.raises(UnknownGroup):
+            broker.committed_offset("t", "nobody", 0)
+        with pytest.raises(UnknownPartition):
+            broker.commit_offset("t", "g", 2, 0)
+        with pytest.raises(InvalidRequest, match="cannot be committed"):
+            broker.commit_offset("t", "g", 0, 1 << 63)

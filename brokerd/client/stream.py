@@ -1,0 +1,115 @@
+# Tests: tests/client/test_stream.py
+"""A blocking byte stream to a broker, plain or TLS: what the clients of all formats stand on."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from socket import socket
+
+from brokerd.client.addresses import Address, open_socket, parse_address
+from brokerd.client.errors import ConnectionLost
+
+Connect = Callable[[Address, float], socket]
+
+RECEIVE_BYTES = 65_536
+_NOTHING_YET = (TimeoutError, BlockingIOError, ssl.SSLWantReadError)
+
+
+class Stream:
+    """One connection, opened when first used and again after it was lost or closed.
+
+    :param address: ``host:port``, ``[v6]:port`` or ``unix:PATH``.
+    :param timeout: seconds to connect, to send what was given, and to wait for a byte.
+    :param ssl_context: speak TLS, checked against ``server_hostname`` (the host if None).
+    :param connect: opens the socket; for tests and unusual networks.
+    :raises AddressError: the address cannot be read.
+
+    After ConnectionLost, TimeoutError or any other OSError the connection is closed: what was under
+    way may or may not have been carried out.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout: float,
+        ssl_context: ssl.SSLContext | None = None,
+        server_hostname: str | None = None,
+        connect: Connect = open_socket,
+    ) -> None:
+        self.address = parse_address(address)
+        self.timeout = timeout
+        self._ssl_context = ssl_context
+        self._server_hostname = server_hostname or self.address.host or None
+        self._connect = connect
+        self._socket: socket | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection, as far as is known."""
+        return self._socket is not None
+
+    def open(self) -> None:
+        """Connect now, if there is no connection."""
+        self._opened()
+
+    def _opened(self) -> socket:
+        if self._socket is None:
+            opened = self._connect(self.address, self.timeout)
+            if self._ssl_context is not None:
+                try:
+                    opened = self._ssl_context.wrap_socket(
+                        opened, server_hostname=self._server_hostname
+                    )
+                except OSError:
+                    opened.close()
+                    raise
+            self._socket = opened
+        return self._socket
+
+    def send(self, data: bytes) -> None:
+        """Send all of ``data``; a peer that reads nothing meanwhile is a TimeoutError."""
+        opened = self._opened()
+        try:
+            opened.settimeout(self.timeout)
+            opened.sendall(data)
+        except TimeoutError:
+            self.close()
+            raise TimeoutError(
+                f"{self.address} did not take the request within {self.timeout} seconds"
+            ) from None
+        except OSError as error:
+            self.close()
+            raise ConnectionLost(f"{self.address}: {error}") from error
+
+    def receive(self, timeout: float | None = None) -> bytes:
+        """The next bytes, at least one; ``timeout`` in seconds, or that of the stream."""
+        timeout = self.timeout if timeout is None else timeout
+        data = self.poll(timeout)
+        if not data:
+            self.close()
+            raise TimeoutError(f"no answer from {self.address} within {timeout} seconds")
+        return data
+
+    def poll(self, timeout: float) -> bytes:
+        """As `receive`, but b"" if nothing came in ``timeout`` seconds; the stream goes on."""
+        opened = self._opened()
+        try:
+            opened.settimeout(timeout)
+            data = opened.recv(RECEIVE_BYTES)
+        except _NOTHING_YET:
+            return b""
+        except OSError as error:
+            self.close()
+            raise ConnectionLost(f"{self.address}: {error}") from error
+        if not data:
+            self.close()
+            raise ConnectionLost(f"{self.address} closed the connection")
+        return data
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None

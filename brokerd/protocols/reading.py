@@ -1,0 +1,85 @@
+# Tests: tests/protocols/test_reading.py
+"""A connection of a format whose clients keep their own place and fetch records by offset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from brokerd.broker import Fetched, Partition
+from brokerd.protocols.connection import Answers, Connection, Hold
+from brokerd.values import Record
+
+MakeAnswer = Callable[[Sequence[Record], int, Exception | None], bytes]
+"""Makes the answer to a fetch of ``(records, next_offset, error)``; see `Broker.fetch`."""
+
+
+class ReadingConnection(Connection):
+    """Adds `fetch` for `run` to call."""
+
+    def fetch(
+        self,
+        partition: Partition,
+        offset: int,
+        max_records: int,
+        max_bytes: int,
+        answer: MakeAnswer,
+    ) -> None:
+        """Answer with durable records from ``offset`` on; arguments as of `Broker.fetch`.
+
+        What this connection wrote before is among them. ``answer`` is called once, now or later;
+        its bytes are the answer. Until then ``holds`` is set and later requests wait, so that a
+        client cannot have more than one answer of records made at a time.
+
+        Raises `InvalidRequest`, which `answer` must not.
+        """
+        read = partial(self.broker.fetch, partition, offset, max_records, max_bytes)
+        _Reading(self, read, answer).begin()
+
+
+class _Reading:
+    """One fetch of a connection, under way."""
+
+    __slots__ = ("_answer", "_connection", "_is_done", "_place", "_read")
+
+    def __init__(
+        self,
+        connection: Connection,
+        read: Callable[[Fetched], None],
+        answer: MakeAnswer,
+    ) -> None:
+        self._connection = connection
+        self._read = read
+        self._answer = answer
+        self._place: Answers | None = None
+        self._is_done = False
+
+    def begin(self) -> None:
+        """Read now, or when what the connection wrote is durable."""
+        connection = self._connection
+        if connection.written_ticket > connection.journal.durable_ticket:
+            self._wait()
+            connection.journal.when_all_durable(partial(connection.guarded, self._read, self._done))
+            return
+        self._read(self._done)
+        if not self._is_done:
+            self._wait()
+
+    def _wait(self) -> None:
+        self._connection.hold(Hold.READING)
+        self._place = self._connection.pending()
+
+    def _done(self, records: list[Record], next_offset: int, error: Exception | None) -> None:
+        self._is_done = True
+        connection = self._connection
+        if self._place is None:
+            connection.answer_read(self._answer(records, next_offset, error))
+        elif not connection.gone:
+            connection.guarded(self._late, self._place, records, next_offset, error)
+
+    def _late(
+        self, place: Answers, records: list[Record], next_offset: int, error: Exception | None
+    ) -> None:
+        connection = self._connection
+        connection.resolve(place, self._answer(records, next_offset, error), is_read=True)
+        connection.release(Hold.READING)
