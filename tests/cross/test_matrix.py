@@ -1,0 +1,125 @@
+"""What any format writes any other reads: values to the byte, keys and offsets; over real sockets.
+
+The same again after SIGKILL of a real process, and after a start from a snapshot.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import pytest_twisted
+from twisted.internet import reactor as installed_reactor
+from twisted.internet.threads import deferToThread
+
+from benchmarks.admin import fetch_status
+from benchmarks.process import BrokerProcess
+from brokerd.assembly import make_core
+from brokerd.client.mamamia import MamamiaClient
+from brokerd.config import Config
+from brokerd.endpoints import address_text, parse
+from tests.cross.matrix import Begun, cells, difference, expected, read, write_all
+from tests.cross.peers import PEERS
+
+reactor: Any = installed_reactor
+LISTENERS = sorted({peer.listener for peer in PEERS.values()})
+FREQUENT_SNAPSHOTS = ("wal.segment_bytes=1MiB", "wal.snapshot_interval_bytes=1MiB")
+
+
+class Filled(NamedTuple):
+    """A broker that holds every writer's records."""
+
+    addresses: dict[str, str]
+    begun: Begun
+    stage: str
+
+
+async def running(stack: AsyncExitStack, directory: Path) -> Filled:
+    """A core in this process, on real sockets, threads and files."""
+    core = make_core(Config(), directory, reactor)
+    core.lock()
+    await core.open()
+    addresses = {}
+    for form in LISTENERS:
+        port = await parse(reactor, form, "tcp:0").listen(core.factory(form))
+        stack.push_async_callback(port.stopListening)
+        addresses[form] = address_text(port.getHost())
+
+    async def stop() -> None:
+        await core.drain()
+        await core.close()
+
+    stack.push_async_callback(stop)
+    begun = await deferToThread(write_all, addresses, ["running"])
+    return Filled(addresses, begun, "running")
+
+
+def started_again(
+    stack: ExitStack,
+    directory: Path,
+    stage: str,
+    settings: tuple[str, ...],
+    wait: Callable[[BrokerProcess], None],
+) -> Filled:
+    """A process that was filled, killed by SIGKILL and started again."""
+    broker = stack.enter_context(
+        BrokerProcess(directory / "data", directory / "log", settings, formats=LISTENERS)
+    )
+    broker.start()
+    begun = write_all({form: broker.address_of(form) for form in LISTENERS}, [stage])
+    wait(broker)
+    broker.kill()
+    broker.start()
+    return Filled({form: broker.address_of(form) for form in LISTENERS}, begun, stage)
+
+
+def replayed(broker: BrokerProcess) -> None:
+    """No snapshot: the next start replays every frame."""
+    assert fetch_status(broker.admin)["snapshots_written"] == 0
+
+
+def snapshot_covers_all(broker: BrokerProcess) -> None:
+    """A snapshot of all that was written: the next start reads it, and few frames after it."""
+    written_lsn = fetch_status(broker.admin)["wal"]["durable_lsn"]
+    deadline = time.monotonic() + 20
+    with MamamiaClient(broker.address_of("mamamia")) as client:
+        while fetch_status(broker.admin)["snapshot_lsn"] < written_lsn:
+            assert time.monotonic() < deadline, "no snapshot was written"
+            client.produce("filler", bytes(100_000))
+
+
+STAGES = ("running", "killed", "snapshot")
+
+
+@pytest_twisted.async_yield_fixture(scope="module", params=STAGES)
+async def filled(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Filled]:
+    """Each writer's topic, full, in a broker that runs, or was killed, or has a snapshot."""
+    stage = request.param
+    directory = tmp_path_factory.mktemp(stage)
+    async with AsyncExitStack() as stack:
+        if stage == "running":
+            yield await running(stack, directory)
+        else:
+            processes = stack.enter_context(ExitStack())
+            settings, wait = {
+                "killed": ((), replayed),
+                "snapshot": (FREQUENT_SNAPSHOTS, snapshot_covers_all),
+            }[stage]
+            yield await deferToThread(started_again, processes, directory, stage, settings, wait)
+
+
+@pytest.mark.parametrize(("writer", "reader"), cells())
+@pytest_twisted.ensureDeferred
+async def test_what_one_format_writes_another_reads(
+    filled: Filled, writer: str, reader: str
+) -> None:
+    """Every value to the byte, in order, with its offset and key where the reader shows them."""
+    cell = writer, reader, filled.stage
+    seen = await deferToThread(read, filled.addresses, filled.begun, cell)
+    assert difference(seen, expected(writer, reader)) == []
