@@ -1,13 +1,14 @@
 # Tests: tests/test_config.py
-"""The configuration: every option with its default, and where each value came from.
+"""The configuration: what was said of each option, and where.
 
-Four layers, later ones win: the defaults below, a TOML file, ``BROKERD_SECTION_KEY`` variables of
+Four layers, later ones win: the defaults, a TOML file, ``BROKERD_SECTION_KEY`` variables of
 the environment, and options of the command line (``--set section.key=value`` and the named ones).
 Unknown keys and wrong types are refused with :class:`brokerd.errors.ConfigError`, which names the
 key, what is wanted, what was found and its source. ``etc/brokerd.toml`` gives each option's reason;
-a test keeps it equal to this module.
+a test keeps it equal to :mod:`brokerd.sections`.
 
-Nothing here touches the disk except :func:`read_file`, and nothing reads the environment by itself.
+Nothing here touches the disk except :func:`read_file` and :func:`with_secrets`, and nothing reads
+the environment by itself.
 """
 
 from __future__ import annotations
@@ -16,142 +17,52 @@ import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import Meta
 
 from brokerd.errors import ConfigError
-from brokerd.groups.settings import MAX_ATTEMPTS_LIMIT, MAX_DURATION_US
-from brokerd.values import Format
-from brokerd.walformat import FRAME_BYTES_MAX
+from brokerd.sections import (
+    BUILT_FORMATS,
+    FIRST_BYTES,
+    FORMATS,
+    GIB,
+    KIB,
+    MIB,
+    SECRETS,
+    SECTIONS,
+    Broker,
+    Config,
+    Groups,
+    Limits,
+    Log,
+    Retention,
+    Wal,
+)
 
-KIB = 1024
-MIB = 1024 * KIB
-GIB = 1024 * MIB
-TIB = 1024 * GIB
+__all__ = [
+    "FORMATS",
+    "LISTEN",
+    "SECRETS",
+    "SECTIONS",
+    "Broker",
+    "Config",
+    "Groups",
+    "Limits",
+    "Loaded",
+    "Log",
+    "Retention",
+    "Setting",
+    "Wal",
+    "load",
+    "parse_durability",
+    "parse_size",
+    "with_secrets",
+]
 
-FORMATS = tuple(form.name.lower() for form in Format if form is not Format.UNKNOWN)
-"""Every wire format that has a name, built or not."""
-BUILT_FORMATS = ("mamamia",)
-"""The wire formats of this version."""
-
-COUNT_MAX = 1_000_000_000
-SECONDS_MAX = MAX_DURATION_US // 1_000_000
-"""A hundred years, as everywhere: what is longer would not fit the broker's own units."""
-
-Positive = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
-Attempts = Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS_LIMIT)]
-Seconds = Annotated[int, Meta(ge=0, le=SECONDS_MAX)]
-PositiveSeconds = Annotated[int, Meta(ge=1, le=SECONDS_MAX)]
-Milliseconds = Annotated[int, Meta(ge=0, le=SECONDS_MAX * 1000)]
-PositiveMilliseconds = Annotated[int, Meta(ge=1, le=SECONDS_MAX * 1000)]
-Size = Annotated[int, Meta(ge=0, le=TIB, extra={"unit": "bytes"})]
-GatheredSize = Annotated[int, Meta(ge=64 * KIB, le=GIB, extra={"unit": "bytes"})]
-FrameSize = Annotated[int, Meta(ge=64 * KIB, le=FRAME_BYTES_MAX // 2, extra={"unit": "bytes"})]
-"""Half of what the journal takes: the last request may go beyond the target."""
-RetainedSize = Annotated[int, Meta(ge=0, le=1024 * TIB, extra={"unit": "bytes"})]
-SegmentSize = Annotated[int, Meta(ge=MIB, le=GIB, extra={"unit": "bytes"})]
-
-
-class Wal(Struct, frozen=True):
-    """The journal."""
-
-    durability: str = "fsync"
-    segment_bytes: SegmentSize = 64 * MIB
-    segment_age_seconds: PositiveSeconds = 900
-    snapshot_interval_bytes: SegmentSize = 256 * MIB
-    allow_network_fs: bool = False
-    free_bytes: Size = 64 * MIB
-
-
-class Broker(Struct, frozen=True):
-    """Memory and batching."""
-
-    tail_cache_bytes: Size = 64 * MIB
-    read_cache_bytes: Size = 32 * MIB
-    frame_bytes: FrameSize = 8 * MIB
-    max_uncommitted_bytes: GatheredSize = 32 * MIB
-    mark_quiet_ms: PositiveMilliseconds = 100
-
-
-class Groups(Struct, frozen=True):
-    """What a consumer group does unless it was told otherwise."""
-
-    max_attempts: Attempts = 3
-    attempts: Literal["failures", "grants"] = "failures"
-    backoff_base_ms: Milliseconds = 0
-    backoff_max_ms: Milliseconds = 600_000
-
-
-class Retention(Struct, frozen=True):
-    """What a topic keeps unless it was told otherwise; 0 is no limit."""
-
-    seconds: Seconds = 0
-    bytes: RetainedSize = 0
-    ttl_seconds: Seconds = 0
-    dead_letter_seconds: Seconds = 604_800
-    check_seconds: PositiveSeconds = 60
-
-
-class Limits(Struct, frozen=True):
-    """What one client, or all of them together, may ask for."""
-
-    connections: Positive = 10_000
-    frame_bytes: Annotated[int, Meta(ge=KIB, le=GIB, extra={"unit": "bytes"})] = 10 * MIB
-    idle_seconds: Seconds = 0
-    unfinished_frame_seconds: Seconds = 60
-    in_flight_requests: Positive = 10_000
-    in_flight_bytes: GatheredSize = 4 * MIB
-    max_topics: Positive = 100_000
-    producers: Positive = 100_000
-
-
-class Log(Struct, frozen=True):
-    """The operator's log."""
-
-    format: Literal["text", "json"] = "text"
-    level: Literal["debug", "info", "warn", "error", "critical"] = "info"
-
-
-class Admin(Struct, frozen=True):
-    """Health, metrics and the page. The endpoint ``none`` switches it off."""
-
-    endpoint: str = "tcp:9644"
-
-
-class Security(Struct, frozen=True):
-    """Who may do what."""
-
-    auth: Literal["off", "on"] = "off"
-
-
-class Config(Struct, frozen=True):
-    """The whole configuration. ``listen`` maps a format to its endpoint."""
-
-    data_dir: str = "./brokerd-data"
-    listen: dict[str, str] = field(default_factory=lambda: {"mamamia": "tcp:9000"})
-    wal: Wal = Wal()
-    broker: Broker = Broker()
-    groups: Groups = Groups()
-    retention: Retention = Retention()
-    limits: Limits = Limits()
-    log: Log = Log()
-    admin: Admin = Admin()
-    security: Security = Security()
-
-
-SECTIONS: dict[str, type[Struct]] = {
-    "wal": Wal,
-    "broker": Broker,
-    "groups": Groups,
-    "retention": Retention,
-    "limits": Limits,
-    "log": Log,
-    "admin": Admin,
-    "security": Security,
-}
 LISTEN = "listen"
 ENVIRONMENT_PREFIX = "BROKERD_"
 ORCHESTRATOR_PREFIXES = ("BROKERD_SERVICE_", "BROKERD_PORT")
@@ -175,6 +86,8 @@ class Loaded(NamedTuple):
 
     config: Config
     sources: dict[str, str]
+    warnings: tuple[str, ...] = ()
+    """What is better done otherwise, a line each."""
 
 
 def read_file(path: Path) -> list[Setting]:
@@ -280,10 +193,13 @@ def load(
         read_assignments(assignments),
         list(options),
     ]
+    for layer in layers:
+        _check_layer(layer)
     listen = Config().listen
     if any(setting.name.startswith(LISTEN + ".") for setting in layers[0]):
         listen = {}
     named = read_listeners(listeners)
+    _check_layer(named)
     if named:
         listen = {}
         layers = [
@@ -313,28 +229,100 @@ def _build(listen: dict[str, str], settings: Iterable[Setting]) -> Loaded:
             raise ConfigError(f"unknown key {setting.name!r}{near} ({setting.source})")
         sources[setting.name] = setting.source
     built: dict[str, Any] = {name: SECTIONS[name](**given) for name, given in values.items()}
-    return Loaded(Config(data_dir=data_dir, listen=listen, **built), sources)
+    config = Config(data_dir=data_dir, listen=listen, **built)
+    return Loaded(config, sources, tuple(_shown(sources)))
 
 
-def _set_listener(listen: dict[str, str], form: str, setting: Setting) -> None:
-    parts = form.split("+")
-    for part in parts:
-        if part not in FORMATS:
-            near = _near(part, list(FORMATS))
-            raise ConfigError(f"unknown wire format {part!r}{near} ({setting.source})")
+def _shown(sources: Mapping[str, str]) -> Iterable[str]:
+    """A warning for each secret that every user of the machine can read."""
+    for name, file in SECRETS.items():
+        if sources.get(name, "").startswith("--set"):
+            yield (
+                f"--set {name} shows a secret to everybody who lists processes; put it in a file, "
+                f"a line each, and say {file}=PATH"
+            )
+
+
+def with_secrets(config: Config) -> Config:
+    """The configuration with the secrets that stand in files of their own.
+
+    :raises ConfigError: if one of the files cannot be read, or has no line.
+    """
+    for name, file_name in SECRETS.items():
+        section, _, key = name.partition(".")
+        values = getattr(config, section)
+        path = getattr(values, file_name.partition(".")[2])
+        if path:
+            lines = _read_lines(file_name, Path(path))
+            values = msgspec.structs.replace(values, **{key: (*getattr(values, key), *lines)})
+            config = msgspec.structs.replace(config, **{section: values})
+    return config
+
+
+def _read_lines(name: str, path: Path) -> list[str]:
+    """The lines of a file of secrets, without blank ones."""
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except OSError as error:
+        raise ConfigError(f"{name}: cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{name}: {path} is not UTF-8: byte {error.start} is wrong") from error
+    lines = [line for line in lines if line]
+    if not lines:
+        raise ConfigError(f"{name}: {path} has no line; write one secret a line")
+    return lines
+
+
+def _set_listener(listen: dict[str, str], name: str, setting: Setting) -> None:
+    """Add, change or (``none``) remove a listener; its formats listen nowhere else any more."""
+    formats = name.split("+")
+    for form in formats:
+        if form not in FORMATS:
+            near = _near(form, list(FORMATS))
+            raise ConfigError(f"unknown wire format {form!r}{near} ({setting.source})")
+    if len(formats) != len(set(formats)):
+        raise ConfigError(f"{name} names a format twice ({setting.source})")
     endpoint = _convert(str, setting)
-    if endpoint == "none":
-        listen.pop(form, None)
-        return
-    for part in parts:
-        if part not in BUILT_FORMATS:
+    if endpoint != "none":
+        _check_formats(formats, setting)
+    before = dict(listen)
+    listen.clear()
+    for other, other_endpoint in before.items():
+        rest = "+".join(form for form in other.split("+") if form not in formats)
+        if rest:
+            listen[rest] = other_endpoint
+    if endpoint != "none":
+        listen[name] = endpoint
+
+
+def _check_formats(formats: list[str], setting: Setting) -> None:
+    """Refuse a listener whose formats this version lacks, or cannot tell from one another."""
+    for form in formats:
+        if form not in BUILT_FORMATS:
             built = ", ".join(BUILT_FORMATS)
             raise ConfigError(
-                f"{part} is not part of this version, which has: {built} ({setting.source})"
+                f"{form} is not part of this version, which has: {built} ({setting.source})"
             )
-    if len(parts) != len(set(parts)):
-        raise ConfigError(f"{form} names a format twice ({setting.source})")
-    listen[form] = endpoint
+    for form, other in combinations(formats, 2):
+        first, others = FIRST_BYTES.get(form), FIRST_BYTES.get(other)
+        if first is None or others is None or set(first) & set(others):
+            raise ConfigError(
+                f"{form} and {other} cannot share an endpoint: a client's first byte does not tell "
+                f"them apart ({setting.source})"
+            )
+
+
+def _check_layer(layer: Iterable[Setting]) -> None:
+    """Refuse two endpoints of one format in one place."""
+    seen: dict[str, Setting] = {}
+    for setting in layer:
+        section, _, name = setting.name.partition(".")
+        for form in name.split("+") if section == LISTEN else ():
+            if form in seen and seen[form].name != setting.name:
+                raise ConfigError(
+                    f"{form} has an endpoint already: {seen[form].source} ({setting.source})"
+                )
+            seen[form] = setting
 
 
 def parse_durability(text: str) -> tuple[Literal["fsync", "interval", "os"], int]:
@@ -379,6 +367,8 @@ def _convert(kind: Any, setting: Setting) -> Any:
             raw = parse_size(raw.strip())
         except ValueError:
             raise _wrong(setting, _wanted(kind)) from None
+    if get_origin(kind) is tuple and setting.is_text:
+        raw = [part.strip() for part in raw.split(",") if part.strip()]
     try:
         return msgspec.convert(raw, kind, strict=not setting.is_text)
     except msgspec.ValidationError:
@@ -405,6 +395,8 @@ def _wanted(kind: Any) -> str:
         return "expected true or false"
     if kind is str:
         return "expected text"
+    if get_origin(kind) is tuple:
+        return "expected a list of texts"
     meta = _meta_of(kind)
     if meta is None:
         return "expected one of " + ", ".join(f'"{choice}"' for choice in get_args(kind))
@@ -413,7 +405,8 @@ def _wanted(kind: Any) -> str:
 
 
 def _wrong(setting: Setting, wanted: str) -> ConfigError:
-    return ConfigError(f"{setting.name}: {wanted}, got {setting.raw!r} ({setting.source})")
+    got = "something else" if setting.name in SECRETS else repr(setting.raw)
+    return ConfigError(f"{setting.name}: {wanted}, got {got} ({setting.source})")
 
 
 def _near(name: str, known: list[str]) -> str:

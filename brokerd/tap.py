@@ -23,7 +23,7 @@ from twisted.python.logfile import LogFile
 from brokerd import __version__
 from brokerd.admin.health import Health
 from brokerd.admin.site import MetricsResource, make_site
-from brokerd.config import Config, Loaded, Log, Setting, load, parse_durability
+from brokerd.config import Config, Loaded, Log, Setting, load, parse_durability, with_secrets
 from brokerd.endpoints import parse
 from brokerd.errors import BrokerdError
 from brokerd.logs import at_level, make_observer
@@ -132,7 +132,8 @@ def makeService(options: Options) -> BrokerdService:
     from brokerd.assembly import make_core
 
     try:
-        config = load_options(options, os.environ).config
+        loaded = load_options(options, os.environ)
+        config = with_secrets(loaded.config)
         outcome = Outcome()
         use_monotonic_clock(reactor)
         service = assemble(config, os.environ, reactor, make_core, metrics_resource, outcome)
@@ -142,7 +143,7 @@ def makeService(options: Options) -> BrokerdService:
     service.log_observer = make_log_observer(config.log, parent, reactor)
     if not (parent.get("nodaemon") or parent.get("debug")):
         outcome.follow_daemon(reactor)
-    reactor.callWhenRunning(announce, config)
+    reactor.callWhenRunning(announce, config, loaded.warnings)
     reactor.callWhenRunning(outcome.stop_on_signals, reactor)
     return service
 
@@ -156,8 +157,11 @@ def use_monotonic_clock(reactor: Any) -> None:
     reactor.seconds = time.monotonic
 
 
-def announce(config: Config) -> None:
-    """Say loudly that acknowledged data may be lost in a power cut, if it may."""
+def announce(config: Config, warnings: Sequence[str] = ()) -> None:
+    """Say loudly what the configuration risks: acknowledged data in a power cut, or a secret."""
+    for line in warnings:
+        say(f"WARNING: {line}")
+        _log.warn("{line}", event_id="configuration-warning", line=line)
     mode, interval_ms = parse_durability(config.wal.durability)
     if mode == "fsync":
         return

@@ -13,6 +13,9 @@ from typing import NamedTuple
 MAX_NAME_BYTES = 255
 """Longest topic or group name, in bytes of UTF-8."""
 
+MAX_PARTITIONS = 32_767
+"""Most partitions of a topic: with more, a message id of Mamamia would not hold the offset."""
+
 MAX_RECORD_BYTES = (10 << 20) - (64 << 10)
 """Value, key and metadata of the largest record that the admin API takes: with it a frame of the
 Mamamia format is full."""

@@ -27,6 +27,7 @@ WIRING = {
     "logs",
     "notify",
     "outcome",
+    "sections",
     "service",
 }
 """The modules that make up tap's room: they see every other room, and nobody below sees them."""

@@ -16,16 +16,18 @@ from twisted.internet import reactor
 from brokerd.assembly import FACTORIES, broker_settings, connection_limits, make_core
 from brokerd.broker import BrokerSettings
 from brokerd.config import (
-    BUILT_FORMATS,
     FORMATS,
     SECTIONS,
     Config,
+    Setting,
     load,
     parse_durability,
     parse_size,
+    with_secrets,
 )
 from brokerd.errors import ConfigError
 from brokerd.protocols.connection import Limits
+from brokerd.sections import BUILT_FORMATS
 from brokerd.values import Format
 from brokerd.wal import WalOptions
 
@@ -233,6 +235,90 @@ def test_one_format_has_one_endpoint() -> None:
     """listeners.json has one address for each format, so a second --listen for it is refused."""
     with pytest.raises(ConfigError, match="mamamia has an endpoint already"):
         load(listeners=["mamamia=tcp:0", "mamamia=tcp:1"])
+
+
+ALL = ("mamamia", "flymq", "blipmq", "rustlog", "mega")
+
+
+@pytest.fixture
+def all_formats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A version that has every format."""
+    monkeypatch.setattr("brokerd.config.BUILT_FORMATS", ALL)
+
+
+@pytest.mark.parametrize(
+    ("assignments", "listen"),
+    [
+        (["listen.flymq+rustlog=tcp:1"], {"flymq+rustlog": "tcp:1"}),
+        (
+            ["listen.flymq+rustlog=tcp:1", "listen.flymq=tcp:2"],
+            {"rustlog": "tcp:1", "flymq": "tcp:2"},
+        ),
+        (["listen.flymq+rustlog=tcp:1", "listen.flymq=none"], {"rustlog": "tcp:1"}),
+        (["listen.flymq=tcp:1", "listen.flymq+blipmq=tcp:2"], {"flymq+blipmq": "tcp:2"}),
+        (["listen.flymq+rustlog=tcp:1", "listen.flymq+rustlog=none"], {}),
+    ],
+)
+def test_a_format_listens_where_it_was_last_said(
+    file: Path, all_formats: None, assignments: list[str], listen: dict[str, str]
+) -> None:
+    """Whether alone or with another on one endpoint; the other stays where it was."""
+    file.write_text("[listen]\nmamamia = 'none'\n")
+    name, _, endpoint = assignments[0].partition("=")
+    variable = "BROKERD_" + name.replace(".", "_").replace("+", "_").upper()
+    assert load(file, {variable: endpoint}, assignments[1:]).config.listen == listen
+
+
+@pytest.mark.parametrize("pair", ["mamamia+rustlog", "blipmq+rustlog", "mega+flymq", "flymq+mega"])
+def test_formats_that_begin_alike_cannot_share_an_endpoint(all_formats: None, pair: str) -> None:
+    with pytest.raises(ConfigError, match="first byte does not tell them apart"):
+        load(listeners=[f"{pair}=tcp:0"])
+
+
+def test_one_place_names_one_endpoint_of_a_format(file: Path, all_formats: None) -> None:
+    file.write_text("[listen]\nflymq = 'tcp:1'\n'flymq+rustlog' = 'tcp:2'\n")
+    with pytest.raises(ConfigError, match=r"flymq has an endpoint already: .*\[listen\] flymq"):
+        load(file)
+    with pytest.raises(ConfigError, match="rustlog has an endpoint already"):
+        load(listeners=["flymq+rustlog=tcp:1", "rustlog=tcp:2"])
+
+
+def test_keys_come_as_a_list_or_with_commas_and_from_a_file(file: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("three\n\n four \n")
+    file.write_text(f"[blipmq]\napi_keys = ['one', 'two']\napi_keys_file = '{keys}'\n")
+    loaded = load(file)
+    assert loaded.warnings == ()
+    assert loaded.config.blipmq.api_keys == ("one", "two")
+    assert with_secrets(loaded.config).blipmq.api_keys == ("one", "two", "three", "four")
+    given = load(environment={"BROKERD_BLIPMQ_API_KEYS": "five, six"}).config
+    assert with_secrets(given).blipmq.api_keys == ("five", "six")
+
+
+def test_a_secret_on_the_command_line_is_warned_of_and_never_repeated() -> None:
+    loaded = load(assignments=["blipmq.api_keys=hunter2"])
+    assert "blipmq.api_keys_file=PATH" in loaded.warnings[0]
+    with pytest.raises(ConfigError, match="expected a list of texts, got something else"):
+        load(environment={}, options=[Setting("blipmq.api_keys", 5, "here", False)])
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "cannot read .*keys: No such file"),
+        (b"\n\n", "has no line"),
+        (b"\xff", "is not UTF-8"),
+    ],
+)
+def test_a_file_of_keys_that_gives_none_is_refused(
+    tmp_path: Path, content: bytes | None, said: str
+) -> None:
+    keys = tmp_path / "keys"
+    if content is not None:
+        keys.write_bytes(content)
+    config = load(assignments=[f"blipmq.api_keys_file={keys}"]).config
+    with pytest.raises(ConfigError, match=said):
+        with_secrets(config)
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,7 @@ from brokerd.broker.topics import (
 )
 from brokerd.broker.waiters import Waiters
 from brokerd.errors import InvalidName, LimitExceeded, UnknownOffset
-
-MAX_PARTITIONS = 32_767
+from brokerd.values import MAX_PARTITIONS
 
 
 class TopicChanges:

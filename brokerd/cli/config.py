@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from brokerd.config import LISTEN, SECTIONS, Loaded, load
+from brokerd.config import LISTEN, SECRETS, SECTIONS, Loaded, load, with_secrets
 from brokerd.endpoints import parse
 from brokerd.errors import ConfigError
 
@@ -51,6 +52,9 @@ def show(context: click.Context, file: Path | None) -> None:
     loaded = _load(file)
     if context.obj["json"]:
         values = msgspec.to_builtins(loaded.config)
+        for name in SECRETS:
+            section, _, key = name.partition(".")
+            values[section][key] = _masked(values[section][key])
         click.echo(json.dumps({"config": values, "sources": loaded.sources}))
     else:
         click.echo(format_toml(loaded), nl=False)
@@ -58,6 +62,7 @@ def show(context: click.Context, file: Path | None) -> None:
 
 def _load(file: Path | None) -> Loaded:
     loaded = load(file, os.environ)
+    with_secrets(loaded.config)
     endpoints = dict(loaded.config.listen)
     if loaded.config.admin.endpoint != "none":
         endpoints["admin"] = loaded.config.admin.endpoint
@@ -68,15 +73,23 @@ def _load(file: Path | None) -> Loaded:
 
 def format_toml(loaded: Loaded) -> str:
     """Write a configuration as TOML, with the source of each value as a comment."""
-    config, sources = loaded
+    config, sources = loaded.config, loaded.sources
     lines = [_line("data_dir", config.data_dir, sources.get("data_dir")), "", f"[{LISTEN}]"]
     for form, endpoint in config.listen.items():
         lines.append(_line(form, endpoint, sources.get(f"{LISTEN}.{form}")))
     for section in SECTIONS:
         lines += ["", f"[{section}]"]
         for key, value in msgspec.structs.asdict(getattr(config, section)).items():
-            lines.append(_line(key, value, sources.get(f"{section}.{key}")))
+            name = f"{section}.{key}"
+            lines.append(
+                _line(key, _masked(value) if name in SECRETS else value, sources.get(name))
+            )
     return "\n".join(lines) + "\n"
+
+
+def _masked(secrets: Sequence[str]) -> list[str]:
+    """As many stars as there are secrets."""
+    return ["***"] * len(secrets)
 
 
 def _line(key: str, value: Any, source: str | None) -> str:

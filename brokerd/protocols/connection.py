@@ -29,7 +29,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from brokerd.broker import Broker
-from brokerd.protocols.transport import prepare, send
+from brokerd.protocols.transport import lose_sending, prepare, send
 
 if TYPE_CHECKING:
     from brokerd.protocols.factory import ConnectionFactory
@@ -60,7 +60,7 @@ class Limits:
     """Limits of one listener; 0 switches a time-out off."""
 
     connections: int = 10_000
-    frame_bytes: int = 10 << 20
+    frame_bytes: int = 32 << 20
     """Largest request frame, where a format has one to set."""
     in_flight_requests: int = 10_000
     """Requests of a connection that wait for an answer; one read may exceed it."""
@@ -123,6 +123,8 @@ class Connection(Protocol):
         self._last_data_us = 0
         self._unfinished_since_us: int | None = None
         self._closing_since_us: int | None = None
+        self._drains = False
+        self._peer_ended = False
 
     # -- for the subclass ---------------------------------------------------------------------
 
@@ -139,6 +141,10 @@ class Connection(Protocol):
 
     def forget(self) -> None:
         """The connection is gone: let go of requests, long polls and the like."""
+
+    def last_answer(self) -> bytes:
+        """What a peer is told that did not finish a frame in time, before it is cut off."""
+        return b""
 
     def wrote(self) -> None:
         """Something was just applied for this connection: what it reads later shows it."""
@@ -214,8 +220,16 @@ class Connection(Protocol):
         self.hold(Hold.CONGESTED)
         self.journal.when_uncongested(self._uncongested)
 
-    def close_after_answers(self) -> None:
-        """Take no more requests, and close once everything before is answered."""
+    def close_after_answers(self, drain: bool = False) -> None:
+        """Take no more requests, and close once everything before is answered.
+
+        With ``drain``, what the peer goes on sending is read until it closes too: bytes that arrive
+        at a closed socket reset the connection, and a reset may destroy the last answers.
+        """
+        self._drains = drain
+        if self._closing_since_us is not None:
+            self.transport.loseConnection()
+            return
         self.hold(Hold.CLOSING)
         self._end_waits()
         self._flush()
@@ -390,12 +404,15 @@ class Connection(Protocol):
         A process that dies looks the same as one that only shuts its sending side, so long polls
         end here: what they would lease might have nobody to settle it.
         """
+        self._peer_ended = True
+        if self._closing_since_us is not None:
+            self.transport.loseConnection()
+            return
         self._end_waits()
         self._flush()
 
     def writeConnectionLost(self) -> None:
-        """The peer will read no more."""
-        self.transport.loseConnection()
+        """All answers are sent, and the sending side is shut."""
 
     def _end_waits(self) -> None:
         self.ending = True
@@ -409,7 +426,8 @@ class Connection(Protocol):
         self._closing_since_us = self.broker.time.now_us()
         self.transport.unregisterProducer()
         self.transport.resumeProducing()  # TLS reads the peer's goodbye
-        self.transport.loseConnection()
+        if self._peer_ended or not self._drains or not lose_sending(self.transport):
+            self.transport.loseConnection()
 
     def overdue(self, now_us: int) -> str | None:
         """What the peer did not do in time, if there is anything."""
@@ -427,6 +445,17 @@ class Connection(Protocol):
         elif limits.idle_us and now_us - self._last_data_us > limits.idle_us:
             return "nothing was sent"
         return None
+
+    def cut_off(self) -> None:
+        """Close on a peer that is `overdue`, with the `last_answer` if there is one."""
+        stalls = self.unfinished and self._closing_since_us is None
+        answer = self.last_answer() if stalls else b""
+        if not answer:
+            self.abort()
+            return
+        self.answer_read(answer)
+        self._enqueue()
+        self.close_after_answers(drain=True)
 
     def abort(self) -> None:
         """Close now; what waits to be answered never will be."""

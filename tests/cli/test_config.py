@@ -56,3 +56,13 @@ def test_show_as_json() -> None:
     assert shown["config"]["data_dir"] == "/x"
     assert shown["config"]["wal"]["segment_bytes"] == Config().wal.segment_bytes
     assert shown["sources"] == {"data_dir": "environment variable BROKERD_DATA_DIR"}
+
+
+def test_show_hides_keys(tmp_path: Path) -> None:
+    """How many there are is no secret."""
+    file = tmp_path / "brokerd.toml"
+    file.write_text("[blipmq]\napi_keys = ['hunter2', 'hunter3']\n")
+    for arguments in (("config", "show", str(file)), ("--json", "config", "show", str(file))):
+        output = brokerctl(*arguments).output
+        assert "hunter" not in output
+        assert output.count("***") == 2
