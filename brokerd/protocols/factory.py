@@ -83,7 +83,7 @@ class ConnectionFactory(Factory):
                     why=why,
                     event_id="connection-timed-out",
                 )
-                connection.abort()
+                connection.cut_off()
         self._tell_refused()
 
     def _tell_refused(self) -> None:

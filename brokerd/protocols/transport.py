@@ -34,6 +34,17 @@ def send(transport: Any, data: bytes) -> None:
     transport.write(data)
 
 
+def lose_sending(transport: Any) -> bool:
+    """Shut the sending side of a plain connection once everything is sent, and read on.
+
+    False, and nothing is done, where that has no meaning: TLS ends with goodbyes of both sides.
+    """
+    if type(transport) not in (tcp.Server, unix.Server) or transport.TLS:
+        return False
+    transport.loseWriteConnection()
+    return True
+
+
 def prepare(transport: Any) -> None:
     """Send small answers at once instead of waiting for more, and notice peers that vanish."""
     # Older releases of Twisted give Unix sockets the methods of TCP and log that they fail.

@@ -14,7 +14,7 @@ from twisted.logger import capturedLogs
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 from zope.interface import implementer
 
-from brokerd.protocols.transport import prepare, send
+from brokerd.protocols.transport import lose_sending, prepare, send
 
 KIB = 1024
 
@@ -250,3 +250,24 @@ def test_other_transports_need_only_the_public_interface() -> None:
     prepare(transport)
     send(transport, b"x")
     assert transport.calls == [("no delay", True), ("keep alive", True), ("write", b"x")]
+
+
+def test_the_sending_side_is_shut_once_everything_is_sent_and_reading_goes_on(ends: Ends) -> None:
+    """A peer in the middle of its request reads the last answer, and then the end."""
+    sent = ends.fill()
+    assert lose_sending(ends.transport)
+    assert ends.read_all() == sent
+    ends.peer.setblocking(True)
+    assert ends.peer.recv(1) == b""
+    ends.peer.sendall(b"rest of the request")
+    assert ends.transport.connected
+    assert not ends.transport.disconnecting
+
+
+def test_tls_is_not_half_closed(ends: Ends) -> None:
+    """Its goodbye is a message, which could not be sent any more."""
+    ends.transport.TLS = True
+    assert not lose_sending(ends.transport)
+    assert not lose_sending(Encrypting())
+    with pytest.raises(BlockingIOError):
+        ends.peer.recv(1)
