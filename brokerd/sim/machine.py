@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from brokerd.sim.plan import DiskTimes
 from brokerd.sim.threads import Process, SimMutex, SimThreads, current_thread
 from brokerd.sim.world import Event, World
 
-FORMAT = "mamamia"
+MAMAMIA = "mamamia"
 FILES_MAX = 1_000_000
 SYNCS = ("sync", "sync_directory")
 
@@ -130,10 +130,17 @@ class Machine:
     """A computer with one data directory. Callbacks are attributes.
 
     ``on_ready(core)`` is called in each life of the broker before it takes connections,
-    ``on_end(boot)`` when one has ended.
+    ``on_end(boot)`` when one has ended. It listens in these wire formats.
     """
 
-    def __init__(self, world: World, disk: SimDisk, config: Config, times: DiskTimes) -> None:
+    def __init__(
+        self,
+        world: World,
+        disk: SimDisk,
+        config: Config,
+        times: DiskTimes,
+        formats: Iterable[str] = (MAMAMIA,),
+    ) -> None:
         self.world = world
         self.disk = disk
         self.config = config
@@ -157,7 +164,9 @@ class Machine:
         self.on_end: Callable[[Boot], None] = lambda boot: None
         self._chance = world.chance("machine")
         self._process: Process | None = None
-        self._factory: ConnectionFactory | None = None
+        self._formats = tuple(formats)
+        self._factories: dict[str, ConnectionFactory] = {}
+        """While the broker serves: who makes the Protocols of each format."""
         self._crashes: list[_Crash] = []
         disk.enter, disk.leave = self._enter, self._leave
 
@@ -170,11 +179,11 @@ class Machine:
         """How long a thread takes to begin, or the reactor to hear of it."""
         return self._chance.randint(1, 60)
 
-    def service(self) -> Service | None:
-        """Who answers on the machine's port now."""
-        if self._factory is None or self._process is None:
+    def service(self, wire_format: str = MAMAMIA) -> Service | None:
+        """Who answers now on the machine's port for a format."""
+        if not self._factories or self._process is None:
             return None
-        return Service(self._process, self.boots[-1].number, self._factory)
+        return Service(self._process, self.boots[-1].number, self._factories[wire_format])
 
     # -- life -----------------------------------------------------------------------------------
 
@@ -185,7 +194,7 @@ class Machine:
 
     @property
     def is_ready(self) -> bool:
-        return self._factory is not None
+        return bool(self._factories)
 
     def boot(self) -> None:
         """Start the broker, unless it runs."""
@@ -218,8 +227,9 @@ class Machine:
         boot.damages = tuple(map(str, core.recovery.damages))
         self.core = core
         self.on_ready(core)
-        self._factory = core.factory(FORMAT)
-        self._factory.doStart()
+        self._factories = {name: core.factory(name) for name in self._formats}
+        for factory in self._factories.values():
+            factory.doStart()
         self.world.trace(f"ready; damages: {list(boot.damages)}" if boot.damages else "ready")
 
     def _refused(self, failure: Failure, core: BrokerCore) -> None:
@@ -233,7 +243,7 @@ class Machine:
     def _failed(self, core: BrokerCore, error: BaseException) -> None:
         """The core gave up, as after a failed write: the service leaves at once."""
         if self._process is not None:
-            self._factory = None
+            self._factories = {}
             self._process.call_after(0, self._leave_failed, core, str(error))
 
     def _leave_failed(self, core: BrokerCore, reason: str) -> None:
@@ -242,8 +252,8 @@ class Machine:
 
     def stop(self, stopped: Callable[[], None] = lambda: None) -> None:
         """Stop the broker cleanly, and call ``stopped`` then; nothing happens unless it serves."""
-        core, factory, self._factory = self.core, self._factory, None
-        if core is not None and factory is not None:
+        core, factories, self._factories = self.core, self._factories, {}
+        if core is not None and factories:
             self.world.trace("stop")
             stopping = Deferred.fromCoroutine(self._stop(core))
             stopping.addErrback(self._stop_failed, core)
@@ -295,7 +305,7 @@ class Machine:
         boot = self.boots[-1]
         boot.ended_us, boot.end, boot.reason = self.world.now_us, how, reason
         self.world.trace(f"boot {boot.number} {how} {reason}".rstrip())
-        self._factory = None
+        self._factories = {}
         self.locked = False
         self._crashes.clear()
         process.end()

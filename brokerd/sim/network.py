@@ -73,10 +73,14 @@ class Network:
         """Those that are open, in the order they were asked for."""
         self._count = 0
 
-    def connect(self, name: str) -> Link:
-        """Ask for a connection; what the client sends before it stands goes out then."""
+    def connect(self, name: str, service: Callable[[], Service | None] | None = None) -> Link:
+        """Ask for a connection; what the client sends before it stands goes out then.
+
+        ``service`` says who answers, if it is another port that is asked.
+        """
         self._count += 1
-        link = Link(self, f"{name}#{self._count}", self.world.chance(f"link/{self._count}"))
+        chance = self.world.chance(f"link/{self._count}")
+        link = Link(self, f"{name}#{self._count}", chance, service or self.service)
         self.links.append(link)
         return link
 
@@ -89,7 +93,13 @@ class Network:
 class Link:
     """A client's end of a connection. The callbacks are attributes."""
 
-    def __init__(self, network: Network, name: str, chance: random.Random) -> None:
+    def __init__(
+        self,
+        network: Network,
+        name: str,
+        chance: random.Random,
+        service: Callable[[], Service | None],
+    ) -> None:
         self.client, self.name = name.split("#")[0], name
         self.on_data: Callable[[bytes], None] = lambda data: None
         self.on_lost: Callable[[str], None] = lambda why: None
@@ -102,6 +112,7 @@ class Link:
         self._network = network
         self._world = network.world
         self._chance = chance
+        self._service = service
         self._stalled_until_us = 0
         self._arrived, self._written = Progress(), Progress()
         self._transport: SimTransport | None = None
@@ -211,7 +222,7 @@ class Link:
     def _connect(self) -> None:
         if not self.is_open and not self._finished:
             return
-        service = self._network.service()
+        service = self._service()
         protocol: Any = None if service is None else service.factory.buildProtocol(None)
         if service is None or protocol is None:
             self._up.clear()

@@ -31,6 +31,7 @@ DiskCall = Literal[
 ]
 ErrorName = Literal["EIO", "ENOSPC", "EDQUOT"]
 PowerModel = Literal["drop", "keep", "tear", "reorder"]
+WireFormat = Literal["mamamia", "rustlog", "mega", "blipmq", "flymq"]
 Role = Literal["producer", "consumer", "worker", "watcher", "vandal", "operator"]
 Action = Literal[
     "produce",
@@ -156,7 +157,7 @@ class ClientPlan(Part, frozen=True, kw_only=True):
     """The client_id, which two clients may share."""
     role: Role
     seed: int
-    format: Literal["mamamia"] = "mamamia"
+    format: WireFormat = "mamamia"
     begin_us: int = 0
     operations: int
     window: int = 1
@@ -371,6 +372,11 @@ class Plan(Part, frozen=True, kw_only=True):
             or (isinstance(fault, DiskError) and fault.error != "EIO")
             for fault in self.faults
         )
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """The wire formats that the broker listens in: Mamamia, and those of the clients."""
+        return tuple(dict.fromkeys(["mamamia", *(client.format for client in self.clients)]))
 
     def pairs(self) -> list[tuple[str, str]]:
         """Every (topic, group) that a client may use, in order."""

@@ -122,7 +122,7 @@ class _Run:
         capacity = plan.settings.capacity_bytes
         self._disk = SimDisk(None if capacity is None else capacity + FREE_BYTES)
         self._config = config_of(plan.settings)
-        self._machine = machine = Machine(world, self._disk, self._config, plan.disk)
+        self._machine = machine = Machine(world, self._disk, self._config, plan.disk, plan.formats)
         self._network = Network(world, plan.network, machine.service)
         self._faults = Faults(world, machine, self._network, plan.faults)
         self._history = History(rules=plan.settings.rules(), boots=machine.boots)
@@ -132,7 +132,9 @@ class _Run:
             make_client(
                 client,
                 world,
-                partial(self._network.connect, client.name),
+                partial(
+                    self._network.connect, client.name, partial(machine.service, client.format)
+                ),
                 machine,
                 self._history,
             )

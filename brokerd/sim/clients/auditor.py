@@ -19,6 +19,7 @@ from brokerd.sim.clients.deeds import Deed
 from brokerd.sim.clients.describe import asked
 from brokerd.sim.clients.direct import Asker
 from brokerd.sim.clients.links import Connect
+from brokerd.sim.clients.mamamia_wire import MamamiaWire
 from brokerd.sim.history import (
     Acquire,
     History,
@@ -165,7 +166,13 @@ class Auditor:
 
     def _connect(self) -> None:
         self._conversation = Conversation(
-            NAME, self._world, self._connect_link, self._history, self._answered, self._lost
+            NAME,
+            self._world,
+            self._connect_link,
+            self._history,
+            self._answered,
+            self._lost,
+            MamamiaWire(),
         )
 
     def _lost(self, why: str) -> None:

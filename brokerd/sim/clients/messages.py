@@ -14,7 +14,7 @@ import msgpack
 
 from brokerd.codecs import mamamia as mm
 from brokerd.codecs.mamamia.packing import pack
-from brokerd.sim.clients.conversation import microseconds
+from brokerd.sim.clients.mamamia_wire import microseconds
 from brokerd.sim.history import Message
 from brokerd.sim.plan import ClientPlan, Topic
 

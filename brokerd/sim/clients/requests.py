@@ -14,7 +14,8 @@ from random import Random
 from typing import ClassVar
 
 from brokerd.codecs import mamamia as mm
-from brokerd.sim.clients.conversation import Ask, microseconds
+from brokerd.sim.clients.conversation import Ask
+from brokerd.sim.clients.mamamia_wire import microseconds
 from brokerd.sim.clients.messages import MessageMaker
 from brokerd.sim.history import (
     Acquire,

@@ -20,6 +20,7 @@ from brokerd.assembly import BrokerCore
 from brokerd.codecs import mamamia as mm
 from brokerd.config import Broker, Config, Wal
 from brokerd.sim.clients.conversation import Ask, Conversation
+from brokerd.sim.clients.mamamia_wire import MamamiaWire
 from brokerd.sim.crash import CrashModel
 from brokerd.sim.crashpoints.points import require
 from brokerd.sim.disk import SimDisk
@@ -78,7 +79,13 @@ class Client:
         self._script = script
         connect = partial(script.network.connect, name)
         self.talk = Conversation(
-            name, script.world, connect, script.history, lambda operation: None, lambda why: None
+            name,
+            script.world,
+            connect,
+            script.history,
+            lambda operation: None,
+            lambda why: None,
+            MamamiaWire(),
         )
         script.clients.append(self)
 
