@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall
@@ -24,7 +24,9 @@ from brokerd.groups import GroupSettings
 from brokerd.host import Host, RealHost
 from brokerd.protocols.connection import Limits
 from brokerd.protocols.factory import ConnectionFactory
+from brokerd.protocols.first_byte import FirstByteFactory
 from brokerd.protocols.mamamia import MamamiaFactory
+from brokerd.sections import FIRST_BYTES
 from brokerd.wal import RecoveryReport, Snapshots, Wal, WalOptions
 
 READ_THREADS = 2
@@ -37,8 +39,19 @@ RESERVED_DESCRIPTORS = 128
 Without them a segment could not be begun, and a broker with too many clients would have to stop.
 """
 
-FACTORIES: dict[str, Callable[[Broker, Any, Limits], ConnectionFactory]] = {
-    "mamamia": MamamiaFactory,
+
+class Parts(NamedTuple):
+    """What a format's listener is made of."""
+
+    broker: Broker
+    clock: Any
+    limits: Limits
+    config: Config
+    status: Callable[[], dict[str, Any]]
+
+
+FACTORIES: dict[str, Callable[[Parts], ConnectionFactory]] = {
+    "mamamia": lambda parts: MamamiaFactory(parts.broker, parts.clock, parts.limits),
 }
 """The wire formats of this version: a new one is one line here."""
 
@@ -222,8 +235,20 @@ class BrokerCore:
             )
 
     def factory(self, form: str) -> ConnectionFactory:
-        """The factory of a wire format's listener."""
-        factory = FACTORIES[form](self.broker, self._reactor, self._limits)
+        """The factory of a listener: of a wire format, or of several, as in ``flymq+rustlog``."""
+        if "+" in form:
+            factory: ConnectionFactory = FirstByteFactory(
+                form,
+                self.broker,
+                self._reactor,
+                self._limits,
+                [self.factory(part) for part in form.split("+")],
+                FIRST_BYTES,
+            )
+        else:
+            factory = FACTORIES[form](
+                Parts(self.broker, self._reactor, self._limits, self._config, self.status)
+            )
         self._factories[form] = factory
         return factory
 
