@@ -1,0 +1,225 @@
+# Tests: tests/codecs/test_blipmq.py
+"""Frames of the BlipMQ format to values and back: ``decode(frame)`` is what was encoded.
+
+A frame here is what `LengthPrefixedReader` gives: type, correlation id, payload. `encode` puts the
+length before it. Checks are made in the order of the page (section Bad input).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Any
+
+from brokerd.codecs.blipmq.values import (
+    EMPTY_TOPIC,
+    MAX_LENGTH,
+    MIN_LENGTH,
+    WRONG_QOS,
+    Ack,
+    Auth,
+    FrameType,
+    Hello,
+    InvalidFrame,
+    Message,
+    Nack,
+    Ping,
+    Poll,
+    Pong,
+    Publish,
+    Subscribe,
+    UnknownFrameType,
+)
+from brokerd.codecs.length_prefixed import LengthPrefixedReader
+
+_HEAD = Struct(">BQ")
+_HEAD_U16 = Struct(">BQH")
+_HEAD_U64 = Struct(">BQQ")
+_HEAD_QOS_TOPIC = Struct(">BQBH")
+_HEAD_CODE_TEXT = Struct(">BQHH")
+_LENGTH_HEAD = Struct(">IBQ")
+_LENGTH_HEAD_QOS_TOPIC = Struct(">IBQBH")
+_LENGTH_HEAD_U64 = Struct(">IBQQ")
+_U16 = Struct(">H")
+
+_ACK = int(FrameType.ACK)
+_PUBLISH = int(FrameType.PUBLISH)
+_TYPES = frozenset(FrameType)
+
+
+def frame_reader(max_length: int = MAX_LENGTH) -> LengthPrefixedReader:
+    """A reader of frames that are no longer than this, and than the format allows."""
+    return LengthPrefixedReader(MIN_LENGTH, min(max_length, MAX_LENGTH))
+
+
+def type_of(frame: bytes) -> int:
+    """The type of a frame. Raises `UnknownFrameType`."""
+    if frame[0] not in _TYPES:
+        raise UnknownFrameType(f"frame type {frame[0]:#04x} is unknown; it is 0x01 to 0x09")
+    return frame[0]
+
+
+def correlation_id_of(frame: bytes) -> int:
+    """The correlation id of a frame, whatever its payload."""
+    return int.from_bytes(frame[1:9], "big")
+
+
+def decode(frame: bytes) -> Message:
+    """What a frame says. Raises `InvalidFrame` and `UnknownFrameType`."""
+    return _DECODERS[type_of(frame)](frame)
+
+
+def encode(message: Message) -> bytes:
+    """The complete frame of a message, length included.
+
+    Raises ValueError if it would be longer than the format allows.
+    """
+    frame_type, payload = _ENCODERS[type(message)](message)
+    length = MIN_LENGTH + len(payload)
+    if length > MAX_LENGTH:
+        raise ValueError(f"a frame of {length} bytes is over the limit of {MAX_LENGTH}")
+    return _LENGTH_HEAD.pack(length, frame_type, message[0]) + payload
+
+
+# -- decoding --------------------------------------------------------------------------------------
+
+
+def decode_hello(frame: bytes) -> Hello:
+    if len(frame) != _HEAD_U16.size:
+        raise InvalidFrame("invalid HELLO payload")
+    _, correlation_id, version = _HEAD_U16.unpack(frame)
+    return Hello(correlation_id, version)
+
+
+def decode_auth(frame: bytes) -> Auth:
+    if len(frame) < _HEAD_U16.size:
+        raise InvalidFrame("invalid AUTH payload")
+    _, correlation_id, length = _HEAD_U16.unpack_from(frame)
+    if len(frame) != _HEAD_U16.size + length:
+        raise InvalidFrame("invalid AUTH payload")
+    return Auth(correlation_id, _text(frame[_HEAD_U16.size :], "AUTH"))
+
+
+def decode_publish(frame: bytes) -> Publish:
+    """Read a PUBLISH. Raises `InvalidFrame`."""
+    start = _HEAD_QOS_TOPIC.size
+    if len(frame) < start:
+        raise InvalidFrame("invalid PUBLISH payload")
+    _, correlation_id, qos, length = _HEAD_QOS_TOPIC.unpack_from(frame)
+    end = start + length
+    if end > len(frame):
+        raise InvalidFrame("invalid PUBLISH payload")
+    topic = _text(frame[start:end], "PUBLISH")
+    _check(topic, qos)
+    return Publish(correlation_id, qos, topic, frame[end:])
+
+
+def decode_subscribe(frame: bytes) -> Subscribe:
+    start = _HEAD_U16.size
+    if len(frame) < start:
+        raise InvalidFrame("invalid SUBSCRIBE payload")
+    _, correlation_id, length = _HEAD_U16.unpack_from(frame)
+    end = start + length
+    if end >= len(frame):
+        raise InvalidFrame("invalid SUBSCRIBE payload")
+    topic, qos = _text(frame[start:end], "SUBSCRIBE"), frame[end]
+    _check(topic, qos)
+    return Subscribe(correlation_id, topic, qos)
+
+
+def decode_ack(frame: bytes) -> Ack:
+    if len(frame) != _HEAD_U64.size:
+        raise InvalidFrame("invalid ACK payload")
+    _, correlation_id, subscription_id = _HEAD_U64.unpack(frame)
+    return Ack(correlation_id, subscription_id)
+
+
+def decode_nack(frame: bytes) -> Nack:
+    start = _HEAD_CODE_TEXT.size
+    if len(frame) < start:
+        raise InvalidFrame("invalid NACK payload")
+    _, correlation_id, code, length = _HEAD_CODE_TEXT.unpack_from(frame)
+    if len(frame) != start + length:
+        raise InvalidFrame("invalid NACK payload")
+    return Nack(correlation_id, code, _text(frame[start:], "NACK"))
+
+
+def decode_poll(frame: bytes) -> Poll:
+    if len(frame) != _HEAD_U64.size:
+        raise InvalidFrame("invalid POLL payload")
+    _, correlation_id, subscription_id = _HEAD_U64.unpack(frame)
+    return Poll(correlation_id, subscription_id)
+
+
+def _text(data: bytes, what: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise InvalidFrame(f"invalid {what} payload") from None
+
+
+def _check(topic: str, qos: int) -> None:
+    if not topic:
+        raise InvalidFrame(EMPTY_TOPIC)
+    if qos > 1:
+        raise InvalidFrame(WRONG_QOS)
+
+
+_DECODERS: dict[int, Callable[[bytes], Message]] = {
+    FrameType.HELLO: decode_hello,
+    FrameType.AUTH: decode_auth,
+    FrameType.PUBLISH: decode_publish,
+    FrameType.SUBSCRIBE: decode_subscribe,
+    FrameType.ACK: decode_ack,
+    FrameType.NACK: decode_nack,
+    FrameType.PING: lambda frame: Ping(correlation_id_of(frame)),
+    FrameType.PONG: lambda frame: Pong(correlation_id_of(frame)),
+    FrameType.POLL: decode_poll,
+}
+
+
+# -- encoding --------------------------------------------------------------------------------------
+
+
+def delivery(correlation_id: int, qos: int, topic: bytes, message: bytes) -> bytes:
+    """The complete frame of a delivery, the topic in UTF-8; the caller looks after its size."""
+    return b"".join(
+        (
+            _LENGTH_HEAD_QOS_TOPIC.pack(
+                _HEAD_QOS_TOPIC.size + len(topic) + len(message),
+                _PUBLISH,
+                correlation_id,
+                qos,
+                len(topic),
+            ),
+            topic,
+            message,
+        )
+    )
+
+
+def accepted(correlation_id: int, subscription_id: int = 0) -> bytes:
+    """The complete frame of the broker's ACK."""
+    return _LENGTH_HEAD_U64.pack(_HEAD_U64.size, _ACK, correlation_id, subscription_id)
+
+
+def _sized(text: str) -> bytes:
+    data = text.encode()
+    if len(data) > 0xFFFF:
+        raise ValueError(
+            f"a text of {len(data)} bytes is over the limit of 65535: {text[:32]!r}..."
+        )
+    return _U16.pack(len(data)) + data
+
+
+_ENCODERS: dict[type, Callable[[Any], tuple[int, bytes]]] = {
+    Hello: lambda m: (FrameType.HELLO, _U16.pack(m.version)),
+    Auth: lambda m: (FrameType.AUTH, _sized(m.key)),
+    Publish: lambda m: (FrameType.PUBLISH, bytes([m.qos]) + _sized(m.topic) + m.message),
+    Subscribe: lambda m: (FrameType.SUBSCRIBE, _sized(m.topic) + bytes([m.qos])),
+    Ack: lambda m: (FrameType.ACK, m.subscription_id.to_bytes(8, "big")),
+    Nack: lambda m: (FrameType.NACK, _U16.pack(m.code) + _sized(m.text)),
+    Ping: lambda m: (FrameType.PING, b""),
+    Pong: lambda m: (FrameType.PONG, b""),
+    Poll: lambda m: (FrameType.POLL, m.subscription_id.to_bytes(8, "big")),
+}
