@@ -1,0 +1,254 @@
+# Tests: tests/codecs/test_flymq_requests.py
+"""Requests from payloads and back: the page's section Operations.
+
+`decode_request` tells the two dialects apart (page, section Two dialects) and says in the value
+which one it was. `decode_request(*frame of encode_request(v)) == v` for every request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Any
+
+from brokerd.codecs.flymq.compression import compressed, decompressed
+from brokerd.codecs.flymq.fields import Fields, pack_text
+from brokerd.codecs.flymq.frames import frame
+from brokerd.codecs.flymq.values import (
+    FLAG_BINARY,
+    GZIP,
+    MAX_LENGTH,
+    MAX_OFFSET,
+    ClusterMetadata,
+    Commit,
+    Consume,
+    CreateTopic,
+    DeleteTopic,
+    Fetch,
+    FieldError,
+    GetLag,
+    GetOffset,
+    ListTopics,
+    Metadata,
+    Opcode,
+    Produce,
+    Request,
+    RequestError,
+    ResetOffset,
+    Subscribe,
+    UnknownOpcode,
+)
+
+_U8 = Struct(">B")
+_U32 = Struct(">I")
+_I32 = Struct(">i")
+_U64 = Struct(">Q")
+_PARTITION_OFFSET = Struct(">iQ")
+_PARTITION_OFFSET_MAX = Struct(">iQi")
+
+
+def decode_request(
+    opcode: int, flags: int, payload: bytes, max_length: int = MAX_LENGTH
+) -> Request:
+    """The request of one frame.
+
+    :param max_length: most bytes of the payload when it is decompressed.
+    :raises UnknownOpcode: brokerd does not speak it.
+    :raises RequestError: the payload is not that of such a request.
+    """
+    decode = _DECODERS.get(opcode)
+    if decode is None:
+        raise UnknownOpcode(f"unknown opcode: {opcode}")
+    try:
+        return decode(Fields(decompressed(flags, payload, max_length)))
+    except FieldError as error:
+        raise RequestError(str(error)) from None
+
+
+def _produce(fields: Fields) -> Produce:
+    return Produce(
+        fields.text("topic"),
+        fields.data("key") or None,
+        fields.data("value"),
+        fields.i32("partition"),
+    )
+
+
+def _consume(fields: Fields) -> Consume:
+    return Consume(fields.text("topic"), fields.i32("partition"), fields.u64("offset"))
+
+
+def _consume_zero_copy(fields: Fields) -> Consume:
+    return _consume(fields)._replace(opcode=Opcode.CONSUME_ZERO_COPY)
+
+
+def _create_topic(fields: Fields) -> CreateTopic:
+    return CreateTopic(fields.text("topic"), fields.i32("partitions"))
+
+
+def _subscribe(fields: Fields) -> Subscribe:
+    topic = fields.text("topic")
+    group = fields.text("group")
+    partition = fields.i32("partition")
+    left = fields.left
+    if left >= 2 and fields.peek(2) == left - 2:
+        return Subscribe(topic, group, partition, fields.text("mode"))
+    if left and fields.peek(1) == left - 1:
+        return Subscribe(topic, group, partition, fields.text8("mode"), sdk=True)
+    raise FieldError(
+        "invalid binary format: mode does not end with the payload, neither with a length of "
+        "2 bytes nor with one of 1"
+    )
+
+
+def _commit(fields: Fields) -> Commit:
+    return Commit(
+        fields.text("topic"), fields.text("group"), fields.i32("partition"), _committable(fields)
+    )
+
+
+def _committable(fields: Fields) -> int:
+    offset = fields.u64("offset")
+    if offset > MAX_OFFSET:
+        raise FieldError(f"offset must be at most 2^63 - 1, not {offset}")
+    return offset
+
+
+def _fetch(fields: Fields) -> Fetch:
+    topic = fields.text("topic")
+    partition = fields.i32("partition")
+    offset = fields.u64("offset")
+    max_messages = fields.i32("max_messages")
+    if fields.left < 2:
+        return Fetch(topic, partition, offset, max_messages)
+    return Fetch(topic, partition, offset, max_messages, fields.text("filter"), sdk=True)
+
+
+def _fetch_binary(fields: Fields) -> Fetch:
+    return _fetch(fields)._replace(opcode=Opcode.FETCH_BINARY)
+
+
+def _list_topics(fields: Fields) -> ListTopics:
+    return ListTopics()
+
+
+def _cluster_metadata(fields: Fields) -> ClusterMetadata:
+    return ClusterMetadata(fields.text("topic") if fields.left else "")
+
+
+def _get_offset(fields: Fields) -> GetOffset:
+    return GetOffset(fields.text("topic"), fields.text("group"), fields.i32("partition"))
+
+
+def _get_lag(fields: Fields) -> GetLag:
+    return GetLag(fields.text("topic"), fields.text("group"), fields.i32("partition"))
+
+
+def _reset_offset(fields: Fields) -> ResetOffset:
+    topic = fields.text("topic")
+    group = fields.text("group")
+    partition = fields.i32("partition")
+    sdk = bool(fields.left) and fields.peek(1) != 0
+    mode = fields.text8("mode") if sdk else fields.text("mode")
+    offset = _committable(fields) if mode == "offset" else None
+    return ResetOffset(topic, group, partition, mode, offset, sdk)
+
+
+_DECODERS: dict[int, Callable[[Fields], Request]] = {
+    Opcode.PRODUCE: _produce,
+    Opcode.CONSUME: _consume,
+    Opcode.CREATE_TOPIC: _create_topic,
+    Opcode.METADATA: lambda fields: Metadata(fields.text("topic")),
+    Opcode.SUBSCRIBE: _subscribe,
+    Opcode.COMMIT: _commit,
+    Opcode.FETCH: _fetch,
+    Opcode.LIST_TOPICS: _list_topics,
+    Opcode.DELETE_TOPIC: lambda fields: DeleteTopic(fields.text("topic")),
+    Opcode.CONSUME_ZERO_COPY: _consume_zero_copy,
+    Opcode.FETCH_BINARY: _fetch_binary,
+    Opcode.CLUSTER_METADATA: _cluster_metadata,
+    Opcode.GET_OFFSET: _get_offset,
+    Opcode.RESET_OFFSET: _reset_offset,
+    Opcode.GET_LAG: _get_lag,
+}
+
+
+def opcode_of(request: Request) -> Opcode:
+    """The opcode that a request is sent with."""
+    if isinstance(request, Consume | Fetch):
+        return request.opcode
+    return _OPCODES[type(request)]
+
+
+def encode_request(request: Request, gzip: bool = False) -> bytes:
+    """The complete frame of a request; with `gzip` its payload is compressed."""
+    payload = _PAYLOADS[type(request)](request)
+    if gzip:
+        return frame(opcode_of(request), compressed(payload), FLAG_BINARY | GZIP)
+    return frame(opcode_of(request), payload)
+
+
+def _produce_payload(request: Produce) -> bytes:
+    key = request.key or b""
+    return b"".join(
+        (
+            pack_text(request.topic),
+            _U32.pack(len(key)),
+            key,
+            _U32.pack(len(request.value)),
+            request.value,
+            _I32.pack(request.partition),
+        )
+    )
+
+
+def _fetch_payload(request: Fetch) -> bytes:
+    numbers = _PARTITION_OFFSET_MAX.pack(request.partition, request.offset, request.max_messages)
+    return pack_text(request.topic) + numbers + (pack_text(request.filter) if request.sdk else b"")
+
+
+def _of_group(request: Subscribe | Commit | GetOffset | ResetOffset | GetLag) -> bytes:
+    return pack_text(request.topic) + pack_text(request.group) + _I32.pack(request.partition)
+
+
+def _mode(request: Subscribe | ResetOffset) -> bytes:
+    if not request.sdk:
+        return pack_text(request.mode)
+    mode = request.mode.encode()
+    return _U8.pack(len(mode)) + mode
+
+
+def _reset_offset_payload(request: ResetOffset) -> bytes:
+    offset = b"" if request.offset is None else _U64.pack(request.offset)
+    return _of_group(request) + _mode(request) + offset
+
+
+_OPCODES: dict[type[Request], Opcode] = {
+    Produce: Opcode.PRODUCE,
+    CreateTopic: Opcode.CREATE_TOPIC,
+    Metadata: Opcode.METADATA,
+    Subscribe: Opcode.SUBSCRIBE,
+    Commit: Opcode.COMMIT,
+    ListTopics: Opcode.LIST_TOPICS,
+    DeleteTopic: Opcode.DELETE_TOPIC,
+    ClusterMetadata: Opcode.CLUSTER_METADATA,
+    GetOffset: Opcode.GET_OFFSET,
+    ResetOffset: Opcode.RESET_OFFSET,
+    GetLag: Opcode.GET_LAG,
+}
+
+_PAYLOADS: dict[type[Request], Callable[[Any], bytes]] = {
+    Produce: _produce_payload,
+    Consume: lambda one: pack_text(one.topic) + _PARTITION_OFFSET.pack(one.partition, one.offset),
+    CreateTopic: lambda one: pack_text(one.topic) + _I32.pack(one.partitions),
+    Metadata: lambda one: pack_text(one.topic),
+    Subscribe: lambda one: _of_group(one) + _mode(one),
+    Commit: lambda one: _of_group(one) + _U64.pack(one.offset),
+    Fetch: _fetch_payload,
+    ListTopics: lambda one: b"",
+    DeleteTopic: lambda one: pack_text(one.topic),
+    ClusterMetadata: lambda one: pack_text(one.topic),
+    GetOffset: _of_group,
+    ResetOffset: _reset_offset_payload,
+    GetLag: _of_group,
+}

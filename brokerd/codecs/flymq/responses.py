@@ -1,0 +1,159 @@
+# Tests: tests/codecs/test_flymq_responses.py
+"""Answers as complete frames (page, sections Operations and Refusals)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from struct import Struct
+
+from brokerd.codecs.flymq.fields import pack_text, pack_texts
+from brokerd.codecs.flymq.frames import frame, header
+from brokerd.codecs.flymq.values import Fetch, Opcode, PartitionOffsets, PartitionPlace
+from brokerd.values import Record
+
+FETCHED_BYTES = 12
+"""Payload of a FETCH answer without records."""
+RECORD_BYTES = 16
+"""What a FETCH answer has for a record besides its key and value."""
+TEXT_BYTES_MAX = 8_000
+"""Longest text of an ERROR frame; 8,224 and more would be misread (payload facts, section 3)."""
+_SPACES = "   "
+"""What makes SDKs show the text of the document's layout in full."""
+_NOT_LEADER = re.compile("not leader", re.IGNORECASE)
+
+_U32 = Struct(">I")
+_U64 = Struct(">Q")
+_I32 = Struct(">i")
+_STORED = Struct(">iQqii")
+_COUNT_NEXT = Struct(">IQ")
+_OFFSET_LENGTH = Struct(">QI")
+_OFFSET_LENGTHS = Struct(">QII")
+_LENGTHS = Struct(">II")
+_PARTITION_OFFSETS = Struct(">iiQQ")
+_LAG = Struct(">4Q")
+
+
+def produced(
+    topic: str, partition: int, offset: int, timestamp_ms: int, key_size: int, value_size: int
+) -> bytes:
+    """PRODUCE: where the record went. A `key_size` of -1 means that it has no key."""
+    stored = _STORED.pack(partition, offset, timestamp_ms, key_size, value_size)
+    return frame(Opcode.PRODUCE, pack_text(topic) + stored)
+
+
+def consumed(key: bytes | None, value: bytes, opcode: int = Opcode.CONSUME) -> bytes:
+    """CONSUME or CONSUME_ZERO_COPY. Key and value are copied once."""
+    key = key or b""
+    length = _LENGTHS.size + len(key) + len(value)
+    return b"".join(
+        (header(opcode, length), _U32.pack(len(key)), key, _U32.pack(len(value)), value)
+    )
+
+
+def fetched_size(record: Record) -> int:
+    """Bytes of a FETCH answer that the record takes; `FETCHED_BYTES` is the rest."""
+    return RECORD_BYTES + len(record.value) + (len(record.key) if record.key else 0)
+
+
+def fetched(request: Fetch, records: Sequence[Record], next_offset: int) -> bytes:
+    """FETCH or FETCH_BINARY, in the layout that the request asks for."""
+    if request.answer_is_sdk:
+        return fetched_sdk(records, next_offset, request.opcode)
+    return fetched_seed(records, next_offset)
+
+
+def fetched_seed(records: Sequence[Record], next_offset: int) -> bytes:
+    """FETCH in the document's layout. Keys and values are copied once."""
+    parts = [b"", _U32.pack(len(records))]
+    for record in records:
+        key = record.key
+        value = record.value
+        if key:
+            parts += _U32.pack(len(key)), key, _U32.pack(len(value))
+        else:
+            parts.append(_LENGTHS.pack(0, len(value)))
+        parts += value, _U64.pack(record.offset)
+    parts.append(_U64.pack(next_offset))
+    return _joined(Opcode.FETCH, parts)
+
+
+def fetched_sdk(records: Sequence[Record], next_offset: int, opcode: int = Opcode.FETCH) -> bytes:
+    """FETCH or FETCH_BINARY in the SDKs' layout. Keys and values are copied once."""
+    parts = [b"", _COUNT_NEXT.pack(len(records), next_offset)]
+    for record in records:
+        key = record.key
+        value = record.value
+        if key:
+            parts += _OFFSET_LENGTH.pack(record.offset, len(key)), key, _U32.pack(len(value)), value
+        else:
+            parts += _OFFSET_LENGTHS.pack(record.offset, 0, len(value)), value
+    return _joined(opcode, parts)
+
+
+def ok(opcode: int) -> bytes:
+    """CREATE_TOPIC, COMMIT, DELETE_TOPIC, RESET_OFFSET: done."""
+    return frame(opcode, b"\x01\x00\x00")
+
+
+def position(opcode: int, offset: int) -> bytes:
+    """SUBSCRIBE, GET_OFFSET."""
+    return frame(opcode, _U64.pack(offset))
+
+
+def topics(names: Sequence[str]) -> bytes:
+    """LIST_TOPICS; the names as they are to stand."""
+    return frame(Opcode.LIST_TOPICS, pack_texts(names))
+
+
+def topic_metadata(topic: str, partitions: Sequence[PartitionOffsets]) -> bytes:
+    """METADATA, as the Go client's codec has it (payload facts, 5.4)."""
+    parts = [pack_text(topic), _U32.pack(len(partitions))]
+    parts += [_PARTITION_OFFSETS.pack(*one) for one in partitions]
+    return frame(Opcode.METADATA, b"".join(parts))
+
+
+def cluster_metadata(
+    cluster_id: str, topics: Iterable[tuple[str, Sequence[PartitionPlace]]]
+) -> bytes:
+    """CLUSTER_METADATA, of pairs (topic, its partitions) such as `TopicPlaces`."""
+    named = [
+        b"".join((pack_text(topic), _U32.pack(len(places)), *map(_place, places)))
+        for topic, places in topics
+    ]
+    payload = b"".join((pack_text(cluster_id), _U32.pack(len(named)), *named))
+    return frame(Opcode.CLUSTER_METADATA, payload)
+
+
+def lag(current: int, committed: int, latest: int, lag: int) -> bytes:
+    """GET_LAG."""
+    return frame(Opcode.GET_LAG, _LAG.pack(current, committed, latest, lag))
+
+
+def error(text: str, sdk: bool) -> bytes:
+    """A refusal, in the SDKs' layout or the document's. Clients act on "not leader": it is bent."""
+    data = _NOT_LEADER.sub("not-leader", text).encode("utf-8", "replace")[:TEXT_BYTES_MAX]
+    text = data.decode("utf-8", "ignore")
+    if sdk:
+        return frame(Opcode.ERROR, _U32.pack(1) + pack_text(text))
+    return frame(Opcode.ERROR, b"\x00" + pack_text(_SPACES + text))
+
+
+def _joined(opcode: int, parts: list[bytes]) -> bytes:
+    """The frame of these parts; the first is empty and becomes the header."""
+    parts[0] = header(opcode, sum(map(len, parts)))
+    return b"".join(parts)
+
+
+def _place(place: PartitionPlace) -> bytes:
+    return b"".join(
+        (
+            _I32.pack(place.partition),
+            pack_text(place.leader_id),
+            pack_text(place.leader_address),
+            _U64.pack(place.epoch),
+            pack_text(place.state),
+            pack_texts(place.replicas),
+            pack_texts(place.in_sync),
+        )
+    )

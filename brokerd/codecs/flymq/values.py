@@ -1,0 +1,283 @@
+# Tests: tests/codecs/test_flymq_requests.py
+"""The FlyMQ format's values and errors, free of bytes. Layouts: docs/protocols/flymq.rst.
+
+Offsets are unsigned 64-bit numbers as they stand on the wire; a key of no bytes is None.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from brokerd.errors import BrokerdError
+
+MAGIC: Final = 0xAF
+VERSION: Final = 1
+MAX_LENGTH: Final = 33_554_432
+"""Most bytes of a payload, this value itself included (document, section Constants)."""
+FLAG_BINARY: Final = 0x01
+COMPRESSION_MASK: Final = 0x0E
+GZIP: Final = 0x02
+"""The only compression that is spoken (payload facts, 2.2)."""
+MAX_OFFSET: Final = (1 << 63) - 1
+"""Largest offset that may be committed."""
+
+
+class Opcode(IntEnum):
+    """The opcodes that brokerd speaks."""
+
+    PRODUCE = 0x01
+    CONSUME = 0x02
+    CREATE_TOPIC = 0x03
+    METADATA = 0x04
+    SUBSCRIBE = 0x05
+    COMMIT = 0x06
+    FETCH = 0x07
+    LIST_TOPICS = 0x08
+    DELETE_TOPIC = 0x09
+    CONSUME_ZERO_COPY = 0x0A
+    FETCH_BINARY = 0x0B
+    CLUSTER_METADATA = 0x53
+    GET_OFFSET = 0x60
+    RESET_OFFSET = 0x61
+    GET_LAG = 0x64
+    ERROR = 0xFF
+
+
+class FrameError(BrokerdError):
+    """The byte stream is out of step: close the connection.
+
+    ``answer`` tells whether an ERROR frame with this text goes out first (payload facts, 2.1).
+    """
+
+    def __init__(self, text: str, answer: bool) -> None:
+        super().__init__(text)
+        self.answer = answer
+
+
+class FieldError(BrokerdError):
+    """A payload does not have the fields it should have; the text names the field."""
+
+
+class RequestError(BrokerdError):
+    """A request cannot be read: answer ERROR with this text, stay open."""
+
+
+class UnknownOpcode(RequestError):
+    """No such operation: answer ERROR with this text, stay open."""
+
+
+class ResponseError(BrokerdError):
+    """An answer cannot be read: the connection is of no more use."""
+
+
+class Produce(NamedTuple):
+    topic: str
+    key: bytes | None
+    value: bytes
+    partition: int = -1
+    """Negative: the broker chooses."""
+
+
+class Consume(NamedTuple):
+    topic: str
+    partition: int
+    offset: int
+    opcode: Opcode = Opcode.CONSUME
+    """CONSUME or CONSUME_ZERO_COPY; the answer has the same."""
+
+
+class CreateTopic(NamedTuple):
+    topic: str
+    partitions: int
+
+
+class Metadata(NamedTuple):
+    topic: str
+
+
+class Subscribe(NamedTuple):
+    topic: str
+    group: str
+    partition: int
+    mode: str
+    sdk: bool = False
+    """Whether the mode came as the SDKs send it."""
+
+
+class Commit(NamedTuple):
+    topic: str
+    group: str
+    partition: int
+    offset: int
+
+
+class Fetch(NamedTuple):
+    topic: str
+    partition: int
+    offset: int
+    max_messages: int
+    filter: str = ""
+    sdk: bool = False
+    """Whether the request had a filter, be it empty, as the SDKs send it."""
+    opcode: Opcode = Opcode.FETCH
+    """FETCH or FETCH_BINARY; the answer has the same."""
+
+    @property
+    def answer_is_sdk(self) -> bool:
+        """Whether the answer has the SDKs' layout (payload facts, 5.7)."""
+        return self.sdk or self.opcode == Opcode.FETCH_BINARY
+
+
+class ListTopics(NamedTuple):
+    pass
+
+
+class DeleteTopic(NamedTuple):
+    topic: str
+
+
+class ClusterMetadata(NamedTuple):
+    topic: str = ""
+    """Empty: all topics."""
+
+
+class GetOffset(NamedTuple):
+    topic: str
+    group: str
+    partition: int
+
+
+class ResetOffset(NamedTuple):
+    topic: str
+    group: str
+    partition: int
+    mode: str
+    offset: int | None = None
+    """With mode ``offset``, else None."""
+    sdk: bool = False
+    """Whether the mode came as the SDKs send it."""
+
+
+class GetLag(NamedTuple):
+    topic: str
+    group: str
+    partition: int
+
+
+Request = (
+    Produce
+    | Consume
+    | CreateTopic
+    | Metadata
+    | Subscribe
+    | Commit
+    | Fetch
+    | ListTopics
+    | DeleteTopic
+    | ClusterMetadata
+    | GetOffset
+    | ResetOffset
+    | GetLag
+)
+
+
+class Produced(NamedTuple):
+    """Where and when a record was stored (RecordMetadata)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key_size: int
+    """-1: the record has no key."""
+    value_size: int
+
+
+class Consumed(NamedTuple):
+    key: bytes | None
+    value: bytes
+
+
+class FetchedRecord(NamedTuple):
+    offset: int
+    key: bytes | None
+    value: bytes
+
+
+class Fetched(NamedTuple):
+    records: tuple[FetchedRecord, ...]
+    next_offset: int
+
+
+class Done(NamedTuple):
+    """The operation was carried out."""
+
+
+class Position(NamedTuple):
+    """The answer to SUBSCRIBE and GET_OFFSET."""
+
+    offset: int
+
+
+class Topics(NamedTuple):
+    names: tuple[str, ...]
+
+
+class PartitionOffsets(NamedTuple):
+    """One partition in the answer to METADATA."""
+
+    partition: int
+    leader: int
+    oldest: int
+    newest: int
+    """The offset that the next record will get."""
+
+
+class TopicOffsets(NamedTuple):
+    """The answer to METADATA."""
+
+    topic: str
+    partitions: tuple[PartitionOffsets, ...]
+
+
+class PartitionPlace(NamedTuple):
+    """One partition in the answer to CLUSTER_METADATA."""
+
+    partition: int
+    leader_id: str
+    leader_address: str
+    epoch: int
+    state: str
+    replicas: tuple[str, ...]
+    in_sync: tuple[str, ...]
+
+
+class TopicPlaces(NamedTuple):
+    topic: str
+    partitions: tuple[PartitionPlace, ...]
+
+
+class Cluster(NamedTuple):
+    """The answer to CLUSTER_METADATA."""
+
+    cluster_id: str
+    topics: tuple[TopicPlaces, ...]
+
+
+class Lag(NamedTuple):
+    current: int
+    committed: int
+    latest: int
+    lag: int
+
+
+class Failed(NamedTuple):
+    """The broker refused the request; nothing of it was applied."""
+
+    text: str
+
+
+Answer = (
+    Produced | Consumed | Fetched | Done | Position | Topics | TopicOffsets | Cluster | Lag | Failed
+)

@@ -1,0 +1,232 @@
+"""The page's worked examples, byte for byte, in both directions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from brokerd.codecs import flymq as fm
+from brokerd.values import Record
+
+ROOT = Path(__file__).resolve().parents[2]
+GOLDEN = ROOT / "tests" / "golden" / "flymq.txt"
+PAGE = ROOT / "docs" / "protocols" / "flymq.rst"
+
+DOCUMENT_TIME_MS = 1706615843840
+"""What the bytes of the document's PRODUCE example say; the number beside them is another."""
+TIME_MS = 1700000000000
+SDK = {"sdk": True}
+
+
+class Example(NamedTuple):
+    request: fm.Request
+    answer: bytes
+    answer_value: fm.Answer
+
+
+def stored(topic: str, *numbers: int, request: fm.Produce) -> Example:
+    return Example(request, fm.produced(topic, *numbers), fm.Produced(topic, *numbers))
+
+
+def done(request: fm.Request) -> Example:
+    return Example(request, fm.ok(fm.opcode_of(request)), fm.Done())
+
+
+def at(offset: int, request: fm.Request) -> Example:
+    return Example(request, fm.position(fm.opcode_of(request), offset), fm.Position(offset))
+
+
+def places(topic: str, node: str, address: str) -> fm.TopicPlaces:
+    one = fm.PartitionPlace(0, node, address, 1, "online", (node,), (node,))
+    return fm.TopicPlaces(topic, (one,))
+
+
+def cluster(request: fm.Request, name: str, *topics: fm.TopicPlaces) -> Example:
+    return Example(request, fm.cluster_metadata(name, topics), fm.Cluster(name, topics))
+
+
+A = fm.FetchedRecord(41, None, b"a")
+HI = fm.FetchedRecord(42, b"k1", b"hi")
+RECORDS = [Record(41, b"a"), Record(42, b"hi", b"k1")]
+FETCHED = fm.Fetched((A, HI), 43)
+NOTHING = fm.Fetched((), 43)
+TWO_PARTITIONS = (fm.PartitionOffsets(0, 0, 0, 43), fm.PartitionOffsets(1, 0, 7, 50))
+
+EXAMPLES = {
+    "seed-produce": stored(
+        "test", 0, 42, DOCUMENT_TIME_MS, -1, 5, request=fm.Produce("test", None, b"hello")
+    ),
+    "seed-01-produce": stored(
+        "orders", 0, 42, TIME_MS, -1, 2, request=fm.Produce("orders", None, b"hi")
+    ),
+    "seed-02-produce-key": stored(
+        "orders", 2, 7, TIME_MS, 2, 2, request=fm.Produce("orders", b"k1", b"hi", 2)
+    ),
+    "seed-03-consume": Example(
+        fm.Consume("orders", 0, 42), fm.consumed(b"k1", b"hi"), fm.Consumed(b"k1", b"hi")
+    ),
+    "seed-04a-fetch-sdk": Example(
+        fm.Fetch("orders", 0, 41, 2, **SDK), fm.fetched_sdk(RECORDS, 43), FETCHED
+    ),
+    "seed-04b-fetch": Example(fm.Fetch("orders", 0, 41, 2), fm.fetched_seed(RECORDS, 43), FETCHED),
+    "seed-05-fetch-filter": Example(
+        fm.Fetch("orders", 0, 43, 10, "err", sdk=True), fm.fetched_sdk([], 43), NOTHING
+    ),
+    "seed-06-create-topic": done(fm.CreateTopic("orders", 3)),
+    "seed-07-list-topics": Example(
+        fm.ListTopics(), fm.topics(["orders", "audit"]), fm.Topics(("orders", "audit"))
+    ),
+    "seed-08a-subscribe-sdk": at(0, fm.Subscribe("orders", "g1", 0, "earliest", **SDK)),
+    "seed-08b-subscribe": at(0, fm.Subscribe("orders", "g1", 0, "earliest")),
+    "seed-09-commit": done(fm.Commit("orders", "g1", 0, 43)),
+    "seed-10-get-offset": at(43, fm.GetOffset("orders", "g1", 0)),
+    "seed-11-reset-offset": done(fm.ResetOffset("orders", "g1", 0, "offset", 7, **SDK)),
+    "seed-13-get-lag": Example(
+        fm.GetLag("orders", "g1", 0), fm.lag(43, 43, 50, 7), fm.Lag(43, 43, 50, 7)
+    ),
+    "seed-24-cluster-metadata": cluster(
+        fm.ClusterMetadata("orders"), "c1", places("orders", "n1", "10.0.0.5:9092")
+    ),
+    "seed-25-error": Example(
+        fm.Consume("nope", 0, 0),
+        fm.error("topic not found: nope", sdk=False),
+        fm.Failed("topic not found: nope"),
+    ),
+    "ours-produce-gzip": stored(
+        "orders", 0, 43, TIME_MS, 2, 32, request=fm.Produce("orders", b"k1", b"hi" * 16)
+    ),
+    "ours-produce-empty-value": stored(
+        "orders", 0, 44, TIME_MS, -1, 0, request=fm.Produce("orders", None, b"", 0)
+    ),
+    "ours-metadata": Example(
+        fm.Metadata("orders"),
+        fm.topic_metadata("orders", TWO_PARTITIONS),
+        fm.TopicOffsets("orders", TWO_PARTITIONS),
+    ),
+    "ours-delete-topic": done(fm.DeleteTopic("orders")),
+    "ours-consume-zero-copy": Example(
+        fm.Consume("orders", 0, 42, fm.Opcode.CONSUME_ZERO_COPY),
+        fm.consumed(b"k1", b"hi", fm.Opcode.CONSUME_ZERO_COPY),
+        fm.Consumed(b"k1", b"hi"),
+    ),
+    "ours-fetch-binary": Example(
+        fm.Fetch("orders", 0, 42, 2, opcode=fm.Opcode.FETCH_BINARY),
+        fm.fetched_sdk(RECORDS[1:], 43, fm.Opcode.FETCH_BINARY),
+        fm.Fetched((HI,), 43),
+    ),
+    "ours-fetch-binary-filter": Example(
+        fm.Fetch("orders", 0, 42, 2, "$.id", sdk=True, opcode=fm.Opcode.FETCH_BINARY),
+        fm.fetched_sdk([], 43, fm.Opcode.FETCH_BINARY),
+        NOTHING,
+    ),
+    "ours-cluster-metadata-all": cluster(
+        fm.ClusterMetadata(), "standalone", places("orders", "standalone", "127.0.0.1:9092")
+    ),
+    "ours-subscribe-commit": at(43, fm.Subscribe("orders", "g1", 0, "commit")),
+    "ours-subscribe-latest-no-group": at(50, fm.Subscribe("orders", "", 0, "latest", **SDK)),
+    "ours-reset-offset-earliest": done(fm.ResetOffset("orders", "g1", 0, "earliest")),
+    "ours-reset-offset-latest-sdk": done(
+        fm.ResetOffset("orders", "g1", 0, "latest", None, sdk=True)
+    ),
+}
+GZIP = ("ours-produce-gzip",)
+OTHER_SENDERS = {
+    "ours-cluster-metadata-bare": fm.ClusterMetadata(),
+    "ours-reset-offset-spare-bytes": fm.ResetOffset("orders", "g1", 0, "latest", None, sdk=True),
+}
+"""Requests that our client does not send in this way."""
+OTHER_ANSWERS: dict[str, tuple[fm.Request, fm.Answer]] = {
+    "seed-25-error-sdk": (fm.Consume("nope", 0, 0), fm.Failed("topic not found: nope")),
+    "seed-25-error-plain": (fm.Consume("nope", 0, 0), fm.Failed("topic not found: nope")),
+    "seed-11-reset-offset-reference": (fm.ResetOffset("o", "g", 0, "earliest"), fm.Done()),
+}
+"""Answers that our client reads; the first is ours too, the others are not."""
+REFUSED = ("ours-unknown-opcode", "ours-value-too-long", "ours-lz4", "ours-empty-gzip")
+CLOSED_WITH_ERROR = ("ours-version", "ours-length")
+CLOSED = ("ours-magic",)
+
+
+def golden() -> dict[tuple[str, str], bytes]:
+    lines = (line.split(" ", 2) for line in GOLDEN.read_text().splitlines())
+    return {(name, direction): bytes.fromhex(text) for name, direction, text in lines}
+
+
+BYTES = golden()
+
+
+def only_frame(data: bytes) -> fm.Frame:
+    (one,) = fm.FrameReader().feed(data)
+    return one
+
+
+def read_answer(request: fm.Request, data: bytes) -> fm.Answer:
+    opcode, _, payload = only_frame(data)
+    return fm.decode_response(request, opcode, payload)
+
+
+def test_every_golden_line_is_used():
+    both = [*EXAMPLES, *REFUSED, *CLOSED_WITH_ERROR]
+    used = {(name, way) for name in both for way in "><"}
+    used |= {(name, ">") for name in [*OTHER_SENDERS, *CLOSED]}
+    used |= {(name, "<") for name in OTHER_ANSWERS}
+    assert used == set(BYTES)
+
+
+def test_the_page_shows_the_golden_file():
+    assert ".. literalinclude:: ../../tests/golden/flymq.txt" in PAGE.read_text()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_requests_are_read_as_they_stand(name):
+    assert fm.decode_request(*only_frame(BYTES[name, ">"])) == EXAMPLES[name].request
+
+
+@pytest.mark.parametrize("name", OTHER_SENDERS)
+def test_requests_of_other_clients_are_read(name):
+    assert fm.decode_request(*only_frame(BYTES[name, ">"])) == OTHER_SENDERS[name]
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in GZIP])
+def test_requests_are_written_as_they_stand(name):
+    assert fm.encode_request(EXAMPLES[name].request) == BYTES[name, ">"]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_answers_are_written_and_read_as_they_stand(name):
+    example = EXAMPLES[name]
+    assert example.answer == BYTES[name, "<"]
+    assert read_answer(example.request, BYTES[name, "<"]) == example.answer_value
+
+
+@pytest.mark.parametrize("name", OTHER_ANSWERS)
+def test_answers_of_other_brokers_are_read(name):
+    request, answer = OTHER_ANSWERS[name]
+    assert read_answer(request, BYTES[name, "<"]) == answer
+
+
+def test_an_sdk_gets_errors_in_its_own_layout():
+    assert fm.error("topic not found: nope", sdk=True) == BYTES["seed-25-error-sdk", "<"]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_are_answered_as_they_stand(name):
+    with pytest.raises(fm.RequestError) as refusal:
+        fm.decode_request(*only_frame(BYTES[name, ">"]))
+    assert fm.error(str(refusal.value), sdk=False) == BYTES[name, "<"]
+
+
+@pytest.mark.parametrize("name", CLOSED_WITH_ERROR)
+def test_a_wrong_version_or_length_is_answered_before_the_end(name):
+    reader = fm.FrameReader()
+    assert reader.feed(BYTES[name, ">"]) == []
+    assert reader.error is not None and reader.error.answer
+    assert fm.error(str(reader.error), sdk=False) == BYTES[name, "<"]
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_a_wrong_magic_byte_is_not_answered(name):
+    reader = fm.FrameReader()
+    assert reader.feed(BYTES[name, ">"]) == []
+    assert reader.error is not None and not reader.error.answer
