@@ -29,7 +29,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from brokerd.broker import Broker
-from brokerd.protocols.transport import lose_sending, prepare, send
+from brokerd.protocols.transport import lose_sending, prepare, send_all
 
 if TYPE_CHECKING:
     from brokerd.protocols.factory import ConnectionFactory
@@ -74,11 +74,20 @@ class Limits:
 class Answers:
     """Answers of one run, or the place of one that comes later (``ticket`` is None)."""
 
-    __slots__ = ("count", "data", "size", "ticket")
+    __slots__ = ("count", "make", "parts", "size", "ticket")
 
-    def __init__(self, ticket: int | None, data: bytes, count: int, size: int) -> None:
+    def __init__(
+        self,
+        ticket: int | None,
+        parts: list[bytes],
+        count: int,
+        size: int,
+        make: Callable[[], bytes] | None = None,
+    ) -> None:
         self.ticket = ticket
-        self.data = data
+        self.parts = parts
+        self.make = make
+        """Makes the bytes when they leave."""
         self.count = count
         self.size = size
         """Bytes it counts in the backlog: its requests and answers."""
@@ -150,14 +159,24 @@ class Connection(Protocol):
         """Something was just applied for this connection: what it reads later shows it."""
         self.written_ticket = self.journal.ticket()
 
-    def answer_read(self, answer: bytes) -> None:
+    def answer_read(self, *parts: bytes) -> None:
         """Answer with what is durable, or with nothing of the broker's: no commit is waited for.
 
-        It still comes behind the answers to earlier requests.
+        It still comes behind the answers to earlier requests. Large parts are never copied into
+        one: who has a value of megabytes gives what stands before it and then the value.
         """
-        self.answers.append(answer)
-        self._reads += 1
-        self.answered(len(answer))
+        self.answers += parts
+        self._reads += len(parts)
+        self.answered(sum(map(len, parts)))
+
+    def answer_durable(self, make: Callable[[], bytes], count: int, size: int) -> None:
+        """Answer ``count`` requests with what ``make`` returns, about ``size`` bytes.
+
+        It is called when all that is applied now is durable and the answers leave: for answers
+        that tell what is known only then, such as the time at which records were appended.
+        """
+        self._enqueue()
+        self._put(Answers(self.journal.ticket(), [], count, size, make))
 
     def answered(self, answer_bytes: int) -> None:
         """Count a large answer while `run` is at work, so that it stops in time."""
@@ -168,7 +187,7 @@ class Connection(Protocol):
     def pending(self) -> Answers:
         """Hold the place of one answer; give it to `resolve` later."""
         self._enqueue()
-        place = Answers(None, b"", 1, 0)
+        place = Answers(None, [], 1, 0)
         self._queue.append(place)
         self._queued_requests += 1
         self._check_in_flight()
@@ -191,15 +210,15 @@ class Connection(Protocol):
         """Undo `postpone`; False if there was nothing to undo."""
         return self._postponed.pop(place, None) is not None
 
-    def resolve(self, place: Answers, answer: bytes, is_read: bool = False) -> None:
+    def resolve(self, place: Answers, *parts: bytes, is_read: bool = False) -> None:
         """Fill a place that `pending` held; the answer depends on all that is applied now.
 
-        Unless it ``is_read``, as in `answer_read`.
+        Unless it ``is_read``; ``parts`` as in `answer_read`.
         """
         if self.gone:
             return
-        place.data = answer
-        place.size = len(answer)
+        place.parts = [*parts]
+        place.size = sum(map(len, parts))
         place.ticket = 0 if is_read else self.journal.ticket()
         self.queued_bytes += place.size
         if place.ticket > self.journal.durable_ticket:
@@ -275,16 +294,19 @@ class Connection(Protocol):
         if not answers:
             return
         self.answers = []
-        data = b"".join(answers)
-        size = len(data) + self._taken_bytes
-        self._taken_bytes = self._answered_bytes = 0
         ticket = 0 if self._reads == len(answers) else self.journal.ticket()
         self._reads = 0
-        self._queue.append(Answers(ticket, data, len(answers), size))
-        self._queued_requests += len(answers)
-        self.queued_bytes += size
-        if ticket > self.journal.durable_ticket:
-            self._await(ticket)
+        self._put(Answers(ticket, answers, len(answers), sum(map(len, answers))))
+
+    def _put(self, answers: Answers) -> None:
+        """Queue answers; what was taken in since the last counts with them."""
+        answers.size += self._taken_bytes
+        self._taken_bytes = self._answered_bytes = 0
+        self._queue.append(answers)
+        self._queued_requests += answers.count
+        self.queued_bytes += answers.size
+        if answers.ticket is not None and answers.ticket > self.journal.durable_ticket:
+            self._await(answers.ticket)
 
     def _await(self, ticket: int) -> None:
         if ticket > self._awaited_ticket:
@@ -320,11 +342,17 @@ class Connection(Protocol):
             if ticket is None or ticket > durable:
                 break
             answers = queue.popleft()
-            parts.append(answers.data)
             self._queued_requests -= answers.count
             self.queued_bytes -= answers.size
+            if answers.make is None:
+                parts += answers.parts
+            else:
+                made = self.guarded(answers.make)
+                if self.gone:
+                    return
+                parts.append(made)
         if parts:
-            send(self.transport, parts[0] if len(parts) == 1 else b"".join(parts))
+            send_all(self.transport, parts)
             if self.holds & Hold.BACKLOG:
                 self._check_backlog()
 

@@ -10,8 +10,11 @@ from brokerd.broker import Fetched, Partition
 from brokerd.protocols.connection import Answers, Connection, Hold
 from brokerd.values import Record
 
-MakeAnswer = Callable[[Sequence[Record], int, Exception | None], bytes]
-"""Makes the answer to a fetch of ``(records, next_offset, error)``; see `Broker.fetch`."""
+MakeAnswer = Callable[[Sequence[Record], int, Exception | None], bytes | tuple[bytes, ...]]
+"""Makes the answer to a fetch of ``(records, next_offset, error)``; see `Broker.fetch`.
+
+In parts when they are large: see `Connection.answer_read`.
+"""
 
 
 class ReadingConnection(Connection):
@@ -33,7 +36,10 @@ class ReadingConnection(Connection):
 
         Raises `InvalidRequest`, which `answer` must not.
         """
-        read = partial(self.broker.fetch, partition, offset, max_records, max_bytes)
+        self.read(partial(self.broker.fetch, partition, offset, max_records, max_bytes), answer)
+
+    def read(self, read: Callable[[Fetched], None], answer: MakeAnswer) -> None:
+        """As `fetch`, with another way to find the records: ``read`` calls what it is given."""
         _Reading(self, read, answer).begin()
 
 
@@ -73,7 +79,7 @@ class _Reading:
         self._is_done = True
         connection = self._connection
         if self._place is None:
-            connection.answer_read(self._answer(records, next_offset, error))
+            connection.answer_read(*self._parts(records, next_offset, error))
         elif not connection.gone:
             connection.guarded(self._late, self._place, records, next_offset, error)
 
@@ -81,5 +87,11 @@ class _Reading:
         self, place: Answers, records: list[Record], next_offset: int, error: Exception | None
     ) -> None:
         connection = self._connection
-        connection.resolve(place, self._answer(records, next_offset, error), is_read=True)
+        connection.resolve(place, *self._parts(records, next_offset, error), is_read=True)
         connection.release(Hold.READING)
+
+    def _parts(
+        self, records: list[Record], next_offset: int, error: Exception | None
+    ) -> tuple[bytes, ...]:
+        answer = self._answer(records, next_offset, error)
+        return (answer,) if isinstance(answer, bytes) else answer

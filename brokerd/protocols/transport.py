@@ -8,10 +8,32 @@ TLS above all, takes the public road.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from twisted.internet import tcp, unix
 from twisted.internet.interfaces import ITCPTransport
+
+LARGE_BYTES = 64 * 1024
+"""What has so many bytes is not copied to be sent in one piece with something else."""
+
+
+def send_all(transport: Any, parts: Sequence[bytes]) -> None:
+    """`send` all of these, in as few pieces as there can be without copying large ones."""
+    if len(parts) == 1:
+        send(transport, parts[0])
+        return
+    small: list[bytes] = []
+    for part in parts:
+        if len(part) < LARGE_BYTES:
+            small.append(part)
+            continue
+        if small:
+            send(transport, b"".join(small))
+            small.clear()
+        send(transport, part)
+    if small:
+        send(transport, b"".join(small))
 
 
 def send(transport: Any, data: bytes) -> None:

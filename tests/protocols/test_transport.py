@@ -14,7 +14,7 @@ from twisted.logger import capturedLogs
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 from zope.interface import implementer
 
-from brokerd.protocols.transport import lose_sending, prepare, send
+from brokerd.protocols.transport import LARGE_BYTES, lose_sending, prepare, send, send_all
 
 KIB = 1024
 
@@ -250,6 +250,21 @@ def test_other_transports_need_only_the_public_interface() -> None:
     prepare(transport)
     send(transport, b"x")
     assert transport.calls == [("no delay", True), ("keep alive", True), ("write", b"x")]
+
+
+def test_answers_in_parts_arrive_in_order(ends: Ends) -> None:
+    """Small and large ones mixed, more than the kernel takes at once."""
+    parts = [bytes([65 + number]) * size for number, size in enumerate([1, 300_000, 5, 6, 70_000])]
+    send_all(ends.transport, parts)
+    assert ends.read_all() == b"".join(parts)
+
+
+def test_small_answers_are_joined_and_large_ones_are_not_copied() -> None:
+    transport = AnyTcp()
+    large = b"x" * LARGE_BYTES
+    send_all(transport, [b"a", b"b", large, b"c", b"d"])
+    assert transport.calls == [("write", b"ab"), ("write", large), ("write", b"cd")]
+    assert transport.calls[1][1] is large
 
 
 def test_the_sending_side_is_shut_once_everything_is_sent_and_reading_goes_on(ends: Ends) -> None:
