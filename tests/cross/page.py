@@ -1,0 +1,41 @@
+"""The tables of docs/cross-format.rst, as the tests compare them with what brokers answer."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+PAGE = Path("docs/cross-format.rst")
+
+Table = dict[str, dict[str, str]]
+"""Row -> column -> cell."""
+
+
+def table(heading: str) -> Table:
+    """The first list-table under a heading."""
+    text = PAGE.read_text().split(f"\n{heading}\n", 1)[1].split(".. list-table::", 1)[1]
+    rows: list[list[str]] = []
+    for line in text.splitlines():
+        if line.startswith("   * - ") or line == "   * -":
+            rows.append([line[7:]])
+        elif line.startswith("     - "):
+            rows[-1].append(line[7:])
+        elif line.startswith("       ") and rows:
+            rows[-1][-1] += " " + line.strip()
+        elif rows and line and not line.startswith(" "):
+            break
+    columns = rows[0][1:]
+    return {row[0]: dict(zip(columns, row[1:], strict=True)) for row in rows[1:]}
+
+
+def literals(cell: str) -> list[str]:
+    """What stands in double backquotes in a cell, in order."""
+    return re.findall(r"``(.+?)``", cell)
+
+
+def matches(literal: str, told: str) -> bool:
+    """Whether an answer is what a literal says: ``text`` is any words, ``P`` any number."""
+    pattern = re.escape(literal)
+    pattern = re.sub(r"\btext\b", "(.+)", pattern)
+    pattern = re.sub(r"\bP\b", "[0-9]+", pattern)
+    return re.fullmatch(pattern, told, re.DOTALL) is not None

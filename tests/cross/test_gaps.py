@@ -1,0 +1,171 @@
+"""Where records were removed, and records too large to be read: docs/cross-format.rst, `Gaps`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cross.talk import TOPIC, Talk
+from tests.cross.tongues import TONGUES, Told, records
+
+MIB = 1 << 20
+RECORDS = [b"%d" % number for number in range(6)]
+
+
+def with_records(name: str) -> Talk:
+    """A topic with records 0 to 5, which a BlipMQ subscription has not read."""
+    talk = Talk(TONGUES[name]())
+    talk.make()
+    for data in RECORDS:
+        talk.append(data)
+    return talk
+
+
+def expire(talk: Talk, *offsets: int) -> None:
+    """Have these of the records 0 to 5 expired."""
+    now_us = talk.house.broker.time.time_us()
+    for number, data in enumerate(RECORDS):
+        talk.append(data, expires_at_us=now_us + 1_000_000 if number in offsets else None)
+    talk.house.pass_time(2)
+
+
+TRIMMED = {
+    "Mamamia": records(b"3"),
+    "FlyMQ": records(b"3", next_offset=4),
+    "BlipMQ": records(b"3"),
+    "RustLog JSON": Told("Error offset out of range"),
+    "RustLog binary": records(next_offset=3),
+    "MEGA": records(b"3", next_offset=4),
+}
+
+
+@pytest.mark.parametrize("name", TONGUES)
+def test_records_below_the_start_are_passed_over_or_refused(name: str) -> None:
+    """Offsets 0 to 2 were trimmed, and the reader asks for 0."""
+    talk = with_records(name)
+    talk.house.broker.trim_topic(TOPIC, 0, 3)
+    told = talk.read_one(0)
+    assert (told.words.split(":")[0], *told[1:]) == TRIMMED[name]
+
+
+EXPIRED = {
+    "Mamamia": [records(b"0"), records(b"3")],
+    "FlyMQ": [records(b"0", b"3", b"4", next_offset=5), records(b"3", b"4", b"5", next_offset=6)],
+    "BlipMQ": [records(b"0"), records(b"3")],
+    "RustLog JSON": [
+        records(b"0", b"3", b"4", next_offset=5),
+        records(b"3", b"4", b"5", next_offset=6),
+    ],
+    "RustLog binary": [records(b"0", next_offset=1), records(next_offset=3)],
+    "MEGA": [records(b"0", next_offset=1), records(b"3", next_offset=4)],
+}
+"""What is told of offset 0, and of 1, while 1 and 2 are expired; three are asked for."""
+
+
+@pytest.mark.parametrize("name", TONGUES)
+def test_expired_records_are_gaps(name: str) -> None:
+    """Records 1 and 2 of 0 to 5 expired; the reader asks for three from 0, then from 1."""
+    talk = Talk(TONGUES[name]())
+    talk.make()
+    expire(talk, 1, 2)
+    assert [talk.read_one(0, most=3), talk.read_one(1, most=3)] == EXPIRED[name]
+
+
+@pytest.mark.parametrize("name", TONGUES)
+def test_a_reader_that_goes_on_from_what_it_is_told_gets_every_record_that_is_there(
+    name: str,
+) -> None:
+    """Whatever is missing: the records come in order, each once, and then there are no more."""
+    talk = Talk(TONGUES[name]())
+    talk.make()
+    expire(talk, 0, 2, 3, 5)
+    talk.append(b"last")
+    got: list[bytes] = []
+    offset = 0
+    for _ in range(20):
+        told = talk.read_one(offset, most=2)
+        got += told.values
+        if told.next_offset is not None:
+            offset = told.next_offset
+    assert got == [b"1", b"4", b"last"]
+
+
+TOO_LARGE = {
+    "RustLog JSON": 3 * MIB,
+    "RustLog binary": 11 * MIB,
+    "MEGA": 2 * MIB,
+}
+"""Values of 0xff that a format of offsets cannot show."""
+
+
+@pytest.mark.parametrize("name", sorted(TOO_LARGE.keys() & TONGUES.keys()))
+def test_a_record_too_large_for_a_reader_is_told_apart_and_can_be_passed(name: str) -> None:
+    """The records before it come; then the error, which names its offset unless it is a code."""
+    talk = Talk(TONGUES[name]())
+    talk.make()
+    for data in (b"before", b"\xff" * TOO_LARGE[name], b"after"):
+        talk.append(data)
+    assert talk.read_one(0, most=50 * MIB).values == (b"before",)
+    refused = talk.read_one(1, most=50 * MIB)
+    assert refused.words == "3" if name == "MEGA" else "offset 1" in refused.words
+    assert talk.read_one(2).values == (b"after",)
+
+
+@pytest.mark.parametrize("name", sorted({"Mamamia", "BlipMQ"} & TONGUES.keys()))
+def test_a_record_too_large_for_a_leasing_format_is_a_dead_letter(name: str) -> None:
+    """Once; and the records around it are delivered."""
+    talk = Talk(TONGUES[name]())
+    talk.make()
+    for data in (b"before", bytes(17 * MIB), b"after"):
+        talk.append(data)
+    assert [talk.read_one().values for _ in range(3)] == [(b"before",), (b"after",), ()]
+    topic = talk.house.broker.topic(TOPIC)
+    assert topic is not None
+    (group,) = topic.groups
+    letters = [letter for _, letter in talk.house.broker.dead_letters(TOPIC, group)]
+    assert [(letter.offset, letter.reason) for letter in letters] == [(1, "too_large")]
+
+
+@pytest.mark.parametrize("name", sorted(TONGUES.keys() - {"MEGA"}))
+def test_offsets_beyond_four_bytes_are_read(name: str) -> None:
+    """A topic that has had 2^31 records is one like others."""
+    talk = Talk(TONGUES[name]())
+    talk.make()
+    far_along(talk)
+    assert talk.write(b"beyond")[0].words == "done"
+    assert talk.read_one(1 << 31).values == (b"beyond",)
+
+
+def far_along(talk: Talk, next_offset: int = 1 << 31) -> None:
+    """Let the topic have had so many records, all removed."""
+    if talk.house.broker.topic(TOPIC) is None:
+        talk.house.broker.create_topic(TOPIC)
+    talk.house.run()
+    topic = talk.house.broker.topic(TOPIC)
+    assert topic is not None
+    partition = topic.partitions[0]
+    partition.restore(next_offset)
+    talk.house.broker.trim_topic(TOPIC, 0, next_offset)
+    talk.house.run()
+
+
+def test_mega_refuses_offsets_that_four_bytes_cannot_say() -> None:
+    """The last offset is used; PRODUCE is refused then, and CONSUME finds nothing behind it."""
+    if "MEGA" not in TONGUES:
+        pytest.skip("not built")
+    talk = Talk(TONGUES["MEGA"]())
+    talk.make()
+    far_along(talk, (1 << 31) - 1)
+    assert talk.write(b"last") == [Told("done")]
+    assert talk.write(b"beyond") == [Told("9")]
+    assert talk.read_one((1 << 31) - 1) == records(b"last", next_offset=-(1 << 31))
+    assert talk.read_one(-1) == Told("6")
+
+
+def test_mega_sees_the_records_that_others_have_beyond_its_offsets_as_none() -> None:
+    if "MEGA" not in TONGUES:
+        pytest.skip("not built")
+    talk = Talk(TONGUES["MEGA"]())
+    talk.make()
+    far_along(talk)
+    talk.append(b"beyond")
+    assert talk.read_one((1 << 31) - 1) == Told("6")

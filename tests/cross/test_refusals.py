@@ -1,0 +1,179 @@
+"""What each format answers when the broker refuses: docs/cross-format.rst, cell by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from brokerd.broker import BrokerSettings
+from brokerd.protocols.connection import Limits
+from brokerd.sim.bare import FORGETFUL, WAL_DIR
+from tests.cross.page import literals, matches, table
+from tests.cross.talk import TOPIC, Talk
+from tests.cross.tongues import DONE, TONGUES, Told
+from tests.house import House
+
+MIB = 1 << 20
+REFUSALS = table("What the broker refuses")
+
+
+# -- one function a row: it provokes the refusal and returns what is told ---------------------
+
+
+def disk_full(talk: Talk) -> list[Told]:
+    talk.make()
+    talk.house.disk.capacity = talk.house.disk.used_bytes
+    for _ in range(1000):
+        told = talk.write(b"x" * 10_000)
+        if told != [DONE]:
+            return told
+    raise AssertionError("the disk is never full")
+
+
+def too_large_to_write(talk: Talk) -> list[Told]:
+    talk.make()
+    return talk.write(b"\x01" * (talk.tongue.largest_bytes + 1))
+
+
+def unknown_topic_written_to(talk: Talk) -> list[Told]:
+    return talk.write()
+
+
+def unknown_topic_read_from(talk: Talk) -> list[Told]:
+    return talk.read()
+
+
+def unknown_partition(talk: Talk) -> list[Told]:
+    talk.make()
+    talk.write()
+    return talk.write(partition=9)
+
+
+def control_character(talk: Talk) -> list[Told]:
+    return talk.say(talk.tongue.make("bell\a") or talk.tongue.write("bell\a", b"x"))
+
+
+def empty_name(talk: Talk) -> list[Told]:
+    return talk.say(talk.tongue.make("") or talk.tongue.write("", b"x"))
+
+
+def too_many_topics(talk: Talk) -> list[Told]:
+    talk = Talk(talk.tongue, House(settings=BrokerSettings(max_topics=1)))
+    talk.house.broker.create_topic("the only one")
+    talk.house.run()
+    return talk.say(talk.tongue.make(TOPIC) or talk.tongue.write(TOPIC, b"x"))
+
+
+def behind_the_end(talk: Talk) -> list[Told]:
+    talk.make()
+    talk.write()
+    return talk.read(offset=5)
+
+
+def damaged_record(talk: Talk) -> list[Told]:
+    talk = Talk(talk.tongue, House(settings=FORGETFUL))
+    talk.make()
+    talk.append(b"spoil-spoil")
+    talk.append(b"next")
+    for name in talk.house.disk.list(WAL_DIR):
+        content = talk.house.disk.content(f"{WAL_DIR}/{name}")
+        at = content.find(b"spoil-spoil")
+        if at >= 0:
+            content[at] ^= 1
+    return passed_over(talk, "damaged")
+
+
+def too_large_to_read(talk: Talk) -> list[Told]:
+    talk.make()
+    talk.append(b"\xff" * (17 * MIB))
+    talk.append(b"next")
+    return passed_over(talk, "too_large")
+
+
+def passed_over(talk: Talk, reason: str) -> list[Told]:
+    """Read the first of two records, which cannot be had; leases go on with the second."""
+    told = talk.read()
+    if [answer.values for answer in told] == [(b"next",)]:
+        topic = talk.house.broker.topic(TOPIC)
+        assert topic is not None
+        (group,) = topic.groups
+        letters = [letter for _, letter in talk.house.broker.dead_letters(TOPIC, group)]
+        assert [(letter.offset, letter.reason) for letter in letters] == [(0, reason)]
+        return [Told(f"dead letter {reason}")]
+    assert [answer.values for answer in talk.read(offset=1)] == [(b"next",)]
+    return told
+
+
+def too_much_waits(talk: Talk) -> list[Told]:
+    settings = BrokerSettings(max_uncommitted_bytes=64 << 10, frame_bytes=64 << 10)
+    talk = Talk(talk.tongue, House(settings=settings))
+    talk.make()
+    other = talk.connect()
+    other.send_bytes(talk.tongue.write(TOPIC, b"x" * 60_000))
+    talk.wire.send_bytes(talk.tongue.write(TOPIC, b"y" * 60_000))
+    talk.house.turn()
+    if talk.wire.received_bytes():
+        return [Told("did not wait")]
+    return [Told("waits")] if talk.say(None) == [DONE] else [Told("was lost")]
+
+
+def stopping(talk: Talk) -> list[Told]:
+    talk.make()
+    talk.wire.protocol.factory.close_all()
+    return talk.write()
+
+
+def failed_write(talk: Talk) -> list[Told]:
+    talk.make()
+    talk.house.disk.fail("sync")
+    wires = [talk.wire]
+    talk.house.wal.on_fatal = lambda error: talk.wire.protocol.factory.abort_all()
+    told = talk.write()
+    assert not any(wire.is_open for wire in wires)
+    return told
+
+
+def too_many_connections(talk: Talk) -> list[Told]:
+    house = House(limits=Limits(connections=1))
+    factory = talk.tongue.factory(house)
+    house.connect_to(factory)
+    return [Told("closed" if factory.buildProtocol(None) is None else "open")]
+
+
+PROVOKE: dict[str, Callable[[Talk], list[Told]]] = {
+    "Disk full": disk_full,
+    "Record larger than the format writes": too_large_to_write,
+    "Unknown topic, written to": unknown_topic_written_to,
+    "Unknown topic, read from": unknown_topic_read_from,
+    "Unknown partition": unknown_partition,
+    "Topic name with a control character": control_character,
+    "Empty topic name": empty_name,
+    "More topics than ``limits.max_topics``": too_many_topics,
+    "Offset behind the end, read from": behind_the_end,
+    "Damaged record, read": damaged_record,
+    "Record larger than the format reads": too_large_to_read,
+    "Too much work waits for the disk": too_much_waits,
+    "The broker is stopping": stopping,
+    "A write or sync failed": failed_write,
+    "More connections than ``limits.connections``": too_many_connections,
+}
+
+CELLS = [(row, column) for row, cells in REFUSALS.items() for column in cells if column in TONGUES]
+
+
+def test_every_row_of_the_page_is_provoked() -> None:
+    assert PROVOKE.keys() == REFUSALS.keys()
+
+
+@pytest.mark.parametrize(("row", "column"), CELLS)
+def test_a_refusal_is_told_as_the_page_says(row: str, column: str) -> None:
+    """The answer, whether the connection stays, and that it can be used if it does."""
+    wanted = literals(REFUSALS[row][column])
+    if not wanted:
+        pytest.skip(REFUSALS[row][column])
+    talk = Talk(TONGUES[column]())
+    told = PROVOKE[row](talk)
+    assert len(told) == len(wanted), told
+    for literal, answer in zip(wanted, told, strict=True):
+        assert matches(literal, answer.words), (literal, answer.words)

@@ -1,0 +1,333 @@
+"""The wire formats spoken byte by byte, written from their documents and not with our codecs.
+
+A tongue makes requests, and reads answers as short words: ``done``, ``records``, ``nothing there``,
+or what a refusal says, as the tables of docs/cross-format.rst put it.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from struct import pack, unpack_from
+from typing import Any, ClassVar, NamedTuple
+
+import msgpack
+
+from brokerd.protocols.factory import ConnectionFactory
+from brokerd.protocols.mamamia import MamamiaFactory
+from tests.house import House
+
+NOTHING = "nothing there"
+
+
+class Told(NamedTuple):
+    """What an answer says."""
+
+    words: str
+    """``done``, ``records``, ``nothing there``, or what a refusal says."""
+    values: tuple[bytes, ...] = ()
+    """Of the records it holds."""
+    next_offset: int | None = None
+    """Where to go on, if it says so."""
+
+
+DONE = Told("done")
+
+
+def records(*values: bytes, next_offset: int | None = None) -> Told:
+    """An answer with records, or with none."""
+    return Told("records" if values else NOTHING, values, next_offset)
+
+
+class Tongue(ABC):
+    """One wire format (or dialect) by hand."""
+
+    name: ClassVar[str]
+    greeting: ClassVar[bytes] = b""
+    """What a client sends before anything else."""
+    greeted: ClassVar[int] = 0
+    """Answers that the greeting gets."""
+    largest_bytes: ClassVar[int]
+    """Of the largest value it may write, or a little more than that."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        """Of the request, where the format has such numbers."""
+
+    @abstractmethod
+    def factory(self, house: House) -> ConnectionFactory: ...
+
+    @abstractmethod
+    def make(self, topic: str) -> bytes | None:
+        """Have a topic; None where the first record does it."""
+
+    @abstractmethod
+    def write(self, topic: str, data: bytes, partition: int = 0) -> bytes: ...
+
+    @abstractmethod
+    def read(self, topic: str, offset: int = 0, partition: int = 0, most: int = 1) -> bytes:
+        """Read from an offset on, or what a group or subscription has not had; ``most`` is for
+        formats that read several records at once."""
+
+    @abstractmethod
+    def told(self, answers: bytes) -> Iterator[Told]:
+        """What whole answers say."""
+
+
+class Mamamia(Tongue):
+    name = "Mamamia"
+    largest_bytes = (10 << 20) - 40
+
+    def factory(self, house: House) -> ConnectionFactory:
+        return MamamiaFactory(house.broker, house.clock, house.limits)
+
+    def make(self, topic: str) -> None:
+        return None
+
+    def write(self, topic: str, data: bytes, partition: int = 0) -> bytes:
+        named = {"partition": partition} if partition else {}
+        return _mamamia(1, {"log_id": topic, "payload": data, **named})
+
+    def read(self, topic: str, offset: int = 0, partition: int = 0, most: int = 1) -> bytes:
+        return _mamamia(2, {"log_id": topic, "group_id": "g", "client_id": "c"})
+
+    def told(self, answers: bytes) -> Iterator[Told]:
+        for frame in _length_prefixed(answers):
+            body: Any = msgpack.unpackb(frame[2:])
+            if "error" in body:
+                yield Told(f"error {body['error']}")
+            elif "message" in body:
+                message = body["message"]
+                yield records() if message is None else records(message["payload"])
+            else:
+                yield DONE
+
+
+def _mamamia(command: int, body: dict[str, object]) -> bytes:
+    packed: bytes = msgpack.packb(body)
+    return pack(">IBB", len(packed) + 2, 1, command) + packed
+
+
+class FlyMQ(Tongue):
+    name = "FlyMQ"
+    largest_bytes = (32 << 20) - 28
+
+    def factory(self, house: House) -> ConnectionFactory:
+        from brokerd.protocols.flymq import FlyMQFactory, FlyMQSettings
+
+        return FlyMQFactory(house.broker, house.clock, house.limits, FlyMQSettings())
+
+    def make(self, topic: str) -> bytes:
+        return _flymq(3, _text(topic) + pack(">i", 1))
+
+    def write(self, topic: str, data: bytes, partition: int = 0) -> bytes:
+        fields = pack(">I", 0) + pack(">I", len(data)) + data + pack(">i", partition)
+        return _flymq(1, _text(topic) + fields)
+
+    def read(self, topic: str, offset: int = 0, partition: int = 0, most: int = 1) -> bytes:
+        """FETCH, as the document lays it out."""
+        return _flymq(7, _text(topic) + pack(">iQi", partition, offset, most))
+
+    def told(self, answers: bytes) -> Iterator[Told]:
+        at = 0
+        while at < len(answers):
+            opcode, length = answers[at + 2], unpack_from(">I", answers, at + 4)[0]
+            payload = answers[at + 8 : at + 8 + length]
+            at += 8 + length
+            if opcode == 0xFF:
+                assert payload[:1] == b"\0" and payload[3:6] == b"   ", payload
+                yield Told(f"ERROR {payload[6:].decode()}")
+            elif opcode == 7:
+                yield self._fetched(payload)
+            else:
+                yield DONE
+
+    def _fetched(self, payload: bytes) -> Told:
+        (count,) = unpack_from(">I", payload)
+        at, values = 4, []
+        for _ in range(count):
+            at += 4 + unpack_from(">I", payload, at)[0]
+            (length,) = unpack_from(">I", payload, at)
+            values.append(payload[at + 4 : at + 4 + length])
+            at += 4 + length + 8
+        assert len(payload) == at + 8
+        return records(*values, next_offset=unpack_from(">Q", payload, at)[0])
+
+
+def _flymq(opcode: int, payload: bytes) -> bytes:
+    return pack(">BBBBI", 0xAF, 1, opcode, 1, len(payload)) + payload
+
+
+class BlipMQ(Tongue):
+    """A PUBLISH is followed by a PING, and a POLL too: their answers may be none."""
+
+    name = "BlipMQ"
+    largest_bytes = (16 << 20) - 300
+    greeting = pack(">IBQH", 11, 1, 1, 1) + pack(">IBQH", 11, 2, 2, 0)
+    greeted = 2
+
+    def factory(self, house: House) -> ConnectionFactory:
+        from brokerd.protocols.blipmq import BlipMQFactory, BlipMQSettings
+
+        return BlipMQFactory(house.broker, house.clock, house.limits, BlipMQSettings())
+
+    def make(self, topic: str) -> bytes:
+        """Subscribe: what is written from now on can be read."""
+        return _blipmq(4, _text(topic) + b"\x01")
+
+    def write(self, topic: str, data: bytes, partition: int = 0) -> bytes:
+        return _blipmq(3, b"\x01" + _text(topic) + data) + _blipmq(7)
+
+    def read(self, topic: str, offset: int = 0, partition: int = 0, most: int = 1) -> bytes:
+        return _blipmq(9, pack(">Q", 1)) + _blipmq(7)
+
+    def told(self, answers: bytes) -> Iterator[Told]:
+        was_told = False
+        for frame in _length_prefixed(answers):
+            kind, payload = frame[0], frame[9:]
+            if kind == 8:  # PONG: nothing was told of what came before, if it was a PUBLISH
+                if not was_told:
+                    yield DONE
+                was_told = False
+                continue
+            was_told = True
+            if kind == 3:
+                (topic_bytes,) = unpack_from(">H", payload, 1)
+                yield records(payload[3 + topic_bytes :])
+            elif kind == 6:
+                yield Told(f"NACK {unpack_from('>H', payload)[0]} {payload[4:].decode()}")
+            else:
+                yield DONE
+                was_told = False
+
+
+def _blipmq(kind: int, payload: bytes = b"") -> bytes:
+    return pack(">IBQ", len(payload) + 9, kind, 7) + payload
+
+
+class RustLog(Tongue):
+    largest_bytes = 10 << 20
+
+    def factory(self, house: House) -> ConnectionFactory:
+        from brokerd.protocols.rustlog import RustLogFactory, RustLogSettings
+
+        return RustLogFactory(house.broker, house.clock, house.limits, RustLogSettings())
+
+
+class RustLogJSON(RustLog):
+    name = "RustLog JSON"
+
+    def make(self, topic: str) -> bytes:
+        return _json({"CreateTopic": {"topic": topic, "partition_count": 1}})
+
+    def write(self, topic: str, data: bytes, partition: int = 0) -> bytes:
+        fields = {"topic": topic, "partition": partition, "records": [list(data)]}
+        return _json({"Produce": fields})
+
+    def read(self, topic: str, offset: int = 0, partition: int = 0, most: int = 1) -> bytes:
+        fields = {"topic": topic, "partition": partition, "offset": offset, "max_bytes": most}
+        return _json({"Fetch": {**fields, "group_id": None}})
+
+    def told(self, answers: bytes) -> Iterator[Told]:
+        for frame in _length_prefixed(answers):
+            body = json.loads(frame)
+            if "Error" in body:
+                yield Told(f"Error {body['Error']['message']}")
+            elif "Fetch" in body:
+                values = [bytes(record["payload"]) for record in body["Fetch"]["records"]]
+                yield records(*values, next_offset=body["Fetch"]["next_offset"])
+            else:
+                yield DONE
+
+
+def _json(request: object) -> bytes:
+    return _framed(json.dumps(request, separators=(",", ":")).encode())
+
+
+class RustLogBinary(RustLog):
+    name = "RustLog binary"
+
+    def make(self, topic: str) -> bytes:
+        return _framed(b"\x05" + _text(topic) + pack(">I", 1))
+
+    def write(self, topic: str, data: bytes, partition: int = 0) -> bytes:
+        return _framed(b"\x01" + _text(topic) + pack(">III", partition, 1, len(data)) + data)
+
+    def read(self, topic: str, offset: int = 0, partition: int = 0, most: int = 1) -> bytes:
+        return _framed(b"\x02" + _text("") + _text(topic) + pack(">IQI", partition, offset, most))
+
+    def told(self, answers: bytes) -> Iterator[Told]:
+        for frame in _length_prefixed(answers):
+            if frame[0] == 0xFE:
+                yield Told(f"error {unpack_from('>H', frame, 1)[0]} {frame[5:].decode()}")
+            elif frame[0] == 2:
+                yield self._fetched(frame)
+            else:
+                yield DONE
+
+    def _fetched(self, frame: bytes) -> Told:
+        (count,) = unpack_from(">I", frame, 1)
+        at, values = 5, []
+        for _ in range(count):
+            (length,) = unpack_from(">I", frame, at)
+            values.append(frame[at + 4 : at + 4 + length])
+            at += 4 + length
+        assert len(frame) == at + 8
+        return records(*values, next_offset=unpack_from(">Q", frame, at)[0])
+
+
+class MEGA(Tongue):
+    name = "MEGA"
+    largest_bytes = 1 << 20
+
+    def factory(self, house: House) -> ConnectionFactory:
+        from brokerd.protocols.mega import MegaFactory
+
+        return MegaFactory(house.broker, house.clock, house.limits)
+
+    def make(self, topic: str) -> bytes:
+        return _mega(3, topic) + bytes(4)
+
+    def write(self, topic: str, data: bytes, partition: int = 0) -> bytes:
+        return _mega(1, topic) + pack(">i", len(data)) + data
+
+    def read(self, topic: str, offset: int = 0, partition: int = 0, most: int = 1) -> bytes:
+        return _mega(2, topic) + pack(">ii", offset, 0)
+
+    def told(self, answers: bytes) -> Iterator[Told]:
+        """One answer at a time: nothing in it says which request it belongs to."""
+        if not answers:
+            return
+        if answers[4] == 0:
+            assert len(answers) == 6, answers
+            yield Told(str(answers[5]))
+        elif len(answers) >= 21 and unpack_from(">i", answers, 17)[0] == len(answers) - 21:
+            yield records(answers[21:], next_offset=unpack_from(">i", answers, 13)[0])
+        else:
+            yield DONE
+
+
+def _mega(kind: int, topic: str) -> bytes:
+    name = topic.encode()
+    return pack(">iBi", 7, kind, len(name)) + name + pack(">q", 1_700_000_000_000)
+
+
+TONGUES: dict[str, Callable[[], Tongue]] = {tongue.name: tongue for tongue in (Mamamia,)}
+
+
+def _text(text: str) -> bytes:
+    data = text.encode()
+    return pack(">H", len(data)) + data
+
+
+def _framed(payload: bytes) -> bytes:
+    return pack(">I", len(payload)) + payload
+
+
+def _length_prefixed(data: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(data):
+        (length,) = unpack_from(">I", data, at)
+        yield data[at + 4 : at + 4 + length]
+        at += 4 + length
