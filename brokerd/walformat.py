@@ -69,6 +69,7 @@ class EntryKind(IntEnum):
     MARK = 7
     LOST = 8
     PRODUCER = 9
+    SUBSCRIPTION = 10
 
 
 class EventKind(IntEnum):
@@ -288,7 +289,7 @@ def parse_entry_header(data: Bytes, salt: int, position: int = 0) -> EntryHeader
     checksum, body_checksum = _U64_PAIR.unpack_from(data, position + 32)
     if checksum != xxh3_64_intdigest(memoryview(data)[position : position + 32], salt):
         raise FormatError("entry header checksum does not match")
-    if version > 1 or flags or not 1 <= kind <= EntryKind.PRODUCER:
+    if version > 1 or flags or not 1 <= kind <= EntryKind.SUBSCRIPTION:
         raise UnsupportedFormat(f"entry kind {kind}, version {version}, flags {flags:#x}")
     return EntryHeader(kind, topic_id, partition, base_offset, count, size, checksum, body_checksum)
 

@@ -35,6 +35,8 @@ class GroupSettings:
     """Lease duration when a request names none."""
     key_ordered: bool = False
     """Whether records of one key are given one at a time, in offset order."""
+    lease_doubling: bool = False
+    """Whether each further lease of a record lasts twice as long as the one before."""
 
     def __post_init__(self) -> None:
         if self.attempts not in ("failures", "grants"):
@@ -44,10 +46,11 @@ class GroupSettings:
         _check_range("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS_LIMIT)
         for name in ("backoff_base_us", "backoff_max_us", "default_duration_us"):
             _check_range(name, getattr(self, name), 0, MAX_DURATION_US)
-        if type(self.key_ordered) is not bool:
-            raise InvalidRequest(
-                f"group setting key_ordered is {self.key_ordered!r}; use true or false"
-            )
+        for name in ("key_ordered", "lease_doubling"):
+            if type(getattr(self, name)) is not bool:
+                raise InvalidRequest(
+                    f"group setting {name} is {getattr(self, name)!r}; use true or false"
+                )
 
     def backoff_us(self, failures: int) -> int:
         """Wait of a record that came back with so many failures: base * 2 ** (failures - 1)."""
@@ -55,9 +58,24 @@ class GroupSettings:
             return 0
         return min(self.backoff_base_us << min(failures - 1, 63), self.backoff_max_us)
 
+    def lease_us(self, duration_us: int, grants: int) -> int:
+        """How long the lease lasts that is a record's ``grants``-th, if the first is to last so.
+
+        It doubles up to ``backoff_max_us``, and never below what was asked for.
+        """
+        if grants <= 1 or not self.lease_doubling:
+            return duration_us
+        return min(duration_us << min(grants - 1, 63), max(duration_us, self.backoff_max_us))
+
     def to_json(self) -> str:
-        """The settings as one line of JSON; ``from_json`` reads it back."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        """The settings as one line of JSON; ``from_json`` reads it back.
+
+        ``lease_doubling`` is left out when it is false: earlier versions do not know it.
+        """
+        values = asdict(self)
+        if not self.lease_doubling:
+            del values["lease_doubling"]
+        return json.dumps(values, sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> GroupSettings:

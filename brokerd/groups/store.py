@@ -77,7 +77,8 @@ class GroupPartition(GroupOperations):
         memory. `cut_short` is True afterwards if LOOKS_MAX records or RANGES_MAX ranges were passed
         over, so that there may be more.
 
-        A duration of zero or less lapses at once. ``expire`` False: the caller has called `expire`,
+        A duration of zero or less lapses at once; with ``lease_doubling`` it is that of a record's
+        first lease. ``expire`` False: the caller has called `expire`,
         as far as it wants to go now. A paused group gives nothing. O(log n) a record.
         """
         if expire and (
@@ -103,11 +104,12 @@ class GroupPartition(GroupOperations):
         token = self._token
         for _ in range(limit):
             offset = touched.floor
-            grants, failures = 1, 0
+            grants, failures, lasts_us = 1, 0, duration_us
             if ready.count and (lowest := ready.lowest()) < offset:
                 offset = lowest
                 grants, failures = self.attempts(offset)
                 grants = min(grants + 1, MAX_COUNT)
+                lasts_us = self.settings.lease_us(duration_us, grants)
             if offset >= end:
                 break
             if takes is not None and (answer := takes(offset)) != TAKE:
@@ -117,10 +119,10 @@ class GroupPartition(GroupOperations):
                     self._grant(choice, now_us, owner, duration_us, limit, granted)
                 break
             token += 1
-            event = (_LEASED, offset, duration_us, token, grants, owner, "")
+            event = (_LEASED, offset, lasts_us, token, grants, owner, "")
             add_event(event)
             apply_leased(event, now_us)
-            granted.append(_new_tuple(Grant, (offset, token, grants, failures, duration_us)))
+            granted.append(_new_tuple(Grant, (offset, token, grants, failures, lasts_us)))
         return granted
 
     def settle(
@@ -161,6 +163,16 @@ class GroupPartition(GroupOperations):
         else:
             self._fail(now_us, offset, lease[3], lease[4], (delay_us, reason, dead))
         return True
+
+    def settle_leased(
+        self, now_us: int, offset: int, owner: str | None = None, token: int | None = None
+    ) -> None:
+        """Settle a record as done while its lease lives.
+
+        Raises NotLeaseOwner and, when no such lease lives, LeaseLost, however it ended.
+        """
+        self._live_lease(now_us, offset, owner, token)
+        self._record((_SETTLED, offset, 0, 0, 0, "", ""), now_us)
 
     def extend(
         self,
@@ -279,9 +291,10 @@ class GroupPartition(GroupOperations):
                 grants = min(grants + 1, MAX_COUNT)
                 token = self._token + 1
                 key = f"{choice.key:016x}" if choice.key else ""
+                lasts_us = self.settings.lease_us(duration_us, grants)
                 choice.flush()
-                self._record((_LEASED, offset, duration_us, token, grants, owner, key), now_us)
-                granted.append(Grant(offset, token, grants, failures, duration_us))
+                self._record((_LEASED, offset, lasts_us, token, grants, owner, key), now_us)
+                granted.append(Grant(offset, token, grants, failures, lasts_us))
         finally:
             choice.flush()
             self.cut_short = choice.cut_short

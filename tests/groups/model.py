@@ -82,8 +82,12 @@ class Model:
             record.failure_counted = False
             record.token = self.token
             record.owner = owner
-            self._run(record, now_us, duration_us)
-            granted.append(Grant(offset, self.token, record.grants, record.failures, duration_us))
+            lasts_us = duration_us
+            if self.settings.lease_doubling:
+                longest_us = max(duration_us, self.settings.backoff_max_us)
+                lasts_us = min(duration_us * 2 ** (record.grants - 1), longest_us)
+            self._run(record, now_us, lasts_us)
+            granted.append(Grant(offset, self.token, record.grants, record.failures, lasts_us))
         return granted
 
     def settle(
@@ -116,6 +120,11 @@ class Model:
         record.failure_counted = True
         self._come_back(now_us, record, record.failures, reason, delay_us)
         return True
+
+    def settle_leased(self, now_us: int, offset: int, owner: str | None, token: int | None) -> None:
+        self.lapse(now_us)
+        record = self._leased(offset, owner, token)
+        record.state = "settled"
 
     def extend(
         self, now_us: int, offset: int, duration_us: int, owner: str | None, token: int | None

@@ -293,6 +293,15 @@ class LeaseStoreMachine(RuleBasedStateMachine):
         self.settle_at(offset, success)
         self.expire()
 
+    @rule(data=st.data())
+    def settle_leased(self, data: st.DataObject) -> None:
+        offset = self.place(data)
+        owner, token = self.holder(data, offset)
+        self.both(
+            lambda: self.store.settle_leased(self.now, offset, owner, token),
+            lambda: self.model.settle_leased(self.now, offset, owner, token),
+        )
+
     @rule(data=st.data(), duration=some.durations_us)
     def extend(self, data: st.DataObject, duration: int) -> None:
         offset = self.place(data)

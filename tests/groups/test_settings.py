@@ -30,6 +30,7 @@ def test_what_json_leaves_out_takes_its_default() -> None:
         ({"backoff_base_us": -1}, "backoff_base_us is -1"),
         ({"backoff_max_us": 1 << 70}, "backoff_max_us"),
         ({"key_ordered": 1}, "key_ordered is 1; use true or false"),
+        ({"lease_doubling": "yes"}, "lease_doubling is 'yes'; use true or false"),
         ({"default_duration_us": "30"}, "default_duration_us is '30'"),
     ],
 )
@@ -54,3 +55,16 @@ def test_text_that_is_no_settings_is_refused(text: str, named: str) -> None:
 def test_back_off_doubles_is_bounded_and_never_overflows() -> None:
     settings = GroupSettings(backoff_base_us=10, backoff_max_us=50)
     assert [settings.backoff_us(n) for n in (0, 1, 2, 3, 4, 1_000_000)] == [0, 10, 20, 40, 50, 50]
+
+
+def test_leases_double_are_bounded_and_never_shorter_than_asked_for() -> None:
+    settings = GroupSettings(lease_doubling=True, backoff_max_us=50)
+    assert [settings.lease_us(10, n) for n in (1, 2, 3, 4, 1_000_000)] == [10, 20, 40, 50, 50]
+    assert [settings.lease_us(70, n) for n in (1, 2, 3)] == [70, 70, 70]
+    assert [GroupSettings().lease_us(10, n) for n in (1, 2, 3)] == [10, 10, 10]
+
+
+def test_settings_without_doubling_are_written_as_before_there_was_any() -> None:
+    """So that an earlier version reads them."""
+    assert "lease_doubling" not in GroupSettings().to_json()
+    assert "lease_doubling" in GroupSettings(lease_doubling=True).to_json()

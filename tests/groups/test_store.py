@@ -191,6 +191,19 @@ class TestSettleByOwner:
         assert store.settle(11, 1, 0, True, owner) is True
         assert store.lag(1) == 0
 
+    def test_a_settle_of_leased_records_alone_comes_too_late_after_the_lease(self) -> None:
+        store = a_store()
+        store.acquire(0, 4, "ann", 10, limit=3)
+        store.settle_leased(10, 0)
+        with pytest.raises(LeaseLost):
+            store.settle_leased(10, 0)
+        with pytest.raises(LeaseLost):
+            store.settle_leased(11, 1)
+        with pytest.raises(LeaseLost):
+            store.settle_leased(11, 3)
+        assert kinds(store) == ["LEASED"] * 3 + ["SETTLED", "EXPIRED"]
+        assert offsets(store.acquire(12, 3, "bob", 10, limit=9)) == [1, 2]
+
     def test_a_late_owner_is_refused_once_another_holds_the_record(self) -> None:
         store = a_store()
         store.acquire(0, 1, "ann", 10)
@@ -395,6 +408,26 @@ class TestGrantsCount:
         store.acquire(0, 1, "ann", 10)
         assert store.settle(11, 1, 0, True, "ann") is False
         assert store.dead == 1
+
+    @pytest.mark.parametrize("key_ordered", [False, True])
+    def test_each_further_lease_may_last_twice_as_long(self, key_ordered: bool) -> None:
+        store = a_store(
+            max_attempts=9, attempts="grants", lease_doubling=True, key_ordered=key_ordered
+        )
+        now_us, lasted = 0, []
+        for _ in range(4):
+            (grant,) = store.acquire(now_us, 1, "ann", 10, key_of=lambda offset: 7)
+            lasted.append(grant.duration_us)
+            assert store.acquire(now_us + grant.duration_us, 1, "ann", 10, key_of=int) == []
+            now_us += grant.duration_us + 1
+        assert lasted == [10, 20, 40, 80]
+        assert [event[2] for event in store.events if event[0] == EventKind.LEASED] == lasted
+
+    def test_a_record_that_was_never_leased_has_the_first_lease_again(self) -> None:
+        store = a_store(lease_doubling=True)
+        store.acquire(0, 2, "ann", 10)
+        grants = store.acquire(11, 2, "ann", 10, limit=2)
+        assert [(grant.offset, grant.duration_us) for grant in grants] == [(0, 20), (1, 10)]
 
     def test_a_release_of_the_last_grant_is_no_attempt_that_failed(self) -> None:
         store = a_store(max_attempts=1, attempts="grants")

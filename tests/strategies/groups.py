@@ -60,4 +60,5 @@ def group_settings(draw: st.DrawFn) -> GroupSettings:
         backoff_base_us=draw(st.sampled_from([0, 0, 2, 7])),
         backoff_max_us=draw(st.sampled_from([5, 20])),
         key_ordered=draw(st.booleans()),
+        lease_doubling=draw(st.booleans()),
     )
