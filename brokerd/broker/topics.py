@@ -271,7 +271,7 @@ class Topic:
             self.partitions.append(Partition(self, index))
 
     def choose(self, key: bytes | None, index: int | None = None) -> Partition:
-        """The partition for a new record: the one asked for, else by key, else in turn."""
+        """The partition for a new record: the one asked for, else by key, else in turn from 0."""
         partitions = self.partitions
         if index is not None:
             return self.partition(index)
@@ -281,8 +281,9 @@ class Topic:
             raise self._is_gone()
         if key is not None:
             return partitions[fnv1a_32(key) % len(partitions)]
-        self._turn = (self._turn + 1) % len(partitions)
-        return partitions[self._turn]
+        turn = self._turn
+        self._turn = (turn + 1) % len(partitions)
+        return partitions[turn]
 
     def partition(self, index: int) -> Partition:
         if 0 <= index < len(self.partitions):

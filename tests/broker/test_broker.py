@@ -148,6 +148,17 @@ class TestRecords:
         assert before[1].producer_time is None
 
 
+def test_records_without_a_key_take_the_partitions_in_turn_from_the_first_on() -> None:
+    """Records that have a key, or say their partition, take no turn."""
+    topic = House().broker.create_topic("t", 3)
+    chosen = []
+    for _ in range(5):
+        chosen.append(topic.choose(None).index)
+        topic.choose(b"key")
+        topic.choose(None, 2)
+    assert chosen == [0, 1, 2, 0, 1]
+
+
 class TestLeases:
     def test_records_are_leased_lowest_first_to_one_owner_at_a_time(self) -> None:
         house = House()
