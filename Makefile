@@ -1,11 +1,11 @@
-# One word for each habit: run, demo, test, sim, bench, lint, soak, wheel.
+# One word for each habit: run, demo, test, sim, fuzz, bench, lint, soak, wheel.
 #
 # Everything is installed into .venv, by its own pip, at the versions in constraints.txt.
 # PYTHON=/usr/bin/python3.12 chooses the interpreter; ARGS="..." is handed to the command of the
-# target. JOBS=2 is how many processes sim and soak may use, all cores if it is not given.
+# target. JOBS=2 is how many processes sim, fuzz and soak may use, all cores if it is not given.
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test sim bench lint soak wheel clean
+.PHONY: help run demo test sim fuzz bench lint soak wheel clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,6 +23,7 @@ help:
 	@echo 'make demo   real data through a broker that is killed in the middle (ROWS=all for all rows)'
 	@echo 'make test   the whole test suite'
 	@echo 'make sim    a few hundred simulated runs, and crashes at thousands of disk calls (JOBS=2: in two processes)'
+	@echo 'make fuzz   every wire format gets wrong bytes, 60 seconds each (ARGS="--seconds 600")'
 	@echo 'make lint   ruff and mypy'
 	@echo 'make bench  durable rates beside the rate of the disk, states at size (half an hour; minutes with ARGS=--no-size)'
 	@echo 'make soak   hours of it: real SIGKILLs, every byte flipped, new seeds (SOAK_SECONDS=14400)'
@@ -62,6 +63,9 @@ sim: $(READY)
 	$(BIN)/python -m brokerd.sim --seeds 0..299 $(WITH_JOBS)
 	$(BIN)/python -m brokerd.sim.crashpoints --workload broker --workload log $(WITH_JOBS)
 	$(BIN)/python -m brokerd.sim.crashpoints --workload changes --every 11 $(WITH_JOBS)
+
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz $(WITH_JOBS) $(ARGS)
 
 # Seeds go on where the clock is, so that every soak runs new ones.
 soak: $(READY)

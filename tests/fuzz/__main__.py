@@ -1,0 +1,90 @@
+"""Fuzz the wire formats, or replay a case that was found. See docs/fuzzing.rst.
+
+python -m tests.fuzz --seconds 60
+python -m tests.fuzz --format mamamia --seed 7
+python -m tests.fuzz --replay tests/fuzz/found/CASE.txt
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+from twisted.logger import globalLogBeginner
+
+from tests.fuzz.case import parse_case
+from tests.fuzz.desk import SLOW_MS, run_case
+from tests.fuzz.run import Failure, Result, fuzz_apart
+from tests.fuzz.wire import NAMES, wire_format
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0, or 1 if something was found that must not happen."""
+    options = _options(arguments)
+    globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
+    if options.replay:
+        return _replay(options.replay)
+    print(f"seed {options.seed}", flush=True)
+    wires = options.format or NAMES
+    failed = False
+    with ProcessPoolExecutor(
+        min(options.jobs, len(wires)), get_context("spawn"), max_tasks_per_child=1
+    ) as pool:
+        runs = [pool.submit(fuzz_apart, name, options.seed, options.seconds) for name in wires]
+        for run in runs:
+            result = run.result()
+            print(summary(result), flush=True)
+            for failure in result.failures:
+                failed = True
+                _tell(failure, options.out)
+    return int(failed)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--seconds", type=float, default=60.0, help="for each format")
+    parser.add_argument("--format", action="append", choices=NAMES, help="all, unless given")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="formats at once")
+    parser.add_argument("--out", type=Path, default=Path(".fuzz"), help="where cases are written")
+    parser.add_argument("--replay", type=Path, metavar="FILE", help="a case")
+    return parser.parse_args(arguments)
+
+
+def summary(result: Result) -> str:
+    """One line for people."""
+    counts = result.counts
+    return (
+        f"{result.wire:8} {result.seconds:5.1f} s  {counts.frames:,} frames  "
+        f"{counts.connections:,} connections  {counts.answers:,} answers  "
+        f"{counts.closed:,} closed by the broker  {counts.witnessed:,} right answers aside  "
+        f"{counts.restarts:,} restarts  longest turn {counts.longest_turn_ms:.0f} ms  "
+        f"peak {result.peak_bytes >> 20} MiB  {len(result.failures)} failures"
+    )
+
+
+def _tell(failure: Failure, directory: Path) -> None:
+    directory.mkdir(exist_ok=True)
+    path = directory / f"{failure.case.wire}-{failure.seed}-{failure.broker}.txt"
+    text = failure.case.text(failure.about())
+    path.write_text(text)
+    print(f"\n{path}\n{text[:4000]}", flush=True)
+    print(f"again: {os.path.relpath(sys.executable)} -m tests.fuzz --replay {path}", flush=True)
+
+
+def _replay(path: Path) -> int:
+    case = parse_case(path.read_text())
+    found = run_case(wire_format(case.wire), case, SLOW_MS)
+    print("nothing was found" if found is None else found)
+    return int(found is not None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Fuzz one format: brokers in memory, one after another, until the time is over.
+
+Broker number N of a seed is a function of the seed, the format and N alone, so that any of them can
+be had again. A broker that was found to do what it must not do is left, and its case cut down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from math import inf
+from random import Random
+from resource import RLIM_INFINITY, RLIMIT_AS, RUSAGE_SELF, getrusage, setrlimit
+from time import monotonic
+from typing import NamedTuple
+
+from twisted.logger import globalLogBeginner
+
+from tests.fuzz import mutate
+from tests.fuzz.case import ENDINGS, Case, Delivery
+from tests.fuzz.desk import SLOW_MS, Counts, Desk, Found, run_case
+from tests.fuzz.shrink import shrink
+from tests.fuzz.wire import WireFormat, wire_format
+
+CONNECTIONS = 100
+"""To one broker."""
+MEASURED_EVERY = 16
+"""Connections that are watched with tracemalloc, which makes everything slower."""
+FRAME_BYTES = (64 << 10, 32 << 20)
+"""Limits of brokers on a frame: so small that it is met often, and the default."""
+FAILURES_MAX = 5
+ADDRESS_SPACE_BYTES = 4 << 30
+"""Of a process that fuzzes, so that nobody can ask for what a length field claims."""
+
+
+class Failure(NamedTuple):
+    """A case that makes a broker do what it must not."""
+
+    seed: int
+    broker: int
+    """Its number in the run."""
+    case: Case
+    found: Found
+    is_repeatable: bool
+
+    def about(self) -> str:
+        again = "" if self.is_repeatable else "\nThe case alone does not show it again."
+        return f"seed {self.seed}, broker {self.broker}\n{self.found}{again}"
+
+
+@dataclass
+class Result:
+    """What a run came to."""
+
+    wire: str
+    seconds: float = 0.0
+    """Without those that it took to cut failures down."""
+    peak_bytes: int = 0
+    """Of memory, of the whole process, if the run had one to itself."""
+    counts: Counts = field(default_factory=Counts)
+    failures: list[Failure] = field(default_factory=list)
+
+
+def fuzz(
+    wire: WireFormat,
+    seed: int,
+    is_over: Callable[[int], bool],
+    slow_ms: float = inf,
+    shrink_seconds: float = 20.0,
+    failures_max: int = FAILURES_MAX,
+) -> Result:
+    """Fuzz until ``is_over(brokers so far)``, or until there are failures enough."""
+    result = Result(wire.name)
+    known: set[str] = set()
+    for number in count():
+        if is_over(number) or len(result.failures) >= failures_max:
+            break
+        began = monotonic()
+        failure = _one_broker(wire, seed, number, result.counts, slow_ms, is_over)
+        result.seconds += monotonic() - began
+        if failure is not None and failure.found.signature not in known:
+            known.add(failure.found.signature)
+            result.failures.append(_cut_down(wire, failure, slow_ms, shrink_seconds))
+    return result
+
+
+def fuzz_apart(name: str, seed: int, seconds: float) -> Result:
+    """Fuzz a format in a process that does nothing else."""
+    setrlimit(RLIMIT_AS, (ADDRESS_SPACE_BYTES, RLIM_INFINITY))
+    globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
+    deadline = monotonic() + seconds
+    result = fuzz(wire_format(name), seed, lambda _: monotonic() > deadline, SLOW_MS)
+    result.peak_bytes = getrusage(RUSAGE_SELF).ru_maxrss * 1024
+    return result
+
+
+def _one_broker(
+    wire: WireFormat,
+    seed: int,
+    number: int,
+    counts: Counts,
+    slow_ms: float,
+    is_over: Callable[[int], bool],
+) -> Failure | None:
+    rng = Random(f"{seed}/{wire.name}/{number}")
+    frame_bytes = rng.choice(FRAME_BYTES)
+    made: list[Delivery] = []
+    try:
+        desk = Desk(wire, frame_bytes, counts, slow_ms)
+        for index, delivery in enumerate(_deliveries(rng, wire)):
+            made.append(delivery)
+            desk.deliver(delivery, measured=index % MEASURED_EVERY == 0)
+            if is_over(number):
+                break
+        desk.finish()
+    except Found as found:
+        case = Case(wire.name, frame_bytes, tuple(made))
+        return Failure(seed, number, case, found, is_repeatable=False)
+    return None
+
+
+def _deliveries(rng: Random, wire: WireFormat) -> Iterator[Delivery]:
+    for _ in range(CONNECTIONS):
+        pieces = mutate.chunks(rng, mutate.conversation(rng, wire))
+        ending = rng.choices(ENDINGS, (6, 2, 1))[0]
+        yield Delivery(pieces, ending, reads=rng.random() < 0.85)
+
+
+def _cut_down(wire: WireFormat, failure: Failure, slow_ms: float, seconds: float) -> Failure:
+    """The smallest case that shows the same, found within about so many seconds."""
+    signature = failure.found.signature
+
+    def shows(case: Case) -> Found | None:
+        found = run_case(wire, case, slow_ms)
+        return found if found is not None and found.signature == signature else None
+
+    if shows(failure.case) is None:
+        return failure
+    deadline = monotonic() + seconds
+    case = shrink(failure.case, lambda one: shows(one) is not None, lambda: monotonic() > deadline)
+    found = shows(case)
+    return failure._replace(case=case, found=found or failure.found, is_repeatable=True)

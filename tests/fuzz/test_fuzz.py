@@ -1,0 +1,259 @@
+"""The fuzzer: a short run of each format, what it finds in brokers that are wrong, its files."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from random import Random
+
+import pytest
+from twisted.logger import Logger
+
+from brokerd.protocols.mamamia import MamamiaConnection, MamamiaFactory
+from tests.fuzz import mutate
+from tests.fuzz.__main__ import main, summary
+from tests.fuzz.case import Case, Delivery, parse_case
+from tests.fuzz.desk import SLOW_MS, run_case
+from tests.fuzz.run import FRAME_BYTES, fuzz
+from tests.fuzz.shrink import shrink
+from tests.fuzz.wire import NAMES, Framing, WireFormat, wire_format
+
+FOUND = sorted(Path(__file__).parent.joinpath("found").glob("*.txt"))
+SEED = 4
+BROKERS = 12
+FRAMES_MIN = 3_000
+MAMAMIA = wire_format("mamamia")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_mutated_conversations_disturb_nobody(name: str) -> None:
+    """No traceback, hang, wrong answer or memory that was only claimed, for this seed."""
+    result = fuzz(wire_format(name), SEED, lambda number: number >= BROKERS)
+    assert [failure.case.text(failure.about()) for failure in result.failures] == []
+    counts = result.counts
+    assert counts.restarts == BROKERS
+    assert counts.frames >= FRAMES_MIN
+    assert counts.answers and counts.closed and counts.witnessed
+    assert f"{counts.frames:,} frames" in summary(result)
+
+
+@pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
+def test_what_was_found_once_stays_cured(path: Path) -> None:
+    """Cases of earlier runs; the comment on top of each says what was wrong."""
+    case = parse_case(path.read_text())
+    found = run_case(wire_format(case.wire), case)
+    assert found is None, found
+
+
+# -- the oracle -------------------------------------------------------------------------------
+
+
+class Raises(MamamiaConnection):
+    def feed(self, data: bytes) -> bool:
+        if b"\xff" in data:
+            raise KeyError("a byte that nobody expected")
+        return super().feed(data)
+
+
+class Logs(MamamiaConnection):
+    def run(self) -> None:
+        super().run()
+        if self._reader.error is not None:
+            Logger().error("this should never be")
+
+
+class Hangs(MamamiaConnection):
+    def readConnectionLost(self) -> None:
+        """Does not care."""
+
+
+class WaitsForever(MamamiaConnection):
+    def overdue(self, now_us: int) -> str | None:
+        return None
+
+
+class Computes(MamamiaConnection):
+    def run(self) -> None:
+        if any(command == 0x85 for command, _ in self._frames):
+            until = time.thread_time() + 0.3
+            while time.thread_time() < until:
+                pass
+        super().run()
+
+
+class Allocates(MamamiaConnection):
+    def feed(self, data: bytes) -> bool:
+        if len(data) >= 4:
+            self._reserved = bytearray(min(int.from_bytes(data[:4], "big"), 16 << 20))
+        return super().feed(data)
+
+
+class Hoards(MamamiaConnection):
+    def feed(self, data: bytes) -> bool:
+        self._reader._max_length = 1 << 32
+        return super().feed(data)
+
+
+class Repeats(MamamiaConnection):
+    def _enqueue(self) -> None:
+        self.answers *= 2 if len(self.answers) == 2 else 1
+        super()._enqueue()
+
+
+class Skips(MamamiaConnection):
+    def _enqueue(self) -> None:
+        del self.answers[4:]
+        super()._enqueue()
+
+
+class Mumbles(MamamiaConnection):
+    def _enqueue(self) -> None:
+        self.answers = [answer.replace(b"error", b"\xc1rror") for answer in self.answers]
+        super()._enqueue()
+
+
+class Confuses(MamamiaConnection):
+    _seen = b""
+
+    def feed(self, data: bytes) -> bool:
+        if b"demo" in data or b"orders" in data:
+            Confuses._seen = b"\x00"
+        if b"witness" in data and Confuses._seen:
+            data = data.replace(b"\xa2it", b"\xa2ti", 1)
+            Confuses._seen = b""
+        return super().feed(data)
+
+
+PLANTED: dict[str, tuple[type[MamamiaConnection], str]] = {
+    "an exception": (Raises, "fault"),
+    "an error in the log": (Logs, "fault"),
+    "a connection that never ends": (Hangs, "hang"),
+    "a frame that is waited for": (WaitsForever, "hang"),
+    "a long turn": (Computes, "slow"),
+    "a length that is believed": (Allocates, "memory"),
+    "no limit on a frame": (Hoards, "held"),
+    "an answer too many": (Repeats, "answers"),
+    "an answer too few": (Skips, "answers"),
+    "an answer that nobody can read": (Mumbles, "answers"),
+    "an effect on somebody else": (Confuses, "witness"),
+}
+
+
+def served_by(connection: type[MamamiaConnection]) -> WireFormat:
+    """Mamamia, by a connection of ours."""
+
+    class Factory(MamamiaFactory):
+        def new_connection(self) -> MamamiaConnection:
+            return connection(self.broker, self.limits.frame_bytes)
+
+    return replace(MAMAMIA, factory=Factory)
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_broker_that_is_wrong_is_found_and_the_case_cut_down(planted: str) -> None:
+    """What is reported is of the right kind, small, and shows it again."""
+    connection, kind = PLANTED[planted]
+    wire = served_by(connection)
+
+    def is_over(_: int) -> bool:
+        return False
+
+    result = fuzz(wire, 1, is_over, SLOW_MS if kind == "slow" else inf, 0.5, failures_max=1)
+    (failure,) = result.failures
+    assert failure.found.kind == kind
+    assert failure.is_repeatable
+    again = parse_case(failure.case.text(failure.about()))
+    assert run_case(wire, again, SLOW_MS) is not None
+    assert run_case(MAMAMIA, again) is None
+
+
+# -- its parts --------------------------------------------------------------------------------
+
+
+def test_a_case_is_read_as_it_was_written() -> None:
+    case = Case(
+        "mamamia",
+        FRAME_BYTES[0],
+        (Delivery((b"\x00", b"\x01\x02"), "cut"), Delivery((), "silence", reads=False)),
+    )
+    assert parse_case(case.text("what it is about\n\nin two lines")) == case
+    assert case.size == 3
+
+
+@pytest.mark.parametrize(
+    "text", ["", "format mamamia", "> 00", "connection never", "nonsense", "connection eof > 00"]
+)
+def test_a_file_that_is_no_case_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_case(text)
+
+
+def test_shrinking_leaves_what_the_failure_needs() -> None:
+    """Two bytes in order on one connection, out of three connections."""
+    noise = Delivery((b"abc" * 30, b"d" * 50), "cut", reads=False)
+    guilty = Delivery((b"abc" * 10 + b"\x07" + b"x" * 20, b"yy\x08yy"), "silence", reads=False)
+
+    def fails(case: Case) -> bool:
+        return any(b"\x08" in b"".join(one.chunks).partition(b"\x07")[2] for one in case.deliveries)
+
+    case = shrink(Case("mamamia", 1, (noise, guilty, noise)), fails, lambda: False)
+    assert case.deliveries == (Delivery((b"\x07\x08",)),)
+
+
+def test_shrinking_ends_when_it_is_told_to() -> None:
+    case = Case("mamamia", 1, (Delivery((bytes(100),)),))
+    assert shrink(case, lambda _: True, lambda: True) == case
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_mutations_are_a_function_of_the_seed(name: str) -> None:
+    """The same conversation again, cut the same way, and no two alike."""
+    wire = wire_format(name)
+
+    def drawn(seed: int) -> tuple[bytes, ...]:
+        rng = Random(seed)
+        return mutate.chunks(rng, mutate.conversation(rng, wire))
+
+    assert [drawn(seed) for seed in range(50)] == [drawn(seed) for seed in range(50)]
+    assert len({drawn(seed) for seed in range(50)}) > 40
+
+
+def test_chunks_are_the_same_bytes() -> None:
+    frames = [b"first", b"second", b"", b"third frame"]
+    sizes = set()
+    for seed in range(200):
+        pieces = mutate.chunks(Random(seed), frames)
+        assert b"".join(pieces) == b"".join(frames)
+        assert all(pieces)
+        sizes.add(len(pieces))
+    assert {1, 3, len(b"".join(frames))} <= sizes
+
+
+def test_whole_frames_and_a_wrong_length_are_told_apart() -> None:
+    framing = Framing(length_at=0, uncounted=4, length_min=1)
+    stream = b"\x00\x00\x00\x01a\x00\x00\x00\x02bb"
+    assert framing.ends(stream, 10) == ([5, 11], False)
+    assert framing.ends(stream[:-1], 10) == ([5], False)
+    assert framing.ends(stream, 1) == ([5], True)
+    assert framing.ends(b"\x00\x00\x00\x00", 10) == ([], True)
+    assert framing.fitted(b"\xff\xff\xff\xffabc") == b"\x00\x00\x00\x03abc"
+
+
+def test_the_command_fuzzes_and_says_what_it_tried(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    code = main(["--seconds=0.5", "--format=mamamia", "--seed=3", "--jobs=1", f"--out={out}"])
+    told = capsys.readouterr().out
+    assert "seed 3" in told and " frames " in told and "0 failures" in told
+    assert code == 0
+    assert not out.exists()
+
+
+def test_the_command_replays_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "case.txt"
+    path.write_text(Case("mamamia", 1 << 20, (Delivery((b"\x00\x00\x00\x01",)),)).text("a length"))
+    assert main([f"--replay={path}"]) == 0
+    assert "nothing was found" in capsys.readouterr().out

@@ -1,0 +1,138 @@
+"""What the fuzzer knows of a wire format: how to serve it, speak it, break it and check it.
+
+A format is one module, ``tests/fuzz/of_NAME.py``, with a `WireFormat` of the name ``FORMAT``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple, Protocol
+
+from brokerd.broker import Broker, Clock
+from brokerd.protocols.connection import Limits
+from brokerd.protocols.factory import ConnectionFactory
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+
+NAMES = ("mamamia",)
+"""The formats that can be fuzzed."""
+
+Ask = Callable[[bytes], bytes]
+"""Send bytes over a connection that stays open, and return what came back."""
+
+
+class Framing(NamedTuple):
+    """A length field in front of each frame, u32 big-endian."""
+
+    length_at: int
+    """Where it stands in the frame."""
+    uncounted: int
+    """How many bytes of a frame it does not count."""
+    length_min: int
+
+    def fitted(self, frame: bytes) -> bytes:
+        """The frame with the length that it really has."""
+        if len(frame) < max(self.uncounted, self.length_at + 4):
+            return frame
+        length = (len(frame) - self.uncounted).to_bytes(4, "big")
+        return frame[: self.length_at] + length + frame[self.length_at + 4 :]
+
+    def ends(self, stream: bytes, length_max: int) -> tuple[list[int], bool]:
+        """Where the whole frames of a stream end, and whether a length is wrong after them."""
+        ends: list[int] = []
+        position = 0
+        header = self.length_at + 4
+        while len(stream) - position >= header:
+            length = int.from_bytes(stream[position + self.length_at : position + header], "big")
+            if not self.length_min <= length <= length_max:
+                return ends, True
+            position += self.uncounted + length
+            if position > len(stream):
+                break
+            ends.append(position)
+        return ends, False
+
+
+class AnswerReader(Protocol):
+    """Reads what the broker sends to one connection."""
+
+    def feed(self, data: bytes) -> int:
+        """How many answers `data` completes.
+
+        :raises Exception: when the bytes are no answers of the format.
+        """
+
+
+class Witness(Protocol):
+    """A client that sends nothing but valid requests, and knows each right answer."""
+
+    def step(self, ask: Ask) -> None:
+        """Produce something of its own and read it back.
+
+        :raises AssertionError: when an answer is not right.
+        """
+
+    def read_back(self, ask: Ask) -> None:
+        """Read all of its own, from the first to the last, as after a restart.
+
+        :raises AssertionError: when an answer is not right.
+        """
+
+
+@dataclass(frozen=True)
+class WireFormat:
+    """One wire format; sizes in bytes."""
+
+    name: str
+    factory: Callable[[Broker, Clock, Limits], ConnectionFactory]
+    requests: Callable[[Random], list[bytes]]
+    """A valid conversation: some whole requests, which may refer to one another."""
+    greeting: tuple[bytes, ...]
+    """Requests that have to come before all others of a connection."""
+    witness: Callable[[Random], Witness]
+    answers: Callable[[], AnswerReader]
+    framing: Framing | None
+    frame_bytes_max: int
+    """The format's own limit on a length field, or on a payload where frames have no length."""
+    answers_each: bool
+    """Whether every whole frame gets exactly one answer while the connection stays open."""
+    closes_upon: Callable[[bytes], bool]
+    """Whether the broker may close the connection instead of answering this request."""
+    tokens: tuple[bytes, ...]
+    """Pieces that decoders may trip over."""
+    text: bool = False
+    """Whether frames hold text with numbers in decimal digits."""
+    held: Callable[[Any], int] = lambda connection: connection._reader.partial_bytes
+    """Bytes that a connection of the broker keeps of a frame that is not complete."""
+
+    def golden(self) -> Sequence[bytes]:
+        """The requests of the golden file, in its order."""
+        return _golden(self.name)
+
+
+@cache
+def _golden(name: str) -> tuple[bytes, ...]:
+    path = GOLDEN / f"{name}.txt"
+    requests: list[bytes] = []
+    for line in path.read_text().splitlines():
+        title, way, data = line.partition(" > ")
+        if way and not title.startswith("#"):
+            requests.append(bytes.fromhex(data))
+    return tuple(requests)
+
+
+@cache
+def wire_format(name: str) -> WireFormat:
+    """The format of a name.
+
+    :raises ValueError: when there is none.
+    """
+    if name not in NAMES:
+        raise ValueError(f"{name!r} is no wire format; there are {', '.join(NAMES)}")
+    found: WireFormat = importlib.import_module(f"tests.fuzz.of_{name}").FORMAT
+    return found
