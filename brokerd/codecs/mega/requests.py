@@ -1,0 +1,219 @@
+# Tests: tests/codecs/test_mega_requests.py
+"""Requests of both dialects, taken apart as bytes arrive (page, sections Requests and Bad input).
+
+There is no length in front: each field says how far the next one is. "More bytes are needed" is an
+empty list. What is wrong is a `Refused` in its place among the requests, and `RequestReader.error`
+besides if the stream cannot be followed behind it. A length is judged when its four bytes are
+there; a payload that is too large is passed over as it comes. Not more than the fields of one
+request and one chunk are ever held.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from brokerd.codecs.mega.values import (
+    MAX_PAYLOAD_BYTES,
+    MAX_SKIPPED_BYTES,
+    MAX_TOPIC_BYTES,
+    Code,
+    Consume,
+    CreateTopic,
+    Produce,
+    Refused,
+    Request,
+    StreamError,
+    Type,
+)
+
+_HEAD = Struct(">iBi")
+"""Correlation id, type, topic length."""
+_TIMESTAMP = Struct(">q")
+_TIMESTAMP_NUMBER = Struct(">qi")
+"""Timestamp, then the offset of a CONSUME or the payload length of a PRODUCE."""
+_ID = Struct(">i")
+_HEAD_BYTES = _HEAD.size
+_TIMESTAMP_BYTES = _TIMESTAMP.size
+_TIMESTAMP_NUMBER_BYTES = _TIMESTAMP_NUMBER.size
+_NUMBERED = (Type.PRODUCE, Type.CONSUME)
+_TRAILER = bytes(4)
+_TRAILER_BYTES = len(_TRAILER)
+_LOOK_AHEAD_BYTES = 10
+
+
+class RequestReader:
+    """Requests of one connection.
+
+    Use::
+
+        for request in reader.feed(data):
+            ...
+        if reader.error is not None:
+            close()     # after answering all of them
+    """
+
+    __slots__ = (
+        "_max_payload_bytes",
+        "_maybe_trailer",
+        "_needed",
+        "_partial",
+        "_skip_bytes",
+        "_skipped_id",
+        "error",
+    )
+
+    def __init__(self, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> None:
+        self._max_payload_bytes = max_payload_bytes
+        self._partial = bytearray()
+        self._needed = 0  # bytes that `_partial` must have before a look at it is worth while
+        self._maybe_trailer = False
+        self._skip_bytes = 0
+        self._skipped_id = 0
+        self.error: StreamError | None = None
+        """Set once the stream is out of step; whatever is fed later is dropped."""
+
+    @property
+    def partial_bytes(self) -> int:
+        """Bytes held or skipped of a request that is not complete; 0 between requests.
+
+        What may still be the empty payload of the request before is no request begun.
+        """
+        if self._skip_bytes:
+            return self._skip_bytes
+        held = len(self._partial)
+        if self._maybe_trailer and held <= _TRAILER_BYTES and not any(self._partial):
+            return 0
+        return held
+
+    @property
+    def partial_id(self) -> int:
+        """Correlation id of the request that is not complete; 0 while it is not known."""
+        if self._skip_bytes:
+            return self._skipped_id
+        partial = self._partial
+        if len(partial) < _TRAILER_BYTES or (self._maybe_trailer and partial.startswith(_TRAILER)):
+            return 0
+        (correlation_id,) = _ID.unpack_from(partial)
+        return int(correlation_id)
+
+    def feed(self, data: bytes) -> list[Request | Refused]:
+        """The requests that ``data`` completes, in order."""
+        requests: list[Request | Refused] = []
+        if self.error is not None:
+            return requests
+        partial = self._partial
+        if partial:
+            partial += data
+            if len(partial) < self._needed:
+                return requests
+            data = bytes(partial)
+            self._partial = bytearray()
+        self._parse(data, requests)
+        return requests
+
+    def _parse(self, data: bytes, requests: list[Request | Refused]) -> None:
+        position, size = 0, len(data)
+        while position < size:
+            if self._skip_bytes:
+                position += self._skip(size - position, requests)
+                continue
+            if self._maybe_trailer:
+                if size - position < _LOOK_AHEAD_BYTES:
+                    self._keep(data, position, _LOOK_AHEAD_BYTES)
+                    return
+                self._maybe_trailer = False
+                if data.startswith(_TRAILER, position) and not data[position + 9]:
+                    position += _TRAILER_BYTES
+            end = self._request(data, position, size, requests)
+            if end == position:
+                return
+            position = end
+
+    def _request(
+        self, data: bytes, position: int, size: int, requests: list[Request | Refused]
+    ) -> int:
+        """Take one request; where it ends, or ``position`` when it is not there or wrong."""
+        correlation_id: int
+        kind: int
+        topic_bytes: int
+        number: int
+        fields = position + _HEAD_BYTES
+        if fields > size:
+            return self._keep(data, position, _HEAD_BYTES)
+        correlation_id, kind, topic_bytes = _HEAD.unpack_from(data, position)
+        if not 0 <= topic_bytes <= MAX_TOPIC_BYTES:
+            self._fail(
+                correlation_id,
+                Code.INVALID_REQUEST,
+                f"a topic length is {topic_bytes}, which is not from 0 to {MAX_TOPIC_BYTES}",
+                requests,
+            )
+            return position
+        times = fields + topic_bytes
+        end = times + (_TIMESTAMP_NUMBER_BYTES if kind in _NUMBERED else _TIMESTAMP_BYTES)
+        if end > size:
+            return self._keep(data, position, end - position)
+        if kind == Type.PRODUCE:
+            timestamp, number = _TIMESTAMP_NUMBER.unpack_from(data, times)
+            if not 0 <= number <= self._max_payload_bytes:
+                return self._no_payload(correlation_id, number, position, end, requests)
+            payload, end = end, end + number
+            if end > size:
+                return self._keep(data, position, end - position)
+            topic = _text(data[fields:times])
+            requests.append(Produce(correlation_id, topic, timestamp, data[payload:end]))
+            return end
+        self._maybe_trailer = True
+        if kind == Type.CONSUME:
+            timestamp, number = _TIMESTAMP_NUMBER.unpack_from(data, times)
+            requests.append(Consume(correlation_id, _text(data[fields:times]), timestamp, number))
+        elif kind == Type.CREATE_TOPIC:
+            (timestamp,) = _TIMESTAMP.unpack_from(data, times)
+            requests.append(CreateTopic(correlation_id, _text(data[fields:times]), timestamp))
+        else:
+            requests.append(Refused(correlation_id, Code.INVALID_MESSAGE_TYPE))
+        return end
+
+    def _no_payload(
+        self,
+        correlation_id: int,
+        length: int,
+        position: int,
+        end: int,
+        requests: list[Request | Refused],
+    ) -> int:
+        """Pass over a payload that is too large, or give up; as `_request`."""
+        if 0 < length <= MAX_SKIPPED_BYTES:
+            self._skip_bytes, self._skipped_id = length, correlation_id
+            return end
+        self._fail(
+            correlation_id,
+            Code.INVALID_REQUEST if length < 0 else Code.MESSAGE_TOO_LARGE,
+            f"a payload length is {length}, which is not from 0 to {self._max_payload_bytes}",
+            requests,
+        )
+        return position
+
+    def _skip(self, count: int, requests: list[Request | Refused]) -> int:
+        """Pass over up to ``count`` bytes of a payload; how many those were."""
+        skipped = min(count, self._skip_bytes)
+        self._skip_bytes -= skipped
+        if not self._skip_bytes:
+            requests.append(Refused(self._skipped_id, Code.MESSAGE_TOO_LARGE))
+        return skipped
+
+    def _keep(self, data: bytes, position: int, needed: int) -> int:
+        """Hold what is there of a request until it has ``needed`` bytes; returns ``position``."""
+        self._partial += data[position:] if position else data
+        self._needed = needed
+        return position
+
+    def _fail(
+        self, correlation_id: int, code: int, problem: str, requests: list[Request | Refused]
+    ) -> None:
+        requests.append(Refused(correlation_id, code))
+        self.error = StreamError(f"{problem}; the connection cannot be followed any further")
+
+
+def _text(topic: bytes) -> str:
+    return topic.decode("utf-8", "surrogateescape")

@@ -1,0 +1,107 @@
+# Tests: tests/codecs/test_mega_requests.py
+"""The MEGA format's values and limits, free of bytes. Layouts: docs/protocols/mega.rst.
+
+Timestamps are the clients' own, any signed 64-bit integer; theirs are milliseconds.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+from typing import Final, NamedTuple
+
+from brokerd.errors import BrokerdError
+
+MAX_PAYLOAD_BYTES: Final = 1_048_576
+"""Largest payload (notes section 1)."""
+MAX_SKIPPED_BYTES: Final = 64 << 20
+"""Largest payload that is too large but read to its end, so that the connection may go on."""
+MAX_TOPIC_BYTES: Final = 65_535
+"""Largest topic of a request (notes section 7); one that is created has at most 255."""
+MAX_OFFSET: Final = (1 << 31) - 1
+
+
+class Type(IntEnum):
+    """The type byte of a request."""
+
+    PRODUCE = 1
+    CONSUME = 2
+    CREATE_TOPIC = 3
+
+
+class Code(IntEnum):
+    """The code of an error answer."""
+
+    INVALID_REQUEST = 1
+    INVALID_MESSAGE_TYPE = 2
+    MESSAGE_TOO_LARGE = 3
+    TOPIC_NOT_FOUND = 4
+    TOPIC_ALREADY_EXISTS = 5
+    INVALID_OFFSET = 6
+    INTERNAL_ERROR = 7
+    NETWORK_ERROR = 8
+    RESOURCE_EXHAUSTED = 9
+
+
+class Dialect(Enum):
+    """Whose requests a client writes; servers take both."""
+
+    SEED = "seed"
+    """The document's."""
+    REFERENCE = "reference"
+    """The reference server's: CREATE_TOPIC and CONSUME end with an empty payload's length."""
+
+
+class StreamError(BrokerdError):
+    """The byte stream cannot be followed any further."""
+
+
+class Produce(NamedTuple):
+    correlation_id: int
+    topic: str
+    """Bytes that are not UTF-8 are escaped as lone surrogates, which no topic's name has."""
+    timestamp: int
+    payload: bytes
+
+
+class Consume(NamedTuple):
+    correlation_id: int
+    topic: str
+    timestamp: int
+    offset: int
+
+
+class CreateTopic(NamedTuple):
+    correlation_id: int
+    topic: str
+    timestamp: int
+
+
+class Refused(NamedTuple):
+    """An error answer; among requests, one whose answer is already known to be this error."""
+
+    correlation_id: int
+    code: int
+
+
+class Created(NamedTuple):
+    correlation_id: int
+    timestamp: int
+    topic: str
+
+
+class Produced(NamedTuple):
+    correlation_id: int
+    timestamp: int
+    offset: int
+
+
+class Consumed(NamedTuple):
+    correlation_id: int
+    timestamp: int
+    """The record's own."""
+    next_offset: int
+    payload: bytes
+
+
+Request = Produce | Consume | CreateTopic
+Answer = Created | Produced | Consumed | Refused
