@@ -2,7 +2,7 @@
 """gzip of whole payloads, with an end to how large they may become (page, section Compression).
 
 One member (RFC 1952), nothing after it. What is decompressed is made in steps of at most
-``STEP_BYTES``, and no step is begun once the limit is passed.
+``STEP_BYTES``, of which the last stops one byte past the limit.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from brokerd.codecs.flymq.values import COMPRESSION_MASK, GZIP, RequestError
 
 STEP_BYTES = 262_144
 _PIECE_BYTES = 16_384
+_MEMBER = b"\x1f\x8b\x08"
 _GZIP_WINDOW = 31
 _SIZE_BYTES = 4
 
@@ -33,6 +34,7 @@ def decompressed(flags: int, payload: bytes, max_bytes: int) -> bytes:
         )
     if not payload:
         raise _not_gzip("it is empty")
+    _refuse_announced(payload, max_bytes)
     try:
         return _inflate(payload, max_bytes)
     except zlib.error as error:
@@ -44,9 +46,17 @@ def compressed(payload: bytes) -> bytes:
     return gzip.compress(payload, mtime=0)
 
 
+def _refuse_announced(payload: bytes, max_bytes: int) -> None:
+    """Refuse what says in its trailer that it is too large, before anything is decompressed."""
+    size = int.from_bytes(payload[-_SIZE_BYTES:], "little")
+    if payload.startswith(_MEMBER) and size > max_bytes:
+        raise RequestError(
+            f"the payload says that it has {size} bytes when it is decompressed; "
+            f"it may have {max_bytes}"
+        )
+
+
 def _inflate(payload: bytes, max_bytes: int) -> bytes:
-    if int.from_bytes(payload[-_SIZE_BYTES:], "little") > max_bytes:
-        raise _too_large(max_bytes)
     inflater = zlib.decompressobj(wbits=_GZIP_WINDOW)
     parts: list[bytes] = []
     room = max_bytes
@@ -54,13 +64,16 @@ def _inflate(payload: bytes, max_bytes: int) -> bytes:
         piece = payload[start : start + _PIECE_BYTES]
         more = True
         while more and not inflater.eof:
-            part = inflater.decompress(piece, STEP_BYTES)
+            step = min(STEP_BYTES, room + 1)
+            part = inflater.decompress(piece, step)
             room -= len(part)
             if room < 0:
-                raise _too_large(max_bytes)
+                raise RequestError(
+                    f"the payload has more than {max_bytes} bytes when it is decompressed"
+                )
             parts.append(part)
             piece = inflater.unconsumed_tail
-            more = bool(piece) or len(part) == STEP_BYTES
+            more = bool(piece) or len(part) == step
         if inflater.eof:
             rest = len(inflater.unused_data) + max(0, len(payload) - start - _PIECE_BYTES)
             if rest:
@@ -71,7 +84,3 @@ def _inflate(payload: bytes, max_bytes: int) -> bytes:
 
 def _not_gzip(reason: str) -> RequestError:
     return RequestError(f"the payload is not gzip: {reason}")
-
-
-def _too_large(max_bytes: int) -> RequestError:
-    return RequestError(f"the payload has more than {max_bytes} bytes when it is decompressed")

@@ -1,0 +1,85 @@
+"""Requests, answers and frames of the FlyMQ format."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from brokerd.codecs import flymq as fm
+from brokerd.values import Record
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+i32 = st.integers(-(1 << 31), (1 << 31) - 1)
+i64 = st.integers(-(1 << 63), (1 << 63) - 1)
+u64 = st.integers(0, (1 << 64) - 1)
+committable = st.integers(0, fm.MAX_OFFSET)
+values = st.binary(max_size=300)
+keys = st.none() | st.binary(min_size=1, max_size=20)
+modes = st.sampled_from(["earliest", "latest", "commit", ""]) | texts
+
+
+def mode8(mode: str) -> bool:
+    """Whether the SDKs' layout can say this mode."""
+    return len(mode.encode()) < 256
+
+
+@st.composite
+def subscribes(draw: st.DrawFn) -> fm.Subscribe:
+    mode = draw(modes)
+    sdk = draw(st.booleans()) and mode8(mode)
+    return fm.Subscribe(draw(texts), draw(texts), draw(i32), mode, sdk)
+
+
+@st.composite
+def resets(draw: st.DrawFn) -> fm.ResetOffset:
+    mode = draw(st.just("offset") | modes)
+    offset = draw(committable) if mode == "offset" else None
+    # An empty mode in the SDKs' layout begins with 00 and is read as the document's.
+    sdk = draw(st.booleans()) and bool(mode) and mode8(mode)
+    return fm.ResetOffset(draw(texts), draw(texts), draw(i32), mode, offset, sdk)
+
+
+@st.composite
+def fetches(draw: st.DrawFn) -> fm.Fetch:
+    sdk = draw(st.booleans())
+    opcode = draw(st.sampled_from([fm.Opcode.FETCH, fm.Opcode.FETCH_BINARY]))
+    about = draw(texts) if sdk else ""
+    return fm.Fetch(draw(texts), draw(i32), draw(u64), draw(i32), about, sdk, opcode)
+
+
+produces = st.builds(fm.Produce, texts, keys, values, i32)
+consumes = st.builds(
+    fm.Consume,
+    texts,
+    i32,
+    u64,
+    st.sampled_from([fm.Opcode.CONSUME, fm.Opcode.CONSUME_ZERO_COPY]),
+)
+requests = st.one_of(
+    produces,
+    consumes,
+    fetches(),
+    subscribes(),
+    resets(),
+    st.builds(fm.CreateTopic, texts, i32),
+    st.builds(fm.Metadata, texts),
+    st.builds(fm.Commit, texts, texts, i32, committable),
+    st.just(fm.ListTopics()),
+    st.builds(fm.DeleteTopic, texts),
+    st.builds(fm.ClusterMetadata, texts),
+    st.builds(fm.GetOffset, texts, texts, i32),
+    st.builds(fm.GetLag, texts, texts, i32),
+)
+records = st.builds(Record, offset=u64, value=values, key=st.none() | st.binary(max_size=20))
+partition_offsets = st.builds(fm.PartitionOffsets, i32, i32, u64, u64)
+partition_places = st.builds(
+    fm.PartitionPlace,
+    i32,
+    texts,
+    texts,
+    u64,
+    texts,
+    st.lists(texts, max_size=3).map(tuple),
+    st.lists(texts, max_size=3).map(tuple),
+)
+topic_places = st.builds(fm.TopicPlaces, texts, st.lists(partition_places, max_size=3).map(tuple))
+frames = st.tuples(st.integers(0, 255), st.integers(0, 255), st.binary(max_size=200))
