@@ -45,7 +45,12 @@ def _drop_array(_: object) -> None:
 
 
 def any_extension(code: int, data: bytes) -> None:
-    """Extension types are data: stored and sent back as they came."""
+    """Extension types are data: stored and sent back as they came.
+
+    Codes below 0 are MessagePack's own, and clients in Python decode none but the timestamp, -1.
+    """
+    if code < 0:
+        raise ValueError(f"extension type {code} is reserved, and no client could read it")
 
 
 def _kinds() -> list[str]:
