@@ -1,0 +1,99 @@
+"""The decoder of each wire format, as the broker reads with it, for tests of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from hypothesis import strategies as st
+
+from brokerd.codecs import blipmq, flymq, mamamia, mega
+from tests.strategies import blipmq as blipmq_strategies
+from tests.strategies import flymq as flymq_strategies
+from tests.strategies import mamamia as mamamia_strategies
+from tests.strategies import mega as mega_strategies
+
+
+class Reader(Protocol):
+    """What all decoders of streams have in common."""
+
+    error: Any
+
+    @property
+    def partial_bytes(self) -> int: ...
+
+    def feed(self, data: bytes) -> list[Any]: ...
+
+
+class Decoder(NamedTuple):
+    """A decoder, and what can be read with it."""
+
+    reader: Callable[[], Reader]
+    requests: st.SearchStrategy[bytes]
+    """One whole request, which is one value for the reader."""
+    broken: st.SearchStrategy[bytes]
+    """What ends every stream, in whole bytes: with the last of them it is known."""
+    claims: tuple[bytes, ...]
+    """Beginnings of requests that claim as much as is allowed."""
+    look_ahead_bytes: int = 0
+    """What may be held besides, of the request before."""
+
+
+def _wrong_lengths(least: int, most: int) -> st.SearchStrategy[bytes]:
+    lengths = st.integers(most + 1, (1 << 32) - 1)
+    if least:
+        lengths |= st.integers(0, least - 1)
+    return lengths.map(lambda length: length.to_bytes(4, "big"))
+
+
+def _mega_head(kind: int, topic_length: int) -> bytes:
+    return b"\0\0\0\7" + bytes([kind]) + topic_length.to_bytes(4, "big", signed=True)
+
+
+DECODERS: dict[str, Decoder] = {
+    "mamamia": Decoder(
+        mamamia.FrameReader,
+        mamamia_strategies.requests.map(mamamia.encode_request),
+        _wrong_lengths(2, mamamia.MAX_LENGTH),
+        (mamamia.MAX_LENGTH.to_bytes(4, "big") + b"\1\1",),
+    ),
+    "blipmq": Decoder(
+        blipmq.frame_reader,
+        blipmq_strategies.messages.map(blipmq.encode),
+        _wrong_lengths(blipmq.MIN_LENGTH, blipmq.MAX_LENGTH),
+        (blipmq.MAX_LENGTH.to_bytes(4, "big") + b"\3",),
+    ),
+    "flymq": Decoder(
+        flymq.FrameReader,
+        flymq_strategies.requests.map(flymq.encode_request),
+        st.one_of(
+            st.integers(0, 255).filter(lambda byte: byte != 0xAF).map(lambda byte: bytes([byte])),
+            st.integers(0, 255)
+            .filter(lambda byte: byte != 1)
+            .map(lambda byte: bytes([0xAF, byte])),
+            _wrong_lengths(0, flymq.MAX_LENGTH).map(lambda length: b"\xaf\1\1\1" + length),
+        ),
+        (b"\xaf\1\1\1" + flymq.MAX_LENGTH.to_bytes(4, "big"),),
+    ),
+    "mega": Decoder(
+        mega.RequestReader,
+        st.tuples(mega_strategies.requests, mega_strategies.dialects).map(
+            lambda one: mega.encode_request(*one)
+        ),
+        st.one_of(
+            # Below 16 Mi, or the look-ahead takes the trailer of the request before for an id.
+            st.tuples(st.integers(1, 3), st.integers(mega.MAX_TOPIC_BYTES + 1, (1 << 24) - 1)).map(
+                lambda head: _mega_head(*head) + b"t"
+            ),
+            st.integers(-(1 << 31), -1)
+            .map(lambda length: length.to_bytes(4, "big", signed=True))
+            .map(lambda length: _mega_head(1, 1) + b"t" + bytes(8) + length),
+        ),
+        (
+            _mega_head(1, mega.MAX_TOPIC_BYTES),
+            _mega_head(1, 1) + b"t" + bytes(8) + mega.MAX_PAYLOAD_BYTES.to_bytes(4, "big"),
+            _mega_head(1, 1) + b"t" + bytes(8) + mega.MAX_SKIPPED_BYTES.to_bytes(4, "big"),
+        ),
+        look_ahead_bytes=4,
+    ),
+}
