@@ -1,0 +1,164 @@
+# Tests: tests/protocols/test_mega.py
+"""MEGA on the wire: docs/protocols/mega.rst.
+
+Both dialects of the requests are the codec's work, order and durability the connection's; here each
+request becomes calls of the broker, and what it says becomes an answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+from brokerd.broker import Broker, Clock, Congested, Partition
+from brokerd.codecs.mega import (
+    MAX_OFFSET,
+    MAX_PAYLOAD_BYTES,
+    Code,
+    Consume,
+    CreateTopic,
+    Produce,
+    Refused,
+    Request,
+    RequestReader,
+    consumed,
+    created,
+    produced,
+    refused,
+)
+from brokerd.errors import BrokerdError, InvalidName, LimitExceeded, NoSpace
+from brokerd.protocols.connection import Limits
+from brokerd.protocols.factory import ConnectionFactory
+from brokerd.protocols.reading import ReadingConnection
+from brokerd.values import Encoding, Format, Record
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
+_CODES: dict[type[BrokerdError], Code] = {
+    InvalidName: Code.INVALID_REQUEST,
+    LimitExceeded: Code.RESOURCE_EXHAUSTED,
+    NoSpace: Code.RESOURCE_EXHAUSTED,
+}
+"""What the broker refuses, but for what is an INTERNAL_ERROR."""
+
+
+class MegaConnection(ReadingConnection):
+    """One client's connection."""
+
+    def __init__(self, broker: Broker, frame_bytes: int) -> None:
+        super().__init__(broker)
+        self._reader = RequestReader(min(frame_bytes, MAX_PAYLOAD_BYTES))
+        self._requests: deque[Request | Refused] = deque()
+
+    def feed(self, data: bytes) -> bool:
+        """Take requests in; see `RequestReader`."""
+        requests = self._reader.feed(data)
+        self._requests += requests
+        self.unfinished = self._reader.partial_bytes > 0
+        return bool(requests)
+
+    def run(self) -> None:
+        """Carry out the requests taken in, until one has to wait."""
+        requests = self._requests
+        dispatch = self._DISPATCH
+        while requests and not self.holds:
+            request = requests[0]
+            try:
+                dispatch[type(request)](self, request)
+            except Congested:
+                self.congested()
+                return
+            except BrokerdError as refusal:
+                code = _CODES.get(type(refusal), Code.INTERNAL_ERROR)
+                self.answers.append(refused(request.correlation_id, code))
+            requests.popleft()
+        if self._reader.error is not None and not requests:
+            self.close_after_answers(drain=True)
+
+    def last_answer(self) -> bytes:
+        """A request was begun and not finished in time."""
+        return refused(self._reader.partial_id, Code.NETWORK_ERROR)
+
+    def forget(self) -> None:
+        """Requests of a connection that is gone are not carried out."""
+        self._requests.clear()
+
+    def _refuse(self, request: Refused) -> None:
+        self.answers.append(refused(request.correlation_id, request.code))
+
+    def _create_topic(self, request: CreateTopic) -> None:
+        correlation_id, topic_name, timestamp = request
+        if not _NAME.fullmatch(topic_name):
+            self.answers.append(refused(correlation_id, Code.INVALID_REQUEST))
+        elif self.broker.topic(topic_name) is not None:
+            self.answers.append(refused(correlation_id, Code.TOPIC_ALREADY_EXISTS))
+        else:
+            self.broker.create_topic(topic_name)
+            self.wrote()
+            self.answers.append(created(correlation_id, timestamp, topic_name))
+
+    def _produce(self, request: Produce) -> None:
+        correlation_id, topic_name, timestamp, payload = request
+        partition = self._partition(topic_name)
+        if partition is None:
+            self.answers.append(refused(correlation_id, Code.TOPIC_NOT_FOUND))
+        elif partition.next_offset > MAX_OFFSET:
+            self.answers.append(refused(correlation_id, Code.RESOURCE_EXHAUSTED))
+        else:
+            offset = self.broker.produce(
+                partition, payload, Encoding.BYTES, None, None, Format.MEGA, timestamp
+            )
+            self.wrote()
+            self.answers.append(produced(correlation_id, timestamp, offset))
+
+    def _consume(self, request: Consume) -> None:
+        correlation_id, topic_name, _, offset = request
+        partition = self._partition(topic_name)
+        if partition is None:
+            self.answers.append(refused(correlation_id, Code.TOPIC_NOT_FOUND))
+        elif not 0 <= offset < partition.next_offset:
+            self.answer_read(refused(correlation_id, Code.INVALID_OFFSET))
+        else:
+            answer = partial(_consumed, correlation_id)
+            self.fetch(partition, offset, 1, MAX_PAYLOAD_BYTES, answer)
+
+    def _partition(self, topic_name: str) -> Partition | None:
+        """Partition 0 of a topic; the empty name, which Mamamia may use, is none here."""
+        topic = self.broker.topic(topic_name) if topic_name else None
+        return None if topic is None else topic.partition(0)
+
+    _DISPATCH: ClassVar[dict[type, Callable[[MegaConnection, Any], None]]] = {
+        Produce: _produce,
+        Consume: _consume,
+        CreateTopic: _create_topic,
+        Refused: _refuse,
+    }
+
+
+def _consumed(
+    correlation_id: int, records: Sequence[Record], next_offset: int, error: Exception | None
+) -> bytes:
+    """The answer to a CONSUME of what was read."""
+    if error is not None:
+        return refused(correlation_id, Code.INTERNAL_ERROR)
+    if not records or records[0].offset > MAX_OFFSET:
+        return refused(correlation_id, Code.INVALID_OFFSET)
+    record = records[0]
+    if len(record.value) > MAX_PAYLOAD_BYTES:
+        return refused(correlation_id, Code.MESSAGE_TOO_LARGE)
+    timestamp = record.producer_time
+    if timestamp is None:
+        timestamp = record.append_time_us // 1000
+    return consumed(correlation_id, timestamp, record.offset, record.value)
+
+
+class MegaFactory(ConnectionFactory):
+    """Connections of one MEGA listener."""
+
+    def __init__(self, broker: Broker, clock: Clock, limits: Limits) -> None:
+        super().__init__("mega", broker, clock, limits)
+
+    def new_connection(self) -> MegaConnection:
+        return MegaConnection(self.broker, self.limits.frame_bytes)
