@@ -1,0 +1,110 @@
+# Tests: tests/codecs/test_rustlog_json.py
+"""The JSON dialect, the server's half of writing: answers to frames.
+
+Compact, members in the order of the seed's types, UTF-8 with nothing escaped that need not be: what
+its language's JSON library writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from brokerd.codecs.rustlog.frames import frame
+from brokerd.codecs.rustlog.values import (
+    Answer,
+    Failed,
+    Fetched,
+    Metrics,
+    OffsetCommitted,
+    OffsetFetched,
+    PartitionDescription,
+    Pong,
+    Produced,
+    TopicCreated,
+    TopicDescription,
+    TopicList,
+)
+
+_encode = msgspec.json.Encoder().encode
+_BELOW_10 = bytes(range(10))
+_BELOW_100 = bytes(range(100))
+
+
+def encode_answer(answer: Answer) -> bytes:
+    """An answer as a complete frame; it is for the caller to keep it within MAX_PAYLOAD."""
+    return frame(_encode(_ANSWERS[type(answer)](answer)))
+
+
+def fetched_length(offset: int, record: bytes) -> int:
+    """Bytes of the answer that carries this record alone."""
+    count = len(record)
+    digits = (
+        3 * count
+        - (count - len(record.translate(None, _BELOW_10)))
+        - (count - len(record.translate(None, _BELOW_100)))
+    )
+    empty = _encode(_fetched(Fetched((offset,), (b"",), offset + 1)))
+    return len(empty) + digits + max(0, count - 1)
+
+
+def _produced(answer: Produced) -> dict[str, Any]:
+    base, count = answer
+    return {"Produce": {"offsets": list(range(base, base + count))}}
+
+
+def _fetched(answer: Fetched) -> dict[str, Any]:
+    offsets, records, next_offset = answer
+    return {
+        "Fetch": {
+            "records": [
+                {"offset": offset, "payload": list(record)}
+                for offset, record in zip(offsets, records, strict=True)
+            ],
+            "next_offset": next_offset,
+        }
+    }
+
+
+def _topic_list(answer: TopicList) -> dict[str, Any]:
+    topics = [{"topic": name, "partition_count": count} for name, count in answer.topics]
+    return {"ListTopics": {"topics": topics}}
+
+
+def _topic_description(answer: TopicDescription) -> dict[str, Any]:
+    topic, next_offsets = answer
+    return {
+        "DescribeTopic": {
+            "topic": topic,
+            "partition_count": len(next_offsets),
+            "partitions": _partitions(next_offsets),
+        }
+    }
+
+
+def _partitions(next_offsets: Sequence[int]) -> list[dict[str, int]]:
+    return [
+        {"partition": index, "high_watermark": offset} for index, offset in enumerate(next_offsets)
+    ]
+
+
+def _partition_description(answer: PartitionDescription) -> dict[str, Any]:
+    topic, partition, offset = answer
+    return {"DescribePartition": {"topic": topic, "partition": partition, "high_watermark": offset}}
+
+
+_ANSWERS: dict[type, Callable[[Any], Any]] = {
+    Produced: _produced,
+    Fetched: _fetched,
+    OffsetCommitted: lambda answer: {"OffsetCommit": {"success": answer.success}},
+    OffsetFetched: lambda answer: {"OffsetFetch": {"offset": answer.offset}},
+    TopicCreated: lambda answer: {"CreateTopic": {"success": True}},
+    TopicList: _topic_list,
+    TopicDescription: _topic_description,
+    PartitionDescription: _partition_description,
+    Metrics: lambda answer: {"MetricsFetch": {"text": answer.text}},
+    Pong: lambda answer: "Pong",
+    Failed: lambda answer: {"Error": {"message": answer.message}},
+}

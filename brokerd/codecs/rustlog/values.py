@@ -1,0 +1,215 @@
+# Tests: tests/codecs/test_rustlog_binary.py, tests/codecs/test_rustlog_json.py
+"""Requests and answers of both dialects, as values (page, section Requests).
+
+Names of fields are those of the JSON dialect; their order is its order too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+MAX_PAYLOAD = 10_485_760
+"""Bytes of a frame's payload at most (seed, section Frame Structure)."""
+MAX_RECORDS = 65_536
+"""Records of one Produce at most (ours; page, section Limits)."""
+MAX_OFFSET = (1 << 63) - 1
+"""The largest offset that a log can have."""
+MAX_MESSAGE_BYTES = 65_535
+
+
+class FrameError(Exception):
+    """The stream is out of step: a length that no frame has; ``length`` is it."""
+
+    def __init__(self, length: int, limit: int) -> None:
+        super().__init__(f"a frame's length is {length}, which is not from 1 to {limit}")
+        self.length = length
+        self.limit = limit
+
+
+class RequestError(Exception):
+    """A payload is no request. The connection can go on: framing is still in step."""
+
+
+class TooManyRecords(RequestError):
+    """A Produce has more than MAX_RECORDS."""
+
+    def __init__(self) -> None:
+        super().__init__(f"a request has at most {MAX_RECORDS} records; send several requests")
+
+
+class AnswerError(Exception):
+    """A payload is no answer: what a client received cannot be read."""
+
+
+# -- requests ---------------------------------------------------------------------------------
+
+
+class Produce(NamedTuple):
+    """Append records to a partition, all or none."""
+
+    topic: str
+    partition: int
+    records: Sequence[bytes]
+
+
+class Fetch(NamedTuple):
+    """Read records from an offset on; ``group_id`` None: the offset alone counts."""
+
+    topic: str
+    partition: int
+    offset: int
+    max_bytes: int
+    group_id: str | None = None
+
+
+class OffsetCommit(NamedTuple):
+    topic: str
+    partition: int
+    group_id: str
+    offset: int
+
+
+class OffsetFetch(NamedTuple):
+    topic: str
+    partition: int
+    group_id: str
+
+
+class CreateTopic(NamedTuple):
+    topic: str
+    partition_count: int
+
+
+@dataclass(frozen=True)
+class ListTopics:
+    """Ask for all topics."""
+
+
+@dataclass(frozen=True)
+class DescribeTopic:
+    topic: str
+
+
+class DescribePartition(NamedTuple):
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True)
+class MetricsFetch:
+    """Ask for numbers, as text."""
+
+
+@dataclass(frozen=True)
+class Ping:
+    """Ask for a Pong."""
+
+
+Request = (
+    Produce
+    | Fetch
+    | OffsetCommit
+    | OffsetFetch
+    | CreateTopic
+    | ListTopics
+    | DescribeTopic
+    | DescribePartition
+    | MetricsFetch
+    | Ping
+)
+
+
+# -- answers ----------------------------------------------------------------------------------
+
+
+class Produced(NamedTuple):
+    """The records have ``base_offset`` and the offsets that follow it."""
+
+    base_offset: int
+    record_count: int
+
+
+class Fetched(NamedTuple):
+    """Records, and where the next fetch begins.
+
+    ``offsets`` are those of the records. In the binary dialect they follow one another, and the
+    next offset follows them, for they are not written there.
+    """
+
+    offsets: Sequence[int]
+    records: Sequence[bytes]
+    next_offset: int
+
+
+@dataclass(frozen=True)
+class OffsetCommitted:
+    success: bool
+
+
+@dataclass(frozen=True)
+class OffsetFetched:
+    """``offset`` None: nothing is committed."""
+
+    offset: int | None
+
+
+@dataclass(frozen=True)
+class TopicCreated:
+    """The topic is made."""
+
+
+class TopicSummary(NamedTuple):
+    topic: str
+    partition_count: int
+
+
+@dataclass(frozen=True)
+class TopicList:
+    topics: tuple[TopicSummary, ...]
+
+
+class TopicDescription(NamedTuple):
+    """``next_offsets`` holds that of partition 0, 1, ...: the offset its next record will get."""
+
+    topic: str
+    next_offsets: tuple[int, ...]
+
+
+class PartitionDescription(NamedTuple):
+    topic: str
+    partition: int
+    next_offset: int
+
+
+@dataclass(frozen=True)
+class Metrics:
+    text: str
+
+
+@dataclass(frozen=True)
+class Pong:
+    """The answer to Ping."""
+
+
+class Failed(NamedTuple):
+    """A request was refused. ``code`` is 0 in the JSON dialect, which has none."""
+
+    code: int
+    message: str
+
+
+Answer = (
+    Produced
+    | Fetched
+    | OffsetCommitted
+    | OffsetFetched
+    | TopicCreated
+    | TopicList
+    | TopicDescription
+    | PartitionDescription
+    | Metrics
+    | Pong
+    | Failed
+)
