@@ -170,7 +170,7 @@ class Desk:
             if house.failures:
                 raise Found("fault", f"the log has failed: {house.failures[0]!r}")
         received = client.received_bytes()
-        self._judge_answers(delivery, taken, received, client)
+        self._judge_answers(delivery, taken, received)
         if house.longest_turn_ms > self._slow_ms:
             raise Found("slow", f"a turn computed for {house.longest_turn_ms:.0f} ms")
         self._counts.longest_turn_ms = max(self._counts.longest_turn_ms, house.longest_turn_ms)
@@ -240,41 +240,33 @@ class Desk:
 
     # -- judging ------------------------------------------------------------------------------
 
-    def _judge_answers(
-        self, delivery: Delivery, taken: int, received: bytes, client: Client
-    ) -> None:
-        reader = self._wire.answers()
+    def _judge_answers(self, delivery: Delivery, taken: int, received: bytes) -> None:
+        wire = self._wire
+        limit = min(self._frame_bytes, wire.frame_bytes_max)
+        requests, is_wrong = wire.split(b"".join(delivery.chunks)[:taken], limit)
         try:
-            answers = reader.feed(received)
+            answers = wire.read_answers(received, requests)
         except Exception as error:
             raise Found("answers", f"{error!r} in {received[-200:].hex(' ')}") from error
+        self._counts.frames += len(requests)
         self._counts.answers += answers
-        framing = self._wire.framing
-        if framing is None:
-            self._counts.frames += answers
-            return
-        limit = min(self._frame_bytes, self._wire.frame_bytes_max)
-        ends, is_wrong = framing.ends(b"".join(delivery.chunks)[:taken], limit)
-        requests = len(ends)
-        self._counts.frames += requests
-        if answers > requests + is_wrong:
-            raise Found("answers", f"{answers} answers to {requests} requests")
-        if not self._wire.answers_each or delivery.ending != "eof":
-            return
-        if answers < requests and taken == len(b"".join(delivery.chunks)):
-            self._judge_missing(answers, requests, ends, delivery)
+        if answers > len(requests) + (is_wrong or delivery.ending == "silence"):
+            raise Found("answers", f"{answers} answers to {len(requests)} requests")
+        if delivery.ending == "eof":
+            self._judge_missing(answers, requests)
 
-    def _judge_missing(
-        self, answers: int, requests: int, ends: list[int], delivery: Delivery
-    ) -> None:
-        """Requests without an answer: only from one on that the format may close upon."""
-        start = ends[answers - 1] if answers else 0
-        unanswered = b"".join(delivery.chunks)[start : ends[answers]]
-        if not self._wire.closes_upon(unanswered):
+    def _judge_missing(self, answers: int, requests: list[bytes]) -> None:
+        """Whatever came before the first request that may end the connection is answered."""
+        owed = 0
+        for request in requests:
+            if self._wire.closes_upon(request):
+                break
+            owed += self._wire.owes(request)
+        if answers < owed:
+            last = requests[answers : answers + 1] or [b""]
             raise Found(
                 "answers",
-                f"{answers} answers to {requests} requests; the first without one is "
-                f"{unanswered[:200].hex(' ')}",
+                f"{answers} answers where {owed} are owed, perhaps to {last[0][:200].hex(' ')}",
             )
 
     # -- the witness --------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from brokerd.protocols.mamamia import MamamiaFactory
 from tests.fuzz.wire import Ask, Framing, WireFormat
 
 LOGS = ("orders", "p", "", "é", "o" * 255, "one", "two")
+_FRAMING = Framing(length_at=0, uncounted=4, length_min=2)
 GROUPS = ("g", "h", "")
 CLIENTS = ("c1", "c2", "")
 SECONDS = (0.0, 0.001, 1.0, 30.0, 1e9)
@@ -90,23 +91,19 @@ def requests(rng: Random) -> list[bytes]:
     return [mm.encode_request(_request(rng)) for _ in range(rng.randrange(1, 24))]
 
 
-class MamamiaAnswers:
-    """Decodes every answer, as a client does."""
-
-    def __init__(self) -> None:
-        self._reader = mm.FrameReader()
-
-    def feed(self, data: bytes) -> int:
-        frames = self._reader.feed(data)
-        for command, body in frames:
-            try:
-                mm.decode_response(command, body)
-            except mm.RequestError:
-                # A command that no client has can only have been refused.
-                assert "error" in msgpack.unpackb(body), body
-        assert self._reader.error is None, self._reader.error
-        assert not self._reader.partial_bytes, "the last answer is cut off"
-        return len(frames)
+def read_answers(data: bytes, _: list[bytes]) -> int:
+    """Decode every answer, as a client does."""
+    reader = mm.FrameReader()
+    frames = reader.feed(data)
+    for command, body in frames:
+        try:
+            mm.decode_response(command, body)
+        except mm.RequestError:
+            # A command that no client has can only have been refused.
+            assert "error" in msgpack.unpackb(body), body
+    assert reader.error is None, reader.error
+    assert not reader.partial_bytes, "the last answer is cut off"
+    return len(frames)
 
 
 class MamamiaWitness:
@@ -162,10 +159,11 @@ FORMAT = WireFormat(
     requests=requests,
     greeting=(),
     witness=MamamiaWitness,
-    answers=MamamiaAnswers,
-    framing=Framing(length_at=0, uncounted=4, length_min=2),
+    read_answers=read_answers,
+    framing=_FRAMING,
+    split=_FRAMING.split,
     frame_bytes_max=mm.MAX_LENGTH,
-    answers_each=True,
+    owes=lambda request: True,
     closes_upon=_closes_upon,
     tokens=(
         b"\xc0",

@@ -233,11 +233,11 @@ def test_chunks_are_the_same_bytes() -> None:
 
 def test_whole_frames_and_a_wrong_length_are_told_apart() -> None:
     framing = Framing(length_at=0, uncounted=4, length_min=1)
-    stream = b"\x00\x00\x00\x01a\x00\x00\x00\x02bb"
-    assert framing.ends(stream, 10) == ([5, 11], False)
-    assert framing.ends(stream[:-1], 10) == ([5], False)
-    assert framing.ends(stream, 1) == ([5], True)
-    assert framing.ends(b"\x00\x00\x00\x00", 10) == ([], True)
+    one, two = b"\x00\x00\x00\x01a", b"\x00\x00\x00\x02bb"
+    assert framing.split(one + two, 10) == ([one, two], False)
+    assert framing.split((one + two)[:-1], 10) == ([one], False)
+    assert framing.split(one + two, 1) == ([one], True)
+    assert framing.split(b"\x00\x00\x00\x00", 10) == ([], True)
     assert framing.fitted(b"\xff\xff\xff\xffabc") == b"\x00\x00\x00\x03abc"
 
 

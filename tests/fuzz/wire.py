@@ -22,6 +22,9 @@ GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 NAMES = ("mamamia",)
 """The formats that can be fuzzed."""
 
+Split = tuple[list[bytes], bool]
+"""Whole requests, and whether what follows them can be no request at all."""
+
 Ask = Callable[[bytes], bytes]
 """Send bytes over a connection that stays open, and return what came back."""
 
@@ -42,30 +45,21 @@ class Framing(NamedTuple):
         length = (len(frame) - self.uncounted).to_bytes(4, "big")
         return frame[: self.length_at] + length + frame[self.length_at + 4 :]
 
-    def ends(self, stream: bytes, length_max: int) -> tuple[list[int], bool]:
-        """Where the whole frames of a stream end, and whether a length is wrong after them."""
-        ends: list[int] = []
+    def split(self, stream: bytes, length_max: int) -> Split:
+        """The whole frames of a stream, and whether a length is wrong after them."""
+        frames: list[bytes] = []
         position = 0
         header = self.length_at + 4
         while len(stream) - position >= header:
             length = int.from_bytes(stream[position + self.length_at : position + header], "big")
             if not self.length_min <= length <= length_max:
-                return ends, True
-            position += self.uncounted + length
-            if position > len(stream):
+                return frames, True
+            end = position + self.uncounted + length
+            if end > len(stream):
                 break
-            ends.append(position)
-        return ends, False
-
-
-class AnswerReader(Protocol):
-    """Reads what the broker sends to one connection."""
-
-    def feed(self, data: bytes) -> int:
-        """How many answers `data` completes.
-
-        :raises Exception: when the bytes are no answers of the format.
-        """
+            frames.append(stream[position:end])
+            position = end
+        return frames, False
 
 
 class Witness(Protocol):
@@ -95,14 +89,20 @@ class WireFormat:
     greeting: tuple[bytes, ...]
     """Requests that have to come before all others of a connection."""
     witness: Callable[[Random], Witness]
-    answers: Callable[[], AnswerReader]
+    read_answers: Callable[[bytes, list[bytes]], int]
+    """How many answers these bytes are, to these whole requests and what may follow them.
+
+    Raises any exception when a client of the format could not read them.
+    """
     framing: Framing | None
+    split: Callable[[bytes, int], Split]
+    """Takes apart what a client sent, given the largest length; another way than the broker's."""
     frame_bytes_max: int
     """The format's own limit on a length field, or on a payload where frames have no length."""
-    answers_each: bool
-    """Whether every whole frame gets exactly one answer while the connection stays open."""
+    owes: Callable[[bytes], bool]
+    """Whether this request always gets an answer; none ever gets more than one."""
     closes_upon: Callable[[bytes], bool]
-    """Whether the broker may close the connection instead of answering this request."""
+    """Whether the broker may close the connection upon this request, with or without an answer."""
     tokens: tuple[bytes, ...]
     """Pieces that decoders may trip over."""
     text: bool = False
