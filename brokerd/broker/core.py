@@ -34,6 +34,7 @@ from brokerd.broker.retention import Retention, RetentionSettings
 from brokerd.broker.schedule import Schedule, ScheduleCounters
 from brokerd.broker.snapshotter import Snapshotter
 from brokerd.broker.state import State
+from brokerd.broker.subscriptions import Subscriptions
 from brokerd.broker.sweep import Sweep
 from brokerd.broker.topic_changes import TopicChanges
 from brokerd.broker.topics import Partition, Topic
@@ -54,6 +55,7 @@ class BrokerSettings:
     snapshot_interval_bytes: int = 256 << 20
     max_topics: int = 100_000
     max_producers: int = 100_000
+    max_subscriptions: int = 100_000
     groups: GroupSettings = field(default_factory=GroupSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
 
@@ -164,6 +166,7 @@ class Broker:
         self.lane = leasing.lane
         self.acquire = leasing.acquire
         self.settle = leasing.settle
+        self.settle_leased = leasing.settle_leased
         self.extend = leasing.extend
         self.release = leasing.release
         self.dead_letter = leasing.dead_letter
@@ -201,6 +204,17 @@ class Broker:
         self.internal_topic = topics.internal_topic
         self._remove = topics.remove
         self.existing_topic = state.existing_topic
+
+        self.subscriptions = Subscriptions(
+            state,
+            journal,
+            leasing,
+            clock,
+            self.time,
+            self.create_topic,
+            self.offset_at_time,
+            settings.max_subscriptions,
+        )
 
         self.schedule_counters = scheduled = ScheduleCounters()
         self._firing = firing = Firing(
@@ -251,6 +265,7 @@ class Broker:
         if self._recovery is not None and self._recovery.damages:
             self.journal.mark_damage()
         self._leasing.start(now_us)
+        self.subscriptions.start(now_us)
         self._retention.start()
         self._firing.start()
         self.ready = True
@@ -262,6 +277,7 @@ class Broker:
         """
         self.ready = False
         self._leasing.timetable.stop()
+        self.subscriptions.stop()
         self._firing.stop()
         self._retention.stop()
         self._overview.stop()

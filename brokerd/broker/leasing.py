@@ -232,6 +232,22 @@ class Leasing:
                 self.timetable.schedule(lane)
         return changed
 
+    def settle_leased(
+        self, lane: Lane, offset: int, owner: str | None = None, token: int | None = None
+    ) -> None:
+        """Settle a record as processed while its lease lives.
+
+        Raises `NotLeaseOwner`, `LeaseLost` if no such lease lives, `NoSpace` or `Congested`.
+        """
+        lane = self._current(lane)
+        self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
+        before = len(lane.store.events)
+        try:
+            lane.store.settle_leased(self._time.now_us(), offset, owner, token)
+        finally:
+            self.touch_added(lane, before)
+        self._counters.settled += 1
+
     def extend(
         self,
         lane: Lane,

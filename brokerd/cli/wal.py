@@ -254,6 +254,8 @@ def _body_fields(entry: Entry, payloads: bool) -> dict[str, Any]:
         }
     if entry.kind == EntryKind.TOPIC:
         return {"topic": msgpack.unpackb(entry.body)}
+    if entry.kind == EntryKind.SUBSCRIPTION:
+        return {"subscription": msgpack.unpackb(entry.body)}
     if entry.kind == EntryKind.LOST:
         return {"damage": msgpack.unpackb(entry.body)}
     if not payloads:
@@ -296,7 +298,7 @@ def _entry_lines(entry: dict[str, Any]) -> Iterator[str]:
     for event in entry.get("events", ()):
         shown = " ".join(f"{name}={value}" for name, value in event.items() if name != "event")
         yield f"    {entry['group']}: {event['event']} {shown}"
-    for name in ("topic", "damage"):
+    for name in ("topic", "subscription", "damage"):
         if name in entry:
             yield f"    {entry[name]}"
     for name in ("values", "keys", "metadata"):

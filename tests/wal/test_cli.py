@@ -39,6 +39,25 @@ def data_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def append(data_dir: Path, entry: Entry) -> None:
+    """Go on with the log by one frame."""
+    commits, background = InlineCommitter(), InlineCommitter()
+    wal = Wal(
+        RealDisk(),
+        str(data_dir / "wal"),
+        SMALL,
+        commits,
+        background,
+        random.Random(2).randbytes,
+        lambda: 0.0,
+    )
+    wal.open(0, lambda frame: None)
+    wal.append([entry], 1_700_000_002_000_000)
+    commits.run()
+    wal.close(lambda error: None)
+    commits.run()
+
+
 def segment(data_dir: Path) -> Path:
     return next((data_dir / "wal").glob("*.wal"))
 
@@ -141,6 +160,13 @@ class TestDump:
         assert "  records topic id 1 partition 0 offsets 0-2" in result.output
         assert "    g: settled offset=1" in result.output
         assert "'name': 'orders'" in result.output
+
+    def test_subscriptions_are_told_by_id_and_group(self, data_dir: Path) -> None:
+        body = msgpack.packb({"op": "made", "id": 7, "group": "__blipmq.7", "qos": 1})
+        append(data_dir, Entry(EntryKind.SUBSCRIPTION, 1, 0, 0, 0, body))
+        result = run(data_dir, "dump")
+        assert "  subscription topic id 1 partition 0" in result.output
+        assert "'op': 'made', 'id': 7, 'group': '__blipmq.7'" in result.output
 
     def test_payloads_only_when_asked(self, data_dir: Path) -> None:
         assert "MQ==" not in run(data_dir, "dump").output
