@@ -202,3 +202,21 @@ def test_a_chunk_of_many_requests_costs_no_more_than_its_bytes():
     reader = mega.RequestReader()
     assert len(read([data], reader)) == 3000
     assert len(reader._partial) == 0
+
+
+class Counting(mega.RequestReader):
+    """Counts how often it looks at what it holds."""
+
+    looks = 0
+
+    def _parse(self, data: bytes, requests: list[mega.Request | mega.Refused]) -> None:
+        self.looks += 1
+        super()._parse(data, requests)
+
+
+def test_a_large_payload_in_small_pieces_is_not_looked_at_piece_by_piece():
+    """Which would copy it as often, and hold the broker up."""
+    data = mega.encode_request(mega.Produce(1, "t", T, bytes(100 * KIB)))
+    reader = Counting()
+    assert len(read([data[at : at + 10] for at in range(0, len(data), 10)], reader)) == 1
+    assert reader.looks < 10

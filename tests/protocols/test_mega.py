@@ -147,6 +147,15 @@ def test_three_requests_in_one_write_are_answered_in_order() -> None:
     assert wire.received_bytes() == BYTES["seed-13-three-in-one-write", "<"]
 
 
+def test_a_consume_finds_what_its_own_connection_produced_in_the_same_write() -> None:
+    create(house := House())
+    assert ask(house, Produce(1, "t", T, b"a"), Consume(2, "t", T, 0), Consume(3, "t", T, 1)) == [
+        mega.Produced(1, T, 0),
+        mega.Consumed(2, T, 1, b"a"),
+        Refused(3, Code.INVALID_OFFSET),
+    ]
+
+
 @pytest.mark.parametrize("name", OURS)
 def test_what_the_reference_does_not_show_is_answered_byte_for_byte(name: str) -> None:
     wire = Desk(house := House()).wire

@@ -1,0 +1,270 @@
+# Tests: tests/client/test_mega.py
+"""A blocking MEGA client on a plain or TLS socket. Page: docs/protocols/mega.rst.
+
+::
+
+    with MegaClient("127.0.0.1:8080") as client:
+        client.create_topic("orders")
+        offset = client.produce("orders", b"two teas")
+        for message in client.read("orders"):
+            print(message.payload)
+
+It speaks the reference's dialect, which the reference server needs, or the document's. One client
+belongs to one thread. It connects when first used, and again after a lost connection; only CONSUME
+is then sent a second time, because nothing else can be carried out twice without harm.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+from brokerd.client.addresses import open_socket
+from brokerd.client.checks import check_text
+from brokerd.client.errors import AddressError, ConnectionLost
+from brokerd.client.stream import Connect, Stream
+from brokerd.codecs.mega import (
+    MAX_OFFSET,
+    MAX_PAYLOAD_BYTES,
+    Answer,
+    AnswerReader,
+    Code,
+    Consume,
+    Consumed,
+    Created,
+    CreateTopic,
+    Dialect,
+    Produce,
+    Produced,
+    Refused,
+    Request,
+    encode_request,
+)
+from brokerd.errors import BrokerdError, RecordTooLarge
+
+__all__ = [
+    "AddressError",
+    "Code",
+    "ConnectionLost",
+    "Consumed",
+    "Dialect",
+    "MegaClient",
+    "MegaError",
+]
+
+TIMEOUT = 60.0
+"""Seconds to connect, and to wait for bytes of an answer."""
+_GROUP_BYTES = 32_768
+"""Requests sent together fit the sockets' buffers: neither end waits for the other to read."""
+_GROUP_REQUESTS = 256
+_MAX_ID = (1 << 31) - 1
+
+Wanted = TypeVar("Wanted", Created, Produced, Consumed)
+
+
+class MegaError(BrokerdError):
+    """The broker refused a request with ``code``. The connection lives, except after 8."""
+
+    def __init__(self, code: int, request: Request) -> None:
+        name = Code(code).name
+        super().__init__(f"{name} ({code}): {type(request).__name__} of {request.topic!r}")
+        self.code = Code(code)
+
+
+class MegaClient:
+    """One connection to a broker.
+
+    :param address: ``host:port``, ``[v6]:port`` or ``unix:PATH``.
+    :param dialect: whose requests are written; brokerd takes both.
+    :param timeout: seconds to connect, and seconds without a byte before giving up.
+    :param ssl_context: speak TLS, checked against `server_hostname` (the host if None).
+    :param connect: opens the socket; for tests and unusual networks.
+    :param clock: what the time is, in seconds since the Unix epoch.
+    :raises AddressError: the address cannot be read.
+
+    Methods raise MegaError (the broker refused), ConnectionLost and other OSErrors (among them
+    TimeoutError). After any but the first the next call connects anew. A wrong argument is a
+    TypeError, ValueError or RecordTooLarge, before anything is sent.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        dialect: Dialect = Dialect.REFERENCE,
+        timeout: float = TIMEOUT,
+        ssl_context: ssl.SSLContext | None = None,
+        server_hostname: str | None = None,
+        connect: Connect = open_socket,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._dialect = dialect
+        self._stream = Stream(
+            address,
+            timeout=timeout,
+            ssl_context=ssl_context,
+            server_hostname=server_hostname,
+            connect=connect,
+        )
+        self._clock = clock
+        self._reader = AnswerReader()
+        self._last_id = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        self._stream.close()
+
+    def create_topic(self, topic: str) -> None:
+        """Create a topic; its name is 1 to 255 of ``A-Z a-z 0-9 . _ -``."""
+        check_text(topic=topic)
+        self._ask(CreateTopic(self._next_id(), topic, self._now_ms()), Created)
+
+    def produce(self, topic: str, payload: bytes, timestamp: int | None = None) -> int:
+        """Append a message of up to 1 MiB; its offset, once it is durable.
+
+        :param timestamp: stored with it; milliseconds since the Unix epoch, now if None.
+        :raises RecordTooLarge: it is longer; nothing was sent.
+        """
+        return self._ask(self._produce(topic, payload, timestamp), Produced).offset
+
+    def produce_many(self, topic: str, payloads: Iterable[bytes]) -> list[int]:
+        """Append messages with many requests under way at a time; their offsets.
+
+        :raises MegaError: one was refused; others may have been stored.
+        """
+        requests = [self._produce(topic, payload, None) for payload in payloads]
+        answers = self.send_many(requests)
+        return [
+            _wanted(request, answer, Produced).offset
+            for request, answer in zip(requests, answers, strict=True)
+        ]
+
+    def consume(self, topic: str, offset: int) -> Consumed:
+        """The message at an offset, or the next one there is if that one was removed.
+
+        Its own offset is ``next_offset - 1``. At the end of the topic it is a MegaError with the
+        code INVALID_OFFSET.
+        """
+        check_text(topic=topic)
+        _check_signed("offset", offset, 32)
+        request = Consume(self._next_id(), topic, self._now_ms(), offset)
+        return self._ask(request, Consumed)
+
+    def read(self, topic: str, offset: int = 0) -> Iterator[Consumed]:
+        """The messages from an offset to the end of the topic as it is then."""
+        while 0 <= offset <= MAX_OFFSET:
+            try:
+                message = self.consume(topic, offset)
+            except MegaError as error:
+                if error.code is Code.INVALID_OFFSET:
+                    return
+                raise
+            yield message
+            offset = message.next_offset
+
+    def send_many(self, requests: Sequence[Request]) -> list[Answer]:
+        """Send requests, many at a time, and return their answers in order.
+
+        An answer may be `Refused`. Correlation ids are the caller's.
+
+        :raises ConnectionLost: with the answers there were, in ``answers``.
+        """
+        answers: list[Answer] = []
+        for attempt in (1, 2):
+            try:
+                self._exchange(requests[len(answers) :], answers)
+                break
+            except ConnectionError as error:
+                rest = requests[len(answers) :]
+                harmless = bool(rest) and all(isinstance(one, Consume) for one in rest)
+                if attempt == 2 or not harmless:
+                    raise ConnectionLost(str(error), answers) from error
+        return answers
+
+    def _ask(self, request: Request, kind: type[Wanted]) -> Wanted:
+        (answer,) = self.send_many([request])
+        return _wanted(request, answer, kind)
+
+    def _produce(self, topic: str, payload: bytes, timestamp: int | None) -> Produce:
+        check_text(topic=topic)
+        if len(payload) > MAX_PAYLOAD_BYTES:
+            raise RecordTooLarge(
+                f"a payload of {len(payload)} bytes is too large: the limit of the format is "
+                f"{MAX_PAYLOAD_BYTES}"
+            )
+        timestamp = self._now_ms() if timestamp is None else timestamp
+        _check_signed("timestamp", timestamp, 64)
+        return Produce(self._next_id(), topic, timestamp, payload)
+
+    def _next_id(self) -> int:
+        self._last_id = self._last_id % _MAX_ID + 1
+        return self._last_id
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
+    def _exchange(self, requests: Sequence[Request], answers: list[Answer]) -> None:
+        """Send the requests in groups, each when the one before is answered."""
+        group: list[Request] = []
+        outgoing = bytearray()
+        for request in requests:
+            data = encode_request(request, self._dialect)
+            if group and (
+                len(group) >= _GROUP_REQUESTS or len(outgoing) + len(data) > _GROUP_BYTES
+            ):
+                self._exchange_group(group, bytes(outgoing), answers)
+                group, outgoing = [], bytearray()
+            group.append(request)
+            outgoing += data
+        if group:
+            self._exchange_group(group, bytes(outgoing), answers)
+
+    def _exchange_group(self, group: list[Request], data: bytes, answers: list[Answer]) -> None:
+        stream = self._stream
+        if not stream.connected:
+            self._reader = AnswerReader()
+        reader = self._reader
+        finished = False
+        try:
+            stream.send(data)
+            for request in group:
+                reader.expect(request)
+            missing = len(group)
+            while missing:
+                arrived = reader.feed(stream.receive())
+                answers += arrived
+                missing -= len(arrived)
+                if reader.error is not None:
+                    raise ConnectionLost(f"{stream.address}: {reader.error}")
+            finished = True
+        finally:
+            if not finished:  # half an exchange is of no use to the next one
+                stream.close()
+
+
+def _wanted(request: Request, answer: Answer, kind: type[Wanted]) -> Wanted:
+    if isinstance(answer, Refused):
+        raise MegaError(answer.code, request)
+    assert isinstance(answer, kind)
+    return answer
+
+
+def _check_signed(name: str, value: int, bits: int) -> None:
+    if type(value) is not int:
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+    if not -(1 << bits - 1) <= value < 1 << bits - 1:
+        raise ValueError(f"{name} must be from -2^{bits - 1} to 2^{bits - 1} - 1, not {value}")
