@@ -90,7 +90,7 @@ def _long_unfinished(rng: Random, wire: WireFormat, frame: bytes) -> bytes:
         at = rng.randrange(len(frame) + 1)
     else:
         at = wire.framing.length_at
-    return frame[:at] + claimed.to_bytes(4, "big") + frame[at + 4 :] + bytes(LONG_BYTES)
+    return frame[:at] + claimed.to_bytes(4, "big") + frame[at + 4 :] + b"\xff" * LONG_BYTES
 
 
 def _spliced(rng: Random, one: list[bytes], other: list[bytes]) -> list[bytes]:

@@ -19,7 +19,7 @@ from brokerd.protocols.factory import ConnectionFactory
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
-NAMES = ("mamamia",)
+NAMES = ("mamamia", "mega")
 """The formats that can be fuzzed."""
 
 Split = tuple[list[bytes], bool]
