@@ -11,6 +11,11 @@ from struct import Struct
 
 from brokerd.codecs.flymq.values import FieldError
 
+TEXT_BYTES_MAX = 65_535
+"""What the length of a ``str`` can say."""
+TEXT8_BYTES_MAX = 255
+"""What the length of a ``str8`` can say."""
+
 _U16 = Struct(">H")
 _U32 = Struct(">I")
 _I32 = Struct(">i")
@@ -111,9 +116,25 @@ class Fields:
 
 
 def pack_text(text: str) -> bytes:
-    """A ``str``, of at most 65,535 bytes."""
+    """A ``str``.
+
+    :raises ValueError: it has more than 65,535 bytes, or UTF-8 cannot say it.
+    """
     data = text.encode()
+    if len(data) > TEXT_BYTES_MAX:
+        raise ValueError(f"a text of {len(data)} bytes is too long: {TEXT_BYTES_MAX} is the most")
     return _U16.pack(len(data)) + data
+
+
+def pack_text8(text: str) -> bytes:
+    """A ``str8``.
+
+    :raises ValueError: it has more than 255 bytes, or UTF-8 cannot say it.
+    """
+    data = text.encode()
+    if len(data) > TEXT8_BYTES_MAX:
+        raise ValueError(f"a text of {len(data)} bytes is too long: {TEXT8_BYTES_MAX} is the most")
+    return bytes([len(data)]) + data
 
 
 def pack_texts(texts: Sequence[str]) -> bytes:

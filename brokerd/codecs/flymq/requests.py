@@ -12,7 +12,7 @@ from struct import Struct
 from typing import Any
 
 from brokerd.codecs.flymq.compression import compressed, decompressed
-from brokerd.codecs.flymq.fields import Fields, pack_text
+from brokerd.codecs.flymq.fields import Fields, pack_text, pack_text8
 from brokerd.codecs.flymq.frames import frame
 from brokerd.codecs.flymq.values import (
     FLAG_BINARY,
@@ -39,7 +39,6 @@ from brokerd.codecs.flymq.values import (
     UnknownOpcode,
 )
 
-_U8 = Struct(">B")
 _U32 = Struct(">I")
 _I32 = Struct(">i")
 _U64 = Struct(">Q")
@@ -181,7 +180,11 @@ def opcode_of(request: Request) -> Opcode:
 
 
 def encode_request(request: Request, gzip: bool = False) -> bytes:
-    """The complete frame of a request; with `gzip` its payload is compressed."""
+    """The complete frame of a request; with `gzip` its payload is compressed.
+
+    :raises ValueError: a text is longer than its length can say, or UTF-8 cannot say it.
+    :raises struct.error: a number is.
+    """
     payload = _PAYLOADS[type(request)](request)
     if gzip:
         return frame(opcode_of(request), compressed(payload), FLAG_BINARY | GZIP)
@@ -212,10 +215,7 @@ def _of_group(request: Subscribe | Commit | GetOffset | ResetOffset | GetLag) ->
 
 
 def _mode(request: Subscribe | ResetOffset) -> bytes:
-    if not request.sdk:
-        return pack_text(request.mode)
-    mode = request.mode.encode()
-    return _U8.pack(len(mode)) + mode
+    return pack_text8(request.mode) if request.sdk else pack_text(request.mode)
 
 
 def _reset_offset_payload(request: ResetOffset) -> bytes:

@@ -16,7 +16,7 @@ FETCHED_BYTES = 12
 """Payload of a FETCH answer without records."""
 RECORD_BYTES = 16
 """What a FETCH answer has for a record besides its key and value."""
-TEXT_BYTES_MAX = 8_000
+ERROR_BYTES_MAX = 8_000
 """Longest text of an ERROR frame; 8,224 and more would be misread (payload facts, section 3)."""
 _SPACES = "   "
 """What makes SDKs show the text of the document's layout in full."""
@@ -132,7 +132,7 @@ def lag(current: int, committed: int, latest: int, lag: int) -> bytes:
 
 def error(text: str, sdk: bool) -> bytes:
     """A refusal, in the SDKs' layout or the document's. Clients act on "not leader": it is bent."""
-    data = _NOT_LEADER.sub("not-leader", text).encode("utf-8", "replace")[:TEXT_BYTES_MAX]
+    data = _NOT_LEADER.sub("not-leader", text).encode("utf-8", "replace")[:ERROR_BYTES_MAX]
     text = data.decode("utf-8", "ignore")
     if sdk:
         return frame(Opcode.ERROR, _U32.pack(1) + pack_text(text))

@@ -1,0 +1,307 @@
+# Tests: tests/client/test_flymq.py
+"""A blocking FlyMQ client on a plain or TLS socket. Page: docs/protocols/flymq.rst.
+
+::
+
+    with FlymqClient("127.0.0.1:9092") as client:
+        stored = client.produce("orders", b"hi", key=b"customer-7")
+        fetched = client.fetch("orders", stored.partition, stored.offset)
+
+One client belongs to one thread. It connects when first used, and again when the connection was
+lost, after the pauses of ``delays``. A request that was under way then is sent again if carrying it
+out twice does no harm; with ``resend=True`` any is: a record may then be stored twice.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self, TypeVar, cast
+
+from brokerd.client.addresses import open_socket
+from brokerd.client.checks import check_numbers, check_text
+from brokerd.client.errors import ConnectionLost
+from brokerd.client.flymq_exchange import Exchange, OutOfStep
+from brokerd.client.stream import Connect, Stream
+from brokerd.codecs.flymq import (
+    FETCHED_BYTES,
+    MAX_LENGTH,
+    RECORD_BYTES,
+    Answer,
+    Cluster,
+    ClusterMetadata,
+    Commit,
+    Consume,
+    Consumed,
+    CreateTopic,
+    DeleteTopic,
+    Done,
+    Failed,
+    Fetch,
+    Fetched,
+    FetchedRecord,
+    GetLag,
+    GetOffset,
+    Lag,
+    ListTopics,
+    Metadata,
+    Opcode,
+    Position,
+    Produce,
+    Produced,
+    Request,
+    ResetOffset,
+    Subscribe,
+    TopicOffsets,
+    Topics,
+)
+from brokerd.errors import BrokerdError, RecordTooLarge
+
+__all__ = [
+    "DELAYS",
+    "Cluster",
+    "ConnectionLost",
+    "Consumed",
+    "Fetched",
+    "FetchedRecord",
+    "FlymqClient",
+    "FlymqError",
+    "Lag",
+    "OutOfStep",
+    "Produced",
+    "TopicOffsets",
+]
+
+TIMEOUT = 60.0
+DELAYS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+"""Seconds before each new attempt to connect: twice as long each time."""
+RECORD_BYTES_MAX = MAX_LENGTH - FETCHED_BYTES - RECORD_BYTES
+"""Key and value of the largest record: one that an answer to FETCH can hold."""
+_PARTITION_MAX = (1 << 31) - 1
+
+Result = TypeVar("Result", bound=Answer)
+
+
+class FlymqError(BrokerdError):
+    """The broker refused a request; the text is the broker's. The connection lives."""
+
+
+class FlymqClient:
+    """One connection to a broker.
+
+    :param address: ``host:port``, ``[v6]:port`` or ``unix:PATH``.
+    :param timeout: seconds to connect, and seconds without a byte before giving up.
+    :param ssl_context: speak TLS, checked against `server_hostname` (the host if None).
+    :param sdk: lay requests out as the SDKs do; False: as the protocol document does, which has no
+        filters.
+    :param gzip: compress the payloads of PRODUCE.
+    :param resend: send any request again after a lost connection.
+    :param delays: seconds before each new attempt, for one call; then its error is raised.
+    :param sleep: waits so many seconds.
+    :param connect: opens the socket; for tests and unusual networks.
+    :raises AddressError: the address cannot be read.
+
+    Methods raise FlymqError (the broker refused), ConnectionLost (of which OutOfStep is one) and
+    other OSErrors (among them TimeoutError). After any but the first the next call connects anew. A
+    wrong argument is a TypeError, ValueError or RecordTooLarge, before anything is sent.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        timeout: float = TIMEOUT,
+        ssl_context: ssl.SSLContext | None = None,
+        server_hostname: str | None = None,
+        sdk: bool = True,
+        gzip: bool = False,
+        resend: bool = False,
+        delays: Sequence[float] = DELAYS,
+        sleep: Callable[[float], None] = time.sleep,
+        connect: Connect = open_socket,
+    ) -> None:
+        stream = Stream(
+            address,
+            timeout=timeout,
+            ssl_context=ssl_context,
+            server_hostname=server_hostname,
+            connect=connect,
+        )
+        self.address = stream.address
+        self._sdk = sdk
+        self._exchange = Exchange(stream, gzip=gzip, resend=resend, delays=delays, sleep=sleep)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection, if there is one. Its memberships of groups end."""
+        self._exchange.close()
+
+    # -- records ------------------------------------------------------------------------------
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+    ) -> Produced:
+        """Store a record durably. Without a `partition` the broker chooses, by `key` if any."""
+        check_text(topic=topic)
+        if partition is not None:
+            _check_partition(partition)
+        key = key.encode() if isinstance(key, str) else key
+        for name, given in (("value", value), ("key", key)):
+            if given is not None and not isinstance(given, bytes):
+                raise TypeError(f"{name} must be bytes, not a {type(given).__name__}")
+        return self._call(
+            Produce(topic, key or None, value, -1 if partition is None else partition), Produced
+        )
+
+    def consume(
+        self, topic: str, partition: int, offset: int, *, zero_copy: bool = False
+    ) -> Consumed:
+        """The record at `offset`; with `zero_copy` by the opcode of that name."""
+        _check(topic, partition, offset=offset)
+        opcode = Opcode.CONSUME_ZERO_COPY if zero_copy else Opcode.CONSUME
+        return self._call(Consume(topic, partition, offset, opcode), Consumed)
+
+    def fetch(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        max_messages: int = 10,
+        filter: str = "",
+        *,
+        binary: bool = False,
+    ) -> Fetched:
+        """Up to `max_messages` records from `offset` on that pass the `filter`; maybe none.
+
+        With `binary` by the opcode FETCH_BINARY.
+        """
+        _check(topic, partition, offset=offset, max_messages=max_messages)
+        check_text(filter=filter)
+        if filter and not self._sdk:
+            raise ValueError("filter needs the SDKs' layout: make the client with sdk=True")
+        opcode = Opcode.FETCH_BINARY if binary else Opcode.FETCH
+        most = min(max_messages, _PARTITION_MAX)
+        request = Fetch(topic, partition, offset, most, filter, self._sdk, opcode)
+        return self._call(request, Fetched)
+
+    # -- topics -------------------------------------------------------------------------------
+
+    def create_topic(self, topic: str, partitions: int = 1) -> None:
+        """Create a topic; one that exists is left as it is."""
+        _check(topic, partitions)
+        self._call(CreateTopic(topic, partitions), Done)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic, its groups and its records; an unknown one is no error."""
+        check_text(topic=topic)
+        self._call(DeleteTopic(topic), Done)
+
+    def list_topics(self) -> tuple[str, ...]:
+        """The names of all topics but internal ones."""
+        return self._call(ListTopics(), Topics).names
+
+    def metadata(self, topic: str) -> TopicOffsets:
+        """A topic's partitions, with the oldest offset and the next one of each."""
+        check_text(topic=topic)
+        return self._call(Metadata(topic), TopicOffsets)
+
+    def cluster_metadata(self, topic: str = "") -> Cluster:
+        """Where the partitions of a topic are, or of all topics."""
+        check_text(topic=topic)
+        return self._call(ClusterMetadata(topic), Cluster)
+
+    # -- groups -------------------------------------------------------------------------------
+
+    def subscribe(self, topic: str, group: str, partition: int = 0, mode: str = "commit") -> int:
+        """Join a group; the offset to begin with by ``earliest``, ``latest`` or ``commit``."""
+        _check(topic, partition)
+        check_text(group=group, mode=mode)
+        return self._call(Subscribe(topic, group, partition, mode, self._sdk), Position).offset
+
+    def commit(self, topic: str, group: str, partition: int, offset: int) -> None:
+        """Store the next offset to read, durably."""
+        _check(topic, partition, offset=offset)
+        check_text(group=group)
+        self._call(Commit(topic, group, partition, offset), Done)
+
+    def get_offset(self, topic: str, group: str, partition: int = 0) -> int:
+        """The committed offset, 0 without one."""
+        _check(topic, partition)
+        check_text(group=group)
+        return self._call(GetOffset(topic, group, partition), Position).offset
+
+    def reset_offset(
+        self, topic: str, group: str, partition: int, mode: str, offset: int | None = None
+    ) -> None:
+        """Commit by mode: ``earliest``, ``latest``, or ``offset`` with an `offset`."""
+        _check(topic, partition)
+        check_text(group=group, mode=mode)
+        if (mode == "offset") != (offset is not None):
+            raise ValueError("offset goes with the mode 'offset', and with no other")
+        if offset is not None:
+            check_numbers(offset=offset)
+        self._call(ResetOffset(topic, group, partition, mode, offset, self._sdk), Done)
+
+    def get_lag(self, topic: str, group: str, partition: int = 0) -> Lag:
+        """How far a group's commit is behind the partition's end."""
+        _check(topic, partition)
+        check_text(group=group)
+        return self._call(GetLag(topic, group, partition), Lag)
+
+    # -- on the wire --------------------------------------------------------------------------
+
+    def _call(self, request: Request, kind: type[Result]) -> Result:
+        (answer,) = self.send_many([request])
+        if isinstance(answer, Failed):
+            raise FlymqError(answer.text)
+        return cast(Result, answer)
+
+    def send_many(self, requests: Sequence[Request]) -> list[Answer]:
+        """Send requests without waiting for each answer; the answers, in order.
+
+        A refused request is a `Failed` among them and does not disturb the others.
+
+        :raises ConnectionLost: with the answers that did arrive.
+        """
+        for request in requests:
+            _check_size(request)
+        return self._exchange.send_many(requests)
+
+
+def _check(topic: str, partition: int, **numbers: int) -> None:
+    check_text(topic=topic)
+    _check_partition(partition)
+    check_numbers(**numbers)
+
+
+def _check_partition(partition: int) -> None:
+    """A partition, or a number of partitions: an int from 0 to 2^31 - 1."""
+    check_numbers(partition=partition)
+    if partition > _PARTITION_MAX:
+        raise ValueError(f"partition must be from 0 to 2^31 - 1, not {partition}")
+
+
+def _check_size(request: Request) -> None:
+    """Refuse a record that no answer to FETCH could hold."""
+    if isinstance(request, Produce):
+        size = len(request.key or b"") + len(request.value)
+        if size > RECORD_BYTES_MAX:
+            raise RecordTooLarge(
+                f"key and value take {size} bytes, and they may have {RECORD_BYTES_MAX}: send less"
+            )
