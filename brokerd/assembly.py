@@ -26,6 +26,7 @@ from brokerd.protocols.connection import Limits
 from brokerd.protocols.factory import ConnectionFactory
 from brokerd.protocols.first_byte import FirstByteFactory
 from brokerd.protocols.mamamia import MamamiaFactory
+from brokerd.protocols.mega import MegaFactory
 from brokerd.sections import FIRST_BYTES
 from brokerd.wal import RecoveryReport, Snapshots, Wal, WalOptions
 
@@ -52,6 +53,7 @@ class Parts(NamedTuple):
 
 FACTORIES: dict[str, Callable[[Parts], ConnectionFactory]] = {
     "mamamia": lambda parts: MamamiaFactory(parts.broker, parts.clock, parts.limits),
+    "mega": lambda parts: MegaFactory(parts.broker, parts.clock, parts.limits),
 }
 """The wire formats of this version: a new one is one line here."""
 

@@ -21,7 +21,7 @@ TIB = 1024 * GIB
 
 FORMATS = tuple(form.name.lower() for form in Format if form is not Format.UNKNOWN)
 """Every wire format that has a name, built or not."""
-BUILT_FORMATS = ("mamamia",)
+BUILT_FORMATS = ("mamamia", "mega")
 """The wire formats of this version."""
 FIRST_BYTES = {
     "mamamia": b"\0",
@@ -146,6 +146,9 @@ class Security(Struct, frozen=True):
     auth: Literal["off", "on"] = "off"
 
 
+DEFAULT_LISTENERS = {"mamamia": "tcp:9000", "mega": "tcp:8080"}
+
+
 class Config(Struct, frozen=True):
     """The whole configuration.
 
@@ -153,7 +156,7 @@ class Config(Struct, frozen=True):
     """
 
     data_dir: str = "./brokerd-data"
-    listen: dict[str, str] = field(default_factory=lambda: {"mamamia": "tcp:9000"})
+    listen: dict[str, str] = field(default_factory=lambda: dict(DEFAULT_LISTENERS))
     wal: Wal = Wal()
     broker: Broker = Broker()
     groups: Groups = Groups()

@@ -69,7 +69,7 @@ def test_example_file_gives_a_reason_for_every_option() -> None:
     for number, line in enumerate(lines):
         if re.match(r"\w+ =", line):
             above = lines[number - 1]
-            assert above.startswith(("#", "backoff", "requests_per", "[listen]")), line
+            assert above.startswith(("#", "backoff", "requests_per", "[listen]", "mamamia")), line
 
 
 def test_later_layers_win(file: Path) -> None:
@@ -165,7 +165,7 @@ def test_environment_text_becomes_numbers_and_truth() -> None:
     assert config.data_dir == "/data"
     assert config.wal.allow_network_fs is True
     assert config.wal.segment_bytes == 1024 * 1024
-    assert config.listen == {"mamamia": "tcp:1"}
+    assert config.listen["mamamia"] == "tcp:1"
 
 
 @pytest.mark.parametrize(
@@ -202,15 +202,14 @@ def test_listeners_of_other_formats_stay_only_where_they_are_named(
     assert load(file).config.listen == {"blipmq": "tcp:5"}
     assert load(file, listeners=["mamamia=tcp:0"]).config.listen == {"mamamia": "tcp:0"}
     assert load(listeners=["blipmq=tcp:7"]).config.listen == {"blipmq": "tcp:7"}
-    assert load(assignments=["listen.blipmq=tcp:6"]).config.listen == {
-        "mamamia": "tcp:9000",
-        "blipmq": "tcp:6",
-    }
+    changed = load(assignments=["listen.blipmq=tcp:6"]).config.listen
+    assert changed == {**Config().listen, "blipmq": "tcp:6"}
 
 
 def test_listener_can_be_removed() -> None:
     """The endpoint none takes a listener away."""
-    assert load(assignments=["listen.mamamia=none"]).config.listen == {}
+    others = {form: endpoint for form, endpoint in Config().listen.items() if form != "mamamia"}
+    assert load(assignments=["listen.mamamia=none"]).config.listen == others
 
 
 @pytest.mark.parametrize(
@@ -221,7 +220,11 @@ def test_listener_can_be_removed() -> None:
         ("admin=tcp:0", "say --admin tcp:0"),
         ("mamama=tcp:0", "unknown wire format 'mamama', did you mean 'mamamia'?"),
         ("mamamia+mamamia=tcp:0", "names a format twice"),
-        *[(f"{form}=tcp:0", "not part of this version") for form in FORMATS[1:]],
+        *[
+            (f"{form}=tcp:0", "not part of this version")
+            for form in FORMATS
+            if form not in BUILT_FORMATS
+        ],
     ],
 )
 def test_listen_mistakes_are_refused(listener: str, said: str) -> None:
