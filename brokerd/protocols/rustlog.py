@@ -1,0 +1,374 @@
+# Tests: tests/protocols/test_rustlog.py
+"""RustLog on the wire, both dialects: docs/protocols/rustlog.rst.
+
+Frames and dialects are the codec's work, order and durability the connection's; here each request
+becomes calls of the broker, and what it says becomes an answer in the dialect of the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+from brokerd.broker import Broker, Clock, Congested, Partition
+from brokerd.broker.journal import RECORD_FRAME_BYTES
+from brokerd.codecs.rustlog import (
+    CODECS,
+    MAX_PAYLOAD,
+    Answer,
+    CreateTopic,
+    DescribePartition,
+    DescribeTopic,
+    Dialect,
+    Fetch,
+    Fetched,
+    FrameReader,
+    ListTopics,
+    LongProduce,
+    Metrics,
+    MetricsFetch,
+    OffsetCommit,
+    OffsetCommitted,
+    OffsetFetch,
+    OffsetFetched,
+    PartitionDescription,
+    Ping,
+    Pong,
+    Produce,
+    Produced,
+    RequestError,
+    TopicCreated,
+    TopicDescription,
+    TopicList,
+    TopicSummary,
+    dialect_of,
+)
+from brokerd.errors import BrokerdError, InvalidName
+from brokerd.protocols.connection import Answers, Hold, Limits
+from brokerd.protocols.factory import ConnectionFactory
+from brokerd.protocols.reading import ReadingConnection
+from brokerd.protocols.rustlog_commits import Commits
+from brokerd.protocols.rustlog_fetches import LIMITS, fetched
+from brokerd.protocols.rustlog_metrics import metrics_text
+from brokerd.protocols.rustlog_refusals import (
+    BAD_COUNT,
+    COMMIT_FAILED,
+    CREATE_FAILED,
+    LIST_FAILED,
+    PRODUCE_FAILED,
+    Refusal,
+    no_partition,
+    no_place,
+    no_topic,
+    not_understood,
+    out_of_range,
+    topic_exists,
+    wrong_frame,
+)
+from brokerd.values import Encoding, Format, Record
+
+PARTITIONS_MAX = 1_000
+"""Partitions of a topic that CreateTopic makes, at most."""
+
+
+@dataclass(frozen=True)
+class RustlogSettings:
+    """How a listener departs from the document."""
+
+    group_rules: Literal["seed", "reference"] = "seed"
+    """Whose rules hold for groups in the binary dialect (page, "The reference's group rules")."""
+
+
+class RustlogConnection(ReadingConnection):
+    """One client's connection."""
+
+    factory: RustlogFactory
+
+    def __init__(self, broker: Broker, frame_bytes: int, reference_groups: bool) -> None:
+        super().__init__(broker)
+        self._reader = FrameReader(min(frame_bytes, MAX_PAYLOAD))
+        self._payloads: list[bytes] = []
+        self._dialect = Dialect.JSON
+        """That of the request in hand, or of the last one."""
+        self._reference_groups = reference_groups
+
+    # -- frames -------------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> bool:
+        """Take frames in; see `FrameReader`."""
+        payloads = self._reader.feed(data)
+        self._payloads += payloads
+        self.unfinished = self._reader.partial_bytes > 0
+        return bool(payloads)
+
+    def run(self) -> None:
+        """Carry out the requests taken in, until one has to wait."""
+        payloads = self._payloads
+        handled = 0
+        for payload in payloads:
+            if self.holds:
+                break
+            self._dialect = dialect_of(payload)
+            try:
+                self._carry_out(payload)
+            except Congested:
+                self.congested()
+                break
+            handled += 1
+        del payloads[:handled]
+        if self._reader.error is not None and not payloads and not self.holds:
+            self._answer(wrong_frame(self._reader.error).answer(self._dialect))
+            self.close_after_answers(drain=True)
+
+    def _carry_out(self, payload: bytes) -> None:
+        try:
+            request = CODECS[self._dialect].decode_request(payload)
+            self._DISPATCH[type(request)](self, request)
+        except RequestError as problem:
+            self._answer(not_understood(problem).answer(self._dialect))
+        except Refusal as refusal:
+            self._answer(refusal.answer(self._dialect))
+
+    def forget(self) -> None:
+        """Requests of a connection that is gone are not carried out."""
+        self._payloads.clear()
+
+    def _answer(self, answer: Answer) -> None:
+        self.answers.append(CODECS[self._dialect].encode_answer(answer))
+
+    # -- producing ----------------------------------------------------------------------------
+
+    def _produce(self, request: Produce) -> None:
+        self._answer(self._append(*request))
+
+    def _append(self, topic_name: str, index: int, records: Sequence[bytes]) -> Produced:
+        """Append all records or none, one after the other. Raises `Refusal` or `Congested`."""
+        partition = self._existing(topic_name, index)
+        if not records:
+            return Produced(0, 0)
+        broker = self.broker
+        try:
+            broker.admit(sum(map(len, records)) + len(records) * RECORD_FRAME_BYTES)
+        except Congested:
+            raise
+        except BrokerdError as refusal:
+            raise PRODUCE_FAILED.because(refusal) from None
+        base_offset = partition.next_offset
+        for record in records:
+            broker.append(partition, record, Encoding.BYTES, None, None, Format.RUSTLOG)
+        self.wrote()
+        return Produced(base_offset, len(records))
+
+    def _produce_long(self, request: LongProduce) -> None:
+        """Parse a slice in each turn; what is behind the request waits."""
+        self.hold(Hold.READING)
+        self._parse_later(request, self.pending())
+
+    def _parse_later(self, request: LongProduce, place: Answers) -> None:
+        self.factory.clock.callLater(0, self.guarded, self._parse, request, place)
+
+    def _parse(self, request: LongProduce, place: Answers) -> None:
+        if self.gone:
+            return
+        try:
+            if request.parser.step():
+                self._append_long(request, place)
+            else:
+                self._parse_later(request, place)
+        except RequestError as problem:
+            self._finish_long(place, not_understood(problem).answer(Dialect.JSON))
+
+    def _append_long(self, request: LongProduce, place: Answers) -> None:
+        if self.gone:
+            return
+        answer: Answer
+        try:
+            answer = self._append(request.topic, request.partition, request.parser.records)
+        except Congested:
+            again = partial(self.guarded, self._append_long, request, place)
+            self.journal.when_uncongested(again)
+            return
+        except Refusal as refusal:
+            answer = refusal.answer(Dialect.JSON)
+        self._finish_long(place, answer)
+
+    def _finish_long(self, place: Answers, answer: Answer) -> None:
+        self.resolve(place, CODECS[Dialect.JSON].encode_answer(answer))
+        self.release(Hold.READING)
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def _fetch(self, request: Fetch) -> None:
+        topic_name, index, offset, max_bytes, group_name = request
+        dialect = self._dialect
+        if group_name is not None:
+            committed = self.factory.commits.committed(topic_name, index, group_name)
+            if self._by_reference():
+                if committed is None:
+                    self._answer(Fetched((), (), 0))
+                    return
+                offset = committed
+            elif committed is not None:
+                offset = max(offset, committed)
+        partition = self._existing(topic_name, index)
+        if offset > partition.next_offset:
+            self._answer(Fetched((), (), partition.next_offset))
+        elif offset < partition.start_offset and dialect is Dialect.JSON:
+            raise out_of_range(topic_name, index, offset, partition.start_offset)
+        else:
+            records_max, bytes_max = LIMITS[dialect]
+            answer = partial(self._fetched, dialect, offset)
+            self.fetch(partition, offset, records_max, min(max_bytes, bytes_max), answer)
+
+    def _fetched(
+        self,
+        dialect: Dialect,
+        offset: int,
+        records: Sequence[Record],
+        next_offset: int,
+        error: Exception | None,
+    ) -> bytes:
+        """The answer to a Fetch of what was read."""
+        answer: Answer
+        try:
+            answer = fetched(dialect, offset, records, next_offset, error)
+        except Refusal as refusal:
+            answer = refusal.answer(dialect)
+        else:
+            self.factory.count_fetched(answer)
+        return CODECS[dialect].encode_answer(answer)
+
+    # -- committed offsets --------------------------------------------------------------------
+
+    def _by_reference(self) -> bool:
+        """Whether the reference's group rules hold for the request in hand."""
+        return self._reference_groups and self._dialect is Dialect.BINARY
+
+    def _offset_commit(self, request: OffsetCommit) -> None:
+        try:
+            success = self.factory.commits.commit(*request, self._by_reference())
+        except Congested:
+            raise
+        except BrokerdError as refusal:
+            raise COMMIT_FAILED.because(refusal) from None
+        self.wrote()
+        self._answer(OffsetCommitted(success))
+
+    def _offset_fetch(self, request: OffsetFetch) -> None:
+        self._answer(OffsetFetched(self.factory.commits.committed(*request)))
+
+    # -- topics -------------------------------------------------------------------------------
+
+    def _existing(self, topic_name: str, index: int) -> Partition:
+        """The partition of a Produce or Fetch. Raises `Refusal`."""
+        partition = self.factory.commits.place(topic_name, index)
+        if partition is None:
+            raise no_place(topic_name, index)
+        return partition
+
+    def _create_topic(self, request: CreateTopic) -> None:
+        topic_name, count = request
+        if count == 0:
+            raise BAD_COUNT.because(count)
+        if count > PARTITIONS_MAX:
+            raise BAD_COUNT.because(f"{count} (1 to {PARTITIONS_MAX})")
+        if self.broker.topic(topic_name) is not None:
+            raise topic_exists(topic_name)
+        try:
+            if not topic_name:
+                raise InvalidName("the topic has no name; give it one")
+            self.broker.create_topic(topic_name, count)
+        except Congested:
+            raise
+        except BrokerdError as refusal:
+            raise CREATE_FAILED.because(refusal) from None
+        self.wrote()
+        self._answer(TopicCreated())
+
+    def _list_topics(self, request: ListTopics) -> None:
+        topics = sorted(
+            TopicSummary(topic.name, len(topic.partitions))
+            for topic in self.broker.topics()
+            if topic.name
+        )
+        answer = CODECS[self._dialect].encode_answer(TopicList(tuple(topics)))
+        if len(answer) > MAX_PAYLOAD:
+            raise LIST_FAILED.because(
+                f"{len(topics)} topics do not fit an answer of {MAX_PAYLOAD} bytes; list them with "
+                "brokerctl"
+            )
+        self.answers.append(answer)
+        self.answered(len(answer))
+
+    def _describe_topic(self, request: DescribeTopic) -> None:
+        topic = self.broker.topic(request.topic) if request.topic else None
+        if topic is None:
+            raise no_topic(request.topic)
+        next_offsets = tuple(partition.next_offset for partition in topic.partitions)
+        self._answer(TopicDescription(topic.name, next_offsets))
+
+    def _describe_partition(self, request: DescribePartition) -> None:
+        partition = self.factory.commits.place(*request)
+        if partition is None:
+            raise no_partition(*request)
+        self._answer(PartitionDescription(*request, partition.next_offset))
+
+    # -- others -------------------------------------------------------------------------------
+
+    def _metrics(self, request: MetricsFetch) -> None:
+        self._answer(Metrics(self.factory.metrics()))
+
+    def _ping(self, request: Ping) -> None:
+        self.answer_read(CODECS[self._dialect].encode_answer(Pong()))
+
+    _DISPATCH: ClassVar[dict[type, Callable[[RustlogConnection, Any], None]]] = {
+        Produce: _produce,
+        LongProduce: _produce_long,
+        Fetch: _fetch,
+        OffsetCommit: _offset_commit,
+        OffsetFetch: _offset_fetch,
+        CreateTopic: _create_topic,
+        ListTopics: _list_topics,
+        DescribeTopic: _describe_topic,
+        DescribePartition: _describe_partition,
+        MetricsFetch: _metrics,
+        Ping: _ping,
+    }
+
+
+class RustlogFactory(ConnectionFactory):
+    """Connections of one RustLog listener."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        clock: Clock,
+        limits: Limits,
+        settings: RustlogSettings = RustlogSettings(),
+    ) -> None:
+        super().__init__("rustlog", broker, clock, limits)
+        self.settings = settings
+        self.commits = Commits(broker)
+        self.fetched_records = 0
+        self.fetched_bytes = 0
+
+    def new_connection(self) -> RustlogConnection:
+        reference = self.settings.group_rules == "reference"
+        return RustlogConnection(self.broker, self.limits.frame_bytes, reference)
+
+    def count_fetched(self, answer: Fetched) -> None:
+        """Count the records of an answer to a Fetch, for the metrics."""
+        self.fetched_records += len(answer.records)
+        self.fetched_bytes += sum(map(len, answer.records))
+
+    def metrics(self) -> str:
+        """What MetricsFetch answers."""
+        return metrics_text(
+            self.broker.status(),
+            self.fetched_records,
+            self.fetched_bytes,
+            len(self.connections),
+            self.commits.behind,
+        )
