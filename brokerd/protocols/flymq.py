@@ -1,0 +1,290 @@
+# Tests: tests/protocols/test_flymq.py
+"""FlyMQ on the wire: docs/protocols/flymq.rst.
+
+Frames and fields are the codec's work, order and durability the connection's; here each request
+becomes calls of the broker, and what it says becomes an answer. Reads, groups and topics have
+modules of their own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+from twisted.internet.address import IPv4Address, IPv6Address
+
+from brokerd.broker import Broker, Chunk, Clock, Congested, Topic
+from brokerd.broker.journal import RECORD_FRAME_BYTES
+from brokerd.codecs import flymq
+from brokerd.codecs.flymq import (
+    FETCHED_BYTES,
+    MAX_LENGTH,
+    RECORD_BYTES,
+    ClusterMetadata,
+    Commit,
+    Consume,
+    CreateTopic,
+    DeleteTopic,
+    Fetch,
+    Frame,
+    FrameReader,
+    GetLag,
+    GetOffset,
+    ListTopics,
+    Metadata,
+    Opcode,
+    ResetOffset,
+    Subscribe,
+    decode_request,
+)
+from brokerd.errors import BrokerdError, RecordTooLarge, UnknownPartition
+from brokerd.protocols import flymq_groups, flymq_reads, flymq_topics
+from brokerd.protocols.connection import Limits
+from brokerd.protocols.factory import ConnectionFactory
+from brokerd.protocols.flymq_groups import Memberships
+from brokerd.protocols.flymq_scan import Turns
+from brokerd.protocols.flymq_topics import NO_NAMES, checked_name
+from brokerd.protocols.reading import ReadingConnection
+from brokerd.values import Encoding, Format
+
+CONTENT_BYTES_MAX = MAX_LENGTH - FETCHED_BYTES - RECORD_BYTES
+"""Key and value of a record together, so that every record fits a FETCH answer."""
+
+PRODUCED_BYTES = 38
+"""An answer to PRODUCE without the topic's name."""
+
+
+@dataclass(frozen=True)
+class FlymqSettings:
+    """What an operator says about FlyMQ listeners."""
+
+    partitions: int = 1
+    """Of topics that a PRODUCE brings about."""
+    error_layout: Literal["auto", "seed", "sdk"] = "auto"
+    """Layout of ERROR frames: the document's, the SDKs', or by what the peer has shown to be."""
+    cluster_id: str = "standalone"
+    """Cluster and node in CLUSTER_METADATA."""
+    advertised: str = ""
+    """Address in CLUSTER_METADATA, ``host:port``; empty: the connection's own end."""
+
+
+Stored = tuple[str, int, int, Chunk, int, int]
+"""An answer to PRODUCE before its time is known: (topic, partition, offset, chunk, sizes)."""
+
+
+class FlymqConnection(ReadingConnection):
+    """One client's connection."""
+
+    factory: FlymqFactory
+
+    def __init__(self, broker: Broker, frame_bytes: int, settings: FlymqSettings) -> None:
+        super().__init__(broker)
+        self._settings = settings
+        self._max_length = min(frame_bytes, MAX_LENGTH)
+        self._reader = FrameReader(self._max_length)
+        self._frames: list[Frame] = []
+        self._stored: list[Stored] = []
+        """Of PRODUCE requests whose answers are not queued yet."""
+        self._sdk = settings.error_layout == "sdk"
+        self.memberships = Memberships()
+
+    # -- frames -------------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> bool:
+        """Take frames in; see `FrameReader`."""
+        frames = self._reader.feed(data)
+        self._frames += frames
+        self.unfinished = self._reader.partial_bytes > 0
+        return bool(frames)
+
+    def run(self) -> None:
+        """Handle the frames taken in, until one has to wait."""
+        frames = self._frames
+        dispatch = self._DISPATCH
+        handled = 0
+        for opcode, flags, payload in frames:
+            if self.holds:
+                break
+            try:
+                request = decode_request(opcode, flags, payload, self._max_length)
+                if opcode == Opcode.PRODUCE:
+                    self._produce(request)
+                else:
+                    self._answer_stored()
+                    dispatch[opcode](self, request)
+            except Congested:
+                self.congested()
+                break
+            except BrokerdError as refusal:
+                self._answer_stored()
+                self.answers.append(self._error(str(refusal)))
+            handled += 1
+        self._answer_stored()
+        del frames[:handled]
+        if self._reader.error is not None and not frames:
+            if self._reader.error.answer:
+                self.answers.append(self._error(str(self._reader.error)))
+            self.close_after_answers()
+
+    def forget(self) -> None:
+        """Let go of what was asked."""
+        self._frames.clear()
+        self._stored.clear()
+
+    def _error(self, text: str) -> bytes:
+        return flymq.error(text, self._sdk)
+
+    def _shows(self, sdk: bool) -> None:
+        """A request came in an SDK's layout, or in one that tells nothing."""
+        if sdk and self._settings.error_layout == "auto":
+            self._sdk = True
+
+    # -- producing ----------------------------------------------------------------------------
+
+    def _produce(self, request: Any) -> None:
+        name, key, value, index = request
+        size = len(value)
+        if key is not None:
+            size += len(key)
+        if size > CONTENT_BYTES_MAX:
+            raise RecordTooLarge(
+                f"key and value have {size} bytes together, and {CONTENT_BYTES_MAX} is the limit"
+            )
+        broker = self.broker
+        broker.admit(size + RECORD_FRAME_BYTES)
+        topic = broker.topic(name)
+        if topic is None or name in NO_NAMES:
+            topic = self._create(name, index)
+        if index < 0:
+            partition = topic.choose(key)
+        elif index < len(topic.partitions):
+            partition = topic.partitions[index]
+        else:
+            raise UnknownPartition(f"partition {index} not found")
+        offset = broker.append(partition, value, Encoding.BYTES, key, None, Format.FLYMQ)
+        chunk = partition.chunks.open
+        assert chunk is not None, "the record was just appended to it"
+        key_size = -1 if key is None else len(key)
+        self._stored.append((name, partition.index, offset, chunk, key_size, len(value)))
+
+    def _create(self, name: str, index: int) -> Topic:
+        """The topic's first PRODUCE creates it, unless it cannot be carried out."""
+        checked_name(name, "topic name")
+        if index >= self._settings.partitions:
+            raise UnknownPartition(f"partition {index} not found")
+        return self.broker.create_topic(name, self._settings.partitions)
+
+    def _answer_stored(self) -> None:
+        """Queue the answers to the PRODUCE requests up to here: they tell the records' times."""
+        stored = self._stored
+        if stored:
+            self._stored = []
+            self.wrote()
+            size = len(stored) * PRODUCED_BYTES + sum(len(one[0]) for one in stored)
+            self.answer_durable(partial(_produced, stored), len(stored), size)
+
+    # -- everything else ----------------------------------------------------------------------
+
+    def _consume(self, request: Consume) -> None:
+        flymq_reads.consume(self, request, self._error)
+
+    def _fetch(self, request: Fetch) -> None:
+        self._shows(request.sdk)
+        flymq_reads.fetch(self, request, self._error, self.factory.turns)
+
+    def _create_topic(self, request: CreateTopic) -> None:
+        self.answers.append(flymq_topics.create_topic(self.broker, request))
+
+    def _delete_topic(self, request: DeleteTopic) -> None:
+        self.answers.append(flymq_topics.delete_topic(self.broker, request))
+
+    def _list_topics(self, request: ListTopics) -> None:
+        self.answers.append(flymq_topics.list_topics(self.broker))
+
+    def _metadata(self, request: Metadata) -> None:
+        self.answers.append(flymq_topics.metadata(self.broker, request))
+
+    def _cluster_metadata(self, request: ClusterMetadata) -> None:
+        settings = self._settings
+        address = settings.advertised or _address_text(self.transport.getHost())
+        self.answers.append(
+            flymq_topics.cluster_metadata(self.broker, request, settings.cluster_id, address)
+        )
+
+    def _subscribe(self, request: Subscribe) -> None:
+        self._shows(request.sdk)
+        self.answers.append(flymq_groups.subscribe(self.broker, request, self.memberships))
+
+    def _commit(self, request: Commit) -> None:
+        self.answers.append(flymq_groups.commit(self.broker, request))
+
+    def _reset_offset(self, request: ResetOffset) -> None:
+        self._shows(request.sdk)
+        self.answers.append(flymq_groups.reset_offset(self.broker, request))
+
+    def _get_offset(self, request: GetOffset) -> None:
+        self.answers.append(flymq_groups.get_offset(self.broker, request))
+
+    def _get_lag(self, request: GetLag) -> None:
+        self.answers.append(flymq_groups.get_lag(self.broker, request))
+
+    _DISPATCH: ClassVar[dict[int, Callable[[FlymqConnection, Any], None]]] = {
+        Opcode.CONSUME: _consume,
+        Opcode.CREATE_TOPIC: _create_topic,
+        Opcode.METADATA: _metadata,
+        Opcode.SUBSCRIBE: _subscribe,
+        Opcode.COMMIT: _commit,
+        Opcode.FETCH: _fetch,
+        Opcode.LIST_TOPICS: _list_topics,
+        Opcode.DELETE_TOPIC: _delete_topic,
+        Opcode.CONSUME_ZERO_COPY: _consume,
+        Opcode.FETCH_BINARY: _fetch,
+        Opcode.CLUSTER_METADATA: _cluster_metadata,
+        Opcode.GET_OFFSET: _get_offset,
+        Opcode.RESET_OFFSET: _reset_offset,
+        Opcode.GET_LAG: _get_lag,
+    }
+
+
+def _produced(stored: list[Stored]) -> bytes:
+    """The answers of PRODUCE requests whose records are in the log."""
+    return b"".join(
+        [
+            flymq.produced(
+                name,
+                index,
+                offset,
+                chunk.times_us[offset - chunk.base] // 1000,
+                key_size,
+                value_size,
+            )
+            for name, index, offset, chunk, key_size, value_size in stored
+        ]
+    )
+
+
+def _address_text(address: Any) -> str:
+    """This broker's end of a connection."""
+    if isinstance(address, IPv4Address):
+        return f"{address.host}:{address.port}"
+    if isinstance(address, IPv6Address):
+        return f"[{address.host}]:{address.port}"
+    return f"unix:{os.fsdecode(address.name or b'')}"
+
+
+class FlymqFactory(ConnectionFactory):
+    """Connections of one FlyMQ listener."""
+
+    def __init__(
+        self, broker: Broker, clock: Clock, limits: Limits, settings: FlymqSettings
+    ) -> None:
+        super().__init__("flymq", broker, clock, limits)
+        self.settings = settings
+        self.turns = Turns(clock)
+        """Of scans, so that many of them take no more of a turn than one."""
+
+    def new_connection(self) -> FlymqConnection:
+        return FlymqConnection(self.broker, self.limits.frame_bytes, self.settings)

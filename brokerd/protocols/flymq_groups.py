@@ -1,0 +1,118 @@
+# Tests: tests/protocols/test_flymq_groups.py
+"""FlyMQ's consumer groups: a number per (topic, group, partition), stored as given.
+
+Flymq-payloads, 5.5, 5.6 and 5.60 to 5.64. There is no assignment and no heartbeat: who subscribes
+is a member until its connection ends, and whoever fetches says where.
+"""
+
+from __future__ import annotations
+
+from brokerd.broker import Broker, Partition, Topic
+from brokerd.codecs import flymq
+from brokerd.codecs.flymq import Commit, GetLag, GetOffset, Opcode, ResetOffset, Subscribe
+from brokerd.errors import InvalidRequest, UnknownGroup
+from brokerd.protocols.flymq_topics import checked_name, existing_partition
+
+NOTHING_COMMITTED = -1
+"""Brings a group about without a committed offset."""
+
+
+class Memberships:
+    """The groups that a connection has subscribed to."""
+
+    def __init__(self) -> None:
+        self._of: dict[Topic, set[str]] = {}
+        self._tidy_at = 64
+
+    def __contains__(self, member_of: tuple[Topic, str]) -> bool:
+        topic, group = member_of
+        return group in self._of.get(topic, ())
+
+    def __len__(self) -> int:
+        """Of how many topics groups are remembered."""
+        return len(self._of)
+
+    def add(self, topic: Topic, group: str) -> None:
+        """Remember a group; groups of topics that are gone are forgotten in time."""
+        self._of.setdefault(topic, set()).add(group)
+        if len(self._of) > self._tidy_at:
+            self._of = {topic: groups for topic, groups in self._of.items() if not topic.deleted}
+            self._tidy_at = max(64, 2 * len(self._of))
+
+
+def subscribe(broker: Broker, request: Subscribe, memberships: Memberships) -> bytes:
+    """SUBSCRIBE: where to begin; brings the group about. An empty group is none."""
+    topic_name, group, index, mode, _ = request
+    partition = existing_partition(broker, topic_name, index)
+    if group:
+        checked_name(group, "group name")
+    if mode == "earliest":
+        offset = partition.start_offset
+    elif mode in ("latest", ""):
+        offset = partition.next_offset
+    elif mode == "commit":
+        committed = _committed(broker, partition, group)
+        offset = partition.start_offset if committed is None else committed
+    else:
+        raise InvalidRequest(f"unknown subscribe mode: {mode}")
+    if group:
+        if group not in partition.topic.groups:
+            broker.commit_offset(topic_name, group, index, NOTHING_COMMITTED)
+        memberships.add(partition.topic, group)
+    return flymq.position(Opcode.SUBSCRIBE, offset)
+
+
+def commit(broker: Broker, request: Commit) -> bytes:
+    """COMMIT: the number as it is, forward or back."""
+    existing_partition(broker, request.topic, request.partition)
+    checked_name(request.group, "group name")
+    broker.commit_offset(*request)
+    return flymq.ok(Opcode.COMMIT)
+
+
+def reset_offset(broker: Broker, request: ResetOffset) -> bytes:
+    """RESET_OFFSET: commit the first offset, the next one, or the one given."""
+    topic_name, group, index, mode, given, _ = request
+    partition = existing_partition(broker, topic_name, index)
+    checked_name(group, "group name")
+    if mode == "earliest":
+        offset = partition.start_offset
+    elif mode == "latest":
+        offset = partition.next_offset
+    elif mode == "offset" and given is not None:
+        offset = given
+    else:
+        raise InvalidRequest(f"unknown reset mode: {mode}")
+    broker.commit_offset(topic_name, group, index, offset)
+    return flymq.ok(Opcode.RESET_OFFSET)
+
+
+def get_offset(broker: Broker, request: GetOffset) -> bytes:
+    """GET_OFFSET: the committed offset, 0 when there is none."""
+    partition = existing_partition(broker, request.topic, request.partition)
+    committed = _committed_of_existing(broker, partition, request.group)
+    return flymq.position(Opcode.GET_OFFSET, committed)
+
+
+def get_lag(broker: Broker, request: GetLag) -> bytes:
+    """GET_LAG: how far the committed offset is behind the next one."""
+    partition = existing_partition(broker, request.topic, request.partition)
+    committed = _committed_of_existing(broker, partition, request.group)
+    latest = partition.next_offset
+    return flymq.lag(committed, committed, latest, max(0, latest - committed))
+
+
+def _committed(broker: Broker, partition: Partition, group: str) -> int | None:
+    """The committed offset, if there is the group and it has one."""
+    topic = partition.topic
+    if not group or group not in topic.groups:
+        return None
+    return broker.committed_offset(topic.name, group, partition.index)
+
+
+def _committed_of_existing(broker: Broker, partition: Partition, group: str) -> int:
+    """The committed offset, 0 without one. Raises `UnknownGroup`."""
+    topic = partition.topic
+    if not group or group not in topic.groups:
+        raise UnknownGroup(f"consumer group not found: {topic.name}:{group}")
+    return broker.committed_offset(topic.name, group, partition.index) or 0

@@ -1,0 +1,146 @@
+# Tests: tests/protocols/test_flymq_scan.py
+"""A FETCH with a filter: reads on until enough records pass or the log ends.
+
+There may be millions of records to look at, so a `Scan` works in slices of a few milliseconds, and
+of all the scans of a listener one slice runs a turn of the reactor (`Turns`). It ends with its
+connection.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from brokerd.broker import Clock, Fetched, Partition
+from brokerd.protocols.connection import Connection
+from brokerd.protocols.flymq_filter import Filter
+from brokerd.values import Record
+
+SLICE_RECORDS = 500
+SLICE_BYTES = 1 << 20
+"""One fetch of a scan has no more records and bytes, the first record excepted."""
+SLICE_SECONDS = 0.003
+"""A slice goes on in another turn after so long; one step of a filter may still be added."""
+CONTENT_SLICES = 20
+"""After so many fetches a scan that found something answers, although there might be more."""
+
+
+class Turns:
+    """Gives those that have much to do their turns of the reactor, one each."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waiting: deque[Callable[[], object]] = deque()
+
+    def take(self, work: Callable[[], object]) -> None:
+        """Call ``work`` in a turn that it has for itself."""
+        self._waiting.append(work)
+        if len(self._waiting) == 1:
+            self._clock.callLater(0, self._next)
+
+    def _next(self) -> None:
+        work = self._waiting[0]
+        try:
+            work()
+        finally:
+            self._waiting.popleft()
+            if self._waiting:
+                self._clock.callLater(0, self._next)
+
+
+class Scan:
+    """One fetch with a filter, under way; call it with what wants the records, as `Broker.fetch`.
+
+    ``most`` records at most, and keys and values of ``room`` bytes, but at least one record.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        turns: Turns,
+        partition: Partition,
+        offset: int,
+        most: int,
+        room: int,
+        chosen: Filter,
+    ) -> None:
+        self._connection = connection
+        self._turns = turns
+        self._clock: Clock = connection.factory.clock
+        self._partition = partition
+        self._offset = offset
+        """One past the last record examined."""
+        self._most = most
+        self._room = room
+        self._filter = chosen
+        self._passed: list[Record] = []
+        self._slices = 0
+        self._steps: Iterator[None] = iter(())
+        self._is_full = False
+
+    def __call__(self, done: Fetched) -> None:
+        """Begin; ``done(records, next_offset, error)`` is called once, unless the peer leaves."""
+        self._done = done
+        self._fetch()
+
+    def _fetch(self) -> None:
+        self._connection.broker.fetch(
+            self._partition, self._offset, SLICE_RECORDS, SLICE_BYTES, self._fetched
+        )
+
+    def _fetched(self, records: list[Record], next_offset: int, error: Exception | None) -> None:
+        """Look at the records of a slice; without any the scan is over."""
+        if self._connection.gone:
+            return
+        self._slices += 1
+        if records:
+            self._steps = self._look(records, next_offset)
+            self._go_on_later()
+        elif error is not None and not self._passed:
+            self._done([], next_offset, error)
+        else:
+            self._done(self._passed, self._offset if error else next_offset, None)
+
+    def _go_on_later(self) -> None:
+        self._turns.take(partial(self._connection.guarded, self._go_on))
+
+    def _go_on(self) -> None:
+        """Look at records until the time is over or they are."""
+        if self._connection.gone:
+            return
+        clock = self._clock
+        end = clock.seconds() + SLICE_SECONDS
+        for _ in self._steps:
+            if clock.seconds() > end:
+                self._go_on_later()
+                return
+        if self._is_full or (self._passed and self._slices >= CONTENT_SLICES):
+            self._done(self._passed, self._offset, None)
+        else:
+            self._fetch()
+
+    def _look(self, records: list[Record], next_offset: int) -> Iterator[None]:
+        """Keep those that pass; yields after each step of the work."""
+        for record in records:
+            for passes in self._filter.steps(record):
+                yield
+                if passes:
+                    self._keep(record)
+                    break
+            if self._is_full:
+                return
+            self._offset = record.offset + 1
+        self._offset = next_offset
+
+    def _keep(self, record: Record) -> None:
+        """Take a record, or find that there is no room for it."""
+        size = len(record.value) + len(record.key or b"")
+        if self._passed and size > self._room:
+            self._is_full = True
+            return
+        self._passed.append(record)
+        self._room -= size
+        if len(self._passed) == self._most:
+            self._is_full = True
+            self._offset = record.offset + 1

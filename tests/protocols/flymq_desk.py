@@ -1,0 +1,88 @@
+"""A FlyMQ client in memory, and what tests of the format say all the time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from brokerd.codecs import flymq as fly
+from brokerd.protocols.connection import Limits
+from brokerd.protocols.flymq import FlymqFactory, FlymqSettings
+from tests.house import House, Wire
+
+MIB = 1 << 20
+LIMITS = Limits(frame_bytes=32 * MIB)
+
+
+class FlymqHouse(House):
+    """A whole broker that listens for FlyMQ."""
+
+    def __init__(self, flymq: FlymqSettings | None = None, **rest: Any) -> None:
+        super().__init__(**{"limits": LIMITS, **rest})
+        self.flymq = flymq or FlymqSettings()
+        self.flymq_factory = FlymqFactory(self.broker, self.clock, self.limits, self.flymq)
+
+    def again(self, **changes: Any) -> FlymqHouse:
+        arguments = {
+            "flymq": self.flymq,
+            "disk": self.disk,
+            "settings": self.settings,
+            "options": self.options,
+            "limits": self.limits,
+            "wall_seconds": self.wall_seconds,
+        }
+        return FlymqHouse(**{**arguments, **changes})
+
+    def client(self) -> FlymqClient:
+        """A new client connection."""
+        return FlymqClient(self)
+
+    def ask(self, *requests: Any) -> list[Any]:
+        """Send requests over a connection of their own and return the answers."""
+        return self.client().ask(*requests)
+
+    def only(self, request: Any) -> Any:
+        """The answer to one request."""
+        (answer,) = self.ask(request)
+        return answer
+
+    def produce(self, *values: bytes, topic: str = "t", partition: int = -1) -> None:
+        """Produce records without a key."""
+        answers = self.ask(*[fly.Produce(topic, None, value, partition) for value in values])
+        assert all(isinstance(answer, fly.Produced) for answer in answers), answers
+
+    def records(self, *request: Any, **rest: Any) -> list[tuple[int, bytes | None, bytes]]:
+        """The records that a FETCH of these arguments brings."""
+        answer = self.only(fly.Fetch(*request, **rest))
+        assert isinstance(answer, fly.Fetched), answer
+        return [tuple(record) for record in answer.records]
+
+
+class FlymqClient(Wire):
+    """The other end of a FlyMQ connection, in requests and answers."""
+
+    def __init__(self, house: FlymqHouse) -> None:
+        self._reader = fly.FrameReader()
+        self._house = house
+        self._asked: list[Any] = []
+        super().__init__(house.flymq_factory, house.clock)
+
+    def send(self, *requests: Any) -> None:
+        """Send requests in one piece."""
+        self._asked += requests
+        self.send_bytes(b"".join(map(fly.encode_request, requests)))
+
+    def answers(self) -> list[Any]:
+        """Everything received since the last call, decoded: in request order."""
+        frames = self._reader.feed(self.received_bytes())
+        asked, self._asked = self._asked[: len(frames)], self._asked[len(frames) :]
+        assert all(flags == 1 for _, flags, _ in frames)
+        return [
+            fly.decode_response(request, opcode, payload)
+            for request, (opcode, _, payload) in zip(asked, frames, strict=True)
+        ]
+
+    def ask(self, *requests: Any) -> list[Any]:
+        """Send requests in one piece, run until nothing is left to do, and return the answers."""
+        self.send(*requests)
+        self._house.run()
+        return self.answers()

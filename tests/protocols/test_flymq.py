@@ -1,0 +1,395 @@
+"""FlyMQ served by a whole broker: frames, PRODUCE, refusals, order (docs/protocols/flymq.rst)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brokerd.broker import BrokerSettings
+from brokerd.codecs import flymq as fly
+from brokerd.protocols.connection import Limits
+from brokerd.protocols.flymq import CONTENT_BYTES_MAX, FlymqSettings
+from brokerd.sim.bare import WALL_SECONDS
+from brokerd.values import Encoding, Format
+from brokerd.wal import WalOptions
+from tests.codecs.test_flymq_golden import BYTES
+from tests.protocols.flymq_desk import LIMITS, MIB, FlymqHouse
+from tests.strategies import flymq as strategies
+
+SEED_SECONDS = 1706615843.840
+NOW_MS = int(WALL_SECONDS * 1000)
+
+
+# -- the golden bytes -------------------------------------------------------------------------
+
+
+def with_records(house: FlymqHouse, count: int, topic: str = "orders", partition: int = 0) -> None:
+    """So many records; those that the examples show are where they show them."""
+    shown = {41: (None, b"a"), 42: (b"k1", b"hi")}
+    for offset in range(count):
+        key, value = shown.get(offset, (None, b"x"))
+        house.ask(fly.Produce(topic, key, value, partition))
+
+
+def of_three(house: FlymqHouse) -> None:
+    house.broker.create_topic("orders", 3)
+    with_records(house, 7, partition=2)
+
+
+def committed(house: FlymqHouse) -> None:
+    with_records(house, 50)
+    house.ask(fly.Commit("orders", "g1", 0, 43))
+
+
+def of_two(house: FlymqHouse) -> None:
+    house.broker.create_topic("orders", 2)
+    with_records(house, 43)
+    with_records(house, 50, partition=1)
+    house.broker.trim_topic("orders", 1, 7)
+    house.run()
+
+
+SCENES: dict[str, Callable[[FlymqHouse], None]] = {
+    "seed-produce": lambda house: with_records(house, 42, "test"),
+    "seed-01-produce": lambda house: with_records(house, 42),
+    "seed-02-produce-key": of_three,
+    "seed-03-consume": lambda house: with_records(house, 43),
+    "seed-04a-fetch-sdk": lambda house: with_records(house, 43),
+    "seed-04b-fetch": lambda house: with_records(house, 43),
+    "seed-05-fetch-filter": lambda house: with_records(house, 43),
+    "seed-06-create-topic": lambda house: None,
+    "seed-08a-subscribe-sdk": lambda house: with_records(house, 1),
+    "seed-08b-subscribe": lambda house: with_records(house, 1),
+    "seed-09-commit": lambda house: with_records(house, 1),
+    "seed-10-get-offset": committed,
+    "seed-11-reset-offset": committed,
+    "seed-13-get-lag": committed,
+    "seed-25-error": lambda house: None,
+    "ours-produce-gzip": lambda house: with_records(house, 43),
+    "ours-produce-empty-value": lambda house: with_records(house, 44),
+    "ours-metadata": of_two,
+    "ours-delete-topic": committed,
+    "ours-consume-zero-copy": lambda house: with_records(house, 43),
+    "ours-fetch-binary": lambda house: with_records(house, 43),
+    "ours-fetch-binary-filter": lambda house: with_records(house, 43),
+    "ours-cluster-metadata-all": lambda house: with_records(house, 1),
+    "ours-subscribe-commit": committed,
+    "ours-subscribe-latest-no-group": committed,
+    "ours-reset-offset-earliest": committed,
+    "ours-reset-offset-latest-sdk": committed,
+    "ours-unknown-opcode": lambda house: None,
+    "ours-value-too-long": lambda house: None,
+    "ours-lz4": lambda house: None,
+    "ours-empty-gzip": lambda house: None,
+    "ours-version": lambda house: None,
+    "ours-length": lambda house: None,
+    "ours-magic": lambda house: None,
+}
+ELSEWHERE = {
+    "seed-07-list-topics": "in the order of a stub; the broker's is sorted",
+    "seed-24-cluster-metadata": "of a cluster of several nodes",
+}
+
+
+def test_every_golden_request_has_its_scene() -> None:
+    """The rest are answers of other brokers and requests that other examples answer."""
+    asked = {name for name, way in BYTES if way == ">" and ((name, "<") in BYTES)} | {"ours-magic"}
+    assert asked == {*SCENES, *ELSEWHERE}
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_golden_requests_are_answered_byte_for_byte(name: str) -> None:
+    """What unmodified clients and the protocol document show is what the broker sends."""
+    house = FlymqHouse(wall_seconds=SEED_SECONDS if name == "seed-produce" else WALL_SECONDS)
+    SCENES[name](house)
+    client = house.client()
+    client.send_bytes(BYTES[name, ">"])
+    house.run()
+    assert client.received_bytes() == BYTES.get((name, "<"), b"")
+    assert client.is_open is (name not in ("ours-version", "ours-length", "ours-magic"))
+
+
+def test_an_sdk_gets_its_errors_once_it_has_shown_itself() -> None:
+    """Any of the SDKs' layouts will do; until then the document's layout is sent."""
+    shows = [
+        fly.Fetch("t", 0, 0, 1, sdk=True),
+        fly.Subscribe("t", "g", 0, "latest", sdk=True),
+        fly.ResetOffset("t", "g", 0, "latest", sdk=True),
+    ]
+    for request in shows:
+        house = FlymqHouse()
+        house.produce(b"x")
+        client = house.client()
+        client.send_bytes(BYTES["seed-25-error", ">"])
+        client.send_bytes(fly.encode_request(request))
+        client.send_bytes(BYTES["seed-25-error", ">"])
+        house.run()
+        received = client.received_bytes()
+        assert received.startswith(BYTES["seed-25-error", "<"])
+        assert received.endswith(BYTES["seed-25-error-sdk", "<"])
+
+
+@pytest.mark.parametrize(("layout", "answer"), [("seed", ""), ("sdk", "-sdk")])
+def test_an_operator_may_fix_the_layout_of_errors(layout: Any, answer: str) -> None:
+    house = FlymqHouse(FlymqSettings(error_layout=layout))
+    client = house.client()
+    client.send_bytes(fly.encode_request(fly.Fetch("nope", 0, 0, 1, sdk=True)))
+    house.run()
+    client.received_bytes()
+    client.send_bytes(BYTES["seed-25-error", ">"])
+    house.run()
+    assert client.received_bytes() == BYTES["seed-25-error" + answer, "<"]
+
+
+# -- frames -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["ours-version", "ours-length", "ours-magic"])
+def test_bytes_that_cannot_be_followed_close_after_earlier_answers(name: str) -> None:
+    """Requests before them are carried out and answered, those behind are not."""
+    house = FlymqHouse()
+    client = house.client()
+    before = fly.encode_request(fly.Produce("t", None, b"before"))
+    client.send_bytes(before + BYTES[name, ">"] + before)
+    house.run()
+    answers = fly.FrameReader().feed(client.received_bytes())
+    assert [opcode for opcode, _, _ in answers] == [1, *([255] if name != "ours-magic" else [])]
+    assert not client.is_open
+    assert house.records("t", 0, 0, 10) == [(0, None, b"before")]
+
+
+def test_a_refused_request_leaves_the_connection_in_step() -> None:
+    house = FlymqHouse()
+    client = house.client()
+    for opcode in (0, 0x10, 0x62, 0x70, 0x71, 0xFF):
+        client.send_bytes(fly.frame(opcode, b"whatever"))
+    client.send_bytes(fly.frame(1, b"\0"))
+    client.send_bytes(fly.encode_request(fly.Produce("t", None, b"x")))
+    house.run()
+    frames = fly.FrameReader().feed(client.received_bytes())
+    texts = [fly.error_text(payload) for opcode, _, payload in frames if opcode == 255]
+    assert texts[:6] == [f"unknown opcode: {n}" for n in (0, 0x10, 0x62, 0x70, 0x71, 0xFF)]
+    assert texts[6].startswith("buffer too small")
+    assert [opcode for opcode, _, _ in frames] == [255] * 7 + [1]
+
+
+def test_a_listener_may_allow_smaller_frames() -> None:
+    """The limit holds for what gzip unpacks, too."""
+    house = FlymqHouse(limits=Limits(frame_bytes=1000))
+    client = house.client()
+    client.send_bytes(fly.encode_request(fly.Produce("t", None, b"x" * 2000), gzip=True))
+    client.send_bytes(fly.encode_request(fly.Produce("t", None, b"x" * 2000))[:8])
+    house.run()
+    unpacked, length = fly.FrameReader().feed(client.received_bytes())
+    assert "it may have 1000" in fly.error_text(unpacked[2])
+    assert "over the limit of 1000" in fly.error_text(length[2])
+    assert not client.is_open
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(strategies.requests, min_size=1, max_size=8), st.data())
+def test_any_chunking_gives_the_same_answers(requests: list[Any], data: st.DataObject) -> None:
+    """Every request has exactly one answer, in order, however the bytes arrive."""
+    stream = b"".join(map(fly.encode_request, requests))
+    cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=6).map(sorted))
+    whole, pieces = FlymqHouse(), FlymqHouse()
+    one, other = whole.client(), pieces.client()
+    one.send_bytes(stream)
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        other.send_bytes(stream[start:end])
+    whole.run()
+    pieces.run()
+    received = one.received_bytes()
+    assert other.received_bytes() == received
+    opcodes = [opcode for opcode, _, _ in fly.FrameReader().feed(received)]
+    assert len(opcodes) == len(requests)
+    for request, opcode in zip(requests, opcodes, strict=True):
+        assert opcode in (fly.opcode_of(request), 255)
+
+
+# -- PRODUCE ----------------------------------------------------------------------------------
+
+
+def produced(house: FlymqHouse, *requests: fly.Produce) -> list[tuple[int, int]]:
+    """Partition and offset of each."""
+    return [(answer.partition, answer.offset) for answer in house.ask(*requests)]
+
+
+def test_a_record_without_a_key_goes_to_each_partition_in_turn_from_0_on() -> None:
+    """Over all connections; records with a key or a partition take no turn."""
+    house = FlymqHouse(FlymqSettings(partitions=3))
+    keyless = fly.Produce("t", None, b"v")
+    assert produced(house, keyless, fly.Produce("t", b"k", b"v", 2), keyless) == [
+        (0, 0),
+        (2, 0),
+        (1, 0),
+    ]
+    house.ask(fly.Produce("t", b"k", b"v"))
+    assert produced(house, keyless)[0][0] == 2
+    assert produced(house, keyless)[0][0] == 0
+
+
+def test_a_key_chooses_the_partition_that_the_sdks_expect() -> None:
+    """FNV-1a-32 modulo the number of partitions; the numbers are the reference server's."""
+    house = FlymqHouse(FlymqSettings(partitions=6))
+    keys = (b"user-123", b"a", b"b", b"key", b"hello")
+    places = produced(house, *[fly.Produce("t", key, b"v") for key in keys])
+    assert [partition for partition, _ in places] == [5, 4, 1, 4, 3]
+
+
+def test_a_partition_that_is_named_is_honoured_whatever_the_key() -> None:
+    house = FlymqHouse(FlymqSettings(partitions=6))
+    assert produced(house, fly.Produce("t", b"a", b"v", 2)) == [(2, 0)]
+    assert produced(house, fly.Produce("t", b"a", b"v", -7)) == [(4, 0)]
+    assert house.only(fly.Produce("t", b"a", b"v", 6)) == fly.Failed("partition 6 not found")
+
+
+def test_a_record_that_is_refused_makes_no_topic() -> None:
+    house = FlymqHouse()
+    assert house.only(fly.Produce("new", None, b"v", 1)) == fly.Failed("partition 1 not found")
+    assert house.only(fly.ListTopics()) == fly.Topics(())
+
+
+def test_the_time_in_an_answer_is_the_stored_record_s() -> None:
+    """Not that of the request: what waits for a commit is stored when its frame is made."""
+    house = FlymqHouse()
+    client = house.client()
+    client.send(fly.Produce("t", None, b"first"))
+    house.turn()
+    house.wall_seconds += 5
+    client.send(fly.Produce("t", b"k", b"second"), fly.ListTopics(), fly.Produce("t", None, b""))
+    house.run()
+    first, second, _, third = client.answers()
+    house.run()
+    partition = house.broker.create_topic("t").partitions[0]
+    chunk = partition.find(0)
+    assert chunk is not None
+    stored = [time_us // 1000 for time_us in chunk.times_us]
+    assert stored == [NOW_MS, NOW_MS + 5000, NOW_MS + 5000]
+    assert [one.timestamp_ms for one in (first, second, third)] == stored
+    assert second == fly.Produced("t", 0, 1, NOW_MS + 5000, 1, 6)
+
+
+def test_the_time_is_right_when_one_write_makes_several_frames() -> None:
+    """More than a frame holds, in one piece; each record has the time of its own frame."""
+    house = FlymqHouse(settings=BrokerSettings(frame_bytes=20_000))
+    client = house.client()
+    client.send(*[fly.Produce("t", None, b"x" * 5000)] * 12)
+    house.run()
+    answers = client.answers()
+    assert [answer.offset for answer in answers] == list(range(12))
+    assert {answer.timestamp_ms for answer in answers} == {NOW_MS}
+
+
+def test_an_answer_means_that_the_record_survives_a_power_cut() -> None:
+    house = FlymqHouse()
+    client = house.client()
+    client.send(fly.Produce("t", b"k", b"v"))
+    house.turn()
+    assert client.received_bytes() == b""
+    house.run()
+    assert len(client.answers()) == 1
+    assert house.crash().records("t", 0, 0, 10) == [(0, b"k", b"v")]
+
+
+def test_answers_come_in_request_order_in_one_write() -> None:
+    house = FlymqHouse()
+    client = house.client()
+    produce = fly.Produce("t", None, b"v")
+    client.send(produce, produce, fly.Consume("none", 0, 0), fly.ListTopics(), produce)
+    house.run()
+    assert client.transport.writes == 1
+    assert client.answers() == [
+        fly.Produced("t", 0, 0, NOW_MS, -1, 1),
+        fly.Produced("t", 0, 1, NOW_MS, -1, 1),
+        fly.Failed("topic not found: none"),
+        fly.Topics(("t",)),
+        fly.Produced("t", 0, 2, NOW_MS, -1, 1),
+    ]
+
+
+def test_records_are_stored_as_flymq_s_bytes() -> None:
+    """So that other formats know how to show them."""
+    house = FlymqHouse()
+    house.ask(fly.Produce("t", b"k", b"v"))
+    (record,) = house.read_all(house.broker.create_topic("t").partitions[0]).values()
+    assert (record.encoding, record.producer_format) == (Encoding.BYTES, Format.FLYMQ)  # type: ignore[union-attr]
+    assert (record.metadata, record.producer_time) == (None, None)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a\nb", "\x7f", "x" * 256, "__brokerd.1"])
+def test_names_that_break_the_rules_are_refused_everywhere(name: str) -> None:
+    house = FlymqHouse()
+    house.broker.create_topic("")
+    requests = [
+        fly.Produce(name, None, b"v"),
+        fly.CreateTopic(name, 1),
+        fly.Consume(name, 0, 0),
+        fly.Fetch(name, 0, 0, 1),
+        fly.Metadata(name),
+        fly.Commit(name, "g", 0, 0),
+    ]
+    for request, answer in zip(requests, house.ask(*requests), strict=True):
+        assert isinstance(answer, fly.Failed), request
+        assert "name" in answer.text or "not found" in answer.text
+    assert house.only(fly.ListTopics()) == fly.Topics(())
+
+
+def test_no_error_says_not_leader_but_for_a_leader() -> None:
+    """Clients would go to another server, wherever a topic's name sends them."""
+    house = FlymqHouse()
+    answer = house.only(fly.Consume("not leader: leader_addr=evil:1", 0, 0))
+    assert answer == fly.Failed("topic not found: not-leader: leader_addr=evil:1")
+
+
+# -- sizes ------------------------------------------------------------------------------------
+
+SIZES = [0, 1, 70 * 1024, MIB, 33_000_000]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("segment_bytes", [MIB, 64 * MIB])
+def test_a_value_of_any_size_comes_back_by_every_read(size: int, segment_bytes: int) -> None:
+    """From memory and from disk, through segments it does not fit."""
+    house = FlymqHouse(options=WalOptions(segment_bytes=segment_bytes, free_bytes_min=0))
+    value = bytes(range(256)) * (size // 256 + 1)
+    value = value[:size]
+    (stored,) = house.ask(fly.Produce("t", b"key", value))
+    assert stored == fly.Produced("t", 0, 0, NOW_MS, 3, size)
+    for _ in range(2):
+        for opcode in (fly.Opcode.CONSUME, fly.Opcode.CONSUME_ZERO_COPY):
+            assert house.only(fly.Consume("t", 0, 0, opcode)) == fly.Consumed(b"key", value)
+        for sdk, opcode in ((False, 7), (True, 7), (True, 11)):
+            request = fly.Fetch("t", 0, 0, 10, sdk=sdk, opcode=fly.Opcode(opcode))
+            assert house.only(request) == fly.Fetched(((0, b"key", value),), 1)
+        house = house.crash()
+
+
+def test_the_largest_record_is_taken_and_comes_back_and_the_next_larger_is_refused() -> None:
+    house = FlymqHouse()
+    value = bytes(CONTENT_BYTES_MAX - 4)
+    accepted, refused = house.ask(
+        fly.Produce("t", b"four", value), fly.Produce("t", b"fives", value)
+    )
+    assert accepted == fly.Produced("t", 0, 0, NOW_MS, 4, len(value))
+    assert refused == fly.Failed(
+        f"key and value have {CONTENT_BYTES_MAX + 1} bytes together, and {CONTENT_BYTES_MAX} is "
+        "the limit"
+    )
+    assert house.only(fly.Fetch("t", 0, 0, 10)) == fly.Fetched(((0, b"four", value),), 1)
+
+
+def test_large_records_of_many_connections_wait_for_one_another_and_all_arrive() -> None:
+    """More than the broker takes at a time: the rest is left where it is until there is room."""
+    house = FlymqHouse()
+    clients = [house.client() for _ in range(6)]
+    for client in clients:
+        client.send(*[fly.Produce("t", None, bytes(8 * MIB))] * 2)
+    house.run()
+    offsets = [answer.offset for client in clients for answer in client.answers()]
+    assert sorted(offsets) == list(range(12))
+    assert LIMITS.frame_bytes == 32 * MIB

@@ -1,0 +1,212 @@
+"""FETCH with a filter over many records: it goes on until it is done, and holds up nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from brokerd.broker import BrokerSettings
+from brokerd.codecs import flymq as fly
+from brokerd.protocols.flymq import FlymqFactory, FlymqSettings
+from brokerd.protocols.flymq_scan import CONTENT_SLICES, SLICE_RECORDS, SLICE_SECONDS, Turns
+from tests.protocols.flymq_desk import MIB, FlymqHouse
+
+
+class Steps:
+    """A clock whose calls are made by hand, one at a time; ``look_seconds`` pass at each look."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.look_seconds = 0.0
+        self.waiting: list[Callable[[], object]] = []
+
+    def seconds(self) -> float:
+        self.now += self.look_seconds
+        return self.now
+
+    def callLater(self, delay: float, call: Callable[..., object], *arguments: object) -> Any:
+        if not delay:
+            self.waiting.append(lambda: call(*arguments))
+        return None
+
+    def step(self) -> None:
+        self.waiting.pop(0)()
+
+
+class SteppedHouse(FlymqHouse):
+    """A broker whose FlyMQ listener is stepped by hand."""
+
+    def __init__(self, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.steps: Any = Steps()
+        self.flymq_factory = FlymqFactory(self.broker, self.steps, self.limits, FlymqSettings())
+
+    def fill(self, count: int, value: bytes = b"miss", last: bytes = b"hit") -> None:
+        partition = self.broker.create_topic("t").partitions[0]
+        for _ in range(count):
+            self.broker.produce(partition, value)
+        self.broker.produce(partition, last)
+        self.run()
+
+
+def scan(text: str = "hit", offset: int = 0, most: int = 10) -> fly.Fetch:
+    return fly.Fetch("t", 0, offset, most, text, sdk=True)
+
+
+def filled(count: int, **rest: Any) -> FlymqHouse:
+    house = FlymqHouse(**rest)
+    partition = house.broker.create_topic("t").partitions[0]
+    for number in range(count):
+        house.broker.produce(partition, b"hit" if number % 1000 == 999 else b"miss")
+    house.run()
+    return house
+
+
+def test_a_scan_goes_on_through_thousands_of_misses_to_the_first_hit() -> None:
+    """The reference server gives up after 1,000, and some clients then never get on."""
+    house = filled(5000)
+    assert house.only(scan(offset=1000, most=1)) == fly.Fetched(((1999, None, b"hit"),), 2000)
+
+
+def test_next_is_one_past_the_last_record_examined() -> None:
+    house = filled(5500)
+    answer = house.only(scan())
+    assert [record.offset for record in answer.records] == [999, 1999, 2999, 3999, 4999]
+    assert answer.next_offset == 5500
+    assert house.only(scan("none of them")) == fly.Fetched((), 5500)
+
+
+def test_all_that_passes_is_found_by_fetches_that_go_on_at_next() -> None:
+    house = filled(25_000, settings=BrokerSettings(tail_cache_bytes=0, read_cache_bytes=0))
+    client = house.client()
+    offset, found = 0, []
+    while True:
+        (answer,) = client.ask(scan(offset=offset, most=3))
+        if not answer.records:
+            break
+        found += [record.offset for record in answer.records]
+        offset = answer.next_offset
+    assert found == list(range(999, 25_000, 1000))
+
+
+def test_a_scan_that_found_something_answers_before_it_has_seen_everything() -> None:
+    """Or a client that asks for many hits where there are few would wait for the whole log."""
+    house = filled((CONTENT_SLICES + 5) * SLICE_RECORDS)
+    answer = house.only(scan(most=1000))
+    assert len(answer.records) == CONTENT_SLICES * SLICE_RECORDS // 1000
+    assert answer.next_offset == CONTENT_SLICES * SLICE_RECORDS
+
+
+def test_many_large_hits_fill_one_answer_and_no_more() -> None:
+    house = FlymqHouse()
+    for _ in range(5):
+        house.produce(b"hit" * (3 * MIB))
+    answer = house.only(scan())
+    assert [record.offset for record in answer.records] == [0, 1, 2]
+    assert answer.next_offset == 3
+    assert len(house.records("t", 0, 3, 10, "hit", sdk=True)) == 2
+
+
+def test_others_are_served_between_the_slices_of_a_scan() -> None:
+    house = SteppedHouse()
+    house.fill(10 * SLICE_RECORDS)
+    scanning, other = house.client(), house.client()
+    scanning.send(scan(), fly.ListTopics())
+    served = 0
+    while house.steps.waiting:
+        other.send(fly.Fetch("t", 0, 0, 1))
+        served += len(other.answers())
+        assert not scanning.transport.received
+        house.steps.step()
+    assert served >= 10
+    assert [type(answer) for answer in scanning.answers()] == [fly.Fetched, fly.Topics]
+
+
+def test_a_slice_ends_when_its_time_is_over_however_few_records_it_saw() -> None:
+    house = SteppedHouse()
+    house.fill(99)
+    house.steps.look_seconds = SLICE_SECONDS / 2
+    client = house.client()
+    client.send(scan())
+    steps = 0
+    while house.steps.waiting:
+        house.steps.step()
+        steps += 1
+    assert 100 / 4 <= steps <= 100
+    assert client.answers() == [fly.Fetched(((99, None, b"hit"),), 100)]
+
+
+def test_of_many_scans_one_slice_runs_at_a_time_and_all_in_turn() -> None:
+    """So a hundred of them hold up the others no longer than one."""
+    house = SteppedHouse()
+    house.fill(4 * SLICE_RECORDS)
+    clients = [house.client() for _ in range(10)]
+    for client in clients:
+        client.send(scan())
+    assert len(house.steps.waiting) == 1
+    done: list[int] = []
+    while house.steps.waiting:
+        house.steps.step()
+        assert len(house.steps.waiting) <= 1
+        done.append(sum(bool(client.transport.received) for client in clients))
+    assert done[39] == 0
+    assert [len(client.answers()[0].records) for client in clients] == [1] * 10
+
+
+def test_a_scan_ends_with_its_connection() -> None:
+    house = SteppedHouse()
+    house.fill(100 * SLICE_RECORDS)
+    client = house.client()
+    client.send(scan("none of them"))
+    house.steps.step()
+    client.disconnect()
+    house.steps.step()
+    assert not house.steps.waiting
+
+
+def test_what_comes_during_a_scan_is_found_by_it() -> None:
+    house = SteppedHouse()
+    house.fill(3 * SLICE_RECORDS, last=b"miss")
+    client = house.client()
+    client.send(scan())
+    house.steps.step()
+    house.broker.produce(house.broker.create_topic("t").partitions[0], b"hit at last")
+    house.run()
+    while house.steps.waiting:
+        house.steps.step()
+    assert client.answers() == [
+        fly.Fetched(((3 * SLICE_RECORDS + 1, None, b"hit at last"),), 3 * SLICE_RECORDS + 2)
+    ]
+
+
+def test_a_topic_deleted_during_a_scan_ends_it_with_an_answer() -> None:
+    house = SteppedHouse()
+    house.fill(3 * SLICE_RECORDS, last=b"miss")
+    client = house.client()
+    client.send(scan())
+    house.steps.step()
+    house.broker.delete_topic("t")
+    for _ in range(20):
+        house.run()
+        while house.steps.waiting:
+            house.steps.step()
+    (answer,) = client.answers()
+    assert isinstance(answer, fly.Failed | fly.Fetched)
+    assert client.is_open
+
+
+def test_a_fault_in_one_turn_takes_no_turn_from_the_others() -> None:
+    clock = Steps()
+    turns = Turns(clock)
+    done: list[str] = []
+
+    def fail() -> None:
+        raise ValueError("a fault")
+
+    turns.take(fail)
+    turns.take(lambda: done.append("other"))
+    try:
+        clock.step()
+    except ValueError:
+        clock.step()
+    assert done == ["other"]
