@@ -541,6 +541,26 @@ def test_more_bytes_than_any_buffer_holds_can_be_sent_together():
     assert [one.next_offset for one in answers] == list(range(COUNT))
 
 
+def test_a_request_that_is_larger_than_the_others_waits_for_its_turn_and_goes_alone():
+    ours, theirs = socket.socketpair()
+    requests = [PRODUCE, fm.Produce("t", None, bytes(1_000_000)), PRODUCE, PRODUCE]
+    seen: list[int] = []
+
+    def serve() -> None:
+        reader = fm.FrameReader()
+        while len(seen) < len(requests):
+            for frame in reader.feed(ours.recv(65_536)):
+                seen.append(len(fm.decode_request(*frame).value))
+                ours.sendall(fm.produced(*STORED))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with ours, FlymqClient("b:1", connect=lambda *_: theirs, timeout=10.0) as client:
+        assert client.send_many(requests) == [STORED] * 4
+        thread.join(10.0)
+    assert seen == [1, 1_000_000, 1, 1]
+
+
 # -- arguments ---------------------------------------------------------------------------------
 
 

@@ -159,6 +159,36 @@ def test_any_bytes_are_an_answer_or_a_named_error(request, payload):
         assert str(error)
 
 
+@pytest.mark.parametrize(
+    ("request_", "answer", "smallest"),
+    [
+        (FETCH, b"\0\0\0\x02" + bytes(31), "message"),
+        (SDK_FETCH, b"\0\0\0\x02" + bytes(8 + 31), "message"),
+        (LIST, b"\0\0\0\x02" + bytes(3), "topics"),
+        (fm.Metadata("t"), b"\0\0\0\0\0\x02" + bytes(47), "partitions"),
+        (fm.ClusterMetadata(), b"\0\0\0\0\0\x02" + bytes(11), "topics"),
+    ],
+)
+def test_a_count_is_compared_with_the_bytes_that_are_left(request_, answer, smallest):
+    """Before the first item is read: two items of the smallest size lack one byte."""
+    text = rf"{smallest}\w* says 2 items and \d+ bytes are left"
+    with pytest.raises(fm.ResponseError, match=text):
+        fm.decode_response(request_, fm.opcode_of(request_), answer)
+
+
+def test_the_smallest_items_are_read():
+    """Nothing in them but zeros: a count may be as large as that."""
+    nowhere = fm.PartitionPlace(0, "", "", 0, "", (), ())
+    assert read(SDK_FETCH, fm.fetched_sdk([Record(0, b"")] * 3, 0)).records[2].offset == 0
+    assert read(FETCH, fm.fetched_seed([Record(0, b"")] * 3, 0)).records[2].offset == 0
+    assert read(LIST, fm.topics([""] * 3)) == fm.Topics(("", "", ""))
+    offsets = (fm.PartitionOffsets(0, 0, 0, 0),) * 3
+    assert read(fm.Metadata("t"), fm.topic_metadata("", offsets)).partitions == offsets
+    for topics in ([fm.TopicPlaces("", ())] * 3, [fm.TopicPlaces("", (nowhere,) * 3)]):
+        answer = fm.cluster_metadata("", topics)
+        assert read(fm.ClusterMetadata(), answer) == fm.Cluster("", tuple(topics))
+
+
 def test_a_claimed_count_costs_no_memory():
     many = b"\xff\xff\xff\xff"
     tracemalloc.start()

@@ -62,10 +62,8 @@ def _inflate(payload: bytes, max_bytes: int) -> bytes:
     room = max_bytes
     for start in range(0, len(payload), _PIECE_BYTES):
         piece = payload[start : start + _PIECE_BYTES]
-        more = True
-        while more and not inflater.eof:
-            step = min(STEP_BYTES, room + 1)
-            part = inflater.decompress(piece, step)
+        while piece:
+            part = inflater.decompress(piece, min(STEP_BYTES, room + 1))
             room -= len(part)
             if room < 0:
                 raise RequestError(
@@ -73,7 +71,6 @@ def _inflate(payload: bytes, max_bytes: int) -> bytes:
                 )
             parts.append(part)
             piece = inflater.unconsumed_tail
-            more = bool(piece) or len(part) == step
         if inflater.eof:
             rest = len(inflater.unused_data) + max(0, len(payload) - start - _PIECE_BYTES)
             if rest:

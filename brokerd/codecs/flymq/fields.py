@@ -42,7 +42,7 @@ class Fields:
         return len(self._payload) - self._position
 
     def peek(self, size: int) -> int:
-        """The unsigned number in the next `size` bytes, which must be there; stay before it."""
+        """The unsigned number in what is there of the next `size` bytes; stay before it."""
         return int.from_bytes(self._payload[self._position : self._position + size], "big")
 
     def text(self, what: str) -> str:

@@ -71,8 +71,7 @@ def error_text(payload: bytes) -> str:
 def _error_data(payload: bytes) -> bytes:
     for before in (1, 4, 0):  # the document's bool, the SDKs' code, a str alone
         start = before + 2
-        ends_here = int.from_bytes(payload[before:start], "big") == len(payload) - start
-        if len(payload) >= start and ends_here:
+        if int.from_bytes(payload[before:start], "big") == len(payload) - start:
             return payload[start:]
     return payload
 

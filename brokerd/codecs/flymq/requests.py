@@ -90,9 +90,9 @@ def _subscribe(fields: Fields) -> Subscribe:
     group = fields.text("group")
     partition = fields.i32("partition")
     left = fields.left
-    if left >= 2 and fields.peek(2) == left - 2:
+    if fields.peek(2) == left - 2:
         return Subscribe(topic, group, partition, fields.text("mode"))
-    if left and fields.peek(1) == left - 1:
+    if fields.peek(1) == left - 1:
         return Subscribe(topic, group, partition, fields.text8("mode"), sdk=True)
     raise FieldError(
         "invalid binary format: mode does not end with the payload, neither with a length of "
@@ -147,7 +147,7 @@ def _reset_offset(fields: Fields) -> ResetOffset:
     topic = fields.text("topic")
     group = fields.text("group")
     partition = fields.i32("partition")
-    sdk = bool(fields.left) and fields.peek(1) != 0
+    sdk = fields.peek(1) != 0
     mode = fields.text8("mode") if sdk else fields.text("mode")
     offset = _committable(fields) if mode == "offset" else None
     return ResetOffset(topic, group, partition, mode, offset, sdk)
