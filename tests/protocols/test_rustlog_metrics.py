@@ -6,15 +6,30 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from brokerd.protocols.rustlog_metrics import metrics_text
 
-NAMES = (
-    "messages_produced_total messages_fetched_total bytes_in_total bytes_out_total "
-    "throttled_consumers_total slow_consumers_total segments_deleted_total bytes_reclaimed_total "
-    "compaction_runs_total compaction_skipped_segments_total retention_noop_runs_total "
-    "checkpoint_corruption_total compaction_segments_rewritten_total "
-    "compaction_records_dropped_total compaction_bytes_rewritten_total active_connections "
-    "fetch_latency_ns_p50 fetch_latency_ns_p95 fetch_latency_ns_p99 produce_latency_ns_p50 "
-    "produce_latency_ns_p95 produce_latency_ns_p99"
-).split()
+NAMES = [
+    "messages_produced_total",
+    "messages_fetched_total",
+    "bytes_in_total",
+    "bytes_out_total",
+    "throttled_consumers_total",
+    "slow_consumers_total",
+    "segments_deleted_total",
+    "bytes_reclaimed_total",
+    "compaction_runs_total",
+    "compaction_skipped_segments_total",
+    "retention_noop_runs_total",
+    "checkpoint_corruption_total",
+    "compaction_segments_rewritten_total",
+    "compaction_records_dropped_total",
+    "compaction_bytes_rewritten_total",
+    "active_connections",
+    "fetch_latency_ns_p50",
+    "fetch_latency_ns_p95",
+    "fetch_latency_ns_p99",
+    "produce_latency_ns_p50",
+    "produce_latency_ns_p95",
+    "produce_latency_ns_p99",
+]
 STATUS = {
     "records_produced": {"mamamia": 3, "rustlog": 4},
     "bytes_produced": 70,

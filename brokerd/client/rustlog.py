@@ -1,0 +1,326 @@
+# Tests: tests/client/test_rustlog.py
+"""A blocking RustLog client on a plain or TLS socket. Page: docs/protocols/rustlog.rst.
+
+::
+
+    with RustlogClient("127.0.0.1:9092") as client:
+        client.create_topic("orders", 1)
+        first = client.produce("orders", [b"two teas", b"one cake"])
+        for offset, value in client.fetch("orders", first).pairs():
+            print(offset, value)
+
+It speaks the binary dialect, which every program of the reference does, or JSON. One client belongs
+to one thread. It connects when first used, and again after a lost connection; requests without an
+answer are then sent a second time if carrying them out twice does no harm: all but Produce and
+CreateTopic.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import NamedTuple, Self, TypeVar
+
+from brokerd.client.addresses import open_socket
+from brokerd.client.checks import check_text
+from brokerd.client.errors import AddressError, ConnectionLost
+from brokerd.client.stream import Connect, Stream
+from brokerd.codecs.rustlog import (
+    CODECS,
+    MAX_PAYLOAD,
+    Answer,
+    AnswerError,
+    CreateTopic,
+    DescribePartition,
+    DescribeTopic,
+    Dialect,
+    Failed,
+    Fetch,
+    Fetched,
+    FrameReader,
+    ListTopics,
+    Metrics,
+    MetricsFetch,
+    OffsetCommit,
+    OffsetCommitted,
+    OffsetFetch,
+    OffsetFetched,
+    PartitionDescription,
+    Ping,
+    Pong,
+    Produce,
+    Produced,
+    Request,
+    TopicCreated,
+    TopicDescription,
+    TopicList,
+)
+from brokerd.errors import BrokerdError, RecordTooLarge
+
+__all__ = [
+    "AddressError",
+    "ConnectionLost",
+    "Dialect",
+    "Records",
+    "RustlogClient",
+    "RustlogError",
+]
+
+TIMEOUT = 60.0
+"""Seconds to connect, and to wait for bytes of an answer."""
+FETCH_BYTES = 1 << 20
+"""What a fetch asks for, as the reference's consumer does."""
+_GROUP_BYTES = 32_768
+"""Requests sent together fit the sockets' buffers: neither end waits for the other to read."""
+_GROUP_REQUESTS = 256
+_LENGTH_BYTES = 4
+_MAX_U32, _MAX_U64 = (1 << 32) - 1, (1 << 64) - 1
+_NOT_TWICE = (Produce, CreateTopic)
+
+Wanted = TypeVar("Wanted")
+
+
+class RustlogError(BrokerdError):
+    """The broker refused a request; the text is the broker's. The connection lives, but after 1.
+
+    ``code`` is that of the binary dialect; 0 in JSON, which has none.
+    """
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Records(NamedTuple):
+    """What a fetch found: ``values`` at ``offsets``, and where the next one begins."""
+
+    offsets: Sequence[int]
+    values: Sequence[bytes]
+    next_offset: int
+
+    def pairs(self) -> Iterator[tuple[int, bytes]]:
+        """(offset, value) of each record."""
+        return zip(self.offsets, self.values, strict=True)
+
+
+class RustlogClient:
+    """One connection to a broker.
+
+    :param address: ``host:port``, ``[v6]:port`` or ``unix:PATH``.
+    :param dialect: what is spoken; brokerd understands both.
+    :param timeout: seconds to connect, and seconds without a byte before giving up.
+    :param ssl_context: speak TLS, checked against `server_hostname` (the host if None).
+    :param connect: opens the socket; for tests and unusual networks.
+    :raises AddressError: the address cannot be read.
+
+    Methods raise RustlogError (the broker refused), ConnectionLost and other OSErrors (among them
+    TimeoutError). After any but the first the next call connects anew. A wrong argument is a
+    TypeError, ValueError or RecordTooLarge, before anything is sent.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        dialect: Dialect = Dialect.BINARY,
+        timeout: float = TIMEOUT,
+        ssl_context: ssl.SSLContext | None = None,
+        server_hostname: str | None = None,
+        connect: Connect = open_socket,
+    ) -> None:
+        self._codec = CODECS[dialect]
+        self._stream = Stream(
+            address,
+            timeout=timeout,
+            ssl_context=ssl_context,
+            server_hostname=server_hostname,
+            connect=connect,
+        )
+        self._reader = FrameReader()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        self._stream.close()
+
+    def ping(self) -> None:
+        """Ask for a sign of life."""
+        self._ask(Ping(), Pong)
+
+    def create_topic(self, topic: str, partition_count: int = 1) -> None:
+        """Create a topic; one that exists is a RustlogError."""
+        _check_number("partition_count", partition_count, _MAX_U32)
+        self._ask(CreateTopic(_name(topic), partition_count), TopicCreated)
+
+    def produce(self, topic: str, records: Sequence[bytes], partition: int = 0) -> int:
+        """Append records, all or none; the offset of the first. The others follow it.
+
+        :raises RecordTooLarge: they do not fit a request; nothing was sent.
+        """
+        _check_number("partition", partition, _MAX_U32)
+        for record in records:
+            if not isinstance(record, bytes):
+                raise TypeError(f"a record must be bytes, not {type(record).__name__}")
+        return self._ask(Produce(_name(topic), partition, records), Produced).base_offset
+
+    def fetch(
+        self,
+        topic: str,
+        offset: int,
+        partition: int = 0,
+        max_bytes: int = FETCH_BYTES,
+        group: str | None = None,
+    ) -> Records:
+        """Records from an offset on; with a group, from its commit on if that is larger.
+
+        There may be fewer than there are. None, and the same ``next_offset``: the end is reached.
+        """
+        _check_number("partition", partition, _MAX_U32)
+        _check_number("offset", offset, _MAX_U64)
+        _check_number("max_bytes", max_bytes, _MAX_U32)
+        group = None if group is None else _name(group)
+        answer = self._ask(Fetch(_name(topic), partition, offset, max_bytes, group), Fetched)
+        return Records(*answer)
+
+    def read(self, topic: str, offset: int = 0, partition: int = 0) -> Iterator[tuple[int, bytes]]:
+        """(offset, value) of the records from an offset to the end of the partition as it is then.
+
+        Gaps are passed over.
+        """
+        while True:
+            found = self.fetch(topic, offset, partition)
+            yield from found.pairs()
+            if found.next_offset <= offset:
+                return
+            offset = found.next_offset
+
+    def commit(self, topic: str, group: str, offset: int, partition: int = 0) -> bool:
+        """Store how far a group has come; False if there is no such topic or partition."""
+        _check_number("partition", partition, _MAX_U32)
+        _check_number("offset", offset, _MAX_U64)
+        request = OffsetCommit(_name(topic), partition, _name(group), offset)
+        return self._ask(request, OffsetCommitted).success
+
+    def committed(self, topic: str, group: str, partition: int = 0) -> int | None:
+        """What a group has committed; None if nothing."""
+        _check_number("partition", partition, _MAX_U32)
+        return self._ask(OffsetFetch(_name(topic), partition, _name(group)), OffsetFetched).offset
+
+    def topics(self) -> dict[str, int]:
+        """All topics by name, with their number of partitions."""
+        return dict(self._ask(ListTopics(), TopicList).topics)
+
+    def next_offsets(self, topic: str) -> tuple[int, ...]:
+        """Of each partition of a topic, the offset that its next record will get."""
+        return self._ask(DescribeTopic(_name(topic)), TopicDescription).next_offsets
+
+    def next_offset(self, topic: str, partition: int = 0) -> int:
+        """The offset that the next record of a partition will get."""
+        _check_number("partition", partition, _MAX_U32)
+        request = DescribePartition(_name(topic), partition)
+        return self._ask(request, PartitionDescription).next_offset
+
+    def metrics(self) -> str:
+        """The broker's numbers in the text format of Prometheus."""
+        return self._ask(MetricsFetch(), Metrics).text
+
+    def send_many(self, requests: Sequence[Request]) -> list[Answer]:
+        """Send requests, many at a time, and return their answers in order.
+
+        An answer may be `Failed`.
+
+        :raises ConnectionLost: with the answers there were, in ``answers``.
+        """
+        answers: list[Answer] = []
+        for attempt in (1, 2):
+            try:
+                self._exchange(requests[len(answers) :], answers)
+                break
+            except ConnectionError as error:
+                rest = requests[len(answers) :]
+                harmless = bool(rest) and not any(isinstance(one, _NOT_TWICE) for one in rest)
+                if attempt == 2 or not harmless:
+                    raise ConnectionLost(str(error), answers) from error
+        return answers
+
+    def _ask(self, request: Request, kind: type[Wanted]) -> Wanted:
+        (answer,) = self.send_many([request])
+        if isinstance(answer, Failed):
+            raise RustlogError(answer.code, answer.message)
+        if not isinstance(answer, kind):
+            self.close()
+            raise ConnectionLost(
+                f"{self._stream.address} answered {type(answer).__name__} to "
+                f"{type(request).__name__}; the connection is out of step"
+            )
+        return answer
+
+    def _exchange(self, requests: Sequence[Request], answers: list[Answer]) -> None:
+        """Send the requests in groups, each when the one before is answered."""
+        waiting = 0
+        outgoing = bytearray()
+        for request in requests:
+            data = self._encoded(request)
+            if waiting and (waiting >= _GROUP_REQUESTS or len(outgoing) + len(data) > _GROUP_BYTES):
+                self._exchange_group(waiting, bytes(outgoing), answers)
+                waiting, outgoing = 0, bytearray()
+            waiting += 1
+            outgoing += data
+        if waiting:
+            self._exchange_group(waiting, bytes(outgoing), answers)
+
+    def _encoded(self, request: Request) -> bytes:
+        data = self._codec.encode_request(request)
+        if len(data) - _LENGTH_BYTES > MAX_PAYLOAD:
+            raise RecordTooLarge(
+                f"the request takes {len(data) - _LENGTH_BYTES} bytes, and the limit of the format "
+                f"is {MAX_PAYLOAD}; send fewer or smaller records"
+            )
+        return data
+
+    def _exchange_group(self, count: int, data: bytes, answers: list[Answer]) -> None:
+        stream = self._stream
+        if not stream.connected:
+            self._reader = FrameReader()
+        finished = False
+        try:
+            stream.send(data)
+            while count:
+                payloads = self._reader.feed(stream.receive())
+                count -= len(payloads)
+                if count < 0:
+                    raise ConnectionLost(f"{stream.address} sent an answer nobody asked for")
+                answers += map(self._codec.decode_answer, payloads)
+                if self._reader.error is not None:
+                    raise ConnectionLost(f"{stream.address}: {self._reader.error}")
+            finished = True
+        except AnswerError as error:
+            raise ConnectionLost(f"{stream.address}: {error}") from error
+        finally:
+            if not finished:  # half an exchange is of no use to the next one
+                stream.close()
+
+
+def _name(name: str) -> str:
+    check_text(name=name)
+    if len(name.encode()) > 0xFFFF:
+        raise ValueError("a name has at most 65535 bytes")
+    return name
+
+
+def _check_number(name: str, value: int, most: int) -> None:
+    if type(value) is not int:
+        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
+    if not 0 <= value <= most:
+        raise ValueError(f"{name} must be from 0 to {most}, not {value}")
