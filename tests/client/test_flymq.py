@@ -385,6 +385,7 @@ def test_a_certificate_that_is_not_trusted_is_not_tried_again(tmp_path):
             connect=lambda *_: attempts.pop(),
             ssl_context=ssl.create_default_context(),
             timeout=10.0,
+            resend=True,
             sleep=slept.append,
         ) as client,
         pytest.raises(ssl.SSLCertVerificationError),
