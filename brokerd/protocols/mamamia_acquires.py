@@ -13,20 +13,7 @@ from collections.abc import Callable
 from enum import Enum
 from functools import partial
 
-from twisted.logger import Logger
-
-from brokerd.broker import (
-    GONE,
-    STOP,
-    TAKE,
-    UNKNOWN,
-    Broker,
-    Chunk,
-    Congested,
-    Lane,
-    Waiter,
-    key_hash,
-)
+from brokerd.broker import STOP, TAKE, Broker, Chunk, Congested, Lane, Waiter
 from brokerd.codecs.mamamia import (
     BATCH_ROOM,
     MAX_LENGTH,
@@ -51,96 +38,39 @@ from brokerd.errors import (
     UnknownTopic,
 )
 from brokerd.protocols.connection import Connection
+from brokerd.protocols.taking import Cold, TakingInMemory, bury_damaged
 from brokerd.values import Grant
 
 SURELY_FITS_BYTES = MAX_LENGTH - 1024
 """A value and metadata of this size fit any answer, whatever the names."""
 
-GONE_MAX = 2_000
-"""Expired records that one acquire passes over before it tries again in another turn."""
-
 Leased = tuple[Lane, Grant]
 
 
-class TakingInMemory:
-    """Lets an acquire lease records that are in memory and fit the answer.
-
-    Afterwards ``taken`` holds where the leased records are, in the order of the grants, and
-    ``cold``, ``too_large`` or ``cut_short`` why it stopped before its limit, if it did.
-    """
-
-    lane: Lane
-    # Most acquires leave these as they are.
-    cold: tuple[Lane, int] | None = None
-    too_large: tuple[Lane, int] | None = None
-    stopped = False
-    cut_short = False
-    _expired_us = -1
-    """Records that expire at this broker time or before are gone; -1 until it is needed."""
-    _gone_left = GONE_MAX
+class TakingForAnswer(TakingInMemory):
+    """Takes what fits the answer."""
 
     def __init__(self, broker: Broker, log_id: str, room: int) -> None:
-        self._broker = broker
+        super().__init__(broker)
         self._log_id = log_id
         self._room = room
         """Bytes left in a batch answer; 0 for the answer to ACQUIRE_NEXT."""
-        self.taken: list[tuple[Chunk, int]] = []
 
-    def key_of(self, offset: int) -> int:
-        """The hash of the record's key, for key order; an expired one has its place in it too."""
-        chunk = self._broker.find(self.lane.partition, offset)
-        if chunk is None:
-            self.cold = (self.lane, offset)
-            self.stopped = True
-            return UNKNOWN
-        return key_hash(chunk.keys[offset - chunk.base])
-
-    def _is_expired(self, expires_at_us: int) -> bool:
-        if not expires_at_us:
-            return False
-        if self._expired_us < 0:
-            self._expired_us = self._broker.expired_before_us()
-        return expires_at_us <= self._expired_us
-
-    def _gone(self) -> int:
-        """GONE, until the reactor should have its turn."""
-        self._gone_left -= 1
-        if self._gone_left:
-            return GONE
-        self.stopped = self.cut_short = True
-        return STOP
-
-    def takes(self, offset: int) -> int:
-        """Whether the record at ``offset`` of the lane may be leased: STOP, TAKE or GONE."""
-        chunk = self._broker.find(self.lane.partition, offset)
-        if chunk is None:
-            self.cold = (self.lane, offset)
-            self.stopped = True
-            return STOP
-        index = offset - chunk.base
-        if chunk.expires_at_us is not None and self._is_expired(chunk.expires_at_us[index]):
-            return self._gone()
+    def fits(self, chunk: Chunk, index: int) -> int:
         value = chunk.values[index]
         metadata = chunk.metadata[index]
         size = len(value) + (len(metadata) if metadata is not None else 0)
         if size > SURELY_FITS_BYTES and (
             answer_length(self._log_id, value, chunk.encodings[index], metadata) > MAX_LENGTH
         ):
-            self.too_large = (self.lane, offset)
-            self.stopped = True
-            return STOP
+            return self.refuse(chunk, index)
         if self._room:
             room = batch_item_length(value, chunk.encodings[index], metadata, chunk.keys[index])
             if room > self._room:
                 self.stopped = True
                 return STOP
             self._room -= room
-        self.taken.append((chunk, index))
         return TAKE
-
-
-Cold = tuple[Lane, int]
-"""A record that must be read from disk before it can be leased: lane and offset."""
 
 
 class Later(Enum):
@@ -163,7 +93,7 @@ class Attempt:
         command: int,
         nothing: bytes,
         room: int,
-        answer: Callable[[LeaseRequest, list[Leased], TakingInMemory], bytes],
+        answer: Callable[[LeaseRequest, list[Leased], TakingForAnswer], bytes],
     ) -> None:
         self.command = command
         self.nothing = nothing
@@ -176,7 +106,7 @@ class Attempt:
         log_id = request.log_id
         duration_us = None if request.duration is None else microseconds(request.duration)
         while True:
-            taking = TakingInMemory(broker, log_id, self._room)
+            taking = TakingForAnswer(broker, log_id, self._room)
             leased = broker.acquire(
                 log_id, request.group_id, request.client_id, duration_us, limit, taking
             )
@@ -189,7 +119,7 @@ class Attempt:
             broker.dead_letter(*taking.too_large, "too_large")
 
 
-def answer_one(request: LeaseRequest, leased: list[Leased], taking: TakingInMemory) -> bytes:
+def answer_one(request: LeaseRequest, leased: list[Leased], taking: TakingForAnswer) -> bytes:
     """The answer to ACQUIRE_NEXT."""
     lane, grant = leased[0]
     chunk, index = taking.taken[0]
@@ -202,7 +132,7 @@ def answer_one(request: LeaseRequest, leased: list[Leased], taking: TakingInMemo
     )
 
 
-def answer_many(request: LeaseRequest, leased: list[Leased], taking: TakingInMemory) -> bytes:
+def answer_many(request: LeaseRequest, leased: list[Leased], taking: TakingForAnswer) -> bytes:
     """The answer to ACQUIRE_BATCH."""
     return acquired_batch(
         [
@@ -227,8 +157,6 @@ ACQUIRE_BATCH = Attempt(Command.ACQUIRE_BATCH, acquired_batch([]), BATCH_ROOM, a
 
 class LateAcquire:
     """An acquire whose answer comes later: after a read from disk, after a wait, or both."""
-
-    _log = Logger()
 
     __slots__ = (
         "_attempt",
@@ -286,18 +214,7 @@ class LateAcquire:
             return
         try:
             if isinstance(failure, DamagedData):
-                lane, offset = cold
-                if self._connection.broker.dead_letter(lane, offset, "damaged"):
-                    self._log.error(
-                        "topic {topic!r} partition {partition} offset {offset} is damaged, and a "
-                        "dead letter of group {group!r} now: {damage}",
-                        event_id="record-damaged",
-                        damage=str(failure),
-                        topic=lane.partition.topic.name,
-                        partition=lane.partition.index,
-                        offset=offset,
-                        group=lane.group.name,
-                    )
+                bury_damaged(self._connection.broker, cold, failure)
             elif failure is not None and not isinstance(failure, RecordRemoved):
                 raise StorageFailed(f"cannot read the log: {failure}; try again")
         except Congested:

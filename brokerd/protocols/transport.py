@@ -8,11 +8,15 @@ TLS above all, takes the public road.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from typing import Any
 
 from twisted.internet import tcp, unix
 from twisted.internet.interfaces import ITCPTransport
+
+QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)
+"""Linux's option to acknowledge at once."""
 
 LARGE_BYTES = 64 * 1024
 """What has so many bytes is not copied to be sent in one piece with something else."""
@@ -65,6 +69,21 @@ def lose_sending(transport: Any) -> bool:
         return False
     transport.loseWriteConnection()
     return True
+
+
+def acknowledge(transport: Any) -> None:
+    """Have the kernel acknowledge what was read without waiting for an answer to go with it.
+
+    For plain TCP, where the system can; it holds until the next bytes come. Other transports are
+    left alone.
+    """
+    if (
+        QUICKACK is not None
+        and type(transport) is tcp.Server
+        and transport.connected
+        and not transport.TLS
+    ):
+        transport.socket.setsockopt(socket.IPPROTO_TCP, QUICKACK, 1)
 
 
 def prepare(transport: Any) -> None:

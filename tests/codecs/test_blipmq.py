@@ -156,8 +156,8 @@ def test_answers_are_written_and_read_as_they_stand(name):
 def test_the_short_cuts_of_the_broker_write_the_same_bytes():
     assert bm.accepted(3, 42) == BYTES["seed-05-ack", "<"]
     assert bm.accepted(1) == BYTES["notes-01-hello", "<"]
-    assert bm.delivery(1, 1, b"bench", b"hello") == BYTES["notes-07-poll", "<"]
-    assert len(bm.delivery(1, 1, b"bench", b"hello")) == 4 + bm.DELIVERY_BYTES + 10
+    assert bm.delivery_head(1, 1, b"bench", 5) + b"hello" == BYTES["notes-07-poll", "<"]
+    assert len(bm.delivery_head(1, 1, b"bench", 5)) == 4 + bm.DELIVERY_BYTES + 5
 
 
 @pytest.mark.parametrize("name", REFUSED)

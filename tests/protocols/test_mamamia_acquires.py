@@ -10,7 +10,7 @@ from brokerd.broker import BrokerSettings
 from brokerd.codecs.mamamia import Acquire, AcquireBatch, Acquired, AcquiredBatch
 from brokerd.errors import DamagedData, UnknownTopic
 from brokerd.groups import GroupSettings
-from brokerd.protocols.mamamia_acquires import GONE_MAX
+from brokerd.protocols.taking import GONE_MAX
 from tests.broker.desk import SECOND_US, lease, produce, settle
 from tests.house import Client, House, ask
 

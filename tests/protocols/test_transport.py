@@ -14,7 +14,14 @@ from twisted.logger import capturedLogs
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 from zope.interface import implementer
 
-from brokerd.protocols.transport import LARGE_BYTES, lose_sending, prepare, send, send_all
+from brokerd.protocols.transport import (
+    LARGE_BYTES,
+    acknowledge,
+    lose_sending,
+    prepare,
+    send,
+    send_all,
+)
 
 KIB = 1024
 
@@ -286,3 +293,40 @@ def test_tls_is_not_half_closed(ends: Ends) -> None:
     assert not lose_sending(Encrypting())
     with pytest.raises(BlockingIOError):
         ends.peer.recv(1)
+
+
+def quickack(ends: Ends) -> bool:
+    """Whether the kernel acknowledges at once, as it says."""
+    option = ends.transport.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK)
+    return bool(option)
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="an option of Linux")
+def test_what_was_read_may_be_acknowledged_at_once() -> None:
+    """On plain TCP; nothing is said to a transport that is gone, or speaks TLS."""
+    ends = Ends(tcp.Server)
+    try:
+        for flag, value in (("TLS", True), ("connected", 0)):
+            ends.transport.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
+            was = getattr(ends.transport, flag)
+            setattr(ends.transport, flag, value)
+            acknowledge(ends.transport)
+            assert not quickack(ends)
+            setattr(ends.transport, flag, was)
+        acknowledge(ends.transport)
+        assert quickack(ends)
+    finally:
+        ends.close()
+
+
+def test_other_transports_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So are systems that cannot."""
+    ends = Ends(unix.Server)
+    acknowledge(ends.transport)
+    acknowledge(object())
+    ends.close()
+    monkeypatch.setattr("brokerd.protocols.transport.QUICKACK", None)
+    plain = Ends(tcp.Server)
+    plain.transport.socket.close()
+    acknowledge(plain.transport)
+    plain.close()

@@ -181,21 +181,13 @@ _DECODERS: dict[int, Callable[[bytes], Message]] = {
 # -- encoding --------------------------------------------------------------------------------------
 
 
-def delivery(correlation_id: int, qos: int, topic: bytes, message: bytes) -> bytes:
-    """The complete frame of a delivery, the topic in UTF-8; the caller looks after its size."""
-    return b"".join(
-        (
-            _LENGTH_HEAD_QOS_TOPIC.pack(
-                _HEAD_QOS_TOPIC.size + len(topic) + len(message),
-                _PUBLISH,
-                correlation_id,
-                qos,
-                len(topic),
-            ),
-            topic,
-            message,
-        )
-    )
+def delivery_head(correlation_id: int, qos: int, topic: bytes, message_bytes: int) -> bytes:
+    """What stands before the message in the frame of a delivery; the topic is in UTF-8.
+
+    The caller looks after the size of the frame.
+    """
+    length = _HEAD_QOS_TOPIC.size + len(topic) + message_bytes
+    return _LENGTH_HEAD_QOS_TOPIC.pack(length, _PUBLISH, correlation_id, qos, len(topic)) + topic
 
 
 def accepted(correlation_id: int, subscription_id: int = 0) -> bytes:

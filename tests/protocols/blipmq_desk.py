@@ -1,0 +1,104 @@
+# Tests: tests/protocols/
+"""A broker that listens for BlipMQ, and clients that speak it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from brokerd.codecs import blipmq as bm
+from brokerd.protocols.blipmq import BlipmqFactory, BlipmqSettings
+from tests.house import House, Wire
+
+KEY = "bench-key"
+
+
+class BlipmqHouse(House):
+    """A house whose clients speak BlipMQ."""
+
+    def __init__(self, blipmq: BlipmqSettings | None = None, **changes: Any) -> None:
+        super().__init__(**changes)
+        self.blipmq = blipmq or BlipmqSettings(api_keys=(KEY,))
+        self.factory: BlipmqFactory = BlipmqFactory(
+            self.broker, self.clock, self.limits, self.blipmq
+        )
+
+    def again(self, **changes: Any) -> BlipmqHouse:
+        arguments = {
+            "disk": self.disk,
+            "settings": self.settings,
+            "options": self.options,
+            "limits": self.limits,
+            "wall_seconds": self.wall_seconds,
+            "blipmq": self.blipmq,
+        }
+        return BlipmqHouse(**{**arguments, **changes})
+
+    def stranger(self) -> BlipmqClient:
+        """A connection that has said nothing yet."""
+        return BlipmqClient(self)
+
+    def client(self) -> BlipmqClient:
+        """A connection that is let in."""
+        client = self.stranger()
+        client.send(bm.Hello(1), bm.Auth(2, KEY))
+        self.run()
+        assert client.answers() == [bm.Ack(1), bm.Ack(2)]
+        return client
+
+
+class BlipmqClient(Wire):
+    """The other end of a connection, in messages."""
+
+    def __init__(self, house: BlipmqHouse) -> None:
+        self._house = house
+        self._reader = bm.frame_reader()
+        super().__init__(house.factory, house.clock)
+
+    def send(self, *messages: bm.Message) -> None:
+        """Send messages in one piece."""
+        self.send_bytes(b"".join(map(bm.encode, messages)))
+
+    def answers(self) -> list[bm.Message]:
+        """Everything received since the last call."""
+        return [bm.decode(frame) for frame in self._reader.feed(self.received_bytes())]
+
+    def first_answers(self) -> list[bm.Message]:
+        """What comes first, as soon as it does: no later commit is done."""
+        while True:
+            self._house.turn()
+            answers = self.answers()
+            if answers:
+                return answers
+            assert self._house._step(), "nothing is answered"
+
+    def ask(self, *messages: bm.Message) -> list[bm.Message]:
+        """Send messages and return what is answered, once nothing is left to do."""
+        self.send(*messages)
+        self._house.run()
+        return self.answers()
+
+    def subscribe(self, topic: str = "t", qos: int = 1) -> int:
+        (answer,) = self.ask(bm.Subscribe(3, topic, qos))
+        assert isinstance(answer, bm.Ack) and answer.correlation_id == 3
+        return answer.subscription_id
+
+    def publish(self, *messages: bytes, topic: str = "t", qos: int = 1) -> None:
+        """Publish, and have it durable."""
+        answers = self.ask(*[bm.Publish(4, qos, topic, one) for one in messages], bm.Ping(5))
+        assert answers == [bm.Pong(5)]
+
+    def poll(self, subscription_id: int) -> bm.Publish | None:
+        """What one POLL gets, if anything."""
+        answers = self.ask(bm.Poll(6, subscription_id))
+        if not answers:
+            return None
+        (delivery,) = answers
+        assert isinstance(delivery, bm.Publish)
+        return delivery
+
+    def poll_all(self, subscription_id: int) -> list[bytes]:
+        """The messages of POLLs until one finds nothing; none is acknowledged."""
+        found = []
+        while (delivery := self.poll(subscription_id)) is not None:
+            found.append(delivery.message)
+        return found
