@@ -9,6 +9,7 @@ only, so nobody reads what a crash may take back.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 
 from brokerd.broker.chunks import Chunk
 from brokerd.broker.clock import BrokerTime
@@ -123,7 +124,10 @@ class _Fetch:
                     fetcher.load(partition, self._offset, self._loaded)
                     return
                 continue
-            end = min(chunk.durable_end(fetcher.journal.durable_ticket), self._offset + looks)
+            end = min(
+                chunk.durable_end(fetcher.journal.durable_ticket),
+                self._offset + min(looks, self._records_left),
+            )
             if self._offset >= end:
                 break
             looks -= end - self._offset
@@ -136,19 +140,32 @@ class _Fetch:
 
     def _take_from(self, chunk: Chunk, end: int) -> bool:
         """Take records of a chunk below ``end``; False when no more are wanted."""
-        before_us = self._fetcher.expiry.before_us() if chunk.expires_at_us else 0
-        for offset in range(self._offset, end):
-            record = chunk.record(offset - chunk.base)
-            if not 0 < record.expires_at_us <= before_us:
-                size = len(record.value) + len(record.key or b"") + len(record.metadata or b"")
-                if not self._records_left or (self._records and size > self._bytes_left):
-                    self._offset = offset
-                    return False
-                self._records.append(record)
-                self._records_left -= 1
-                self._bytes_left -= size
+        records = chunk.records(self._offset, end)
+        if chunk.expires_at_us is not None:
+            before_us = self._fetcher.expiry.before_us()
+            records = [one for one in records if not 0 < one.expires_at_us <= before_us]
+        count = self._fitting(records)
+        self._records_left -= count
+        if count < len(records):
+            self._offset = records[count].offset
+            self._records += records[:count]
+            return False
         self._offset = end
+        self._records += records
         return True
+
+    def _fitting(self, records: list[Record]) -> int:
+        """How many of the records there is room for; theirs is taken."""
+        size = _content_bytes(records)
+        if size <= self._bytes_left:
+            self._bytes_left -= size
+            return len(records)
+        for count, record in enumerate(records):
+            size = _content_bytes([record])
+            if size > self._bytes_left and (count or self._records):
+                return count
+            self._bytes_left -= size
+        return len(records)
 
     def _skip_gap(self) -> bool:
         """Go on behind the gap that the offset is in, if it is in one."""
@@ -171,3 +188,11 @@ class _Fetch:
     def _finish(self, error: Exception | None) -> None:
         records, self._records = self._records, []
         self._done(records, self._offset, error)
+
+
+def _content_bytes(records: list[Record]) -> int:
+    """Bytes of keys, values and metadata."""
+    if not records:
+        return 0
+    _, values, keys, _, metadata, *_ = zip(*records, strict=True)
+    return sum(map(len, chain(values, filter(None, keys), filter(None, metadata))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from brokerd.broker.chunks import RECORD_OVERHEAD_BYTES, Chunk, ChunkCache, ChunkList
-from brokerd.values import Encoding, Format
+from brokerd.values import Encoding, Format, Record
 from brokerd.walformat import decode_records, encode_records
 
 
@@ -45,6 +45,26 @@ def test_a_batch_without_optional_columns_joins_one_with_them() -> None:
         joined.extend(1, decode_records(encode_records(part.columns(0, 5)), 1))
     assert [joined.record(i).producer_time for i in range(3)] == [None, 7, None]
     assert [joined.record(i).expires_at_us for i in range(3)] == [0, 8, 0]
+
+
+def test_many_records_at_once_are_those_one_by_one() -> None:
+    """With columns that most records do not have, and without."""
+    plain, full = filled(10, b"a", b"b", b"c"), Chunk(10)
+    plain.framed(3, 5, 1, 1)
+    columns = plain.columns(0, 5)._replace(
+        keys=[b"k", None, b""],
+        metadata=[None, b"\x80", None],
+        producer_time=[None, -7, 1],
+        expires_at_us=[0, 9, 1],
+        producer_format=Format.MEGA,
+    )
+    full.extend(3, columns)
+    for chunk in (plain, full):
+        one_by_one = [chunk.record(index) for index in range(3)]
+        assert chunk.records(10, 13) == one_by_one
+        assert chunk.records(11, 12) == one_by_one[1:2]
+        assert chunk.records(12, 12) == []
+        assert all(type(record) is Record for record in chunk.records(10, 13))
 
 
 def test_find_gives_the_chunk_that_holds_the_offset_or_none() -> None:
