@@ -12,7 +12,12 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import ClassVar, NamedTuple, Self
 
+from brokerd.client.flymq import FlymqClient
 from brokerd.client.mamamia import MamamiaClient
+from brokerd.client.mega import MegaClient
+from brokerd.client.rustlog import RustlogClient
+from brokerd.codecs.rustlog import Dialect
+from brokerd.sections import BUILT_FORMATS
 
 LARGE = 1_000_000
 """More bytes than any value of these tests."""
@@ -101,4 +106,88 @@ class Mamamia(Peer):
         return seen
 
 
-PEERS: dict[str, type[Peer]] = {peer.name: peer for peer in (Mamamia,)}
+class FlyMQ(Peer):
+    name = listener = "flymq"
+    has_keys = True
+
+    def __init__(self, address: str) -> None:
+        self._client = FlymqClient(address, timeout=20)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def make(self, topic: str) -> None:
+        self._client.create_topic(topic)
+
+    def write(self, topic: str, records: Sequence[Written]) -> list[int | None]:
+        return [self._client.produce(topic, value, key).offset for value, key in records]
+
+    def read(self, topic: str, reader: str, begun: int, count: int) -> list[Seen]:
+        """By FETCH; CONSUME must say the same."""
+        fetched = self._client.fetch(topic, 0, 0, LARGE)
+        for record in fetched.records:
+            assert self._client.consume(topic, 0, record.offset)[:] == record[1:]
+        return [Seen(record.value, record.offset, record.key) for record in fetched.records]
+
+
+class RustLog(Peer):
+    listener = "rustlog"
+    dialect: ClassVar[Dialect]
+
+    def __init__(self, address: str) -> None:
+        self._client = RustlogClient(address, dialect=self.dialect, timeout=20)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def make(self, topic: str) -> None:
+        self._client.create_topic(topic)
+
+    def write(self, topic: str, records: Sequence[Written]) -> list[int | None]:
+        """The first record alone, the others as one batch."""
+        values = [record.value for record in records]
+        first = self._client.produce(topic, values[:1])
+        base = self._client.produce(topic, values[1:])
+        return [first, *range(base, base + len(values) - 1)]
+
+    def read(self, topic: str, reader: str, begun: int, count: int) -> list[Seen]:
+        return [Seen(value, offset, None) for offset, value in self._client.read(topic)]
+
+
+class RustLogBinary(RustLog):
+    name = "rustlog-binary"
+    dialect = Dialect.BINARY
+
+
+class RustLogJSON(RustLog):
+    name = "rustlog-json"
+    dialect = Dialect.JSON
+
+
+class MEGA(Peer):
+    name = listener = "mega"
+
+    def __init__(self, address: str) -> None:
+        self._client = MegaClient(address, timeout=20)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def make(self, topic: str) -> None:
+        self._client.create_topic(topic)
+
+    def write(self, topic: str, records: Sequence[Written]) -> list[int | None]:
+        return [*self._client.produce_many(topic, [record.value for record in records])]
+
+    def read(self, topic: str, reader: str, begun: int, count: int) -> list[Seen]:
+        return [
+            Seen(message.payload, message.next_offset - 1, None)
+            for message in self._client.read(topic)
+        ]
+
+
+PEERS: dict[str, type[Peer]] = {
+    peer.name: peer
+    for peer in (Mamamia, FlyMQ, RustLogBinary, RustLogJSON, MEGA)
+    if peer.listener in BUILT_FORMATS
+}

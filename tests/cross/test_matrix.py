@@ -9,24 +9,18 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import pytest_twisted
-from twisted.internet import reactor as installed_reactor
 from twisted.internet.threads import deferToThread
 
 from benchmarks.admin import fetch_status
 from benchmarks.process import BrokerProcess
-from brokerd.assembly import make_core
 from brokerd.client.mamamia import MamamiaClient
-from brokerd.config import Config
-from brokerd.endpoints import address_text, parse
 from tests.cross.matrix import Begun, cells, difference, expected, read, write_all
-from tests.cross.peers import PEERS
+from tests.cross.serving import LISTENERS, serve_all
 
-reactor: Any = installed_reactor
-LISTENERS = sorted({peer.listener for peer in PEERS.values()})
 FREQUENT_SNAPSHOTS = ("wal.segment_bytes=1MiB", "wal.snapshot_interval_bytes=1MiB")
 
 
@@ -40,20 +34,7 @@ class Filled(NamedTuple):
 
 async def running(stack: AsyncExitStack, directory: Path) -> Filled:
     """A core in this process, on real sockets, threads and files."""
-    core = make_core(Config(), directory, reactor)
-    core.lock()
-    await core.open()
-    addresses = {}
-    for form in LISTENERS:
-        port = await parse(reactor, form, "tcp:0").listen(core.factory(form))
-        stack.push_async_callback(port.stopListening)
-        addresses[form] = address_text(port.getHost())
-
-    async def stop() -> None:
-        await core.drain()
-        await core.close()
-
-    stack.push_async_callback(stop)
+    addresses = await serve_all(stack, directory)
     begun = await deferToThread(write_all, addresses, ["running"])
     return Filled(addresses, begun, "running")
 

@@ -59,7 +59,7 @@ def empty_name(talk: Talk) -> list[Told]:
 
 
 def too_many_topics(talk: Talk) -> list[Told]:
-    talk = Talk(talk.tongue, House(settings=BrokerSettings(max_topics=1)))
+    talk.begin(House(settings=BrokerSettings(max_topics=1)))
     talk.house.broker.create_topic("the only one")
     talk.house.run()
     return talk.say(talk.tongue.make(TOPIC) or talk.tongue.write(TOPIC, b"x"))
@@ -72,7 +72,7 @@ def behind_the_end(talk: Talk) -> list[Told]:
 
 
 def damaged_record(talk: Talk) -> list[Told]:
-    talk = Talk(talk.tongue, House(settings=FORGETFUL))
+    talk.begin(House(settings=FORGETFUL))
     talk.make()
     talk.append(b"spoil-spoil")
     talk.append(b"next")
@@ -107,7 +107,7 @@ def passed_over(talk: Talk, reason: str) -> list[Told]:
 
 def too_much_waits(talk: Talk) -> list[Told]:
     settings = BrokerSettings(max_uncommitted_bytes=64 << 10, frame_bytes=64 << 10)
-    talk = Talk(talk.tongue, House(settings=settings))
+    talk.begin(House(settings=settings))
     talk.make()
     other = talk.connect()
     other.send_bytes(talk.tongue.write(TOPIC, b"x" * 60_000))
@@ -177,3 +177,6 @@ def test_a_refusal_is_told_as_the_page_says(row: str, column: str) -> None:
     assert len(told) == len(wanted), told
     for literal, answer in zip(wanted, told, strict=True):
         assert matches(literal, answer.words), (literal, answer.words)
+    if "closed" not in wanted:
+        again = talk.read()
+        assert again and again[-1].words != "closed", again

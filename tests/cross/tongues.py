@@ -15,7 +15,10 @@ from typing import Any, ClassVar, NamedTuple
 import msgpack
 
 from brokerd.protocols.factory import ConnectionFactory
+from brokerd.protocols.flymq import FlymqFactory, FlymqSettings
 from brokerd.protocols.mamamia import MamamiaFactory
+from brokerd.protocols.mega import MegaFactory
+from brokerd.protocols.rustlog import RustlogFactory, RustlogSettings
 from tests.house import House
 
 NOTHING = "nothing there"
@@ -114,9 +117,7 @@ class FlyMQ(Tongue):
     largest_bytes = (32 << 20) - 28
 
     def factory(self, house: House) -> ConnectionFactory:
-        from brokerd.protocols.flymq import FlyMQFactory, FlyMQSettings
-
-        return FlyMQFactory(house.broker, house.clock, house.limits, FlyMQSettings())
+        return FlymqFactory(house.broker, house.clock, house.limits, FlymqSettings())
 
     def make(self, topic: str) -> bytes:
         return _flymq(3, _text(topic) + pack(">i", 1))
@@ -163,14 +164,14 @@ class BlipMQ(Tongue):
     """A PUBLISH is followed by a PING, and a POLL too: their answers may be none."""
 
     name = "BlipMQ"
-    largest_bytes = (16 << 20) - 300
+    largest_bytes = 16 << 20
     greeting = pack(">IBQH", 11, 1, 1, 1) + pack(">IBQH", 11, 2, 2, 0)
     greeted = 2
 
     def factory(self, house: House) -> ConnectionFactory:
-        from brokerd.protocols.blipmq import BlipMQFactory, BlipMQSettings
+        from brokerd.protocols.blipmq import BlipmqFactory, BlipmqSettings
 
-        return BlipMQFactory(house.broker, house.clock, house.limits, BlipMQSettings())
+        return BlipmqFactory(house.broker, house.clock, house.limits, BlipmqSettings())
 
     def make(self, topic: str) -> bytes:
         """Subscribe: what is written from now on can be read."""
@@ -210,9 +211,7 @@ class RustLog(Tongue):
     largest_bytes = 10 << 20
 
     def factory(self, house: House) -> ConnectionFactory:
-        from brokerd.protocols.rustlog import RustLogFactory, RustLogSettings
-
-        return RustLogFactory(house.broker, house.clock, house.limits, RustLogSettings())
+        return RustlogFactory(house.broker, house.clock, house.limits, RustlogSettings())
 
 
 class RustLogJSON(RustLog):
@@ -282,8 +281,6 @@ class MEGA(Tongue):
     largest_bytes = 1 << 20
 
     def factory(self, house: House) -> ConnectionFactory:
-        from brokerd.protocols.mega import MegaFactory
-
         return MegaFactory(house.broker, house.clock, house.limits)
 
     def make(self, topic: str) -> bytes:
@@ -313,7 +310,9 @@ def _mega(kind: int, topic: str) -> bytes:
     return pack(">iBi", 7, kind, len(name)) + name + pack(">q", 1_700_000_000_000)
 
 
-TONGUES: dict[str, Callable[[], Tongue]] = {tongue.name: tongue for tongue in (Mamamia,)}
+TONGUES: dict[str, Callable[[], Tongue]] = {
+    tongue.name: tongue for tongue in (Mamamia, FlyMQ, RustLogJSON, RustLogBinary, MEGA)
+}
 
 
 def _text(text: str) -> bytes:
