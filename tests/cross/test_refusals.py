@@ -11,7 +11,7 @@ from brokerd.protocols.connection import Limits
 from brokerd.sim.bare import FORGETFUL, WAL_DIR
 from tests.cross.page import literals, matches, table
 from tests.cross.talk import TOPIC, Talk
-from tests.cross.tongues import DONE, TONGUES, Told
+from tests.cross.tongues import DONE, TONGUES, QuietBlipMQ, Told
 from tests.house import House
 
 MIB = 1 << 20
@@ -180,3 +180,28 @@ def test_a_refusal_is_told_as_the_page_says(row: str, column: str) -> None:
     if "closed" not in wanted:
         again = talk.read()
         assert again and again[-1].words != "closed", again
+
+
+def test_blipmq_says_nothing_of_what_it_drops_at_qos_0() -> None:
+    """On a full disk the PONG comes all the same, and the message is not there."""
+    talk = Talk(QuietBlipMQ())
+    talk.make()
+    talk.house.disk.capacity = talk.house.disk.used_bytes
+    for _ in range(200):
+        assert talk.write(b"x" * 10_000) == [DONE]
+    topic = talk.house.broker.topic(TOPIC)
+    assert topic is not None and topic.partitions[0].next_offset < 200
+
+
+def test_a_record_too_large_for_a_subscription_of_qos_0_is_passed_over() -> None:
+    """It leaves no dead letter behind; a damaged one does, as with QoS 1."""
+    talk = Talk(QuietBlipMQ())
+    talk.make()
+    talk.append(b"\xff" * (17 * MIB))
+    talk.append(b"next")
+    assert talk.read_one().values == (b"next",)
+    topic = talk.house.broker.topic(TOPIC)
+    assert topic is not None
+    (group,) = topic.groups
+    assert list(talk.house.broker.dead_letters(TOPIC, group)) == []
+    assert damaged_record(Talk(QuietBlipMQ())) == [Told("dead letter damaged")]

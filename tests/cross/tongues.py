@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgpack
 
+from brokerd.protocols.blipmq import BlipmqFactory, BlipmqSettings
 from brokerd.protocols.factory import ConnectionFactory
 from brokerd.protocols.flymq import FlymqFactory, FlymqSettings
 from brokerd.protocols.mamamia import MamamiaFactory
@@ -161,24 +162,23 @@ def _flymq(opcode: int, payload: bytes) -> bytes:
 
 
 class BlipMQ(Tongue):
-    """A PUBLISH is followed by a PING, and a POLL too: their answers may be none."""
+    """QoS 1. A PUBLISH is followed by a PING, and a POLL too: their answers may be none."""
 
     name = "BlipMQ"
+    qos = b"\x01"
     largest_bytes = 16 << 20
     greeting = pack(">IBQH", 11, 1, 1, 1) + pack(">IBQH", 11, 2, 2, 0)
     greeted = 2
 
     def factory(self, house: House) -> ConnectionFactory:
-        from brokerd.protocols.blipmq import BlipmqFactory, BlipmqSettings
-
         return BlipmqFactory(house.broker, house.clock, house.limits, BlipmqSettings())
 
     def make(self, topic: str) -> bytes:
         """Subscribe: what is written from now on can be read."""
-        return _blipmq(4, _text(topic) + b"\x01")
+        return _blipmq(4, _text(topic) + self.qos)
 
     def write(self, topic: str, data: bytes, partition: int = 0) -> bytes:
-        return _blipmq(3, b"\x01" + _text(topic) + data) + _blipmq(7)
+        return _blipmq(3, self.qos + _text(topic) + data) + _blipmq(7)
 
     def read(self, topic: str, offset: int = 0, partition: int = 0, most: int = 1) -> bytes:
         return _blipmq(9, pack(">Q", 1)) + _blipmq(7)
@@ -201,6 +201,12 @@ class BlipMQ(Tongue):
             else:
                 yield DONE
                 was_told = False
+
+
+class QuietBlipMQ(BlipMQ):
+    """QoS 0: published and delivered at most once."""
+
+    qos = b"\0"
 
 
 def _blipmq(kind: int, payload: bytes = b"") -> bytes:
@@ -311,7 +317,7 @@ def _mega(kind: int, topic: str) -> bytes:
 
 
 TONGUES: dict[str, Callable[[], Tongue]] = {
-    tongue.name: tongue for tongue in (Mamamia, FlyMQ, RustLogJSON, RustLogBinary, MEGA)
+    tongue.name: tongue for tongue in (Mamamia, FlyMQ, BlipMQ, RustLogJSON, RustLogBinary, MEGA)
 }
 
 
