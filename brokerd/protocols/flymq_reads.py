@@ -56,7 +56,7 @@ def _consumed(
         record = records[0]
         if _is_too_large(record):
             return refuse(_why_too_large(record))
-        return flymq.consumed(record.key, record.value, request.opcode)
+        return flymq.consumed_parts(record.key, record.value, request.opcode)
     if next_offset == offset:
         return refuse(f"offset {offset} out of range")
     return refuse(f"offset {offset} holds no record any more: it was removed or has expired")
@@ -84,12 +84,12 @@ def _fetched(
     records: Sequence[Record],
     next_offset: int,
     error: Exception | None,
-) -> bytes:
+) -> bytes | tuple[bytes, ...]:
     if error is not None:
         return refuse(_why_unreadable(error))
     if len(records) == 1 and _is_too_large(records[0]):
         return refuse(_why_too_large(records[0]))
-    return flymq.fetched(request, records, next_offset)
+    return flymq.fetched_parts(request, records, next_offset)
 
 
 def _is_too_large(record: Record) -> bool:

@@ -369,6 +369,38 @@ def test_a_value_of_any_size_comes_back_by_every_read(size: int, segment_bytes: 
         house = house.crash()
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [
+        fly.Consume("t", 0, 0),
+        fly.Consume("t", 0, 0, fly.Opcode.CONSUME_ZERO_COPY),
+        fly.Fetch("t", 0, 0, 9),
+        fly.Fetch("t", 0, 0, 9, opcode=fly.Opcode.FETCH_BINARY),
+    ],
+)
+@pytest.mark.parametrize("size", [64 * 1024 - 1, 64 * 1024, 5 * MIB])
+def test_a_large_value_is_sent_as_it_is_in_memory(request_: Any, size: int) -> None:
+    """No copy of megabytes is made to put a few bytes before it."""
+    house = FlymqHouse()
+    house.produce(b"small", bytes(size), b"small")
+    request_ = request_._replace(offset=1 if isinstance(request_, fly.Consume) else 0)
+    chunk = house.broker.create_topic("t").partitions[0].find(1)
+    assert chunk is not None
+    value = chunk.values[1 - chunk.base]
+    client = house.client()
+    written: list[bytes] = []
+    client.transport.write = written.append  # type: ignore[method-assign]
+    client.send(request_)
+    house.run()
+    assert any(data is value for data in written) is (size >= 64 * 1024)
+    client.transport.received += b"".join(written)
+    (answer,) = client.answers()
+    if isinstance(answer, fly.Consumed):
+        assert answer == fly.Consumed(None, value)
+    else:
+        assert answer.records == ((0, None, b"small"), (1, None, value), (2, None, b"small"))
+
+
 def test_the_largest_record_is_taken_and_comes_back_and_the_next_larger_is_refused() -> None:
     house = FlymqHouse()
     value = bytes(CONTENT_BYTES_MAX - 4)

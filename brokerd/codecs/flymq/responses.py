@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from struct import Struct
 
 from brokerd.codecs.flymq.fields import pack_text, pack_texts
@@ -16,6 +17,8 @@ FETCHED_BYTES = 12
 """Payload of a FETCH answer without records."""
 RECORD_BYTES = 16
 """What a FETCH answer has for a record besides its key and value."""
+LARGE_BYTES = 64 * 1024
+"""A value of so many bytes is a part of its own in `fetched_parts`."""
 ERROR_BYTES_MAX = 8_000
 """Longest text of an ERROR frame; 8,224 and more would be misread (payload facts, section 3)."""
 _SPACES = "   "
@@ -38,17 +41,31 @@ def produced(
     topic: str, partition: int, offset: int, timestamp_ms: int, key_size: int, value_size: int
 ) -> bytes:
     """PRODUCE: where the record went. A `key_size` of -1 means that it has no key."""
-    stored = _STORED.pack(partition, offset, timestamp_ms, key_size, value_size)
-    return frame(Opcode.PRODUCE, pack_text(topic) + stored)
+    return _produced_head(topic) + _STORED.pack(
+        partition, offset, timestamp_ms, key_size, value_size
+    )
+
+
+@lru_cache(maxsize=1024)
+def _produced_head(topic: str) -> bytes:
+    """How all answers to PRODUCE of a topic begin."""
+    name = pack_text(topic)
+    return header(Opcode.PRODUCE, len(name) + _STORED.size) + name
 
 
 def consumed(key: bytes | None, value: bytes, opcode: int = Opcode.CONSUME) -> bytes:
     """CONSUME or CONSUME_ZERO_COPY. Key and value are copied once."""
+    return b"".join(consumed_parts(key, value, opcode))
+
+
+def consumed_parts(
+    key: bytes | None, value: bytes, opcode: int = Opcode.CONSUME
+) -> tuple[bytes, bytes]:
+    """As `consumed`, with the value apart and not copied."""
     key = key or b""
     length = _LENGTHS.size + len(key) + len(value)
-    return b"".join(
-        (header(opcode, length), _U32.pack(len(key)), key, _U32.pack(len(value)), value)
-    )
+    sizes = (header(opcode, length), _U32.pack(len(key)), key, _U32.pack(len(value)))
+    return b"".join(sizes), value
 
 
 def fetched_size(record: Record) -> int:
@@ -58,13 +75,27 @@ def fetched_size(record: Record) -> int:
 
 def fetched(request: Fetch, records: Sequence[Record], next_offset: int) -> bytes:
     """FETCH or FETCH_BINARY, in the layout that the request asks for."""
+    return b"".join(fetched_parts(request, records, next_offset))
+
+
+def fetched_parts(request: Fetch, records: Sequence[Record], next_offset: int) -> tuple[bytes, ...]:
+    """As `fetched`; values of `LARGE_BYTES` and more are parts of their own and not copied."""
     if request.answer_is_sdk:
-        return fetched_sdk(records, next_offset, request.opcode)
-    return fetched_seed(records, next_offset)
+        return _in_parts(request.opcode, _sdk_parts(records, next_offset))
+    return _in_parts(request.opcode, _seed_parts(records, next_offset))
 
 
 def fetched_seed(records: Sequence[Record], next_offset: int) -> bytes:
     """FETCH in the document's layout. Keys and values are copied once."""
+    return _joined(Opcode.FETCH, _seed_parts(records, next_offset))
+
+
+def fetched_sdk(records: Sequence[Record], next_offset: int, opcode: int = Opcode.FETCH) -> bytes:
+    """FETCH or FETCH_BINARY in the SDKs' layout. Keys and values are copied once."""
+    return _joined(opcode, _sdk_parts(records, next_offset))
+
+
+def _seed_parts(records: Sequence[Record], next_offset: int) -> list[bytes]:
     parts = [b"", _U32.pack(len(records))]
     for record in records:
         key = record.key
@@ -75,11 +106,10 @@ def fetched_seed(records: Sequence[Record], next_offset: int) -> bytes:
             parts.append(_LENGTHS.pack(0, len(value)))
         parts += value, _U64.pack(record.offset)
     parts.append(_U64.pack(next_offset))
-    return _joined(Opcode.FETCH, parts)
+    return parts
 
 
-def fetched_sdk(records: Sequence[Record], next_offset: int, opcode: int = Opcode.FETCH) -> bytes:
-    """FETCH or FETCH_BINARY in the SDKs' layout. Keys and values are copied once."""
+def _sdk_parts(records: Sequence[Record], next_offset: int) -> list[bytes]:
     parts = [b"", _COUNT_NEXT.pack(len(records), next_offset)]
     for record in records:
         key = record.key
@@ -88,7 +118,7 @@ def fetched_sdk(records: Sequence[Record], next_offset: int, opcode: int = Opcod
             parts += _OFFSET_LENGTH.pack(record.offset, len(key)), key, _U32.pack(len(value)), value
         else:
             parts += _OFFSET_LENGTHS.pack(record.offset, 0, len(value)), value
-    return _joined(opcode, parts)
+    return parts
 
 
 def ok(opcode: int) -> bytes:
@@ -143,6 +173,24 @@ def _joined(opcode: int, parts: list[bytes]) -> bytes:
     """The frame of these parts; the first is empty and becomes the header."""
     parts[0] = header(opcode, sum(map(len, parts)))
     return b"".join(parts)
+
+
+def _in_parts(opcode: int, parts: list[bytes]) -> tuple[bytes, ...]:
+    """As `_joined`, but large parts stay what they are."""
+    sizes = list(map(len, parts))
+    if max(sizes) < LARGE_BYTES:
+        return (_joined(opcode, parts),)
+    parts[0] = header(opcode, sum(sizes))
+    joined: list[bytes] = []
+    small: list[bytes] = []
+    for part in parts:
+        if len(part) < LARGE_BYTES:
+            small.append(part)
+        else:
+            joined += b"".join(small), part
+            small = []
+    joined.append(b"".join(small))
+    return tuple(joined)
 
 
 def _place(place: PartitionPlace) -> bytes:
