@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import tracemalloc
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from brokerd.codecs import flymq as fm
 from brokerd.codecs.flymq import Opcode
-from tests.strategies.flymq import requests
+from tests.strategies.flymq import produces, requests
 
 ORDERS = b"\0\x06orders"
 G1 = b"\0\x02g1"
@@ -123,6 +124,21 @@ def test_what_is_missing_is_named(opcode, payload, text):
 )
 def test_text_that_is_not_utf8_is_refused(opcode, payload, what):
     assert refusal(opcode, payload) == f"invalid binary format: {what} is not UTF-8"
+
+
+def outcome(flags: int, payload: bytes) -> fm.Request | str:
+    try:
+        return fm.decode_request(Opcode.PRODUCE, flags, payload)
+    except fm.RequestError as error:
+        return str(error)
+
+
+@given(produces, st.binary(max_size=40), st.integers(0, 400))
+def test_a_plain_produce_is_read_as_a_compressed_one(request, junk, end):
+    """The short way that plain ones take makes no difference, whatever is wrong with them."""
+    whole = fm.encode_request(request)[8:]
+    for payload in (whole, whole[:end], whole + junk, junk, whole[:end] + junk):
+        assert outcome(1, payload) == outcome(3, gzip.compress(payload))
 
 
 def test_a_key_of_no_bytes_is_no_key():

@@ -269,6 +269,35 @@ def test_a_lone_surrogate_in_a_text_does_no_harm():
     assert fm.error_text(fm.error("a\ud800b", sdk=True)[8:]) == "a?b"
 
 
+LARGE = bytes(range(256)) * 256
+SMALL = LARGE[1:]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        [],
+        [SMALL],
+        [LARGE],
+        [SMALL, LARGE, SMALL, SMALL],
+        [LARGE, LARGE],
+        [b"", LARGE + b"x", b""],
+    ],
+)
+def test_large_values_can_be_sent_without_a_copy(found):
+    """From 64 KiB up they are parts of their own; all parts together are the answer."""
+    records = [Record(offset, value, b"k" * offset) for offset, value in enumerate(found)]
+    for request in (FETCH, SDK_FETCH):
+        parts = fm.fetched_parts(request, records, 9)
+        assert b"".join(parts) == fm.fetched(request, records, 9)
+        whole = [one for one in parts if any(one is value for value in found)]
+        assert whole == [value for value in found if len(value) >= len(LARGE)]
+    for value in found:
+        parts = fm.consumed_parts(b"k", value)
+        assert parts[-1] is value
+        assert b"".join(parts) == fm.consumed(b"k", value)
+
+
 def test_large_values_are_copied_once():
     """The only memory that an answer takes is its own."""
     value = bytes(8 << 20)
