@@ -87,6 +87,8 @@ class BlipmqConnection(PollingConnection):
         self._authenticated = False
         self._is_unread = False
         """Whether the peer does not read what it is sent."""
+        self._untold = 0
+        """Refusals among the NACKs that were dropped."""
         self._is_silent = False
         """Whether what was read last had no answer so far."""
         self._floors: Floors | None = None
@@ -165,6 +167,7 @@ class BlipmqConnection(PollingConnection):
     def _nack(self, frame: bytes, code: int, text: str) -> None:
         if self._is_unread:
             self.factory.nacks_dropped += 1
+            self._untold += code == Code.FAILED
         else:
             self._answer(encode(Nack(correlation_id_of(frame), code, text)))
 
@@ -325,7 +328,14 @@ class BlipmqConnection(PollingConnection):
     # -- others -------------------------------------------------------------------------------
 
     def _ping(self, frame: bytes) -> None:
-        """PONG leaves when all that this connection published is durable."""
+        """PONG leaves when all that this connection published is durable, or was refused.
+
+        Refusals that were not told one by one are told here, before it.
+        """
+        if self._untold:
+            text = f"durable publish failed: {self._untold} refusals were not sent, for want of a "
+            self._nack(frame, Code.FAILED, f"{text}reader; publish all since the last PONG again")
+            self._untold = 0
         self._answer(encode(Pong(correlation_id_of(frame))))
 
     def _pass_over(self, frame: bytes) -> None:

@@ -408,6 +408,31 @@ class TestBackPressure:
         assert house.broker.existing_topic("t").partition(0).next_offset == 2
         assert client.ask(bm.Publish(9, 1, "", b"x")) == [nack(9, 400, bm.EMPTY_TOPIC)]
 
+    def test_a_pong_does_not_hide_refusals_that_were_dropped(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        house = BlipmqHouse()
+        client = house.client()
+        client.stop_reading()
+        while not house.factory.nacks_dropped:
+            client.send_bytes(bm.encode(bm.Publish(4, 1, "", b"x")) * 1_000)
+            house.run()
+
+        def refuse(size: int, partitions: int = 1) -> None:
+            raise NoSpace("the disk is full")
+
+        with monkeypatch.context() as full:
+            full.setattr(house.broker, "admit", refuse)
+            client.send(bm.Publish(5, 1, "t", b"x"), bm.Publish(6, 1, "t", b"x"))
+        client.send(bm.Ping(7), bm.Ping(8))
+        house.run()
+        client.read_on()
+        house.run()
+        refusal, *pongs = client.answers()[-3:]
+        assert isinstance(refusal, bm.Nack) and (refusal.correlation_id, refusal.code) == (7, 500)
+        assert refusal.text.startswith("durable publish failed: 2 refusals were not sent")
+        assert pongs == [bm.Pong(7), bm.Pong(8)]
+
     def test_what_was_sent_before_the_end_is_carried_out(self) -> None:
         """Also what the log had no room for at once."""
         house = BlipmqHouse(settings=BrokerSettings(max_uncommitted_bytes=MIB))

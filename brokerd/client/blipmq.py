@@ -1,0 +1,385 @@
+# Tests: tests/client/test_blipmq.py
+"""A blocking BlipMQ client on a plain or TLS socket. Page: docs/protocols/blipmq.rst.
+
+::
+
+    with BlipmqClient("127.0.0.1:5555", api_key="secret") as client:
+        orders = client.subscribe("orders")
+        client.publish("orders", b"two teas")
+        client.flush()                              # durable from here on
+        delivery = client.receive(orders, timeout=5)
+        client.ack(delivery)
+
+One client belongs to one thread. It connects when first used, and again after a lost connection.
+
+The format's rules for clients (page, section Codes) are kept here: every NACK is logged with code
+and text; what a 500 refused is sent again after a pause, and nothing else is; after a POLL without
+an answer comes a pause, and a longer one after the next.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from brokerd.client.addresses import open_socket
+from brokerd.client.checks import check_text
+from brokerd.client.errors import AddressError, ConnectionLost
+from brokerd.client.stream import Connect, Stream
+from brokerd.codecs.blipmq import (
+    DELIVERY_BYTES,
+    MAX_LENGTH,
+    Ack,
+    Auth,
+    Code,
+    Hello,
+    InvalidFrame,
+    Message,
+    Nack,
+    Ping,
+    Poll,
+    Pong,
+    Publish,
+    Subscribe,
+    UnknownFrameType,
+    decode,
+    encode,
+    frame_reader,
+)
+from brokerd.errors import BrokerdError, RecordTooLarge
+
+__all__ = [
+    "AddressError",
+    "BlipmqClient",
+    "BlipmqError",
+    "Code",
+    "ConnectionLost",
+    "Delivery",
+]
+
+TIMEOUT = 60.0
+"""Seconds to connect, and to wait for bytes of an answer."""
+
+UNCONFIRMED_MAX = 256
+"""Messages of QoS 1 under way: a broker keeps their NACKs for a client that does not read yet."""
+UNCONFIRMED_BYTES_MAX = 4 << 20
+
+RETRIES = 5
+"""How often what a 500 refused is sent again."""
+RETRY_SECONDS = 0.1
+"""The pause before that; it doubles."""
+
+POLL_SECONDS = 0.005
+POLL_SECONDS_MAX = 0.5
+"""The pause after a POLL without an answer: it doubles, up to this."""
+
+FIRST_ID = 1 << 63
+"""Correlation ids of requests begin here: delivery tags, which are those of ACKs, are below."""
+
+_log = logging.getLogger(__name__)
+
+
+class BlipmqError(BrokerdError):
+    """The broker refused something for good, or a 500 again and again. The connection lives."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code = code
+        self.text = text
+        self.retryable = code == Code.FAILED
+
+
+class Delivery(NamedTuple):
+    """A message that was delivered. With QoS 1 it comes again unless it is acknowledged."""
+
+    subscription_id: int
+    tag: int
+    qos: int
+    topic: str
+    message: bytes
+
+
+class BlipmqClient:
+    """One connection to a broker.
+
+    :param address: ``host:port``, ``[v6]:port`` or ``unix:PATH``.
+    :param api_key: what AUTH says.
+    :param timeout: seconds to connect, and seconds without a byte before giving up.
+    :param ssl_context: speak TLS, checked against `server_hostname` (the host if None).
+    :param connect: opens the socket; for tests and unusual networks.
+    :param sleep: pauses for so many seconds.
+    :param clock: monotonic time in seconds.
+    :raises AddressError: the address cannot be read.
+
+    Methods raise BlipmqError (the broker refused), ConnectionLost and other OSErrors (among them
+    TimeoutError). After any but the first the next call connects anew. A wrong argument is a
+    TypeError, ValueError or RecordTooLarge, before anything is sent.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        api_key: str = "",
+        timeout: float = TIMEOUT,
+        ssl_context: ssl.SSLContext | None = None,
+        server_hostname: str | None = None,
+        connect: Connect = open_socket,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        check_text(api_key=api_key)
+        self._api_key = api_key
+        self._stream = Stream(
+            address,
+            timeout=timeout,
+            ssl_context=ssl_context,
+            server_hostname=server_hostname,
+            connect=connect,
+        )
+        self._sleep = sleep
+        self._clock = clock
+        self._reader = frame_reader()
+        self._arrived: list[Message] = []
+        self._last_id = FIRST_ID
+        self._unconfirmed: dict[int, Publish] = {}
+        """Messages of QoS 1 that no `flush` has confirmed, by correlation id."""
+        self._unconfirmed_bytes = 0
+        self._refused: dict[int, Nack] = {}
+        """What is known of them already."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Flush, unless an error is on its way, and close."""
+        try:
+            if kind is None:
+                self.flush()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection, if there is one; what is not confirmed may not be stored."""
+        self._stream.close()
+
+    # -- publishing ---------------------------------------------------------------------------
+
+    def publish(self, topic: str, message: bytes, qos: int = 1) -> None:
+        """Send a message, which creates the topic. `flush` makes sure of those of QoS 1.
+
+        That is done here when `UNCONFIRMED_MAX` of them are under way. When this raises, the
+        message was not taken: publish it again, though it may be there twice then. Those of QoS 1
+        that were taken before are sent again after a lost connection.
+
+        :raises RecordTooLarge: topic and message are longer than a frame; nothing was sent.
+        """
+        _check(topic, qos)
+        size = DELIVERY_BYTES + len(topic.encode()) + len(message)
+        if size > MAX_LENGTH:
+            raise RecordTooLarge(
+                f"a message of {len(message)} bytes is too large: with its topic it has to fit a "
+                f"frame of {MAX_LENGTH} bytes"
+            )
+        if (
+            len(self._unconfirmed) >= UNCONFIRMED_MAX
+            or self._unconfirmed_bytes >= UNCONFIRMED_BYTES_MAX
+        ):
+            self.flush()
+        self._open()
+        request = Publish(self._next_id(), qos, topic, message)
+        self._send(request)
+        if qos:
+            self._unconfirmed[request.correlation_id] = request
+            self._unconfirmed_bytes += size
+
+    def flush(self) -> None:
+        """Wait until everything published is durable.
+
+        What a 500 refused is sent again, behind what came after it. After a lost connection all
+        that was not confirmed is sent again too, so it may be there twice.
+
+        :raises BlipmqError: a message was refused for good, or `RETRIES` times; it is given up, and
+            all others are durable.
+        """
+        given_up: list[Nack] = []
+        pause = RETRY_SECONDS
+        for attempt in range(RETRIES + 1):
+            if not self._unconfirmed:
+                break
+            self.ping()
+            refused, self._refused = self._refused, {}
+            again = {}
+            for number, nack in refused.items():
+                if nack.code == Code.FAILED and attempt < RETRIES:
+                    again[number] = self._unconfirmed[number]
+                else:
+                    given_up.append(nack)
+            self._unconfirmed, self._unconfirmed_bytes = again, 0
+            if again:
+                self._sleep(pause)
+                pause *= 2
+                self._send_again()
+        if given_up:
+            raise BlipmqError(given_up[0].code, given_up[0].text)
+
+    def _send_again(self) -> None:
+        if self._stream.connected:
+            self._send(*self._unconfirmed.values())
+        else:
+            self._open()
+
+    # -- subscribing --------------------------------------------------------------------------
+
+    def subscribe(self, topic: str, qos: int = 1) -> int:
+        """Subscribe to what comes from now on; the id of the subscription, for `poll`."""
+        _check(topic, qos)
+        pause = RETRY_SECONDS
+        for _ in range(RETRIES):
+            try:
+                return self._subscribe(topic, qos)
+            except BlipmqError as refusal:
+                if not refusal.retryable:
+                    raise
+            self._sleep(pause)
+            pause *= 2
+        return self._subscribe(topic, qos)
+
+    def _subscribe(self, topic: str, qos: int) -> int:
+        self._open()
+        request = Subscribe(self._next_id(), topic, qos)
+        self._send(request)
+        return self._accepted(request.correlation_id)
+
+    def poll(self, subscription_id: int) -> Delivery | None:
+        """The next message, if there is one now.
+
+        An unknown subscription has none: the format does not tell the difference.
+        """
+        if type(subscription_id) is not int or not 0 < subscription_id < 1 << 64:
+            raise ValueError(f"subscription_id must be from 1 to 2^64 - 1, not {subscription_id!r}")
+        self._open()
+        number = self._next_id()
+        self._send(Poll(self._next_id(), subscription_id), Ping(number))
+        delivery = None
+        for answer in self._until_pong(number):
+            if isinstance(answer, Publish):
+                delivery = Delivery(subscription_id, *answer)
+        return delivery
+
+    def receive(self, subscription_id: int, timeout: float | None = None) -> Delivery | None:
+        """Poll until there is a message, with pauses that grow; None after ``timeout`` seconds."""
+        deadline = None if timeout is None else self._clock() + timeout
+        pause = POLL_SECONDS
+        while (delivery := self.poll(subscription_id)) is None:
+            if deadline is not None:
+                left = deadline - self._clock()
+                if left <= 0:
+                    break
+                pause = min(pause, left)
+            self._sleep(pause)
+            pause = min(2 * pause, POLL_SECONDS_MAX)
+        return delivery
+
+    def ack(self, delivery: Delivery) -> None:
+        """Acknowledge a delivery of QoS 1; those of QoS 0 need none.
+
+        There is no answer to wait for. One that came too late is logged when the next call reads.
+        """
+        if delivery.qos:
+            self._open()
+            self._send(Ack(delivery.tag, delivery.subscription_id))
+
+    def ping(self) -> None:
+        """Wait until everything sent was carried out; publish and acknowledge durably."""
+        self._open()
+        number = self._next_id()
+        self._send(Ping(number))
+        for _ in self._until_pong(number):
+            pass
+
+    # -- the connection -----------------------------------------------------------------------
+
+    def _next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id
+
+    def _open(self) -> None:
+        """Connect and say who we are, unless that is done; send again what was not confirmed."""
+        if self._stream.connected:
+            return
+        self._reader = frame_reader()
+        self._arrived = []
+        self._refused = {}
+        hello, auth = self._next_id(), self._next_id()
+        self._send(Hello(hello), Auth(auth, self._api_key))
+        try:
+            self._accepted(hello)
+            self._accepted(auth)
+        except BlipmqError:
+            self.close()
+            raise
+        if self._unconfirmed:
+            self._send(*self._unconfirmed.values())
+
+    def _send(self, *messages: Message) -> None:
+        self._stream.send(b"".join(map(encode, messages)))
+
+    def _accepted(self, number: int) -> int:
+        """The subscription id in the ACK to a request. Raises `BlipmqError` for a NACK."""
+        for answer in self._incoming():
+            if answer[0] == number and isinstance(answer, Nack):
+                raise BlipmqError(answer.code, answer.text)
+            if answer[0] == number and isinstance(answer, Ack):
+                return answer.subscription_id
+        raise AssertionError("the stream of answers has no end")
+
+    def _until_pong(self, number: int) -> Iterator[Message]:
+        """Everything that comes before the PONG to this PING."""
+        for answer in self._incoming():
+            if isinstance(answer, Pong) and answer.correlation_id == number:
+                return
+            if isinstance(answer, Nack) and answer.correlation_id == number:
+                # Of some messages the broker cannot say which.
+                self._refused.update(dict.fromkeys(self._unconfirmed, answer))
+            yield answer
+
+    def _incoming(self) -> Iterator[Message]:
+        """What the broker sends, for ever; NACKs are logged, and those of messages kept."""
+        while True:
+            while self._arrived:
+                answer = self._arrived.pop(0)
+                if isinstance(answer, Nack):
+                    if answer.correlation_id in self._unconfirmed:
+                        self._refused[answer.correlation_id] = answer
+                    _log.warning("%s: NACK %d: %s", self._stream.address, answer.code, answer.text)
+                yield answer
+            self._receive()
+
+    def _receive(self) -> None:
+        data = self._stream.receive()
+        try:
+            self._arrived += map(decode, self._reader.feed(data))
+        except (InvalidFrame, UnknownFrameType) as error:
+            self.close()
+            raise ConnectionLost(f"{self._stream.address}: {error}") from error
+        if self._reader.error is not None and not self._arrived:
+            self.close()
+            raise ConnectionLost(f"{self._stream.address}: {self._reader.error}")
+
+
+def _check(topic: str, qos: int) -> None:
+    check_text(topic=topic)
+    if not topic:
+        raise ValueError("topic must not be empty")
+    if type(qos) is not int or not 0 <= qos <= 1:
+        raise ValueError(f"qos must be 0 or 1, not {qos!r}")
