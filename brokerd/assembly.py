@@ -22,12 +22,15 @@ from brokerd.config import Config, parse_durability
 from brokerd.errors import StorageFailed
 from brokerd.groups import GroupSettings
 from brokerd.host import Host, RealHost
+from brokerd.protocols.blipmq import BlipmqFactory, BlipmqSettings
 from brokerd.protocols.connection import Limits
 from brokerd.protocols.factory import ConnectionFactory
 from brokerd.protocols.first_byte import FirstByteFactory
+from brokerd.protocols.flymq import FlymqFactory, FlymqSettings
 from brokerd.protocols.mamamia import MamamiaFactory
 from brokerd.protocols.mega import MegaFactory
-from brokerd.sections import FIRST_BYTES
+from brokerd.protocols.rustlog import RustlogFactory, RustlogSettings
+from brokerd.sections import FIRST_BYTES, Blipmq
 from brokerd.wal import RecoveryReport, Snapshots, Wal, WalOptions
 
 READ_THREADS = 2
@@ -53,6 +56,21 @@ class Parts(NamedTuple):
 
 FACTORIES: dict[str, Callable[[Parts], ConnectionFactory]] = {
     "mamamia": lambda parts: MamamiaFactory(parts.broker, parts.clock, parts.limits),
+    "flymq": lambda parts: FlymqFactory(
+        parts.broker,
+        parts.clock,
+        parts.limits,
+        FlymqSettings(parts.config.flymq.partitions, parts.config.flymq.error_layout),
+    ),
+    "blipmq": lambda parts: BlipmqFactory(
+        parts.broker, parts.clock, parts.limits, blipmq_settings(parts.config.blipmq)
+    ),
+    "rustlog": lambda parts: RustlogFactory(
+        parts.broker,
+        parts.clock,
+        parts.limits,
+        RustlogSettings(parts.config.rustlog.group_rules),
+    ),
     "mega": lambda parts: MegaFactory(parts.broker, parts.clock, parts.limits),
 }
 """The wire formats of this version: a new one is one line here."""
@@ -74,6 +92,7 @@ def broker_settings(config: Config) -> BrokerSettings:
         snapshot_interval_bytes=config.wal.snapshot_interval_bytes,
         max_topics=config.limits.max_topics,
         max_producers=config.limits.producers,
+        max_subscriptions=config.limits.subscriptions,
         groups=GroupSettings(
             max_attempts=config.groups.max_attempts,
             attempts=config.groups.attempts,
@@ -89,6 +108,18 @@ def broker_settings(config: Config) -> BrokerSettings:
             dead_letter_us=config.retention.dead_letter_seconds * 1_000_000,
             check_us=config.retention.check_seconds * 1_000_000,
         ),
+    )
+
+
+def blipmq_settings(section: Blipmq) -> BlipmqSettings:
+    """What is BlipMQ's alone, in its units."""
+    return BlipmqSettings(
+        api_keys=section.api_keys,
+        max_deliveries=section.max_deliveries,
+        retry_base_us=section.retry_base_ms * 1000,
+        grace_us=section.subscription_grace_seconds * 1_000_000,
+        look_back_us=section.look_back_ms * 1000,
+        message_ttl_us=section.message_ttl_seconds * 1_000_000,
     )
 
 

@@ -26,7 +26,6 @@ from msgspec import Meta
 
 from brokerd.errors import ConfigError
 from brokerd.sections import (
-    BUILT_FORMATS,
     FIRST_BYTES,
     FORMATS,
     GIB,
@@ -296,13 +295,7 @@ def _set_listener(listen: dict[str, str], name: str, setting: Setting) -> None:
 
 
 def _check_formats(formats: list[str], setting: Setting) -> None:
-    """Refuse a listener whose formats this version lacks, or cannot tell from one another."""
-    for form in formats:
-        if form not in BUILT_FORMATS:
-            built = ", ".join(BUILT_FORMATS)
-            raise ConfigError(
-                f"{form} is not part of this version, which has: {built} ({setting.source})"
-            )
+    """Refuse a listener whose formats cannot be told from one another."""
     for form, other in combinations(formats, 2):
         first, others = FIRST_BYTES.get(form), FIRST_BYTES.get(other)
         if first is None or others is None or set(first) & set(others):
@@ -416,7 +409,7 @@ def _near(name: str, known: list[str]) -> str:
 
 def _all_names() -> Iterable[str]:
     yield "data_dir"
-    for form in BUILT_FORMATS:
+    for form in FORMATS:
         yield f"{LISTEN}.{form}"
     for section, struct in SECTIONS.items():
         for key in struct.__struct_fields__:

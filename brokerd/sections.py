@@ -20,9 +20,7 @@ GIB = 1024 * MIB
 TIB = 1024 * GIB
 
 FORMATS = tuple(form.name.lower() for form in Format if form is not Format.UNKNOWN)
-"""Every wire format that has a name, built or not."""
-BUILT_FORMATS = ("mamamia", "mega")
-"""The wire formats of this version."""
+"""The wire formats."""
 FIRST_BYTES = {
     "mamamia": b"\0",
     "flymq": b"\xaf",
@@ -100,6 +98,7 @@ class Limits(Struct, frozen=True):
     in_flight_bytes: GatheredSize = 4 * MIB
     max_topics: Positive = 100_000
     producers: Positive = 100_000
+    subscriptions: Positive = 100_000
 
 
 class Blipmq(Struct, frozen=True):
@@ -146,7 +145,12 @@ class Security(Struct, frozen=True):
     auth: Literal["off", "on"] = "off"
 
 
-DEFAULT_LISTENERS = {"mamamia": "tcp:9000", "mega": "tcp:8080"}
+DEFAULT_LISTENERS = {
+    "mamamia": "tcp:9000",
+    "flymq+rustlog": "tcp:9092",
+    "blipmq": "tcp:5555",
+    "mega": "tcp:8080",
+}
 
 
 class Config(Struct, frozen=True):

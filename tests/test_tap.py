@@ -123,7 +123,7 @@ def test_defaults_serve_loopback_only(tmp_path: Path) -> None:
     service = assembled(reactor, "--data-dir", str(tmp_path))
     service.startService()
     served = {(port, interface) for port, _, _, interface in reactor.tcpServers}
-    assert served == {(port, "127.0.0.1") for port in (9000, 8080, 9644)}
+    assert served == {(port, "127.0.0.1") for port in (9000, 9092, 5555, 8080, 9644)}
 
 
 def test_timers_follow_the_monotonic_clock(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,12 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import ClassVar, NamedTuple, Self
 
+from brokerd.client.blipmq import BlipmqClient
 from brokerd.client.flymq import FlymqClient
 from brokerd.client.mamamia import MamamiaClient
 from brokerd.client.mega import MegaClient
 from brokerd.client.rustlog import RustlogClient
 from brokerd.codecs.rustlog import Dialect
-from brokerd.sections import BUILT_FORMATS
 
 LARGE = 1_000_000
 """More bytes than any value of these tests."""
@@ -34,7 +34,7 @@ class Seen(NamedTuple):
     """A record as a client reads it; None is what its format does not show."""
 
     value: object
-    offset: int | None
+    offset: int
     key: bytes | None
 
 
@@ -45,8 +45,6 @@ class Peer(AbstractContextManager["Peer"], ABC):
     listener: ClassVar[str]
     """The wire format whose listener it speaks to."""
     has_keys: ClassVar[bool] = False
-    tells_offsets: ClassVar[bool] = True
-    """Whether readers learn offsets."""
 
     def __exit__(
         self,
@@ -130,6 +128,40 @@ class FlyMQ(Peer):
         return [Seen(record.value, record.offset, record.key) for record in fetched.records]
 
 
+class BlipMQ(Peer):
+    """QoS 1. A subscription for each reading is made before the first record is written."""
+
+    name = listener = "blipmq"
+
+    def __init__(self, address: str) -> None:
+        self._client = BlipmqClient(address, api_key="key", timeout=20)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def make(self, topic: str) -> None:
+        """The first message makes it, or the first subscription."""
+
+    def write(self, topic: str, records: Sequence[Written]) -> list[int | None]:
+        for record in records:
+            self._client.publish(topic, record.value)
+        self._client.flush()
+        return [None] * len(records)
+
+    def begin(self, topic: str, reader: str) -> int:
+        return self._client.subscribe(topic)
+
+    def read(self, topic: str, reader: str, begun: int, count: int) -> list[Seen]:
+        """A delivery tag is Mamamia's id of the message + 1."""
+        seen: list[Seen] = []
+        while len(seen) < count and (delivery := self._client.receive(begun, timeout=5)):
+            self._client.ack(delivery)
+            seen.append(Seen(delivery.message, delivery.tag - 1, None))
+        self._client.ping()
+        assert self._client.poll(begun) is None
+        return seen
+
+
 class RustLog(Peer):
     listener = "rustlog"
     dialect: ClassVar[Dialect]
@@ -187,7 +219,5 @@ class MEGA(Peer):
 
 
 PEERS: dict[str, type[Peer]] = {
-    peer.name: peer
-    for peer in (Mamamia, FlyMQ, RustLogBinary, RustLogJSON, MEGA)
-    if peer.listener in BUILT_FORMATS
+    peer.name: peer for peer in (Mamamia, FlyMQ, BlipMQ, RustLogBinary, RustLogJSON, MEGA)
 }
