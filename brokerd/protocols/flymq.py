@@ -1,4 +1,4 @@
-# Tests: tests/protocols/test_flymq.py
+# Tests: tests/protocols/test_flymq.py, tests/protocols/test_flymq_sockets.py
 """FlyMQ on the wire: docs/protocols/flymq.rst.
 
 Frames and fields are the codec's work, order and durability the connection's; here each request
@@ -53,6 +53,7 @@ from brokerd.values import Encoding, Format
 CONTENT_BYTES_MAX = MAX_LENGTH - FETCHED_BYTES - RECORD_BYTES
 """Key and value of a record together, so that every record fits a FETCH answer."""
 
+PRODUCE = int(Opcode.PRODUCE)
 PRODUCED_BYTES = 38
 """An answer to PRODUCE without the topic's name."""
 
@@ -110,7 +111,7 @@ class FlymqConnection(ReadingConnection):
                 break
             try:
                 request = decode_request(opcode, flags, payload, self._max_length)
-                if opcode == Opcode.PRODUCE:
+                if opcode == PRODUCE:
                     self._produce(request)
                 else:
                     self._answer_stored()

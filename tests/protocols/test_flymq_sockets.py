@@ -1,0 +1,191 @@
+"""FlyMQ on real sockets: TLS, answers of megabytes, slow readers, and scans beside other work."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_twisted
+from twisted.internet import defer
+from twisted.internet.threads import deferToThread
+
+from brokerd.assembly import make_core
+from brokerd.client.flymq import FlymqClient, FlymqError
+from brokerd.codecs import flymq as fly
+from brokerd.endpoints import address_text, parse
+from brokerd.protocols.flymq import FlymqFactory, FlymqSettings
+from tests.protocols.flymq_desk import LIMITS, MIB
+from tests.test_assembly import CONFIG, no_faults, reactor, tls, until
+
+__all__ = ["no_faults"]
+
+
+class Served:
+    """A broker that listens for FlyMQ alone."""
+
+    def __init__(self, factory: FlymqFactory, address: str) -> None:
+        self.factory = factory
+        self.address = address
+
+    def client(self, **rest: Any) -> FlymqClient:
+        return FlymqClient(self.address, timeout=20, **rest)
+
+    def plain(self) -> socket.socket:
+        host, port = self.address.split(":")
+        return socket.create_connection((host, int(port)), timeout=20)
+
+
+@asynccontextmanager
+async def served(tmp_path: Path, endpoint: str = "tcp:0") -> AsyncIterator[Served]:
+    data_dir = tmp_path / "data"
+    data_dir.mkdir()
+    core = make_core(CONFIG, data_dir, reactor)
+    core.lock()
+    await core.open()
+    factory = FlymqFactory(core.broker, reactor, LIMITS, FlymqSettings(partitions=2))
+    port = await parse(reactor, "flymq", endpoint).listen(factory)
+    try:
+        yield Served(factory, address_text(port.getHost()))
+    finally:
+        await defer.maybeDeferred(port.stopListening)
+        factory.close_all()
+        await factory.when_empty()
+        await core.close()
+
+
+def converse(client: FlymqClient) -> None:
+    """Each operation once, with values of all sizes."""
+    client.create_topic("orders", 2)
+    values = [bytes([number]) * size for number, size in enumerate([0, 1, 70_000, MIB, 33_000_000])]
+    for offset, value in enumerate(values):
+        stored = client.produce("orders", value, key=b"k", partition=1)
+        assert (stored.partition, stored.offset) == (1, offset)
+        assert abs(stored.timestamp_ms / 1000 - time.time()) < 60
+    for offset, value in enumerate(values):
+        for zero_copy in (False, True):
+            assert client.consume("orders", 1, offset, zero_copy=zero_copy) == (b"k", value)
+    for binary in (False, True):
+        found, offset = [], 0
+        while (fetched := client.fetch("orders", 1, offset, 10, binary=binary)).records:
+            found += [record.value for record in fetched.records]
+            offset = fetched.next_offset
+        assert found == values
+    assert client.subscribe("orders", "g", 1, "earliest") == 0
+    client.commit("orders", "g", 1, 2)
+    assert client.get_offset("orders", "g", 1) == 2
+    assert client.get_lag("orders", "g", 1).lag == 3
+    assert client.list_topics() == ("orders",)
+    place = client.cluster_metadata("orders").topics[0].partitions[0]
+    assert place.leader_address == f"{client.address.host}:{client.address.port}"
+    with pytest.raises(FlymqError, match="topic not found: none"):
+        client.fetch("none", 0, 0)
+    client.delete_topic("orders")
+
+
+@pytest_twisted.ensureDeferred
+async def test_plain_sockets_carry_a_whole_conversation(tmp_path: Path, no_faults: None) -> None:
+    def work(running: Served) -> None:
+        with running.client() as client:
+            converse(client)
+
+    async with served(tmp_path) as running:
+        await deferToThread(work, running)
+        await until(lambda: not running.factory.connections)
+
+
+@pytest_twisted.ensureDeferred
+async def test_tls_carries_the_same_conversation(tmp_path: Path, no_faults: None) -> None:
+    endpoint, context = tls(tmp_path)
+
+    def work(running: Served) -> None:
+        with running.client(ssl_context=context, server_hostname="broker") as client:
+            converse(client)
+
+    async with served(tmp_path, endpoint) as running:
+        await deferToThread(work, running)
+        await until(lambda: not running.factory.connections)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_peer_that_reads_slowly_gets_every_byte(tmp_path: Path, no_faults: None) -> None:
+    """Several answers of megabytes, read in small pieces."""
+
+    def work(running: Served) -> None:
+        with running.client() as client:
+            client.create_topic("t", 1)
+            client.produce("t", b"v" * (5 * MIB), key=b"k")
+        with running.plain() as peer:
+            request = fly.encode_request(fly.Consume("t", 0, 0, fly.Opcode.CONSUME_ZERO_COPY))
+            answer = fly.consumed(b"k", b"v" * (5 * MIB), fly.Opcode.CONSUME_ZERO_COPY)
+            peer.sendall(request * 4)
+            received = bytearray()
+            while len(received) < 4 * len(answer):
+                received += peer.recv(100_000)
+                time.sleep(0.0005)
+            assert bytes(received) == answer * 4
+
+    async with served(tmp_path) as running:
+        await deferToThread(work, running)
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_request_in_two_writes_of_header_and_payload_is_one(
+    tmp_path: Path, no_faults: None
+) -> None:
+    """As the Go client sends it."""
+
+    def work(running: Served) -> None:
+        with running.plain() as peer:
+            for number in range(5):
+                data = fly.encode_request(fly.CreateTopic(f"t{number}", 1))
+                peer.sendall(data[:8])
+                time.sleep(0.01)
+                peer.sendall(data[8:])
+                assert peer.recv(65_536) == fly.ok(fly.Opcode.CREATE_TOPIC)
+
+    async with served(tmp_path) as running:
+        await deferToThread(work, running)
+
+
+@pytest_twisted.ensureDeferred
+async def test_others_are_served_while_scans_run(tmp_path: Path, no_faults: None) -> None:
+    """A regular expression made to be slow, over a megabyte, by four clients at once."""
+    over = threading.Event()
+    pauses: list[float] = []
+
+    def fill(running: Served) -> None:
+        with running.client() as client:
+            client.create_topic("t", 1)
+            produce = fly.Produce("t", None, b"ab" * 50)
+            for _ in range(10):
+                client.send_many([produce] * 1000)
+
+    def scan(running: Served) -> None:
+        with running.client() as client:
+            fetched = client.fetch("t", 0, 0, 10, "(?s).*a.{200}c")
+            assert fetched == ((), 10_000)
+
+    def beside(running: Served) -> None:
+        with running.client() as client:
+            while not over.is_set():
+                began = time.monotonic()
+                client.list_topics()
+                pauses.append(time.monotonic() - began)
+
+    def run(work: Callable[[Served], None], running: Served) -> Any:
+        return deferToThread(work, running)
+
+    async with served(tmp_path) as running:
+        await run(fill, running)
+        watching = run(beside, running)
+        await defer.gatherResults([run(scan, running) for _ in range(4)], consumeErrors=True)
+        over.set()
+        await watching
+    assert len(pauses) > 20
+    assert sorted(pauses)[len(pauses) * 9 // 10] < 0.1
