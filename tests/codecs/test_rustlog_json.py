@@ -266,6 +266,8 @@ COMMIT = '{{"OffsetCommit":{{"topic":"t","partition":0,"group_id":{},"offset":{}
         ('{"Ping":null,"Ping":null}', "expected an object with the name of one request"),
         ('{"type":"Ping"}', "unknown variant `type`"),
         ('"Pong"', "unknown variant `Pong`"),
+        ('"\\ud800"', "half a surrogate pair in `request`"),
+        ('{"\\ud800":null}', "half a surrogate pair in `request`"),
         ('{"ping":null}', "unknown variant `ping`"),
         ('"Fetch"', "unit variant, expected struct variant Fetch"),
         ('{"Ping":{}}', "a map, expected unit"),

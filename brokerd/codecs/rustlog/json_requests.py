@@ -236,6 +236,7 @@ def _variant(value: Any) -> tuple[str, Any]:
     else:
         raise _wrong(f"expected an object with the name of one request, not {_kind(value)}")
     if name not in _FIELDS and name not in _UNITS:
+        _text(name, "request")
         raise _wrong(f"unknown variant `{name[:64]}`, expected one of {_NAMES}")
     if type(value) is str and name in _FIELDS:
         raise _wrong(f"invalid type: unit variant, expected struct variant {name}")
