@@ -4,15 +4,16 @@ A file is lines::
 
     # what it is about
     format mamamia
-    frame-bytes 65536
+    broker tight
     connection eof
     > 00 00 00 05 01 01 81 00 01
-    connection silence unread
+    connection silence unread beside
     > 00 00
 
-Each line with ``>`` is a chunk, as it arrives at the broker. After the last one of a connection its
-client closes its sending side (``eof``), vanishes (``cut``), or says nothing more until the broker
-has had enough of it (``silence``); ``unread`` says that it does not read until then.
+Each line with ``>`` is a chunk, as it arrives at the broker. After the last one of a connection
+its client closes its sending side (``eof``), vanishes (``cut``), or says nothing more until the
+broker has had enough of it (``silence``). ``unread`` says that it does not read until then,
+``beside`` that it comes at the same time as the connection before.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 ENDINGS = ("eof", "cut", "silence")
+_UNREAD, _BESIDE = "unread", "beside"
 
 
 class Delivery(NamedTuple):
@@ -28,22 +30,29 @@ class Delivery(NamedTuple):
     chunks: tuple[bytes, ...]
     ending: str = "eof"
     reads: bool = True
+    beside: bool = False
+
+    def line(self) -> str:
+        """How it begins in a file."""
+        manners = [] if self.reads else [_UNREAD]
+        manners += [_BESIDE] if self.beside else []
+        return " ".join(["connection", self.ending, *manners])
 
 
 class Case(NamedTuple):
     """What happens to one broker."""
 
     wire: str
-    frame_bytes: int
-    """``limits.frame_bytes`` of the broker."""
+    setup: str
+    """Of the broker: a name of `tests.fuzz.brokers.SETUPS`."""
     deliveries: tuple[Delivery, ...]
 
     def text(self, about: str = "") -> str:
         """The file."""
         lines = [f"# {line}".rstrip() for line in about.splitlines()]
-        lines += [f"format {self.wire}", f"frame-bytes {self.frame_bytes}"]
+        lines += [f"format {self.wire}", f"broker {self.setup}"]
         for delivery in self.deliveries:
-            lines.append(f"connection {delivery.ending}{'' if delivery.reads else ' unread'}")
+            lines.append(delivery.line())
             lines += [f"> {chunk.hex(' ')}" for chunk in delivery.chunks]
         return "\n".join(lines) + "\n"
 
@@ -58,7 +67,7 @@ def parse_case(text: str) -> Case:
 
     :raises ValueError: naming the line that makes no sense.
     """
-    wire, frame_bytes = "", 0
+    wire, setup = "", ""
     deliveries: list[Delivery] = []
     for number, line in enumerate(text.splitlines(), 1):
         word, _, rest = line.strip().partition(" ")
@@ -66,18 +75,18 @@ def parse_case(text: str) -> Case:
             continue
         if word == "format":
             wire = rest
-        elif word == "frame-bytes":
-            frame_bytes = int(rest)
+        elif word == "broker":
+            setup = rest
         elif word == "connection":
-            ending, _, manner = rest.partition(" ")
-            if ending not in ENDINGS or manner not in ("", "unread"):
+            ending, *manners = rest.split() or [""]
+            if ending not in ENDINGS or not {_UNREAD, _BESIDE}.issuperset(manners):
                 raise ValueError(f"line {number}: a connection ends by {', '.join(ENDINGS)}")
-            deliveries.append(Delivery((), ending, not manner))
+            deliveries.append(Delivery((), ending, _UNREAD not in manners, _BESIDE in manners))
         elif word == ">" and deliveries:
             last = deliveries[-1]
             deliveries[-1] = last._replace(chunks=(*last.chunks, bytes.fromhex(rest)))
         else:
             raise ValueError(f"line {number}: {line!r} is no line of a case")
-    if not wire or not frame_bytes or not deliveries:
-        raise ValueError("a case has a format, a frame-bytes and at least one connection")
-    return Case(wire, frame_bytes, tuple(deliveries))
+    if not wire or not setup or not deliveries:
+        raise ValueError("a case has a format, a broker and at least one connection")
+    return Case(wire, setup, tuple(deliveries))

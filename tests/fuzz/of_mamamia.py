@@ -165,6 +165,7 @@ FORMAT = WireFormat(
     frame_bytes_max=mm.MAX_LENGTH,
     owes=lambda request: True,
     closes_upon=_closes_upon,
+    has_long_polls=True,
     tokens=(
         b"\xc0",
         b"\xc1",

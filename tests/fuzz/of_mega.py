@@ -177,5 +177,6 @@ FORMAT = WireFormat(
         b"\x80\0\0\0",
         b"\0" * 30,
     ),
+    header_bytes=mega.MAX_TOPIC_BYTES + 25,
     held=_held,
 )

@@ -6,7 +6,8 @@ be had again. A broker that was found to do what it must not do is left, and its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import gc
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from math import inf
@@ -18,17 +19,17 @@ from typing import NamedTuple
 from twisted.logger import globalLogBeginner
 
 from tests.fuzz import mutate
+from tests.fuzz.brokers import SETUPS
 from tests.fuzz.case import ENDINGS, Case, Delivery
-from tests.fuzz.desk import SLOW_MS, Counts, Desk, Found, run_case
+from tests.fuzz.desk import SLOW_MS, Counts, Desk, run_case
+from tests.fuzz.found import Found
 from tests.fuzz.shrink import shrink
 from tests.fuzz.wire import WireFormat, wire_format
 
 CONNECTIONS = 100
 """To one broker."""
-MEASURED_EVERY = 16
-"""Connections that are watched with tracemalloc, which makes everything slower."""
-FRAME_BYTES = (64 << 10, 32 << 20)
-"""Limits of brokers on a frame: so small that it is met often, and the default."""
+MEASURED = 1 / 16
+"""How often connections are watched with tracemalloc, which makes everything slower."""
 FAILURES_MAX = 5
 ADDRESS_SPACE_BYTES = 4 << 30
 """Of a process that fuzzes, so that nobody can ask for what a length field claims."""
@@ -89,6 +90,7 @@ def fuzz_apart(name: str, seed: int, seconds: float) -> Result:
     """Fuzz a format in a process that does nothing else."""
     setrlimit(RLIMIT_AS, (ADDRESS_SPACE_BYTES, RLIM_INFINITY))
     globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
+    gc.freeze()
     deadline = monotonic() + seconds
     result = fuzz(wire_format(name), seed, lambda _: monotonic() > deadline, SLOW_MS)
     result.peak_bytes = getrusage(RUSAGE_SELF).ru_maxrss * 1024
@@ -104,27 +106,31 @@ def _one_broker(
     is_over: Callable[[int], bool],
 ) -> Failure | None:
     rng = Random(f"{seed}/{wire.name}/{number}")
-    frame_bytes = rng.choice(FRAME_BYTES)
+    setup = rng.choice(tuple(SETUPS))
     made: list[Delivery] = []
     try:
-        desk = Desk(wire, frame_bytes, counts, slow_ms)
-        for index, delivery in enumerate(_deliveries(rng, wire)):
-            made.append(delivery)
-            desk.deliver(delivery, measured=index % MEASURED_EVERY == 0)
-            if is_over(number):
-                break
+        desk = Desk(wire, setup, counts, slow_ms)
+        while len(made) < CONNECTIONS and not is_over(number):
+            group = _deliveries(rng, wire)
+            made += group
+            desk.deliver(group, measured=rng.random() < MEASURED)
         desk.finish()
     except Found as found:
-        case = Case(wire.name, frame_bytes, tuple(made))
+        case = Case(wire.name, setup, tuple(made))
         return Failure(seed, number, case, found, is_repeatable=False)
+    finally:
+        gc.collect()  # now, and not in a turn of the next one
     return None
 
 
-def _deliveries(rng: Random, wire: WireFormat) -> Iterator[Delivery]:
-    for _ in range(CONNECTIONS):
+def _deliveries(rng: Random, wire: WireFormat) -> list[Delivery]:
+    """One client, or some at the same time."""
+    deliveries = []
+    for number in range(rng.choice((1, 1, 1, 2, 4))):
         pieces = mutate.chunks(rng, mutate.conversation(rng, wire))
         ending = rng.choices(ENDINGS, (6, 2, 1))[0]
-        yield Delivery(pieces, ending, reads=rng.random() < 0.85)
+        deliveries.append(Delivery(pieces, ending, rng.random() < 0.85, beside=number > 0))
+    return deliveries
 
 
 def _cut_down(wire: WireFormat, failure: Failure, slow_ms: float, seconds: float) -> Failure:

@@ -27,6 +27,7 @@ def shrink(case: Case, fails: Callable[[Case], bool], is_over: Callable[[], bool
     for index in range(len(best.deliveries)):
         better(_with(best, index, best.deliveries[index]._replace(reads=True)))
         better(_with(best, index, best.deliveries[index]._replace(ending="eof")))
+        better(_with(best, index, best.deliveries[index]._replace(beside=False)))
         delivery = best.deliveries[index]
         joined = delivery._replace(chunks=(b"".join(delivery.chunks),))
         if len(delivery.chunks) > 1 and not better(_with(best, index, joined)):

@@ -16,7 +16,7 @@ from tests.fuzz import mutate
 from tests.fuzz.__main__ import main, summary
 from tests.fuzz.case import Case, Delivery, parse_case
 from tests.fuzz.desk import SLOW_MS, run_case
-from tests.fuzz.run import FRAME_BYTES, fuzz
+from tests.fuzz.run import fuzz
 from tests.fuzz.shrink import shrink
 from tests.fuzz.wire import NAMES, Framing, WireFormat, wire_format
 
@@ -175,8 +175,12 @@ def test_a_broker_that_is_wrong_is_found_and_the_case_cut_down(planted: str) -> 
 def test_a_case_is_read_as_it_was_written() -> None:
     case = Case(
         "mamamia",
-        FRAME_BYTES[0],
-        (Delivery((b"\x00", b"\x01\x02"), "cut"), Delivery((), "silence", reads=False)),
+        "tight",
+        (
+            Delivery((b"\x00", b"\x01\x02"), "cut"),
+            Delivery((), "silence", reads=False, beside=True),
+            Delivery((), beside=True),
+        ),
     )
     assert parse_case(case.text("what it is about\n\nin two lines")) == case
     assert case.size == 3
@@ -198,12 +202,12 @@ def test_shrinking_leaves_what_the_failure_needs() -> None:
     def fails(case: Case) -> bool:
         return any(b"\x08" in b"".join(one.chunks).partition(b"\x07")[2] for one in case.deliveries)
 
-    case = shrink(Case("mamamia", 1, (noise, guilty, noise)), fails, lambda: False)
+    case = shrink(Case("mamamia", "roomy", (noise, guilty, noise)), fails, lambda: False)
     assert case.deliveries == (Delivery((b"\x07\x08",)),)
 
 
 def test_shrinking_ends_when_it_is_told_to() -> None:
-    case = Case("mamamia", 1, (Delivery((bytes(100),)),))
+    case = Case("mamamia", "roomy", (Delivery((bytes(100),)),))
     assert shrink(case, lambda _: True, lambda: True) == case
 
 
@@ -254,6 +258,6 @@ def test_the_command_fuzzes_and_says_what_it_tried(
 
 def test_the_command_replays_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "case.txt"
-    path.write_text(Case("mamamia", 1 << 20, (Delivery((b"\x00\x00\x00\x01",)),)).text("a length"))
+    path.write_text(Case("mamamia", "roomy", (Delivery((b"\x00\x00\x00\x01",)),)).text("a length"))
     assert main([f"--replay={path}"]) == 0
     assert "nothing was found" in capsys.readouterr().out

@@ -19,7 +19,7 @@ from brokerd.protocols.factory import ConnectionFactory
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
-NAMES = ("mamamia", "mega")
+NAMES = ("mamamia", "flymq", "blipmq", "rustlog", "mega")
 """The formats that can be fuzzed."""
 
 Split = tuple[list[bytes], bool]
@@ -105,6 +105,10 @@ class WireFormat:
     """Whether the broker may close the connection upon this request, with or without an answer."""
     tokens: tuple[bytes, ...]
     """Pieces that decoders may trip over."""
+    header_bytes: int = 8
+    """At most so many bytes of an unfinished frame are not counted by its length."""
+    has_long_polls: bool = False
+    """Whether a request may ask to be answered later."""
     text: bool = False
     """Whether frames hold text with numbers in decimal digits."""
     held: Callable[[Any], int] = lambda connection: connection._reader.partial_bytes

@@ -1,0 +1,171 @@
+"""BlipMQ for the fuzzer."""
+
+from __future__ import annotations
+
+from random import Random
+
+from brokerd.broker import Broker, Clock
+from brokerd.codecs import blipmq as bm
+from brokerd.protocols.blipmq import BlipmqFactory, BlipmqSettings
+from brokerd.protocols.connection import Limits
+from tests.fuzz.wire import Ask, Framing, WireFormat
+
+TOPICS = ("demo", "bench", "t", "é", "n" * 255, "n" * 256, "__brokerd.x", "t" * 65_000)
+IDS = (1, 1, 2, 3, 4, 5, 0, 1 << 63, (1 << 64) - 1)
+TAGS = (1, 2, 3, 0, (1 << 48) + 1, (1 << 64) - 1)
+_FRAMING = Framing(length_at=0, uncounted=4, length_min=bm.MIN_LENGTH)
+_ANSWERED = frozenset(map(int, (bm.FrameType.HELLO, bm.FrameType.AUTH, bm.FrameType.SUBSCRIBE)))
+_PING = int(bm.FrameType.PING)
+_TYPE_AT = 4
+
+
+def requests(rng: Random) -> list[bytes]:
+    """Of clients that publish, subscribe, poll and acknowledge."""
+    topics = rng.choice((TOPICS[:2], TOPICS[:2], TOPICS))
+    return [
+        bm.encode(_message(rng, rng.choice(topics), number))
+        for number in range(3, rng.randrange(4, 30))
+    ]
+
+
+def _message(rng: Random, topic: str, number: int) -> bm.Message:
+    kind = rng.randrange(16)
+    if kind <= 4:
+        message = rng.randbytes(rng.choice((0, 1, 8, 100, 4_096)))
+        return bm.Publish(number, rng.randrange(2), topic, message)
+    if kind <= 6:
+        return bm.Subscribe(number, topic, rng.randrange(2))
+    if kind <= 10:
+        return bm.Poll(number, rng.choice(IDS))
+    if kind <= 13:
+        return bm.Ack(rng.choice(TAGS), rng.choice(IDS))
+    return rng.choice(
+        (
+            bm.Ping(number),
+            bm.Pong(number),
+            bm.Nack(number, 500, "from a client"),
+            bm.Hello(number),
+            bm.Auth(number, "key"),
+        )
+    )
+
+
+def read_answers(data: bytes, requests: list[bytes]) -> int:
+    """Decode every answer; it is of a kind that brokers send."""
+    reader = bm.frame_reader()
+    frames = reader.feed(data)
+    assert reader.error is None, reader.error
+    assert not reader.partial_bytes, "the last answer is cut off"
+    for frame in frames:
+        message = bm.decode(frame)
+        assert isinstance(message, bm.Ack | bm.Nack | bm.Pong | bm.Publish), message
+        assert not isinstance(message, bm.Ack) or message.correlation_id in _ids(requests)
+    return len(frames)
+
+
+def _ids(requests: list[bytes]) -> set[int]:
+    return {bm.correlation_id_of(request[_TYPE_AT:]) for request in requests}
+
+
+class BlipmqWitness:
+    """Publishes to topics of its own, polls and acknowledges.
+
+    Any client may poll and acknowledge for any subscription, so a subscription is used only within
+    the step that made it, and its topic by nobody else.
+    """
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._done: list[tuple[int, int]] = []
+        """Subscriptions, each with the tag of the one message that it ever had."""
+
+    def step(self, ask: Ask) -> None:
+        topic = f"the witness's own {len(self._done)}"
+        (subscribed,) = _answers(ask, bm.Subscribe(11, topic, 1))
+        assert isinstance(subscribed, bm.Ack), subscribed
+        assert subscribed.correlation_id == 11 and subscribed.subscription_id, subscribed
+        mine = subscribed.subscription_id
+        durable, fleeting = self._rng.randbytes(20), self._rng.randbytes(300)
+        once, again, pong = _answers(
+            ask,
+            bm.Publish(12, 1, topic, durable),
+            bm.Publish(13, 0, topic, fleeting),
+            bm.Poll(14, mine),
+            bm.Poll(15, mine),
+            bm.Poll(16, mine),
+            bm.Ping(17),
+        )
+        assert isinstance(once, bm.Publish), once
+        tag = once.correlation_id
+        assert once == bm.Publish(tag, 1, topic, durable), once
+        assert again == bm.Publish(15, 0, topic, fleeting), again
+        assert pong == bm.Pong(17), pong
+        self._done.append((mine, tag))
+        self._is_settled(ask, mine, bm.Ack(tag, mine))
+
+    def read_back(self, ask: Ask) -> None:
+        for mine, tag in self._done:
+            answers = _answers(ask, bm.Ack(tag, mine), bm.Poll(20, mine), bm.Ping(21))
+            assert answers == [self._unknown(tag), bm.Pong(21)], answers
+
+    def _is_settled(self, ask: Ask, mine: int, ack: bm.Ack) -> None:
+        answers = _answers(ask, ack, bm.Poll(18, mine), ack, bm.Ping(19))
+        assert answers == [self._unknown(ack.correlation_id), bm.Pong(19)], answers
+
+    @staticmethod
+    def _unknown(tag: int) -> bm.Nack:
+        return bm.Nack(tag, bm.Code.UNKNOWN, bm.UNKNOWN_DELIVERY)
+
+
+def _answers(ask: Ask, *sent: bm.Message) -> list[bm.Message]:
+    return [
+        bm.decode(frame) for frame in bm.frame_reader().feed(ask(b"".join(map(bm.encode, sent))))
+    ]
+
+
+def _closes_upon(request: bytes) -> bool:
+    try:
+        bm.type_of(request[_TYPE_AT:])
+    except bm.UnknownFrameType:
+        return True
+    return False
+
+
+def _factory(broker: Broker, clock: Clock, limits: Limits) -> BlipmqFactory:
+    return BlipmqFactory(broker, clock, limits, BlipmqSettings())
+
+
+FORMAT = WireFormat(
+    name="blipmq",
+    factory=_factory,
+    requests=requests,
+    greeting=(bm.encode(bm.Hello(1)), bm.encode(bm.Auth(2, "bench-key"))),
+    witness=BlipmqWitness,
+    read_answers=read_answers,
+    framing=_FRAMING,
+    split=_FRAMING.split,
+    frame_bytes_max=bm.MAX_LENGTH,
+    owes=lambda request: request[_TYPE_AT] in _ANSWERED or request[_TYPE_AT] == _PING,
+    closes_upon=_closes_upon,
+    tokens=(
+        b"\x00",
+        b"\x01",
+        b"\x02",
+        b"\x03",
+        b"\x04",
+        b"\x05",
+        b"\x09",
+        b"\x0a",
+        b"\x00\x00",
+        b"\xff\xff",
+        b"\xff" * 8,
+        b"\x80" + bytes(7),
+        b"\x00\x05bench",
+        b"\xed\xa0\x80",
+        b"\xff\xfe",
+        b"\n",
+        b"\x00\x07dev-key",
+        b"\x00\x01",
+        b"\x00\x02",
+    ),
+)

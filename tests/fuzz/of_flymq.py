@@ -1,0 +1,195 @@
+"""FlyMQ for the fuzzer, in the document's layouts and the SDKs'."""
+
+from __future__ import annotations
+
+from random import Random
+
+from brokerd.broker import Broker, Clock
+from brokerd.codecs import flymq as fm
+from brokerd.protocols.connection import Limits
+from brokerd.protocols.flymq import FlymqFactory, FlymqSettings
+from tests.fuzz.wire import Ask, Framing, Split, WireFormat
+
+TOPICS = ("test", "t", "orders", "é", "", "../x", "__brokerd.x", "n" * 255, "n" * 256)
+GROUPS = ("g", "h", "", "é" * 128)
+PARTITIONS = (-1, 0, 0, 0, 1, 2, 3, -(1 << 31), (1 << 31) - 1)
+OFFSETS = (0, 0, 1, 2, 3, 100, (1 << 31), (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
+MODES = ("earliest", "latest", "commit", "", "offset", "x")
+FILTERS = ("", "", "a", "$.n", "$.a.b", "^k.*y$", "(", "(a+)+$", "(a|b|ab)*c{5}", "[", "$.", "É")
+VALUES = (b"", b"hello", b'{"n":1,"a":{"b":null}}', b"{" * 40, b"a" * 300, b"\xff\x00" * 9)
+FETCHES = (fm.Opcode.FETCH, fm.Opcode.FETCH, fm.Opcode.FETCH_BINARY)
+CONSUMES = (fm.Opcode.CONSUME, fm.Opcode.CONSUME_ZERO_COPY)
+_HEADER_BYTES = 8
+_BEGIN = b"\xaf\x01"
+MAGIC_AND_VERSION = Framing(length_at=4, uncounted=_HEADER_BYTES, length_min=0)
+
+
+def requests(rng: Random) -> list[bytes]:
+    """Requests of all kinds, on few topics, some compressed."""
+    topics = rng.choice((TOPICS[:2], TOPICS))
+    return [
+        fm.encode_request(_request(rng, rng.choice(topics)), gzip=rng.random() < 0.1)
+        for _ in range(rng.randrange(1, 24))
+    ]
+
+
+def _request(rng: Random, topic: str) -> fm.Request:
+    group, partition = rng.choice(GROUPS), rng.choice(PARTITIONS)
+    offset, mode, sdk = rng.choice(OFFSETS), rng.choice(MODES), rng.random() < 0.5
+    kind = rng.randrange(16)
+    if kind <= 3:
+        value = rng.choice((*VALUES, rng.randbytes(rng.choice((1, 70, 4_000)))))
+        return fm.Produce(topic, rng.choice((None, None, b"k", b"key")), value, partition)
+    if kind <= 5:
+        return fm.Consume(topic, partition, offset, rng.choice(CONSUMES))
+    if kind <= 9:
+        about = rng.choice(FILTERS) if sdk else ""
+        most = rng.choice((0, -1, 1, 10, 500, (1 << 31) - 1))
+        return fm.Fetch(topic, partition, offset, most, about, sdk, rng.choice(FETCHES))
+    if kind == 10:
+        return fm.Subscribe(topic, group, partition, mode, sdk)
+    if kind == 11:
+        return fm.Commit(topic, group, partition, min(offset, fm.MAX_OFFSET))
+    if kind == 12:
+        number = min(offset, fm.MAX_OFFSET) if mode == "offset" else None
+        return fm.ResetOffset(topic, group, partition, mode, number, sdk and bool(mode))
+    return rng.choice(
+        (
+            fm.CreateTopic(topic, rng.choice((0, 1, 3, -1, 1 << 20, (1 << 31) - 1))),
+            fm.Metadata(topic),
+            fm.ListTopics(),
+            fm.DeleteTopic(topic),
+            fm.ClusterMetadata(topic),
+            fm.GetOffset(topic, group, partition),
+            fm.GetLag(topic, group, partition),
+        )
+    )
+
+
+def split(stream: bytes, length_max: int) -> Split:
+    """Frames up to one that begins wrong."""
+    frames, is_wrong = MAGIC_AND_VERSION.split(stream, length_max)
+    for index, frame in enumerate(frames):
+        if not frame.startswith(_BEGIN):
+            return frames[:index], True
+    rest = stream[sum(map(len, frames)) :]
+    return frames, is_wrong or not _BEGIN.startswith(rest[:2])
+
+
+def read_answers(data: bytes, requests: list[bytes]) -> int:
+    """Each is decoded by what was asked; what could not be asked can only have been refused."""
+    reader = fm.FrameReader()
+    frames = reader.feed(data)
+    assert reader.error is None, reader.error
+    assert not reader.partial_bytes, "the last answer is cut off"
+    for number, (opcode, _, payload) in enumerate(frames):
+        if number < len(requests):
+            asked = requests[number]
+            try:
+                request = fm.decode_request(asked[2], asked[3], asked[_HEADER_BYTES:])
+            except fm.RequestError:
+                request = fm.ListTopics()
+                assert opcode == fm.Opcode.ERROR, "a request that cannot be read was carried out"
+            fm.decode_response(request, opcode, payload)
+        else:
+            assert opcode == fm.Opcode.ERROR, "more than was asked for"
+        if opcode == fm.Opcode.ERROR:
+            text = fm.error_text(payload).lower()
+            assert "not leader" not in text, "SDKs take it for a redirect"
+    return len(frames)
+
+
+class FlymqWitness:
+    """Produces with keys to a topic of its own, consumes, fetches in both layouts, commits."""
+
+    TOPIC, GROUP = "the witness's own", "its group"
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._records: list[fm.FetchedRecord] = []
+
+    def step(self, ask: Ask) -> None:
+        topic, offset = self.TOPIC, len(self._records)
+        key = self._rng.choice((None, b"k"))
+        value = self._rng.randbytes(self._rng.choice((0, 1, 20, 300)))
+        record = fm.FetchedRecord(offset, key, value)
+        self._records.append(record)
+        produced, *rest = _answers(
+            ask,
+            fm.Produce(topic, key, value, 0),
+            fm.Consume(topic, 0, offset),
+            fm.Fetch(topic, 0, offset, 10),
+            fm.Fetch(topic, 0, offset, 10, "", True),
+            fm.Commit(topic, self.GROUP, 0, offset + 1),
+            fm.GetLag(topic, self.GROUP, 0),
+        )
+        assert isinstance(produced, fm.Produced), produced
+        size = -1 if key is None else len(key)
+        assert produced._replace(timestamp_ms=0) == (topic, 0, offset, 0, size, len(value))
+        fetched = fm.Fetched((record,), offset + 1)
+        lag = fm.Lag(offset + 1, offset + 1, offset + 1, 0)
+        assert rest == [fm.Consumed(key, value), fetched, fetched, fm.Done(), lag], rest
+
+    def read_back(self, ask: Ask) -> None:
+        if not self._records:
+            return
+        committed, *fetches = _answers(
+            ask,
+            fm.GetOffset(self.TOPIC, self.GROUP, 0),
+            *(fm.Fetch(self.TOPIC, 0, offset, 1) for offset in range(len(self._records))),
+        )
+        assert committed == fm.Position(len(self._records)), committed
+        expected = [fm.Fetched((record,), record.offset + 1) for record in self._records]
+        assert fetches == expected, "records are not what they were"
+
+
+def _answers(ask: Ask, *sent: fm.Request) -> list[fm.Answer]:
+    frames = fm.FrameReader().feed(ask(b"".join(map(fm.encode_request, sent))))
+    return [
+        fm.decode_response(request, opcode, payload)
+        for request, (opcode, _, payload) in zip(sent, frames, strict=True)
+    ]
+
+
+def _factory(broker: Broker, clock: Clock, limits: Limits) -> FlymqFactory:
+    return FlymqFactory(broker, clock, limits, FlymqSettings(partitions=3))
+
+
+FORMAT = WireFormat(
+    name="flymq",
+    factory=_factory,
+    requests=requests,
+    greeting=(),
+    witness=FlymqWitness,
+    read_answers=read_answers,
+    framing=MAGIC_AND_VERSION,
+    split=split,
+    frame_bytes_max=fm.MAX_LENGTH,
+    owes=lambda request: True,
+    closes_upon=lambda request: False,
+    tokens=(
+        b"\xaf\x01",
+        b"\x03",
+        b"\x05",
+        b"\x09",
+        b"\x0f",
+        b"\x10",
+        b"\x70",
+        b"\xff\xff",
+        b"\xff\xff\xff\xff",
+        b"\x7f\xff\xff\xff",
+        b"\x80\x00\x00\x00",
+        b"\xff" * 8,
+        b"\x00\x08earliest",
+        b"\x08earliest",
+        b"\x06offset",
+        b"\x00\x05(a+)+",
+        b"\x00\x0b(x{1000}){9}",
+        b"\x00\x03$..",
+        b"\xed\xa0\x80",
+        b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff",
+        b"\x0anot leader",
+        b"[" * 300,
+        b'{"n":' * 200,
+    ),
+)
