@@ -1,9 +1,11 @@
 # Tests: tests/test_demo.py
-"""``make demo``: 100,000 flights through brokerd, which is killed in the middle and loses nothing.
+"""``make demo``: 100,000 flights through all five wire formats of a broker that is killed midway.
 
-Starts a broker on free ports with its data in ``./.demo``, produces the flights table through
-several connections while a consumer group works on it, kills the broker with SIGKILL, starts it
-again, lets everybody finish, and proves from what was delivered that every promise was kept.
+Starts a broker on free ports with its data in ``./.demo``. Five writers, one for each wire format,
+put the flights table into one topic at once, and each of the five formats reads all of it: a group
+that leases (Mamamia), committed offsets (FlyMQ, RustLog), a subscription (BlipMQ), offsets of its
+own (MEGA). The broker is killed with SIGKILL in the middle and started again, everybody finishes,
+and what was told proves that every promise was kept and that all formats saw the same log.
 
 ``ROWS=all`` takes all 336,776 rows, ``ROWS=n`` the first n (at least 1,000). Exit codes: 0 proven,
 1 something is off, 2 it could not be tried, 130 interrupted.
@@ -15,29 +17,44 @@ import argparse
 import os
 import shutil
 import sys
-import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.admin import AdminFailed, fetch_dead_letters, fetch_status
 from benchmarks.process import BrokerFailed, BrokerProcess, interrupt_on_signals
 from benchmarks.wire import GROUP_INFO, Interrupted, Wire, WireError
+from brokerd.codecs import blipmq, mega
 from brokerd.wal import RealDisk
+from demo.consumers import GROUP, Consumer
+from demo.course import FORMATS, TOPIC, Course
 from demo.ledger import MAX_FAILURES, Ledger
+from demo.line import Line
 from demo.progress import Progress
+from demo.readers import READERS, Reader
 from demo.rows import Row, RowsMissing, find_flights, read_rows
-from demo.workers import GROUP, LOG, Consumer, Course, Producer
+from demo.views import Views
+from demo.writers import Writer, greet_blipmq
 
-PRODUCERS, CONSUMERS = 4, 6
+CONSUMERS = 4
 LEASE_SECONDS = 3.0
 ROWS_MIN = 1000
+LISTENERS = ("mamamia", "flymq+rustlog", "blipmq", "mega")
+SETTINGS = (f"blipmq.retry_base_ms={LEASE_SECONDS * 1000:.0f}",)
 _KILL_SHARE = 0.45
 _PRODUCE_WINDOW, _ACQUIRE_WINDOW = 128, 32
 _POLL_SECONDS = 0.05
 _STALL_SECONDS = 60.0
 _MARKER = "made-by-make-demo"
+_PLACES = {
+    "mamamia": "leases of a group, each settled",
+    "flymq": "committed offsets, FETCH and COMMIT",
+    "blipmq": "a QoS 1 subscription, each acknowledged",
+    "rustlog": "committed offsets, binary and JSON by turns",
+    "mega": "its own offset, CONSUME by CONSUME",
+}
+"""How the readers of each format keep their place."""
 
 
 class DemoFailed(Exception):
@@ -68,7 +85,8 @@ class Times:
     recovered_after: float = 0.0
     """Seconds from SIGKILL to the next answer-ready broker."""
     acknowledged_at_kill: int = 0
-    settled_at_kill: int = 0
+    read_at_kill: dict[str, int] = field(default_factory=dict)
+    """Format -> records read by then."""
 
 
 def prepare(directory: Path) -> None:
@@ -87,38 +105,57 @@ def prepare(directory: Path) -> None:
     marker.write_text("This directory belongs to `make demo`, which wipes it when it starts.\n")
 
 
-def run(rows: Sequence[Row], broker: BrokerProcess, progress: Progress) -> tuple[Ledger, Times]:
-    """Produce, consume, kill, restart, finish; return the books and the moments.
+def run(rows: Sequence[Row], broker: BrokerProcess, progress: Progress) -> tuple[Course, Times]:
+    """Write, read, kill, restart, finish; return what everybody was told, and the moments.
 
     :raises DemoFailed: when nothing moves any more.
     """
     times = Times(ready_after=broker.start())
-    ledger = Ledger(len(rows), LEASE_SECONDS)
     course = Course(
-        broker.address,
+        {form: broker.address_of(form) for form in FORMATS},
         rows,
-        ledger,
+        Ledger(len(rows), LEASE_SECONDS),
+        Views([reader.form for reader in READERS]),
         # Small tables get small windows, so that the kill still falls into the middle.
         produce_window=max(1, min(_PRODUCE_WINDOW, len(rows) // 64)),
         acquire_window=max(1, min(_ACQUIRE_WINDOW, len(rows) // 128)),
         kill_at=int(len(rows) * _KILL_SHARE),
-        near_kill=threading.Event(),
-        killed=threading.Event(),
-        end=threading.Event(),
     )
-    producers = [Producer(course, number, PRODUCERS) for number in range(PRODUCERS)]
-    workers = [*producers, *(Consumer(course, number) for number in range(CONSUMERS))]
+    course.subscription_id = open_topic(course)
+    writers = [Writer(course, form, rows[at :: len(FORMATS)]) for at, form in enumerate(FORMATS)]
+    readers = [reader(course) for reader in READERS]
+    workers = [*writers, *readers, *(Consumer(course, number) for number in range(CONSUMERS))]
     times.began = time.monotonic()
     try:
         for worker in workers:
             worker.start()
         _kill_in_the_middle(course, broker, progress, times)
-        _watch(course, producers, progress, times)
+        _watch(course, writers, readers, progress, times)
     finally:
         course.end.set()
     for worker in workers:
         worker.join(_STALL_SECONDS)
-    return ledger, times
+    return course, times
+
+
+def open_topic(course: Course) -> int:
+    """Make the topic, and a BlipMQ subscription that begins with its first record; its id."""
+    answers = mega.AnswerReader()
+    create = mega.CreateTopic(1, TOPIC, 0)
+    answers.expect(create)
+    with Line(course.addresses["mega"], answers.feed) as line:
+        created = line.ask(mega.encode_request(create))
+    reader = blipmq.frame_reader()
+    subscribe = blipmq.encode(blipmq.Subscribe(3, TOPIC, 1))
+    with Line(
+        course.addresses["blipmq"],
+        lambda data: [blipmq.decode(frame) for frame in reader.feed(data)],
+    ) as line:
+        greet_blipmq(line)
+        subscribed = line.ask(subscribe)
+    if not isinstance(created, mega.Created) or not isinstance(subscribed, blipmq.Ack):
+        raise DemoFailed(f"the topic cannot be made: {created}, {subscribed}")
+    return subscribed.subscription_id
 
 
 def _kill_in_the_middle(
@@ -129,36 +166,40 @@ def _kill_in_the_middle(
         _show(course, progress, times)
         if time.monotonic() > deadline:
             raise DemoFailed("the rows did not move for a minute")
-    ledger = course.ledger
-    times.acknowledged_at_kill = len(ledger.row_of)
-    times.settled_at_kill = len(ledger.settled_at)
+    times.acknowledged_at_kill = course.ledger.acknowledged()
+    times.read_at_kill = course.read_by()
     killed_at = time.monotonic()
     broker.kill()
     course.killed.set()
     progress.say(
-        f"  SIGKILL after {times.acknowledged_at_kill:,} acknowledged rows, "
-        f"{times.settled_at_kill:,} settled; starting again ..."
+        f"  SIGKILL after {times.acknowledged_at_kill:,} acknowledged rows; starting again ..."
     )
     broker.start()
     times.recovered_after = time.monotonic() - killed_at
-    progress.say(f"  back after {times.recovered_after:.2f} s on the same port and data")
+    progress.say(f"  back after {times.recovered_after:.2f} s on the same ports and data")
 
 
 def _watch(
-    course: Course, producers: Sequence[threading.Thread], progress: Progress, times: Times
+    course: Course,
+    writers: Sequence[Writer],
+    readers: Sequence[Reader],
+    progress: Progress,
+    times: Times,
 ) -> None:
-    """Show progress until every row is acknowledged and the group has nothing left to do."""
-    last, moved_at = -1, time.monotonic()
+    """Show progress until every row is acknowledged and everybody has read everything."""
+    last, moved_at = {"": -1}, time.monotonic()
     while course.is_on():
         _show(course, progress, times)
-        moved = len(course.ledger.row_of) + course.ledger.deliveries
+        moved = {**course.read_by(), "": course.ledger.acknowledged()}
         if moved != last:
             last, moved_at = moved, time.monotonic()
         elif time.monotonic() - moved_at > _STALL_SECONDS:
             raise DemoFailed("nothing moved for a minute")
-        if not any(producer.is_alive() for producer in producers):
+        if not any(writer.is_alive() for writer in writers):
             times.produced = times.produced or time.monotonic()
-            if group_info(course.address)["lag"] == 0:
+            info = group_info(course.addresses["mamamia"])
+            course.end_offset = info["next"]
+            if info["lag"] == 0 and not any(reader.is_alive() for reader in readers):
                 break
         time.sleep(_POLL_SECONDS)
     times.finished = time.monotonic()
@@ -167,51 +208,67 @@ def _watch(
 
 
 def _show(course: Course, progress: Progress, times: Times) -> None:
-    settled = course.ledger.finished()
-    rate = settled / (time.monotonic() - times.began)
-    progress.show(len(course.ledger.row_of), settled, rate)
+    read = course.read_by()
+    rate = sum(read.values()) / (time.monotonic() - times.began)
+    progress.show(course.ledger.acknowledged(), read, rate)
 
 
 def group_info(address: str) -> dict[str, int]:
     """Ask the broker how far the group is."""
     with Wire(address) as wire:
-        return wire.ask(GROUP_INFO, {"log_id": LOG, "group_id": GROUP})
+        return wire.ask(GROUP_INFO, {"log_id": TOPIC, "group_id": GROUP})
 
 
-def report(ledger: Ledger, times: Times, next_offset: int, dead: int, where: str) -> str:
+def report(course: Course, times: Times, next_offset: int, dead: int, where: str) -> str:
     """Lay the figures out."""
+    ledger = course.ledger
     produce_seconds = max(times.produced - times.began, 1e-9)
     seconds = max(times.finished - times.began, 1e-9)
-    copies = ledger.unacknowledged_copies()
+    read = course.read_by()
     lines = [
         (
             "rows acknowledged",
-            f"{len(ledger.row_of):,}",
-            f"{len(ledger.row_of) / produce_seconds:,.0f}/s, the crash included",
+            f"{ledger.acknowledged():,}",
+            f"{ledger.acknowledged() / produce_seconds:,.0f}/s, the crash included",
         ),
         (
-            "messages settled",
-            f"{len(ledger.settled_at):,}",
-            f"{len(ledger.settled_at) / seconds:,.0f}/s, crash and lapsed leases included",
+            "records in the log",
+            f"{next_offset:,}",
+            f"{ledger.unacknowledged_copies():,} stored, but never answered",
+        ),
+        (
+            "records read",
+            f"{sum(read.values()):,}",
+            f"{sum(read.values()) / seconds:,.0f}/s by all formats, the crash included",
         ),
         ("dead letters", f"{dead:,}", f"one row in a thousand, after {MAX_FAILURES} failures"),
-        ("messages in the log", f"{next_offset:,}", f"{copies:,} stored, but never answered"),
         ("rows sent again", f"{ledger.resent_rows:,}", "no answer had come at the crash"),
         (
             "settles sent again",
             f"{ledger.resent_settles:,}",
             f"{ledger.refused_settles:,} refused: leased by another by then",
         ),
-        ("deliveries", f"{ledger.deliveries:,}", "those of failed and lapsed leases included"),
         (
             "killed at",
             f"{times.acknowledged_at_kill:,}",
-            f"rows acknowledged, {times.settled_at_kill:,} settled",
+            f"rows acknowledged, {sum(times.read_at_kill.values()):,} records read",
         ),
         ("recovery", f"{times.recovered_after:.2f} s", "from SIGKILL until it served again"),
         ("took", f"{seconds:.1f} s", where),
     ]
-    return "\n".join(f"  {name:<20} {figure:>10}   {note}" for name, figure, note in lines)
+    shares = [len(course.rows[at :: len(FORMATS)]) for at in range(len(FORMATS))]
+    table = [
+        f"  {form:<10} {share:>12,} {read[form]:>14,}   {_PLACES[form]}"
+        for form, share in zip(FORMATS, shares, strict=True)
+    ]
+    return "\n".join(
+        [
+            "  format     rows written   records read   kept its place by",
+            *table,
+            "",
+            *(f"  {name:<20} {figure:>10}   {note}" for name, figure, note in lines),
+        ]
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -234,32 +291,45 @@ def _demo(table: Path, row_count: int | None, directory: Path) -> int:
     progress = Progress(sys.stdout, len(rows))
     file_system = RealDisk().file_system(str(directory)) or "unknown"
     progress.say(
-        f"brokerd demo: {len(rows):,} flights, {PRODUCERS} producers, {CONSUMERS} consumers, "
+        f"brokerd demo: {len(rows):,} flights, written and read through {', '.join(FORMATS)}, "
         f"data in {directory} ({file_system})"
     )
-    with BrokerProcess(directory / "data", directory / "broker.log") as broker:
-        ledger, times = run(rows, broker, progress)
+    with BrokerProcess(
+        directory / "data", directory / "broker.log", SETTINGS, formats=LISTENERS
+    ) as broker:
+        course, times = run(rows, broker, progress)
         durability = fetch_status(broker.admin)["durability"]
         info = group_info(broker.address)
-        dead = fetch_dead_letters(broker.admin, LOG, GROUP)
-        wrong = ledger.prove(info["next"], info["lag"], dead)
-        if info["dead"] != len(dead):
-            wrong.append(f"GROUP_INFO counts {info['dead']} dead letters, the list has {len(dead)}")
-        if not 0 < times.acknowledged_at_kill < len(rows) or not times.settled_at_kill:
-            wrong.append("the kill did not fall into the middle of the work")
+        dead = fetch_dead_letters(broker.admin, TOPIC, GROUP)
+        wrong = prove(course, times, info, dead)
         code = broker.stop()
         if code:
             wrong.append(f"the broker stopped with exit code {code}:\n{broker.log_tail()}")
     where = f"durability {durability}, file system {file_system}"
-    progress.say("\n" + report(ledger, times, info["next"], len(dead), where) + "\n")
+    progress.say("\n" + report(course, times, info["next"], len(dead), where) + "\n")
     for line in wrong:
         progress.say(f"  OFF: {line}")
     if not wrong:
         progress.say(
-            "  Proven: every acknowledged row was delivered as it was sent, nothing came back\n"
-            "  after its settle was acknowledged, the dead letters are exactly those expected."
+            "  Proven: every acknowledged row is in the log as it was sent, and all formats saw\n"
+            "  the same log. Nothing came back after its settle or ACK was durable, no committed\n"
+            "  offset went back, the dead letters are exactly those expected."
         )
     return 1 if wrong else 0
+
+
+def prove(
+    course: Course, times: Times, info: Mapping[str, int], dead: Mapping[int, int]
+) -> list[str]:
+    """Hold all books against the broker's final word; one line for each thing that is off."""
+    ledger = course.ledger
+    wrong = ledger.prove(info["next"], info["lag"], dead) + course.views.prove(ledger.delivered)
+    if info["dead"] != len(dead):
+        wrong.append(f"GROUP_INFO counts {info['dead']} dead letters, the list has {len(dead)}")
+    idle = [form for form, count in times.read_at_kill.items() if not count]
+    if not 0 < times.acknowledged_at_kill < len(course.rows) or idle:
+        wrong.append(f"the kill did not fall into the middle of the work {' '.join(idle)}")
+    return wrong
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TextIO
 
 _BAR_WIDTH = 16
@@ -10,9 +11,9 @@ _TENTHS = 10
 
 
 class Progress:
-    """Shows how much has been produced and settled.
+    """Shows how much has been written, and read by each format.
 
-    :param total: what both counts go up to; settled may pass it, and is then shown as full.
+    :param total: what all counts go up to; they may pass it, and are then shown as full.
     """
 
     def __init__(self, out: TextIO, total: int) -> None:
@@ -22,19 +23,21 @@ class Progress:
         self._shown_tenth = 0
         self._has_line = False
 
-    def show(self, produced: int, settled: int, rate: float) -> None:
-        """Draw the counts; ``rate`` is settled messages a second."""
+    def show(self, written: int, read: Mapping[str, int], rate: float) -> None:
+        """Draw the counts, ``read`` by format; ``rate`` is records read a second."""
+        mean = sum(read.values()) // len(read)
         if self._is_terminal:
             self._out.write(
-                f"\r  produced {self._bar(produced)} settled {self._bar(settled)} {rate:8,.0f}/s "
+                f"\r  written {self._bar(written)} read {self._bar(mean)} {rate:8,.0f}/s "
             )
             self._has_line = True
         else:
-            tenth = _TENTHS * min(settled, self._total) // self._total
+            tenth = _TENTHS * min(mean, self._total) // self._total
             if tenth == self._shown_tenth:
                 return
             self._shown_tenth = tenth
-            self._out.write(f"  produced {produced:,}  settled {settled:,}\n")
+            by_format = "  ".join(f"{name} {count:,}" for name, count in read.items())
+            self._out.write(f"  written {written:,}  read: {by_format}\n")
         self._out.flush()
 
     def say(self, line: str) -> None:

@@ -31,7 +31,8 @@ class Row(NamedTuple):
     """Line of the table, from 0."""
     carrier: str
     packed: bytes
-    """The row as a MessagePack map, column name to value; empty and ``NA`` fields are nil."""
+    """The row as a MessagePack map: its number as ``row``, then column name to value; empty and
+    ``NA`` fields are nil. So no two rows are the same bytes."""
 
 
 def find_flights() -> Path:
@@ -58,7 +59,8 @@ def read_rows(path: Path, limit: int | None) -> list[Row]:
         for number, fields in enumerate(_records(path)):
             if number == limit:
                 break
-            packed = msgpack.packb({name: _value(name, text) for name, text in fields.items()})
+            values = {name: _value(name, text) for name, text in fields.items()}
+            packed = msgpack.packb({"row": number, **values})
             rows.append(Row(number, fields["carrier"], packed))
     except (OSError, zipfile.BadZipFile, KeyError, ValueError) as error:
         raise RowsMissing(f"{path}: not the flights table: {error}") from error

@@ -7,17 +7,20 @@ import io
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import msgpack
 import pytest
 
 from brokerd.codecs import mamamia
 from demo import flights
+from demo.course import FORMATS, TOPIC, writer_of
 from demo.flights import DemoFailed, prepare
 from demo.ledger import Delivery, Ledger, is_to_fail
 from demo.progress import Progress
 from demo.rows import Row, RowsMissing, read_rows
-from demo.workers import LOG, produce_request
+from demo.views import Seen, Views
+from demo.writers import produce_request
 
 COLUMNS = ["year", "dep_time", "carrier", "tailnum", "air_time"]
 LEASE = 3.0
@@ -101,6 +104,16 @@ class TestLedger:
         ledger.deliver([Delivery(3, 3, True, 0.1, 0.1 + LEASE)])
         assert ledger.prove(1000, 0, {500: 3}) == []
 
+    def test_rows_whose_writer_is_told_no_offset_count_as_acknowledged(self) -> None:
+        """They must be in the log, somewhere."""
+        ledger = kept_ledger()
+        ledger.acknowledge_unplaced([ledger.row_of.pop(3)])
+        assert ledger.acknowledged() == 1000
+        assert ledger.unacknowledged_copies() == 0
+        assert ledger.prove(1000, 0, {500: 3}) == []
+        del ledger.delivered[3]
+        assert any("never delivered: rows 3" in line for line in ledger.prove(1000, 0, {500: 3}))
+
     @pytest.mark.parametrize(
         ("next_offset", "lag", "dead", "finding"),
         [
@@ -116,6 +129,52 @@ class TestLedger:
     ) -> None:
         """Lag, length and dead letters are held against the books."""
         assert any(finding in line for line in kept_ledger().prove(next_offset, lag, dead))
+
+
+class TestViews:
+    LOG: ClassVar[dict[int, int]] = {0: 10, 1: 11, 2: 12}
+
+    def kept(self) -> Views:
+        """The books of readers that saw the log as it is."""
+        views = Views(["flymq", "mega"])
+        for name in ("flymq", "mega"):
+            views.see(name, [Seen(offset, row) for offset, row in self.LOG.items()])
+        views.commit("flymq", 3)
+        views.go_on("flymq", 3)
+        return views
+
+    def test_formats_that_saw_the_same_log_have_nothing_to_answer_for(self) -> None:
+        """No finding without a fault; what is read twice is as it was."""
+        views = self.kept()
+        views.see("flymq", [Seen(1, 11)])
+        assert views.prove(self.LOG) == []
+        assert views.count("flymq") == 3
+
+    @pytest.mark.parametrize(
+        ("spoil", "finding"),
+        [
+            (lambda views: views.rows["mega"].pop(1), "mega did not see 1 records: 1"),
+            (lambda views: views.see("mega", [Seen(3, 13)]), "mega saw 1 records that are not"),
+            (lambda views: views.rows["mega"].update({1: 12}), "mega saw 1 records as other rows"),
+            (lambda views: views.see("mega", [Seen(1, 12)]), "offset 1 was row 11 and row 12"),
+            (lambda views: views.see("mega", [Seen(1, None)]), "offset 1 holds no row's bytes"),
+            (lambda views: views.go_on("flymq", 2), "knows of offset 2"),
+            (
+                lambda views: (views.finish("mega", [1]), views.see("mega", [Seen(1, 11)])),
+                "offset 1 came again after its ACK",
+            ),
+        ],
+    )
+    def test_each_difference_is_found(self, spoil: Callable[[Views], object], finding: str) -> None:
+        """It names the format and the offset."""
+        views = self.kept()
+        spoil(views)
+        assert any(finding in line for line in views.prove(self.LOG))
+
+    def test_every_format_writes_rows_that_are_to_fail(self) -> None:
+        """Dead letters come from all writers, not from one alone."""
+        failing = [row for row in range(10_000) if is_to_fail(row)]
+        assert {writer_of(row) for row in failing} == set(FORMATS)
 
 
 class TestDirectory:
@@ -150,6 +209,7 @@ class TestRows:
         assert len(rows) == 10
         assert rows[0].carrier == "UA"
         assert msgpack.unpackb(rows[0].packed) == {
+            "row": 0,
             "year": 2013,
             "dep_time": None,
             "carrier": "UA",
@@ -175,7 +235,7 @@ class TestRows:
         frame = produce_request(row)
         decoded = mamamia.Decoder().decode(frame[5], frame[6:])
         assert isinstance(decoded, mamamia.Produce)
-        assert (decoded.log_id, decoded.key, decoded.value) == (LOG, b"UA", row.packed)
+        assert (decoded.log_id, decoded.key, decoded.value) == (TOPIC, b"UA", row.packed)
         assert decoded.metadata is not None
         assert msgpack.unpackb(decoded.metadata) == {"row": 7}
 
@@ -190,8 +250,8 @@ class TestProgress:
         """The bar moves in place."""
         out = _Terminal()
         progress = Progress(out, 100)
-        progress.show(50, 25, 1000.0)
-        progress.show(100, 100, 1000.0)
+        progress.show(50, {"flymq": 25}, 1000.0)
+        progress.show(100, {"flymq": 100}, 1000.0)
         assert out.getvalue().count("\r") == 2
         assert "50%" in out.getvalue()
         assert "\n" not in out.getvalue()
@@ -200,10 +260,11 @@ class TestProgress:
         """Logs stay readable."""
         out = io.StringIO()
         progress = Progress(out, 100)
-        for settled in range(101):
-            progress.show(100, settled, 1.0)
+        for read in range(101):
+            progress.show(100, {"flymq": read, "mega": read}, 1.0)
         lines = out.getvalue().splitlines()
         assert len(lines) == 10
+        assert lines[-1] == "  written 100  read: flymq 100  mega 100"
         assert not any("\r" in line for line in lines)
 
 
@@ -211,7 +272,7 @@ class TestDemo:
     def test_a_whole_run_is_proven_and_can_be_repeated(
         self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        """Produce, SIGKILL, restart, finish, prove: exit code 0, twice in a row."""
+        """Write, read, SIGKILL, restart, finish, prove: exit code 0, twice in a row."""
         table = write_table(tmp_path / "t.zip", 3000)
         arguments = ["--rows=all", f"--table={table}", f"--directory={tmp_path / 'demo'}"]
         for _ in range(2):

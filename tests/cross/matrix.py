@@ -65,7 +65,7 @@ def expected(writer: str, reader: str) -> list[Seen]:
     return [
         Seen(
             value,
-            number if shows.tells_offsets else None,
+            number,
             key if shows.has_keys and keeps.has_keys else None,
         )
         for number, (value, key) in enumerate(RECORDS)
