@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from brokerd.broker import Clock, Fetched, Partition
-from brokerd.protocols.connection import Connection
 from brokerd.protocols.flymq_filter import Filter
+from brokerd.protocols.reading import ReadingConnection
 from brokerd.values import Record
 
 SLICE_RECORDS = 500
@@ -23,7 +23,10 @@ SLICE_BYTES = 1 << 20
 SLICE_SECONDS = 0.003
 """A slice goes on in another turn after so long; one step of a filter may still be added."""
 CONTENT_SLICES = 20
-"""After so many fetches a scan that found something answers, although there might be more."""
+"""After so many fetches a scan answers that found something, although there might be more, and one
+whose peer has left, or is about to."""
+LISTEN_SECONDS = 1.0
+"""How often a scan has a look whether its peer is still there."""
 
 
 class Turns:
@@ -53,11 +56,13 @@ class Scan:
     """One fetch with a filter, under way; call it with what wants the records, as `Broker.fetch`.
 
     ``most`` records at most, and keys and values of ``room`` bytes, but at least one record.
+    A client that does not wait for the answer any more may have asked again: its scans must not
+    pile up, so a scan listens now and then whether the peer has left.
     """
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ReadingConnection,
         turns: Turns,
         partition: Partition,
         offset: int,
@@ -78,6 +83,7 @@ class Scan:
         self._slices = 0
         self._steps: Iterator[None] = iter(())
         self._is_full = False
+        self._listen_seconds = self._clock.seconds() + LISTEN_SECONDS
 
     def __call__(self, done: Fetched) -> None:
         """Begin; ``done(records, next_offset, error)`` is called once, unless the peer leaves."""
@@ -107,15 +113,21 @@ class Scan:
 
     def _go_on(self) -> None:
         """Look at records until the time is over or they are."""
-        if self._connection.gone:
+        connection = self._connection
+        if connection.gone:
             return
         clock = self._clock
-        end = clock.seconds() + SLICE_SECONDS
+        now = clock.seconds()
+        connection.listen(now >= self._listen_seconds)
+        if now >= self._listen_seconds:
+            self._listen_seconds = now + LISTEN_SECONDS
         for _ in self._steps:
-            if clock.seconds() > end:
+            if clock.seconds() > now + SLICE_SECONDS:
                 self._go_on_later()
                 return
-        if self._is_full or (self._passed and self._slices >= CONTENT_SLICES):
+        if self._is_full or (
+            self._slices >= CONTENT_SLICES and (self._passed or connection.ending)
+        ):
             self._done(self._passed, self._offset, None)
         else:
             self._fetch()

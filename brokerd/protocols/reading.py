@@ -42,6 +42,18 @@ class ReadingConnection(Connection):
         """As `fetch`, with another way to find the records: ``read`` calls what it is given."""
         _Reading(self, read, answer).begin()
 
+    def listen(self, on: bool) -> None:
+        """Read the socket, or not, while records are being read.
+
+        Without it a peer that leaves meanwhile is not noticed. Requests that come wait.
+        """
+        if self.holds != Hold.READING:
+            return
+        if on and self._taken_bytes < self.factory.limits.in_flight_bytes:
+            self.transport.resumeProducing()
+        else:
+            self.transport.pauseProducing()
+
 
 class _Reading:
     """One fetch of a connection, under way."""

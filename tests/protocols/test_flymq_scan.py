@@ -9,7 +9,7 @@ from brokerd.broker import BrokerSettings
 from brokerd.codecs import flymq as fly
 from brokerd.protocols.flymq import FlymqFactory, FlymqSettings
 from brokerd.protocols.flymq_scan import CONTENT_SLICES, SLICE_RECORDS, SLICE_SECONDS, Turns
-from tests.protocols.flymq_desk import MIB, FlymqHouse
+from tests.protocols.flymq_desk import LIMITS, MIB, FlymqHouse
 
 
 class Steps:
@@ -210,3 +210,71 @@ def test_a_fault_in_one_turn_takes_no_turn_from_the_others() -> None:
     except ValueError:
         clock.step()
     assert done == ["other"]
+
+
+# -- peers that leave -------------------------------------------------------------------------
+
+
+def test_a_peer_that_leaves_during_a_scan_is_noticed_and_the_scan_ends() -> None:
+    """A client whose patience is over asks again; what it asked before must not pile up."""
+    house = SteppedHouse()
+    house.fill(200 * SLICE_RECORDS)
+    client = house.client()
+    client.send(scan("none of them"))
+    client.send_no_more()
+    steps = 0
+    while house.steps.waiting:
+        house.steps.now += 0.1
+        house.steps.step()
+        house.turn()
+        steps += 1
+    assert CONTENT_SLICES <= steps < 40
+    (answer,) = client.answers()
+    assert answer == fly.Fetched((), steps * SLICE_RECORDS)
+    assert not client.is_open
+
+
+def test_a_short_scan_of_a_peer_that_sends_no_more_is_answered_in_full() -> None:
+    house = filled(5000)
+    client = house.client()
+    client.send(scan())
+    client.send_no_more()
+    house.run()
+    assert [record.offset for record in client.answers()[0].records] == list(range(999, 5000, 1000))
+
+
+def test_a_broker_that_stops_waits_for_no_scan() -> None:
+    house = SteppedHouse()
+    house.fill(200 * SLICE_RECORDS)
+    client = house.client()
+    client.send(scan("none of them"))
+    house.steps.step()
+    house.flymq_factory.close_all()
+    steps = 0
+    while house.steps.waiting:
+        house.steps.step()
+        steps += 1
+    assert steps <= CONTENT_SLICES
+    assert len(client.answers()) == 1
+    assert not client.is_open
+
+
+def test_requests_that_come_during_a_scan_wait_and_are_bounded() -> None:
+    """Listening takes some in; a flood of them stays in the network."""
+    house = SteppedHouse()
+    house.fill(200 * SLICE_RECORDS)
+    client = house.client()
+    client.send(scan("none of them"))
+    client.send(*[fly.Produce("u", None, bytes(50_000))] * 200)
+    for _ in range(150):
+        house.steps.now += 1.0
+        house.steps.step()
+        house.turn()
+    taken = 200 * 50_000 - client.unread_bytes
+    assert 2 * client.READ_BYTES < taken <= LIMITS.in_flight_bytes + 2 * client.READ_BYTES
+    assert not client.transport.received
+    while house.steps.waiting:
+        house.steps.step()
+        house.run()
+    house.run()
+    assert len(client.answers()) == 201

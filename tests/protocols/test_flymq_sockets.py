@@ -19,6 +19,7 @@ from brokerd.assembly import make_core
 from brokerd.client.flymq import FlymqClient, FlymqError
 from brokerd.codecs import flymq as fly
 from brokerd.endpoints import address_text, parse
+from brokerd.protocols import flymq_reads, flymq_scan
 from brokerd.protocols.flymq import FlymqFactory, FlymqSettings
 from tests.protocols.flymq_desk import LIMITS, MIB
 from tests.test_assembly import CONFIG, no_faults, reactor, tls, until
@@ -189,3 +190,41 @@ async def test_others_are_served_while_scans_run(tmp_path: Path, no_faults: None
         await watching
     assert len(pauses) > 20
     assert sorted(pauses)[len(pauses) * 9 // 10] < 0.1
+
+
+@pytest_twisted.ensureDeferred
+@pytest.mark.parametrize("kind", ["tcp", "tls"])
+async def test_a_scan_whose_client_has_left_ends_long_before_the_log(
+    tmp_path: Path, no_faults: None, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Be its end noticed by a goodbye or not."""
+    endpoint, context = tls(tmp_path) if kind == "tls" else ("tcp:0", None)
+    monkeypatch.setattr(flymq_scan, "LISTEN_SECONDS", 0.05)
+    monkeypatch.setattr(flymq_scan, "CONTENT_SLICES", 2)
+    examined: list[int] = []
+
+    def work(running: Served) -> None:
+        with running.client(ssl_context=context, server_hostname="broker") as client:
+            client.create_topic("t", 1)
+            for _ in range(20):
+                client.send_many([fly.Produce("t", None, b"ab" * 50)] * 1000)
+        with running.plain() as peer:
+            if context is not None:
+                peer = context.wrap_socket(peer, server_hostname="broker")
+            peer.sendall(fly.encode_request(fly.Fetch("t", 0, 0, 1, "(?s).*a.{200}c", sdk=True)))
+            time.sleep(0.2)
+            peer.close()
+
+    class Watched(flymq_scan.Scan):
+        def __call__(self, done: Any) -> None:
+            def told(records: Any, next_offset: int, error: Any) -> None:
+                examined.append(next_offset)
+                done(records, next_offset, error)
+
+            super().__call__(told)
+
+    monkeypatch.setattr(flymq_reads, "Scan", Watched)
+    async with served(tmp_path, endpoint) as running:
+        await deferToThread(work, running)
+        await until(lambda: not running.factory.connections)
+    assert all(offset < 15_000 for offset in examined), examined
