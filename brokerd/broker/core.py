@@ -265,7 +265,9 @@ class Broker:
         if self._recovery is not None and self._recovery.damages:
             self.journal.mark_damage()
         self._leasing.start(now_us)
-        self.subscriptions.start(now_us)
+        self.subscriptions.start(
+            now_us, self._recovery is not None and bool(self._recovery.damages)
+        )
         self._retention.start()
         self._firing.start()
         self.ready = True

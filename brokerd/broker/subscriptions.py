@@ -41,6 +41,9 @@ from brokerd.walformat import Entry, EntryKind
 GROUP_PREFIX = "__blipmq."
 """Names of the groups, before the id."""
 
+ID_OF_GROUP_MAX = 1 << 48
+"""No broker has given so many: a group with such a name was made by somebody else."""
+
 SWEEP_SECONDS = 1.0
 LOOKS_MAX = 1_000
 """Subscriptions that are looked at in a turn, every `SWEEP_SECONDS`."""
@@ -114,8 +117,14 @@ class Subscriptions:
 
     # -- life ---------------------------------------------------------------------------------
 
-    def start(self, now_us: int) -> None:
-        """Begin to end what nobody uses; each has its whole grace from ``now_us`` on."""
+    def start(self, now_us: int, was_damaged: bool = False) -> None:
+        """Begin to end what nobody uses; each has its whole grace from ``now_us`` on.
+
+        With ``was_damaged``, ids may have been given of which the log tells no more: those that
+        groups still have are not given again.
+        """
+        if was_damaged:
+            self._skip_ids_of_groups()
         for subscription in self._known.values():
             subscription.used_us = now_us
         self._sweep_later()
@@ -215,6 +224,13 @@ class Subscriptions:
         step(None, None)
 
     # -- beginning and end --------------------------------------------------------------------
+
+    def _skip_ids_of_groups(self) -> None:
+        for topic in self._state.by_id.values():
+            for name in topic.groups:
+                number = name.removeprefix(GROUP_PREFIX)
+                if number != name and number.isdecimal() and int(number) < ID_OF_GROUP_MAX:
+                    self._next_id = max(self._next_id, int(number) + 1)
 
     def _free_id(self, topic: Topic) -> int:
         """The next id whose group nobody has made."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+import msgpack
 import pytest
 
 from brokerd.broker import BrokerSettings
@@ -59,6 +60,20 @@ def frames_of_subscriptions(house: House) -> list[list[Entry]]:
         for entries in frames(house)
         if any(entry.kind == EntryKind.SUBSCRIPTION for entry in entries)
     ]
+
+
+def rot_subscription(house: House, subscription_id: int) -> None:
+    """Damage the entry that made a subscription; the group's events in its frame are sound."""
+    for name, found in walk(house.disk, WAL_DIR):
+        for entry in found.entries if isinstance(found, FoundFrame) else ():
+            if (
+                entry.header.kind == EntryKind.SUBSCRIPTION
+                and entry.entry is not None
+                and msgpack.unpackb(entry.entry.body)["id"] == subscription_id
+            ):
+                house.disk.flip(f"{WAL_DIR}/{name}", entry.position + 60, 0xFF)
+                return
+    raise AssertionError("there is no such entry")
 
 
 def kinds_of_group(entries: list[Entry], group: str) -> set[str]:
@@ -289,6 +304,25 @@ class TestRestart:
             else:
                 assert not done
                 assert list(house.broker.existing_topic("t").groups) == []
+
+    @pytest.mark.parametrize("more", [True, False])
+    def test_damage_to_the_log_gives_no_id_twice(self, more: bool) -> None:
+        """What is left of the subscription is its group, which nobody takes over."""
+        house = House()
+        house.broker.create_topic("t")
+        house.broker.seek_group("t", f"{GROUP_PREFIX}{1 << 60}", "start")  # somebody's joke
+        subscribe(house)
+        subscribe(house, "u")
+        house.run()
+        if more:
+            subscribe(house)
+        produce(house, "u", b"so that it is no torn tail")
+        house.run()
+        rot_subscription(house, 2)
+        house = house.crash()
+        assert [is_known(house, number) for number in (1, 2, 3)] == [True, False, more]
+        assert list(house.broker.existing_topic("u").groups) == [f"{GROUP_PREFIX}2"]
+        assert subscribe(house, "v") == 3 + more
 
     def test_its_beginning_is_one_frame_however_many_partitions(self) -> None:
         """Also when another frame of that size would not be begun any more."""
