@@ -17,12 +17,12 @@ from benchmarks.wire import ACQUIRE, SETTLE, Answer, Interrupted, Wire, dial, re
 
 from .course import TOPIC, Course, Worker, writer_of
 from .ledger import Delivery, is_to_fail
+from .views import NO_ROW
 
 GROUP = "arrivals"
 
 _NOT_OWNER = "Client does not own the lease for this message"
 _IDLE_SECONDS = 0.01
-_NO_ROW = -1
 
 
 class Consumer(Worker):
@@ -101,5 +101,5 @@ class Consumer(Worker):
         row = self.course.number_of(msgpack.packb(payload) if is_map else payload)
         is_as_sent = row is not None and is_map is (writer_of(row) == "mamamia")
         return Delivery(
-            message["id"], _NO_ROW if row is None else row, is_as_sent, asked_at, received_at
+            message["id"], NO_ROW if row is None else row, is_as_sent, asked_at, received_at
         )

@@ -165,7 +165,7 @@ def _kill_in_the_middle(
     while not course.near_kill.wait(_POLL_SECONDS) and course.is_on():
         _show(course, progress, times)
         if time.monotonic() > deadline:
-            raise DemoFailed("the rows did not move for a minute")
+            raise DemoFailed(f"the rows did not move for a minute{_findings(course)}")
     times.acknowledged_at_kill = course.ledger.acknowledged()
     times.read_at_kill = course.read_by()
     killed_at = time.monotonic()
@@ -194,7 +194,7 @@ def _watch(
         if moved != last:
             last, moved_at = moved, time.monotonic()
         elif time.monotonic() - moved_at > _STALL_SECONDS:
-            raise DemoFailed("nothing moved for a minute")
+            raise DemoFailed(f"nothing moved for a minute{_findings(course)}")
         if not any(writer.is_alive() for writer in writers):
             times.produced = times.produced or time.monotonic()
             info = group_info(course.addresses["mamamia"])
@@ -205,6 +205,11 @@ def _watch(
     times.finished = time.monotonic()
     _show(course, progress, times)
     progress.end_line()
+
+
+def _findings(course: Course) -> str:
+    """What was found so far, which may be why."""
+    return "".join(f"\n  OFF: {line}" for line in [*course.ledger.findings, *course.views.findings])
 
 
 def _show(course: Course, progress: Progress, times: Times) -> None:

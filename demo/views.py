@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from .ledger import some
 
+NO_ROW = -1
 _FINDINGS_MAX = 20
 
 
@@ -43,6 +44,7 @@ class Views:
             for offset, row in records:
                 if row is None:
                     self._find(f"{name}: offset {offset} holds no row's bytes")
+                    rows.setdefault(offset, NO_ROW)
                 elif rows.setdefault(offset, row) != row:
                     self._find(f"{name}: offset {offset} was row {rows[offset]} and row {row}")
                 if offset in done:

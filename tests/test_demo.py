@@ -158,6 +158,7 @@ class TestViews:
             (lambda views: views.rows["mega"].update({1: 12}), "mega saw 1 records as other rows"),
             (lambda views: views.see("mega", [Seen(1, 12)]), "offset 1 was row 11 and row 12"),
             (lambda views: views.see("mega", [Seen(1, None)]), "offset 1 holds no row's bytes"),
+            (lambda views: views.see("mega", [Seen(3, None)]), "offset 3 holds no row's bytes"),
             (lambda views: views.go_on("flymq", 2), "knows of offset 2"),
             (
                 lambda views: (views.finish("mega", [1]), views.see("mega", [Seen(1, 11)])),

@@ -53,8 +53,11 @@ def started_again(
     broker.start()
     begun = write_all({form: broker.address_of(form) for form in LISTENERS}, [stage])
     wait(broker)
+    log_bytes = fetch_status(broker.admin)["wal"]["durable_lsn"]
     broker.kill()
     broker.start()
+    from_the_log = fetch_status(broker.admin)["recovery"]["bytes"] > log_bytes / 2
+    assert from_the_log is (stage == "killed")
     return Filled({form: broker.address_of(form) for form in LISTENERS}, begun, stage)
 
 
