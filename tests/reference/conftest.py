@@ -1,0 +1,30 @@
+"""One broker process for all stand-ins, with its defaults, every format on a free port."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.process import BrokerProcess
+
+FORMATS = ("mamamia", "flymq+rustlog", "blipmq", "mega")
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """The broker, which holds no topic at first."""
+    directory = tmp_path_factory.mktemp("reference")
+    with BrokerProcess(directory / "data", directory / "log", formats=FORMATS) as process:
+        process.start()
+        yield process
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_ever() -> Iterator[None]:
+    """Most of the originals have no time-out: here an answer that never comes fails the test."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(20)
+    yield
+    socket.setdefaulttimeout(before)
