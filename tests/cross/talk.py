@@ -14,9 +14,9 @@ TOPIC = "T"
 class Talk:
     """One client of one format with a broker of its own, on a simulated disk."""
 
-    def __init__(self, tongue: Tongue) -> None:
+    def __init__(self, tongue: Tongue, house: House | None = None) -> None:
         self.tongue = tongue
-        self.begin(House(limits=Limits(frame_bytes=32 * MIB)))
+        self.begin(house or House(limits=Limits(frame_bytes=32 * MIB)))
 
     def begin(self, house: House) -> None:
         """Talk to another broker."""
