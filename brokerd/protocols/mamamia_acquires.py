@@ -41,6 +41,9 @@ from brokerd.protocols.connection import Connection
 from brokerd.protocols.taking import Cold, TakingInMemory, bury_damaged
 from brokerd.values import Grant
 
+WAIT_MAX_US = 3_600_000_000
+"""Longest wait: who has filled its backlog with long polls and is gone is noticed only then."""
+
 SURELY_FITS_BYTES = MAX_LENGTH - 1024
 """A value and metadata of this size fit any answer, whatever the names."""
 
@@ -181,7 +184,8 @@ class LateAcquire:
         self._late = late
         """The connection's late acquires; this one is among them until it is answered."""
         self._place = connection.pending()
-        self._deadline_us = connection.broker.time.now_us() + microseconds(request.wait)
+        wait_us = min(microseconds(request.wait), WAIT_MAX_US)
+        self._deadline_us = connection.broker.time.now_us() + wait_us
         self._waiter: Waiter | None = None
         late[self] = None
 

@@ -195,3 +195,13 @@ class TestGroups:
         house.pass_time(5.1)
         (answer,) = ask(house, AcquireBatch("t", "g", "ann", 1, duration=7))
         assert answer.messages[0].remaining == 7
+
+
+def test_no_wait_is_longer_than_an_hour() -> None:
+    """So that a client that filled its backlog with long polls and vanished is noticed at last."""
+    house = House()
+    client = waiting(house, 1e300)
+    house.pass_time(3_599, step=600)
+    assert client.answers() == []
+    house.pass_time(2, step=1)
+    assert served(client) is None
