@@ -159,7 +159,9 @@ PROVOKE: dict[str, Callable[[Talk], list[Told]]] = {
     "More connections than ``limits.connections``": too_many_connections,
 }
 
-CELLS = [(row, column) for row, cells in REFUSALS.items() for column in cells]
+CELLS = [
+    (row, column) for row, cells in REFUSALS.items() for column in cells if literals(cells[column])
+]
 
 
 def test_every_row_of_the_page_is_provoked() -> None:
@@ -170,8 +172,6 @@ def test_every_row_of_the_page_is_provoked() -> None:
 def test_a_refusal_is_told_as_the_page_says(row: str, column: str) -> None:
     """The answer, whether the connection stays, and that it can be used if it does."""
     wanted = literals(REFUSALS[row][column])
-    if not wanted:
-        pytest.skip(REFUSALS[row][column])
     talk = Talk(TONGUES[column]())
     told = PROVOKE[row](talk)
     assert len(told) == len(wanted), told
