@@ -7,11 +7,12 @@ from typing import Any, NamedTuple, Protocol
 
 from hypothesis import strategies as st
 
-from brokerd.codecs import blipmq, flymq, mamamia, mega
+from brokerd.codecs import blipmq, flymq, mamamia, mega, rustlog
 from tests.strategies import blipmq as blipmq_strategies
 from tests.strategies import flymq as flymq_strategies
 from tests.strategies import mamamia as mamamia_strategies
 from tests.strategies import mega as mega_strategies
+from tests.strategies import rustlog as rustlog_strategies
 
 
 class Reader(Protocol):
@@ -74,6 +75,14 @@ DECODERS: dict[str, Decoder] = {
             _wrong_lengths(0, flymq.MAX_LENGTH).map(lambda length: b"\xaf\1\1\1" + length),
         ),
         (b"\xaf\1\1\1" + flymq.MAX_LENGTH.to_bytes(4, "big"),),
+    ),
+    "rustlog": Decoder(
+        rustlog.FrameReader,
+        st.tuples(st.sampled_from(rustlog.Dialect), rustlog_strategies.requests).map(
+            lambda one: rustlog.CODECS[one[0]].encode_request(one[1])
+        ),
+        _wrong_lengths(1, rustlog.MAX_PAYLOAD),
+        (rustlog.MAX_PAYLOAD.to_bytes(4, "big") + b"\1",),
     ),
     "mega": Decoder(
         mega.RequestReader,

@@ -18,9 +18,10 @@ from pathlib import Path
 
 from twisted.logger import globalLogBeginner
 
+from tests.fuzz.apart import fuzz_apart
 from tests.fuzz.case import parse_case
 from tests.fuzz.desk import SLOW_MS, run_case
-from tests.fuzz.run import Failure, Result, fuzz_apart
+from tests.fuzz.run import Failure, Result
 from tests.fuzz.wire import NAMES, wire_format
 
 
@@ -59,20 +60,23 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def summary(result: Result) -> str:
-    """One line for people."""
-    counts = result.counts
+    """Two lines for people."""
+    counts, real = result.counts, result.on_sockets
     return (
-        f"{result.wire:8} {result.seconds:5.1f} s  {counts.frames:,} frames  "
+        f"{result.wire:8} {counts.frames:,} frames in {result.seconds:.0f} s  "
         f"{counts.connections:,} connections  {counts.answers:,} answers  "
-        f"{counts.closed:,} closed by the broker  {counts.witnessed:,} right answers aside  "
-        f"{counts.restarts:,} restarts  longest turn {counts.longest_turn_ms:.0f} ms  "
-        f"peak {result.peak_bytes >> 20} MiB  {len(result.failures)} failures"
+        f"{counts.closed:,} closed by the broker  {counts.restarts:,} restarts\n"
+        f"         {counts.witnessed:,} times the witness was right  "
+        f"longest turn {counts.longest_turn_ms:.0f} ms  peak {result.peak_bytes >> 20} MiB  "
+        f"on sockets besides: {real.frames:,} frames, {real.connections:,} connections\n"
+        f"         {len(result.failures)} failures"
     )
 
 
 def _tell(failure: Failure, directory: Path) -> None:
     directory.mkdir(exist_ok=True)
-    path = directory / f"{failure.case.wire}-{failure.seed}-{failure.broker}.txt"
+    where = "sockets" if failure.broker is None else failure.broker
+    path = directory / f"{failure.case.wire}-{failure.seed}-{where}.txt"
     text = failure.case.text(failure.about())
     path.write_text(text)
     print(f"\n{path}\n{text[:4000]}", flush=True)

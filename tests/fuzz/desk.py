@@ -15,14 +15,17 @@ from brokerd.protocols.connection import Hold
 from tests.fuzz.brokers import SETUPS, FuzzedHouse
 from tests.fuzz.case import Case, Delivery
 from tests.fuzz.found import Found, faults_are_found, no_more_memory_than_due
+from tests.fuzz.judge import judge
 from tests.fuzz.wire import Ask, WireFormat
 from tests.house import Client
 
 SLOW_MS = 250.0
 """Of processor time; a turn that computes longer is told, unless no limit is asked for."""
 PAUSE_SECONDS = 0.15
-LONG_POLL_SECONDS = 10.0
+LONG_POLL_SECONDS = 6.0
 """Longer than the long polls that the fuzzer asks for; mutated ones may wait for ever."""
+LONG_POLLS = 20
+"""One behind the other."""
 ANSWER_BYTES_MAX = 2 << 20
 """More than any answer to what the fuzzer stores."""
 
@@ -50,6 +53,7 @@ class _Talk:
     def __init__(self, client: Client, delivery: Delivery) -> None:
         self.client = client
         self.delivery = delivery
+        self.has_given_up = False
         self._sent = 0
         if not delivery.reads:
             client.stop_reading()
@@ -58,6 +62,11 @@ class _Talk:
         if self.client.is_open:
             house.timed(self.client.send_bytes, chunk)
             self._sent += len(chunk)
+
+    @property
+    def ending(self) -> str:
+        """How it really ended."""
+        return "cut" if self.has_given_up else self.delivery.ending
 
     @property
     def taken(self) -> bytes:
@@ -167,7 +176,7 @@ class Desk:
             client.send_no_more()
         house.run()
         if client.transport.connected and self._wire.has_long_polls:
-            self._outwait_long_polls(client)
+            self._outwait_long_polls(talk)
         if client.transport.connected:
             raise Found("hang", "the client has sent its last byte, and the connection stays")
 
@@ -182,47 +191,23 @@ class Desk:
         if unfinished and client.is_open:
             raise Found("hang", "a frame was not finished in time, and the connection is open")
 
-    def _outwait_long_polls(self, client: Client) -> None:
+    def _outwait_long_polls(self, talk: _Talk) -> None:
         """A peer is not read, nor its end seen, while too many of its requests wait."""
-        if client.protocol.holds == Hold.BACKLOG:
+        for _ in range(LONG_POLLS):
+            if talk.client.protocol.holds != Hold.BACKLOG:
+                return
             self._house.let_pass(LONG_POLL_SECONDS)
-        if client.protocol.holds == Hold.BACKLOG:
-            client.disconnect()
-
-    # -- judging ------------------------------------------------------------------------------
+        talk.client.disconnect()
+        talk.has_given_up = True
 
     def _judge(self, talk: _Talk) -> int:
         """The answers are answers, and as many as are owed; how many bytes they were."""
-        wire = self._wire
-        limit = min(self._setup.limits.frame_bytes, wire.frame_bytes_max)
-        requests, is_wrong = wire.split(talk.taken, limit)
         received = talk.client.received_bytes()
-        try:
-            answers = wire.read_answers(received, requests)
-        except Exception as error:
-            raise Found("answers", f"{error!r} in {received[-200:].hex(' ')}") from error
-        self._counts.frames += len(requests)
-        self._counts.answers += answers
-        ending = talk.delivery.ending
-        if answers > len(requests) + (is_wrong or ending == "silence"):
-            raise Found("answers", f"{answers} answers to {len(requests)} requests")
-        if ending == "eof":
-            self._judge_missing(answers, requests)
+        limit = self._setup.limits.frame_bytes
+        judged = judge(self._wire, limit, talk.taken, received, talk.ending)
+        self._counts.frames += judged.requests
+        self._counts.answers += judged.answers
         return len(received)
-
-    def _judge_missing(self, answers: int, requests: list[bytes]) -> None:
-        """Whatever came before the first request that may end the connection is answered."""
-        owed = 0
-        for request in requests:
-            if self._wire.closes_upon(request):
-                break
-            owed += self._wire.owes(request)
-        if answers < owed:
-            last = requests[answers : answers + 1] or [b""]
-            raise Found(
-                "answers",
-                f"{answers} answers where {owed} are owed, perhaps to {last[0][:200].hex(' ')}",
-            )
 
     # -- the witness --------------------------------------------------------------------------
 
@@ -231,7 +216,7 @@ class Desk:
         with faults_are_found():
             client = self._connected()
             try:
-                act(lambda data: self._exchange(client, data))
+                act(lambda data, _: self._exchange(client, data))
             except Found:
                 raise
             except Exception as error:

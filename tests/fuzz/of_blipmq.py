@@ -81,13 +81,14 @@ class BlipmqWitness:
 
     def step(self, ask: Ask) -> None:
         topic = f"the witness's own {len(self._done)}"
-        (subscribed,) = _answers(ask, bm.Subscribe(11, topic, 1))
+        (subscribed,) = _answers(ask, 1, bm.Subscribe(11, topic, 1))
         assert isinstance(subscribed, bm.Ack), subscribed
         assert subscribed.correlation_id == 11 and subscribed.subscription_id, subscribed
         mine = subscribed.subscription_id
         durable, fleeting = self._rng.randbytes(20), self._rng.randbytes(300)
         once, again, pong = _answers(
             ask,
+            3,
             bm.Publish(12, 1, topic, durable),
             bm.Publish(13, 0, topic, fleeting),
             bm.Poll(14, mine),
@@ -105,11 +106,11 @@ class BlipmqWitness:
 
     def read_back(self, ask: Ask) -> None:
         for mine, tag in self._done:
-            answers = _answers(ask, bm.Ack(tag, mine), bm.Poll(20, mine), bm.Ping(21))
+            answers = _answers(ask, 2, bm.Ack(tag, mine), bm.Poll(20, mine), bm.Ping(21))
             assert answers == [self._unknown(tag), bm.Pong(21)], answers
 
     def _is_settled(self, ask: Ask, mine: int, ack: bm.Ack) -> None:
-        answers = _answers(ask, ack, bm.Poll(18, mine), ack, bm.Ping(19))
+        answers = _answers(ask, 2, ack, bm.Poll(18, mine), ack, bm.Ping(19))
         assert answers == [self._unknown(ack.correlation_id), bm.Pong(19)], answers
 
     @staticmethod
@@ -117,10 +118,9 @@ class BlipmqWitness:
         return bm.Nack(tag, bm.Code.UNKNOWN, bm.UNKNOWN_DELIVERY)
 
 
-def _answers(ask: Ask, *sent: bm.Message) -> list[bm.Message]:
-    return [
-        bm.decode(frame) for frame in bm.frame_reader().feed(ask(b"".join(map(bm.encode, sent))))
-    ]
+def _answers(ask: Ask, count: int, *sent: bm.Message) -> list[bm.Message]:
+    data = ask(b"".join(map(bm.encode, sent)), count)
+    return [bm.decode(frame) for frame in bm.frame_reader().feed(data)]
 
 
 def _closes_upon(request: bytes) -> bool:

@@ -144,7 +144,7 @@ class FlymqWitness:
 
 
 def _answers(ask: Ask, *sent: fm.Request) -> list[fm.Answer]:
-    frames = fm.FrameReader().feed(ask(b"".join(map(fm.encode_request, sent))))
+    frames = fm.FrameReader().feed(ask(b"".join(map(fm.encode_request, sent)), len(sent)))
     return [
         fm.decode_response(request, opcode, payload)
         for request, (opcode, _, payload) in zip(sent, frames, strict=True)

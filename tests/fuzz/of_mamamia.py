@@ -138,7 +138,7 @@ class MamamiaWitness:
 
 
 def _answers(ask: Ask, *sent: mm.Request) -> list[mm.Answer]:
-    data = ask(b"".join(map(mm.encode_request, sent)))
+    data = ask(b"".join(map(mm.encode_request, sent)), len(sent))
     return [mm.decode_response(*frame) for frame in mm.FrameReader().feed(data)]
 
 

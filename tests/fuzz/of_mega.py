@@ -141,7 +141,7 @@ def _answers(ask: Ask, *sent: mega.Request) -> list[mega.Answer]:
     reader = mega.AnswerReader()
     for request in sent:
         reader.expect(request)
-    answers = reader.feed(ask(b"".join(map(mega.encode_request, sent))))
+    answers = reader.feed(ask(b"".join(map(mega.encode_request, sent)), len(sent)))
     assert reader.error is None, reader.error
     return answers
 

@@ -121,7 +121,7 @@ class RustlogWitness:
 
 def _answers(ask: Ask, dialect: rl.Dialect, *sent: rl.Request) -> list[rl.Answer]:
     codec = rl.CODECS[dialect]
-    payloads = rl.FrameReader().feed(ask(b"".join(map(codec.encode_request, sent))))
+    payloads = rl.FrameReader().feed(ask(b"".join(map(codec.encode_request, sent)), len(sent)))
     return [codec.decode_answer(payload) for payload in payloads]
 
 

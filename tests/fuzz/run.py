@@ -12,42 +12,38 @@ from dataclasses import dataclass, field
 from itertools import count
 from math import inf
 from random import Random
-from resource import RLIM_INFINITY, RLIMIT_AS, RUSAGE_SELF, getrusage, setrlimit
 from time import monotonic
 from typing import NamedTuple
-
-from twisted.logger import globalLogBeginner
 
 from tests.fuzz import mutate
 from tests.fuzz.brokers import SETUPS
 from tests.fuzz.case import ENDINGS, Case, Delivery
-from tests.fuzz.desk import SLOW_MS, Counts, Desk, run_case
+from tests.fuzz.desk import Counts, Desk, run_case
 from tests.fuzz.found import Found
 from tests.fuzz.shrink import shrink
-from tests.fuzz.wire import WireFormat, wire_format
+from tests.fuzz.wire import WireFormat
 
 CONNECTIONS = 100
 """To one broker."""
 MEASURED = 1 / 16
 """How often connections are watched with tracemalloc, which makes everything slower."""
 FAILURES_MAX = 5
-ADDRESS_SPACE_BYTES = 4 << 30
-"""Of a process that fuzzes, so that nobody can ask for what a length field claims."""
 
 
 class Failure(NamedTuple):
     """A case that makes a broker do what it must not."""
 
     seed: int
-    broker: int
-    """Its number in the run."""
+    broker: int | None
+    """Its number in the run; None for the one on real sockets."""
     case: Case
     found: Found
     is_repeatable: bool
 
     def about(self) -> str:
         again = "" if self.is_repeatable else "\nThe case alone does not show it again."
-        return f"seed {self.seed}, broker {self.broker}\n{self.found}{again}"
+        where = "sockets" if self.broker is None else f"broker {self.broker}"
+        return f"seed {self.seed}, {where}\n{self.found}{again}"
 
 
 @dataclass
@@ -60,6 +56,7 @@ class Result:
     peak_bytes: int = 0
     """Of memory, of the whole process, if the run had one to itself."""
     counts: Counts = field(default_factory=Counts)
+    on_sockets: Counts = field(default_factory=Counts)
     failures: list[Failure] = field(default_factory=list)
 
 
@@ -86,17 +83,6 @@ def fuzz(
     return result
 
 
-def fuzz_apart(name: str, seed: int, seconds: float) -> Result:
-    """Fuzz a format in a process that does nothing else."""
-    setrlimit(RLIMIT_AS, (ADDRESS_SPACE_BYTES, RLIM_INFINITY))
-    globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
-    gc.freeze()
-    deadline = monotonic() + seconds
-    result = fuzz(wire_format(name), seed, lambda _: monotonic() > deadline, SLOW_MS)
-    result.peak_bytes = getrusage(RUSAGE_SELF).ru_maxrss * 1024
-    return result
-
-
 def _one_broker(
     wire: WireFormat,
     seed: int,
@@ -111,7 +97,7 @@ def _one_broker(
     try:
         desk = Desk(wire, setup, counts, slow_ms)
         while len(made) < CONNECTIONS and not is_over(number):
-            group = _deliveries(rng, wire)
+            group = draw(rng, wire)
             made += group
             desk.deliver(group, measured=rng.random() < MEASURED)
         desk.finish()
@@ -123,7 +109,7 @@ def _one_broker(
     return None
 
 
-def _deliveries(rng: Random, wire: WireFormat) -> list[Delivery]:
+def draw(rng: Random, wire: WireFormat) -> list[Delivery]:
     """One client, or some at the same time."""
     deliveries = []
     for number in range(rng.choice((1, 1, 1, 2, 4))):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from dataclasses import replace
 from math import inf
@@ -11,19 +12,22 @@ from random import Random
 import pytest
 from twisted.logger import Logger
 
+from benchmarks.process import BrokerProcess
 from brokerd.protocols.mamamia import MamamiaConnection, MamamiaFactory
-from tests.fuzz import mutate
+from tests.fuzz import mutate, sockets
 from tests.fuzz.__main__ import main, summary
 from tests.fuzz.case import Case, Delivery, parse_case
-from tests.fuzz.desk import SLOW_MS, run_case
+from tests.fuzz.desk import SLOW_MS, Counts, run_case
+from tests.fuzz.found import Found
 from tests.fuzz.run import fuzz
 from tests.fuzz.shrink import shrink
+from tests.fuzz.sockets import fuzz_sockets
 from tests.fuzz.wire import NAMES, Framing, WireFormat, wire_format
 
 FOUND = sorted(Path(__file__).parent.joinpath("found").glob("*.txt"))
 SEED = 4
-BROKERS = 12
-FRAMES_MIN = 3_000
+BROKERS = 8
+FRAMES_MIN = 2_000
 MAMAMIA = wire_format("mamamia")
 
 
@@ -37,6 +41,17 @@ def test_mutated_conversations_disturb_nobody(name: str) -> None:
     assert counts.frames >= FRAMES_MIN
     assert counts.answers and counts.closed and counts.witnessed
     assert f"{counts.frames:,} frames" in summary(result)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nor_do_they_over_real_sockets(name: str, tmp_path: Path) -> None:
+    """A process of its own: its log, its memory, its next start, and what comes back."""
+    counts = Counts()
+    failure = fuzz_sockets(
+        wire_format(name), SEED, lambda connections: connections > 40, tmp_path, counts
+    )
+    assert failure is None, failure.about()
+    assert counts.connections > 40 and counts.answers and counts.witnessed and counts.restarts
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
@@ -167,6 +182,28 @@ def test_a_broker_that_is_wrong_is_found_and_the_case_cut_down(planted: str) -> 
     again = parse_case(failure.case.text(failure.about()))
     assert run_case(wire, again, SLOW_MS) is not None
     assert run_case(MAMAMIA, again) is None
+
+
+def test_a_traceback_in_the_log_of_a_process_is_found(tmp_path: Path) -> None:
+    """However right its answers are; and so is a process that has ended."""
+    log = tmp_path / "log"
+    with BrokerProcess(tmp_path / "data", tmp_path / "own", sockets.SETTINGS) as broker:
+        broker.start()
+        desk = sockets.SocketDesk(MAMAMIA, broker, log, Counts())
+        log.write_text("Traceback (most recent call last):\n")
+        with pytest.raises(Found, match="fault"):
+            desk.finish()
+        desk = sockets.SocketDesk(MAMAMIA, broker, tmp_path / "own", Counts())
+        broker.kill()
+        with pytest.raises(Found, match="witness"):
+            desk.finish()
+
+
+def test_a_server_that_does_not_close_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On real sockets too, after a while."""
+    monkeypatch.setattr(sockets, "SECONDS_MAX", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(Found, match="hang"):
+        sockets.talk_all(server.getsockname(), [Delivery((b"\x00",))])
 
 
 # -- its parts --------------------------------------------------------------------------------

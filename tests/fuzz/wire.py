@@ -25,8 +25,8 @@ NAMES = ("mamamia", "flymq", "blipmq", "rustlog", "mega")
 Split = tuple[list[bytes], bool]
 """Whole requests, and whether what follows them can be no request at all."""
 
-Ask = Callable[[bytes], bytes]
-"""Send bytes over a connection that stays open, and return what came back."""
+Ask = Callable[[bytes, int], bytes]
+"""Send bytes over a connection that stays open, and return what came back: so many answers."""
 
 
 class Framing(NamedTuple):

@@ -1,0 +1,45 @@
+"""One format fuzzed in a process that does nothing else."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+from pathlib import Path
+from resource import RLIM_INFINITY, RLIMIT_AS, RUSAGE_SELF, getrusage, setrlimit
+from time import monotonic
+
+from twisted.logger import globalLogBeginner
+
+from tests.fuzz.desk import SLOW_MS
+from tests.fuzz.run import Result, fuzz
+from tests.fuzz.sockets import fuzz_sockets
+from tests.fuzz.wire import wire_format
+
+ADDRESS_SPACE_BYTES = 4 << 30
+"""Of this process and its broker, so that nobody can ask for what a length field claims."""
+ON_SOCKETS = 0.1
+"""How much of the time."""
+
+
+def fuzz_apart(name: str, seed: int, seconds: float) -> Result:
+    """Fuzz a format for so many seconds, first in memory and then on real sockets."""
+    setrlimit(RLIMIT_AS, (ADDRESS_SPACE_BYTES, RLIM_INFINITY))
+    globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
+    gc.freeze()
+    wire = wire_format(name)
+    over_at = monotonic() + seconds * (1 - ON_SOCKETS)
+    result = fuzz(wire, seed, lambda _: monotonic() > over_at, SLOW_MS)
+    began = monotonic()
+    with tempfile.TemporaryDirectory(prefix="brokerd-fuzz-") as directory:
+        failure = fuzz_sockets(
+            wire,
+            seed,
+            lambda _: monotonic() > began + seconds * ON_SOCKETS,
+            Path(directory),
+            result.on_sockets,
+        )
+    if failure is not None:
+        result.failures.append(failure)
+    result.seconds += monotonic() - began
+    result.peak_bytes = getrusage(RUSAGE_SELF).ru_maxrss * 1024
+    return result

@@ -1,0 +1,252 @@
+"""The smaller part of a run: a broker in a process of its own, on real sockets and files.
+
+The same conversations, without the simulated clock: nobody waits for a time limit. Judged as in
+memory, besides by the broker's log, its peak of memory, its exit code and its next start.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from time import monotonic
+
+from benchmarks.process import BrokerFailed, BrokerProcess
+from tests.fuzz.case import Case, Delivery
+from tests.fuzz.desk import Counts
+from tests.fuzz.found import Found
+from tests.fuzz.judge import judge
+from tests.fuzz.run import Failure, draw
+from tests.fuzz.wire import Ask, WireFormat
+
+FRAME_BYTES = 64 << 10
+SETTINGS = (
+    "wal.segment_bytes=1MiB",
+    f"limits.frame_bytes={FRAME_BYTES}",
+    "limits.in_flight_bytes=256KiB",
+)
+PEAK_BYTES_MAX = 400 << 20
+"""A broker that has just started takes about a third of it."""
+SECONDS_MAX = 30.0
+"""For anything that a broker has to do at once."""
+WITNESS_EVERY = 4
+KEPT = 20
+"""The last connections are told with a failure."""
+_READ_BYTES = 65_536
+_FAULTS = ("Traceback", "connection-fault", "Unhandled")
+_RESET = struct.pack("ii", 1, 0)
+
+
+class _Talk:
+    """One connection; ends when both sides have."""
+
+    def __init__(self, address: tuple[str, int], delivery: Delivery) -> None:
+        self.delivery = delivery
+        self.received = bytearray()
+        self.was_reset = False
+        self.socket = socket.create_connection(address, SECONDS_MAX)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.setblocking(False)
+        self._chunks = list(delivery.chunks)
+        self._unsent = b""
+        self._end_if_sent()
+
+    def events(self) -> int:
+        """What to wait for; 0 when it is over."""
+        if self._chunks or self._unsent:
+            return selectors.EVENT_WRITE | (selectors.EVENT_READ if self.delivery.reads else 0)
+        return 0 if self.delivery.ending == "cut" else selectors.EVENT_READ
+
+    def write(self) -> None:
+        """Send a chunk, or what is left of it."""
+        self._unsent = self._unsent or self._chunks.pop(0)
+        self._unsent = self._unsent[self.socket.send(self._unsent) :]
+        self._end_if_sent()
+
+    def _end_if_sent(self) -> None:
+        if not (self._unsent or self._chunks) and self.delivery.ending != "cut":
+            self.socket.shutdown(socket.SHUT_WR)
+
+    def read(self) -> bool:
+        """Receive something; False at the end."""
+        data = self.socket.recv(_READ_BYTES)
+        self.received += data
+        return bool(data)
+
+    def close(self) -> None:
+        if self.delivery.ending == "cut":
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self.socket.close()
+
+
+def talk_all(address: tuple[str, int], deliveries: Sequence[Delivery]) -> list[_Talk]:
+    """Have all these conversations at the same time, to their ends.
+
+    :raises Found: when one does not end.
+    """
+    talks = [_Talk(address, delivery) for delivery in deliveries]
+    deadline = monotonic() + SECONDS_MAX
+    with selectors.DefaultSelector() as selector:
+        for talk in talks:
+            if talk.events():
+                selector.register(talk.socket, talk.events(), talk)
+            else:
+                talk.close()
+        while selector.get_map():
+            if monotonic() > deadline:
+                raise Found("hang", f"connections are open after {SECONDS_MAX:.0f} s")
+            for key, ready in selector.select(1.0):
+                if _go_on(key.data, ready):
+                    selector.modify(key.data.socket, key.data.events(), key.data)
+                else:
+                    selector.unregister(key.data.socket)
+                    key.data.close()
+    return talks
+
+
+def _go_on(talk: _Talk, ready: int) -> bool:
+    """Read and write what can be; False when the conversation is over."""
+    try:
+        if ready & selectors.EVENT_READ and not talk.read():
+            return False
+        if ready & selectors.EVENT_WRITE:
+            talk.write()
+    except OSError:  # the broker has closed, and what came after that was reset
+        talk.was_reset = True
+        return False
+    return bool(talk.events())
+
+
+class _Beside:
+    """The witness's connection."""
+
+    def __init__(self, wire: WireFormat, address: tuple[str, int]) -> None:
+        self._wire = wire
+        self._socket = socket.create_connection(address, SECONDS_MAX)
+        if wire.greeting:
+            self.ask(b"".join(wire.greeting), len(wire.greeting))
+
+    def ask(self, data: bytes, count: int) -> bytes:
+        self._socket.sendall(data)
+        requests, _ = self._wire.split(data, FRAME_BYTES)
+        received = b""
+        while not self._is_whole(received, requests, count):
+            more = self._socket.recv(_READ_BYTES)
+            if not more:
+                raise AssertionError("the witness's connection was closed")
+            received += more
+        return received
+
+    def _is_whole(self, received: bytes, requests: list[bytes], count: int) -> bool:
+        try:
+            return self._wire.read_answers(received, requests) >= count
+        except Exception:  # whatever an answer that is cut off makes of it; the time-out ends it
+            return False
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class SocketDesk:
+    """A broker in a process of its own, started with `SETTINGS` and this log. Raises `Found`."""
+
+    def __init__(self, wire: WireFormat, broker: BrokerProcess, log: Path, counts: Counts) -> None:
+        self._wire = wire
+        self._broker = broker
+        self._log = log
+        self._counts = counts
+        self._witness = wire.witness(Random("witness"))
+        self._beside = _Beside(wire, self._address())
+
+    def deliver(self, deliveries: Sequence[Delivery], is_witnessed: bool) -> None:
+        """Let clients do what they do at the same time, and then perhaps the witness."""
+        talks = talk_all(self._address(), deliveries)
+        if is_witnessed:
+            self._aside(self._witness.step)
+            self._counts.witnessed += 1
+        for talk in talks:
+            self._judge(talk)
+
+    def finish(self) -> None:
+        """Stop the broker and start it again: all that the witness was told is there."""
+        self._aside(self._witness.read_back)
+        self._beside.close()
+        self._judge_process()
+        try:
+            code = self._broker.stop()
+            if code:
+                raise Found("fault", f"the broker stopped with {code}:\n{self._broker.log_tail()}")
+            self._broker.start()
+        except BrokerFailed as failed:
+            raise Found("fault", str(failed)) from failed
+        self._beside = _Beside(self._wire, self._address())
+        self._aside(self._witness.read_back)
+        self._beside.close()
+        self._judge_process()
+        self._counts.restarts += 1
+
+    def _address(self) -> tuple[str, int]:
+        host, _, port = self._broker.address_of(self._wire.name).rpartition(":")
+        return host, int(port)
+
+    def _aside(self, act: Callable[[Ask], None]) -> None:
+        try:
+            act(self._beside.ask)
+        except (AssertionError, OSError, ValueError) as error:
+            raise Found("witness", f"{type(error).__name__}: {error}") from error
+
+    def _judge(self, talk: _Talk) -> None:
+        """Judge the answers, unless some were lost on the way."""
+        self._counts.connections += 1
+        if talk.was_reset or talk.delivery.ending == "cut":
+            return
+        sent = b"".join(talk.delivery.chunks)
+        judged = judge(self._wire, FRAME_BYTES, sent, bytes(talk.received), talk.delivery.ending)
+        self._counts.frames += judged.requests
+        self._counts.answers += judged.answers
+
+    def _judge_process(self) -> None:
+        """The broker runs, its log tells of no fault, and memory never was too much."""
+        log = self._log.read_text(errors="replace")
+        if any(fault in log for fault in _FAULTS) or not self._broker.is_alive():
+            raise Found("fault", self._broker.log_tail())
+        peak = _peak_bytes(self._broker.pid)
+        if peak > PEAK_BYTES_MAX:
+            raise Found("memory", f"the broker took {peak >> 20} MiB")
+
+
+def _peak_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def fuzz_sockets(
+    wire: WireFormat,
+    seed: int,
+    is_over: Callable[[int], bool],
+    directory: Path,
+    counts: Counts,
+) -> Failure | None:
+    """Start a broker in this directory and fuzz it until ``is_over(connections so far)``."""
+    rng = Random(f"{seed}/{wire.name}/sockets")
+    log = directory / "log"
+    made: list[Delivery] = []
+    with BrokerProcess(directory / "data", log, SETTINGS, formats=[wire.name]) as broker:
+        broker.start()
+        try:
+            desk = SocketDesk(wire, broker, log, counts)
+            while not is_over(len(made)):
+                group = draw(rng, wire)
+                made += group
+                desk.deliver(group, is_witnessed=rng.random() < 1 / WITNESS_EVERY)
+            desk.finish()
+        except Found as found:
+            case = Case(wire.name, "tight", tuple(made[-KEPT:]))
+            return Failure(seed, None, case, found, is_repeatable=False)
+        broker.stop()
+    return None
