@@ -1,9 +1,9 @@
 """Stand-ins for MEGA's clients: the message client with its three scripts, the concurrency test.
 
 Both send a request with one ``sendall``. The message client takes whatever **one** ``recv`` of at
-most 4,096 bytes gives for the answer. The concurrency test's client asks for 13 bytes, then for the
-rest, each with one ``recv``, so that an error answer, of 6 bytes, is an exception to it. Neither has
-a time-out. Requests are in the dialect that ends CREATE and CONSUME with a payload length of 0.
+most 4,096 bytes gives for the answer. The concurrency test's client asks for 13 bytes, then for
+the rest, each with one ``recv``: an error answer, of 6 bytes, is an exception to it. Neither has a
+time-out. Requests are in the dialect that ends CREATE and CONSUME with a payload length of 0.
 
 By hand: ``python -m tests.reference.mega --address localhost:8080 create orders`` (or ``produce``,
 ``consume``, ``concurrency``).
