@@ -41,12 +41,10 @@ from brokerd.codecs.rustlog import (
     RequestError,
     TopicCreated,
     TopicDescription,
-    TopicList,
-    TopicSummary,
     dialect_of,
 )
 from brokerd.errors import BrokerdError, InvalidName
-from brokerd.protocols.connection import Answers, Hold, Limits
+from brokerd.protocols.connection import Limits
 from brokerd.protocols.factory import ConnectionFactory
 from brokerd.protocols.reading import ReadingConnection
 from brokerd.protocols.rustlog_commits import Commits
@@ -56,7 +54,6 @@ from brokerd.protocols.rustlog_refusals import (
     BAD_COUNT,
     COMMIT_FAILED,
     CREATE_FAILED,
-    LIST_FAILED,
     PRODUCE_FAILED,
     Refusal,
     no_partition,
@@ -67,6 +64,7 @@ from brokerd.protocols.rustlog_refusals import (
     topic_exists,
     wrong_frame,
 )
+from brokerd.protocols.rustlog_turns import InTurns, Steps, list_topics
 from brokerd.values import Encoding, Format, Record
 
 PARTITIONS_MAX = 1_000
@@ -126,10 +124,16 @@ class RustlogConnection(ReadingConnection):
         try:
             request = CODECS[self._dialect].decode_request(payload)
             self._DISPATCH[type(request)](self, request)
-        except RequestError as problem:
-            self._answer(not_understood(problem).answer(self._dialect))
-        except Refusal as refusal:
-            self._answer(refusal.answer(self._dialect))
+        except (RequestError, Refusal) as problem:
+            self.answers.append(_refused(problem, self._dialect))
+
+    def _or_refusal(self, steps: Steps) -> Steps:
+        """The answer that is made in turns, or that it is refused."""
+        dialect = self._dialect
+        try:
+            return (yield from steps)
+        except (RequestError, Refusal) as problem:
+            return _refused(problem, dialect)
 
     def forget(self) -> None:
         """Requests of a connection that is gone are not carried out."""
@@ -162,41 +166,20 @@ class RustlogConnection(ReadingConnection):
         return Produced(base_offset, len(records))
 
     def _produce_long(self, request: LongProduce) -> None:
-        """Parse a slice in each turn; what is behind the request waits."""
-        self.hold(Hold.READING)
-        self._parse_later(request, self.pending())
+        InTurns(self, self._or_refusal(self._long_produced(request)))
 
-    def _parse_later(self, request: LongProduce, place: Answers) -> None:
-        self.factory.clock.callLater(0, self.guarded, self._parse, request, place)
-
-    def _parse(self, request: LongProduce, place: Answers) -> None:
-        if self.gone:
-            return
-        try:
-            if request.parser.step():
-                self._append_long(request, place)
+    def _long_produced(self, request: LongProduce) -> Steps:
+        """Parse a slice in each turn, then append what came of it."""
+        topic_name, index, parser = request
+        while not parser.step():
+            yield False
+        while True:
+            try:
+                produced = self._append(topic_name, index, parser.records)
+            except Congested:
+                yield True
             else:
-                self._parse_later(request, place)
-        except RequestError as problem:
-            self._finish_long(place, not_understood(problem).answer(Dialect.JSON))
-
-    def _append_long(self, request: LongProduce, place: Answers) -> None:
-        if self.gone:
-            return
-        answer: Answer
-        try:
-            answer = self._append(request.topic, request.partition, request.parser.records)
-        except Congested:
-            again = partial(self.guarded, self._append_long, request, place)
-            self.journal.when_uncongested(again)
-            return
-        except Refusal as refusal:
-            answer = refusal.answer(Dialect.JSON)
-        self._finish_long(place, answer)
-
-    def _finish_long(self, place: Answers, answer: Answer) -> None:
-        self.resolve(place, CODECS[Dialect.JSON].encode_answer(answer))
-        self.release(Hold.READING)
+                return CODECS[Dialect.JSON].encode_answer(produced)
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -288,19 +271,7 @@ class RustlogConnection(ReadingConnection):
         self._answer(TopicCreated())
 
     def _list_topics(self, request: ListTopics) -> None:
-        topics = sorted(
-            TopicSummary(topic.name, len(topic.partitions))
-            for topic in self.broker.topics()
-            if topic.name
-        )
-        answer = CODECS[self._dialect].encode_answer(TopicList(tuple(topics)))
-        if len(answer) > MAX_PAYLOAD:
-            raise LIST_FAILED.because(
-                f"{len(topics)} topics do not fit an answer of {MAX_PAYLOAD} bytes; list them with "
-                "brokerctl"
-            )
-        self.answers.append(answer)
-        self.answered(len(answer))
+        InTurns(self, self._or_refusal(list_topics(self.broker, CODECS[self._dialect])))
 
     def _describe_topic(self, request: DescribeTopic) -> None:
         topic = self.broker.topic(request.topic) if request.topic else None
@@ -336,6 +307,11 @@ class RustlogConnection(ReadingConnection):
         MetricsFetch: _metrics,
         Ping: _ping,
     }
+
+
+def _refused(problem: RequestError | Refusal, dialect: Dialect) -> bytes:
+    refusal = not_understood(problem) if isinstance(problem, RequestError) else problem
+    return CODECS[dialect].encode_answer(refusal.answer(dialect))
 
 
 class RustlogFactory(ConnectionFactory):

@@ -120,6 +120,7 @@ def test_a_refusal_is_an_error_with_its_text_and_the_connection_lives(
     client = client_of(peer, dialect)
     with pytest.raises(RustlogError, match="already exists") as refusal:
         client.create_topic("t")
+    assert str(refusal.value) == failed.message
     assert refusal.value.code == (11 if dialect is Dialect.BINARY else 0)
     client.ping()
 

@@ -15,7 +15,7 @@ from twisted.logger import capturedLogs
 from brokerd.broker import BrokerSettings, Congested
 from brokerd.codecs import rustlog as rl
 from brokerd.codecs.rustlog import Dialect
-from brokerd.protocols import rustlog as served
+from brokerd.protocols import rustlog_turns
 from brokerd.protocols.connection import Limits
 from brokerd.protocols.rustlog import RustlogFactory, RustlogSettings
 from brokerd.sim.bare import WAL_DIR
@@ -322,9 +322,9 @@ def test_a_pong_and_a_fetch_wait_for_nobody_elses_commit() -> None:
     house = with_topic()
     producer, reader = Desk(house), Desk(house)
     producer.send(rl.Produce("t", 0, [b"x"]))
-    reader.send(rl.Ping(), rl.Fetch("t", 0, 0, 9))
-    pong, found = reader.answers()
-    assert (pong, list(found.records)) == (rl.Pong(), [])
+    reader.send(rl.Ping(), rl.Fetch("t", 0, 0, 9), rl.Fetch("t", 0, 1, 9))
+    pong, found, at_end = reader.answers()
+    assert (pong, list(found.records), list(at_end.records)) == (rl.Pong(), [], [])
     house.run()
     assert reader.fetch(0) == ([(0, b"x")], 1)
 
@@ -815,10 +815,33 @@ def test_topics_are_listed_by_name_and_described_with_their_next_offsets(dialect
 
 
 @both
+def test_a_long_list_is_made_in_turns(dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are served in between; a topic that goes meanwhile is left out, or may be."""
+    monkeypatch.setattr(rustlog_turns, "TOPICS_A_TURN", 3)
+    house = House()
+    names = [f"topic-{at:02}" for at in range(10)]
+    for name in reversed(names):
+        house.broker.create_topic(name)
+    slow, quick = Desk(house, dialect), Desk(house)
+    turns = in_turns(slow)
+    slow.send(rl.ListTopics(), rl.Ping())
+    count = 0
+    while turns.turn():
+        assert quick.only(rl.Ping()) == rl.Pong()
+        if house.broker.topic("topic-09") is not None:
+            house.broker.delete_topic("topic-09")
+        count += 1
+    assert count >= 4
+    listed, pong = slow.answers()
+    assert listed.topics == tuple((name, 1) for name in names[:9])
+    assert pong == rl.Pong()
+
+
+@both
 def test_a_list_that_does_not_fit_a_frame_is_refused(
     dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(served, "MAX_PAYLOAD", 100)
+    monkeypatch.setattr(rustlog_turns, "MAX_PAYLOAD", 100)
     house = House()
     for at in range(20):
         house.broker.create_topic(f"topic-{at}")

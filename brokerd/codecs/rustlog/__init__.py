@@ -8,7 +8,7 @@ each, and uses that dialect's ``decode_request`` and ``encode_answer``; a client
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from brokerd.codecs.rustlog import binary, binary_peer, json_answers, json_peer, json_requests
@@ -53,12 +53,18 @@ from brokerd.codecs.rustlog.values import (
 
 
 class Codec(NamedTuple):
-    """The four functions of a dialect."""
+    """The functions of a dialect.
+
+    ``encode_topic_list`` makes of rows from ``encode_topics``, and how many topics they describe,
+    what ``encode_answer`` makes of a `TopicList`.
+    """
 
     decode_request: Callable[[bytes], Request | LongProduce]
     encode_answer: Callable[[Answer], bytes]
     encode_request: Callable[[Request], bytes]
     decode_answer: Callable[[bytes], Answer]
+    encode_topics: Callable[[Sequence[tuple[str, int]]], bytes]
+    encode_topic_list: Callable[[Sequence[bytes], int], bytes]
 
 
 CODECS = {
@@ -67,12 +73,16 @@ CODECS = {
         binary.encode_answer,
         binary_peer.encode_request,
         binary_peer.decode_answer,
+        binary.encode_topics,
+        binary.encode_topic_list,
     ),
     Dialect.JSON: Codec(
         json_requests.decode_request,
         json_answers.encode_answer,
         json_peer.encode_request,
         json_peer.decode_answer,
+        json_answers.encode_topics,
+        json_answers.encode_topic_list,
     ),
 }
 

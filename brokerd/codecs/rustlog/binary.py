@@ -245,11 +245,18 @@ def _offset_fetched(answer: OffsetFetched) -> bytes:
     return frame(bytes((OFFSET_FETCH, 1)) + U64.pack(answer.offset))
 
 
-def _topic_list(answer: TopicList) -> bytes:
-    parts = [bytes((LIST_TOPICS,)), U32.pack(len(answer.topics))]
-    for topic, count in answer.topics:
-        parts += (encode_string(topic), U32.pack(count))
-    return frame(b"".join(parts))
+def encode_topics(topics: Sequence[tuple[str, int]]) -> bytes:
+    """Some of the topics of an answer to ListTopics."""
+    parts = []
+    for topic, count in topics:
+        raw = topic.encode()
+        parts.append(U16.pack(len(raw)) + raw + U32.pack(count))
+    return b"".join(parts)
+
+
+def encode_topic_list(rows: Sequence[bytes], count: int) -> bytes:
+    """The answer to ListTopics from rows of `encode_topics`, which describe so many topics."""
+    return frame(b"".join((bytes((LIST_TOPICS,)), U32.pack(count), *rows)))
 
 
 def _topic_description(answer: TopicDescription) -> bytes:
@@ -284,7 +291,7 @@ _ANSWERS: dict[type, Callable[[Any], bytes]] = {
     OffsetCommitted: lambda answer: frame(bytes((OFFSET_COMMIT, answer.success))),
     OffsetFetched: _offset_fetched,
     TopicCreated: lambda answer: frame(bytes((CREATE_TOPIC, 1))),
-    TopicList: _topic_list,
+    TopicList: lambda answer: encode_topic_list([encode_topics(answer.topics)], len(answer.topics)),
     TopicDescription: _topic_description,
     PartitionDescription: _partition_description,
     Metrics: _metrics,

@@ -35,6 +35,8 @@ _BELOW_100 = bytes(range(100))
 
 def encode_answer(answer: Answer) -> bytes:
     """An answer as a complete frame; it is for the caller to keep it within MAX_PAYLOAD."""
+    if isinstance(answer, TopicList):
+        return encode_topic_list([encode_topics(answer.topics)], len(answer.topics))
     return frame(_encode(_ANSWERS[type(answer)](answer)))
 
 
@@ -68,9 +70,14 @@ def _fetched(answer: Fetched) -> dict[str, Any]:
     }
 
 
-def _topic_list(answer: TopicList) -> dict[str, Any]:
-    topics = [{"topic": name, "partition_count": count} for name, count in answer.topics]
-    return {"ListTopics": {"topics": topics}}
+def encode_topics(topics: Sequence[tuple[str, int]]) -> bytes:
+    """Some of the topics of an answer to ListTopics."""
+    return _encode([{"topic": name, "partition_count": count} for name, count in topics])[1:-1]
+
+
+def encode_topic_list(rows: Sequence[bytes], count: int) -> bytes:
+    """The answer to ListTopics from rows of `encode_topics`; JSON writes no count."""
+    return frame(b'{"ListTopics":{"topics":[%b]}}' % b",".join(filter(None, rows)))
 
 
 def _topic_description(answer: TopicDescription) -> dict[str, Any]:
@@ -101,7 +108,6 @@ _ANSWERS: dict[type, Callable[[Any], Any]] = {
     OffsetCommitted: lambda answer: {"OffsetCommit": {"success": answer.success}},
     OffsetFetched: lambda answer: {"OffsetFetch": {"offset": answer.offset}},
     TopicCreated: lambda answer: {"CreateTopic": {"success": True}},
-    TopicList: _topic_list,
     TopicDescription: _topic_description,
     PartitionDescription: _partition_description,
     Metrics: lambda answer: {"MetricsFetch": {"text": answer.text}},

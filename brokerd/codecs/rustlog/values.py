@@ -167,7 +167,9 @@ class TopicSummary(NamedTuple):
 
 @dataclass(frozen=True)
 class TopicList:
-    topics: tuple[TopicSummary, ...]
+    """Topics, each a `TopicSummary` or a tuple like it."""
+
+    topics: Sequence[tuple[str, int]]
 
 
 class TopicDescription(NamedTuple):
