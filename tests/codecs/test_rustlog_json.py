@@ -7,7 +7,7 @@ import os
 import tracemalloc
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from brokerd.codecs import rustlog as rl
@@ -349,6 +349,10 @@ def test_what_serde_refuses_is_refused(text, said):
         "[[99999999999999999999999]]",
         "[[1\x0b]]",
         "[[1]],[[2]]",
+        "]",
+        "1]",
+        "[1]]",
+        "[[1]]1]",
     ],
 )
 def test_records_that_are_no_arrays_of_bytes_are_refused(records):
@@ -441,7 +445,18 @@ def test_a_long_produce_is_read_in_steps_that_hold_little(sizes):
     assert peak < 2 * len(text) + sum(sizes) + 200 * len(sizes) + 12_000_000
 
 
+def test_one_long_record_takes_as_many_steps_as_it_has_slices():
+    request = decode(written([bytes(5_000_000)]))
+    assert isinstance(request, rl.LongProduce)
+    steps = 1
+    while not request.parser.step():
+        steps += 1
+    assert steps >= 10_000_000 // rl.SLICE_BYTES
+
+
 @given(st.integers(0, (1 << 63) - 1), st.binary(max_size=400))
+@example(8, b"")
+@example(9, b"\x09\x0a\x63\x64")
 def test_the_length_of_an_answer_is_known_before_it_is_made(offset, record):
     data = CODEC.encode_answer(rl.Fetched([offset], [record], offset + 1))
     assert rl.fetched_length(offset, record) == len(data) - 4
