@@ -20,8 +20,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from brokerd.cli.formats import FORMATS, BenchFailed
 from brokerd.cli.machine import describe
-from brokerd.cli.measure import BenchFailed, Plan, default_backlog, fill, measure, new_log
+from brokerd.cli.measure import Plan, measure, prepare
 
 from . import holes, key_order, memory, schedule, size, stalls, suite
 from .admin import AdminFailed, fetch_status
@@ -78,18 +79,24 @@ def _machine_text(machine: dict[str, Any]) -> str:
 def _rates(
     directory: Path, options: argparse.Namespace, show: Callable[[str], None]
 ) -> dict[str, Any]:
-    ceilings = suite.ceilings(min(_CEILING_SECONDS_MAX, options.seconds))
+    ceilings = suite.ceilings(min(_CEILING_SECONDS_MAX, options.seconds), options.format)
     for ceiling in ceilings:
         show(
             f"the generator itself, against a dummy, 16 x 64: "
-            f"{ceiling.scenario} {ceiling.requests_per_s:,.0f} requests/s"
+            f"{ceiling.format} {ceiling.scenario} {ceiling.requests_per_s:,.0f} requests/s"
         )
-    with _broker(directory, "rates", options) as broker:
+    with _broker(directory, "rates", options, options.format) as broker:
         broker.start()
         durability = fetch_status(broker.admin)["durability"]
         show(f"durability {durability}; 100-byte payloads; latency in ms, of one request")
         show(_HEAD)
-        lines = suite.run(broker, options.seconds, directory, lambda line: show(_line_text(line)))
+        lines = suite.run(
+            broker,
+            options.seconds,
+            directory,
+            options.format,
+            lambda line: show(_line_text(line)),
+        )
         peak = broker.memory_bytes("VmHWM")
         show(f"peak resident memory of the broker: {peak / memory.MIB:.0f} MiB")
         broker.stop()
@@ -102,8 +109,9 @@ def _rates(
 
 
 _HEAD = (
-    f"{'scenario':<21}{'conns x window':>15}{'messages/s':>12}{'MB/s':>8}{'p50':>9}{'p99':>9}"
-    f"{'p99.9':>9}{'cores':>7}{'commits/s':>10}{'B/commit':>9}{'raw syncs/s':>12}{'errors':>8}"
+    f"{'format':<9}{'scenario':<21}{'conns x window':>15}{'messages/s':>12}{'MB/s':>8}{'p50':>9}"
+    f"{'p99':>9}{'p99.9':>9}{'cores':>7}{'commits/s':>10}{'B/commit':>9}{'raw syncs/s':>12}"
+    f"{'errors':>8}"
 )
 
 
@@ -111,7 +119,7 @@ def _line_text(line: suite.Line) -> str:
     f = line.figures
     shape = f"{f.connections} x {f.window}" + (f" x {f.batch}" if f.batch > 1 else "")
     return (
-        f"{f.scenario:<21}{shape:>15}{f.msgs_per_s:>12,.0f}{f.mb_per_s:>8.1f}{f.p50_ms:>9.3f}"
+        f"{f.format:<9}{f.scenario:<21}{shape:>15}{f.msgs_per_s:>12,.0f}{f.mb_per_s:>8.1f}{f.p50_ms:>9.3f}"
         f"{f.p99_ms:>9.3f}{f.p999_ms:>9.3f}{line.broker_cores:>7.2f}"
         f"{line.commits_per_s:>10,.0f}{line.bytes_per_commit:>9,}"
         f"{line.raw_fdatasync_per_s:>12,.0f}{f.errors:>8}"
@@ -168,7 +176,7 @@ def _at_size(
 
 def _profile(directory: Path, options: argparse.Namespace, show: Callable[[str], None]) -> int:
     """Run the busiest scenarios under cProfile and print where the reactor thread's time went."""
-    for plan in suite.plans("", options.seconds):
+    for plan in suite.plans(None, options.seconds, options.format):
         if plan.connections > 1:
             _profile_one(directory, options, plan, show)
     return 0
@@ -177,18 +185,16 @@ def _profile(directory: Path, options: argparse.Namespace, show: Callable[[str],
 def _profile_one(
     directory: Path, options: argparse.Namespace, plan: Plan, show: Callable[[str], None]
 ) -> None:
-    name = f"{plan.scenario}-{plan.connections}x{plan.window}"
+    name = f"{plan.format}-{plan.scenario}-{plan.connections}x{plan.window}"
     statistics = directory / f"{name}.prof"
-    log = new_log()
-    if plan.scenario.startswith("acquire-settle"):
-        # By a broker of its own, so that the profile holds nothing of it.
-        with _broker(directory, name, options) as broker:
-            broker.start()
-            fill(broker.address, log, default_backlog(plan), plan.size)
-            broker.stop()
-    with _broker(directory, name, options, statistics) as broker:
+    # Made ready by a broker of its own, so that the profile holds nothing of that.
+    with _broker(directory, name, options, [plan.format]) as broker:
         broker.start()
-        figures = measure(replace(plan, address=broker.address), log)
+        place = prepare(replace(plan, address=broker.address_of(plan.format)))
+        broker.stop()
+    with _broker(directory, name, options, [plan.format], statistics) as broker:
+        broker.start()
+        figures = measure(replace(plan, address=broker.address_of(plan.format)), place)
         broker.stop()
     show(f"{name}: {figures.msgs_per_s:,.0f} messages/s while being profiled")
     stats = pstats.Stats(str(statistics), stream=sys.stderr if options.json else sys.stdout)
@@ -196,9 +202,13 @@ def _profile_one(
 
 
 def _broker(
-    directory: Path, name: str, options: argparse.Namespace, profile: Path | None = None
+    directory: Path,
+    name: str,
+    options: argparse.Namespace,
+    formats: Sequence[str] = ("mamamia",),
+    profile: Path | None = None,
 ) -> BrokerProcess:
-    return BrokerProcess(directory / name, directory / f"{name}.log", options.set, profile)
+    return BrokerProcess(directory / name, directory / f"{name}.log", options.set, profile, formats)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -209,6 +219,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--directory", type=Path, default=Path(), help="on the disk to measure")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     parser.add_argument("--profile", action="store_true", help="profile the broker instead")
+    parser.add_argument(
+        "--format",
+        action="append",
+        choices=[*FORMATS],
+        help="rates (and profiles) of this one only; may be repeated (default: all)",
+    )
     parser.add_argument("--no-rates", action="store_true", help="without the rates")
     parser.add_argument("--no-memory", action="store_true", help="without the memory part")
     parser.add_argument("--no-size", action="store_true", help="without the states at size")
@@ -220,7 +236,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="for the broker"
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    options.format = options.format or [*FORMATS]
+    return options
 
 
 if __name__ == "__main__":

@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from brokerd.cli import load
-from brokerd.cli.measure import BenchFailed, Plan, fill, measure, new_log
+from brokerd.cli.formats import BenchFailed, Ground
+from brokerd.cli.formats.ground import connect
+from brokerd.cli.formats.mamamia import fill
+from brokerd.cli.measure import Plan, measure, new_log
 from brokerd.config import load as load_config
 
 from .admin import fetch_status
@@ -65,7 +67,7 @@ def idle_connections(broker: BrokerProcess, count: int) -> Idle:
     before = broker.memory_bytes()
     with ExitStack() as stack:
         for _ in range(count - 1):
-            stack.enter_context(load.connect(broker.address))
+            stack.enter_context(connect(broker.address))
         # Connections are accepted in order, so the last one's answer tells that all are.
         stack.enter_context(Wire(broker.address)).ask(PRODUCE, produce)
         time.sleep(_SETTLE_SECONDS)
@@ -111,7 +113,7 @@ def million_records(
             warm_up_seconds=0.0,
             batch=100,
         )
-        settled = measure(plan, log).settled
+        settled = measure(plan, Ground(log)).settled
         if settled != records:
             raise BenchFailed(f"{settled:,} of {records:,} records came back {name}")
         note(f"{records:,} leased and settled {name}", began)

@@ -1,17 +1,20 @@
 # Tests: tests/test_bench.py
 """A dummy that answers like a broker and does no work: it shows the load generator's own ceiling.
 
-Contract: :func:`serve` answers every whole request frame on every connection at once, in order,
-from constant bytes. It keeps nothing, so an ACQUIRE_NEXT always finds the same message.
+Contract: :func:`serve` answers every whole request on every connection at once, in order, from
+constant bytes. It keeps nothing, so an ACQUIRE_NEXT always finds the same message. Requests of
+Mamamia are known by their frames, those of a `Constant` by their size alone.
 """
 
 from __future__ import annotations
 
 import selectors
 import socket
+from collections.abc import Callable
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from struct import Struct
+from typing import NamedTuple
 
 from brokerd.cli.scenarios import ACQUIRE, PRODUCE, SETTLE, request
 
@@ -23,6 +26,18 @@ _ACQUIRED = request(
 )
 _SETTLED = request(SETTLE, {"status": "settled"})
 _ANSWERS = {PRODUCE: _PRODUCED, ACQUIRE: _ACQUIRED, SETTLE: _SETTLED}
+
+
+class Constant(NamedTuple):
+    """Requests that all have one size, and the answer to each."""
+
+    request_bytes: int
+    answer: bytes
+
+    def answers(self, data: bytes) -> tuple[bytes, int]:
+        """As the function `answers`."""
+        count = len(data) // self.request_bytes
+        return self.answer * count, count * self.request_bytes
 
 
 def answers(data: bytes) -> tuple[bytes, int]:
@@ -44,7 +59,7 @@ def answers(data: bytes) -> tuple[bytes, int]:
     return b"".join(found), at
 
 
-def serve(listener: socket.socket) -> None:
+def serve(listener: socket.socket, answers: Callable[[bytes], tuple[bytes, int]] = answers) -> None:
     """Answer every connection of a listening socket until the process is ended."""
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ, None)
@@ -75,14 +90,15 @@ def serve(listener: socket.socket) -> None:
 class Responder:
     """The dummy in a process of its own, as a context manager; ``address`` is where it listens."""
 
-    def __init__(self) -> None:
+    def __init__(self, constant: Constant | None = None) -> None:
+        self._answers = answers if constant is None else constant.answers
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._process: BaseProcess | None = None
 
     def __enter__(self) -> Responder:
         self._process = get_context("fork").Process(
-            target=serve, args=(self._listener,), daemon=True
+            target=serve, args=(self._listener, self._answers), daemon=True
         )
         self._process.start()
         self._listener.close()

@@ -3,21 +3,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from brokerd.cli.bench import commit_bytes, commits
+from brokerd.cli.formats import FORMATS, Ground, LoadSpec
 from brokerd.cli.machine import sync_rate
-from brokerd.cli.measure import Figures, Plan, default_backlog, fill, measure, new_log
+from brokerd.cli.measure import Figures, Plan, measure, prepare
+from brokerd.codecs import flymq, mega, rustlog
 
 from .admin import fetch_status
 from .process import BrokerProcess
-from .responder import Responder
+from .responder import Constant, Responder
 
 _RAW_SECONDS_MAX = 0.5
 _WARM_UP_SECONDS_MAX = 0.5
+_BATCH = 100
+
+_SIZES = ((1, 1), (64, 1), (16, 64))
+"""Connections, and requests in flight on each."""
+
+SHAPES: tuple[tuple[str, str, tuple[tuple[int, int], ...], int], ...] = (
+    ("mamamia", "produce", _SIZES, 1),
+    ("mamamia", "acquire-settle", _SIZES, 1),
+    ("mamamia", "produce-batch", ((8, 4),), _BATCH),
+    ("mamamia", "acquire-settle-batch", ((8, 4),), _BATCH),
+    ("rustlog", "produce-batch", ((8, 4),), _BATCH),
+    ("rustlog", "fetch", ((8, 1),), 1),
+    ("flymq", "produce", _SIZES, 1),
+    ("flymq", "fetch", ((8, 4),), 5 * _BATCH),
+    ("blipmq", "produce", _SIZES, 1),
+    ("blipmq", "produce-batch", ((8, 4),), _BATCH),
+    ("blipmq", "acquire-settle", _SIZES, 1),
+    ("mega", "produce", _SIZES, 1),
+    ("mega", "consume", _SIZES, 1),
+)
+"""Format, scenario, its sizes, messages in a request."""
+
+CEILINGS: dict[tuple[str, str], bytes] = {
+    ("mamamia", "produce"): b"",
+    ("mamamia", "acquire-settle"): b"",
+    ("rustlog", "produce-batch"): rustlog.CODECS[rustlog.Dialect.BINARY].encode_answer(
+        rustlog.Produced(0, _BATCH)
+    ),
+    ("flymq", "produce"): flymq.produced("bench", 0, 0, 0, -1, 100),
+    ("mega", "produce"): mega.produced(1, 0, 0),
+    ("mega", "consume"): mega.consumed(1, 0, 0, b"x" * 100),
+}
+"""What the generator is measured with alone, and how a dummy answers that."""
 
 
 @dataclass(frozen=True)
@@ -33,22 +67,22 @@ class Line:
     """Measured right after, with blocks of ``bytes_per_commit``."""
 
 
-def plans(address: str, seconds: float) -> Iterator[Plan]:
-    """The scenarios of ``make bench``, plain commands first."""
-    shapes = [
-        *product(("produce", "acquire-settle"), ((1, 1), (64, 1), (16, 64))),
-        *product(("produce-batch", "acquire-settle-batch"), ((8, 4),)),
-    ]
-    for scenario, (connections, window) in shapes:
-        yield Plan(
-            scenario,
-            address,
-            connections,
-            window,
-            seconds=seconds,
-            warm_up_seconds=min(_WARM_UP_SECONDS_MAX, seconds),
-            batch=100,
-        )
+def plans(broker: BrokerProcess | None, seconds: float, forms: Sequence[str]) -> Iterator[Plan]:
+    """The scenarios of ``make bench`` in these formats; without a broker they have no address."""
+    for form, scenario, sizes, batch in SHAPES:
+        if form not in forms:
+            continue
+        for connections, window in sizes:
+            yield Plan(
+                scenario,
+                "" if broker is None else broker.address_of(form),
+                connections,
+                window,
+                seconds=seconds,
+                warm_up_seconds=min(_WARM_UP_SECONDS_MAX, seconds),
+                batch=batch,
+                format=form,
+            )
 
 
 def measure_line(broker: BrokerProcess, plan: Plan, directory: Path) -> Line:
@@ -59,12 +93,10 @@ def measure_line(broker: BrokerProcess, plan: Plan, directory: Path) -> Line:
     :raises BenchFailed: when there is nothing to measure.
     :raises AdminFailed: when the broker does not tell its commits.
     """
-    log = new_log()
-    if plan.scenario.startswith("acquire-settle"):
-        fill(plan.address, log, default_backlog(plan), plan.size)
+    place = prepare(plan)
     before = fetch_status(broker.admin)
     cpu_before = broker.cpu_seconds()
-    figures = measure(plan, log)
+    figures = measure(plan, place)
     seconds = figures.seconds + plan.warm_up_seconds
     cores = (broker.cpu_seconds() - cpu_before) / seconds
     after = fetch_status(broker.admin)
@@ -74,22 +106,37 @@ def measure_line(broker: BrokerProcess, plan: Plan, directory: Path) -> Line:
     return Line(figures, round(cores, 2), round(count / seconds, 1), size, rate)
 
 
-def ceilings(seconds: float) -> list[Figures]:
-    """What the load generator reaches against a dummy that does no work."""
+def ceilings(seconds: float, forms: Sequence[str]) -> list[Figures]:
+    """What the load generator reaches against a dummy that does no work, 16 x 64."""
     found = []
-    for scenario in ("produce", "acquire-settle"):
-        with Responder() as dummy:
-            plan = Plan(scenario, dummy.address, 16, 64, seconds=seconds, backlog=1)
-            found.append(measure(plan))
+    for form, scenario in CEILINGS:
+        if form in forms:
+            plan = Plan(scenario, "", 16, 64, seconds=seconds, format=form, batch=_BATCH)
+            with Responder(_constant(plan)) as dummy:
+                found.append(measure(replace(plan, address=dummy.address), Ground("bench")))
     return found
 
 
+def _constant(plan: Plan) -> Constant | None:
+    """How a dummy answers a plan; None for the Mamamia format, which it knows."""
+    answer = CEILINGS[plan.format, plan.scenario]
+    if not answer:
+        return None
+    spec = LoadSpec(plan.scenario, "", 1, 1, plan.size, 1.0, "bench", "bench", "0", plan.batch)
+    request, _ = FORMATS[plan.format].role(spec, 0).first()
+    return Constant(len(request), answer)
+
+
 def run(
-    broker: BrokerProcess, seconds: float, directory: Path, show: Callable[[Line], None]
+    broker: BrokerProcess,
+    seconds: float,
+    directory: Path,
+    forms: Sequence[str],
+    show: Callable[[Line], None],
 ) -> list[Line]:
-    """Measure every scenario against a running broker, showing each as it is there."""
+    """Measure every scenario of these formats against a running broker, showing each."""
     lines = []
-    for plan in plans(broker.address, seconds):
+    for plan in plans(broker, seconds, forms):
         line = measure_line(broker, plan, directory)
         show(line)
         lines.append(line)

@@ -21,18 +21,12 @@ from benchmarks import holes, key_order, schedule, size, stalls
 from benchmarks.__main__ import main as bench_main
 from benchmarks.process import BrokerProcess
 from benchmarks.responder import Responder
+from benchmarks.suite import SHAPES
 from brokerd.cli import load, machine
 from brokerd.cli.bench import bench_command, commit_bytes, find_admin
-from brokerd.cli.measure import (
-    BenchFailed,
-    Plan,
-    default_backlog,
-    fill,
-    measure,
-    new_log,
-    probe,
-    worker_specs,
-)
+from brokerd.cli.formats import FORMATS, BenchFailed, Ground, LoadSpec, ground
+from brokerd.cli.formats.mamamia import fill, probe, produce_frame
+from brokerd.cli.measure import Plan, default_backlog, measure, new_log, worker_specs
 from brokerd.cli.scenarios import (
     ACQUIRE,
     ACQUIRE_BATCH,
@@ -98,7 +92,7 @@ class TestRoles:
         self, ids: list[int], cuts: list[int]
     ) -> None:
         """As many requests go out again as answers came in, and no answer counts twice."""
-        template = load.produce_frame("log", 3)
+        template = produce_frame("log", 3)
         role = Repeater(template, window=200)
         stream = b"".join(mamamia.produced(number) for number in ids)
         found, sent = answers_to(role, stream, cuts)
@@ -107,7 +101,7 @@ class TestRoles:
 
     def test_a_refused_produce_counts_as_an_error_and_keeps_its_text(self) -> None:
         """Errors are never taken for messages."""
-        role = Repeater(load.produce_frame("log", 3), window=8)
+        role = Repeater(produce_frame("log", 3), window=8)
         stream = mamamia.produced(1) + mamamia.error(PRODUCE, "no room")
         assert answers_to(role, stream, [])[0] == 2
         assert (role.tally.produced, role.tally.errors) == (1, 1)
@@ -115,7 +109,7 @@ class TestRoles:
 
     def test_a_batch_counts_its_messages(self) -> None:
         """One answer to PRODUCE_BATCH stands for as many messages as were sent."""
-        role = Repeater(load.produce_frame("log", 3, batch=5), window=2, messages=5)
+        role = Repeater(produce_frame("log", 3, batch=5), window=2, messages=5)
         assert answers_to(role, mamamia.produced_batch([1, 2, 3, 4, 5]), [])[0] == 1
         assert role.tally.produced == 5
 
@@ -171,15 +165,15 @@ class TestRoles:
 
     def test_nothing_is_sent_after_stop(self) -> None:
         """The answers that are due when the time is up are read, not followed by requests."""
-        role = Repeater(load.produce_frame("log", 3), window=2)
+        role = Repeater(produce_frame("log", 3), window=2)
         role.stop()
         assert answers_to(role, mamamia.produced(1), []) == (1, b"")
 
     @pytest.mark.parametrize(
         ("command", "frame"),
         [
-            (PRODUCE, load.produce_frame("log", 100)),
-            (PRODUCE_BATCH, load.produce_frame("log", 100, batch=3)),
+            (PRODUCE, produce_frame("log", 100)),
+            (PRODUCE_BATCH, produce_frame("log", 100, batch=3)),
             (ACQUIRE, bytes(Consumer("log", "g", "c", 1, 9.0, 0).first()[0])),
             (ACQUIRE_BATCH, bytes(BatchConsumer("log", "g", "c", 1, 9.0, 5).first()[0])),
         ],
@@ -195,7 +189,7 @@ class TestRun:
         """The totals of a run over a real socket are those of the peer at the other end."""
         ours, theirs = socket.socketpair()
         served = Counter[str]()
-        frame_bytes = len(load.produce_frame("log", 10))
+        frame_bytes = len(produce_frame("log", 10))
 
         def serve() -> None:
             """Answer five at a time, so that answers do not come in the blocks of the requests."""
@@ -209,7 +203,7 @@ class TestRun:
         peer = threading.Thread(target=serve)
         peer.start()
         ours.setblocking(False)
-        spec = load.LoadSpec("produce", "unused", 1, 16, 10, 0.1, "log", "group", "0")
+        spec = LoadSpec("produce", "unused", 1, 16, 10, 0.1, "log", "group", "0")
         result = load.run(spec, [ours], begin=time.monotonic(), drain_seconds=0.1)
         ours.close()
         peer.join()
@@ -224,7 +218,7 @@ class TestRun:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.close()
-        spec = load.LoadSpec("produce", "unused", 1, 1, 10, 30.0, "log", "group", "0")
+        spec = LoadSpec("produce", "unused", 1, 1, 10, 30.0, "log", "group", "0")
         result = load.run(spec, [ours], begin=time.monotonic())
         assert (result.produced, result.errors) == (0, 1)
         assert result.example
@@ -260,30 +254,30 @@ class TestRun:
         self, address: str, wanted: object
     ) -> None:
         """host:port, [v6]:port and unix:PATH."""
-        assert load.parse_address(address) == wanted
+        assert ground.parse_address(address) == wanted
 
     @pytest.mark.parametrize("address", ["", "nine", "host:", ":1", "host:x"])
     def test_a_bad_address_is_named_with_the_forms_that_are_understood(self, address: str) -> None:
         """The message says what was given and what to give."""
         with pytest.raises(ValueError, match="write host:port"):
-            load.parse_address(address)
+            ground.parse_address(address)
 
 
 class TestPlan:
     @given(connections=st.integers(1, 200), workers=st.integers(0, 8))
     def test_connections_are_shared_among_the_workers(self, connections: int, workers: int) -> None:
         """No connection is lost or made twice, and no worker is idle."""
-        specs = worker_specs(Plan("produce", "x:1", connections, workers=workers), "log")
+        specs = worker_specs(Plan("produce", "x:1", connections, workers=workers), Ground("log"))
         assert sum(spec.connections for spec in specs) == connections
         assert all(spec.connections for spec in specs)
 
     @given(connections=st.integers(1, 200))
     def test_mixed_workers_have_producers_and_consumers(self, connections: int) -> None:
         """Half of the connections of every worker produce."""
-        specs = worker_specs(Plan("mixed", "x:1", connections), "log")
+        specs = worker_specs(Plan("mixed", "x:1", connections), Ground("log"))
         assert all(spec.connections % 2 == 0 and spec.connections for spec in specs)
 
-    @pytest.mark.parametrize("scenario", load.SCENARIOS)
+    @pytest.mark.parametrize("scenario", FORMATS["mamamia"].scenarios)
     def test_the_backlog_is_bounded(self, scenario: str) -> None:
         """An hour's measurement does not fill the disk first."""
         assert 0 < default_backlog(Plan(scenario, "x:1", 64, 64, seconds=3600)) <= 1_000_000
@@ -421,7 +415,7 @@ class TestBroker:
         """Each scenario moves messages through a broker of its own."""
         with BrokerProcess(tmp_path / "data", tmp_path / "log") as broker:
             broker.start()
-            for scenario in load.SCENARIOS:
+            for scenario in FORMATS["mamamia"].scenarios:
                 plan = Plan(
                     scenario,
                     broker.address,
@@ -445,7 +439,7 @@ class TestBroker:
             fill(broker.address, log, 1000, 10)
             fill(broker.address, log, 1000, 10, batch=100)
             plan = Plan("acquire-settle", broker.address, 3, 7, seconds=30, warm_up_seconds=0)
-            found = measure(plan, log)
+            found = measure(plan, Ground(log))
             assert (found.settled, found.errors) == (2000, 0)
             broker.stop()
 
@@ -467,12 +461,15 @@ class TestMakeBench:
         out = capsys.readouterr()
         assert code == 0, out.err
         report = json.loads(out.out)
+        lines = report["scenarios"]
         shapes = [
             (line["figures"]["scenario"], line["figures"]["connections"], line["figures"]["window"])
-            for line in report["scenarios"]
+            for line in lines
         ]
         assert shapes[:3] == [("produce", 1, 1), ("produce", 64, 1), ("produce", 16, 64)]
-        assert len(shapes) == 8
+        measured = {(line["figures"]["format"], line["figures"]["scenario"]) for line in lines}
+        assert measured == {(form, scenario) for form, scenario, _, _ in SHAPES}
+        assert {form for form, _ in measured} == FORMATS.keys()
         assert all(line["raw_fdatasync_per_s"] > 0 for line in report["scenarios"])
         assert all(line["figures"]["messages"] > 0 for line in report["scenarios"])
         assert report["durability"] == "fsync"

@@ -6,9 +6,11 @@ The topic it makes, ``bench-`` and 12 hex digits, stays in the broker: nothing c
 Prints for people, or one JSON object with ``--json``. Exit codes: 0 measured, 1 nothing was
 measured or answers were errors, 2 wrong usage.
 
-What counts as a message: in ``produce`` an acknowledged PRODUCE; in ``acquire-settle`` a message
-that was leased and whose settle was acknowledged; in ``mixed`` (half of the connections produce,
-half lease and settle) both, and each is also given apart. Latency is that of one request.
+What counts as a message: in ``produce`` one that the broker said is durable; in ``acquire-settle``
+a message that was leased and whose settle was acknowledged; in ``mixed`` (half of the connections
+produce, half lease and settle) both, and each is also given apart; in ``fetch`` and ``consume`` one
+that was delivered. Latency is that of one request. What a request is in each format:
+`brokerd.cli.formats`.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ from typing import IO, Any
 
 import click
 
-from . import load, machine
-from .measure import BenchFailed, Plan, measure, prepare
+from . import machine
+from .formats import FORMATS, SCENARIOS
+from .formats.ground import BenchFailed
+from .measure import Plan, measure, prepare
 
 _RATE_SECONDS = 0.5
 _PLAIN_BLOCK_BYTES = 4096
@@ -91,11 +95,16 @@ def _same_address(one: object, other: str) -> bool:
 
 
 @click.command("bench")
-@click.argument("scenario", type=click.Choice(load.SCENARIOS))
+@click.argument("scenario", type=click.Choice(SCENARIOS))
 @click.option(
-    "--format", "wire", type=click.Choice(["mamamia"]), default="mamamia", show_default=True
+    "--format", "wire", type=click.Choice([*FORMATS]), default="mamamia", show_default=True
 )
-@click.option("--address", default="127.0.0.1:9000", show_default=True, metavar="HOST:PORT")
+@click.option(
+    "--address",
+    default=None,
+    metavar="HOST:PORT",
+    help="Where the format listens (default: its port on 127.0.0.1).",
+)
 @click.option("--connections", type=click.IntRange(1, 10_000), default=1, show_default=True)
 @click.option(
     "--window",
@@ -118,13 +127,13 @@ def _same_address(one: object, other: str) -> bool:
     type=click.IntRange(1, 10_000),
     default=100,
     show_default=True,
-    help="Messages in a request of the batch scenarios.",
+    help="Messages in a request of the batch scenarios, and in a fetch of FlyMQ.",
 )
 @click.option(
     "--backlog",
     type=click.IntRange(0, 10_000_000),
     default=0,
-    help="Messages put there first for acquire-settle (0: chosen).",
+    help="Messages put there first, where the scenario consumes (0: chosen).",
 )
 @click.option(
     "--workers", type=click.IntRange(0, 64), default=0, help="Load processes (0: chosen)."
@@ -142,7 +151,7 @@ def bench_command(
     context: click.Context,
     scenario: str,
     wire: str,
-    address: str,
+    address: str | None,
     connections: int,
     window: int,
     size: int,
@@ -155,13 +164,22 @@ def bench_command(
 ) -> None:
     """Load a running broker and print its rates beside the disk's own.
 
-    SCENARIO is produce, acquire-settle, mixed, produce-batch or acquire-settle-batch.
+    SCENARIO is, over Mamamia, produce, acquire-settle, mixed, produce-batch or
+    acquire-settle-batch; over BlipMQ produce, produce-batch (both of QoS 1) or acquire-settle (POLL
+    and ACK); over RustLog's binary dialect produce, produce-batch or fetch (of 1 MiB); over FlyMQ
+    produce or fetch; over MEGA produce or consume.
 
     Every run makes a topic bench-<12 hex digits>, and it stays: this version deletes neither topics
     nor records. Use a broker whose data directory can be thrown away.
     """
     root: dict[str, Any] = context.obj if isinstance(context.obj, dict) else {}
     data_dir = Path(root.get("data_dir") or "./brokerd-data")
+    form = FORMATS[wire]
+    if scenario not in form.scenarios:
+        raise click.UsageError(
+            f"{scenario} is no scenario over {wire}; it has {', '.join(form.scenarios)}"
+        )
+    address = address or f"127.0.0.1:{form.port}"
     plan = Plan(
         scenario,
         address,
@@ -172,12 +190,13 @@ def bench_command(
         batch=batch,
         workers=workers,
         backlog=backlog,
+        format=wire,
     )
     admin = root.get("server") or find_admin(data_dir, wire, address)
     try:
         before = fetch_status(admin) if admin else {}
-        log = prepare(plan)
-        found = measure(plan, log)
+        place = prepare(plan)
+        found = measure(plan, place)
         status = fetch_status(admin) if admin else {}
     except BenchFailed as error:
         raise Refused(str(error)) from error
@@ -185,7 +204,6 @@ def bench_command(
     block_bytes = commit_bytes(before, status)
     rate = machine.sync_rate(where, block_bytes, _RATE_SECONDS)
     report = {
-        "format": wire,
         "address": address,
         **asdict(found),
         "durability": str(status.get("durability", "unknown")),
@@ -197,7 +215,7 @@ def bench_command(
         click.echo(json.dumps(report))
     else:
         _print_report(report)
-        click.echo(f"  topic {log} stays in the broker")
+        click.echo(f"  topic {place.log} stays in the broker")
     if not found.messages or found.errors:
         context.exit(1)
 

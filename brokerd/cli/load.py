@@ -8,7 +8,7 @@ before is warm-up, what comes after is drained. Latency is that of a request: fr
 that sent it to the read that brought its answer.
 
 ``python -m brokerd.cli.load`` is the worker that :mod:`brokerd.cli.measure` starts: it reads
-one line of JSON (:class:`LoadSpec`), connects, says ``ready``, reads a line with the moment to
+one line of JSON (`LoadSpec`), connects, says ``ready``, reads a line with the moment to
 begin (system-wide monotonic seconds), and prints its :class:`LoadResult` as one line of JSON.
 """
 
@@ -24,46 +24,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from brokerd.client import addresses
-
-from .scenarios import (
-    PRODUCE,
-    PRODUCE_BATCH,
-    BatchConsumer,
-    Consumer,
-    Repeater,
-    Role,
-    request,
-)
-
-SCENARIOS = ("produce", "acquire-settle", "mixed", "produce-batch", "acquire-settle-batch")
+from .formats import FORMATS, BenchFormat, LoadSpec, ground
+from .scenarios import Role
 
 _READ_BYTES = 1 << 18
-_CONNECT_SECONDS = 30.0
 _DRAIN_SECONDS = 10.0
-_MIXED_WAIT_SECONDS = 1.0
-
-
-@dataclass(frozen=True)
-class LoadSpec:
-    """What one worker is to do; every field is plain, so that it travels as JSON."""
-
-    scenario: str
-    address: str
-    """``host:port``, ``[v6]:port`` or ``unix:PATH``."""
-    connections: int
-    window: int
-    """Requests in flight on each connection."""
-    size: int
-    """Payload bytes."""
-    seconds: float
-    log: str
-    group: str
-    worker: str
-    """Makes the client ids of this worker its own."""
-    batch: int = 100
-    """Messages in one request of the batch scenarios."""
-    lease_seconds: float = 60.0
 
 
 @dataclass
@@ -72,6 +37,7 @@ class LoadResult:
 
     produced: int = 0
     settled: int = 0
+    consumed: int = 0
     requests: int = 0
     empty: int = 0
     errors: int = 0
@@ -81,46 +47,6 @@ class LoadResult:
     """From ``begin`` to the last answer counted."""
     latency_us: Counter[int] = field(default_factory=Counter)
     """Requests by latency, rounded up to three significant digits."""
-
-
-def parse_address(address: str) -> tuple[int, str | tuple[str, int]]:
-    """Split ``host:port``, ``[v6]:port`` or ``unix:PATH`` into a socket family and its address.
-
-    :raises ValueError: naming the address and the forms that are understood.
-    """
-    found = addresses.parse_address(address)
-    if found.path is not None:
-        return socket.AF_UNIX, found.path
-    family = socket.AF_INET6 if ":" in found.host else socket.AF_INET
-    return family, (found.host, found.port)
-
-
-def make_role(spec: LoadSpec, number: int) -> Role:
-    """Build the role of connection ``number`` of a worker."""
-    client = f"bench-{spec.worker}-{number}"
-    scenario = spec.scenario
-    if scenario == "mixed":
-        scenario = "produce" if number % 2 == 0 else "acquire-settle"
-    if scenario == "produce":
-        return Repeater(produce_frame(spec.log, spec.size), spec.window)
-    if scenario == "produce-batch":
-        return Repeater(produce_frame(spec.log, spec.size, spec.batch), spec.window, spec.batch)
-    if scenario == "acquire-settle":
-        wait_seconds = _MIXED_WAIT_SECONDS if spec.scenario == "mixed" else 0.0
-        return Consumer(spec.log, spec.group, client, spec.window, spec.lease_seconds, wait_seconds)
-    if scenario == "acquire-settle-batch":
-        return BatchConsumer(
-            spec.log, spec.group, client, spec.window, spec.lease_seconds, spec.batch
-        )
-    raise ValueError(f"unknown scenario {scenario!r}: give one of {', '.join(SCENARIOS)}")
-
-
-def produce_frame(log: str, size: int, batch: int = 1) -> bytes:
-    """A PRODUCE request with a payload of ``size`` bytes, or a PRODUCE_BATCH of ``batch`` such."""
-    message: dict[str, object] = {"payload": b"x" * size, "metadata": None}
-    if batch == 1:
-        return request(PRODUCE, {"log_id": log, **message})
-    return request(PRODUCE_BATCH, {"log_id": log, "messages": [message] * batch})
 
 
 class _Connection:
@@ -157,13 +83,14 @@ class _Connection:
         return not self.outbox
 
 
-def connect(address: str) -> socket.socket:
-    """Connect a socket to the address, without Nagle's delay where there is one.
+def connect(address: str, form: BenchFormat) -> socket.socket:
+    """A connection that no longer blocks; what comes before its first request is done.
 
     :raises OSError: when nobody listens there.
     :raises ValueError: when the address cannot be read.
     """
-    sock = addresses.open_socket(addresses.parse_address(address), _CONNECT_SECONDS)
+    sock = ground.connect(address)
+    form.open(sock)
     sock.setblocking(False)
     return sock
 
@@ -179,7 +106,8 @@ def run(
     :param begin: system-wide monotonic seconds at which counting starts; the load starts now.
     :param drain_seconds: how long to wait at most for the answers still due when the time is up.
     """
-    load = _Load([_Connection(s, make_role(spec, n)) for n, s in enumerate(sockets)])
+    role = FORMATS[spec.format].role
+    load = _Load([_Connection(s, role(spec, n)) for n, s in enumerate(sockets)])
     load.start()
     load.turn(begin, lambda: False)
     counted = load.begin_counting()
@@ -229,6 +157,7 @@ class _Load:
         total.seconds = self._last_answer - self._began
         total.produced -= warm_up.produced
         total.settled -= warm_up.settled
+        total.consumed -= warm_up.consumed
         total.empty -= warm_up.empty
         total.requests = self._latency_us.total()
         total.latency_us = Counter(self._latency_us)
@@ -239,6 +168,7 @@ class _Load:
         for tally in (connection.role.tally for connection in self._connections):
             total.produced += tally.produced
             total.settled += tally.settled
+            total.consumed += tally.consumed
             total.empty += tally.empty
             total.errors += tally.errors
             total.example = total.example or tally.example
@@ -317,6 +247,7 @@ def merge(results: Iterable[LoadResult]) -> LoadResult:
     for result in results:
         total.produced += result.produced
         total.settled += result.settled
+        total.consumed += result.consumed
         total.requests += result.requests
         total.empty += result.empty
         total.errors += result.errors
@@ -353,7 +284,8 @@ def main() -> None:
     """Be a worker process: spec in, ``ready`` out, begin in, result out."""
     spec = LoadSpec(**json.loads(sys.stdin.readline()))
     try:
-        sockets = [connect(spec.address) for _ in range(spec.connections)]
+        form = FORMATS[spec.format]
+        sockets = [connect(spec.address, form) for _ in range(spec.connections)]
     except OSError as error:
         sys.exit(str(error))
     print("ready", flush=True)

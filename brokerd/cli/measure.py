@@ -1,7 +1,7 @@
 # Tests: tests/test_bench.py
 """One measurement: load from several processes that begin at one moment, added up to figures.
 
-Contract: :func:`prepare` makes sure that a broker answers and makes a new log, which stays behind;
+Contract: :func:`prepare` makes sure that a broker answers and makes a new topic, which stays;
 :func:`measure` starts worker processes (:mod:`brokerd.cli.load`), waits until all are
 connected, lets them begin together, and returns what they saw. No worker outlives it.
 """
@@ -18,23 +18,15 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 
-from brokerd.client import addresses
-
 from . import load
-from .scenarios import SETTLE, Repeater, request
+from .formats import FORMATS, Ground, LoadSpec, Wanted
+from .formats.ground import BenchFailed
 
 _START_SECONDS = 30.0
-_PROBE_SECONDS = 5.0
-_PROBE = request(SETTLE, {})
-"""Refused by a broker, for the keys that are missing, and changes nothing there."""
-_HEADER_BYTES = 6
 _GRACE_SECONDS = 60.0
-_FILL_WINDOW = 1000
-_FILL_SILENCE_SECONDS = 60.0
-
-
-class BenchFailed(Exception):
-    """The load could not be made; the message says why."""
+_READ_MAX = 100_000
+_READ_BYTES_MAX = 32 << 20
+"""A backlog that is read again and again stays in the broker's memory."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +44,8 @@ class Plan:
     workers: int = 0
     """Worker processes; 0 chooses: at most three, and no more than there are connections."""
     backlog: int = 0
-    """Messages put there first for ``acquire-settle``; 0 chooses by the other fields."""
+    """Messages put there first to be consumed; 0 chooses by the other fields."""
+    format: str = "mamamia"
 
 
 @dataclass(frozen=True)
@@ -60,6 +53,7 @@ class Figures:
     """What came out of one measurement."""
 
     scenario: str
+    format: str
     connections: int
     window: int
     size_bytes: int
@@ -69,6 +63,7 @@ class Figures:
     messages: int
     produced: int
     settled: int
+    consumed: int
     empty: int
     errors: int
     first_error: str
@@ -81,59 +76,26 @@ class Figures:
     p999_ms: float
 
 
-def measure(plan: Plan, log: str | None = None) -> Figures:
+def measure(plan: Plan, place: Ground | None = None) -> Figures:
     """Run one measurement against a listening broker.
 
-    :param log: the log to use; by default one that :func:`prepare` makes.
+    :param place: the topic to use; by default one that :func:`prepare` makes.
     :raises BenchFailed: when the broker is not there or a worker fails.
     """
-    if log is None:
-        log = prepare(plan)
-    specs = worker_specs(plan, log)
+    specs = worker_specs(plan, prepare(plan) if place is None else place)
     total = load.merge(_run_workers(specs, plan))
     return figures(plan, len(specs), total)
 
 
-def prepare(plan: Plan) -> str:
-    """Name a new log for a measurement and fill it when the scenario needs that.
+def prepare(plan: Plan) -> Ground:
+    """Make a new topic for a measurement and fill it when the scenario needs that.
 
     :raises BenchFailed: when the address is none, nobody is there, or it is no broker.
     """
-    probe(plan.address)
-    log = new_log()
-    if plan.scenario.startswith("acquire-settle"):
-        fill(plan.address, log, plan.backlog or default_backlog(plan), plan.size)
-    return log
-
-
-def probe(address: str, seconds: float = _PROBE_SECONDS) -> None:
-    """Make sure that something answers in this wire format.
-
-    :param seconds: how long to wait for the connection, and then for the answer.
-    :raises BenchFailed: when it does not, saying what happened instead.
-    """
-    header = b""
-    try:
-        with addresses.open_socket(addresses.parse_address(address), seconds) as sock:
-            sock.sendall(_PROBE)
-            while len(header) < _HEADER_BYTES:
-                data = sock.recv(_HEADER_BYTES - len(header))
-                if not data:
-                    raise BenchFailed(
-                        f"{address}: closed the connection instead of an answer; is it a Mamamia "
-                        "listener?"
-                    )
-                header += data
-    except TimeoutError as error:
-        raise BenchFailed(
-            f"{address}: no answer within {seconds:g} s; is it a Mamamia listener?"
-        ) from error
-    except ValueError as error:
-        raise BenchFailed(str(error)) from error
-    except OSError as error:
-        raise BenchFailed(f"{address}: {error}") from error
-    if header[4:] != _PROBE[4:_HEADER_BYTES]:
-        raise BenchFailed(f"{address}: the answer is not Mamamia; is it another kind of server?")
+    form = FORMATS[plan.format]
+    backlog = plan.backlog or default_backlog(plan)
+    wanted = Wanted(plan.scenario, plan.address, new_log(), plan.size, plan.batch, backlog)
+    return form.prepare(wanted)
 
 
 def new_log() -> str:
@@ -141,7 +103,7 @@ def new_log() -> str:
     return f"bench-{uuid.uuid4().hex[:12]}"
 
 
-def worker_specs(plan: Plan, log: str) -> list[load.LoadSpec]:
+def worker_specs(plan: Plan, place: Ground) -> list[LoadSpec]:
     """Share the connections of a plan among its worker processes."""
     workers = min(plan.workers or 3, plan.connections)
     shares = [len(range(n, plan.connections, workers)) for n in range(workers)]
@@ -151,17 +113,19 @@ def worker_specs(plan: Plan, log: str) -> list[load.LoadSpec]:
         workers = min(workers, pairs)
         shares = [2 * len(range(n, pairs, workers)) for n in range(workers)]
     return [
-        load.LoadSpec(
+        LoadSpec(
             scenario=plan.scenario,
             address=plan.address,
             connections=share,
             window=plan.window,
             size=plan.size,
             seconds=plan.seconds,
-            log=log,
-            group="bench",
+            log=place.log,
+            group=place.group,
             worker=str(number),
             batch=plan.batch,
+            format=plan.format,
+            records=place.records,
         )
         for number, share in enumerate(shares)
     ]
@@ -169,6 +133,8 @@ def worker_specs(plan: Plan, log: str) -> list[load.LoadSpec]:
 
 def default_backlog(plan: Plan) -> int:
     """Messages that should last for the whole measurement: more than was ever seen, and bounded."""
+    if plan.scenario in ("consume", "fetch"):
+        return max(1000, min(_READ_MAX, _READ_BYTES_MAX // max(1, plan.size)))
     in_flight = plan.connections * plan.window
     if plan.scenario.endswith("batch"):
         rate = 400_000
@@ -177,40 +143,7 @@ def default_backlog(plan: Plan) -> int:
     return int(min(1_000_000, rate * (plan.seconds + plan.warm_up_seconds)))
 
 
-def fill(address: str, log: str, messages: int, size: int, batch: int = 1) -> None:
-    """Produce a backlog through one pipelined connection and wait until all of it is acknowledged.
-
-    :param batch: messages in a request; 1 uses the plain PRODUCE.
-    :raises BenchFailed: when the broker is not there, refuses, or stops answering.
-    """
-    frame = load.produce_frame(log, size, batch)
-    window = max(1, _FILL_WINDOW // batch)
-    role = Repeater(frame, window, batch)
-    requests = -(-messages // batch)
-    inbox = b""
-    asked = answered = 0
-    try:
-        with load.connect(address) as sock:
-            sock.settimeout(_FILL_SILENCE_SECONDS)
-            while answered < requests:
-                more = min(window - (asked - answered), requests - asked)
-                if more:
-                    sock.sendall(frame * more)
-                    asked += more
-                data = sock.recv(1 << 18)
-                if not data:
-                    raise BenchFailed(f"{address}: the connection ended during the backlog")
-                inbox += data
-                step = role.answers(inbox)
-                inbox = inbox[step.consumed :]
-                answered += step.answers
-                if role.tally.errors:
-                    raise BenchFailed(f"{address}: refused the backlog: {role.tally.example}")
-    except (OSError, ValueError) as error:
-        raise BenchFailed(f"{address}: {error}") from error
-
-
-def _run_workers(specs: Sequence[load.LoadSpec], plan: Plan) -> list[load.LoadResult]:
+def _run_workers(specs: Sequence[LoadSpec], plan: Plan) -> list[load.LoadResult]:
     with ExitStack() as stack:
         processes = [stack.enter_context(_Worker(spec)) for spec in specs]
         for process in processes:
@@ -225,7 +158,7 @@ def _run_workers(specs: Sequence[load.LoadSpec], plan: Plan) -> list[load.LoadRe
 class _Worker:
     """A worker process; killed when the block that opened it ends."""
 
-    def __init__(self, spec: load.LoadSpec) -> None:
+    def __init__(self, spec: LoadSpec) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "brokerd.cli.load"],
             stdin=subprocess.PIPE,
@@ -275,18 +208,20 @@ class _Worker:
 def figures(plan: Plan, workers: int, total: load.LoadResult) -> Figures:
     """Turn counts into rates and percentiles."""
     seconds = total.seconds or float("inf")
-    messages = total.produced + total.settled
+    messages = total.produced + total.settled + total.consumed
     return Figures(
         scenario=plan.scenario,
+        format=plan.format,
         connections=plan.connections,
         window=plan.window,
         size_bytes=plan.size,
-        batch=plan.batch if plan.scenario.endswith("batch") else 1,
+        batch=plan.batch if plan.scenario in FORMATS[plan.format].batched else 1,
         workers=workers,
         seconds=round(total.seconds, 3),
         messages=messages,
         produced=total.produced,
         settled=total.settled,
+        consumed=total.consumed,
         empty=total.empty,
         errors=total.errors,
         first_error=total.example,

@@ -56,9 +56,10 @@ class Step(NamedTuple):
 class Tally:
     """Counts of one role; plain integers, because they are added to for every read."""
 
-    __slots__ = ("empty", "errors", "example", "produced", "settled")
+    __slots__ = ("consumed", "empty", "errors", "example", "produced", "settled")
 
     def __init__(self) -> None:
+        self.consumed = 0
         self.produced = 0
         self.settled = 0
         self.empty = 0

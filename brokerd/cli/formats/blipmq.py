@@ -1,0 +1,179 @@
+# Tests: tests/test_bench_formats.py
+"""BlipMQ under load: PUBLISH of QoS 1, and POLL with ACK. Page: docs/protocols/blipmq.rst.
+
+Success of both is silent in this format, so that each request ends with a PING: its PONG says that
+everything before is durable. A message of ``acquire-settle`` counts when the PONG behind its ACK
+is there. Requests of ``produce-batch`` are so many PUBLISH and one PING.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from struct import Struct
+
+from brokerd.cli.formats.ground import (
+    FILL_WINDOW,
+    PROBE_SECONDS,
+    BenchFailed,
+    Ground,
+    LoadSpec,
+    Wanted,
+    pump,
+)
+from brokerd.cli.scenarios import Role, Step, Tally
+from brokerd.client.blipmq import BlipmqClient
+from brokerd.codecs.blipmq import (
+    VERSION,
+    Ack,
+    Auth,
+    FrameType,
+    Hello,
+    Ping,
+    Poll,
+    Publish,
+    decode,
+    encode,
+    frame_reader,
+)
+from brokerd.errors import BrokerdError
+
+API_KEY = "bench"
+_HEAD = Struct(">IBQ")
+"""Length, type, correlation id."""
+_FILL_BATCH = 100
+_PING = encode(Ping(1 << 63))
+
+
+class BlipmqFormat:
+    """See `BenchFormat`."""
+
+    port = 5555
+    scenarios: tuple[str, ...] = ("produce", "produce-batch", "acquire-settle")
+    batched: tuple[str, ...] = ("produce-batch",)
+
+    def consumes(self, scenario: str) -> bool:
+        return scenario == "acquire-settle"
+
+    def prepare(self, wanted: Wanted) -> Ground:
+        """A subscription begins at the end, so it is made before the backlog."""
+        try:
+            with BlipmqClient(wanted.address, api_key=API_KEY, timeout=PROBE_SECONDS) as client:
+                subscription_id = client.subscribe(wanted.log)
+        except (BrokerdError, OSError) as error:
+            raise BenchFailed(f"{wanted.address}: {error}; is it a BlipMQ listener?") from error
+        if self.consumes(wanted.scenario):
+            role = Publishing(wanted.log, wanted.size, _FILL_BATCH, FILL_WINDOW // 64)
+            pump(wanted.address, self.open, role, wanted.backlog)
+        return Ground(wanted.log, group=str(subscription_id))
+
+    def open(self, sock: socket.socket) -> None:
+        """HELLO and AUTH, and their answers."""
+        sock.sendall(encode(Hello(1, VERSION)) + encode(Auth(2, API_KEY)))
+        reader = frame_reader()
+        answers: list[bytes] = []
+        while len(answers) < 2:
+            data = sock.recv(1 << 16)
+            if not data:
+                raise OSError("the connection ended during the greeting")
+            answers += reader.feed(data)
+        for answer in map(decode, answers):
+            if not isinstance(answer, Ack):
+                raise OSError(f"the greeting was answered {answer}")
+
+    def role(self, spec: LoadSpec, number: int) -> Role:
+        if self.consumes(spec.scenario):
+            return Polling(int(spec.group), spec.window)
+        batch = spec.batch if spec.scenario == "produce-batch" else 1
+        return Publishing(spec.log, spec.size, batch, spec.window)
+
+
+class _Pinging:
+    """What both roles do: a request ends with a PING, and its PONG is the answer."""
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+        self._stopped = False
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def answers(self, data: bytes) -> Step:
+        reply: list[bytes] = []
+        found = at = 0
+        size = len(data)
+        while size - at >= _HEAD.size:
+            length, kind, correlation_id = _HEAD.unpack_from(data, at)
+            stop = at + 4 + length
+            if stop > size:
+                break
+            if kind == FrameType.PONG:
+                found += 1
+                request = self._answered()
+                if request is not None:
+                    reply.append(request)
+            elif kind == FrameType.PUBLISH:
+                self._delivered(correlation_id)
+            else:
+                self.tally.refused(data[at:stop])
+            at = stop
+        if self._stopped:
+            reply = []
+        return Step(found, at, b"".join(reply), len(reply))
+
+    def _answered(self) -> bytes | None:
+        """A PONG: count what it confirms; the request that follows, if one does."""
+        raise NotImplementedError
+
+    def _delivered(self, tag: int) -> None:
+        """A message was delivered."""
+        raise NotImplementedError
+
+
+class Publishing(_Pinging):
+    """Messages of QoS 1, ``batch`` of them and a PING a request."""
+
+    def __init__(self, topic: str, size: int, batch: int, window: int) -> None:
+        super().__init__()
+        self._batch = batch
+        self._window = window
+        self._template = encode(Publish(1, 1, topic, b"x" * size)) * batch + _PING
+        self._refused = 0
+
+    def first(self) -> tuple[bytes | memoryview, int]:
+        return self._template * self._window, self._window
+
+    def _answered(self) -> bytes | None:
+        refused = self.tally.errors - self._refused
+        self._refused = self.tally.errors
+        self.tally.produced += max(0, self._batch - refused)
+        return self._template
+
+
+class Polling(_Pinging):
+    """Polls one subscription and acknowledges what it gets: ACK, POLL and PING are a request."""
+
+    def __init__(self, subscription_id: int, window: int) -> None:
+        super().__init__()
+        self._subscription_id = subscription_id
+        self._window = window
+        self._poll = encode(Poll(1 << 63, subscription_id)) + _PING
+        self._acknowledges = deque([False] * window)
+        """For each request in flight, whether it begins with an ACK."""
+        self._tag: int | None = None
+
+    def first(self) -> tuple[bytes | memoryview, int]:
+        return self._poll * self._window, self._window
+
+    def _delivered(self, tag: int) -> None:
+        self._tag = tag
+
+    def _answered(self) -> bytes | None:
+        if self._acknowledges.popleft():
+            self.tally.settled += 1
+        tag, self._tag = self._tag, None
+        if tag is None:
+            self.tally.empty += 1
+            return None
+        self._acknowledges.append(True)
+        return encode(Ack(tag, self._subscription_id)) + self._poll

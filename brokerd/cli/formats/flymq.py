@@ -1,0 +1,96 @@
+# Tests: tests/test_bench_formats.py
+"""FlyMQ under load: PRODUCE, and FETCH of many records, as the SDKs lay them out.
+
+Page: docs/protocols/flymq.rst.
+"""
+
+from __future__ import annotations
+
+import socket
+from struct import Struct
+
+from brokerd.cli.formats.ground import (
+    FILL_WINDOW,
+    PROBE_SECONDS,
+    BenchFailed,
+    Ground,
+    LoadSpec,
+    Wanted,
+    pump,
+)
+from brokerd.cli.formats.roles import REFUSED, Following, Repeating, Seen, spread
+from brokerd.cli.scenarios import Role
+from brokerd.client.flymq import FlymqClient
+from brokerd.codecs.flymq import Fetch, Opcode, Produce, encode_request
+from brokerd.errors import BrokerdError
+
+_HEAD = Struct(">xxBxI")
+"""Opcode and payload length of a frame."""
+_COUNT_NEXT = Struct(">IQ")
+
+
+class FlymqFormat:
+    """See `BenchFormat`."""
+
+    port = 9092
+    scenarios: tuple[str, ...] = ("produce", "fetch")
+    batched: tuple[str, ...] = ("fetch",)
+
+    def consumes(self, scenario: str) -> bool:
+        return scenario == "fetch"
+
+    def prepare(self, wanted: Wanted) -> Ground:
+        try:
+            with FlymqClient(wanted.address, timeout=PROBE_SECONDS, delays=()) as client:
+                client.create_topic(wanted.log)
+        except (BrokerdError, OSError) as error:
+            raise BenchFailed(f"{wanted.address}: {error}; is it a FlyMQ listener?") from error
+        if not self.consumes(wanted.scenario):
+            return Ground(wanted.log)
+        role = Repeating(_produce(wanted.log, wanted.size), FILL_WINDOW, look_produced)
+        return Ground(wanted.log, records=pump(wanted.address, self.open, role, wanted.backlog))
+
+    def open(self, sock: socket.socket) -> None:
+        """There is no greeting."""
+
+    def role(self, spec: LoadSpec, number: int) -> Role:
+        if not self.consumes(spec.scenario):
+            return Repeating(_produce(spec.log, spec.size), spec.window, look_produced)
+        starts = spread(number, spec.connections, spec.window, spec.records)
+
+        def fetch(offset: int) -> bytes:
+            return before + offset.to_bytes(8, "big") + after
+
+        last = encode_request(Fetch(spec.log, 0, (1 << 64) - 1, spec.batch, sdk=True))
+        at = last.rindex(b"\xff" * 8)
+        before, after = last[:at], last[at + 8 :]
+        return Following(fetch, starts, spec.records, look_fetched)
+
+
+def _produce(log: str, size: int) -> bytes:
+    return encode_request(Produce(log, None, b"x" * size))
+
+
+def look_produced(data: bytes, at: int) -> Seen | None:
+    """A `Look` at an answer to PRODUCE."""
+    if len(data) - at < _HEAD.size:
+        return None
+    opcode, length = _HEAD.unpack_from(data, at)
+    stop = at + _HEAD.size + length
+    if stop > len(data):
+        return None
+    return Seen(stop, 1 if opcode == Opcode.PRODUCE else REFUSED)
+
+
+def look_fetched(data: bytes, at: int) -> Seen | None:
+    """A `Look` at an answer to FETCH."""
+    if len(data) - at < _HEAD.size:
+        return None
+    opcode, length = _HEAD.unpack_from(data, at)
+    stop = at + _HEAD.size + length
+    if stop > len(data):
+        return None
+    if opcode != Opcode.FETCH:
+        return Seen(stop, REFUSED)
+    count, next_offset = _COUNT_NEXT.unpack_from(data, at + _HEAD.size)
+    return Seen(stop, count, next_offset)

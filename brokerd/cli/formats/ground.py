@@ -1,0 +1,152 @@
+# Tests: tests/test_bench_formats.py
+"""Values that a measurement and a format exchange, and what every format does to make ready."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from brokerd.cli.scenarios import Role
+from brokerd.client import addresses
+
+CONNECT_SECONDS = 30.0
+PROBE_SECONDS = 5.0
+"""How long a broker may take to answer its first request."""
+FILL_WINDOW = 256
+FILL_SILENCE_SECONDS = 60.0
+READ_BYTES = 1 << 18
+
+
+class BenchFailed(Exception):
+    """The load could not be made; the message says why."""
+
+
+@dataclass(frozen=True)
+class LoadSpec:
+    """What one worker is to do; every field is plain, so that it travels as JSON."""
+
+    scenario: str
+    address: str
+    """``host:port``, ``[v6]:port`` or ``unix:PATH``."""
+    connections: int
+    window: int
+    """Requests in flight on each connection."""
+    size: int
+    """Payload bytes."""
+    seconds: float
+    log: str
+    group: str
+    """The consumer group, or BlipMQ's subscription id."""
+    worker: str
+    """Makes the client ids of this worker its own."""
+    batch: int = 100
+    """Messages in one request of the batch scenarios."""
+    lease_seconds: float = 60.0
+    format: str = "mamamia"
+    records: int = 0
+    """Records that the topic has to read, where the scenario reads by offset."""
+
+
+class Wanted(NamedTuple):
+    """What the ground is made ready for."""
+
+    scenario: str
+    address: str
+    log: str
+    """The topic's name."""
+    size: int
+    batch: int
+    backlog: int
+    """Messages to put there first, if the scenario consumes."""
+
+
+class Ground(NamedTuple):
+    """What was made ready; fields as of `LoadSpec`."""
+
+    log: str
+    group: str = "bench"
+    records: int = 0
+
+
+class BenchFormat(Protocol):
+    """What the load generator must know of a wire format."""
+
+    port: int
+    """Where it listens unless configured."""
+    scenarios: tuple[str, ...]
+    batched: tuple[str, ...]
+    """Scenarios whose requests carry, or ask for, many messages."""
+
+    def consumes(self, scenario: str) -> bool:
+        """Whether a scenario works on a backlog."""
+
+    def prepare(self, wanted: Wanted) -> Ground:
+        """Make sure that a broker answers in this format, and make ready what is wanted.
+
+        :raises BenchFailed: there is none, or it refuses.
+        """
+
+    def open(self, sock: socket.socket) -> None:
+        """Say and hear on a new connection, which blocks, what comes before the first request."""
+
+    def role(self, spec: LoadSpec, number: int) -> Role:
+        """The role of connection ``number`` of a worker."""
+
+
+def connect(address: str) -> socket.socket:
+    """A connected blocking socket, without Nagle's delay where there is one.
+
+    :raises OSError: when nobody listens there.
+    :raises ValueError: when the address cannot be read.
+    """
+    return addresses.open_socket(addresses.parse_address(address), CONNECT_SECONDS)
+
+
+def parse_address(address: str) -> tuple[int, str | tuple[str, int]]:
+    """Split ``host:port``, ``[v6]:port`` or ``unix:PATH`` into a socket family and its address.
+
+    :raises ValueError: naming the address and the forms that are understood.
+    """
+    found = addresses.parse_address(address)
+    if found.path is not None:
+        return socket.AF_UNIX, found.path
+    family = socket.AF_INET6 if ":" in found.host else socket.AF_INET
+    return family, (found.host, found.port)
+
+
+def pump(
+    address: str, open_connection: Callable[[socket.socket], None], role: Role, messages: int
+) -> int:
+    """Let a role produce at least so many messages; how many it were.
+
+    :raises BenchFailed: when the broker is not there, refuses, or stops answering.
+    """
+    try:
+        with connect(address) as sock:
+            sock.settimeout(FILL_SILENCE_SECONDS)
+            open_connection(sock)
+            _pump(sock, role, messages)
+    except (OSError, ValueError) as error:
+        raise BenchFailed(f"{address}: {error}") from error
+    if role.tally.errors:
+        raise BenchFailed(f"{address}: refused the backlog: {role.tally.example}")
+    return role.tally.produced
+
+
+def _pump(sock: socket.socket, role: Role, messages: int) -> None:
+    data, due = role.first()
+    inbox = b""
+    while due and not role.tally.errors:
+        sock.sendall(data)
+        part = sock.recv(READ_BYTES)
+        if not part:
+            raise OSError("the connection ended during the backlog")
+        inbox += part
+        step = role.answers(inbox)
+        inbox = inbox[step.consumed :]
+        if role.tally.produced >= messages:
+            role.stop()
+        data = step.reply
+        due += step.replies - step.answers
