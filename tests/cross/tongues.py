@@ -55,9 +55,8 @@ class Tongue(ABC):
     largest_bytes: ClassVar[int]
     """Of the largest value it may write, or a little more than that."""
 
-    def __init__(self) -> None:
-        self.number = 0
-        """Of the request, where the format has such numbers."""
+    group = "g"
+    """Of readers that lease."""
 
     @abstractmethod
     def factory(self, house: House) -> ConnectionFactory: ...
@@ -94,7 +93,7 @@ class Mamamia(Tongue):
         return _mamamia(1, {"log_id": topic, "payload": data, **named})
 
     def read(self, topic: str, offset: int = 0, partition: int = 0, most: int = 1) -> bytes:
-        return _mamamia(2, {"log_id": topic, "group_id": "g", "client_id": "c"})
+        return _mamamia(2, {"log_id": topic, "group_id": self.group, "client_id": "c"})
 
     def told(self, answers: bytes) -> Iterator[Told]:
         for frame in _length_prefixed(answers):
