@@ -101,7 +101,7 @@ class Scan:
             return
         self._slices += 1
         if records:
-            self._steps = self._look(records, next_offset)
+            self._steps = self._look(records)
             self._go_on_later()
         elif error is not None and not self._passed:
             self._done([], next_offset, error)
@@ -132,7 +132,7 @@ class Scan:
         else:
             self._fetch()
 
-    def _look(self, records: list[Record], next_offset: int) -> Iterator[None]:
+    def _look(self, records: list[Record]) -> Iterator[None]:
         """Keep those that pass; yields after each step of the work."""
         for record in records:
             for passes in self._filter.steps(record):
@@ -143,7 +143,6 @@ class Scan:
             if self._is_full:
                 return
             self._offset = record.offset + 1
-        self._offset = next_offset
 
     def _keep(self, record: Record) -> None:
         """Take a record, or find that there is no room for it."""

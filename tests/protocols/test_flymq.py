@@ -300,7 +300,8 @@ def test_answers_come_in_request_order_in_one_write() -> None:
     house = FlymqHouse()
     client = house.client()
     produce = fly.Produce("t", None, b"v")
-    client.send(produce, produce, fly.Consume("none", 0, 0), fly.ListTopics(), produce)
+    refused = fly.Produce("t", None, b"v", 9)
+    client.send(produce, produce, fly.Consume("none", 0, 0), fly.ListTopics(), produce, refused)
     house.run()
     assert client.transport.writes == 1
     assert client.answers() == [
@@ -309,6 +310,7 @@ def test_answers_come_in_request_order_in_one_write() -> None:
         fly.Failed("topic not found: none"),
         fly.Topics(("t",)),
         fly.Produced("t", 0, 2, NOW_MS, -1, 1),
+        fly.Failed("partition 9 not found"),
     ]
 
 

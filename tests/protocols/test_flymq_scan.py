@@ -107,6 +107,18 @@ def test_many_large_hits_fill_one_answer_and_no_more() -> None:
     assert len(house.records("t", 0, 3, 10, "hit", sdk=True)) == 2
 
 
+def test_an_answer_that_is_full_goes_on_at_the_first_record_that_did_not_fit() -> None:
+    """Wherever in a slice that is: no record is shown twice, none is left out."""
+    house = FlymqHouse()
+    for _ in range(10):
+        house.produce(*[b"hit" * 150_000] * 8)
+    offset, found = 0, []
+    while (answer := house.only(scan(offset=offset, most=100))).records:
+        found += [record.offset for record in answer.records]
+        offset = answer.next_offset
+    assert found == list(range(80))
+
+
 def test_others_are_served_between_the_slices_of_a_scan() -> None:
     house = SteppedHouse()
     house.fill(10 * SLICE_RECORDS)
@@ -154,14 +166,17 @@ def test_of_many_scans_one_slice_runs_at_a_time_and_all_in_turn() -> None:
 
 
 def test_a_scan_ends_with_its_connection() -> None:
-    house = SteppedHouse()
-    house.fill(100 * SLICE_RECORDS)
-    client = house.client()
-    client.send(scan("none of them"))
-    house.steps.step()
-    client.disconnect()
-    house.steps.step()
-    assert not house.steps.waiting
+    """At once, also between two records of a slice."""
+    for look_seconds in (0.0, SLICE_SECONDS / 2):
+        house = SteppedHouse()
+        house.fill(100 * SLICE_RECORDS)
+        house.steps.look_seconds = look_seconds
+        client = house.client()
+        client.send(scan("none of them"))
+        house.steps.step()
+        client.disconnect()
+        house.steps.step()
+        assert not house.steps.waiting
 
 
 def test_what_comes_during_a_scan_is_found_by_it() -> None:
@@ -278,3 +293,19 @@ def test_requests_that_come_during_a_scan_wait_and_are_bounded() -> None:
         house.run()
     house.run()
     assert len(client.answers()) == 201
+
+
+def test_a_peer_that_does_not_read_is_not_listened_to() -> None:
+    house = SteppedHouse()
+    house.produce(b"x" * MIB, topic="large")
+    house.fill(200 * SLICE_RECORDS)
+    client = house.client()
+    client.stop_reading()
+    client.send(fly.Consume("large", 0, 0), scan("none of them"))
+    client.send(*[fly.ListTopics()] * 1000)
+    unread_bytes = client.unread_bytes
+    for _ in range(20):
+        house.steps.now += 1.0
+        house.steps.step()
+        house.turn()
+    assert client.unread_bytes == unread_bytes > 0
