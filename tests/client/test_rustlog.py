@@ -154,6 +154,11 @@ def test_many_requests_go_together_and_refusals_are_among_the_answers(peer: Peer
     assert plain(requests(peer, Dialect.BINARY)) == plain(asked)
 
 
+def test_no_requests_need_no_connection(peer: Peer) -> None:
+    assert client_of(peer).send_many([]) == []
+    assert peer.ends == []
+
+
 def test_more_requests_than_the_buffers_hold_go_in_groups(peer: Peer) -> None:
     """The next group is sent when the one before is answered, so that no end blocks the other."""
     sent_before: list[int] = []
