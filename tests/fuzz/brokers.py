@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import thread_time
 from typing import Any, NamedTuple
 
-from brokerd.broker import BrokerSettings
+from msgpack import packb
+
+from brokerd.broker import BrokerSettings, Congested
 from brokerd.protocols.connection import Limits
+from brokerd.values import Encoding, Format
 from brokerd.wal import WalOptions
 from tests.fuzz.found import Found
 from tests.fuzz.wire import WireFormat
-from tests.house import House
+from tests.house import Client, House
 
 TURNS_MAX = 20_000
 
@@ -22,27 +25,35 @@ class Setup(NamedTuple):
     limits: Limits
     settings: BrokerSettings
     segment_bytes: int
+    buffer_bytes: int
+    """How much a peer may leave unread before its connection is paused."""
+    is_stocked: bool = False
+    """Whether there are records of another format when it begins."""
 
 
+_ROOMY = Setup(
+    Limits(in_flight_bytes=256 << 10),
+    BrokerSettings(tail_cache_bytes=1 << 20, read_cache_bytes=1 << 20),
+    segment_bytes=1 << 20,
+    buffer_bytes=64 << 10,
+)
 SETUPS = {
-    "roomy": Setup(
-        Limits(in_flight_bytes=256 << 10),
-        BrokerSettings(tail_cache_bytes=1 << 20, read_cache_bytes=1 << 20),
-        segment_bytes=1 << 20,
-    ),
+    "roomy": _ROOMY,
+    "stocked": _ROOMY._replace(is_stocked=True),
     "tight": Setup(
         Limits(frame_bytes=64 << 10, in_flight_bytes=32 << 10, in_flight_requests=8),
         BrokerSettings(
             tail_cache_bytes=0,
             read_cache_bytes=0,
-            frame_bytes=32 << 10,
-            max_uncommitted_bytes=64 << 10,
+            frame_bytes=16 << 10,
+            max_uncommitted_bytes=8 << 10,
         ),
         segment_bytes=256 << 10,
+        buffer_bytes=2 << 10,
     ),
 }
-"""``roomy`` as brokers are by default, but for what is in flight. ``tight`` meets every limit, and
-reads every record from disk."""
+"""See docs/fuzzing.rst, A run."""
+_LIFE_US = 1_000_000
 
 
 class FuzzedHouse(House):
@@ -55,10 +66,54 @@ class FuzzedHouse(House):
             WalOptions(segment_bytes=setup.segment_bytes, free_bytes_min=0),
             setup.limits,
         )
-        self.factory = wire.factory(self.broker, self.clock, self.limits)
+        is_tight = setup is SETUPS["tight"]
+        self.factory = wire.factory(self.broker, self.clock, self.limits, is_tight)
         self.factory.startFactory()
+        self._buffer_bytes = setup.buffer_bytes
         self.longest_turn_ms = 0.0
         """Of processor time."""
+
+    def connect(self) -> Client:
+        client = super().connect()
+        client.transport.BUFFER_BYTES = self._buffer_bytes
+        return client
+
+    def stock(self, topics: Sequence[str]) -> None:
+        """Store keys, metadata, MessagePack, what expires and what is large."""
+        for name in topics:
+            topic = self.broker.create_topic(name)
+            is_last = name == topics[-1]
+            for value, encoding, key, metadata, lives in (
+                (packb({"n": 1}), Encoding.MSGPACK, b"k", packb({"ts": 1.5}), True),
+                ("é".encode(), Encoding.TEXT, None, None, True),
+                (b"gone", Encoding.BYTES, None, None, False),
+                (b"gone", Encoding.BYTES, None, None, False),
+                (b"fleeting", Encoding.BYTES, None, packb({"qos": 0}), True),
+                (bytes(range(256)) * (4_400 if is_last else 400), Encoding.BYTES, None, None, True),
+                (b"gone", Encoding.BYTES, None, None, False),
+                (b"", Encoding.BYTES, b"", None, True),
+            ):
+                self._admit(len(value) + 1_000)
+                expires_at_us = None if lives else self.broker.expiry_us(_LIFE_US)
+                self.broker.append(
+                    topic.partition(0),
+                    value,
+                    encoding,
+                    key,
+                    metadata,
+                    Format.MAMAMIA,
+                    None,
+                    expires_at_us,
+                )
+                self.run()
+        self.let_pass(2 * _LIFE_US / 1e6)
+
+    def _admit(self, size: int) -> None:
+        try:
+            self.broker.admit(size)
+        except Congested:
+            self.run()
+            self.broker.admit(size)
 
     def timed(self, call: Callable[..., None], *arguments: object) -> None:
         """Call something that is part of a reactor's turn."""

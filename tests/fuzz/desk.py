@@ -26,7 +26,7 @@ LONG_POLL_SECONDS = 6.0
 """Longer than the long polls that the fuzzer asks for; mutated ones may wait for ever."""
 LONG_POLLS = 20
 """One behind the other."""
-ANSWER_BYTES_MAX = 2 << 20
+ANSWER_BYTES_MAX = 8 << 20
 """More than any answer to what the fuzzer stores."""
 
 
@@ -83,6 +83,8 @@ class Desk:
         self._slow_ms = slow_ms
         self._counts = counts
         self._house = FuzzedHouse(wire, self._setup)
+        if self._setup.is_stocked:
+            self._house.stock(wire.topics)
         self._witness = wire.witness(Random("witness"))
         self._beside: Client | None = None
 
@@ -92,7 +94,7 @@ class Desk:
         self._house.longest_turn_ms = 0.0
         if measured:
             sent = sum(len(chunk) for one in deliveries for chunk in one.chunks)
-            with no_more_memory_than_due(sent) as answered:
+            with no_more_memory_than_due(sent, self._inflated_bytes()) as answered:
                 answered += self._deliver(deliveries)
         else:
             self._deliver(deliveries)
@@ -100,6 +102,11 @@ class Desk:
         self._counts.longest_turn_ms = max(self._counts.longest_turn_ms, longest_ms)
         if longest_ms > self._slow_ms:
             raise Found("slow", f"a turn computed for {longest_ms:.0f} ms")
+
+    def _inflated_bytes(self) -> int:
+        """What may come out of a compressed frame, and be copied once."""
+        limit = min(self._setup.limits.frame_bytes, self._wire.frame_bytes_max)
+        return 2 * limit if self._wire.inflates else 0
 
     def finish(self) -> None:
         """Stop the broker and start it again: all that the witness was told is there."""

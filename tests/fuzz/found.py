@@ -73,7 +73,7 @@ def _place(traceback: TracebackType | None) -> str:
 
 
 @contextmanager
-def no_more_memory_than_due(sent_bytes: int) -> Iterator[list[int]]:
+def no_more_memory_than_due(sent_bytes: int, besides_bytes: int) -> Iterator[list[int]]:
     """Raise `Found` when more was asked for than what came and went accounts for.
 
     What was answered is to be added to the list, in bytes.
@@ -85,7 +85,7 @@ def no_more_memory_than_due(sent_bytes: int) -> Iterator[list[int]]:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    due = MEMORY_BYTES + MEMORY_FACTOR * (sent_bytes + sum(answered))
+    due = MEMORY_BYTES + besides_bytes + MEMORY_FACTOR * (sent_bytes + sum(answered))
     if peak > due:
         raise Found(
             "memory", f"{peak:,} bytes for {sent_bytes:,} sent and {sum(answered):,} answered"

@@ -16,6 +16,8 @@ FRAME_BYTES_MAX = 200_000
 """Mutated frames are cut off here, so that doubling has an end."""
 LONG_BYTES = 150_000
 """More than the smaller one of the limits on a frame that are tried."""
+HUGE = 0.004
+"""How often there is a huge request."""
 REFITS = 0.75
 """How often a frame whose bytes were changed gets the length that it now has."""
 NOISE_BYTES_MAX = 300
@@ -54,7 +56,7 @@ def conversation(rng: Random, wire: WireFormat) -> list[bytes]:
     """Frames of one connection, some of them mutated."""
     if rng.random() < 0.02:
         return [rng.randbytes(rng.randrange(1, NOISE_BYTES_MAX))]
-    frames = _valid(rng, wire)
+    frames = wire.huge(rng) if rng.random() < HUGE else _valid(rng, wire)
     if rng.random() < 0.15:  # two conversations, one after the other or in turns
         frames = _spliced(rng, frames, _valid(rng, wire))
     for _ in range(rng.choice((0, 1, 1, 1, 2, 2, 3, 5))):
@@ -122,7 +124,7 @@ def _mutated(rng: Random, wire: WireFormat, frames: Sequence[bytes], index: int)
         changed = frame[: rng.randrange(len(frame) + 1)] + donor[rng.randrange(len(donor) + 1) :]
     else:
         changed = rng.choice(_MUTATIONS)(rng, wire, frame)
-    changed = changed[:FRAME_BYTES_MAX]
+    changed = changed[: max(FRAME_BYTES_MAX, len(frame) + NOISE_BYTES_MAX)]
     if wire.framing is not None and rng.random() < REFITS:
         changed = wire.framing.fitted(changed)
     return changed

@@ -11,6 +11,7 @@ from brokerd.protocols.connection import Limits
 from tests.fuzz.wire import Ask, Framing, WireFormat
 
 TOPICS = ("demo", "bench", "t", "é", "n" * 255, "n" * 256, "__brokerd.x", "t" * 65_000)
+KEY = "bench-key"
 IDS = (1, 1, 2, 3, 4, 5, 0, 1 << 63, (1 << 64) - 1)
 TAGS = (1, 2, 3, 0, (1 << 48) + 1, (1 << 64) - 1)
 _FRAMING = Framing(length_at=0, uncounted=4, length_min=bm.MIN_LENGTH)
@@ -48,6 +49,16 @@ def _message(rng: Random, topic: str, number: int) -> bm.Message:
             bm.Auth(number, "key"),
         )
     )
+
+
+def huge(rng: Random) -> list[bytes]:
+    """A message of almost a megabyte, and subscriptions that want it."""
+    topic = TOPICS[0]
+    message = bytes(rng.choice((100_000, 900_000)))
+    sent: list[bm.Message] = [bm.Subscribe(3, topic, 1), bm.Subscribe(4, topic, 0)]
+    sent += [bm.Publish(5, 1, topic, message), bm.Publish(6, 0, topic, message)]
+    sent += [bm.Poll(number, rng.randrange(1, 9)) for number in range(7, 15)]
+    return [bm.encode(one) for one in sent]
 
 
 def read_answers(data: bytes, requests: list[bytes]) -> int:
@@ -131,15 +142,20 @@ def _closes_upon(request: bytes) -> bool:
     return False
 
 
-def _factory(broker: Broker, clock: Clock, limits: Limits) -> BlipmqFactory:
-    return BlipmqFactory(broker, clock, limits, BlipmqSettings())
+def _factory(broker: Broker, clock: Clock, limits: Limits, other: bool) -> BlipmqFactory:
+    settings = BlipmqSettings()
+    if other:
+        settings = BlipmqSettings((KEY,), 2, grace_us=60_000_000, look_back_us=30_000_000)
+    return BlipmqFactory(broker, clock, limits, settings)
 
 
 FORMAT = WireFormat(
     name="blipmq",
     factory=_factory,
+    topics=TOPICS[:2],
     requests=requests,
-    greeting=(bm.encode(bm.Hello(1)), bm.encode(bm.Auth(2, "bench-key"))),
+    huge=huge,
+    greeting=(bm.encode(bm.Hello(1)), bm.encode(bm.Auth(2, KEY))),
     witness=BlipmqWitness,
     read_answers=read_answers,
     framing=_FRAMING,

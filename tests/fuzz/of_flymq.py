@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
 from random import Random
+from typing import Literal
 
 from brokerd.broker import Broker, Clock
 from brokerd.codecs import flymq as fm
@@ -64,6 +66,31 @@ def _request(rng: Random, topic: str) -> fm.Request:
             fm.GetLag(topic, group, partition),
         )
     )
+
+
+def huge(rng: Random) -> list[bytes]:
+    """A large value and those who look for something in it, or a payload that inflates."""
+    if rng.random() < 0.3:
+        return [fm.frame(fm.Opcode.PRODUCE, _inflating(rng), flags=0x03)]
+    value = rng.choice((b"{" + b'"n":1,' * 100_000 + b'"a":2}', b"a" * 700_000, bytes(300_000)))
+    sent: list[fm.Request] = [fm.Produce("t", None, value, 0)]
+    sent += [fm.Fetch("t", 0, 0, 10, about, True) for about in rng.sample(FILTERS, 3)]
+    sent += [fm.Consume("t", 0, 0, opcode) for opcode in CONSUMES]
+    return [fm.encode_request(request, gzip=rng.random() < 0.3) for request in sent]
+
+
+def _inflating(rng: Random) -> bytes:
+    """Tens of megabytes in some kilobytes; the trailer may say less."""
+    size = rng.choice((100 << 10, fm.MAX_LENGTH - 40, fm.MAX_LENGTH + 1, 3 * fm.MAX_LENGTH))
+    topic_and_key = b"\x00\x01t" + bytes(4)
+    value_bytes = max(0, size - len(topic_and_key) - 8)
+    deflate = zlib.compressobj(wbits=31)
+    parts = [deflate.compress(topic_and_key + value_bytes.to_bytes(4, "big"))]
+    piece = bytes(1 << 20)
+    parts += [deflate.compress(piece) for _ in range(value_bytes >> 20)]
+    parts.append(deflate.compress(bytes((value_bytes & 0xFFFFF) + 4)))
+    data = b"".join(parts) + deflate.flush()
+    return data if rng.random() < 0.5 else data[:-4] + bytes(4)
 
 
 def split(stream: bytes, length_max: int) -> Split:
@@ -151,14 +178,18 @@ def _answers(ask: Ask, *sent: fm.Request) -> list[fm.Answer]:
     ]
 
 
-def _factory(broker: Broker, clock: Clock, limits: Limits) -> FlymqFactory:
-    return FlymqFactory(broker, clock, limits, FlymqSettings(partitions=3))
+def _factory(broker: Broker, clock: Clock, limits: Limits, other: bool) -> FlymqFactory:
+    layout: Literal["auto", "sdk"] = "sdk" if other else "auto"
+    settings = FlymqSettings(1 if other else 3, layout, advertised="a:1" if other else "")
+    return FlymqFactory(broker, clock, limits, settings)
 
 
 FORMAT = WireFormat(
     name="flymq",
     factory=_factory,
+    topics=("test", "orders", "t"),
     requests=requests,
+    huge=huge,
     greeting=(),
     witness=FlymqWitness,
     read_answers=read_answers,
@@ -167,6 +198,7 @@ FORMAT = WireFormat(
     frame_bytes_max=fm.MAX_LENGTH,
     owes=lambda request: True,
     closes_upon=lambda request: False,
+    inflates=True,
     tokens=(
         b"\xaf\x01",
         b"\x03",

@@ -7,7 +7,9 @@ from typing import Any
 
 import msgpack
 
+from brokerd.broker import Broker, Clock
 from brokerd.codecs import mamamia as mm
+from brokerd.protocols.connection import Limits
 from brokerd.protocols.mamamia import MamamiaFactory
 from tests.fuzz.wire import Ask, Framing, WireFormat
 
@@ -91,6 +93,15 @@ def requests(rng: Random) -> list[bytes]:
     return [mm.encode_request(_request(rng)) for _ in range(rng.randrange(1, 24))]
 
 
+def huge(rng: Random) -> list[bytes]:
+    """A message of almost a megabyte, alone or in a batch, and somebody who wants it."""
+    value = rng.randbytes(rng.choice((100_000, 900_000)))
+    one = mm.Produce("one", value)
+    two = mm.ProduceBatch("one", (mm.BatchMessage(value), mm.BatchMessage(value[:70_000])))
+    lease = mm.AcquireBatch("one", "g", "c1", 10, 30.0)
+    return [mm.encode_request(request) for request in (rng.choice((one, two)), lease)]
+
+
 def read_answers(data: bytes, _: list[bytes]) -> int:
     """Decode every answer, as a client does."""
     reader = mm.FrameReader()
@@ -153,10 +164,16 @@ def _closes_upon(frame: bytes) -> bool:
     return False
 
 
+def _factory(broker: Broker, clock: Clock, limits: Limits, _: bool) -> MamamiaFactory:
+    return MamamiaFactory(broker, clock, limits)
+
+
 FORMAT = WireFormat(
     name="mamamia",
-    factory=MamamiaFactory,
+    factory=_factory,
+    topics=("orders", "p", "one"),
     requests=requests,
+    huge=huge,
     greeting=(),
     witness=MamamiaWitness,
     read_answers=read_answers,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from brokerd.broker import Broker, Clock
 from brokerd.codecs import mega
+from brokerd.protocols.connection import Limits
 from brokerd.protocols.mega import MegaFactory
 from tests.fuzz.wire import Ask, Split, WireFormat
 
@@ -35,6 +37,20 @@ def requests(rng: Random) -> list[bytes]:
             request = mega.Consume(correlation_id, topic, at, rng.choice(OFFSETS))
         made.append(mega.encode_request(request, rng.choice(dialects)))
     return made
+
+
+def huge(rng: Random) -> list[bytes]:
+    """A payload about as large as may be, and somebody who wants it."""
+    most = mega.MAX_PAYLOAD_BYTES
+    payload = bytes(rng.choice((100_000, most - 1, most, most + 1)))
+    topic = TOPICS[0]
+    sent = (
+        mega.CreateTopic(1, topic, 0),
+        mega.Produce(2, topic, 0, payload),
+        mega.Consume(3, topic, 0, 0),
+        mega.Consume(4, topic, 0, rng.randrange(3)),
+    )
+    return [mega.encode_request(request, rng.choice(DIALECTS)) for request in sent]
 
 
 def split(stream: bytes, _: int) -> Split:
@@ -151,10 +167,16 @@ def _held(connection: Any) -> int:
     return len(connection._reader._partial)
 
 
+def _factory(broker: Broker, clock: Clock, limits: Limits, _: bool) -> MegaFactory:
+    return MegaFactory(broker, clock, limits)
+
+
 FORMAT = WireFormat(
     name="mega",
-    factory=MegaFactory,
+    factory=_factory,
+    topics=TOPICS[:2],
     requests=requests,
+    huge=huge,
     greeting=(),
     witness=MegaWitness,
     read_answers=read_answers,

@@ -54,6 +54,26 @@ def _request(rng: Random, topic: str) -> rl.Request:
     )
 
 
+def huge(rng: Random) -> list[bytes]:
+    """A batch of megabytes, of few records or of many, and somebody who wants it."""
+    codec = rl.CODECS[rng.choice((rl.Dialect.JSON, rl.Dialect.JSON, rl.Dialect.BINARY))]
+    batch = rng.choice(
+        (
+            [bytes(range(256)) * 4_000],
+            [bytes(9)] * 30_000,
+            [b""] * 70_000,
+            [rng.randbytes(600_000)] * 2,
+        )
+    )
+    sent = (
+        rl.CreateTopic("demo", 1),
+        rl.Produce("demo", 0, batch),
+        rl.Fetch("demo", 0, 0, 1 << 21),
+        rl.Fetch("demo", 0, rng.randrange(9), 100, "p"),
+    )
+    return [codec.encode_request(request) for request in sent]
+
+
 def read_answers(data: bytes, requests: list[bytes]) -> int:
     """Each answer is decoded in the dialect of its request."""
     reader = rl.FrameReader()
@@ -125,14 +145,17 @@ def _answers(ask: Ask, dialect: rl.Dialect, *sent: rl.Request) -> list[rl.Answer
     return [codec.decode_answer(payload) for payload in payloads]
 
 
-def _factory(broker: Broker, clock: Clock, limits: Limits) -> RustlogFactory:
-    return RustlogFactory(broker, clock, limits, RustlogSettings())
+def _factory(broker: Broker, clock: Clock, limits: Limits, other: bool) -> RustlogFactory:
+    settings = RustlogSettings("reference" if other else "seed")
+    return RustlogFactory(broker, clock, limits, settings)
 
 
 FORMAT = WireFormat(
     name="rustlog",
     factory=_factory,
+    topics=TOPICS[:2],
     requests=requests,
+    huge=huge,
     greeting=(),
     witness=RustlogWitness,
     read_answers=read_answers,

@@ -83,9 +83,14 @@ class WireFormat:
     """One wire format; sizes in bytes."""
 
     name: str
-    factory: Callable[[Broker, Clock, Limits], ConnectionFactory]
+    factory: Callable[[Broker, Clock, Limits, bool], ConnectionFactory]
+    """The last says whether its settings are to be other than by default."""
+    topics: tuple[str, ...]
+    """Those that requests name most."""
     requests: Callable[[Random], list[bytes]]
     """A valid conversation: some whole requests, which may refer to one another."""
+    huge: Callable[[Random], list[bytes]]
+    """Some requests, one of which is large in one way or another; made seldom."""
     greeting: tuple[bytes, ...]
     """Requests that have to come before all others of a connection."""
     witness: Callable[[Random], Witness]
@@ -107,6 +112,8 @@ class WireFormat:
     """Pieces that decoders may trip over."""
     header_bytes: int = 8
     """At most so many bytes of an unfinished frame are not counted by its length."""
+    inflates: bool = False
+    """Whether a frame may be compressed, and grow to the limit on frames."""
     has_long_polls: bool = False
     """Whether a request may ask to be answered later."""
     text: bool = False
