@@ -32,6 +32,8 @@ from .process import BrokerFailed, BrokerProcess, interrupt_on_signals
 _FAILURES = (AdminFailed, BenchFailed, BrokerFailed, ChildFailed, OSError)
 _PROFILE_FUNCTIONS = 25
 _CEILING_SECONDS_MAX = 1.0
+_SETTINGS = ("blipmq.retry_base_ms=10000",)
+"""A message polled over BlipMQ is in flight for 100 ms otherwise, which a busy disk outlasts."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -208,7 +210,8 @@ def _broker(
     formats: Sequence[str] = ("mamamia",),
     profile: Path | None = None,
 ) -> BrokerProcess:
-    return BrokerProcess(directory / name, directory / f"{name}.log", options.set, profile, formats)
+    settings = [*_SETTINGS, *options.set]
+    return BrokerProcess(directory / name, directory / f"{name}.log", settings, profile, formats)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -133,7 +133,6 @@ class Connection(Protocol):
         self._unfinished_since_us: int | None = None
         self._closing_since_us: int | None = None
         self._drains = False
-        self._peer_ended = False
 
     # -- for the subclass ---------------------------------------------------------------------
 
@@ -432,7 +431,6 @@ class Connection(Protocol):
         A process that dies looks the same as one that only shuts its sending side, so long polls
         end here: what they would lease might have nobody to settle it.
         """
-        self._peer_ended = True
         if self._closing_since_us is not None:
             self.transport.loseConnection()
             return
@@ -453,8 +451,8 @@ class Connection(Protocol):
         self.holds |= Hold.CLOSING
         self._closing_since_us = self.broker.time.now_us()
         self.transport.unregisterProducer()
-        self.transport.resumeProducing()  # TLS reads the peer's goodbye
-        if self._peer_ended or not self._drains or not lose_sending(self.transport):
+        self.transport.resumeProducing()  # the peer's end, or TLS's goodbye, is read
+        if not (self._drains and lose_sending(self.transport)):
             self.transport.loseConnection()
 
     def overdue(self, now_us: int) -> str | None:
