@@ -127,10 +127,11 @@ class FlymqConnection(ReadingConnection):
             handled += 1
         self._answer_stored()
         del frames[:handled]
-        if self._reader.error is not None and not frames:
-            if self._reader.error.answer:
-                self.answers.append(self._error(str(self._reader.error)))
-            self.close_after_answers()
+        broken = self._reader.error
+        if broken is not None and not frames:
+            if broken.answer:
+                self.answers.append(self._error(str(broken)))
+            self.close_after_answers(drain=broken.answer)
 
     def forget(self) -> None:
         """Let go of what was asked."""

@@ -155,6 +155,27 @@ async def test_a_request_in_two_writes_of_header_and_payload_is_one(
 
 
 @pytest_twisted.ensureDeferred
+async def test_the_error_before_the_end_survives_what_the_peer_goes_on_sending(
+    tmp_path: Path, no_faults: None
+) -> None:
+    """A connection closed on unread bytes would be reset, and the answer with it."""
+
+    def work(running: Served) -> None:
+        for _ in range(5):
+            with running.plain() as peer:
+                peer.sendall(b"\xaf\1\1\1\2\0\0\1" + bytes(8 * MIB))
+                answer = b"".join(iter(lambda: peer.recv(65_536), b""))
+                ((opcode, _, payload),) = fly.FrameReader().feed(answer)
+                assert opcode == fly.Opcode.ERROR
+                assert "over the limit" in fly.error_text(payload)
+                peer.sendall(bytes(MIB))
+
+    async with served(tmp_path) as running:
+        await deferToThread(work, running)
+        await until(lambda: not running.factory.connections)
+
+
+@pytest_twisted.ensureDeferred
 async def test_others_are_served_while_scans_run(tmp_path: Path, no_faults: None) -> None:
     """A regular expression made to be slow, over a megabyte, by four clients at once."""
     over = threading.Event()
