@@ -230,6 +230,7 @@ def test_silence_is_a_timeout_and_the_next_call_connects_anew(peer: Peer) -> Non
         rl.frame(b"\x20"),
         rl.frame(b"\x02\xff\xff\xff\xff"),
         rl.frame(b'{"Fetch":{}}'),
+        rl.frame(b'{"Found":{}}'),
         rl.frame(b'{"Fetch":{"records":[{"offset":0,"payload":[256]}],"next_offset":1}}'),
         rl.frame(b"[" * 5_000),
     ],

@@ -18,6 +18,13 @@ DEMO = b"\x00\x04demo"
 ZERO = bytes(4)
 
 
+def test_a_name_may_be_as_long_as_its_length_can_say():
+    """The broker has its own rule; the error that says so names what was sent."""
+    for size in (255, 256, 65_535):
+        request = rl.DescribeTopic("x" * size)
+        assert CODEC.decode_request(payload_of(CODEC.encode_request(request))) == request
+
+
 def payload_of(data: bytes) -> bytes:
     (one,) = rl.FrameReader().feed(data)
     return one

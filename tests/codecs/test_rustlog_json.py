@@ -445,6 +445,16 @@ def test_a_long_produce_is_read_in_steps_that_hold_little(sizes):
     assert peak < 2 * len(text) + sum(sizes) + 200 * len(sizes) + 12_000_000
 
 
+@pytest.mark.parametrize("size", [10, 70_000, 700_000])
+def test_members_may_come_in_any_order_however_long_the_records_are(size):
+    record = os.urandom(size)
+    text = ",".join(map(str, record))
+    request = finished(
+        decode(f'{{"Produce":{{"x":[1],"records":[[{text}]],"y":[2],"topic":"t","partition":3}}}}')
+    )
+    assert same(request, rl.Produce("t", 3, [record]))
+
+
 def test_one_long_record_takes_as_many_steps_as_it_has_slices():
     request = decode(written([bytes(5_000_000)]))
     assert isinstance(request, rl.LongProduce)
