@@ -15,6 +15,25 @@ GROUPS = ("g1", "p", "", "é" * 128)
 PARTITIONS = (0, 0, 0, 0, 1, 2, 9, (1 << 32) - 1)
 OFFSETS = (0, 0, 1, 2, 3, 100, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 DIALECTS = tuple(rl.Dialect)
+WRITTEN_OTHERWISE = (
+    b' {"Fetch" : ["demo",0,0,100,null]}\n',
+    b'{"Fetch":["demo",0,0,100]}',
+    b'{"Produce":["demo",0,[[1,2],[],[255]]]}',
+    b'{"Produce":{"records":[[1],[2]],"partition":0,"topic":"demo"}}',
+    b'{"Produce":{"topic":"demo","partition":0,"records":[ [1 , 2] , [\t] ],"more":[[1]]}}',
+    b'{"Produce":{"topic":"demo","partition":0,"records":[["1"]]}}',
+    b'{"Produce":{"topic":"demo","partition":0,"records":{}}}',
+    b'{"OffsetFetch":{"topic":"d\\u0065mo","partition":0,"group_id":"\\ud83d\\ude00"}}',
+    b'{"OffsetCommit":{"offset":1,"offset":2,"topic":"demo","partition":0,"group_id":"g1"}}',
+    b'{"Ping":null}',
+    b'{"Ping":{}}',
+    b'{"ListTopics":[]}',
+    b'"Fetch"',
+    b'{"Ping":null,"ListTopics":null}',
+    b"{}",
+    b'\t{"Ping":null}',
+)
+"""JSON that serde reads or refuses, none of it as a client would write it."""
 _FRAMING = Framing(length_at=0, uncounted=4, length_min=1)
 
 
@@ -22,10 +41,13 @@ def requests(rng: Random) -> list[bytes]:
     """In one dialect, or in both; topics are created now and then."""
     dialects = rng.choice((DIALECTS[:1], DIALECTS[1:], DIALECTS))
     topics = rng.choice((TOPICS[:2], TOPICS))
-    return [
+    made = [
         rl.CODECS[rng.choice(dialects)].encode_request(_request(rng, rng.choice(topics)))
         for _ in range(rng.randrange(1, 24))
     ]
+    if dialects[0] is rl.Dialect.JSON and rng.random() < 0.3:
+        made.insert(rng.randrange(len(made)), rl.frame(rng.choice(WRITTEN_OTHERWISE)))
+    return made
 
 
 def _request(rng: Random, topic: str) -> rl.Request:
