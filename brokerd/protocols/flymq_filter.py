@@ -10,7 +10,7 @@ client and meets values of any size, so its work is cut into steps of a few mill
   no longer than half a window.
 * Regular expressions are RE2's, whose time is at most proportional to the product of program and
   text. The larger the program the smaller the window; one of more than `PROGRAM_MAX` instructions
-  is not searched for, as one that cannot be read.
+  or `REGEX_LETTERS_MAX` letters is not searched for, as one that cannot be read.
 * A path is looked for without making values of the rest of the JSON.
 """
 
@@ -33,6 +33,8 @@ PATH_NAMES_MAX = 100
 WINDOW_BYTES = 256 * 1024
 """Text is searched for in so many bytes a step: a third of a millisecond."""
 
+REGEX_LETTERS_MAX = 500
+"""Longest regular expression: to read one of 60,000 letters may take RE2 two seconds."""
 PROGRAM_MAX = 1_500
 """Largest program of a regular expression, in RE2's instructions; ``\\pL`` alone takes 1,200."""
 PROGRAM_BYTES = 256 * 1024
@@ -137,7 +139,7 @@ def _finder(text: str) -> tuple[Callable[[bytes], bool], int]:
 
 def _regex(text: str) -> re2._Regexp | None:
     """The regular expression, if it is one and not a plain text, which `_finder` finds anyway."""
-    if not _SPECIAL.search(text):
+    if len(text) > REGEX_LETTERS_MAX or not _SPECIAL.search(text):
         return None
     options = re2.Options()
     options.log_errors = False

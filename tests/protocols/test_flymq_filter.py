@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.protocols.flymq_filter import PROGRAM_MAX, WINDOW_BYTES, compile_filter
+from brokerd.protocols.flymq_filter import (
+    PROGRAM_MAX,
+    REGEX_LETTERS_MAX,
+    WINDOW_BYTES,
+    Filter,
+    compile_filter,
+)
 from brokerd.values import Record
 
 KIB = 1024
@@ -170,6 +176,23 @@ def test_an_expression_that_is_too_large_is_a_text_only() -> None:
     assert PROGRAM_MAX < 3 * 600
     assert not passes(text, b"abcx")
     assert passes(text, b"see " + text.upper().encode())
+
+
+def test_an_expression_that_is_too_long_is_a_text_only() -> None:
+    for letters, found in ((REGEX_LETTERS_MAX, True), (REGEX_LETTERS_MAX + 1, False)):
+        text = "[a]" + "b" * (letters - 3)
+        assert passes(text, b"a" + b"b" * (letters - 3)) is found
+        assert passes(text, text.upper().encode())
+
+
+@pytest.mark.parametrize(
+    "text", [r"\pL" * 166, r"(?i)[^\pL\pN]" * 38, "((((a{100}){100}){10}){10})", "[a-z]" * 13_000]
+)
+def test_no_expression_takes_long_to_read(text: str) -> None:
+    """Be it good for anything or not: its client may send another with every request."""
+    began = time.thread_time()
+    Filter(text)
+    assert time.thread_time() - began < 0.2
 
 
 @given(st.text(min_size=1, max_size=30), st.binary(max_size=60), st.none() | st.binary(max_size=9))
