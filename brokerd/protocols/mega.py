@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from brokerd.broker import Broker, Clock, Congested, Partition
+from brokerd.broker.journal import RECORD_FRAME_BYTES
 from brokerd.codecs.mega import (
     MAX_OFFSET,
     MAX_PAYLOAD_BYTES,
@@ -36,6 +37,7 @@ from brokerd.protocols.reading import ReadingConnection
 from brokerd.values import Encoding, Format, Record
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
+_BYTES, _MEGA = int(Encoding.BYTES), int(Format.MEGA)
 _CODES: dict[type[BrokerdError], Code] = {
     InvalidName: Code.INVALID_REQUEST,
     LimitExceeded: Code.RESOURCE_EXHAUSTED,
@@ -107,9 +109,9 @@ class MegaConnection(ReadingConnection):
         elif partition.next_offset > MAX_OFFSET:
             self.answers.append(refused(correlation_id, Code.RESOURCE_EXHAUSTED))
         else:
-            offset = self.broker.produce(
-                partition, payload, Encoding.BYTES, None, None, Format.MEGA, timestamp
-            )
+            broker = self.broker
+            broker.admit(len(payload) + RECORD_FRAME_BYTES)
+            offset = broker.append(partition, payload, _BYTES, None, None, _MEGA, timestamp)
             self.wrote()
             self.answers.append(produced(correlation_id, timestamp, offset))
 
@@ -127,7 +129,7 @@ class MegaConnection(ReadingConnection):
     def _partition(self, topic_name: str) -> Partition | None:
         """Partition 0 of a topic; the empty name, which Mamamia may use, is none here."""
         topic = self.broker.topic(topic_name) if topic_name else None
-        return None if topic is None else topic.partition(0)
+        return None if topic is None else topic.partitions[0]
 
     _DISPATCH: ClassVar[dict[type, Callable[[MegaConnection, Any], None]]] = {
         Produce: _produce,

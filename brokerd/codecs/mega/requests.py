@@ -35,7 +35,8 @@ _ID = Struct(">i")
 _HEAD_BYTES = _HEAD.size
 _TIMESTAMP_BYTES = _TIMESTAMP.size
 _TIMESTAMP_NUMBER_BYTES = _TIMESTAMP_NUMBER.size
-_NUMBERED = (Type.PRODUCE, Type.CONSUME)
+_PRODUCE, _CONSUME, _CREATE_TOPIC = map(int, Type)
+"""Plain integers, because looking a member of an enumeration up costs as much as the rest."""
 _TRAILER = bytes(4)
 _TRAILER_BYTES = len(_TRAILER)
 _LOOK_AHEAD_BYTES = 10
@@ -150,10 +151,11 @@ class RequestReader:
             )
             return position
         times = fields + topic_bytes
-        end = times + (_TIMESTAMP_NUMBER_BYTES if kind in _NUMBERED else _TIMESTAMP_BYTES)
+        numbered = kind in (_PRODUCE, _CONSUME)
+        end = times + (_TIMESTAMP_NUMBER_BYTES if numbered else _TIMESTAMP_BYTES)
         if end > size:
             return self._keep(data, position, end - position)
-        if kind == Type.PRODUCE:
+        if kind == _PRODUCE:
             timestamp, number = _TIMESTAMP_NUMBER.unpack_from(data, times)
             if not 0 <= number <= self._max_payload_bytes:
                 return self._no_payload(correlation_id, number, position, end, requests)
@@ -164,10 +166,10 @@ class RequestReader:
             requests.append(Produce(correlation_id, topic, timestamp, data[payload:end]))
             return end
         self._maybe_trailer = True
-        if kind == Type.CONSUME:
+        if kind == _CONSUME:
             timestamp, number = _TIMESTAMP_NUMBER.unpack_from(data, times)
             requests.append(Consume(correlation_id, _text(data[fields:times]), timestamp, number))
-        elif kind == Type.CREATE_TOPIC:
+        elif kind == _CREATE_TOPIC:
             (timestamp,) = _TIMESTAMP.unpack_from(data, times)
             requests.append(CreateTopic(correlation_id, _text(data[fields:times]), timestamp))
         else:
