@@ -83,6 +83,14 @@ def test_an_empty_group_is_no_group() -> None:
     assert not topic.groups
 
 
+def test_another_format_s_group_without_a_name_is_not_meant_by_an_empty_group() -> None:
+    house = house_of()
+    house.broker.commit_offset("t", "", 0, 4)
+    house.run()
+    assert house.only(subscribe("commit", "")) == fly.Position(2)
+    assert house.only(fly.GetOffset("t", "", 0)) == fly.Failed("consumer group not found: t:")
+
+
 @pytest.mark.parametrize(
     ("request_", "text"),
     [
