@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from twisted.logger import LogLevel, globalLogPublisher
+from twisted.logger import ILogObserver, LogLevel, globalLogPublisher
+from zope.interface import provider
 
 MEMORY_BYTES = 6 << 20
 """What a broker may ask for while it serves clients that send next to nothing: the segment it
@@ -42,6 +43,7 @@ def faults_are_found() -> Iterator[None]:
     """Raise `Found` for an exception, and for what the log says of one."""
     logged: list[str] = []
 
+    @provider(ILogObserver)
     def observe(event: Any) -> None:
         failure = event.get("log_failure")
         if failure is not None:

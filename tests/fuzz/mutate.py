@@ -133,7 +133,7 @@ def _mutated(rng: Random, wire: WireFormat, frames: Sequence[bytes], index: int)
 # -- one frame --------------------------------------------------------------------------------
 
 
-def _flip_bits(rng: Random, _: WireFormat, frame: bytes) -> bytes:
+def _flip_bits(rng: Random, _wire: WireFormat, frame: bytes) -> bytes:
     changed = bytearray(frame)
     for _ in range(rng.choice((1, 1, 1, 2, 8))):
         if changed:

@@ -53,7 +53,7 @@ def _shorten(whole: T, keeps: Callable[[T], bool]) -> None:
     while True:
         at = 0
         while at < len(whole):
-            left: T = whole[:at] + whole[at + size :]  # type: ignore[assignment,operator]
+            left: T = whole[:at] + whole[at + size :]  # type: ignore[operator]
             if keeps(left):
                 whole = left
             else:

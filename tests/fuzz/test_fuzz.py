@@ -163,7 +163,7 @@ def served_by(connection: type[MamamiaConnection]) -> WireFormat:
         def new_connection(self) -> MamamiaConnection:
             return connection(self.broker, self.limits.frame_bytes)
 
-    return replace(MAMAMIA, factory=Factory)
+    return replace(MAMAMIA, factory=lambda broker, clock, limits, _: Factory(broker, clock, limits))
 
 
 @pytest.mark.parametrize("planted", PLANTED)
