@@ -7,6 +7,7 @@ import errno
 import pytest
 
 from brokerd.broker import BrokerSettings
+from brokerd.broker.chunks import CHUNK_BYTES
 from brokerd.broker.clock import JUMP_QUARANTINE_US
 from brokerd.broker.fetching import LOOKS
 from brokerd.broker.reads import Unreadable
@@ -137,6 +138,16 @@ class TestReading:
             Fetch(house, 0, count=0)
         with pytest.raises(InvalidRequest):
             Fetch(house, 0, size=-1)
+
+    @MEMORIES
+    def test_bytes_are_a_limit_over_several_chunks(self, settings: BrokerSettings) -> None:
+        """A record that begins a chunk is no first record when others came before."""
+        house = House(settings=settings)
+        for _ in range(3):
+            produce(house, "t", bytes(CHUNK_BYTES))
+            house.run()
+        assert fetch(house, 0, size=2 * CHUNK_BYTES - 1).offsets == [0]
+        assert fetch(house, 0, size=2 * CHUNK_BYTES).offsets == [0, 1]
 
 
 class TestPassingOver:

@@ -36,6 +36,9 @@ def test_a_number_of_partitions_that_makes_no_sense_is_refused(partitions: int) 
     answer = house.only(fly.CreateTopic("t", partitions))
     assert str(partitions) in answer.text
     assert house.only(fly.ListTopics()) == fly.Topics(())
+    house.ask(fly.CreateTopic("t", 1))
+    if partitions < 0:
+        assert isinstance(house.only(fly.CreateTopic("t", partitions)), fly.Failed)
 
 
 def test_the_list_is_sorted_and_hides_internal_topics_and_names_not_of_this_format() -> None:
@@ -109,6 +112,7 @@ def test_this_node_leads_every_partition() -> None:
     house = FlymqHouse()
     house.broker.create_topic("t", 2)
     house.broker.create_topic("__audit")
+    house.broker.create_topic("..")
     node, address = "standalone", "127.0.0.1:9092"
     assert house.only(fly.ClusterMetadata("t")) == fly.Cluster(
         node, (places("t", 2, node, address),)
