@@ -108,7 +108,6 @@ class Subscriptions:
         self._subscriptions_max = subscriptions_max
         self._known: dict[int, Subscription] = {}
         self._next_id = 1
-        self._fresh_from = 0
         self._to_look_at: deque[int] = deque()
         self._sweep_call: DelayedCall | None = None
         state.appliers[EntryKind.SUBSCRIPTION] = self._apply
@@ -316,6 +315,7 @@ class Subscriptions:
     # -- what survives a restart --------------------------------------------------------------
 
     def _apply(self, frame: Frame, entry: Entry) -> None:
+        """Do what an entry says. What a chunk holds already, applied again, changes nothing."""
         fields = msgpack.unpackb(entry.body)
         op, subscription_id = fields["op"], fields["id"]
         if op not in ("made", "over"):
@@ -323,8 +323,6 @@ class Subscriptions:
                 f"the frame at {frame.lsn} says {op!r} of a subscription, which this version does "
                 "not know; upgrade brokerd"
             )
-        if frame.lsn < self._fresh_from:
-            return
         if op == "over":
             self._known.pop(subscription_id, None)
         else:
@@ -356,7 +354,6 @@ class Subscriptions:
         return [partial(_chunk, lsn, first, self._next_id, rows) for first in firsts]
 
     def _load(self, lsn: int, fields: dict[str, Any]) -> None:
-        self._fresh_from = lsn
         self._next_id = max(self._next_id, fields["next_id"])
         for row in fields["subscriptions"]:
             self._know(*row)

@@ -159,7 +159,6 @@ class PollingConnection(Connection):
                 self.factory.clock.callLater(0, self.guarded, self._go_on)
                 raise HandledLater
         elif isinstance(found, Delivery):
-            self.wrote()
             tag, topic, message = found
             head = delivery_head(tag or correlation_id, bool(tag), topic, len(message))
             self.answers += (head, message)

@@ -8,7 +8,7 @@ from itertools import pairwise
 import msgpack
 import pytest
 
-from brokerd.broker import BrokerSettings
+from brokerd.broker import BrokerSettings, Congested
 from brokerd.broker.subscriptions import ENDS_MAX, GROUP_PREFIX
 from brokerd.errors import InvalidName, LeaseLost, LimitExceeded, NoSpace
 from brokerd.sim.bare import WAL_DIR
@@ -214,7 +214,10 @@ class TestLookingBack:
         house.run()
         house.broker.trim_topic("t", 0, 2)
         assert poll(house, subscribe(house, floors={0: 0})) == [(2, b"c")]
-        assert poll(house, subscribe(house, floors={0: 99})) == []
+        ahead = subscribe(house, floors={0: 99})
+        assert poll(house, ahead) == []
+        produce(house, "t", b"d")
+        assert poll(house, ahead) == [(3, b"d")]
 
 
 class TestRestart:
@@ -260,6 +263,19 @@ class TestRestart:
         house = house.crash()
         assert [is_known(house, number) for number in (1, 2, 3)] == [False, True, True]
         assert subscribe(house) == 4
+
+    def test_a_large_one_waits_for_room_in_the_log(self) -> None:
+        house = House()
+        house.broker.create_topic("t", 900)
+        house.run()
+        with pytest.raises(Congested):
+            subscribe(house)
+        assert not house.broker.existing_topic("t").groups
+        house.run()
+        assert subscribe(house) == 1
+        house.run()
+        assert house.failures == []
+        assert is_known(house.crash(), 1)
 
     def test_a_snapshot_taken_while_they_come_and_go_is_exact(self) -> None:
         house = House(settings=BrokerSettings(snapshot_interval_bytes=1))

@@ -115,7 +115,7 @@ def texts(caplog: pytest.LogCaptureFixture) -> list[str]:
 # -- conversations ------------------------------------------------------------------------------
 
 
-def test_what_is_published_arrives(desk: Desk) -> None:
+def test_what_is_published_arrives(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     client = desk.client
     one = client.subscribe("t")
     client.publish("t", b"a")
@@ -127,6 +127,7 @@ def test_what_is_published_arrives(desk: Desk) -> None:
     client.ack(first)
     client.ack(second)  # which needs none
     assert client.poll(one) is None
+    assert texts(caplog) == []
     desk.house.pass_time(5.0)
     assert client.poll(one) is None
 

@@ -493,6 +493,16 @@ class TestLookingBack:
         house.pass_time(0.05)
         assert client.poll_all(client.subscribe()) == [b"raced"]
 
+    def test_each_looks_back_for_itself(self) -> None:
+        house = BlipmqHouse(self.SETTINGS)
+        client = house.client()
+        client.publish(b"raced")
+        assert client.poll_all(client.subscribe()) == [b"raced"]
+        house.pass_time(0.5)
+        assert client.poll_all(client.subscribe()) == []
+        client.publish(b"raced", topic="u")
+        assert client.poll_all(client.subscribe("u")) == [b"raced"]
+
     def test_frames_behind_it_wait_for_it(self) -> None:
         house = BlipmqHouse(self.SETTINGS)
         client = house.client()

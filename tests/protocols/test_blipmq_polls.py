@@ -56,6 +56,7 @@ def test_a_tag_names_its_record_and_is_never_0(place: tuple[int, int]) -> None:
 
 
 def test_0_is_no_tag() -> None:
+    assert split_tag(0) == (0, -1)
     client = BlipmqHouse().client()
     one = client.subscribe()
     client.publish(b"x")
@@ -432,17 +433,17 @@ class TestFromDisk:
         client.publish(b"c")
         assert client.poll_all(two) == [b"c"]
 
-    def test_a_connection_that_goes_meanwhile_leases_nothing(self) -> None:
-        house = forgetful()
-        client = house.client()
-        one = client.subscribe()
-        client.publish(b"a")
-        house = house.crash()
-        client = house.client()
+    @pytest.mark.parametrize("error", [OSError("I/O error"), RecordRemoved("gone")])
+    def test_a_connection_that_goes_meanwhile_leases_nothing(
+        self, monkeypatch: pytest.MonkeyPatch, error: Exception
+    ) -> None:
+        house, client, one = self.read_fails(monkeypatch, error)
         client.send(bm.Poll(6, one))
         client.disconnect()
-        house.run()
-        assert house.client().poll_all(one) == [b"a"]
+        with capturedLogs() as logs:
+            house.run()
+        assert [event for event in logs if "log_failure" in event] == []
+        assert house.client().poll_all(one) == [b"a", b"b"]
 
 
 def test_many_expired_messages_take_several_turns_and_then_the_next_is_delivered() -> None:
