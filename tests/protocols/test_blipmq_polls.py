@@ -408,6 +408,23 @@ class TestFromDisk:
         (event,) = [each for each in logs if each.get("event_id") == "record-damaged"]
         assert "offset 0 is damaged" in formatEvent(event)
 
+    def test_a_damaged_one_waits_for_room_in_the_log(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        house, client, one = self.read_fails(monkeypatch, DamagedData("checksum"))
+        bury, congested = house.broker.dead_letter, [Congested("try again")]
+
+        def refuse_once(*arguments: object) -> bool:
+            if congested:
+                raise congested.pop()
+            return bury(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(house.broker, "dead_letter", refuse_once)
+        client.send(bm.Poll(6, one))
+        produce(house, "other", b"c")  # whose commit makes room
+        house.run()
+        assert congested == []
+        assert client.answers() == [bm.Publish(2, 1, "t", b"b")]
+        assert letters(house, one) == [(0, "damaged")]
+
     def test_one_that_was_removed_meanwhile_is_looked_for_no_longer(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
