@@ -99,8 +99,8 @@ class FlymqConnection(ReadingConnection):
         frames = self._reader.feed(data)
         self._frames += frames
         self.unfinished = self._reader.partial_bytes > 0
-        if self.holds:  # the peer was listened to, and is still there
-            self.listen(False)
+        if self.holds:
+            self.listen()
         return bool(frames)
 
     def run(self) -> None:

@@ -25,8 +25,6 @@ SLICE_SECONDS = 0.003
 CONTENT_SLICES = 20
 """After so many fetches a scan answers that found something, although there might be more, and one
 whose peer has left, or is about to."""
-LISTEN_SECONDS = 1.0
-"""How often a scan has a look whether its peer is still there."""
 
 
 class Turns:
@@ -57,7 +55,7 @@ class Scan:
 
     ``most`` records at most, and keys and values of ``room`` bytes, but at least one record.
     A client that does not wait for the answer any more may have asked again: its scans must not
-    pile up, so a scan listens now and then whether the peer has left.
+    pile up, so a scan listens whether the peer has left.
     """
 
     def __init__(
@@ -83,7 +81,6 @@ class Scan:
         self._slices = 0
         self._steps: Iterator[None] = iter(())
         self._is_full = False
-        self._listen_seconds = self._clock.seconds() + LISTEN_SECONDS
 
     def __call__(self, done: Fetched) -> None:
         """Begin; ``done(records, next_offset, error)`` is called once, unless the peer leaves."""
@@ -97,8 +94,6 @@ class Scan:
 
     def _fetched(self, records: list[Record], next_offset: int, error: Exception | None) -> None:
         """Look at the records of a slice; without any the scan is over."""
-        if self._connection.gone:
-            return
         self._slices += 1
         if records:
             self._steps = self._look(records)
@@ -117,12 +112,10 @@ class Scan:
         if connection.gone:
             return
         clock = self._clock
-        now = clock.seconds()
-        connection.listen(now >= self._listen_seconds)
-        if now >= self._listen_seconds:
-            self._listen_seconds = now + LISTEN_SECONDS
+        connection.listen()
+        end_seconds = clock.seconds() + SLICE_SECONDS
         for _ in self._steps:
-            if clock.seconds() > now + SLICE_SECONDS:
+            if clock.seconds() > end_seconds:
                 self._go_on_later()
                 return
         if self._is_full or (

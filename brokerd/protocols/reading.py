@@ -42,14 +42,15 @@ class ReadingConnection(Connection):
         """As `fetch`, with another way to find the records: ``read`` calls what it is given."""
         _Reading(self, read, answer).begin()
 
-    def listen(self, on: bool) -> None:
-        """Read the socket, or not, while records are being read.
+    def listen(self) -> None:
+        """Go on reading the socket while records are being read, for a while.
 
-        Without it a peer that leaves meanwhile is not noticed. Requests that come wait.
+        Without it a peer that leaves meanwhile is not noticed. Requests that come wait, and are
+        bounded in bytes like answers.
         """
         if self.holds != Hold.READING:
             return
-        if on and self._taken_bytes < self.factory.limits.in_flight_bytes:
+        if self._taken_bytes < self.factory.limits.in_flight_bytes:
             self.transport.resumeProducing()
         else:
             self.transport.pauseProducing()

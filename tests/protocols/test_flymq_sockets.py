@@ -220,7 +220,6 @@ async def test_a_scan_whose_client_has_left_ends_long_before_the_log(
 ) -> None:
     """Be its end noticed by a goodbye or not."""
     endpoint, context = tls(tmp_path) if kind == "tls" else ("tcp:0", None)
-    monkeypatch.setattr(flymq_scan, "LISTEN_SECONDS", 0.05)
     monkeypatch.setattr(flymq_scan, "CONTENT_SLICES", 2)
     examined: list[int] = []
 
