@@ -48,7 +48,7 @@ class ReadingConnection(Connection):
         Without it a peer that leaves meanwhile is not noticed. Requests that come wait, and are
         bounded in bytes like answers.
         """
-        if self.holds != Hold.READING:
+        if self.holds != Hold.READING or self.ending:
             return
         if self._taken_bytes < self.factory.limits.in_flight_bytes:
             self.transport.resumeProducing()
