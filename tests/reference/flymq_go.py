@@ -222,11 +222,11 @@ class GoConsumer:
 def main(arguments: Sequence[str]) -> int:
     """Print what a topic holds."""
     parser = argparse.ArgumentParser(prog="python -m tests.reference.flymq_go")
-    parser.add_argument("--servers", nargs="+", default=[flymq.DEFAULT_ADDRESS])
+    parser.add_argument("--servers", default=flymq.DEFAULT_ADDRESS, help="comma-separated")
     parser.add_argument("--group", default="go")
     parser.add_argument("topic")
     chosen = parser.parse_args(arguments)
-    client = GoClient(chosen.servers)
+    client = GoClient(chosen.servers.split(","))
     consumer = GoConsumer(client, chosen.group, [chosen.topic], "earliest")
     while received := consumer.poll():
         for topic, partition, record in received:
