@@ -28,6 +28,7 @@ from brokerd.errors import (
 
 NO_NAMES = frozenset(("", ".", ".."))
 """What names no topic and no group here, although another format may have one of that name."""
+NO_LEVELS = frozenset((".", ".."))
 HIDDEN_PREFIX = "__"
 
 LEADER = 0
@@ -39,11 +40,15 @@ PLACES_MAX = 20_000
 
 
 def checked_name(name: str, what: str) -> str:
-    """Return ``name`` if it may name a topic or group, else raise `InvalidName`."""
-    if name in NO_NAMES:
+    """Return ``name`` if it may name a topic or group, else raise `InvalidName`.
+
+    Patterns of clients split names at slashes (flymq-payloads, 6.1), so the levels of a name must
+    not be ``.`` or ``..`` either: 5.1 has ``../x`` refused.
+    """
+    if name in NO_NAMES or not NO_LEVELS.isdisjoint(name.split("/")):
         raise InvalidName(
-            f"{what} must not be {name!r}: give it 1 to 255 bytes of UTF-8 without control "
-            "characters, other than '.' and '..'"
+            f"{what} must not be {name[:32]!r}: give it 1 to 255 bytes of UTF-8 without control "
+            "characters, and no '.' or '..' alone or between slashes"
         )
     return check_name(name, what)
 

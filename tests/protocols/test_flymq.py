@@ -323,7 +323,9 @@ def test_records_are_stored_as_flymq_s_bytes() -> None:
     assert (record.metadata, record.producer_time) == (None, None)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a\nb", "\x7f", "x" * 256])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../x", "a/./b", "a/..", "a\nb", "\x7f", "x" * 256]
+)
 def test_names_that_break_the_rules_are_refused_everywhere(name: str) -> None:
     house = FlymqHouse()
     house.broker.create_topic("")
@@ -339,6 +341,16 @@ def test_names_that_break_the_rules_are_refused_everywhere(name: str) -> None:
         assert isinstance(answer, fly.Failed), request
         assert "topic name" in answer.text
     assert house.only(fly.ListTopics()) == fly.Topics(())
+
+
+def test_slashes_and_dots_in_a_name_are_letters() -> None:
+    """Clients match patterns against the levels between slashes."""
+    house = FlymqHouse()
+    names = ("a/b", "/", "a//b", "...", "a.b", ".a", "a..", "\u00e9/+/#")
+    for name in names:
+        house.produce(name.encode(), topic=name)
+        assert house.records(name, 0, 0, 1) == [(0, None, name.encode())]
+    assert house.only(fly.ListTopics()) == fly.Topics(tuple(sorted(names)))
 
 
 def test_the_broker_s_own_topics_cannot_be_made() -> None:
