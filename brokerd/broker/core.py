@@ -165,6 +165,7 @@ class Broker:
         )
         self.lane = leasing.lane
         self.acquire = leasing.acquire
+        self.time_from_durable = leasing.time_from_durable
         self.settle = leasing.settle
         self.settle_leased = leasing.settle_leased
         self.extend = leasing.extend

@@ -7,6 +7,7 @@ The lease store (`brokerd.groups`) decides; here its events get their place in t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Protocol
 
 from xxhash import xxh3_64_intdigest
@@ -27,6 +28,9 @@ LAPSE_AND_CHANGE = 2
 
 EXPIRE_STEP = 1024
 """Leases and delays of a lane that are ended in one go; the reactor has its turn between steps."""
+
+UNSYNCED_US = 3_600_000_000
+"""How long `Leasing.time_from_durable` waits for a commit, at most."""
 
 LAPSE_FRAME_BYTES = 1 << 20
 """What ends by itself waits for others up to this size."""
@@ -187,6 +191,23 @@ class Leasing:
             break
         self._counters.leases_granted += len(found)
         return found
+
+    def time_from_durable(self, lane: Lane, grant: Grant) -> None:
+        """Let the time of a lease just granted begin when it is durable, and its answer may leave.
+
+        For short leases: on a busy disk they would be over before anybody knows of them.
+        """
+        store, duration_us = lane.store, grant.duration_us
+        deadline_us = self._time.now_us() + duration_us + UNSYNCED_US
+        store.set_deadline(grant.offset, grant.token, deadline_us)
+        self._journal.when_all_durable(partial(self._begin_time, lane, grant))
+
+    def _begin_time(self, lane: Lane, grant: Grant) -> None:
+        deadline_us = self._time.now_us() + grant.duration_us
+        if not lane.group.deleted and lane.store.set_deadline(
+            grant.offset, grant.token, deadline_us
+        ):
+            self.timetable.schedule(lane)
 
     def settle(
         self,

@@ -203,6 +203,20 @@ class GroupOperations(GroupState):
         self._epoch_us -= behind_us
         self._deadlines.refill([(lease[0], offset) for offset, lease in self._leases.items()])
 
+    def set_deadline(self, offset: int, token: int, deadline_us: int) -> bool:
+        """Let the lease with this token end at another time; False if it is over.
+
+        No event tells of it, because a restart gives each lease its full duration anyway.
+        """
+        lease = self._leases.get(offset)
+        if lease is None or lease[2] != token:
+            return False
+        _, owner, _, grants, failures, duration_us, _ = lease
+        first_us = self._first_us(lease)
+        self._leases[offset] = (deadline_us, owner, token, grants, failures, duration_us, first_us)
+        self._deadlines.push(deadline_us, offset)
+        return True
+
     def _record(self, event: GroupEvent, now_us: int) -> None:
         self.events.append(event)
         self.apply(event, now_us)

@@ -119,6 +119,7 @@ class Polls:
         tag = 0
         if taking.effective_qos(chunk, index):
             tag = tag_of(lane.partition.index, grant.offset)
+            broker.time_from_durable(lane, grant)
         else:
             broker.settle_leased(lane, grant.offset, token=grant.token)
         return Delivery(tag, topic, chunk.values[index])

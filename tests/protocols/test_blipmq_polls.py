@@ -507,3 +507,46 @@ def test_deliveries_to_a_peer_that_does_not_read_stop() -> None:
     client.read_on()
     house.run()
     assert [answer.correlation_id for answer in client.answers()] == list(range(1, 101))
+
+
+def test_a_slow_disk_takes_nothing_of_the_time_for_an_ack() -> None:
+    """The time begins when the delivery leaves: also if its commit takes longer than all of it."""
+    house = BlipmqHouse()
+    client = house.client()
+    one = client.subscribe()
+    client.publish(b"x")
+    client.send(bm.Poll(2, one))
+    house.turn()
+    house.clock.advance(0.6)
+    assert client.answers() == []
+    (delivery,) = client.first_answers()
+    house.pass_time(0.09, step=0.09)
+    assert client.ask(bm.Ack(delivery.correlation_id, one), bm.Ping(3)) == [bm.Pong(3)]
+    assert letters(house, one) == []
+    assert lag(house, one) == 0
+
+
+def test_a_delivery_that_nobody_is_there_for_any_more_comes_again_in_time() -> None:
+    house = BlipmqHouse()
+    client, other = house.client(), house.client()
+    one = client.subscribe()
+    client.publish(b"x")
+    client.send(bm.Poll(2, one))
+    house.turn()
+    client.disconnect()
+    house.run()
+    house.pass_time(0.11, step=0.01)
+    assert other.poll_all(one) == [b"x"]
+
+
+def test_a_subscription_whose_topic_goes_before_its_delivery_leaves_is_over() -> None:
+    house = BlipmqHouse()
+    client = house.client()
+    one = client.subscribe()
+    client.publish(b"x")
+    client.send(bm.Poll(2, one))
+    house.broker.delete_topic("t")
+    house.run()
+    assert len(client.answers()) == 1
+    house.pass_time(1.0)
+    assert client.ask(bm.Ack(1, one)) == [bm.Nack(1, 404, NOT_FOUND)]
