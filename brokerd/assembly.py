@@ -369,6 +369,7 @@ class BrokerCore:
             "durability": self._config.wal.durability,
             "connections": {name: len(f.connections) for name, f in self._factories.items()},
             "connections_refused": {name: f.refused for name, f in self._factories.items()},
+            "formats": {name: f.counters() for name, f in self._factories.items()},
         }
         if self.broker.ready:
             status |= self.broker.status()

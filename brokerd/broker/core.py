@@ -374,6 +374,7 @@ class Broker:
             "schedule": self.schedule_counters.status(),
             "schedule_held_bytes": self._firing.held_bytes,
             "producers": self.producers.count,
+            "subscriptions": self.subscriptions.count,
             "long_polls": self._waiters.count,
             "retention": self._retention.status(),
             "snapshots_written": self._snapshotter.written,

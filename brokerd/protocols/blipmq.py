@@ -375,6 +375,14 @@ class BlipmqFactory(ConnectionFactory):
         matches = [compare_digest(given, digest) for digest in self._digests]
         return any(matches) or not matches
 
+    def counters(self) -> dict[str, int]:
+        """What clients are not told of."""
+        return {
+            "publishes_dropped": self.publishes_dropped,
+            "nacks_dropped": self.nacks_dropped,
+            "deliveries_skipped": self.polls.skipped,
+        }
+
     def new_connection(self) -> BlipmqConnection:
         return BlipmqConnection(self.broker, self.polls, self.limits.frame_bytes, self._settings)
 

@@ -36,6 +36,10 @@ class ConnectionFactory(Factory):
         """A connection of this factory's format."""
         raise NotImplementedError
 
+    def counters(self) -> dict[str, int]:
+        """What this format counts besides connections, by name."""
+        return {}
+
     def buildProtocol(self, addr: object) -> Any:
         """A connection, or None when there are too many already."""
         if len(self.connections) >= self.limits.connections:
