@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from msgspec import structs
 from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
@@ -60,7 +61,7 @@ FACTORIES: dict[str, Callable[[Parts], ConnectionFactory]] = {
         parts.broker,
         parts.clock,
         parts.limits,
-        FlymqSettings(parts.config.flymq.partitions, parts.config.flymq.error_layout),
+        FlymqSettings(**structs.asdict(parts.config.flymq)),
     ),
     "blipmq": lambda parts: BlipmqFactory(
         parts.broker, parts.clock, parts.limits, blipmq_settings(parts.config.blipmq)

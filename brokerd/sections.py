@@ -118,6 +118,8 @@ class Flymq(Struct, frozen=True):
 
     partitions: Annotated[int, Meta(ge=1, le=MAX_PARTITIONS)] = 1
     error_layout: Literal["auto", "seed", "sdk"] = "auto"
+    cluster_id: str = "standalone"
+    advertised: str = ""
 
 
 class Rustlog(Struct, frozen=True):

@@ -69,7 +69,16 @@ def test_example_file_gives_a_reason_for_every_option() -> None:
         if re.match(r"\w+ =", line):
             above = lines[number - 1]
             assert above.startswith(
-                ("#", "backoff", "requests_per", "[listen]", "mamamia", "blipmq", '"flymq')
+                (
+                    "#",
+                    "backoff",
+                    "requests_per",
+                    "[listen]",
+                    "mamamia",
+                    "blipmq",
+                    "cluster_id",
+                    '"flymq',
+                )
             ), line
 
 

@@ -226,6 +226,7 @@ def _settings(settings: GroupSettings) -> GroupSettingsShape:
         backoff_max_seconds=seconds_of(settings.backoff_max_us),
         default_duration_seconds=seconds_of(settings.default_duration_us),
         key_ordered=settings.key_ordered,
+        lease_doubling=settings.lease_doubling,
     )
 
 

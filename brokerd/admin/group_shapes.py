@@ -23,6 +23,8 @@ class GroupSettingsShape(Struct):
     backoff_max_seconds: float
     default_duration_seconds: float
     key_ordered: bool
+    lease_doubling: bool
+    """Whether each further lease of a record lasts twice as long: those of subscriptions do."""
 
 
 class GroupChanges(Struct, forbid_unknown_fields=True):

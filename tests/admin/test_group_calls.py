@@ -85,6 +85,7 @@ def test_a_group_is_described(caller: Caller) -> None:
         "backoff_max_seconds": 600,
         "default_duration_seconds": 30,
         "key_ordered": False,
+        "lease_doubling": False,
     }
 
 
