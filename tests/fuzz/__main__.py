@@ -22,7 +22,7 @@ from tests.fuzz.apart import fuzz_apart
 from tests.fuzz.case import parse_case
 from tests.fuzz.desk import SLOW_MS, run_case
 from tests.fuzz.run import Failure, Result
-from tests.fuzz.wire import NAMES, wire_format
+from tests.fuzz.wire import RUNS, wires_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,12 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.replay:
         return _replay(options.replay)
     print(f"seed {options.seed}", flush=True)
-    wires = options.format or NAMES
+    names = options.format or RUNS
     failed = False
     with ProcessPoolExecutor(
-        min(options.jobs, len(wires)), get_context("spawn"), max_tasks_per_child=1
+        min(options.jobs, len(names)), get_context("spawn"), max_tasks_per_child=1
     ) as pool:
-        runs = [pool.submit(fuzz_apart, name, options.seed, options.seconds) for name in wires]
+        runs = [pool.submit(fuzz_apart, name, options.seed, options.seconds) for name in names]
         for run in runs:
             result = run.result()
             print(summary(result), flush=True)
@@ -51,7 +51,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--seconds", type=float, default=60.0, help="for each format")
-    parser.add_argument("--format", action="append", choices=NAMES, help="all, unless given")
+    parser.add_argument("--format", action="append", choices=RUNS, help="all, unless given")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="formats at once")
     parser.add_argument("--out", type=Path, default=Path(".fuzz"), help="where cases are written")
@@ -63,7 +63,7 @@ def summary(result: Result) -> str:
     """Two lines for people."""
     counts, real = result.counts, result.on_sockets
     return (
-        f"{result.wire:8} {counts.frames:,} frames in {result.seconds:.0f} s  "
+        f"{result.run:8} {counts.frames:,} frames in {result.seconds:.0f} s  "
         f"{counts.connections:,} connections  {counts.answers:,} answers  "
         f"{counts.closed:,} closed by the broker  {counts.restarts:,} restarts\n"
         f"         {counts.witnessed:,} times the witness was right  "
@@ -76,7 +76,7 @@ def summary(result: Result) -> str:
 def _tell(failure: Failure, directory: Path) -> None:
     directory.mkdir(exist_ok=True)
     where = "sockets" if failure.broker is None else failure.broker
-    path = directory / f"{failure.case.wire}-{failure.seed}-{where}.txt"
+    path = directory / f"{failure.case.run}-{failure.seed}-{where}.txt"
     text = failure.case.text(failure.about())
     path.write_text(text)
     print(f"\n{path}\n{text[:4000]}", flush=True)
@@ -85,7 +85,7 @@ def _tell(failure: Failure, directory: Path) -> None:
 
 def _replay(path: Path) -> int:
     case = parse_case(path.read_text())
-    found = run_case(wire_format(case.wire), case, SLOW_MS)
+    found = run_case(wires_of(case.run), case, SLOW_MS)
     print("nothing was found" if found is None else found)
     return int(found is not None)
 

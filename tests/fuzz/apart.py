@@ -1,4 +1,4 @@
-"""One format fuzzed in a process that does nothing else."""
+"""One run in a process that does nothing else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from twisted.logger import globalLogBeginner
 from tests.fuzz.desk import SLOW_MS
 from tests.fuzz.run import Result, fuzz
 from tests.fuzz.sockets import fuzz_sockets
-from tests.fuzz.wire import wire_format
+from tests.fuzz.wire import wires_of
 
 ADDRESS_SPACE_BYTES = 4 << 30
 """Of this process and its broker, so that nobody can ask for what a length field claims."""
@@ -21,18 +21,18 @@ ON_SOCKETS = 0.1
 """How much of the time."""
 
 
-def fuzz_apart(name: str, seed: int, seconds: float) -> Result:
-    """Fuzz a format for so many seconds, first in memory and then on real sockets."""
+def fuzz_apart(run: str, seed: int, seconds: float) -> Result:
+    """Fuzz for so many seconds, first in memory and then on real sockets."""
     setrlimit(RLIMIT_AS, (ADDRESS_SPACE_BYTES, RLIM_INFINITY))
     globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
     gc.freeze()
-    wire = wire_format(name)
+    wires = wires_of(run)
     over_at = monotonic() + seconds * (1 - ON_SOCKETS)
-    result = fuzz(wire, seed, lambda _: monotonic() > over_at, SLOW_MS)
+    result = fuzz(run, wires, seed, lambda _: monotonic() > over_at, SLOW_MS)
     began = monotonic()
     with tempfile.TemporaryDirectory(prefix="brokerd-fuzz-") as directory:
         failure = fuzz_sockets(
-            wire,
+            run,
             seed,
             lambda _: monotonic() > began + seconds * ON_SOCKETS,
             Path(directory),

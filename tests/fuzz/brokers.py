@@ -13,7 +13,7 @@ from brokerd.protocols.connection import Limits
 from brokerd.values import Encoding, Format
 from brokerd.wal import WalOptions
 from tests.fuzz.found import Found
-from tests.fuzz.wire import WireFormat
+from tests.fuzz.wire import Wires
 from tests.house import Client, House
 
 TURNS_MAX = 20_000
@@ -57,9 +57,9 @@ _LIFE_US = 1_000_000
 
 
 class FuzzedHouse(House):
-    """A broker that serves a given format, and watches how long its turns compute."""
+    """A broker that serves some formats, and watches how long its turns compute."""
 
-    def __init__(self, wire: WireFormat, setup: Setup, disk: Any = None) -> None:
+    def __init__(self, wires: Wires, setup: Setup, disk: Any = None) -> None:
         super().__init__(
             disk,
             setup.settings,
@@ -67,14 +67,19 @@ class FuzzedHouse(House):
             setup.limits,
         )
         is_tight = setup is SETUPS["tight"]
-        self.factory = wire.factory(self.broker, self.clock, self.limits, is_tight)
-        self.factory.startFactory()
+        self._factories = {
+            name: wire.factory(self.broker, self.clock, self.limits, is_tight)
+            for name, wire in wires.items()
+        }
+        for factory in self._factories.values():
+            factory.startFactory()
         self._buffer_bytes = setup.buffer_bytes
         self.longest_turn_ms = 0.0
         """Of processor time."""
 
-    def connect(self) -> Client:
-        client = super().connect()
+    def client(self, wire: str) -> Client:
+        """A new client of a format."""
+        client = Client(self._factories[wire], self.clock)
         client.transport.BUFFER_BYTES = self._buffer_bytes
         return client
 
@@ -82,7 +87,7 @@ class FuzzedHouse(House):
         """Store keys, metadata, MessagePack, what expires and what is large."""
         for name in topics:
             topic = self.broker.create_topic(name)
-            is_last = name == topics[-1]
+            is_last = name == topics[-1]  # one of them is enough to read a megabyte
             for value, encoding, key, metadata, lives in (
                 (packb({"n": 1}), Encoding.MSGPACK, b"k", packb({"ts": 1.5}), True),
                 ("é".encode(), Encoding.TEXT, None, None, True),

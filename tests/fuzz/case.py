@@ -3,11 +3,11 @@
 A file is lines::
 
     # what it is about
-    format mamamia
+    run mixed
     broker tight
-    connection eof
+    connection mamamia eof
     > 00 00 00 05 01 01 81 00 01
-    connection silence unread beside
+    connection rustlog silence unread beside
     > 00 00
 
 Each line with ``>`` is a chunk, as it arrives at the broker. After the last one of a connection
@@ -27,6 +27,8 @@ _UNREAD, _BESIDE = "unread", "beside"
 class Delivery(NamedTuple):
     """What one client does on one connection."""
 
+    wire: str
+    """The name of its format."""
     chunks: tuple[bytes, ...]
     ending: str = "eof"
     reads: bool = True
@@ -36,13 +38,14 @@ class Delivery(NamedTuple):
         """How it begins in a file."""
         manners = [] if self.reads else [_UNREAD]
         manners += [_BESIDE] if self.beside else []
-        return " ".join(["connection", self.ending, *manners])
+        return " ".join(["connection", self.wire, self.ending, *manners])
 
 
 class Case(NamedTuple):
     """What happens to one broker."""
 
-    wire: str
+    run: str
+    """Which formats the broker serves: a name of `tests.fuzz.wire.RUNS`."""
     setup: str
     """Of the broker: a name of `tests.fuzz.brokers.SETUPS`."""
     deliveries: tuple[Delivery, ...]
@@ -50,7 +53,7 @@ class Case(NamedTuple):
     def text(self, about: str = "") -> str:
         """The file."""
         lines = [f"# {line}".rstrip() for line in about.splitlines()]
-        lines += [f"format {self.wire}", f"broker {self.setup}"]
+        lines += [f"run {self.run}", f"broker {self.setup}"]
         for delivery in self.deliveries:
             lines.append(delivery.line())
             lines += [f"> {chunk.hex(' ')}" for chunk in delivery.chunks]
@@ -67,26 +70,28 @@ def parse_case(text: str) -> Case:
 
     :raises ValueError: naming the line that makes no sense.
     """
-    wire, setup = "", ""
+    run, setup = "", ""
     deliveries: list[Delivery] = []
     for number, line in enumerate(text.splitlines(), 1):
         word, _, rest = line.strip().partition(" ")
         if not word or word.startswith("#"):
             continue
-        if word == "format":
-            wire = rest
+        if word == "run":
+            run = rest
         elif word == "broker":
             setup = rest
         elif word == "connection":
-            ending, *manners = rest.split() or [""]
+            wire, _, manner = rest.partition(" ")
+            ending, *manners = manner.split() or [""]
             if ending not in ENDINGS or not {_UNREAD, _BESIDE}.issuperset(manners):
                 raise ValueError(f"line {number}: a connection ends by {', '.join(ENDINGS)}")
-            deliveries.append(Delivery((), ending, _UNREAD not in manners, _BESIDE in manners))
+            reads, beside = _UNREAD not in manners, _BESIDE in manners
+            deliveries.append(Delivery(wire, (), ending, reads, beside))
         elif word == ">" and deliveries:
             last = deliveries[-1]
             deliveries[-1] = last._replace(chunks=(*last.chunks, bytes.fromhex(rest)))
         else:
             raise ValueError(f"line {number}: {line!r} is no line of a case")
-    if not wire or not setup or not deliveries:
-        raise ValueError("a case has a format, a broker and at least one connection")
-    return Case(wire, setup, tuple(deliveries))
+    if not run or not setup or not deliveries:
+        raise ValueError("a case has a run, a broker and at least one connection")
+    return Case(run, setup, tuple(deliveries))

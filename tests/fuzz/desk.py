@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import cycle, zip_longest
 from math import inf
 from random import Random
 
@@ -16,7 +16,7 @@ from tests.fuzz.brokers import SETUPS, FuzzedHouse
 from tests.fuzz.case import Case, Delivery
 from tests.fuzz.found import Found, faults_are_found, no_more_memory_than_due
 from tests.fuzz.judge import judge
-from tests.fuzz.wire import Ask, WireFormat
+from tests.fuzz.wire import Ask, WireFormat, Wires
 from tests.house import Client
 
 SLOW_MS = 250.0
@@ -50,7 +50,8 @@ class Counts:
 class _Talk:
     """One connection under way."""
 
-    def __init__(self, client: Client, delivery: Delivery) -> None:
+    def __init__(self, wire: WireFormat, client: Client, delivery: Delivery) -> None:
+        self.wire = wire
         self.client = client
         self.delivery = delivery
         self.has_given_up = False
@@ -77,16 +78,17 @@ class _Talk:
 class Desk:
     """One broker, from its start to its end. Methods raise `Found`."""
 
-    def __init__(self, wire: WireFormat, setup: str, counts: Counts, slow_ms: float = inf) -> None:
-        self._wire = wire
+    def __init__(self, wires: Wires, setup: str, counts: Counts, slow_ms: float = inf) -> None:
+        self._wires = wires
         self._setup = SETUPS[setup]
         self._slow_ms = slow_ms
         self._counts = counts
-        self._house = FuzzedHouse(wire, self._setup)
+        self._house = FuzzedHouse(wires, self._setup)
         if self._setup.is_stocked:
-            self._house.stock(wire.topics)
-        self._witness = wire.witness(Random("witness"))
-        self._beside: Client | None = None
+            self._house.stock(list(dict.fromkeys(t for w in wires.values() for t in w.topics)))
+        self._witnesses = {name: wire.witness(Random("witness")) for name, wire in wires.items()}
+        self._turns = cycle(wires)
+        self._beside: dict[str, Client] = {}
 
     def deliver(self, deliveries: Sequence[Delivery], measured: bool = False) -> None:
         """Let clients do what they do, side by side, with the witness at work amid them."""
@@ -94,7 +96,8 @@ class Desk:
         self._house.longest_turn_ms = 0.0
         if measured:
             sent = sum(len(chunk) for one in deliveries for chunk in one.chunks)
-            with no_more_memory_than_due(sent, self._inflated_bytes()) as answered:
+            inflated = sum(map(self._inflated_bytes, deliveries))
+            with no_more_memory_than_due(sent, inflated) as answered:
                 answered += self._deliver(deliveries)
         else:
             self._deliver(deliveries)
@@ -103,19 +106,20 @@ class Desk:
         if longest_ms > self._slow_ms:
             raise Found("slow", f"a turn computed for {longest_ms:.0f} ms")
 
-    def _inflated_bytes(self) -> int:
+    def _inflated_bytes(self, delivery: Delivery) -> int:
         """What may come out of a compressed frame, and be copied once."""
-        limit = min(self._setup.limits.frame_bytes, self._wire.frame_bytes_max)
-        return 2 * limit if self._wire.inflates else 0
+        wire = self._wires[delivery.wire]
+        limit = min(self._setup.limits.frame_bytes, wire.frame_bytes_max)
+        return 2 * limit if wire.inflates else 0
 
     def finish(self) -> None:
         """Stop the broker and start it again: all that the witness was told is there."""
-        self._ask_aside(self._witness.read_back)
+        self._read_back()
         with faults_are_found():
             self._house.stop()
-            self._house = FuzzedHouse(self._wire, self._setup, self._house.disk)
-        self._beside = None
-        self._ask_aside(self._witness.read_back)
+            self._house = FuzzedHouse(self._wires, self._setup, self._house.disk)
+        self._beside.clear()
+        self._read_back()
         self._counts.restarts += 1
 
     # -- connections --------------------------------------------------------------------------
@@ -124,7 +128,9 @@ class Desk:
         """All of it; how many bytes were answered, connection by connection."""
         house = self._house
         with faults_are_found():
-            talks = [_Talk(house.connect(), delivery) for delivery in deliveries]
+            talks = [
+                _Talk(self._wires[one.wire], house.client(one.wire), one) for one in deliveries
+            ]
             self._send(talks)
             # Those that say nothing more come last: time passes, and with it other time limits.
             for talk in sorted(talks, key=lambda talk: talk.delivery.ending == "silence"):
@@ -144,24 +150,24 @@ class Desk:
         ]
         for number, (talk, chunk) in enumerate(steps):
             talk.send(house, chunk)
-            self._look(talk.client)
+            self._look(talk)
             if number == len(steps) // 2:
-                self._ask_aside(self._witness.step)
-                self._counts.witnessed += 1
+                self._step_aside()
             elif number % 16 == 7:
                 house.let_pass(PAUSE_SECONDS)
             elif number % 4 == 3:
                 house.run()
         house.run()
         for talk in talks:
-            self._look(talk.client)
+            self._look(talk)
 
-    def _look(self, client: Client) -> None:
+    def _look(self, talk: _Talk) -> None:
         """What the connection holds is within the limits."""
+        wire, client = talk.wire, talk.client
         connection = client.protocol
         limits = self._setup.limits
-        most = min(limits.frame_bytes, self._wire.frame_bytes_max) + self._wire.header_bytes
-        held = self._wire.held(connection)
+        most = min(limits.frame_bytes, wire.frame_bytes_max) + wire.header_bytes
+        held = wire.held(connection)
         if held > most:
             raise Found("held", f"{held:,} bytes of an unfinished frame, and {most:,} are allowed")
         waiting = connection.queued_bytes + len(client.transport.buffered)
@@ -182,7 +188,7 @@ class Desk:
             self._counts.closed += not client.is_open
             client.send_no_more()
         house.run()
-        if client.transport.connected and self._wire.has_long_polls:
+        if client.transport.connected and talk.wire.has_long_polls:
             self._outwait_long_polls(talk)
         if client.transport.connected:
             raise Found("hang", "the client has sent its last byte, and the connection stays")
@@ -211,31 +217,42 @@ class Desk:
         """The answers are answers, and as many as are owed; how many bytes they were."""
         received = talk.client.received_bytes()
         limit = self._setup.limits.frame_bytes
-        judged = judge(self._wire, limit, talk.taken, received, talk.ending)
+        judged = judge(talk.wire, limit, talk.taken, received, talk.ending)
         self._counts.frames += judged.requests
         self._counts.answers += judged.answers
         return len(received)
 
     # -- the witness --------------------------------------------------------------------------
 
-    def _ask_aside(self, act: Callable[[Ask], None]) -> None:
-        """Let the witness do something over its own connection."""
+    def _step_aside(self) -> None:
+        """Let the witness of a format, each in its turn, do something."""
+        name = next(self._turns)
+        self._ask_aside(name, self._witnesses[name].step)
+        self._counts.witnessed += 1
+
+    def _read_back(self) -> None:
+        for name, witness in self._witnesses.items():
+            self._ask_aside(name, witness.read_back)
+
+    def _ask_aside(self, name: str, act: Callable[[Ask], None]) -> None:
+        """Let a witness do something over its own connection."""
         with faults_are_found():
-            client = self._connected()
+            client = self._connected(name)
             try:
                 act(lambda data, _: self._exchange(client, data))
             except Found:
                 raise
             except Exception as error:
-                raise Found("witness", f"{type(error).__name__}: {error}") from error
+                raise Found("witness", f"{name}: {type(error).__name__}: {error}") from error
             if not client.is_open:
-                raise Found("witness", "its connection was closed")
+                raise Found("witness", f"{name}: its connection was closed")
 
-    def _connected(self) -> Client:
-        if self._beside is None or not self._beside.is_open:
-            self._beside = self._house.connect()
-            self._exchange(self._beside, b"".join(self._wire.greeting))
-        return self._beside
+    def _connected(self, name: str) -> Client:
+        client = self._beside.get(name)
+        if client is None or not client.is_open:
+            client = self._beside[name] = self._house.client(name)
+            self._exchange(client, b"".join(self._wires[name].greeting))
+        return client
 
     def _exchange(self, client: Client, data: bytes) -> bytes:
         client.send_bytes(data)
@@ -254,10 +271,10 @@ def groups(deliveries: Iterable[Delivery]) -> list[list[Delivery]]:
     return found
 
 
-def run_case(wire: WireFormat, case: Case, slow_ms: float = inf) -> Found | None:
+def run_case(wires: Wires, case: Case, slow_ms: float = inf) -> Found | None:
     """Let a case happen to a new broker; what must not happen, if it does."""
     try:
-        desk = Desk(wire, case.setup, Counts(), slow_ms)
+        desk = Desk(wires, case.setup, Counts(), slow_ms)
         for group in groups(case.deliveries):
             desk.deliver(group, measured=True)
         desk.finish()

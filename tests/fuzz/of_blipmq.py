@@ -10,7 +10,7 @@ from brokerd.protocols.blipmq import BlipmqFactory, BlipmqSettings
 from brokerd.protocols.connection import Limits
 from tests.fuzz.wire import Ask, Framing, WireFormat
 
-TOPICS = ("demo", "bench", "t", "é", "n" * 255, "n" * 256, "__brokerd.x", "t" * 65_000)
+TOPICS = ("demo", "orders", "t", "é", "n" * 255, "n" * 256, "__brokerd.x", "t" * 65_000)
 KEY = "bench-key"
 IDS = (1, 1, 2, 3, 4, 5, 0, 1 << 63, (1 << 64) - 1)
 TAGS = (1, 2, 3, 0, (1 << 48) + 1, (1 << 64) - 1)
@@ -91,7 +91,7 @@ class BlipmqWitness:
         """Subscriptions, each with the tag of the one message that it ever had."""
 
     def step(self, ask: Ask) -> None:
-        topic = f"the witness's own {len(self._done)}"
+        topic = f"the witness of BlipMQ {len(self._done)}"
         (subscribed,) = _answers(ask, 1, bm.Subscribe(11, topic, 1))
         assert isinstance(subscribed, bm.Ack), subscribed
         assert subscribed.correlation_id == 11 and subscribed.subscription_id, subscribed

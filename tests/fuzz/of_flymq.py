@@ -129,7 +129,7 @@ def read_answers(data: bytes, requests: list[bytes]) -> int:
 class FlymqWitness:
     """Produces with keys to a topic of its own, consumes, fetches in both layouts, commits."""
 
-    TOPIC, GROUP = "the witness's own", "its group"
+    TOPIC, GROUP = "the witness of FlyMQ", "its group"
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -152,7 +152,8 @@ class FlymqWitness:
         )
         assert isinstance(produced, fm.Produced), produced
         size = -1 if key is None else len(key)
-        assert produced._replace(timestamp_ms=0) == (topic, 0, offset, 0, size, len(value))
+        stored = produced._replace(timestamp_ms=0)
+        assert stored == (topic, 0, offset, 0, size, len(value)), produced
         fetched = fm.Fetched((record,), offset + 1)
         lag = fm.Lag(offset + 1, offset + 1, offset + 1, 0)
         assert rest == [fm.Consumed(key, value), fetched, fetched, fm.Done(), lag], rest

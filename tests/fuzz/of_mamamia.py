@@ -120,7 +120,7 @@ def read_answers(data: bytes, _: list[bytes]) -> int:
 class MamamiaWitness:
     """Produces, leases and settles on a topic of its own."""
 
-    LOG, GROUP, CLIENT = "the witness's own", "its group", "it"
+    LOG, GROUP, CLIENT = "the witness of Mamamia", "its group", "it"
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng

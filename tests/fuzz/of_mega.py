@@ -11,7 +11,7 @@ from brokerd.protocols.connection import Limits
 from brokerd.protocols.mega import MegaFactory
 from tests.fuzz.wire import Ask, Split, WireFormat
 
-TOPICS = ("test-topic", "a", "A.b_c-9", "x" * 255, "x" * 256, "", "é", "__brokerd.x")
+TOPICS = ("test-topic", "orders", "A.b_c-9", "x" * 255, "x" * 256, "", "é", "__brokerd.x")
 IDS = (0, 1, 2, 0x01000000, 0x02000000, 0x03000000, -1)
 TIMES = (0, -1, 1_700_000_000_000, (1 << 63) - 1, -(1 << 63))
 OFFSETS = (0, 0, 1, 2, 5, -1, mega.MAX_OFFSET)
@@ -119,7 +119,7 @@ def _answer_bytes(request: bytes, data: bytes, position: int) -> int:
 class MegaWitness:
     """Creates a topic of its own, produces and consumes."""
 
-    TOPIC = "the-witness-s-own"
+    TOPIC = "the-witness-of-MEGA"
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng

@@ -116,7 +116,7 @@ def read_answers(data: bytes, requests: list[bytes]) -> int:
 class RustlogWitness:
     """Creates a topic of its own, produces batches and fetches, in both dialects."""
 
-    TOPIC, GROUP = "the witness's own", "its group"
+    TOPIC, GROUP = "the witness of RustLog", "its group"
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng

@@ -1,4 +1,4 @@
-"""Fuzz one format: brokers in memory, one after another, until the time is over.
+"""Fuzz one format, or all at once: brokers in memory, one after another, until the time is over.
 
 Broker number N of a seed is a function of the seed, the format and N alone, so that any of them can
 be had again. A broker that was found to do what it must not do is left, and its case cut down.
@@ -21,7 +21,7 @@ from tests.fuzz.case import ENDINGS, Case, Delivery
 from tests.fuzz.desk import Counts, Desk, run_case
 from tests.fuzz.found import Found
 from tests.fuzz.shrink import shrink
-from tests.fuzz.wire import WireFormat
+from tests.fuzz.wire import Wires
 
 CONNECTIONS = 100
 """To one broker."""
@@ -50,7 +50,7 @@ class Failure(NamedTuple):
 class Result:
     """What a run came to."""
 
-    wire: str
+    run: str
     seconds: float = 0.0
     """Without those that it took to cut failures down."""
     peak_bytes: int = 0
@@ -61,70 +61,74 @@ class Result:
 
 
 def fuzz(
-    wire: WireFormat,
+    run: str,
+    wires: Wires,
     seed: int,
     is_over: Callable[[int], bool],
     slow_ms: float = inf,
     shrink_seconds: float = 20.0,
     failures_max: int = FAILURES_MAX,
 ) -> Result:
-    """Fuzz until ``is_over(brokers so far)``, or until there are failures enough."""
-    result = Result(wire.name)
+    """Fuzz the formats of a run until ``is_over(brokers so far)`` or there are failures enough."""
+    result = Result(run)
     known: set[str] = set()
     for number in count():
         if is_over(number) or len(result.failures) >= failures_max:
             break
         began = monotonic()
-        failure = _one_broker(wire, seed, number, result.counts, slow_ms, is_over)
+        failure = _one_broker(run, wires, seed, number, result.counts, slow_ms, is_over)
         result.seconds += monotonic() - began
         if failure is not None and failure.found.signature not in known:
             known.add(failure.found.signature)
-            result.failures.append(_cut_down(wire, failure, slow_ms, shrink_seconds))
+            result.failures.append(_cut_down(wires, failure, slow_ms, shrink_seconds))
     return result
 
 
 def _one_broker(
-    wire: WireFormat,
+    run: str,
+    wires: Wires,
     seed: int,
     number: int,
     counts: Counts,
     slow_ms: float,
     is_over: Callable[[int], bool],
 ) -> Failure | None:
-    rng = Random(f"{seed}/{wire.name}/{number}")
+    rng = Random(f"{seed}/{run}/{number}")
     setup = rng.choice(tuple(SETUPS))
     made: list[Delivery] = []
     try:
-        desk = Desk(wire, setup, counts, slow_ms)
+        desk = Desk(wires, setup, counts, slow_ms)
         while len(made) < CONNECTIONS and not is_over(number):
-            group = draw(rng, wire)
+            group = draw(rng, wires)
             made += group
             desk.deliver(group, measured=rng.random() < MEASURED)
         desk.finish()
     except Found as found:
-        case = Case(wire.name, setup, tuple(made))
+        case = Case(run, setup, tuple(made))
         return Failure(seed, number, case, found, is_repeatable=False)
     finally:
         gc.collect()  # now, and not in a turn of the next one
     return None
 
 
-def draw(rng: Random, wire: WireFormat) -> list[Delivery]:
+def draw(rng: Random, wires: Wires) -> list[Delivery]:
     """One client, or some at the same time."""
     deliveries = []
     for number in range(rng.choice((1, 1, 1, 2, 4))):
+        wire = rng.choice(tuple(wires.values()))
         pieces = mutate.chunks(rng, mutate.conversation(rng, wire))
         ending = rng.choices(ENDINGS, (6, 2, 1))[0]
-        deliveries.append(Delivery(pieces, ending, rng.random() < 0.85, beside=number > 0))
+        reads = rng.random() < 0.85
+        deliveries.append(Delivery(wire.name, pieces, ending, reads, beside=number > 0))
     return deliveries
 
 
-def _cut_down(wire: WireFormat, failure: Failure, slow_ms: float, seconds: float) -> Failure:
+def _cut_down(wires: Wires, failure: Failure, slow_ms: float, seconds: float) -> Failure:
     """The smallest case that shows the same, found within about so many seconds."""
     signature = failure.found.signature
 
     def shows(case: Case) -> Found | None:
-        found = run_case(wire, case, slow_ms)
+        found = run_case(wires, case, slow_ms)
         return found if found is not None and found.signature == signature else None
 
     if shows(failure.case) is None:

@@ -10,6 +10,7 @@ import selectors
 import socket
 import struct
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from pathlib import Path
 from random import Random
 from time import monotonic
@@ -20,7 +21,7 @@ from tests.fuzz.desk import Counts
 from tests.fuzz.found import Found
 from tests.fuzz.judge import judge
 from tests.fuzz.run import Failure, draw
-from tests.fuzz.wire import Ask, WireFormat
+from tests.fuzz.wire import Ask, WireFormat, Wires, wires_of
 
 FRAME_BYTES = 64 << 10
 SETTINGS = (
@@ -35,6 +36,7 @@ SECONDS_MAX = 30.0
 WITNESS_EVERY = 4
 KEPT = 20
 """The last connections are told with a failure."""
+Address = tuple[str, int]
 _READ_BYTES = 65_536
 _FAULTS = ("Traceback", "connection-fault", "Unhandled")
 _RESET = struct.pack("ii", 1, 0)
@@ -43,7 +45,7 @@ _RESET = struct.pack("ii", 1, 0)
 class _Talk:
     """One connection; ends when both sides have."""
 
-    def __init__(self, address: tuple[str, int], delivery: Delivery) -> None:
+    def __init__(self, address: Address, delivery: Delivery) -> None:
         self.delivery = delivery
         self.received = bytearray()
         self.was_reset = False
@@ -82,12 +84,12 @@ class _Talk:
         self.socket.close()
 
 
-def talk_all(address: tuple[str, int], deliveries: Sequence[Delivery]) -> list[_Talk]:
+def talk_all(deliveries: Sequence[tuple[Address, Delivery]]) -> list[_Talk]:
     """Have all these conversations at the same time, to their ends.
 
     :raises Found: when one does not end.
     """
-    talks = [_Talk(address, delivery) for delivery in deliveries]
+    talks = [_Talk(address, delivery) for address, delivery in deliveries]
     deadline = monotonic() + SECONDS_MAX
     with selectors.DefaultSelector() as selector:
         for talk in talks:
@@ -123,7 +125,7 @@ def _go_on(talk: _Talk, ready: int) -> bool:
 class _Beside:
     """The witness's connection."""
 
-    def __init__(self, wire: WireFormat, address: tuple[str, int]) -> None:
+    def __init__(self, wire: WireFormat, address: Address) -> None:
         self._wire = wire
         self._socket = socket.create_connection(address, SECONDS_MAX)
         if wire.greeting:
@@ -153,27 +155,28 @@ class _Beside:
 class SocketDesk:
     """A broker in a process of its own, started with `SETTINGS` and this log. Raises `Found`."""
 
-    def __init__(self, wire: WireFormat, broker: BrokerProcess, log: Path, counts: Counts) -> None:
-        self._wire = wire
+    def __init__(self, wires: Wires, broker: BrokerProcess, log: Path, counts: Counts) -> None:
+        self._wires = wires
         self._broker = broker
         self._log = log
         self._counts = counts
-        self._witness = wire.witness(Random("witness"))
-        self._beside = _Beside(wire, self._address())
+        self._witnesses = {name: wire.witness(Random("witness")) for name, wire in wires.items()}
+        self._turns = cycle(wires)
+        self._beside = self._witness_connections()
 
     def deliver(self, deliveries: Sequence[Delivery], is_witnessed: bool) -> None:
         """Let clients do what they do at the same time, and then perhaps the witness."""
-        talks = talk_all(self._address(), deliveries)
+        talks = talk_all([(self._address(one.wire), one) for one in deliveries])
         if is_witnessed:
-            self._aside(self._witness.step)
+            name = next(self._turns)
+            self._aside(name, self._witnesses[name].step)
             self._counts.witnessed += 1
         for talk in talks:
             self._judge(talk)
 
     def finish(self) -> None:
         """Stop the broker and start it again: all that the witness was told is there."""
-        self._aside(self._witness.read_back)
-        self._beside.close()
+        self._read_back()
         self._judge_process()
         try:
             code = self._broker.stop()
@@ -182,21 +185,29 @@ class SocketDesk:
             self._broker.start()
         except BrokerFailed as failed:
             raise Found("fault", str(failed)) from failed
-        self._beside = _Beside(self._wire, self._address())
-        self._aside(self._witness.read_back)
-        self._beside.close()
+        self._beside = self._witness_connections()
+        self._read_back()
         self._judge_process()
         self._counts.restarts += 1
 
-    def _address(self) -> tuple[str, int]:
-        host, _, port = self._broker.address_of(self._wire.name).rpartition(":")
+    def _address(self, name: str) -> Address:
+        host, _, port = self._broker.address_of(name).rpartition(":")
         return host, int(port)
 
-    def _aside(self, act: Callable[[Ask], None]) -> None:
+    def _witness_connections(self) -> dict[str, _Beside]:
+        return {name: _Beside(wire, self._address(name)) for name, wire in self._wires.items()}
+
+    def _read_back(self) -> None:
+        """Each witness reads all of its own, and leaves."""
+        for name, witness in self._witnesses.items():
+            self._aside(name, witness.read_back)
+            self._beside[name].close()
+
+    def _aside(self, name: str, act: Callable[[Ask], None]) -> None:
         try:
-            act(self._beside.ask)
+            act(self._beside[name].ask)
         except (AssertionError, OSError, ValueError) as error:
-            raise Found("witness", f"{type(error).__name__}: {error}") from error
+            raise Found("witness", f"{name}: {type(error).__name__}: {error}") from error
 
     def _judge(self, talk: _Talk) -> None:
         """Judge the answers, unless some were lost on the way."""
@@ -204,7 +215,13 @@ class SocketDesk:
         if talk.was_reset or talk.delivery.ending == "cut":
             return
         sent = b"".join(talk.delivery.chunks)
-        judged = judge(self._wire, FRAME_BYTES, sent, bytes(talk.received), talk.delivery.ending)
+        judged = judge(
+            self._wires[talk.delivery.wire],
+            FRAME_BYTES,
+            sent,
+            bytes(talk.received),
+            talk.delivery.ending,
+        )
         self._counts.frames += judged.requests
         self._counts.answers += judged.answers
 
@@ -226,27 +243,28 @@ def _peak_bytes(pid: int) -> int:
 
 
 def fuzz_sockets(
-    wire: WireFormat,
+    run: str,
     seed: int,
     is_over: Callable[[int], bool],
     directory: Path,
     counts: Counts,
 ) -> Failure | None:
     """Start a broker in this directory and fuzz it until ``is_over(connections so far)``."""
-    rng = Random(f"{seed}/{wire.name}/sockets")
+    rng = Random(f"{seed}/{run}/sockets")
+    wires = wires_of(run)
     log = directory / "log"
     made: list[Delivery] = []
-    with BrokerProcess(directory / "data", log, SETTINGS, formats=[wire.name]) as broker:
+    with BrokerProcess(directory / "data", log, SETTINGS, formats=tuple(wires)) as broker:
         broker.start()
         try:
-            desk = SocketDesk(wire, broker, log, counts)
+            desk = SocketDesk(wires, broker, log, counts)
             while not is_over(len(made)):
-                group = draw(rng, wire)
+                group = draw(rng, wires)
                 made += group
                 desk.deliver(group, is_witnessed=rng.random() < 1 / WITNESS_EVERY)
             desk.finish()
         except Found as found:
-            case = Case(wire.name, "tight", tuple(made[-KEPT:]))
+            case = Case(run, "tight", tuple(made[-KEPT:]))
             return Failure(seed, None, case, found, is_repeatable=False)
         broker.stop()
     return None

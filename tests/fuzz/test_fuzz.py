@@ -22,19 +22,19 @@ from tests.fuzz.found import Found
 from tests.fuzz.run import fuzz
 from tests.fuzz.shrink import shrink
 from tests.fuzz.sockets import fuzz_sockets
-from tests.fuzz.wire import NAMES, Framing, WireFormat, wire_format
+from tests.fuzz.wire import NAMES, RUNS, Framing, Wires, wires_of
 
 FOUND = sorted(Path(__file__).parent.joinpath("found").glob("*.txt"))
 SEED = 4
 BROKERS = 8
 FRAMES_MIN = 2_000
-MAMAMIA = wire_format("mamamia")
+MAMAMIA = wires_of("mamamia")
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_mutated_conversations_disturb_nobody(name: str) -> None:
+@pytest.mark.parametrize("run", RUNS)
+def test_mutated_conversations_disturb_nobody(run: str) -> None:
     """No traceback, hang, wrong answer or memory that was only claimed, for this seed."""
-    result = fuzz(wire_format(name), SEED, lambda number: number >= BROKERS)
+    result = fuzz(run, wires_of(run), SEED, lambda number: number >= BROKERS)
     assert [failure.case.text(failure.about()) for failure in result.failures] == []
     counts = result.counts
     assert counts.restarts == BROKERS
@@ -43,13 +43,11 @@ def test_mutated_conversations_disturb_nobody(name: str) -> None:
     assert f"{counts.frames:,} frames" in summary(result)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_nor_do_they_over_real_sockets(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("run", RUNS)
+def test_nor_do_they_over_real_sockets(run: str, tmp_path: Path) -> None:
     """A process of its own: its log, its memory, its next start, and what comes back."""
     counts = Counts()
-    failure = fuzz_sockets(
-        wire_format(name), SEED, lambda connections: connections > 40, tmp_path, counts
-    )
+    failure = fuzz_sockets(run, SEED, lambda connections: connections > 40, tmp_path, counts)
     assert failure is None, failure.about()
     assert counts.connections > 40 and counts.answers and counts.witnessed and counts.restarts
 
@@ -58,7 +56,7 @@ def test_nor_do_they_over_real_sockets(name: str, tmp_path: Path) -> None:
 def test_what_was_found_once_stays_cured(path: Path) -> None:
     """Cases of earlier runs; the comment on top of each says what was wrong."""
     case = parse_case(path.read_text())
-    found = run_case(wire_format(case.wire), case)
+    found = run_case(wires_of(case.run), case)
     assert found is None, found
 
 
@@ -135,7 +133,7 @@ class Confuses(MamamiaConnection):
     def feed(self, data: bytes) -> bool:
         if b"demo" in data or b"orders" in data:
             Confuses._seen = b"\x00"
-        if b"witness" in data and Confuses._seen:
+        if b"the witness" in data and Confuses._seen:
             data = data.replace(b"\xa2it", b"\xa2ti", 1)
             Confuses._seen = b""
         return super().feed(data)
@@ -156,31 +154,35 @@ PLANTED: dict[str, tuple[type[MamamiaConnection], str]] = {
 }
 
 
-def served_by(connection: type[MamamiaConnection]) -> WireFormat:
+def served_by(connection: type[MamamiaConnection]) -> Wires:
     """Mamamia, by a connection of ours."""
 
     class Factory(MamamiaFactory):
         def new_connection(self) -> MamamiaConnection:
             return connection(self.broker, self.limits.frame_bytes)
 
-    return replace(MAMAMIA, factory=lambda broker, clock, limits, _: Factory(broker, clock, limits))
+    (wire,) = MAMAMIA.values()
+    served = replace(wire, factory=lambda broker, clock, limits, _: Factory(broker, clock, limits))
+    return {wire.name: served}
 
 
 @pytest.mark.parametrize("planted", PLANTED)
 def test_a_broker_that_is_wrong_is_found_and_the_case_cut_down(planted: str) -> None:
     """What is reported is of the right kind, small, and shows it again."""
     connection, kind = PLANTED[planted]
-    wire = served_by(connection)
+    wires = served_by(connection)
 
     def is_over(_: int) -> bool:
         return False
 
-    result = fuzz(wire, 1, is_over, SLOW_MS if kind == "slow" else inf, 0.5, failures_max=1)
+    result = fuzz(
+        "mamamia", wires, 6, is_over, SLOW_MS if kind == "slow" else inf, 0.5, failures_max=1
+    )
     (failure,) = result.failures
     assert failure.found.kind == kind
     assert failure.is_repeatable
     again = parse_case(failure.case.text(failure.about()))
-    assert run_case(wire, again, SLOW_MS) is not None
+    assert run_case(wires, again, SLOW_MS) is not None
     assert run_case(MAMAMIA, again) is None
 
 
@@ -203,7 +205,7 @@ def test_a_server_that_does_not_close_is_found(monkeypatch: pytest.MonkeyPatch) 
     """On real sockets too, after a while."""
     monkeypatch.setattr(sockets, "SECONDS_MAX", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(Found, match="hang"):
-        sockets.talk_all(server.getsockname(), [Delivery((b"\x00",))])
+        sockets.talk_all([(server.getsockname(), Delivery("mamamia", (b"\x00",)))])
 
 
 # -- its parts --------------------------------------------------------------------------------
@@ -214,9 +216,9 @@ def test_a_case_is_read_as_it_was_written() -> None:
         "mamamia",
         "tight",
         (
-            Delivery((b"\x00", b"\x01\x02"), "cut"),
-            Delivery((), "silence", reads=False, beside=True),
-            Delivery((), beside=True),
+            Delivery("mamamia", (b"\x00", b"\x01\x02"), "cut"),
+            Delivery("mamamia", (), "silence", reads=False, beside=True),
+            Delivery("mamamia", (), beside=True),
         ),
     )
     assert parse_case(case.text("what it is about\n\nin two lines")) == case
@@ -224,7 +226,16 @@ def test_a_case_is_read_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "format mamamia", "> 00", "connection never", "nonsense", "connection eof > 00"]
+    "text",
+    [
+        "",
+        "format mamamia",
+        "> 00",
+        "connection never",
+        "nonsense",
+        "connection mega eof > 00",
+        "connection eof",
+    ],
 )
 def test_a_file_that_is_no_case_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
@@ -233,25 +244,27 @@ def test_a_file_that_is_no_case_is_refused(text: str) -> None:
 
 def test_shrinking_leaves_what_the_failure_needs() -> None:
     """Two bytes in order on one connection, out of three connections."""
-    noise = Delivery((b"abc" * 30, b"d" * 50), "cut", reads=False)
-    guilty = Delivery((b"abc" * 10 + b"\x07" + b"x" * 20, b"yy\x08yy"), "silence", reads=False)
+    noise = Delivery("mamamia", (b"abc" * 30, b"d" * 50), "cut", reads=False)
+    guilty = Delivery(
+        "mamamia", (b"abc" * 10 + b"\x07" + b"x" * 20, b"yy\x08yy"), "silence", reads=False
+    )
 
     def fails(case: Case) -> bool:
         return any(b"\x08" in b"".join(one.chunks).partition(b"\x07")[2] for one in case.deliveries)
 
     case = shrink(Case("mamamia", "roomy", (noise, guilty, noise)), fails, lambda: False)
-    assert case.deliveries == (Delivery((b"\x07\x08",)),)
+    assert case.deliveries == (Delivery("mamamia", (b"\x07\x08",)),)
 
 
 def test_shrinking_ends_when_it_is_told_to() -> None:
-    case = Case("mamamia", "roomy", (Delivery((bytes(100),)),))
+    case = Case("mamamia", "roomy", (Delivery("mamamia", (bytes(100),)),))
     assert shrink(case, lambda _: True, lambda: True) == case
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_mutations_are_a_function_of_the_seed(name: str) -> None:
     """The same conversation again, cut the same way, and no two alike."""
-    wire = wire_format(name)
+    wire = wires_of(name)[name]
 
     def drawn(seed: int) -> tuple[bytes, ...]:
         rng = Random(seed)
@@ -295,6 +308,8 @@ def test_the_command_fuzzes_and_says_what_it_tried(
 
 def test_the_command_replays_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "case.txt"
-    path.write_text(Case("mamamia", "roomy", (Delivery((b"\x00\x00\x00\x01",)),)).text("a length"))
+    path.write_text(
+        Case("mamamia", "roomy", (Delivery("mamamia", (b"\x00\x00\x00\x01",)),)).text("a length")
+    )
     assert main([f"--replay={path}"]) == 0
     assert "nothing was found" in capsys.readouterr().out

@@ -6,7 +6,7 @@ A format is one module, ``tests/fuzz/of_NAME.py``, with a `WireFormat` of the na
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,6 +21,9 @@ GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
 NAMES = ("mamamia", "flymq", "blipmq", "rustlog", "mega")
 """The formats that can be fuzzed."""
+MIXED = "mixed"
+"""A run of all of them, on one broker and the same topics."""
+RUNS = (*NAMES, MIXED)
 
 Split = tuple[list[bytes], bool]
 """Whole requests, and whether what follows them can be no request at all."""
@@ -137,13 +140,23 @@ def _golden(name: str) -> tuple[bytes, ...]:
     return tuple(requests)
 
 
-@cache
-def wire_format(name: str) -> WireFormat:
-    """The format of a name.
+Wires = Mapping[str, WireFormat]
+"""The formats of a run, by name."""
 
-    :raises ValueError: when there is none.
+
+@cache
+def wires_of(run: str) -> Wires:
+    """The formats of a run of `RUNS`.
+
+    :raises ValueError: when there is none of that name.
     """
-    if name not in NAMES:
-        raise ValueError(f"{name!r} is no wire format; there are {', '.join(NAMES)}")
+    if run == MIXED:
+        return {name: _format(name) for name in NAMES}
+    if run not in NAMES:
+        raise ValueError(f"{run!r} is none of {', '.join(RUNS)}")
+    return {run: _format(run)}
+
+
+def _format(name: str) -> WireFormat:
     found: WireFormat = importlib.import_module(f"tests.fuzz.of_{name}").FORMAT
     return found
