@@ -1,7 +1,8 @@
 # Tests: tests/test_bench.py
 """``brokerctl bench``: load a running broker and print its rates beside the disk's own.
 
-The topic it makes, ``bench-`` and 12 hex digits, stays in the broker: nothing can delete one yet.
+The topic it makes, ``bench-`` and 12 hex digits, stays in the broker; ``brokerctl topic delete``
+removes it.
 
 Prints for people, or one JSON object with ``--json``. Exit codes: 0 measured, 1 nothing was
 measured or answers were errors, 2 wrong usage.
@@ -169,8 +170,7 @@ def bench_command(
     and ACK); over RustLog's binary dialect produce, produce-batch or fetch (of 1 MiB); over FlyMQ
     produce or fetch; over MEGA produce or consume.
 
-    Every run makes a topic bench-<12 hex digits>, and it stays: this version deletes neither topics
-    nor records. Use a broker whose data directory can be thrown away.
+    Every run makes a topic bench-<12 hex digits>, and it stays until `brokerctl topic delete`.
     """
     root: dict[str, Any] = context.obj if isinstance(context.obj, dict) else {}
     data_dir = Path(root.get("data_dir") or "./brokerd-data")
