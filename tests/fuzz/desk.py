@@ -59,9 +59,9 @@ class _Talk:
         if not delivery.reads:
             client.stop_reading()
 
-    def send(self, house: FuzzedHouse, chunk: bytes) -> None:
+    def send(self, chunk: bytes) -> None:
         if self.client.is_open:
-            house.timed(self.client.send_bytes, chunk)
+            self.client.send_bytes(chunk)
             self._sent += len(chunk)
 
     @property
@@ -84,7 +84,7 @@ class Desk:
         self._slow_ms = slow_ms
         self._counts = counts
         self._house = FuzzedHouse(wires, self._setup)
-        if self._setup.is_stocked:
+        if self._setup.stock_bytes:
             self._house.stock(list(dict.fromkeys(t for w in wires.values() for t in w.topics)))
         self._witnesses = {name: wire.witness(Random("witness")) for name, wire in wires.items()}
         self._turns = cycle(wires)
@@ -97,7 +97,8 @@ class Desk:
         if measured:
             sent = sum(len(chunk) for one in deliveries for chunk in one.chunks)
             inflated = sum(map(self._inflated_bytes, deliveries))
-            with no_more_memory_than_due(sent, inflated) as answered:
+            besides = inflated + self._setup.stock_bytes
+            with no_more_memory_than_due(sent, besides) as answered:
                 answered += self._deliver(deliveries)
         else:
             self._deliver(deliveries)
@@ -149,7 +150,7 @@ class Desk:
             if chunk is not None
         ]
         for number, (talk, chunk) in enumerate(steps):
-            talk.send(house, chunk)
+            talk.send(chunk)
             self._look(talk)
             if number == len(steps) // 2:
                 self._step_aside()
