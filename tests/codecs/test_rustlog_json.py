@@ -470,3 +470,9 @@ def test_one_long_record_takes_as_many_steps_as_it_has_slices():
 def test_the_length_of_an_answer_is_known_before_it_is_made(offset, record):
     data = CODEC.encode_answer(rl.Fetched([offset], [record], offset + 1))
     assert rl.fetched_length(offset, record) == len(data) - 4
+
+
+def test_an_answer_whose_offsets_do_not_follow_one_another_is_refused():
+    """A batch is contiguous; the caller is told its first offset and may count on that."""
+    with pytest.raises(rl.AnswerError, match="follow one another"):
+        CODEC.decode_answer(b'{"Produce":{"offsets":[1,3]}}')

@@ -759,8 +759,8 @@ def test_commits_without_a_place_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     desk.ask(*[rl.OffsetCommit("none", at % 4, "g", at) for at in (0, 1, 2, 4, 3)])
     found = [desk.only(rl.OffsetFetch("none", at, "g")).offset for at in range(4)]
     assert found == [4, None, 2, 3], "the latest three"
-    failed = desk.only(rl.OffsetCommit("n" * 256, 0, "g", 1))
-    assert failed.code == 5
+    for names in (("n" * 256, 0, "g"), ("none", 0, "g" * 256)):
+        assert desk.only(rl.OffsetCommit(*names, 1)).code == 5
 
 
 def test_the_references_rules_are_not_for_json() -> None:
@@ -895,6 +895,38 @@ def test_more_topics_than_the_broker_may_have_are_refused(dialect: Dialect) -> N
     failed = desk.only(rl.CreateTopic("u", 1))
     assert "limits.max_topics" in failed.message
     assert failed.code == (500 if dialect is BINARY else 0)
+
+
+@both
+@pytest.mark.parametrize(
+    ("method", "request_made", "answer"),
+    [
+        ("admit", rl.Produce("t", 0, [b"y"]), rl.Produced(1, 1)),
+        ("commit_offset", rl.OffsetCommit("t", 0, "g", 1), rl.OffsetCommitted(True)),
+        ("create_topic", rl.CreateTopic("u", 2), rl.TopicCreated()),
+    ],
+)
+def test_what_meets_a_full_queue_is_answered_once_it_was_carried_out(
+    dialect: Dialect, method: str, request_made: rl.Request, answer: rl.Answer
+) -> None:
+    house = with_topic(b"x")
+    does, times = getattr(house.broker, method), 0
+
+    def congested_first(*arguments: Any) -> Any:
+        nonlocal times
+        times += 1
+        if times == 1:
+            raise Congested("too much work waits for the disk; try again")
+        return does(*arguments)
+
+    desk, other = Desk(house, dialect), Desk(house)
+    other.send(rl.OffsetCommit("t", 0, "other", 1))
+    setattr(house.broker, method, congested_first)
+    desk.send(request_made, rl.Ping())
+    assert desk.answers() == []
+    house.run()
+    assert times == 2
+    assert desk.answers() == [answer, rl.Pong()]
 
 
 # -- metrics ----------------------------------------------------------------------------------

@@ -83,7 +83,7 @@ class FrameReader:
                 break
             payloads.append(data[start + _LENGTH_BYTES : end])
             start = end
-        if start < size and self.error is None:
+        if start < size:
             self._partial += data[start:] if start else data
             self._learn_length()
         return payloads
