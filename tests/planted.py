@@ -377,8 +377,8 @@ BUGS = (
         "a late answer overtakes the answers before it",
         "protocols/connection.py",
         (
-            '        self._enqueue()\n        place = Answers(None, b"", 1, 0)',
-            '        place = Answers(None, b"", 1, 0)',
+            "        self._enqueue()\n        place = Answers(None, [], 1, 0)",
+            "        place = Answers(None, [], 1, 0)",
         ),
     ),
     bug(

@@ -15,6 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from brokerd.sim.rules import SubscriptionRules
+
 NEVER = -1
 
 
@@ -29,6 +31,8 @@ class Message(NamedTuple):
     """To be stored only after so long; None: at once."""
     ttl_us: int | None = None
     """To be gone after so long; None: as the topic says."""
+    timestamp: int | None = None
+    """The producer's own, where the format has one, in its unit."""
 
 
 class Place(NamedTuple):
@@ -50,6 +54,9 @@ class Delivery(NamedTuple):
     """How often the group has leased the record, this time included."""
     remaining_us: int | None = None
     """What was left of the lease when the answer was made."""
+    tells_key: bool = False
+    """Whether ``key`` None says that there is none; so it does where a token is told."""
+    timestamp: int | None = None
 
 
 class Settlement(NamedTuple):
@@ -108,6 +115,10 @@ class Produce(Operation):
     """Who sends it, if it may be sent again; "" for nobody."""
     sequence: int = 0
     """Its number among those of ``producer_id``."""
+    is_silent: bool = False
+    """Whether its answer tells no places; they are all None, and nothing waits."""
+    is_promised: bool = True
+    """Whether its answer means that it is stored."""
 
 
 @dataclass(kw_only=True)
@@ -384,6 +395,9 @@ class History:
     """What groups begin with."""
     topic_rules: TopicRules = field(default_factory=TopicRules)
     """What topics begin with."""
+    given_topics: tuple[str, ...] = ()
+    """Topics that are made at every start of the broker, if they are not there."""
+    subscriptions: SubscriptionRules = field(default_factory=SubscriptionRules)
     operations: list[Operation] = field(default_factory=list)
     boots: list[Boot] = field(default_factory=list)
     audit_us: int = NEVER

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from brokerd.sim.history import GroupRules
+from brokerd.sim.rules import SubscriptionRules
 
 DiskCall = Literal[
     "create",
@@ -48,6 +49,21 @@ Action = Literal[
     "release",
     "cancel",
     "look",
+    # of formats that read by offset
+    "read",
+    "read_one",
+    "commit",
+    "committed",
+    "reset_offset",
+    "lag",
+    "position",
+    "create_topic",
+    "list_topics",
+    # of BlipMQ
+    "subscribe",
+    "poll",
+    "acknowledge",
+    "acknowledge_again",
     # of operators
     "pause",
     "resume",
@@ -98,6 +114,10 @@ class Settings(Part, frozen=True, kw_only=True):
     """As the option ``wal.durability``: ``fsync``, ``interval:<ms>`` or ``os``."""
     retention_check_seconds: int = 60
     """How often the broker looks for what may go."""
+    blipmq_max_deliveries: int = 3
+    blipmq_retry_base_us: int = 100_000
+    """A multiple of 1,000."""
+    blipmq_grace_seconds: int = 3_600
     capacity_bytes: int | None = None
     """What the broker's files may take until the audit, beside what it leaves free on any disk."""
 
@@ -105,6 +125,14 @@ class Settings(Part, frozen=True, kw_only=True):
     def longest_backoff_us(self) -> int:
         doubled = self.backoff_base_us << min(self.max_attempts, 40)
         return min(doubled, self.backoff_max_us)
+
+    def subscriptions(self) -> SubscriptionRules:
+        """What the oracle has to know of them."""
+        return SubscriptionRules(
+            self.blipmq_max_deliveries,
+            self.blipmq_retry_base_us,
+            self.blipmq_grace_seconds * 1_000_000,
+        )
 
     def rules(self) -> GroupRules:
         """What the oracle has to know of them."""
@@ -201,6 +229,10 @@ class ClientPlan(Part, frozen=True, kw_only=True):
     """How many of a thousand acquires leave the duration to the group."""
     resends: bool = False
     """Whether batches have sequence numbers, and are sent again while there was no answer."""
+    filter_permille: int = 0
+    """How many of a thousand fetches that may have a filter have one."""
+    qos_0_permille: int = 0
+    """How many of a thousand messages and subscriptions are of QoS 0."""
     owners: tuple[str, ...] = ()
     """Of an operator: whose leases it releases."""
     ordered_permille: int = 0
@@ -374,9 +406,16 @@ class Plan(Part, frozen=True, kw_only=True):
         )
 
     @property
-    def formats(self) -> tuple[str, ...]:
+    def formats(self) -> tuple[WireFormat, ...]:
         """The wire formats that the broker listens in: Mamamia, and those of the clients."""
-        return tuple(dict.fromkeys(["mamamia", *(client.format for client in self.clients)]))
+        spoken: list[WireFormat] = [client.format for client in self.clients]
+        return tuple(dict.fromkeys(["mamamia", *spoken]))
+
+    @property
+    def longest_flight_us(self) -> int:
+        """After so long without requests no message of a subscription is in flight."""
+        rules = self.settings.subscriptions()
+        return rules.flight_us(max(1, rules.max_deliveries))
 
     def pairs(self) -> list[tuple[str, str]]:
         """Every (topic, group) that a client may use, in order."""

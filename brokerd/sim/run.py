@@ -20,16 +20,18 @@ from typing import cast
 from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
 
 from brokerd.assembly import BrokerCore
-from brokerd.config import Broker as BrokerConfig
 from brokerd.config import Config, Groups, Limits, Retention
-from brokerd.config import Wal as WalConfig
+from brokerd.sections import Blipmq
+from brokerd.sections import Broker as BrokerConfig
+from brokerd.sections import Wal as WalConfig
 from brokerd.sim import oracle
 from brokerd.sim.bare import STATE_DIR, WAL_DIR
 from brokerd.sim.clients import AuditFailed, Auditor, Direct, WrongAnswer, make_client
+from brokerd.sim.clients.format_audits import make_audit
 from brokerd.sim.disk import CrashModel, PowerLost, SimDisk
 from brokerd.sim.faults import Faults
 from brokerd.sim.history import NEVER, Boot, History, Letters
-from brokerd.sim.machine import Machine
+from brokerd.sim.machine import MAMAMIA, Machine
 from brokerd.sim.network import Network
 from brokerd.sim.oracle import Violation
 from brokerd.sim.plan import Plan, Settings
@@ -91,6 +93,11 @@ def config_of(settings: Settings) -> Config:
             in_flight_requests=settings.in_flight_requests,
             in_flight_bytes=settings.in_flight_bytes,
         ),
+        blipmq=Blipmq(
+            max_deliveries=settings.blipmq_max_deliveries,
+            retry_base_ms=settings.blipmq_retry_base_us // 1_000,
+            subscription_grace_seconds=settings.blipmq_grace_seconds,
+        ),
     )
 
 
@@ -128,6 +135,10 @@ class _Run:
         self._history = History(rules=plan.settings.rules(), boots=machine.boots)
         self._history.clock_steps = self._faults.clock_steps
         self._history.is_steady = plan.is_steady
+        self._history.given_topics = tuple(topic.name for topic in plan.topics)
+        self._history.subscriptions = plan.settings.subscriptions()
+        self._audits = [name for name in plan.formats if name != MAMAMIA]
+        """Formats in which the end of the run is still to be looked at."""
         self._clients = [
             make_client(
                 client,
@@ -319,7 +330,24 @@ class _Run:
             partial(self._network.connect, "auditor"),
             Direct("auditor", self._world, self._machine, self._history),
             self._history,
-            self._audited,
+            self._audit_format,
+        ).start()
+
+    def _audit_format(self) -> None:
+        """One format after another."""
+        if not self._audits:
+            self._audited()
+            return
+        wire_format = self._audits.pop(0)
+        name = f"{wire_format}-auditor"
+        make_audit(
+            wire_format,
+            self._plan,
+            self._world,
+            partial(self._network.connect, name, partial(self._machine.service, wire_format)),
+            Direct(name, self._world, self._machine, self._history),
+            self._history,
+            self._audit_format,
         ).start()
 
     def _audit_hangs(self) -> None:

@@ -39,6 +39,8 @@ PLAIN_CLIENT: dict[str, Any] = {
     "late_permille": 0,
     "token_permille": 0,
     "verdict_permille": 0,
+    "filter_permille": 0,
+    "qos_0_permille": 0,
     "delayed_permille": 0,
     "schedule_us_max": 0,
     "ttl_permille": 0,

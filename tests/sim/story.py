@@ -34,7 +34,14 @@ LEASE_LOST = "the lease of offset 0 is over, or another one took its place; acqu
 UNKNOWN = "topic 't' has no record 0 in partition 0: it was never produced"
 
 
-BLANKS = (("deliveries", ()), ("places", ()), ("results", ()), ("schedules", ()))
+BLANKS = (
+    ("deliveries", ()),
+    ("places", ()),
+    ("results", ()),
+    ("schedules", ()),
+    ("readings", ()),
+    ("handed", None),
+)
 
 
 class Story:

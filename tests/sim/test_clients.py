@@ -313,7 +313,7 @@ def assert_same(request: Any, operation: Any) -> None:
             for wire, message in zip(wires, operation.messages, strict=True):
                 assert packed_payload(wire) == message.payload
                 assert (wire.metadata, wire.key, wire.partition) == message[1:4]
-                assert (us(wire.delay), us(wire.ttl)) == message[4:]
+                assert (us(wire.delay), us(wire.ttl)) == message[4:6]
             if operation.producer_id:
                 asked = request.producer_id, request.sequence
                 assert asked == (operation.producer_id, operation.sequence)
@@ -644,7 +644,7 @@ class TestBehaviour:
 
     def test_keys_partitions_and_metadata_are_there_if_asked_for(self) -> None:
         bare = play(a_plan("produce", operations=100))
-        assert {m[1:] for o in bare.operations for m in o.messages} == {(None,) * 5}
+        assert {m[1:] for o in bare.operations for m in o.messages} == {(None,) * 6}
         topics = (Topic(name="t", partitions=3),)
         full = play(
             a_plan(

@@ -10,7 +10,7 @@ import pytest
 from brokerd.sim import oracle
 from brokerd.sim.history import NEVER, ClockStep, Delivery, GroupView, Letter, Message, Place
 from brokerd.sim.oracle import check, judge
-from tests.sim import test_oracle_changes
+from tests.sim import test_oracle_changes, test_oracle_offsets, test_oracle_subscriptions
 from tests.sim.story import LEASE_LOST, NOT_OWNER, SECOND_US, UNKNOWN, Story
 from tests.sim.tales import Tale, Tales, told
 
@@ -764,10 +764,15 @@ def damage_that_nobody_did(story: Story, wrong: bool) -> None:
 # -- all of them -----------------------------------------------------------------------------------
 
 
+def all_tales() -> list[tuple[str, Tale, dict[str, object]]]:
+    others = test_oracle_changes, test_oracle_offsets, test_oracle_subscriptions
+    return [*TALES.all, *(tale for module in others for tale in module.TALES.all)]
+
+
 def cases() -> list[object]:
     return [
         pytest.param(promise, tale, settings, id=f"{promise} {tale.__name__}")
-        for promise, tale, settings in (*TALES.all, *test_oracle_changes.TALES.all)
+        for promise, tale, settings in all_tales()
     ]
 
 
@@ -795,7 +800,7 @@ def test_the_page_names_every_check_and_every_check_has_a_story() -> None:
     sources = "".join(path.read_text() for path in Path(oracle.__file__).parent.glob("*.py"))
     found = set(re.findall(r'"(P\d-[a-z-]+)"', sources)) | {"audit"}
     assert named == found
-    assert {promise for promise, _, _ in (*TALES.all, *test_oracle_changes.TALES.all)} == found
+    assert {promise for promise, _, _ in all_tales()} == found
 
 
 def test_equal_payloads_without_an_answer_have_no_order() -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from brokerd.broker.snapshotter import STEP_THINGS
 from brokerd.sim import draw
-from brokerd.sim.draw import CRASHES_MAX, FEATURES, NEEDS, generate
+from brokerd.sim.draw import CRASHES_MAX, FEATURES, FORMATS, NEEDS, generate
+from brokerd.sim.draw.formats import FORMATS_MAX
 from brokerd.sim.history import GroupRules
 from brokerd.sim.plan import (
     AnyFault,
@@ -84,10 +85,38 @@ def test_what_is_not_a_plan_is_refused_by_name() -> None:
 def test_runs_stay_small() -> None:
     for plan in PLANS:
         assert 5_000_000 <= plan.end_us <= 120_000_000
-        assert sum(client.operations for client in plan.clients) <= 1_700
-        assert len(plan.clients) <= 9
+        ours = [client for client in plan.clients if client.format == "mamamia"]
+        others = [client for client in plan.clients if client.format != "mamamia"]
+        assert sum(client.operations for client in ours) <= 1_700
+        assert len(ours) <= 9
+        assert sum(client.operations for client in others) <= 1_800
+        assert len(others) <= 2 * FORMATS_MAX
         assert len(crashes(plan)) <= CRASHES_MAX
         assert plan.longest_us <= 120_000_000
+
+
+def test_each_format_is_drawn_now_and_then_and_some_runs_have_none() -> None:
+    drawn = Counter(name for plan in PLANS for name in plan.formats)
+    assert set(drawn) == {"mamamia", *FORMATS}
+    assert all(drawn[name] < len(PLANS) / 2 for name in FORMATS)
+    assert any(plan.formats == ("mamamia",) for plan in PLANS)
+
+
+def test_other_formats_come_on_top_of_what_a_run_would_be_without_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("brokerd.sim.draw.formats.FORMATS", {})
+    for plan in PLANS[:50]:
+        alone = generate(plan.seed)
+        assert alone.formats == ("mamamia",)
+        assert plan.clients[: len(alone.clients)] == alone.clients
+        assert (plan.topics, plan.disk, plan.network) == (alone.topics, alone.disk, alone.network)
+        assert set(alone.faults) <= set(plan.faults)
+
+
+def test_producers_that_are_not_told_places_run_only_where_nothing_is_lost() -> None:
+    for plan in PLANS:
+        assert plan.settings.durability == "fsync" or "blipmq" not in plan.formats
 
 
 def test_settings_are_ones_the_log_accepts() -> None:

@@ -163,7 +163,8 @@ def test_an_answer_before_its_commit_is_found(monkeypatch: pytest.MonkeyPatch) -
             answers = self._queue.popleft()
             self._queued_requests -= answers.count
             self.queued_bytes -= answers.size
-            self.transport.write(answers.data)
+            parts = answers.parts if answers.make is None else [answers.make()]
+            self.transport.write(b"".join(parts))
 
     monkeypatch.setattr(Connection, "_send", send_at_once)
     slow = plan.DiskTimes(sync_us_min=5_000, sync_us_max=9_000)

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from brokerd.sim.clients.auditor import AuditFailed, Auditor
+from brokerd.sim.clients.auditor import Auditor
 from brokerd.sim.clients.conversation import WrongAnswer
 from brokerd.sim.clients.direct import Direct
+from brokerd.sim.clients.formats import make_format_client
 from brokerd.sim.clients.links import Connect, Link
 from brokerd.sim.clients.mamamia import MamamiaClient
 from brokerd.sim.clients.operator import Operator
+from brokerd.sim.clients.scripted import AuditFailed
 from brokerd.sim.clients.vandal import Vandal
 from brokerd.sim.history import History
 from brokerd.sim.machine import Machine
@@ -62,5 +64,7 @@ def make_client(
     """The client of a plan; it begins with ``start()``."""
     if plan.role == "operator":
         return Operator(plan, world, Direct(plan.name, world, machine, history))
+    if plan.format != "mamamia":
+        return make_format_client(plan, world, connect, history)
     kind = Vandal if plan.role == "vandal" else MamamiaClient
     return kind(plan, world, connect, history)

@@ -8,23 +8,20 @@ makes of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from functools import partial
 
 from brokerd.codecs import mamamia as mm
-from brokerd.errors import BrokerdError
 from brokerd.sim.clients import deeds
-from brokerd.sim.clients.conversation import Ask, Conversation
-from brokerd.sim.clients.deeds import Deed
-from brokerd.sim.clients.describe import asked
+from brokerd.sim.clients.conversation import Ask
 from brokerd.sim.clients.direct import Asker
 from brokerd.sim.clients.links import Connect
 from brokerd.sim.clients.mamamia_wire import MamamiaWire
+from brokerd.sim.clients.scripted import Script, ScriptedClient, insist
 from brokerd.sim.history import (
     Acquire,
     History,
     Look,
-    Operation,
     Settle,
     Settlement,
 )
@@ -37,30 +34,11 @@ DURATION_US = 86_400 * 1_000_000
 """The leases of the audit outlive it."""
 MARGIN_US = 5_000_000
 """Waited beyond the longest lease or delay: the broker may end them a little late."""
-RETRY_US = 1_000_000
-RETRIES = 60
-"""How often a refused request is asked again; space may need a second to be found."""
-LOSSES_MAX = 5
-"""Connections that an audit may lose."""
-
-NO_GROUP = "has no group"
-"""What the broker says of a group that nobody has used yet."""
 UNNUMBERED = -1
 
-Step = Callable[[], Ask | Deed] | int
-"""What the script wants next: an answer, or to wait for so many microseconds."""
-Script = Generator[Step, Operation, None]
 
-
-class AuditFailed(BrokerdError):
-    """The broker refused, or did not serve, a client at its best behaviour."""
-
-
-class Auditor:
-    """Begins with ``start()``, and calls ``done()`` when the history is complete.
-
-    Raises AuditFailed, in the world's next event, when the broker does not let it finish.
-    """
+class Auditor(ScriptedClient):
+    """A `ScriptedClient` that speaks Mamamia; the history is complete when it is done."""
 
     def __init__(
         self,
@@ -71,40 +49,32 @@ class Auditor:
         history: History,
         done: Callable[[], None],
     ) -> None:
+        script = self._audit()
+        super().__init__(NAME, world, connect, direct, history, MamamiaWire, script, done)
         self._plan = plan
-        self._world = world
-        self._connect_link = connect
-        self._direct = direct
-        self._history = history
-        self._done = done
-        self._script = self._audit()
-        self._wanted: Callable[[], Ask | Deed] | None = None
-        """What is asked and not answered."""
-        self._losses = 0
-        self._conversation: Conversation | None = None
 
     def start(self) -> None:
+        """Begin, and say so in the history."""
         self._history.audit_us = self._world.now_us
-        self._connect()
-        self._advance()
+        super().start()
 
     # -- the script ------------------------------------------------------------------------------
 
     def _audit(self) -> Script:
         for topic_name, group in self._plan.pairs():
-            yield from self._insist(partial(deeds.resume, NAME, topic_name, group))
+            yield from insist(partial(deeds.resume, NAME, topic_name, group))
         for topic in self._plan.topics:
-            yield from self._insist(partial(deeds.describe, NAME, topic.name))
+            yield from insist(partial(deeds.describe, NAME, topic.name))
         yield from self._read_all()
         yield self._plan.longest_us + MARGIN_US
         yield from self._read_all()
         for topic_name, group in self._plan.pairs():
             yield from self._lease_all(topic_name, group, settle=True)
         for topic_name, group in self._plan.pairs():
-            yield from self._insist(partial(look_ask, topic_name, group))
-            yield from self._insist(partial(deeds.letters, NAME, topic_name, group))
+            yield from insist(partial(look_ask, topic_name, group))
+            yield from insist(partial(deeds.letters, NAME, topic_name, group))
         for topic in self._plan.topics:
-            yield from self._insist(partial(deeds.describe, NAME, topic.name))
+            yield from insist(partial(deeds.describe, NAME, topic.name))
 
     def _read_all(self) -> Script:
         """Read what was not read yet: once, and again when all that waited has been stored."""
@@ -115,76 +85,12 @@ class Auditor:
         """Lease, and perhaps settle, until there was nothing twice."""
         empty = 0
         while empty < 2:
-            operation = yield from self._insist(partial(acquire_ask, topic, group))
+            operation = yield from insist(partial(acquire_ask, topic, group))
             assert isinstance(operation, Acquire), "it was asked"
             if not operation.deliveries:
                 empty += 1
             elif settle:
-                yield from self._insist(partial(settle_ask, operation))
-
-    def _insist(self, make: Callable[[], Ask | Deed]) -> Generator[Step, Operation, Operation]:
-        """Ask until it is not refused."""
-        for _ in range(RETRIES):
-            operation = yield make
-            if not operation.error or NO_GROUP in operation.error:
-                return operation
-            yield RETRY_US
-        raise AuditFailed(f"{asked(operation)} is refused for ever: {operation.error}")
-
-    # -- following it ----------------------------------------------------------------------------
-
-    def _advance(self, operation: Operation | None = None) -> None:
-        """Do what the script wants next; None begins it or ends a wait."""
-        try:
-            step = next(self._script) if operation is None else self._script.send(operation)
-        except StopIteration:
-            self._finish()
-            return
-        if isinstance(step, int):
-            self._world.call_after(step, self._advance)
-        else:
-            self._wanted = step
-            self._ask()
-
-    def _ask(self) -> None:
-        if self._wanted is None or self._conversation is None:
-            return
-        wanted = self._wanted()
-        if isinstance(wanted, Deed):
-            self._direct.perform(*wanted, self._answered)
-        else:
-            self._conversation.ask(wanted)
-
-    def _answered(self, operation: Operation) -> None:
-        self._wanted = None
-        self._advance(operation)
-
-    def _finish(self) -> None:
-        if self._conversation is not None:
-            self._conversation.hang_up()
-        self._done()
-
-    def _connect(self) -> None:
-        self._conversation = Conversation(
-            NAME,
-            self._world,
-            self._connect_link,
-            self._history,
-            self._answered,
-            self._lost,
-            MamamiaWire(),
-        )
-
-    def _lost(self, why: str) -> None:
-        self._conversation = None
-        self._losses += 1
-        if self._losses > LOSSES_MAX:
-            raise AuditFailed(f"the audit lost its connection {self._losses} times: {why}")
-        self._world.call_after(RETRY_US, self._reconnect)
-
-    def _reconnect(self) -> None:
-        self._connect()
-        self._ask()
+                yield from insist(partial(settle_ask, operation))
 
 
 def acquire_ask(topic: str, group: str) -> Ask:

@@ -18,6 +18,8 @@ from brokerd.sim.history import (
     Settle,
     Settlement,
 )
+from brokerd.sim.offset_history import Commit, Committed, Position, Read, ResetOffset
+from brokerd.sim.subscription_history import Acknowledge, Poll
 
 
 def seconds(us: int) -> str:
@@ -42,7 +44,17 @@ def answered(operation: Operation) -> str:
     return "done" + _fields(operation, is_answer=True)
 
 
-TOLD = ("released", "is_partial", "count", "start", "cancelled", "view")
+TOLD = (
+    "released",
+    "is_partial",
+    "count",
+    "start",
+    "cancelled",
+    "view",
+    "subscription",
+    "existed",
+    "topics",
+)
 """Fields of operations without words of their own that an answer fills."""
 
 
@@ -142,3 +154,94 @@ def _(operation: Letters) -> str:
 def _(operation: Letters) -> str:
     letters = (f"{places([letter.place])}({letter.reason})" for letter in operation.letters)
     return " ".join(letters) or "none"
+
+
+# -- formats that read by offset -------------------------------------------------------------------
+
+
+def spot(operation: Read | Commit | Committed | Position | ResetOffset) -> str:
+    group = f" for {operation.group!r}" if operation.group else ""
+    return f"{operation.topic!r}/{operation.partition}{group}"
+
+
+@asked.register
+def _(operation: Read) -> str:
+    only = "the one" if operation.exact else f"up to {operation.limit}"
+    filtered = f" that match {operation.pattern!r}" if operation.pattern else ""
+    size = "" if operation.limit_bytes is None else f", {operation.limit_bytes} bytes"
+    return f"read {spot(operation)} {only}{size} from {operation.offset}{filtered}"
+
+
+@answered.register
+def _(operation: Read) -> str:
+    then = "" if operation.next is None else f", next {operation.next}"
+    shown = places(reading.place for reading in operation.readings) or "nothing"
+    return f"shown {shown}{then}"
+
+
+@asked.register
+def _(operation: Commit) -> str:
+    return f"commit {operation.offset} of {spot(operation)}"
+
+
+@asked.register
+def _(operation: ResetOffset) -> str:
+    return f"commit the {operation.to} of {spot(operation)}"
+
+
+@asked.register
+def _(operation: Committed) -> str:
+    return f"committed of {spot(operation)}"
+
+
+@answered.register
+def _(operation: Committed) -> str:
+    lag = "" if operation.latest is None else f", {operation.lag} behind {operation.latest}"
+    return f"committed {operation.offset}{lag}"
+
+
+@asked.register
+def _(operation: Position) -> str:
+    return f"position {operation.mode} of {spot(operation)}"
+
+
+@answered.register
+def _(operation: Position) -> str:
+    return f"at {operation.offset}"
+
+
+# -- subscriptions ---------------------------------------------------------------------------------
+
+
+@asked.register
+def _(operation: Poll) -> str:
+    return f"poll subscription {operation.subscription} of {operation.topic!r}"
+
+
+@answered.register
+def _(operation: Poll) -> str:
+    handed = operation.handed
+    if handed is None:
+        return "handed nothing"
+    where = "once" if handed.place is None else places([handed.place])
+    return f"handed {handed.value[:20]!r} {where}"
+
+
+@asked.register
+def _(operation: Acknowledge) -> str:
+    return f"acknowledge {places([operation.place])} of subscription {operation.subscription}"
+
+
+@answered.register
+def _(operation: Commit) -> str:
+    return "done"
+
+
+@answered.register
+def _(operation: ResetOffset) -> str:
+    return "done"
+
+
+@answered.register
+def _(operation: Acknowledge) -> str:
+    return "done"

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from brokerd.codecs import mamamia as mm
 from brokerd.codecs.mamamia.packing import pack
-from brokerd.sim.clients.conversation import Answered, Ask, Sent, WrongAnswer
-from brokerd.sim.clients.describe import asked
+from brokerd.sim.clients.conversation import Ask, WrongAnswer
+from brokerd.sim.clients.fifo_wire import FifoWire, unfit
 from brokerd.sim.history import (
     Acquire,
     Cancel,
@@ -28,40 +27,33 @@ from brokerd.sim.history import (
 HEADER_BYTES = 6
 
 
-class MamamiaWire:
+class MamamiaWire(FifoWire):
     """A `Wire` of Mamamia."""
 
-    greeting = b""
-
     def __init__(self) -> None:
+        super().__init__()
         self._reader = mm.FrameReader()
-        self._expected: deque[tuple[Operation, int]] = deque()
 
-    def encode(self, asks: Sequence[Ask]) -> list[Sent]:
-        """See `Wire.encode`."""
-        for request, operation in asks:
-            self._expected.append((operation, mm.COMMANDS[type(request)]))
-        return [Sent(mm.encode_request(request)) for request, _ in asks]
+    def encoded(self, request: mm.Request) -> bytes:
+        """See `FifoWire`."""
+        return mm.encode_request(request)
 
-    def feed(self, data: bytes) -> Iterator[Answered]:
-        """See `Wire.feed`."""
+    def answers(self, data: bytes) -> Iterator[tuple[int, tuple[int, bytes]]]:
+        """See `FifoWire`; an answer is its command and its body."""
         for command, body in self._reader.feed(data):
-            self._answer(command, body)
-            yield Answered(HEADER_BYTES + len(body))
+            yield HEADER_BYTES + len(body), (command, body)
         if self._reader.error is not None:
             raise WrongAnswer(f"was sent a broken frame: {self._reader.error}")
 
-    def _answer(self, command: int, body: bytes) -> None:
-        if not self._expected:
-            raise WrongAnswer(f"was sent an answer to nothing: command {command}")
-        operation, expected = self._expected.popleft()
-        where = f"#{operation.number} ({asked(operation)})"
-        if command != expected:
-            raise WrongAnswer(f"{where} was answered with command {command}")
+    def complete(self, ask: Ask, answer: tuple[int, bytes]) -> None:
+        """See `FifoWire`."""
+        command, body = answer
+        if command != mm.COMMANDS[type(ask.request)]:
+            raise WrongAnswer(f"was answered with command {command}")
         try:
-            complete(operation, mm.decode_response(command, body))
+            complete(ask.operation, mm.decode_response(command, body))
         except mm.BodyError as error:
-            raise WrongAnswer(f"{where}: {error}") from error
+            raise WrongAnswer(str(error)) from error
 
 
 def place_of(message_id: int) -> Place:
@@ -115,7 +107,7 @@ def complete(operation: Operation, answer: mm.Answer) -> None:
         case Look(), mm.GroupState():
             operation.view = GroupView(*(getattr(answer, name) for name in GroupView._fields))
         case _:
-            raise WrongAnswer(f"{asked(operation)} was answered with {answer!r:.200}")
+            raise unfit(answer)
 
 
 def _produced(operation: Produce, answer: mm.ProducedBatch) -> None:
@@ -125,7 +117,7 @@ def _produced(operation: Produce, answer: mm.ProducedBatch) -> None:
     operation.schedules = answer.schedule_ids or ()
     waits = [each is not None for each in operation.schedules or [None] * len(ids)]
     if waits != [place is None for place in operation.places]:
-        raise WrongAnswer(f"{asked(operation)} was answered with {answer!r:.200}")
+        raise unfit(answer)
 
 
 def _delivery(message: mm.Message) -> Delivery:

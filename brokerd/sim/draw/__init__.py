@@ -8,13 +8,16 @@ requests reaches states that runs with a little of everything do not.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from brokerd.sim.draw.broker import draw_disk, draw_network, draw_settings, draw_topics
 from brokerd.sim.draw.chance import FEATURES, LATER, NEEDS_FSYNC, SECOND, Chance, Frame
 from brokerd.sim.draw.clients import MIXES, NEEDS, draw_clients
 from brokerd.sim.draw.faults import CRASHES_MAX, draw_faults
+from brokerd.sim.draw.formats import FORMATS, add_formats
 from brokerd.sim.plan import Plan
 
-__all__ = ["CRASHES_MAX", "FEATURES", "MIXES", "NEEDS", "generate"]
+__all__ = ["CRASHES_MAX", "FEATURES", "FORMATS", "MIXES", "NEEDS", "generate"]
 
 
 def draw_features(chance: Chance) -> frozenset[str]:
@@ -35,7 +38,7 @@ def generate(seed: int) -> Plan:
     frame = Frame(chance, features, chance.scale(5, 120) * SECOND)
     topics = draw_topics(frame)
     clients = draw_clients(frame, topics)
-    return Plan(
+    plan = Plan(
         seed=seed,
         end_us=frame.end_us,
         settings=draw_settings(frame),
@@ -45,3 +48,4 @@ def generate(seed: int) -> Plan:
         clients=clients,
         faults=draw_faults(frame, [client.name for client in clients]),
     )
+    return add_formats(plan, replace(frame, chance=Chance(f"plan/{seed}/formats")))

@@ -9,7 +9,8 @@ The rooms: `generations` and `resends` tell apart what has one name, `spans` say
 have happened, `records` which records there were, `removal` which may be gone. `lanes` and
 `changes` turn what a group did with a record into events, `lease_search` looks for an order that
 `lease_model` and `group_model` allow, and `ordering`, `atomic`, `telling`, `views`, `audit` and
-`boots` check what is left.
+`boots` check what is left. `reads`, `offsets`, `topics` and `subscriptions` are about formats that
+have no leases.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from brokerd.sim.oracle.audit import Audit
 from brokerd.sim.oracle.boots import check_boots
 from brokerd.sim.oracle.generations import split_topics
 from brokerd.sim.oracle.lanes import LaneJudge, lanes_of
+from brokerd.sim.oracle.offsets import Offsets
 from brokerd.sim.oracle.ordering import check_key_order, check_pauses
+from brokerd.sim.oracle.reads import Reads
 from brokerd.sim.oracle.records import (
     Records,
     check_content,
@@ -36,6 +39,7 @@ from brokerd.sim.oracle.records import (
 from brokerd.sim.oracle.removal import Removal
 from brokerd.sim.oracle.resends import merge_resends
 from brokerd.sim.oracle.spans import Lives
+from brokerd.sim.oracle.subscriptions import Subscriptions
 from brokerd.sim.oracle.telling import (
     check_answers,
     check_attempt_times,
@@ -43,6 +47,7 @@ from brokerd.sim.oracle.telling import (
     check_lowest_first,
     check_tokens,
 )
+from brokerd.sim.oracle.topics import check_topics
 from brokerd.sim.oracle.views import Views
 from brokerd.sim.oracle.violation import Violation
 
@@ -71,6 +76,7 @@ def check(history: History) -> list[Violation]:
 def judge(history: History) -> Judgement:
     """`check`, and how much of the history was too much to judge."""
     history = replace(history, operations=[op for op in history.operations if _arrived(op)])
+    whole = history
     found = [*check_boots(history, Lives(history)), *check_answers(history)]
     history = split_topics(history, Lives(history))
     history, disagreements = merge_resends(history)
@@ -82,6 +88,11 @@ def judge(history: History) -> Judgement:
     found += records.violations
     found += _check_records(records, lives)
     found += removal.check()
+    found += check_topics(whole, Lives(whole))
+    offsets = Offsets(history, lives, records)
+    found += offsets.check()
+    found += Reads(history, lives, records, removal, offsets).check()
+    found += Subscriptions(history, lives, records, removal).check()
     found += check_cancels(history, lives, records)
     views = Views(history, lives, records, removal)
     undecided = 0

@@ -6,13 +6,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from brokerd.sim.history import NEVER, Acquire, Cancel, Describe, History, Place, Produce
+from brokerd.sim.history import (
+    NEVER,
+    Acquire,
+    Cancel,
+    Describe,
+    History,
+    Message,
+    Place,
+    Produce,
+)
 from brokerd.sim.oracle.generations import has_ended
 from brokerd.sim.oracle.lanes import AUDIT, Lane
 from brokerd.sim.oracle.lease_model import LATE_US
 from brokerd.sim.oracle.records import Record, Records, Sent
 from brokerd.sim.oracle.removal import Removal
-from brokerd.sim.oracle.spans import EVER_US, Lives
+from brokerd.sim.oracle.spans import EVER_US, Lives, Span
 from brokerd.sim.oracle.violation import Violation, violation
 
 
@@ -50,6 +59,7 @@ class Audit:
         yield from self._check_waiting()
         for topic in self._read:
             yield from self._check_kept(topic)
+            yield from self._check_silent(topic)
             if not self._records.damaged:
                 yield from self._check_fired(topic)
                 yield from self._check_suffix(topic)
@@ -58,7 +68,10 @@ class Audit:
         yield from self._check_batches()
 
     def _has(self, record: Record) -> bool:
-        return any(sight.acquire.group.startswith(AUDIT) for sight in record.sights)
+        return any(
+            isinstance(sight.acquire, Acquire) and sight.acquire.group.startswith(AUDIT)
+            for sight in record.sights
+        )
 
     def _check_complete(self) -> Iterator[Violation]:
         """The audit read each topic to its end, and drained each group."""
@@ -91,6 +104,37 @@ class Audit:
             text = f"{record.name} was {how} and is not there"
             yield violation("P1-kept", text, record.sent.produce, *shown)
 
+    def _check_silent(self, topic: str) -> Iterator[Violation]:
+        """P1: what was acknowledged without being told where it stands is there."""
+        if self._records.damaged or self._lives.any_loss:
+            return
+        read = self._lives.span(self._read[topic])
+        seen = {
+            (record.sent.produce.number, record.sent.position)
+            for record in self._records.of_topic[topic]
+            if self._has(record)
+        }
+        for produce in self._records.produces:
+            if produce.topic != topic or not (produce.is_silent and produce.is_promised):
+                continue
+            if not produce.succeeded or not self._lives.span(produce).is_before(read):
+                continue
+            for position, message in enumerate(produce.messages):
+                if (produce.number, position) in seen or not self._must_stay(
+                    produce, message, read
+                ):
+                    continue
+                text = f"message {position} was acknowledged and is not in {topic}"
+                yield violation("P1-kept", text, produce)
+
+    def _must_stay(self, produce: Produce, message: Message, read: Span) -> bool:
+        """Whether a message, wherever it stands, is there for sure when the audit reads."""
+        return (
+            self._records.senders(produce.topic, message.payload) == 1
+            and not self._removal.may_be_removed_unseen(produce)
+            and self._removal.expires_of(produce, message).first_us > read.last_us
+        )
+
     def _check_fired(self, topic: str) -> Iterator[Violation]:
         """P5: what was scheduled is stored when it is due, unless it was cancelled."""
         read = self._lives.span(self._read[topic])
@@ -98,6 +142,8 @@ class Audit:
         seen = {(sent.produce.number, sent.position) for sent in sent_as}
         for produce in self._records.produces:
             if produce.topic != topic or not produce.succeeded or self._lives.any_loss:
+                continue
+            if produce.is_silent:
                 continue
             for position, place in enumerate(produce.places):
                 sent = Sent(produce, position)

@@ -21,9 +21,10 @@ from brokerd.sim.history import (
     Operation,
     Produce,
 )
+from brokerd.sim.offset_history import Committed, Position, Read
 from brokerd.sim.oracle.spans import Lives, Span
 
-ASKS = (Look, Letters, Describe)
+ASKS = (Look, Letters, Describe, Read, Committed, Position)
 """Questions; as refusals, they say nothing when it is not known what they were about."""
 BLANKS: dict[str, Any] = {
     "places": (),
@@ -34,6 +35,7 @@ BLANKS: dict[str, Any] = {
     "count": 0,
     "start": 0,
     "cancelled": False,
+    "handed": None,
 }
 """What an answer would have told."""
 ENDED = "~"

@@ -33,6 +33,7 @@ from brokerd.sim.oracle.removal import Removal
 from brokerd.sim.oracle.spans import EVER_US, Lives, Span
 from brokerd.sim.oracle.violation import Violation, violation
 from brokerd.sim.oracle.waiting import Waiting, idle_polls
+from brokerd.sim.subscription_history import is_subscription
 
 AUDIT = "audit"
 """Names of groups that read for the audit begin so; they settle nothing."""
@@ -52,7 +53,7 @@ class Lane:
     def __init__(self, topic: str, group: str) -> None:
         self.topic = topic
         self.group = group
-        self.sights: dict[Place, list[Sight]] = {}
+        self.sights: dict[Place, list[Sight[Acquire]]] = {}
         self.attempts: dict[Place, list[Attempt]] = {}
         self.extends: dict[Place, list[Extend]] = {}
         self.acquires: list[Acquire] = []
@@ -81,6 +82,8 @@ def lanes_of(history: History) -> dict[tuple[str, str], Lane]:
     lanes: dict[tuple[str, str], Lane] = {}
     for op in history.operations:
         if not isinstance(op, Acquire | Settle | Extend | Look | Letters | GroupChange):
+            continue
+        if is_subscription(op.group):
             continue
         lane = lanes.setdefault((op.topic, op.group), Lane(op.topic, op.group))
         if isinstance(op, Acquire):
@@ -225,7 +228,7 @@ class LaneJudge:
 
     # -- events ---------------------------------------------------------------------------------
 
-    def _granted(self, sight: Sight) -> Event:
+    def _granted(self, sight: Sight[Acquire]) -> Event:
         acquire, delivery = sight
         step = partial(
             self._model.grant,

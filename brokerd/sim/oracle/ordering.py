@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from brokerd.sim.history import (
     NEVER,
+    Acquire,
     Configure,
     DeleteGroup,
     GroupRules,
@@ -93,10 +94,10 @@ class _KeyOrder:
                     keys[place.partition, key].append(record)
         return keys
 
-    def _sights(self, record: Record) -> list[Sight]:
+    def _sights(self, record: Record) -> list[Sight[Acquire]]:
         return self._lane.sights.get(record.place, [])
 
-    def _check(self, record: Record, later: list[Sight]) -> Iterator[Violation]:
+    def _check(self, record: Record, later: list[Sight[Acquire]]) -> Iterator[Violation]:
         for mine in self._sights(record):
             begun = self._lives.span(mine.acquire)
             end_us = self._may_end_us(record, begun)

@@ -11,20 +11,28 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from brokerd.sim.history import NEVER, Acquire, Delivery, History, Message, Place, Produce
+from brokerd.sim.offset_history import Read
 from brokerd.sim.oracle.spans import EVER_US, Lives, Span, falling
 from brokerd.sim.oracle.violation import Violation, violation
+from brokerd.sim.payloads import payload_of, value_of
+from brokerd.sim.subscription_history import Poll
 
 SLACK_US = 5
 """Seconds on the wire are floats: a microsecond or two get lost."""
 
 
-class Sight(NamedTuple):
-    """A record as an acquire was given it."""
+Shown = Acquire | Read | Poll
+"""What gives records out."""
+Asked = TypeVar("Asked", bound=Shown)
 
-    acquire: Acquire
+
+class Sight(NamedTuple, Generic[Asked]):
+    """A record as somebody was given it, by an acquire or otherwise."""
+
+    acquire: Asked
     delivery: Delivery
 
 
@@ -56,7 +64,7 @@ class Record:
     place: Place
     sent: Sent
     stored: Span
-    sights: list[Sight] = field(default_factory=list)
+    sights: list[Sight[Shown]] = field(default_factory=list)
     first_boot: int = NEVER
     last_boot: int = EVER_US
     """The boots in which this place is this record's."""
@@ -98,6 +106,11 @@ class Records:
         for operation in history.operations:
             if isinstance(operation, Acquire) and operation.succeeded:
                 for delivery in operation.deliveries:
+                    self._add_sight(Sight(operation, delivery))
+        self._values = _Values(self.produces, self._claims)
+        for operation in history.operations:
+            if isinstance(operation, Read | Poll) and operation.succeeded:
+                for delivery in self._values.deliveries(operation):
                     self._add_sight(Sight(operation, delivery))
         self._sort()
 
@@ -164,7 +177,7 @@ class Records:
             else:
                 self._claims[claim] = Record(produce.topic, place, Sent(produce, index), stored)
 
-    def _add_sight(self, sight: Sight) -> None:
+    def _add_sight(self, sight: Sight[Shown]) -> None:
         delivery, topic = sight.delivery, sight.acquire.topic
         claim = topic, delivery.place, delivery.payload
         record = self._claims.get(claim)
@@ -178,12 +191,12 @@ class Records:
             record.stored = Span(record.stored.first_us, written_us)
         record.sights.append(sight)
 
-    def _stored(self, possible: list[Sent], sight: Sight) -> Span:
+    def _stored(self, possible: list[Sent], sight: Sight[Shown]) -> Span:
         """When a message that was seen, at a place that nobody was told, can have been stored."""
         spans = [self._stored_alone(sent, sight) for sent in possible]
         return Span(min(s.first_us for s in spans), max(s.last_us for s in spans))
 
-    def _stored_alone(self, sent: Sent, sight: Sight) -> Span:
+    def _stored_alone(self, sent: Sent, sight: Sight[Shown]) -> Span:
         span = self._lives.span(sent.produce)
         delay_us = sent.message.delay_us
         if delay_us is None:
@@ -192,7 +205,7 @@ class Records:
         early_us = self._lives.forward_us(Span(span.first_us, seen_us)) + SLACK_US
         return Span(max(span.first_us + delay_us - early_us, span.first_us), EVER_US)
 
-    def _possible(self, sight: Sight) -> list[Sent]:
+    def _possible(self, sight: Sight[Shown]) -> list[Sent]:
         """Who may have sent what was seen at a place that no answer named."""
         delivery, topic = sight.delivery, sight.acquire.topic
         where = f"{topic}/{delivery.place.partition} offset {delivery.place.offset}"
@@ -229,6 +242,56 @@ class Records:
                     record.first_boot = record.boot
                 if record is not records[-1] or self.may_be_lost(record):
                     record.last_boot = record.boot
+
+
+class _Values:
+    """Payloads by their values, for formats that show no more than those."""
+
+    def __init__(
+        self, produces: list[Produce], claims: dict[tuple[str, Place, bytes], Record]
+    ) -> None:
+        self._produces = produces
+        self._sent: dict[tuple[str, bytes], bytes] | None = None
+        self._at: dict[tuple[str, Place], list[bytes]] = defaultdict(list)
+        for topic, place, payload in claims:
+            self._at[topic, place].append(payload)
+
+    def deliveries(self, operation: Read | Poll) -> Iterator[Delivery]:
+        """What was given out, as deliveries of payloads; not what came without a place."""
+        topic = operation.topic
+        if isinstance(operation, Poll):
+            handed = operation.handed
+            if handed is not None and handed.place is not None:
+                yield Delivery(handed.place, self._payload(topic, handed.place, handed.value))
+            return
+        for place, value, key, tells_key, timestamp in operation.readings:
+            yield Delivery(
+                place,
+                self._payload(topic, place, value),
+                key=key,
+                tells_key=tells_key,
+                timestamp=timestamp,
+            )
+
+    def _payload(self, topic: str, place: Place, value: bytes) -> bytes:
+        """The payload that was seen, or was sent, or would have been sent."""
+        known = self._at[topic, place]
+        for payload in known:
+            if value_of(payload) == value:
+                return payload
+        if self._sent is None:
+            self._sent = self._by_value()
+        payload = self._sent.get((topic, value)) or payload_of(value)
+        known.append(payload)
+        return payload
+
+    def _by_value(self) -> dict[tuple[str, bytes], bytes]:
+        """What was sent; of equal values one without an answer, if there is any."""
+        sent = {}
+        for produce in sorted(self._produces, key=lambda op: (not op.error, not op.succeeded)):
+            for message in produce.messages:
+                sent[produce.topic, value_of(message.payload)] = message.payload
+        return sent
 
 
 def check_places(records: Records, lives: Lives) -> Iterator[Violation]:
@@ -270,12 +333,16 @@ def check_content(records: Records) -> Iterator[Violation]:
 
 def _wrong_part(message: Message, delivery: Delivery) -> str:
     tells_all = delivery.token is not None
-    for name, sent, seen in (
-        ("metadata", message.metadata, delivery.metadata),
-        ("key", message.key, delivery.key),
+    for name, sent, seen, is_told in (
+        ("metadata", message.metadata, delivery.metadata, tells_all),
+        ("key", message.key, delivery.key, tells_all or delivery.tells_key),
     ):
-        if sent != seen and (seen is not None or tells_all):
+        if sent != seen and (seen is not None or is_told):
             return f"{name} {_short(seen)}, sent was {_short(sent)}"
+    if None not in (message.timestamp, delivery.timestamp) and (
+        message.timestamp != delivery.timestamp
+    ):
+        return f"time {delivery.timestamp}, sent was {message.timestamp}"
     return ""
 
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from brokerd.sim.history import (
     NEVER,
-    Acquire,
     ConfigureTopic,
     Describe,
     History,
@@ -23,8 +22,9 @@ from brokerd.sim.history import (
     TopicRules,
     Trim,
 )
+from brokerd.sim.offset_history import Position
 from brokerd.sim.oracle.broker_time import BrokerTime
-from brokerd.sim.oracle.records import Record, Records
+from brokerd.sim.oracle.records import Record, Records, Shown
 from brokerd.sim.oracle.spans import EVER_US, Lives, Span, falling, possible
 from brokerd.sim.oracle.violation import Violation, violation
 
@@ -63,6 +63,8 @@ class Removal:
             elif isinstance(op, Describe) and op.succeeded and op.view is not None:
                 for partition, start in enumerate(op.view.starts):
                     self._tell(op, op.topic, partition, start)
+            elif isinstance(op, Position) and op.succeeded and op.mode == "earliest":
+                self._tell(op, op.topic, op.partition, op.offset)
         self._sent = {topic: self._sizes(topic) for topic in {p.topic for p in records.produces}}
 
     def _tell(self, op: Operation, topic: str, partition: int, start: int) -> None:
@@ -115,6 +117,12 @@ class Removal:
         """The highest start offset that was told."""
         return max((told.start for told in self._told.get((topic, partition), ())), default=0)
 
+    def is_there(self, record: Record, span: Span) -> bool:
+        """Whether it was neither removed nor expired, at any moment of ``span``, in any case."""
+        return self._removed_us(record) > span.last_us and (
+            self.expires(record).first_us > span.last_us
+        )
+
     def may_be_gone(self, record: Record, by_us: int) -> bool:
         """Whether it may have expired, or was removed, at some moment until ``by_us``."""
         partition, offset = record.place
@@ -155,7 +163,7 @@ class Removal:
                 yield from self._check_above(record, sight.acquire, tolds)
 
     def _check_above(
-        self, record: Record, acquire: Acquire, tolds: list[Told]
+        self, record: Record, acquire: Shown, tolds: list[Told]
     ) -> Iterator[Violation]:
         span = self._lives.span(acquire)
         for told in tolds:

@@ -68,13 +68,13 @@ def _check_acquire(op: Acquire) -> Iterator[Violation]:
 
 def check_tokens(lives: Lives, lane: Lane) -> Iterator[Violation]:
     """P3: a token names one grant, and later grants of a partition have larger ones."""
-    told: dict[tuple[int, int], list[Sight]] = defaultdict(list)
+    told: dict[tuple[int, int], list[Sight[Acquire]]] = defaultdict(list)
     for place, sights in lane.sights.items():
         for sight in sights:
             if sight.delivery.token is not None:
                 told[place.partition, lives.epoch(sight.acquire.boot)].append(sight)
     for sights in told.values():
-        names: dict[int, Sight] = {}
+        names: dict[int, Sight[Acquire]] = {}
         for sight in sights:
             token = sight.delivery.token or 0
             other = names.setdefault(token, sight)
@@ -96,7 +96,9 @@ def check_lowest_first(lives: Lives, records: Records, lane: Lane) -> Iterator[V
     if lives.any_loss:
         return
     by_key = any(isinstance(op, Configure) and op.rules.key_ordered for op in lane.changes)
-    told: dict[tuple[int, bytes | None], list[tuple[Span, Place, Sight]]] = defaultdict(list)
+    told: dict[tuple[int, bytes | None], list[tuple[Span, Place, Sight[Acquire]]]] = defaultdict(
+        list
+    )
     for place, sights in lane.sights.items():
         keys = _keys(records, sights) if by_key else {None}
         for sight in sights if len(keys) == 1 else ():
@@ -118,7 +120,7 @@ def check_lowest_first(lives: Lives, records: Records, lane: Lane) -> Iterator[V
             yield violation("P3-lowest", text, earlier.acquire, later.acquire)
 
 
-def _keys(records: Records, sights: list[Sight]) -> set[bytes | None]:
+def _keys(records: Records, sights: list[Sight[Acquire]]) -> set[bytes | None]:
     """The key of a record, as it was told or sent; several if nobody knows."""
     for _, delivery in sights:
         if delivery.token is not None:

@@ -69,6 +69,8 @@ class Views:
             bounds.may_begin(span.first_us, len(produce.messages))
             if produce.succeeded and not self._lives.loses(produce.boot):
                 placed = len(produce.messages) - produce.places.count(None)
+                if produce.is_silent and produce.is_promised:
+                    placed = len(produce.messages)
                 bounds.surely_ends(span.last_us, placed)
         return bounds
 

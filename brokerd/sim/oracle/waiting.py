@@ -78,7 +78,7 @@ class Waiting:
             and not any(possible(begin.key_ordered, ordered, poll.waited))
         ]
 
-    def events(self, record: Record, sights: list[Sight]) -> Iterator[Event]:
+    def events(self, record: Record, sights: list[Sight[Acquire]]) -> Iterator[Event]:
         """That the record was not to be had for long: when a poll ended, and before each lease."""
         for poll in self.polls:
             first_us, last_us = poll.waited

@@ -1,0 +1,141 @@
+# Tests: tests/sim/test_format_clients.py
+"""What the end of a run asks in each format that its clients spoke.
+
+The formats with offsets read everything once more; the subscriptions of BlipMQ are drained. It
+begins when the audit proper is over, so that every lease is over, and every record is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+from brokerd.codecs import flymq, mega, rustlog
+from brokerd.sim.clients import deeds
+from brokerd.sim.clients.blipmq import acknowledge_ask, acknowledgement, poll_ask
+from brokerd.sim.clients.conversation import Ask
+from brokerd.sim.clients.direct import Asker
+from brokerd.sim.clients.formats import wire_of
+from brokerd.sim.clients.links import Connect
+from brokerd.sim.clients.mega import NAME as MEGA_NAME
+from brokerd.sim.clients.rustlog import MANY
+from brokerd.sim.clients.scripted import Script, ScriptedClient, insist
+from brokerd.sim.history import History, Operation
+from brokerd.sim.offset_history import Read
+from brokerd.sim.plan import Plan, Rot, WireFormat
+from brokerd.sim.subscription_history import UNKNOWN_DELIVERY, Poll, Subscribe, group_of
+from brokerd.sim.world import World
+
+READ_BYTES = 1 << 20
+READ_MAX = 10_000
+MEGA_READS_MAX = 100
+"""How many records of a topic MEGA reads, which has no batches."""
+LETTERS_US = 2_000_000
+"""How long after its last flight a message may not be a dead letter yet."""
+UNNUMBERED = -1
+
+
+def make_audit(
+    wire_format: WireFormat,
+    plan: Plan,
+    world: World,
+    connect: Connect,
+    direct: Asker,
+    history: History,
+    done: Callable[[], None],
+) -> ScriptedClient:
+    """The audit of a format that is not Mamamia."""
+    name = f"{wire_format}-auditor"
+    if wire_format == "blipmq":
+        script = _drain(name, plan, history)
+    else:
+        script = _read_all(name, wire_format, plan)
+    wire = wire_of(wire_format, Random(f"{plan.seed}/{name}"))
+    return ScriptedClient(name, world, connect, direct, history, wire, script, done)
+
+
+# -- reading by offset -----------------------------------------------------------------------------
+
+
+def _read_all(name: str, wire_format: WireFormat, plan: Plan) -> Script:
+    for topic in plan.topics:
+        if not topic.name or (wire_format == "mega" and not MEGA_NAME.fullmatch(topic.name)):
+            continue
+        for partition in range(1 if wire_format == "mega" else topic.partitions):
+            yield from _read_partition(name, wire_format, plan, topic.name, partition)
+
+
+def _read_partition(
+    name: str, wire_format: WireFormat, plan: Plan, topic: str, partition: int
+) -> Script:
+    """To its end, which is where nothing comes and the next offset does not move."""
+    accepts = partial(_may_be_refused, plan)
+    offset = 0
+    for _ in range(MEGA_READS_MAX if wire_format == "mega" else READ_MAX):
+        make = partial(_read_ask, name, wire_format, topic, partition, offset)
+        read = yield from insist(make, accepts)
+        assert isinstance(read, Read), "it was asked"
+        shown = [reading.place.offset + 1 for reading in read.readings]
+        after = max([offset, *shown, *([] if read.next is None else [read.next])])
+        if read.error or after == offset:
+            return
+        offset = after
+
+
+def _may_be_refused(plan: Plan, operation: Operation) -> bool:
+    """Where bytes have rotted, records cannot be read; a topic made anew has fewer partitions."""
+    rots = any(isinstance(fault, Rot) for fault in plan.faults)
+    return rots or "not found" in operation.error or "not exist" in operation.error
+
+
+def _read_ask(name: str, wire_format: WireFormat, topic: str, partition: int, offset: int) -> Ask:
+    read = Read(
+        number=UNNUMBERED,
+        client=name,
+        topic=topic,
+        partition=partition,
+        offset=offset,
+        limit=MANY,
+    )
+    if wire_format == "mega":
+        read.limit = 1
+        return Ask(mega.Consume(7, topic, 0, offset), read)
+    if wire_format == "flymq":
+        return Ask(flymq.Fetch(topic, partition, offset, MANY, sdk=bool(offset % 2)), read)
+    read.limit_bytes, read.stops_at_gaps = READ_BYTES, True
+    request = rustlog.Fetch(topic, partition, offset, READ_BYTES)
+    return Ask((rustlog.Dialect.BINARY, request), read)
+
+
+# -- subscriptions ---------------------------------------------------------------------------------
+
+
+def _drain(name: str, plan: Plan, history: History) -> Script:
+    """Take and acknowledge all that is left, and look at the dead letters."""
+    subscribed = [op for op in history.operations if isinstance(op, Subscribe) and op.succeeded]
+    yield plan.longest_flight_us
+    for one in subscribed:
+        yield from _drain_one(name, one)
+    yield plan.longest_flight_us + LETTERS_US
+    for one in subscribed:
+        yield from _drain_one(name, one)
+    for one in subscribed:
+        yield from insist(partial(deeds.letters, name, one.topic, group_of(one.subscription)))
+        yield 1
+
+
+def _drain_one(name: str, subscribed: Subscribe) -> Script:
+    while True:
+        polled = yield from insist(partial(poll_ask, name, subscribed))
+        assert isinstance(polled, Poll), "it was asked"
+        if polled.handed is None:
+            return
+        if polled.handed.place is not None:
+            held = acknowledgement(name, polled, polled.handed.place)
+            yield from insist(partial(acknowledge_ask, held), _is_too_late)
+
+
+def _is_too_late(operation: Operation) -> bool:
+    """What flies for a shorter time than an ACK takes comes again, or is dead."""
+    return UNKNOWN_DELIVERY in operation.error
