@@ -14,7 +14,7 @@ from brokerd.client import addresses
 CONNECT_SECONDS = 30.0
 PROBE_SECONDS = 5.0
 """How long a broker may take to answer its first request."""
-FILL_WINDOW = 256
+FILL_WINDOW = 1000
 FILL_SILENCE_SECONDS = 60.0
 READ_BYTES = 1 << 18
 

@@ -10,6 +10,7 @@ import socket
 
 from brokerd.cli.formats.ground import (
     FILL_SILENCE_SECONDS,
+    FILL_WINDOW,
     PROBE_SECONDS,
     READ_BYTES,
     BenchFailed,
@@ -34,7 +35,6 @@ _MIXED_WAIT_SECONDS = 1.0
 _PROBE = request(SETTLE, {})
 """Refused by a broker, for the keys that are missing, and changes nothing there."""
 _HEADER_BYTES = 6
-_FILL_WINDOW = 1000
 
 
 class MamamiaFormat:
@@ -127,7 +127,7 @@ def fill(address: str, log: str, messages: int, size: int, batch: int = 1) -> No
     :raises BenchFailed: when the broker is not there, refuses, or stops answering.
     """
     frame = produce_frame(log, size, batch)
-    window = max(1, _FILL_WINDOW // batch)
+    window = max(1, FILL_WINDOW // batch)
     role = Repeater(frame, window, batch)
     requests = -(-messages // batch)
     inbox = b""
