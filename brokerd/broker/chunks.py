@@ -100,6 +100,23 @@ class Chunk:
             self.expires_at_us = self.expires_at_us or [0] * before
             self.expires_at_us += columns.expires_at_us or [0] * count
 
+    def append_values(
+        self, values: Sequence[bytes], producer_format: int, expires_at_us: int
+    ) -> None:
+        """Append records of bytes alone, whose frame is not built yet."""
+        before, count = len(self.values), len(values)
+        self.values += values
+        self.keys += [None] * count
+        self.metadata += [None] * count
+        self.encodings += bytes(count)
+        self.formats += bytes([producer_format]) * count
+        if self.producer_times is not None:
+            self.producer_times += [None] * count
+        if self.expires_at_us is None and expires_at_us:
+            self.expires_at_us = [0] * before
+        if self.expires_at_us is not None:
+            self.expires_at_us += [expires_at_us] * count
+
     def content_bytes(self) -> int:
         """What the records take in memory, near enough for a cache budget."""
         return (

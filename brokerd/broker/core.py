@@ -145,6 +145,7 @@ class Broker:
         )
         self.admit = journal.admit
         self.append = producing.append
+        self.append_values = producing.append_values
         self.produce = producing.produce
         self.expiry_us = producing.expiry_us
         self.producers = Producers(state, journal, settings.max_producers)

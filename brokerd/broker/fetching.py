@@ -81,7 +81,23 @@ class Fetcher:
                 f"a fetch of {max_records} records and {max_bytes} bytes gets nowhere; "
                 "ask for 1 record or more"
             )
+        record = self._in_memory(partition, offset) if max_records == 1 else None
+        if record is not None:
+            done([record], offset + 1, None)
+            return
         _Fetch(self, partition, offset, max_records, max_bytes, done).go_on()
+
+    def _in_memory(self, partition: Partition, offset: int) -> Record | None:
+        """The record at this very offset, if it is in memory, durable, and not expired."""
+        chunk = partition.find(offset)
+        if chunk is None or not partition.start_offset <= offset < chunk.durable_end(
+            self.journal.durable_ticket
+        ):
+            return None
+        index = offset - chunk.base
+        if self.expiry.is_expired(chunk, index):
+            return None
+        return chunk.record(index)
 
 
 class _Fetch:

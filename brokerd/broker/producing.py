@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from brokerd.broker.chunks import Chunk, ChunkCache
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import RECORD_FRAME_BYTES, Journal
 from brokerd.broker.overview import Counters
-from brokerd.broker.topics import Partition
+from brokerd.broker.topics import Partition, Topic
 from brokerd.errors import InvalidRequest
 from brokerd.values import Encoding, Format
 
@@ -81,18 +83,9 @@ class Producing:
         """
         journal, topic = self._journal, partition.topic
         if expires_at_us is None:
-            ttl_us = topic.settings.ttl_us
-            if ttl_us is None:
-                ttl_us = self._ttl_us
-            expires_at_us = self.expiry_us(ttl_us) if ttl_us else 0
+            expires_at_us = self._default_expiry_us(topic)
         offset = partition.next_offset
-        if offset == partition.framed:
-            journal.add_partition(partition)
-            if partition.chunks.open is None:
-                partition.chunks.open = Chunk(offset)
-                self._tail.add(partition.chunks, partition.chunks.open)
-        chunk = partition.chunks.open
-        assert chunk is not None
+        chunk = self._open_chunk(partition)
         chunk.values.append(value)
         chunk.keys.append(key)
         chunk.metadata.append(metadata)
@@ -116,6 +109,46 @@ class Producing:
             self._counters.records_produced[producer_format] += 1
             self._counters.bytes_produced += len(value)
         return offset
+
+    def append_values(
+        self, partition: Partition, values: Sequence[bytes], producer_format: int
+    ) -> int:
+        """Append records that are bytes and nothing else, all admitted; the first one's offset.
+
+        What `append` does for each of them, for a fraction of the time.
+        """
+        topic, count = partition.topic, len(values)
+        base_offset = partition.next_offset
+        if not count:
+            return base_offset
+        expires_at_us = self._default_expiry_us(topic)
+        chunk = self._open_chunk(partition)
+        chunk.append_values(values, producer_format, expires_at_us)
+        partition.next_offset = base_offset + count
+        size = sum(map(len, values))
+        self._journal.gathered_bytes += size + count * RECORD_FRAME_BYTES
+        if not topic.internal_of:
+            self._counters.records_produced[producer_format] += count
+            self._counters.bytes_produced += size
+        return base_offset
+
+    def _open_chunk(self, partition: Partition) -> Chunk:
+        """Where the next record of a partition goes; the journal knows of the partition."""
+        chunks = partition.chunks
+        if partition.next_offset == partition.framed:
+            self._journal.add_partition(partition)
+            if chunks.open is None:
+                chunks.open = Chunk(partition.next_offset)
+                self._tail.add(chunks, chunks.open)
+        assert chunks.open is not None
+        return chunks.open
+
+    def _default_expiry_us(self, topic: Topic) -> int:
+        """When a record expires of which its producer says nothing."""
+        ttl_us = topic.settings.ttl_us
+        if ttl_us is None:
+            ttl_us = self._ttl_us
+        return self.expiry_us(ttl_us) if ttl_us else 0
 
     def expiry_us(self, ttl_us: int) -> int:
         """When a record expires that lives so long from now on. Raises `InvalidRequest`."""

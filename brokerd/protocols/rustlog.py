@@ -65,7 +65,7 @@ from brokerd.protocols.rustlog_refusals import (
     wrong_frame,
 )
 from brokerd.protocols.rustlog_turns import InTurns, Steps, list_topics
-from brokerd.values import Encoding, Format, Record
+from brokerd.values import Format, Record
 
 PARTITIONS_MAX = 1_000
 """Partitions of a topic that CreateTopic makes, at most."""
@@ -159,9 +159,7 @@ class RustlogConnection(ReadingConnection):
             raise
         except BrokerdError as refusal:
             raise PRODUCE_FAILED.because(refusal) from None
-        base_offset = partition.next_offset
-        for record in records:
-            broker.append(partition, record, Encoding.BYTES, None, None, Format.RUSTLOG)
+        base_offset = broker.append_values(partition, records, Format.RUSTLOG)
         self.wrote()
         return Produced(base_offset, len(records))
 

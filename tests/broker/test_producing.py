@@ -1,14 +1,17 @@
-"""Records on their way in: what time to live they get."""
+"""Records on their way in: what time to live they get, and that batches are no different."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from brokerd.broker import BrokerSettings
 from brokerd.broker.producing import TTL_MAX_US
 from brokerd.broker.retention import RetentionSettings
 from brokerd.broker.topics import TopicSettings
 from brokerd.errors import InvalidRequest
+from brokerd.values import Format
 from tests.broker.desk import SECOND_US, lease, read
 from tests.house import House
 
@@ -69,3 +72,38 @@ def test_an_expired_record_is_not_leased_and_leaves_the_lag() -> None:
     assert house.broker.is_expired(topic.partition(0).chunks.find(0), 0)
     assert lease(house, limit=5) == [(1, b"ever")]
     assert house.broker.group_info("t", "g").lag == 1
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.lists(st.binary(max_size=9), max_size=6)), max_size=6),
+    st.sampled_from([BrokerSettings(), DEFAULT]),
+)
+def test_values_appended_together_are_stored_as_if_one_by_one(
+    batches: list[tuple[bool, list[bytes]]], settings: BrokerSettings
+) -> None:
+    """In memory, and after a restart from disk; whatever columns others need between them."""
+    stored = []
+    for together in (False, True):
+        house = House(settings=settings)
+        partition = house.broker.create_topic("t").partitions[0]
+        gathered = []
+        for number, (timed, values) in enumerate(batches):
+            if together:
+                house.broker.append_values(partition, values, Format.RUSTLOG)
+            else:
+                for value in values:
+                    house.broker.append(partition, value, producer_format=Format.RUSTLOG)
+            if timed:
+                house.broker.append(partition, b"timed", producer_time=number)
+            gathered.append(house.broker.journal.gathered_bytes)
+            if number % 2:
+                house.run()
+        house.run()
+        before = house.broker.status()["records_produced"], partition.next_offset, gathered
+        first = house.read_all(partition)
+        house.stop()
+        house = house.again()
+        (partition,) = house.partitions()
+        assert house.read_all(partition) == first
+        stored.append((before, first))
+    assert stored[0] == stored[1]
