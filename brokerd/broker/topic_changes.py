@@ -101,6 +101,7 @@ class TopicChanges:
         self._journal.admit(len(entry.body) + BATCH_FRAME_BYTES)
         self._state.add_topic(topic)
         self._journal.add_entry(entry)
+        topic.ticket = self._journal.ticket()
         return topic
 
     def configure_topic(self, name: str, settings: TopicSettings) -> None:

@@ -240,6 +240,7 @@ class Topic:
         "name",
         "partitions",
         "settings",
+        "ticket",
         "topic_id",
     )
 
@@ -260,6 +261,8 @@ class Topic:
         """The unlisted topic that serves this one, if there is one."""
         self.deleted = False
         """Whether this topic is gone: whoever kept it over a turn must not use it any more."""
+        self.ticket = 0
+        """The commit that its beginning is durable with."""
         self.partitions: list[Partition] = []
         self.groups: dict[str, ConsumerGroup] = {}
         self._turn = 0

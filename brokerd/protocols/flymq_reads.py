@@ -73,7 +73,7 @@ def fetch(connection: ReadingConnection, request: Fetch, refuse: Refuse, turns: 
     if request.filter:
         chosen = compile_filter(request.filter)
         scan = Scan(connection, turns, partition, request.offset, most, room, chosen)
-        connection.read(scan, answer)
+        connection.read(partition.topic, scan, answer)
     else:
         connection.fetch(partition, request.offset, most, room, answer)
 

@@ -121,7 +121,7 @@ class MegaConnection(ReadingConnection):
         if partition is None:
             self.answers.append(refused(correlation_id, Code.TOPIC_NOT_FOUND))
         elif not 0 <= offset < partition.next_offset:
-            self.answer_read(refused(correlation_id, Code.INVALID_OFFSET))
+            self.answer_of(partition.topic, refused(correlation_id, Code.INVALID_OFFSET))
         else:
             answer = partial(_consumed, correlation_id)
             self.fetch(partition, offset, 1, MAX_PAYLOAD_BYTES, answer)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from brokerd.broker import Fetched, Partition
+from brokerd.broker import Fetched, Partition, Topic
 from brokerd.protocols.connection import Answers, Connection, Hold
 from brokerd.values import Record
 
@@ -36,11 +36,19 @@ class ReadingConnection(Connection):
 
         Raises `InvalidRequest`, which `answer` must not.
         """
-        self.read(partial(self.broker.fetch, partition, offset, max_records, max_bytes), answer)
+        read = partial(self.broker.fetch, partition, offset, max_records, max_bytes)
+        self.read(partition.topic, read, answer)
 
-    def read(self, read: Callable[[Fetched], None], answer: MakeAnswer) -> None:
+    def read(self, topic: Topic, read: Callable[[Fetched], None], answer: MakeAnswer) -> None:
         """As `fetch`, with another way to find the records: ``read`` calls what it is given."""
-        _Reading(self, read, answer).begin()
+        _Reading(self, read, answer).begin(max(self.written_ticket, topic.ticket))
+
+    def answer_of(self, topic: Topic, answer: bytes) -> None:
+        """Answer with nothing but that a topic is there: waits for no commit but its own."""
+        if topic.ticket > self.journal.durable_ticket:
+            self.answers.append(answer)
+        else:
+            self.answer_read(answer)
 
     def listen(self) -> None:
         """Go on reading the socket while records are being read, for a while.
@@ -73,10 +81,10 @@ class _Reading:
         self._place: Answers | None = None
         self._is_done = False
 
-    def begin(self) -> None:
-        """Read now, or when what the connection wrote is durable."""
+    def begin(self, ticket: int) -> None:
+        """Read now, or when ``ticket`` is durable: what the connection wrote, and the topic."""
         connection = self._connection
-        if connection.written_ticket > connection.journal.durable_ticket:
+        if ticket > connection.journal.durable_ticket:
             self._wait()
             connection.journal.when_all_durable(partial(connection.guarded, self._read, self._done))
             return

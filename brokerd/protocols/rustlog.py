@@ -193,6 +193,7 @@ class RustlogConnection(ReadingConnection):
                 offset = committed
             elif committed is not None:
                 offset = max(offset, committed)
+            self.wrote()  # the commit that the place rests on may have been anybody's
         partition = self._existing(topic_name, index)
         if offset > partition.next_offset:
             self._answer(Fetched((), (), partition.next_offset))

@@ -758,3 +758,14 @@ def test_a_connection_that_vanishes_leaves_what_it_had_not_begun_undone() -> Non
     house.run()
     assert len(first.answers()) == 3
     assert house.broker.existing_topic("t").partitions[0].next_offset == 3
+
+
+def test_a_topic_that_is_not_durable_is_told_of_when_it_is() -> None:
+    """Whoever asks: a crash may still take it back."""
+    house = House()
+    owner, other = Desk(house), Desk(house)
+    owner.send(CreateTopic(1, "t", T))
+    other.send(Consume(2, "t", T, 0))
+    assert other.answers() == []
+    house.run()
+    assert other.answers() == [Refused(2, Code.INVALID_OFFSET)]

@@ -73,6 +73,8 @@ def test_a_fetch_shows_what_its_connection_wrote_before_in_the_same_write() -> N
 def test_a_fetch_never_shows_what_others_wrote_and_is_not_durable() -> None:
     """It answers at once, too: another's commit is not waited for."""
     house = House()
+    house.broker.create_topic("t")
+    house.run()
     writer, reader = connect(house), connect(house)
     writer.send_bytes(b"P")
     reader.send_bytes(b"F")
@@ -80,6 +82,17 @@ def test_a_fetch_never_shows_what_others_wrote_and_is_not_durable() -> None:
     house.run()
     reader.send_bytes(b"F")
     assert reader.received_bytes() == b"[0]1,"
+
+
+def test_a_fetch_shows_no_topic_that_a_crash_would_take_back() -> None:
+    """Also when there is nothing in it to show: that it is there is shown already."""
+    house = House()
+    reader = connect(house)
+    house.broker.create_topic("t")
+    reader.send_bytes(b"F")
+    assert reader.received_bytes() == b""
+    house.run()
+    assert reader.received_bytes() == b"[]0,"
 
 
 def test_what_needs_no_commit_waits_for_nobody_but_earlier_answers() -> None:

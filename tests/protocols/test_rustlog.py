@@ -320,6 +320,7 @@ def test_no_answer_leaves_before_its_commit_is_durable(dialect: Dialect) -> None
 
 def test_a_pong_and_a_fetch_wait_for_nobody_elses_commit() -> None:
     house = with_topic()
+    house.run()
     producer, reader = Desk(house), Desk(house)
     producer.send(rl.Produce("t", 0, [b"x"]))
     reader.send(rl.Ping(), rl.Fetch("t", 0, 0, 9), rl.Fetch("t", 0, 1, 9))
@@ -327,6 +328,20 @@ def test_a_pong_and_a_fetch_wait_for_nobody_elses_commit() -> None:
     assert (pong, list(found.records), list(at_end.records)) == (rl.Pong(), [], [])
     house.run()
     assert reader.fetch(0) == ([(0, b"x")], 1)
+
+
+def test_a_place_that_somebody_committed_is_told_when_it_is_durable() -> None:
+    """A crash may still take the commit back."""
+    house = with_topic()
+    house.run()
+    committer, reader = Desk(house), Desk(house)
+    committer.ask(rl.Produce("t", 0, [b"a", b"b"]))
+    committer.send(rl.OffsetCommit("t", 0, "g", 1))
+    reader.send(rl.Fetch("t", 0, 0, 9, "g"))
+    assert reader.answers() == []
+    house.run()
+    (found,) = reader.answers()
+    assert list(found.records) == [b"b"]
 
 
 def test_a_fetch_shows_what_its_own_connection_produced_in_the_same_write() -> None:
