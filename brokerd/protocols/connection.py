@@ -448,6 +448,8 @@ class Connection(Protocol):
         """Close when no more requests will be taken and all are answered."""
         if self._queue or not self.ending or self.gone or self._closing_since_us is not None:
             return
+        if self.holds and not self.holds & Hold.CLOSING:
+            return  # what the peer sent before its end waits, and is carried out at the release
         self.holds |= Hold.CLOSING
         self._closing_since_us = self.broker.time.now_us()
         self.transport.unregisterProducer()
@@ -462,6 +464,9 @@ class Connection(Protocol):
             late = now_us - self._closing_since_us > CLOSING_US
             return "its last answers were not read" if late else None
         if self.holds:
+            if self.ending and self.holds & Hold.READER:
+                late = now_us - self._last_data_us > CLOSING_US
+                return "its answers were not read" if late else None
             return None
         since_us = now_us if self._unfinished_since_us is None else self._unfinished_since_us
         if limits.unfinished_frame_us and now_us - since_us > limits.unfinished_frame_us:
