@@ -118,7 +118,7 @@ class BlipmqConnection(PollingConnection):
         frames = self.frames
         handled = 0
         for frame in frames:
-            if self.holds:
+            if self.holds or self.overtime(handled):
                 break
             try:
                 self._handle(frame)

@@ -38,6 +38,9 @@ CLOSING_US = 60_000_000
 """How long a peer may take to read its last answers and to agree to the end."""
 
 
+TURN_SECONDS = 0.010
+"""For how long the requests of one connection are handled in one turn of the reactor."""
+
 class Hold:
     """Reasons for not taking further requests of a connection: bits of ``holds``.
 
@@ -53,6 +56,8 @@ class Hold:
     CLOSING: Final = 8
     READING: Final = 16
     """Records are being read, and the answer made of them comes before any other."""
+    TURN: Final = 32
+    """Its requests have had their share of this turn of the reactor."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,7 @@ class Connection(Protocol):
     """One connection of some wire format.
 
     A subclass implements `feed`, which takes bytes in, and `run`, which handles the requests it
-    has, appending to ``answers``, until it has none or ``holds`` is set.
+    has, appending to ``answers``, until it has none, ``holds`` is set or it is `overtime`.
     """
 
     factory: ConnectionFactory
@@ -129,6 +134,7 @@ class Connection(Protocol):
         """The commit that all that was done for this connection will be durable with."""
         self._running = False
         self._run_again = False
+        self._turn_ends = 0.0
         self._last_data_us = 0
         self._unfinished_since_us: int | None = None
         self._closing_since_us: int | None = None
@@ -238,6 +244,21 @@ class Connection(Protocol):
         self.hold(Hold.CONGESTED)
         self.journal.when_uncongested(self._uncongested)
 
+    def overtime(self, handled: int) -> bool:
+        """Whether `run`, which has handled so many requests, must stop here, because others wait.
+
+        It is called again in another turn. The time is looked at after each eight requests.
+        """
+        if handled & 7 != 7 or self.factory.clock.seconds() < self._turn_ends:
+            return False
+        self.hold(Hold.TURN)
+        self.factory.clock.callLater(0, self._next_turn)
+        return True
+
+    def _next_turn(self) -> None:
+        if not self.gone:
+            self.release(Hold.TURN)
+
     def close_after_answers(self, drain: bool = False) -> None:
         """Take no more requests, and close once everything before is answered.
 
@@ -271,6 +292,7 @@ class Connection(Protocol):
             self._run_again = True
             return
         self._running = True
+        self._turn_ends = self.factory.clock.seconds() + TURN_SECONDS
         try:
             while True:
                 self._run_again = False

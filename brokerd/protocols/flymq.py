@@ -109,7 +109,7 @@ class FlymqConnection(ReadingConnection):
         dispatch = self._DISPATCH
         handled = 0
         for opcode, flags, payload in frames:
-            if self.holds:
+            if self.holds or self.overtime(handled):
                 break
             try:
                 request = decode_request(opcode, flags, payload, self._max_length)

@@ -104,7 +104,7 @@ class MamamiaConnection(Connection):
         dispatch = self._DISPATCH
         handled = 0
         for command, body in frames:
-            if self.holds:
+            if self.holds or self.overtime(handled):
                 break
             try:
                 request = decode(command, body)

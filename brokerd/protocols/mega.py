@@ -65,7 +65,8 @@ class MegaConnection(ReadingConnection):
         """Carry out the requests taken in, until one has to wait."""
         requests = self._requests
         dispatch = self._DISPATCH
-        while requests and not self.holds:
+        handled = 0
+        while requests and not self.holds and not self.overtime(handled):
             request = requests[0]
             try:
                 dispatch[type(request)](self, request)
@@ -76,6 +77,7 @@ class MegaConnection(ReadingConnection):
                 code = _CODES.get(type(refusal), Code.INTERNAL_ERROR)
                 self.answers.append(refused(request.correlation_id, code))
             requests.popleft()
+            handled += 1
         if self._reader.error is not None and not requests:
             self.close_after_answers(drain=True)
 

@@ -106,7 +106,7 @@ class RustlogConnection(ReadingConnection):
         payloads = self._payloads
         handled = 0
         for payload in payloads:
-            if self.holds:
+            if self.holds or self.overtime(handled):
                 break
             self._dialect = dialect_of(payload)
             try:

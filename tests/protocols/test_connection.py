@@ -977,3 +977,26 @@ def test_a_factory_that_stopped_has_no_timer_left() -> None:
     house.pass_time(1)
     waiting = {call.func.__qualname__ for call in house.clock.getDelayedCalls()}
     assert not any(name.startswith("ConnectionFactory") for name in waiting)
+
+
+def test_who_asks_for_much_leaves_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request takes 4 ms: after a few of them it is another connection's turn."""
+    house = House()
+    busy, other = house.connect(), house.connect()
+    group_info = house.broker.group_info
+
+    def slow(*names: str) -> Any:
+        house.clock.rightNow += 0.004
+        return group_info(*names)
+
+    monkeypatch.setattr(house.broker, "group_info", slow)
+    busy.send(*[mm.GroupInfo("orders", "g")] * 30)
+    first = len(busy.answers())
+    assert 0 < first < 10
+    other.send(mm.GroupInfo("orders", "g"))
+    assert len(other.answers()) == 1
+    house.run()
+    assert first + len(busy.answers()) == 30
+    busy.send(mm.Produce("orders", b"x"))
+    house.run()
+    assert busy.answers() == [mm.Produced(0)]

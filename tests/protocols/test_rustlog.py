@@ -365,6 +365,9 @@ class Turns:
     def callLater(self, delay: float, function: Any, *arguments: Any) -> None:
         self._calls.append((function, arguments))
 
+    def seconds(self) -> float:
+        return 0.0
+
     def turn(self) -> bool:
         """Make one call, if one waits."""
         if self._calls:
