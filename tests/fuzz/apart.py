@@ -25,6 +25,7 @@ def fuzz_apart(run: str, seed: int, seconds: float) -> Result:
     """Fuzz for so many seconds, first in memory and then on real sockets."""
     setrlimit(RLIMIT_AS, (ADDRESS_SPACE_BYTES, RLIM_INFINITY))
     globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
+    gc.disable()  # a broker has a collector of its own; here each one is collected when it is over
     gc.freeze()
     wires = wires_of(run)
     over_at = monotonic() + seconds * (1 - ON_SOCKETS)

@@ -11,8 +11,9 @@ A file is lines::
     > 00 00
 
 Each line with ``>`` is a chunk, as it arrives at the broker. After the last one of a connection
-its client closes its sending side (``eof``), vanishes (``cut``), or says nothing more until the
-broker has had enough of it (``silence``). ``unread`` says that it does not read until then,
+its client closes its sending side, when the broker has done what it can (``eof``) or right behind
+the chunk (``haste``), or it vanishes (``cut``), or says nothing more until the broker has had
+enough of it (``silence``). ``unread`` says that it does not read until then,
 ``beside`` that it comes at the same time as the connection before.
 """
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-ENDINGS = ("eof", "cut", "silence")
+ENDINGS = ("eof", "haste", "cut", "silence")
 _UNREAD, _BESIDE = "unread", "beside"
 
 

@@ -5,6 +5,7 @@ What must never happen, whatever the clients send, is said in docs/fuzzing.rst.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import cycle, zip_longest
@@ -149,9 +150,12 @@ class Desk:
             for talk, chunk in zip(talks, row, strict=True)
             if chunk is not None
         ]
+        last = {talk: number for number, (talk, _) in enumerate(steps)}
         for number, (talk, chunk) in enumerate(steps):
             talk.send(chunk)
             self._look(talk)
+            if number == last[talk] and talk.delivery.ending == "haste":
+                talk.client.send_no_more()
             if number == len(steps) // 2:
                 self._step_aside()
             elif number % 16 == 7:
@@ -281,4 +285,6 @@ def run_case(wires: Wires, case: Case, slow_ms: float = inf) -> Found | None:
         desk.finish()
     except Found as found:
         return found
+    finally:
+        gc.collect()
     return None

@@ -27,7 +27,7 @@ def judge(wire: WireFormat, frame_bytes: int, taken: bytes, received: bytes, end
         raise Found("answers", f"{error!r} in {received[-200:].hex(' ')}") from error
     if answers > len(requests) + (is_wrong or ending == "silence"):
         raise Found("answers", f"{answers} answers to {len(requests)} requests")
-    if ending == "eof":
+    if ending in ("eof", "haste"):
         _judge_missing(wire, answers, requests)
     return Judged(len(requests), answers)
 

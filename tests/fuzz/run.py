@@ -117,7 +117,7 @@ def draw(rng: Random, wires: Wires) -> list[Delivery]:
     for number in range(rng.choice((1, 1, 1, 2, 4))):
         wire = rng.choice(tuple(wires.values()))
         pieces = mutate.chunks(rng, mutate.conversation(rng, wire))
-        ending = rng.choices(ENDINGS, (6, 2, 1))[0]
+        ending = rng.choices(ENDINGS, (3, 3, 2, 1))[0]
         reads = rng.random() < 0.85
         deliveries.append(Delivery(wire.name, pieces, ending, reads, beside=number > 0))
     return deliveries
