@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.codecs import blipmq as bm
-from tests.codecs.test_length_prefixed import CUTS, chunkings
 from tests.strategies.blipmq import messages
+from tests.strategies.chunks import CUTS, chunkings
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "blipmq.txt"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.codecs.every import DECODERS, Reader
-from tests.strategies.chunks import chunked, chunkings, cuts
+from tests.strategies.chunks import CUTS, chunked, chunkings
 
 MANY = 300
 KIB = 1024
@@ -28,7 +28,7 @@ def test_any_chunking_yields_the_same_requests(name: str) -> None:
     """One by one, all in one chunk, in random chunks, one byte at a time."""
     decoder = DECODERS[name]
 
-    @given(st.lists(decoder.requests, max_size=6), cuts)
+    @given(st.lists(decoder.requests, max_size=6), CUTS)
     def holds(requests: list[bytes], cuts: list[int]) -> None:
         one_by_one = read(decoder.reader(), requests)
         assert len(one_by_one) == len(requests)
@@ -59,7 +59,7 @@ def test_any_bytes_are_read_alike_in_any_chunks(name: str) -> None:
     """What is wrong is as wrong, and nothing more or less is read before it."""
     decoder = DECODERS[name]
 
-    @given(st.lists(decoder.requests, max_size=4), st.data(), cuts)
+    @given(st.lists(decoder.requests, max_size=4), st.data(), CUTS)
     def holds(requests: list[bytes], data: st.DataObject, cuts: list[int]) -> None:
         whole = b"".join(requests)
         start = data.draw(st.integers(0, len(whole)))
@@ -80,7 +80,7 @@ def test_requests_before_a_fault_are_read_and_none_after(name: str) -> None:
     decoder = DECODERS[name]
     lists = st.lists(decoder.requests, max_size=4)
 
-    @given(lists, decoder.broken, decoder.requests, st.binary(max_size=9), cuts)
+    @given(lists, decoder.broken, decoder.requests, st.binary(max_size=9), CUTS)
     def holds(
         requests: list[bytes], broken: bytes, valid: bytes, tail: bytes, cuts: list[int]
     ) -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.codecs.flymq import MAX_LENGTH, FrameReader, decode_request, encode_request, frame
+from tests.strategies.chunks import CUTS, chunkings
 from tests.strategies.flymq import frames, requests
 
 LISTS = st.lists(frames, max_size=8)
-CUTS = st.lists(st.integers(0, 10_000), max_size=10)
 GOOD = frame(1, b"x")
 
 
@@ -20,16 +18,9 @@ def written(sent: list[tuple[int, int, bytes]]) -> bytes:
     return b"".join(frame(opcode, payload, flags) for opcode, flags, payload in sent)
 
 
-def pieces_of(data: bytes, cuts: list[int]) -> list[list[bytes]]:
-    """The data in one piece, cut here and there, and byte by byte."""
-    edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
-    cut = [data[start:end] for start, end in pairwise(edges)]
-    return [[data], cut, [data[i : i + 1] for i in range(len(data))]]
-
-
 @given(LISTS, CUTS)
 def test_any_chunking_yields_the_same_frames(sent, cuts):
-    for pieces in pieces_of(written(sent), cuts):
+    for pieces in chunkings(written(sent), cuts):
         reader = FrameReader()
         assert [one for piece in pieces for one in reader.feed(piece)] == sent
         assert reader.error is None
@@ -39,7 +30,7 @@ def test_any_chunking_yields_the_same_frames(sent, cuts):
 @given(st.lists(requests, max_size=6), CUTS)
 def test_any_chunking_yields_the_same_requests(sent, cuts):
     data = b"".join(map(encode_request, sent))
-    for pieces in pieces_of(data, cuts):
+    for pieces in chunkings(data, cuts):
         reader = FrameReader()
         read = [decode_request(*one) for piece in pieces for one in reader.feed(piece)]
         assert read == sent
@@ -58,7 +49,7 @@ WRONG = {
 @given(st.sampled_from(sorted(WRONG)), LISTS, st.binary(max_size=9), CUTS)
 def test_frames_before_a_wrong_header_are_returned_and_none_after(name, sent, tail, cuts):
     head, answered, text = WRONG[name]
-    for pieces in pieces_of(written(sent) + head + tail, cuts):
+    for pieces in chunkings(written(sent) + head + tail, cuts):
         reader = FrameReader()
         assert [one for piece in pieces for one in reader.feed(piece)] == sent
         assert reader.error is not None

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.codecs.length_prefixed import LengthPrefixedReader, length_prefixed
+from tests.strategies.chunks import CUTS, chunkings
 
 MIN, MAX = 2, 500
 LISTS = st.lists(st.binary(min_size=MIN, max_size=MAX), max_size=8)
-CUTS = st.lists(st.integers(0, 10_000), max_size=10)
-
-
-def chunkings(data: bytes, cuts: list[int]) -> list[list[bytes]]:
-    """All at once, cut anywhere, and byte by byte."""
-    edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
-    return [
-        [data],
-        [data[start:end] for start, end in pairwise(edges)],
-        [data[at : at + 1] for at in range(len(data))],
-    ]
 
 
 @given(LISTS, CUTS)

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.codecs.mamamia import MAX_LENGTH, FrameReader, frame
+from tests.strategies.chunks import CUTS, chunkings
 from tests.strategies.mamamia import frames
 
 LISTS = st.lists(frames, max_size=8)
 
 
-def chunks_of(data: bytes, cuts: list[int]) -> list[bytes]:
-    edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
-    return [data[start:end] for start, end in pairwise(edges)]
-
-
-@given(LISTS, st.lists(st.integers(0, 10_000), max_size=10))
+@given(LISTS, CUTS)
 def test_any_chunking_yields_the_same_frames(sent, cuts):
     data = b"".join(frame(command, body) for command, body in sent)
-    for pieces in ([data], chunks_of(data, cuts), [data[i : i + 1] for i in range(len(data))]):
+    for pieces in chunkings(data, cuts):
         reader = FrameReader()
         read = [one for piece in pieces for one in reader.feed(piece)]
         assert read == sent
@@ -33,11 +27,11 @@ def test_any_chunking_yields_the_same_frames(sent, cuts):
     LISTS,
     st.integers(0, 1) | st.integers(MAX_LENGTH + 1, (1 << 32) - 1),
     st.binary(max_size=9),
-    st.lists(st.integers(0, 10_000), max_size=5),
+    CUTS,
 )
 def test_frames_before_a_wrong_length_are_returned_and_none_after(sent, length, tail, cuts):
     data = b"".join(frame(*one) for one in sent) + length.to_bytes(4, "big") + tail
-    for pieces in ([data], chunks_of(data, cuts), [data[i : i + 1] for i in range(len(data))]):
+    for pieces in chunkings(data, cuts):
         reader = FrameReader()
         read = [one for piece in pieces for one in reader.feed(piece)]
         assert read == sent

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.codecs import mega
-from tests.codecs.test_mega_requests import CUTS, chunkings
+from tests.strategies.chunks import CUTS, chunkings
 from tests.strategies.mega import (
     codes,
     correlation_ids,

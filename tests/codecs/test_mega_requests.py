@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.codecs import mega
+from tests.strategies.chunks import CUTS, chunkings
 from tests.strategies.mega import conversations, correlation_ids, dialects, requests, timestamps
 
 KIB = 1024
 T = 1_700_000_000_000
-CUTS = st.lists(st.integers(0, 10_000), max_size=10)
 DOCUMENT, REFERENCE = mega.Dialect.SEED, mega.Dialect.REFERENCE
-
-
-def chunkings(data: bytes, cuts: list[int]) -> list[list[bytes]]:
-    """The bytes in one piece, in random pieces, and one by one."""
-    edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
-    return [
-        [data],
-        [data[start:end] for start, end in pairwise(edges)],
-        [data[at : at + 1] for at in range(len(data))],
-    ]
 
 
 def read(pieces: list[bytes], reader: mega.RequestReader | None = None) -> list[object]:

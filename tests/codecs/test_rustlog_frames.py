@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.codecs.rustlog import MAX_PAYLOAD, Dialect, FrameReader, dialect_of, frame
+from tests.strategies.chunks import CUTS, chunkings
 from tests.strategies.rustlog import payloads
 
 LISTS = st.lists(payloads, max_size=8)
-CUTS = st.lists(st.integers(0, 10_000), max_size=10)
-
-
-def pieces_of(data: bytes, cuts: list[int]) -> list[list[bytes]]:
-    """Data in one piece, cut somewhere, and byte by byte."""
-    edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
-    cut_up = [data[start:end] for start, end in pairwise(edges)]
-    return [[data], cut_up, [data[i : i + 1] for i in range(len(data))]]
 
 
 @given(LISTS, CUTS)
 def test_any_chunking_yields_the_same_payloads(sent, cuts):
-    for pieces in pieces_of(b"".join(map(frame, sent)), cuts):
+    for pieces in chunkings(b"".join(map(frame, sent)), cuts):
         reader = FrameReader()
         assert [one for piece in pieces for one in reader.feed(piece)] == sent
         assert reader.error is None
@@ -39,7 +30,7 @@ def test_any_chunking_yields_the_same_payloads(sent, cuts):
 )
 def test_payloads_before_a_wrong_length_are_returned_and_none_after(sent, length, tail, cuts):
     data = b"".join(map(frame, sent)) + length.to_bytes(4, "big") + tail
-    for pieces in pieces_of(data, cuts):
+    for pieces in chunkings(data, cuts):
         reader = FrameReader()
         assert [one for piece in pieces for one in reader.feed(piece)] == sent
         assert reader.error is not None

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-cuts = st.lists(st.integers(0, 1_000_000), max_size=10)
+CUTS = st.lists(st.integers(0, 1_000_000), max_size=10)
 """Where a stream is cut, for `chunkings`."""
 
 
