@@ -43,12 +43,12 @@ from brokerd.codecs.rustlog import (
     TopicDescription,
     dialect_of,
 )
-from brokerd.errors import BrokerdError, InvalidName
+from brokerd.errors import BrokerdError
 from brokerd.protocols.connection import Limits
 from brokerd.protocols.factory import ConnectionFactory
 from brokerd.protocols.reading import ReadingConnection
 from brokerd.protocols.rustlog_commits import Commits
-from brokerd.protocols.rustlog_fetches import LIMITS, fetched
+from brokerd.protocols.rustlog_fetches import JSON_BYTES_MAX, LIMITS, check_sizes, fetched
 from brokerd.protocols.rustlog_metrics import metrics_text
 from brokerd.protocols.rustlog_refusals import (
     BAD_COUNT,
@@ -153,8 +153,11 @@ class RustlogConnection(ReadingConnection):
         if not records:
             return Produced(0, 0)
         broker = self.broker
+        size = sum(map(len, records))
+        if size > JSON_BYTES_MAX:
+            check_sizes(self._dialect, partition.next_offset, records)
         try:
-            broker.admit(sum(map(len, records)) + len(records) * RECORD_FRAME_BYTES)
+            broker.admit(size + len(records) * RECORD_FRAME_BYTES)
         except Congested:
             raise
         except BrokerdError as refusal:
@@ -185,8 +188,9 @@ class RustlogConnection(ReadingConnection):
         topic_name, index, offset, max_bytes, group_name = request
         dialect = self._dialect
         if group_name is not None:
-            committed = self.factory.commits.committed(topic_name, index, group_name)
-            if self._by_reference():
+            by_reference = self._by_reference()
+            committed = self.factory.commits.committed(topic_name, index, group_name, by_reference)
+            if by_reference:
                 if committed is None:
                     self._answer(Fetched((), (), 0))
                     return
@@ -239,7 +243,8 @@ class RustlogConnection(ReadingConnection):
         self._answer(OffsetCommitted(success))
 
     def _offset_fetch(self, request: OffsetFetch) -> None:
-        self._answer(OffsetFetched(self.factory.commits.committed(*request)))
+        by_reference = self._by_reference()
+        self._answer(OffsetFetched(self.factory.commits.committed(*request, by_reference)))
 
     # -- topics -------------------------------------------------------------------------------
 
@@ -256,11 +261,11 @@ class RustlogConnection(ReadingConnection):
             raise BAD_COUNT.because(count)
         if count > PARTITIONS_MAX:
             raise BAD_COUNT.because(f"{count} (1 to {PARTITIONS_MAX})")
+        if not topic_name:
+            raise CREATE_FAILED.because("the topic has no name; give it one")
         if self.broker.topic(topic_name) is not None:
             raise topic_exists(topic_name)
         try:
-            if not topic_name:
-                raise InvalidName("the topic has no name; give it one")
             self.broker.create_topic(topic_name, count)
         except Congested:
             raise

@@ -20,8 +20,8 @@ Place = tuple[str, int, str]
 class Commits:
     """Commits of one listener.
 
-    Those to places that do not exist are kept in memory, if they are to be kept at all; what the
-    log holds of a place goes before them.
+    Those to places that do not exist are kept in memory, if they are to be kept at all, and only
+    until their place exists: from then on the log has the commits.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -35,14 +35,17 @@ class Commits:
             return None
         return topic.partitions[index]
 
-    def committed(self, topic_name: str, index: int, group_name: str) -> int | None:
-        """What a group has committed, if anything."""
+    def committed(
+        self, topic_name: str, index: int, group_name: str, or_unplaced: bool = False
+    ) -> int | None:
+        """What a group has committed, if anything; also to a place that is not there, if wanted."""
         partition = self.place(topic_name, index)
-        if partition is not None and group_name in partition.topic.groups:
-            found = self._broker.committed_offset(topic_name, group_name, index)
-            if found is not None:
-                return found
-        return self._unplaced.get((topic_name, index, group_name))
+        if partition is None:
+            place = (topic_name, index, group_name)
+            return self._unplaced.get(place) if or_unplaced else None
+        if group_name not in partition.topic.groups:
+            return None
+        return self._broker.committed_offset(topic_name, group_name, index)
 
     def commit(
         self, topic_name: str, index: int, group_name: str, offset: int, keep_unplaced: bool
@@ -56,6 +59,7 @@ class Commits:
         if offset > MAX_OFFSET:
             raise InvalidRequest(f"offset {offset} is above {MAX_OFFSET}, the last that can be")
         if self.place(topic_name, index) is not None:
+            self._unplaced.pop((topic_name, index, group_name), None)
             self._broker.commit_offset(topic_name, group_name, index, offset)
             return True
         if not keep_unplaced:

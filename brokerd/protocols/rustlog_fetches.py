@@ -19,7 +19,7 @@ from brokerd.codecs.rustlog import (
     Fetched,
     fetched_length,
 )
-from brokerd.protocols.rustlog_refusals import FETCH_FAILED, Refusal
+from brokerd.protocols.rustlog_refusals import FETCH_FAILED, PRODUCE_FAILED, Refusal
 from brokerd.values import Record
 
 BINARY_RECORDS_MAX = 65_536
@@ -47,7 +47,7 @@ def fetched(
         raise _unreadable(error, next_offset)
     if not records:
         return Fetched((), (), next_offset)
-    if not _fits(dialect, records[0]):
+    if not _fits(dialect, records[0].offset, records[0].value):
         raise _too_large(records[0])
     if dialect is Dialect.BINARY:
         return _without_gaps(offset, records)
@@ -62,14 +62,27 @@ def _unreadable(error: Exception, next_offset: int) -> Refusal:
     return FETCH_FAILED.because(f"{error}; try again")
 
 
-def _fits(dialect: Dialect, record: Record) -> bool:
+def check_sizes(dialect: Dialect, base_offset: int, records: Sequence[bytes]) -> None:
+    """Refuse records of a Produce that no Fetch of the same dialect could answer with.
+
+    Needless when all of them together have no more than `JSON_BYTES_MAX`. Raises `Refusal`.
+    """
+    for offset, value in enumerate(records, base_offset):
+        if not _fits(dialect, offset, value):
+            raise PRODUCE_FAILED.because(
+                f"a record of {len(value)} bytes is too large: no answer of {MAX_PAYLOAD} bytes "
+                "could carry it; send smaller ones"
+            )
+
+
+def _fits(dialect: Dialect, offset: int, value: bytes) -> bool:
     """Whether an answer can carry a record; only the first of many can be so long."""
-    size = len(record.value)
+    size = len(value)
     if dialect is Dialect.BINARY:
         return size <= MAX_RECORD_BYTES
     if size <= JSON_BYTES_MAX:
         return True
-    return 2 * size <= MAX_PAYLOAD and fetched_length(record.offset, record.value) <= MAX_PAYLOAD
+    return 2 * size <= MAX_PAYLOAD and fetched_length(offset, value) <= MAX_PAYLOAD
 
 
 def _too_large(record: Record) -> Refusal:

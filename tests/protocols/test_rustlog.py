@@ -757,14 +757,16 @@ def test_by_the_references_rules_the_commit_alone_counts() -> None:
 
 
 def test_by_the_references_rules_any_place_takes_a_commit_until_the_broker_ends() -> None:
-    """All connections see it; a commit in the log goes before it."""
+    """All connections see it. When there is such a place it is no longer there."""
     house = with_topic()
     factory = factory_of(house, REFERENCE)
     desk, other = Desk(house, factory=factory), Desk(house, factory=factory)
     for place in (("none", 0, "g"), ("t", 7, "g")):
         assert desk.only(rl.OffsetCommit(*place, 5)) == rl.OffsetCommitted(True)
         assert other.only(rl.OffsetFetch(*place)) == rl.OffsetFetched(5)
-    other.ask(rl.CreateTopic("none", 1), rl.OffsetCommit("none", 0, "g", 3))
+    other.ask(rl.CreateTopic("none", 1))
+    assert desk.only(rl.OffsetFetch("none", 0, "g")) == rl.OffsetFetched(None)
+    other.ask(rl.OffsetCommit("none", 0, "g", 3))
     assert desk.only(rl.OffsetFetch("none", 0, "g")) == rl.OffsetFetched(3)
     desk = Desk(house.crash(), BINARY, REFERENCE)
     assert desk.only(rl.OffsetFetch("t", 7, "g")) == rl.OffsetFetched(None)
@@ -782,9 +784,50 @@ def test_commits_without_a_place_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_references_rules_are_not_for_json() -> None:
-    desk = Desk(with_topic(b"0", b"1"), JSON, REFERENCE)
+    house = with_topic(b"0", b"1")
+    factory = factory_of(house, REFERENCE)
+    desk, other = Desk(house, JSON, factory=factory), Desk(house, factory=factory)
     assert desk.fetch(1, group="g") == ([(1, b"1")], 2)
     assert desk.only(rl.OffsetCommit("none", 0, "g", 5)) == rl.OffsetCommitted(False)
+    assert other.only(rl.OffsetCommit("none", 0, "g", 5)) == rl.OffsetCommitted(True)
+    assert desk.only(rl.OffsetFetch("none", 0, "g")) == rl.OffsetFetched(None)
+
+
+def test_a_topic_made_anew_has_no_old_commits() -> None:
+    house = with_topic(b"0", b"1")
+    desk = Desk(house, factory=factory_of(house, REFERENCE))
+    house.broker.delete_topic("t")
+    desk.ask(rl.OffsetCommit("t", 0, "g", 2))
+    house.broker.create_topic("t")
+    desk.ask(rl.OffsetCommit("t", 0, "g", 1))
+    house.broker.delete_topic("t")
+    house.broker.create_topic("t")
+    assert desk.only(rl.OffsetFetch("t", 0, "g")) == rl.OffsetFetched(None)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "topic", "value"),
+    [(BINARY, "t", bytes(rl.MAX_RECORD_BYTES + 1)), (JSON, "t", bytes(5_242_853))],
+)
+def test_a_record_that_its_own_dialect_could_not_fetch_is_refused(
+    dialect: rl.Dialect, topic: str, value: bytes
+) -> None:
+    """The frame of the request is shorter than the frame of the answer would be."""
+    house = with_topic()
+    desk = Desk(house, dialect)
+    refused = desk.only(rl.Produce(topic, 0, [value]))
+    assert refused.code in (0, 500)
+    assert "too large: no answer of 10485760 bytes could carry it" in refused.message
+    assert house.broker.topic("t").partitions[0].next_offset == 0
+    desk.ask(rl.Produce(topic, 0, [b"x"]))
+    assert desk.fetch(0) == ([(0, b"x")], 1)
+
+
+def test_a_topic_without_a_name_is_a_bad_name_also_if_another_format_has_one() -> None:
+    house = with_topic()
+    house.broker.create_topic("")
+    for dialect in (BINARY, JSON):
+        assert "the topic has no name" in Desk(house, dialect).only(rl.CreateTopic("", 1)).message
 
 
 # -- topics -----------------------------------------------------------------------------------
