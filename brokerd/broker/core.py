@@ -182,7 +182,7 @@ class Broker:
         self.seek_group = groups.seek_group
         self.commit_offset = groups.commit_offset
         self.committed_offset = groups.committed_offset
-        self.delete_group = groups.delete_group
+        self._delete_group = groups.delete_group
         self.release_owner = groups.release_owner
         self.leases = groups.leases
         self.replay_dead_letters = groups.replay_dead_letters
@@ -389,6 +389,11 @@ class Broker:
             "groups": groups,
             "groups_omitted": omitted,
         }
+
+    def delete_group(self, topic: str, group: str) -> None:
+        """As `GroupChanges.delete_group`; with its group a subscription ends, in the same frame."""
+        if not self.subscriptions.end_with_group(topic, group):
+            self._delete_group(topic, group)
 
     def group_info(self, topic_name: str, group_name: str) -> GroupInfo:
         """Where a group stands in a topic; an unknown one is an empty one."""

@@ -224,6 +224,21 @@ class Subscriptions:
 
     # -- beginning and end --------------------------------------------------------------------
 
+    def end_with_group(self, topic_name: str, group_name: str) -> bool:
+        """End the subscription that a group belongs to, and the group; False if it is no such one.
+
+        Raises `NoSpace` and `Congested`.
+        """
+        digits = group_name.removeprefix(GROUP_PREFIX)
+        subscription = self._known.get(int(digits)) if digits.isdecimal() else None
+        if subscription is None or subscription.group_name != group_name:
+            return False
+        group = self._group(subscription)
+        if group is None or group.topic.name != topic_name:
+            return False
+        self._end(subscription)
+        return True
+
     def _skip_ids_of_groups(self) -> None:
         for topic in self._state.by_id.values():
             for name in topic.groups:

@@ -475,3 +475,37 @@ class TestAcknowledging:
         assert poll(house, one) == [(1, b"b")]
         house = house.crash()
         assert lease(house, "t", f"{GROUP_PREFIX}{one}") == []
+
+
+@pytest.mark.parametrize("restart", ["goes on", "crashes", "stops"])
+def test_a_subscription_ends_with_its_group_whoever_makes_another_of_that_name(
+    restart: str,
+) -> None:
+    """At once and for good: the other group is nobody's subscription, and begins as any does."""
+    house = House()
+    produce(house, "t", b"old")
+    one, other = subscribe(house), subscribe(house)
+    house.run()
+    house.broker.delete_group("t", f"{GROUP_PREFIX}{one}")
+    house.broker.commit_offset("t", f"{GROUP_PREFIX}{one}", 0, 0)
+    assert not is_known(house, one)
+    house.run()
+    if restart == "crashes":
+        house = house.crash()
+    elif restart == "stops":
+        house.stop()
+        house = house.again()
+    assert not is_known(house, one)
+    assert is_known(house, other)
+    assert house.broker.group_info("t", f"{GROUP_PREFIX}{one}").lag == 1
+
+
+@pytest.mark.parametrize("name", ["g", GROUP_PREFIX, f"{GROUP_PREFIX}x", f"{GROUP_PREFIX}01"])
+def test_a_group_that_is_no_subscription_is_deleted_as_any(name: str) -> None:
+    house = House()
+    produce(house, "t", b"x")
+    one = subscribe(house)
+    house.broker.commit_offset("t", name, 0, 0)
+    house.broker.delete_group("t", name)
+    assert is_known(house, one)
+    assert name not in house.broker.topic("t").groups
