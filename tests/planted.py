@@ -546,6 +546,120 @@ BUGS = (
             "            lane.store.skip_tokens(self.token_base)",
         ),
     ),
+    # -- other formats -------------------------------------------------------------------------
+    bug(
+        "fetch-the-undurable",
+        "a fetch shows records whose commit is under way",
+        "broker/fetching.py",
+        ("chunk.durable_end(fetcher.journal.durable_ticket),", "chunk.end,"),
+    ),
+    bug(
+        "fetch-loses-the-last",
+        "a fetch that meets its limit within a chunk goes on one record too late",
+        "broker/fetching.py",
+        (
+            "            self._offset = records[count].offset\n",
+            "            self._offset = records[count].offset + 1\n",
+        ),
+    ),
+    bug(
+        "commit-moves-the-floor",
+        "a committed offset settles what lies below it",
+        "broker/group_changes.py",
+        (
+            "lambda lane: lane.store.commit_offset(offset), lanes=[lane])",
+            "lambda lane: (lane.store.commit_offset(offset), lane.store.seek(offset)), "
+            "lanes=[lane])",
+        ),
+    ),
+    bug(
+        "forget-commits",
+        "a snapshot forgets committed offsets",
+        "groups/snapshot.py",
+        (
+            "            self.token,\n            self.committed,\n",
+            "            self.token,\n            -1,\n",
+        ),
+    ),
+    bug(
+        "rustlog-group-goes-back",
+        "a fetch for a group begins at the lower one of its commit and what was asked for",
+        "protocols/rustlog.py",
+        ("offset = max(offset, committed)", "offset = min(offset, committed)"),
+    ),
+    bug(
+        "rustlog-batch-one-by-one",
+        "the records of a batch are admitted one by one: a refused one may be half stored",
+        "protocols/rustlog.py",
+        (
+            "            broker.admit(size + len(records) * RECORD_FRAME_BYTES)\n",
+            "            base_offset = partition.next_offset\n"
+            "            for record in records:\n"
+            "                broker.admit(len(record) + RECORD_FRAME_BYTES)\n"
+            "                broker.append_values(partition, [record], Format.RUSTLOG)\n",
+        ),
+        (
+            "        base_offset = broker.append_values(partition, records, Format.RUSTLOG)\n",
+            "",
+        ),
+    ),
+    bug(
+        "mega-early-answer",
+        "a PRODUCE is answered before it is durable",
+        "protocols/mega.py",
+        ("self.answers.append(produced(", "self.answer_read(produced("),
+    ),
+    bug(
+        "flymq-early-commit",
+        "a COMMIT is answered before it is durable",
+        "protocols/flymq.py",
+        ("self.answers.append(flymq_groups.commit(", "self.answer_read(flymq_groups.commit("),
+    ),
+    bug(
+        "flymq-filter-repeats",
+        "a fetch with a filter that has all it wants begins with the last of them the next time",
+        "protocols/flymq_scan.py",
+        (
+            "            self._is_full = True\n            self._offset = record.offset + 1",
+            "            self._is_full = True\n            self._offset = record.offset",
+        ),
+    ),
+    bug(
+        "blipmq-early-pong",
+        "a PONG leaves before what was published is durable",
+        "protocols/blipmq.py",
+        ("self._answer(encode(Pong(", "self.answer_read(encode(Pong("),
+    ),
+    bug(
+        "blipmq-early-delivery",
+        "a delivery leaves before its lease, or the end of its message, is durable",
+        "protocols/blipmq_polls.py",
+        (
+            "            self.answers += (head, message)\n            self.answered(",
+            "            self.answer_read(head + message)\n            self.answered(",
+        ),
+    ),
+    bug(
+        "flight-never-doubles",
+        "a message is in flight for as long at its second delivery as at its first",
+        "broker/subscriptions.py",
+        ("lease_doubling=True", "lease_doubling=False"),
+    ),
+    bug(
+        "one-delivery-more",
+        "a message is delivered once more than allowed",
+        "broker/subscriptions.py",
+        ("max_attempts=max(1, max_deliveries)", "max_attempts=max(1, max_deliveries) + 1"),
+    ),
+    bug(
+        "subscription-id-again",
+        "after a start the last id is given again, in another topic",
+        "broker/subscriptions.py",
+        (
+            "max(self._next_id, subscription_id + 1)",
+            "max(self._next_id, subscription_id)",
+        ),
+    ),
 )
 
 

@@ -198,14 +198,14 @@ class TestFlyMQ:
             + b"\0\0\0\x01"
             + b"\0\0\0\x03",
         )
-        assert answered(FlyMQWire(), ask, frame).places == (Place(2, 9),)
+        assert answered(FlyMQWire(Random(1)), ask, frame).places == (Place(2, 9),)
 
     @pytest.mark.parametrize("sizes", [b"\0\0\0\x02\0\0\0\x03", b"\0\0\0\x01\0\0\0\x04"])
     def test_an_answer_about_something_else_is_wrong(self, sizes: bytes) -> None:
         ask = Ask(flymq.Produce("t", b"k", b"abc"), one_message(key=b"k"))
         frame = flymq_frame(1, b"\0\x01t" + bytes(20) + sizes)
         with pytest.raises(WrongAnswer, match="#3"):
-            answered(FlyMQWire(), ask, frame)
+            answered(FlyMQWire(Random(1)), ask, frame)
 
     @pytest.mark.parametrize("is_sdk", [True, False])
     def test_records_have_keys_and_offsets_in_either_layout(self, is_sdk: bool) -> None:
@@ -215,7 +215,7 @@ class TestFlyMQ:
         key, value = b"\0\0\0\x01k", b"\0\0\0\x01a"
         offset, after = (5).to_bytes(8, "big"), (6).to_bytes(8, "big")
         layout = after + offset + key + value if is_sdk else key + value + offset + after
-        told = answered(FlyMQWire(), ask, flymq_frame(7, b"\0\0\0\x01" + layout))
+        told = answered(FlyMQWire(Random(1)), ask, flymq_frame(7, b"\0\0\0\x01" + layout))
         assert told.readings == (reading(5, b"a", b"k", True),)
         assert told.next == 6
 
@@ -225,18 +225,18 @@ class TestFlyMQ:
     def test_a_record_that_is_not_there_is_nothing_and_no_refusal(self, text: str) -> None:
         ask = Ask(flymq.Consume("t", 1, 5), Read(**T, partition=1, offset=5, exact=True))
         frame = flymq_frame(0xFF, flymq.error(text, sdk=False)[8:])
-        assert (answered(FlyMQWire(), ask, frame).error) == ""
+        assert (answered(FlyMQWire(Random(1)), ask, frame).error) == ""
 
     def test_a_group_that_nobody_knows_has_committed_nothing(self) -> None:
         ask = Ask(flymq.GetOffset("t", "g", 1), Committed(**LANE))
         text = "consumer group not found: t:g"
         frame = flymq_frame(0xFF, flymq.error(text, sdk=True)[8:])
-        told = answered(FlyMQWire(), ask, frame)
+        told = answered(FlyMQWire(Random(1)), ask, frame)
         assert (told.offset, told.error, told.told_as_zero) == (None, "", False)
 
     def test_an_answer_to_nothing_is_wrong(self) -> None:
         with pytest.raises(WrongAnswer, match="to nothing"):
-            list(FlyMQWire().feed(flymq_frame(8, bytes(4))))
+            list(FlyMQWire(Random(1)).feed(flymq_frame(8, bytes(4))))
 
 
 # -- BlipMQ ----------------------------------------------------------------------------------------
@@ -296,6 +296,15 @@ class TestBlipMQ:
         assert blip.feed(nack) == 0
         assert blip.feed(blip.pong()) == 2
         assert [ask.operation.error for ask in asks] == ["", "no room"]
+
+    def test_refusals_that_are_told_all_at_once_leave_every_publish_in_doubt(self) -> None:
+        blip = Blip()
+        asks = [publish_ask("c", "t", value, qos=1) for value in (b"a", b"b")]
+        blip.ask(*asks)
+        assert blip.feed(blipmq.encode(blipmq.Nack(blip.ids[-1], 500, "1 refusal"))) == 0
+        assert blip.feed(blip.pong()) == 2
+        told = [ask.operation for ask in asks]
+        assert not any(isinstance(one, Produce) and one.is_promised for one in told)
 
     def test_a_delivery_of_qos_1_tells_its_place_by_its_tag(self) -> None:
         blip = Blip()
@@ -449,6 +458,16 @@ def test_only_filters_of_the_sdks_are_sent_and_all_of_them() -> None:
 
 def test_rustlog_is_spoken_in_both_dialects() -> None:
     assert {ask.request[0] for ask in asks_of("rustlog")} == set(Dialect)
+
+
+def test_some_requests_of_flymq_are_compressed_and_none_without_a_payload() -> None:
+    wire = FlyMQWire(Random(1))
+    asks = asks_of("flymq", 2_000)
+    flags = {type(ask.request): set[int]() for ask in asks}
+    for ask, sent in zip(asks, wire.encode(asks), strict=True):
+        flags[type(ask.request)].add(sent.data[3])
+    assert flags[flymq.Produce] == flags[flymq.Fetch] == {1, 3}
+    assert flags[flymq.ListTopics] == {1}
 
 
 # -- whole runs ------------------------------------------------------------------------------------

@@ -138,6 +138,17 @@ def an_acknowledgement_that_a_crash_took(story: Story, wrong: bool) -> None:
     poll(story, (0, b"a"))
 
 
+def test_an_acknowledgement_that_came_too_late_may_have_been_refused_unheard() -> None:
+    story = Story()
+    subscribe(story)
+    publish(story, b"a")
+    poll(story, (0, b"a"))
+    story.wait(FLIGHT_US)
+    acknowledge(story, 0)
+    poll(story, (0, b"a"))
+    assert check(story.history) == []
+
+
 @breaks("P3-once")
 def a_message_of_qos_0_that_comes_twice(story: Story, wrong: bool) -> None:
     subscribe(story, qos=0)

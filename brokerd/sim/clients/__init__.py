@@ -64,7 +64,8 @@ def make_client(
     """The client of a plan; it begins with ``start()``."""
     if plan.role == "operator":
         return Operator(plan, world, Direct(plan.name, world, machine, history))
+    if plan.role == "vandal":
+        return Vandal(plan, world, connect, history)
     if plan.format != "mamamia":
         return make_format_client(plan, world, connect, history)
-    kind = Vandal if plan.role == "vandal" else MamamiaClient
-    return kind(plan, world, connect, history)
+    return MamamiaClient(plan, world, connect, history)

@@ -125,10 +125,26 @@ class BlipMQWire:
         raise WrongAnswer(f"was sent {message}, which answers nothing")
 
     def _refused(self, message: blipmq.Nack) -> None:
+        if self._is_of_probe(message):
+            return
         operation = self._asked_as(message).operation
         if operation.error:
             raise WrongAnswer(f"#{operation.number} was refused twice: {message!r:.200}")
         operation.error = message.text or "no reason given"
+
+    def _is_of_probe(self, message: blipmq.Nack) -> bool:
+        """Whether refusals were not told one by one, to a client that read slowly."""
+        doubtful: list[Operation] = []
+        for expected in self._expected:
+            if isinstance(expected, _Probe):
+                if expected.correlation_id != message.correlation_id:
+                    return False
+                for operation in doubtful:
+                    if isinstance(operation, Produce):
+                        operation.is_promised = False
+                return True
+            doubtful.append(expected.operation)
+        return False
 
     def _subscribed(self, message: blipmq.Ack) -> None:
         operation = self._asked_as(message).operation

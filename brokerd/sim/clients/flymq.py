@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 from brokerd.codecs import flymq
@@ -25,6 +26,8 @@ from brokerd.sim.offset_history import (
 from brokerd.sim.payloads import value_of
 
 HEADER_BYTES = 8
+GZIP = 0.1
+"""How likely a request is compressed."""
 NO_GROUP = "consumer group not found"
 NO_RECORD = "out of range", "is removed", "holds no record any more"
 """What CONSUME says where there is no record."""
@@ -33,15 +36,17 @@ Answer = tuple[int, bytes]
 
 
 class FlyMQWire(FifoWire):
-    """A `Wire` of FlyMQ."""
+    """A `Wire` of FlyMQ; now and then a request is compressed."""
 
-    def __init__(self) -> None:
+    def __init__(self, chance: Random) -> None:
         super().__init__()
+        self._chance = chance
         self._reader = flymq.FrameReader()
 
     def encoded(self, request: flymq.Request) -> bytes:
         """See `FifoWire`."""
-        return flymq.encode_request(request)
+        has_payload = not isinstance(request, flymq.ListTopics)
+        return flymq.encode_request(request, has_payload and self._chance.random() < GZIP)
 
     def answers(self, data: bytes) -> Iterator[tuple[int, Answer]]:
         """See `FifoWire`."""

@@ -7,7 +7,7 @@ begins when the audit proper is over, so that every lease is over, and every rec
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 from random import Random
 
@@ -20,7 +20,7 @@ from brokerd.sim.clients.formats import wire_of
 from brokerd.sim.clients.links import Connect
 from brokerd.sim.clients.mega import NAME as MEGA_NAME
 from brokerd.sim.clients.rustlog import MANY
-from brokerd.sim.clients.scripted import Script, ScriptedClient, insist
+from brokerd.sim.clients.scripted import Script, ScriptedClient, Step, insist
 from brokerd.sim.history import History, Operation
 from brokerd.sim.offset_history import Read
 from brokerd.sim.plan import Plan, Rot, WireFormat
@@ -31,6 +31,8 @@ READ_BYTES = 1 << 20
 READ_MAX = 10_000
 MEGA_READS_MAX = 100
 """How many records of a topic MEGA reads, which has no batches."""
+POLLS_MAX = 200
+"""How many messages of a subscription are taken at once."""
 LETTERS_US = 2_000_000
 """How long after its last flight a message may not be a dead letter yet."""
 UNNUMBERED = -1
@@ -118,22 +120,25 @@ def _drain(name: str, plan: Plan, history: History) -> Script:
     for one in subscribed:
         yield from _drain_one(name, one)
     yield plan.longest_flight_us + LETTERS_US
+    drained: list[Subscribe] = []
     for one in subscribed:
-        yield from _drain_one(name, one)
-    for one in subscribed:
+        drained += [one] if (yield from _drain_one(name, one)) else []
+    for one in drained:
         yield from insist(partial(deeds.letters, name, one.topic, group_of(one.subscription)))
         yield 1
 
 
-def _drain_one(name: str, subscribed: Subscribe) -> Script:
-    while True:
+def _drain_one(name: str, subscribed: Subscribe) -> Generator[Step, Operation, bool]:
+    """Whether it is empty then; what takes too long is left."""
+    for _ in range(POLLS_MAX):
         polled = yield from insist(partial(poll_ask, name, subscribed))
         assert isinstance(polled, Poll), "it was asked"
         if polled.handed is None:
-            return
+            return True
         if polled.handed.place is not None:
             held = acknowledgement(name, polled, polled.handed.place)
             yield from insist(partial(acknowledge_ask, held), _is_too_late)
+    return False
 
 
 def _is_too_late(operation: Operation) -> bool:

@@ -25,7 +25,7 @@ def wire_of(wire_format: WireFormat, chance: Random) -> Callable[[], Wire]:
         "rustlog": RustLogWire,
         "mega": partial(MegaWire, chance),
         "blipmq": BlipMQWire,
-        "flymq": FlyMQWire,
+        "flymq": partial(FlyMQWire, chance),
     }
     return wires[wire_format]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from brokerd.sim.draw.chance import MS, SECOND, Chance, Frame
-from brokerd.sim.draw.clients import draw_keys
+from brokerd.sim.draw.clients import draw_keys, draw_vandal
 from brokerd.sim.draw.faults import OTHERS
 from brokerd.sim.plan import (
     Action,
@@ -29,7 +29,7 @@ NEEDS_FSYNC: frozenset[WireFormat] = frozenset(("blipmq",))
 MANY_GROUPS: frozenset[WireFormat] = frozenset(("blipmq",))
 """Formats whose clients make groups; each has a lane in every partition."""
 OPERATIONS_MIN, OPERATIONS_MAX = 20, 300
-FEW_OPERATIONS = 60
+FEW_OPERATIONS = 30
 """At most, where snapshots of many lanes are written all the time."""
 
 MIXES: dict[WireFormat, dict[Action, int]] = {
@@ -67,6 +67,10 @@ MIXES: dict[WireFormat, dict[Action, int]] = {
 }
 """What clients do; each leaves out what a draw says."""
 
+TAILED: frozenset[WireFormat] = frozenset(("rustlog", "mega", "flymq"))
+"""Formats in which somebody may read at the end of a partition all the time."""
+TAIL_READS = 300
+
 STRIKES = "drops", "stalls", "slow readers"
 """Faults of a client's connection."""
 
@@ -84,8 +88,14 @@ def add_formats(plan: Plan, frame: Frame) -> Plan:
     for name in spoken[:FORMATS_MAX]:
         for _ in range(chance.randint(1, 2)):
             clients.append(draw_client(frame, plan, f"f{len(clients)}", name))
+    tailed = [name for name in spoken[:FORMATS_MAX] if name in TAILED]
+    if tailed and chance.on(0.6) and "many partitions" not in frame.features:
+        clients.append(draw_tail(frame, plan, f"f{len(clients)}", chance.one(tailed)))
     if not clients:
         return plan
+    if "vandals" in frame.features:
+        vandal = draw_vandal(frame, f"f{len(clients)}")
+        clients.append(replace(vandal, format=chance.one(clients).format))
     return replace(
         plan,
         settings=draw_settings(chance, plan.settings),
@@ -126,6 +136,20 @@ def draw_client(frame: Frame, plan: Plan, name: str, wire_format: WireFormat) ->
         qos_0_permille=chance.one((0, 200, 500, 1_000)),
         patience_us=chance.scale(200, 5_000) * MS if "impatience" in features else 60 * SECOND,
         reconnect_us_max=chance.scale(1, 2_000) * MS,
+    )
+
+
+def draw_tail(frame: Frame, plan: Plan, name: str, wire_format: WireFormat) -> ClientPlan:
+    """One who asks again and again for what comes next: the first to see what is not durable."""
+    reader = draw_client(frame, plan, name, wire_format)
+    return replace(
+        reader,
+        begin_us=0,
+        operations=TAIL_READS,
+        window=1,
+        think_us=2 * frame.end_us // TAIL_READS,
+        topics=(frame.chance.one(plan.topics),),
+        mix={"read": 1},
     )
 
 

@@ -153,9 +153,17 @@ class Subscriptions:
             for ack in lane.acks.get(place, ()):
                 span = self._lives.span(ack)
                 again = [each.poll for each in deliveries if span.is_before(each.span)]
-                if ack.succeeded and again:
+                if again and self._settled_for_sure(deliveries, ack):
                     text = f"{name} was acknowledged, and delivered after that"
                     yield violation("P1-settled", text, ack, again[0])
+
+    def _settled_for_sure(self, all_of_it: list[Delivered], ack: Acknowledge) -> bool:
+        """Whether it was in flight. Who reads slowly is not told that it was not."""
+        span = self._lives.span(ack)
+        return ack.succeeded and any(
+            each.span.is_before(span) and span.last_us < self._flies_until(all_of_it, each)
+            for each in all_of_it
+        )
 
     def _deliveries(self, lane: Lane) -> dict[Place, list[Delivered]]:
         found: dict[Place, list[Delivered]] = defaultdict(list)
