@@ -51,11 +51,11 @@ class FramesReader(ABC, Generic[FrameT, ErrorT]):
         if not data or self.error is not None:
             return frames
         position = self._finish_partial(data, frames) if self._partial else 0
-        position = self._whole(data, position, frames)
-        if position < len(data):
-            rest = data[position:]
-            if self._header_is_right(rest):
-                self._partial += rest
+        size = len(data)
+        if position < size:
+            position = self._whole(data, position, frames)
+            if position < size:
+                self._keep(data[position:])
         return frames
 
     @abstractmethod
@@ -72,6 +72,11 @@ class FramesReader(ABC, Generic[FrameT, ErrorT]):
     @abstractmethod
     def _judge(self, head: bytes | bytearray) -> int | ErrorT:
         """Bytes of the whole frame that begins so, 0 while that is unknown; or what is wrong."""
+
+    def _keep(self, rest: bytes) -> None:
+        """Begin a partial frame with what is there of it."""
+        if self._header_is_right(rest):
+            self._partial += rest
 
     def _header_is_right(self, head: bytes | bytearray) -> bool:
         """Judge what is there of a header; False, and `error` is set, when it is wrong."""

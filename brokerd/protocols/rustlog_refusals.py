@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from brokerd.codecs.rustlog import Dialect, Failed, FrameError, RequestError, TooManyRecords
+from brokerd.codecs.rustlog import (
+    Dialect,
+    Failed,
+    FrameLengthError,
+    RequestError,
+    TooManyRecords,
+)
 
 FRAME, DECODE, FETCH, COMMIT = 1, 2, 4, 5
 MISSING, EXISTS, COUNT, NO_TOPIC, NO_PARTITION = 10, 11, 12, 13, 14
@@ -55,7 +61,7 @@ def not_understood(problem: RequestError) -> Refusal:
     return Refusal(DECODE, str(problem), str(problem))
 
 
-def wrong_frame(problem: FrameError) -> Refusal:
+def wrong_frame(problem: FrameLengthError) -> Refusal:
     """A length after which the stream cannot be followed."""
     if problem.length == 0:
         binary, json = "invalid protocol: zero-length frame", "zero-length frame"

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from brokerd.codecs.length_prefixed import FrameLengthError
+from brokerd.codecs.length_prefixed import length_prefixed as frame
 from brokerd.codecs.rustlog import binary, binary_peer, json_answers, json_peer, json_requests
 from brokerd.codecs.rustlog.binary import FETCHED_BYTES, LENGTH_BYTES, MAX_RECORD_BYTES
-from brokerd.codecs.rustlog.frames import Dialect, FrameReader, dialect_of, frame
+from brokerd.codecs.rustlog.frames import Dialect, FrameReader, dialect_of
 from brokerd.codecs.rustlog.json_answers import fetched_length
 from brokerd.codecs.rustlog.json_records import SLICE_BYTES, RecordsParser
 from brokerd.codecs.rustlog.json_requests import MAX_ENVELOPE_BYTES, LongProduce
@@ -29,7 +31,6 @@ from brokerd.codecs.rustlog.values import (
     Failed,
     Fetch,
     Fetched,
-    FrameError,
     ListTopics,
     Metrics,
     MetricsFetch,
@@ -106,7 +107,7 @@ __all__ = [
     "Failed",
     "Fetch",
     "Fetched",
-    "FrameError",
+    "FrameLengthError",
     "FrameReader",
     "ListTopics",
     "LongProduce",

@@ -13,7 +13,7 @@ from functools import lru_cache
 from struct import Struct, error
 from typing import Any
 
-from brokerd.codecs.rustlog.frames import frame
+from brokerd.codecs.length_prefixed import length_prefixed as frame
 from brokerd.codecs.rustlog.values import (
     MAX_MESSAGE_BYTES,
     MAX_PAYLOAD,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any
 
+from brokerd.codecs.length_prefixed import length_prefixed as frame
 from brokerd.codecs.rustlog import binary
 from brokerd.codecs.rustlog.binary import (
     LENGTH_BYTES,
@@ -17,7 +18,6 @@ from brokerd.codecs.rustlog.binary import (
     encode_records,
     encode_string,
 )
-from brokerd.codecs.rustlog.frames import frame
 from brokerd.codecs.rustlog.values import (
     Answer,
     AnswerError,

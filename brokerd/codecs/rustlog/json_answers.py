@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from brokerd.codecs.rustlog.frames import frame
+from brokerd.codecs.length_prefixed import length_prefixed as frame
 from brokerd.codecs.rustlog.values import (
     Answer,
     Failed,

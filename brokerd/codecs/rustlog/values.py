@@ -19,15 +19,6 @@ MAX_OFFSET = (1 << 63) - 1
 MAX_MESSAGE_BYTES = 65_535
 
 
-class FrameError(Exception):
-    """The stream is out of step: a length that no frame has; ``length`` is it."""
-
-    def __init__(self, length: int, limit: int) -> None:
-        super().__init__(f"a frame's length is {length}, which is not from 1 to {limit}")
-        self.length = length
-        self.limit = limit
-
-
 class RequestError(Exception):
     """A payload is no request. The connection can go on: framing is still in step."""
 
