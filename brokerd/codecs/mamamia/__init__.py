@@ -6,6 +6,7 @@ A server reads with `FrameReader` and a `Decoder` per connection, and writes wit
 `decode_response`.
 """
 
+from brokerd.codecs.length_prefixed import FrameLengthError
 from brokerd.codecs.mamamia.answers import (
     BATCH_ROOM,
     SETTLED,
@@ -54,7 +55,6 @@ from brokerd.codecs.mamamia.values import (
     Extend,
     Extended,
     Failed,
-    FrameError,
     GroupInfo,
     GroupState,
     LeasedMessage,
@@ -100,7 +100,7 @@ __all__ = [
     "Extended",
     "Failed",
     "Frame",
-    "FrameError",
+    "FrameLengthError",
     "FrameReader",
     "GroupInfo",
     "GroupState",

@@ -43,10 +43,6 @@ class Command(IntEnum):
     CANCEL = 0x87
 
 
-class FrameError(BrokerdError):
-    """The byte stream is out of step: close the connection, there is nobody to answer."""
-
-
 class BodyError(BrokerdError):
     """A frame's body is not one MessagePack object: close the connection (notes section 6)."""
 
