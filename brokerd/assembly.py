@@ -92,6 +92,7 @@ def broker_settings(config: Config) -> BrokerSettings:
         mark_quiet_us=config.broker.mark_quiet_ms * 1000,
         snapshot_interval_bytes=config.wal.snapshot_interval_bytes,
         max_topics=config.limits.max_topics,
+        max_partitions=config.limits.partitions,
         max_producers=config.limits.producers,
         max_subscriptions=config.limits.subscriptions,
         groups=GroupSettings(

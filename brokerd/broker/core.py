@@ -54,6 +54,8 @@ class BrokerSettings:
     mark_quiet_us: int = 100_000
     snapshot_interval_bytes: int = 256 << 20
     max_topics: int = 100_000
+    max_partitions: int = 1_000
+    """Of a topic. Each group has state for each of them."""
     max_producers: int = 100_000
     max_subscriptions: int = 100_000
     groups: GroupSettings = field(default_factory=GroupSettings)
@@ -198,6 +200,7 @@ class Broker:
             self._cold,
             self.counters,
             settings.max_topics,
+            settings.max_partitions,
         )
         self.create_topic = topics.create_topic
         self.configure_topic = topics.configure_topic

@@ -31,7 +31,15 @@ from brokerd.broker.topics import (
 )
 from brokerd.broker.waiters import Waiters
 from brokerd.errors import InvalidName, LimitExceeded, UnknownOffset
-from brokerd.values import MAX_PARTITIONS
+
+
+def check_topic_name(name: str) -> None:
+    """Raise `InvalidName` for a name that no topic of the broker's clients may have."""
+    check_name(name, "topic name")
+    if name.startswith(RESERVED_PREFIX):
+        raise InvalidName(
+            f"topic names that begin with {RESERVED_PREFIX!r} are the broker's own; use another"
+        )
 
 
 class TopicChanges:
@@ -49,6 +57,7 @@ class TopicChanges:
         cold: ChunkCache,
         counters: Counters,
         max_topics: int,
+        max_partitions: int,
     ) -> None:
         self._state = state
         self._journal = journal
@@ -58,6 +67,7 @@ class TopicChanges:
         self._cold = cold
         self._counters = counters
         self._max_topics = max_topics
+        self._max_partitions = max_partitions
 
     def create_topic(
         self, name: str, partitions: int = 1, settings: TopicSettings | None = None
@@ -70,14 +80,13 @@ class TopicChanges:
         if existing is not None:
             return existing
         settings = settings or TopicSettings()
-        check_name(name, "topic name")
-        if name.startswith(RESERVED_PREFIX):
-            raise InvalidName(
-                f"topic names that begin with {RESERVED_PREFIX!r} are the broker's own; use another"
-            )
+        check_topic_name(name)
         check_settings(settings)
-        if not 1 <= partitions <= MAX_PARTITIONS:
-            raise LimitExceeded(f"a topic has 1 to {MAX_PARTITIONS} partitions, not {partitions}")
+        if not 1 <= partitions <= self._max_partitions:
+            raise LimitExceeded(
+                f"a topic has 1 to {self._max_partitions} partitions, not {partitions}; "
+                "limits.partitions says how many"
+            )
         if len(self._state.by_name) >= self._max_topics:
             raise LimitExceeded(
                 f"there are {len(self._state.by_name)} topics already; raise limits.max_topics"

@@ -101,7 +101,7 @@ class TestTopics:
             house.broker.create_topic(name)
         with pytest.raises(LimitExceeded, match=r"limits\.max_topics"):
             house.broker.create_topic("c")
-        with pytest.raises(LimitExceeded, match="1 to 32767 partitions, not 0"):
+        with pytest.raises(LimitExceeded, match="1 to 1000 partitions, not 0"):
             House().broker.create_topic("d", 0)
 
     def test_what_does_not_exist_is_named(self) -> None:

@@ -705,7 +705,7 @@ def test_acquires_and_settles_of_ten_thousand_pass_on_a_full_disk() -> None:
 
 
 def with_partitions(partitions: int) -> House:
-    house = House()
+    house = House(settings=BrokerSettings(max_partitions=partitions))
     house.broker.create_topic("orders", partitions)
     house.run()
     return house
