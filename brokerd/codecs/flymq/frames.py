@@ -1,10 +1,7 @@
 # Tests: tests/codecs/test_flymq_frames.py
 """Frames with an 8-byte header, taken apart as bytes arrive and put together (page, Frames).
 
-"More bytes are needed" is an empty list; "this is wrong" is `FrameReader.error`. Magic, version and
-length are each judged as soon as they are there. A whole frame is copied once, out of the chunk it
-came in; one that spans chunks is gathered in a buffer no larger than its own bytes (and the usual
-slack of a growing bytearray).
+Magic, version and length are each judged as soon as they are there.
 """
 
 from __future__ import annotations
@@ -12,12 +9,14 @@ from __future__ import annotations
 from struct import Struct
 
 from brokerd.codecs.flymq.values import FLAG_BINARY, MAGIC, MAX_LENGTH, VERSION, FrameError
+from brokerd.codecs.framing import FramesReader
 
 Frame = tuple[int, int, bytes]
 """(opcode, flags, payload)"""
 
 _HEADER = Struct(">HBBI")
 _HEADER_BYTES = _HEADER.size
+_OPCODE_AT, _FLAGS_AT = 2, 3
 _LENGTH = Struct(">4xI")
 _BEGIN = MAGIC << 8 | VERSION
 
@@ -32,40 +31,22 @@ def header(opcode: int, length: int, flags: int = FLAG_BINARY) -> bytes:
     return _HEADER.pack(_BEGIN, opcode, flags, length)
 
 
-class FrameReader:
-    """Frames of one direction of one connection.
+class FrameReader(FramesReader[Frame, FrameError]):
+    """Frames of one direction of one connection; see `FramesReader`.
 
-    Use::
-
-        for opcode, flags, payload in reader.feed(data):
-            ...
-        if reader.error is not None:
-            ...     # after the frames before: an ERROR frame if reader.error.answer; close
+    With an `error`, an ERROR frame goes out after the answers to the frames before, if
+    ``error.answer`` says so.
     """
 
-    __slots__ = ("_max_length", "_needed", "_partial", "error")
+    __slots__ = ("_max_length",)
+
+    _HEADER_BYTES = _HEADER.size
 
     def __init__(self, max_length: int = MAX_LENGTH) -> None:
+        super().__init__()
         self._max_length = max_length
-        self._partial = bytearray()
-        self._needed = 0  # bytes of the whole partial frame; 0 while its length is unknown
-        self.error: FrameError | None = None
-        """Set once the stream is out of step; whatever is fed later is dropped."""
 
-    @property
-    def partial_bytes(self) -> int:
-        """Bytes held of a frame that is not complete; 0 between frames."""
-        return len(self._partial)
-
-    def feed(self, data: bytes) -> list[Frame]:
-        """The complete frames that `data` ends, in order."""
-        frames: list[Frame] = []
-        if data and self.error is None:
-            self._parse(data, frames)
-        return frames
-
-    def _parse(self, data: bytes, frames: list[Frame]) -> None:
-        position = self._finish_partial(data, frames) if self._partial else 0
+    def _whole(self, data: bytes, position: int, frames: list[Frame]) -> int:
         size = len(data)
         longest = self._max_length
         unpack = _HEADER.unpack_from
@@ -76,52 +57,27 @@ class FrameReader:
                 break
             frames.append((opcode, flags, data[position + _HEADER_BYTES : end]))
             position = end
-        if position < size and self.error is None:
-            self._keep(data[position:] if position else data)
+        return position
 
-    def _keep(self, rest: bytes) -> None:
-        """Begin a partial frame with what is there of it."""
-        if self._judge(rest):
-            self._partial += rest
+    def _gathered(self, whole: memoryview) -> Frame:
+        return whole[_OPCODE_AT], whole[_FLAGS_AT], bytes(whole[_HEADER_BYTES:])
 
-    def _judge(self, head: bytes | bytearray) -> bool:
-        """Judge what is there of a header; False, and `error` is set, when it is wrong."""
-        self._needed = 0
+    def _judge(self, head: bytes | bytearray) -> int | FrameError:
         if head[0] != MAGIC:
-            return self._refuse(
+            return _out_of_step(
                 f"a frame begins with 0x{head[0]:02X}, and not with 0x{MAGIC:02X}", answer=False
             )
         if len(head) > 1 and head[1] != VERSION:
-            return self._refuse(f"version {head[1]} is not supported; send version {VERSION}")
+            return _out_of_step(f"version {head[1]} is not supported; send version {VERSION}")
         if len(head) < _HEADER_BYTES:
-            return True
+            return 0
         (length,) = _LENGTH.unpack_from(head)
         if length > self._max_length:
-            return self._refuse(
+            return _out_of_step(
                 f"a payload of {length} bytes is over the limit of {self._max_length}; send less"
             )
-        self._needed = _HEADER_BYTES + length
-        return True
+        return _HEADER_BYTES + int(length)
 
-    def _refuse(self, text: str, answer: bool = True) -> bool:
-        self._partial = bytearray()
-        self.error = FrameError(f"{text}; the connection is closed", answer)
-        return False
 
-    def _finish_partial(self, data: bytes, frames: list[Frame]) -> int:
-        """Add to the partial frame; the position in `data` where the next frame begins."""
-        partial = self._partial
-        position = 0
-        if not self._needed:
-            position = _HEADER_BYTES - len(partial)
-            partial += data[:position]
-            if not self._judge(partial) or not self._needed:
-                return len(data)
-        end = position + self._needed - len(partial)
-        partial += data[position:end] if position or end < len(data) else data
-        if len(partial) < self._needed:
-            return len(data)
-        with memoryview(partial) as view:
-            frames.append((view[2], view[3], bytes(view[_HEADER_BYTES:])))
-        self._partial = bytearray()
-        return end
+def _out_of_step(text: str, answer: bool = True) -> FrameError:
+    return FrameError(f"{text}; the connection is closed", answer)
