@@ -61,19 +61,25 @@ def list_groups(call: Call) -> GroupList:
     query: Page = call.query
     topic = call.broker.existing_topic(call.path["topic"])
     page, following = query.of(topic.groups.values(), len(topic.partitions))
-    return GroupList([_brief(group) for group in page], following)
+    return GroupList([_brief(call.broker, group) for group in page], following)
 
 
-def _brief(group: ConsumerGroup) -> GroupBrief:
+def _brief(broker: Broker, group: ConsumerGroup) -> GroupBrief:
     lanes = group.lanes
+    committed = [one for lane in lanes if (one := _committed(lane)) is not None]
     return GroupBrief(
         group=group.name,
         paused=lanes[0].store.paused,
-        lag=sum(lane.store.lag(lane.partition.next_offset) for lane in lanes),
+        lag=sum(map(broker.lag, lanes)),
         leased=sum(lane.store.leased for lane in lanes),
         delayed=sum(lane.store.delayed for lane in lanes),
         dead=sum(lane.store.dead for lane in lanes),
+        committed=sum(committed) if committed else None,
     )
+
+
+def _committed(lane: Lane) -> int | None:
+    return lane.store.committed if lane.store.committed >= 0 else None
 
 
 def describe_group(call: Call) -> GroupShape:
@@ -97,7 +103,7 @@ def describe_group(call: Call) -> GroupShape:
         committed=info.committed,
         oldest_age_seconds=None if info.oldest_age_us is None else seconds_of(info.oldest_age_us),
         settings=_settings(store.settings),
-        by_partition=[_lane(lane) for lane in group.lanes[:LANES_MAX]],
+        by_partition=[_lane(call.broker, lane) for lane in group.lanes[:LANES_MAX]],
     )
 
 
@@ -230,17 +236,18 @@ def _settings(settings: GroupSettings) -> GroupSettingsShape:
     )
 
 
-def _lane(lane: Lane) -> LaneShape:
-    store, end = lane.store, lane.partition.next_offset
+def _lane(broker: Broker, lane: Lane) -> LaneShape:
+    store = lane.store
     return LaneShape(
         partition=lane.partition.index,
         floor=store.floor,
-        next=end,
-        lag=store.lag(end),
+        next=lane.partition.next_offset,
+        lag=broker.lag(lane),
         leased=store.leased,
         delayed=store.delayed,
         dead=store.dead,
-        committed=store.committed if store.committed >= 0 else None,
+        committed=_committed(lane),
+        lag_by_commit=broker.commit_place(lane) is not None,
     )
 
 

@@ -51,6 +51,8 @@ class LaneShape(Struct):
     delayed: int
     dead: int
     committed: int | None
+    lag_by_commit: bool
+    """Whether ``lag`` counts from the committed offset on: nothing was ever leased here."""
 
 
 class GroupShape(Struct):
@@ -82,6 +84,7 @@ class GroupBrief(Struct):
     leased: int
     delayed: int
     dead: int
+    committed: int | None
 
 
 class GroupList(Struct):

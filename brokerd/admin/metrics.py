@@ -168,7 +168,7 @@ DEFINITIONS = (
 )
 
 GROUP_DEFINITIONS = (
-    Definition("lag", "brokerd_group_lag_records", G, "Records not yet settled"),
+    Definition("lag", "brokerd_group_lag_records", G, "Records that are still to do"),
     Definition("leased", "brokerd_group_leased_records", G, "Records under a live lease"),
     Definition("delayed", "brokerd_group_delayed_records", G, "Records that wait for a back-off"),
     Definition("dead", "brokerd_group_dead_letters", G, "Dead letters"),
@@ -176,7 +176,7 @@ GROUP_DEFINITIONS = (
         "oldest_age_seconds",
         "brokerd_group_oldest_unsettled_seconds",
         G,
-        "Age of the oldest record not yet settled",
+        "Age of the oldest record that is still to do",
     ),
 )
 

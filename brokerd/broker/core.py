@@ -124,6 +124,8 @@ class Broker:
             settings.groups.max_attempts,
             clock,
         )
+        self.lag = self._overview.lag
+        self.commit_place = self._overview.commit_place
         self._bind(clock, frame_bytes // (2 * EVENT_FRAME_BYTES))
         self._retention = Retention(
             self._state,

@@ -1,5 +1,9 @@
-# Tests: tests/broker/test_broker.py
-"""What can be seen of a broker: counts of what it did, and where its groups stand."""
+# Tests: tests/broker/test_overview.py, tests/broker/test_broker.py
+"""What can be seen of a broker: counts of what it did, and where its groups stand.
+
+A lane in which there are leases is told of by them. One that only has a committed offset is told of
+by that: docs/leases.rst, section "Rules".
+"""
 
 from __future__ import annotations
 
@@ -12,16 +16,13 @@ from brokerd.broker.listing import Listing
 from brokerd.broker.state import State
 from brokerd.broker.topics import Lane
 from brokerd.errors import DamagedData
+from brokerd.groups.view import NO_OFFSET
 from brokerd.values import Format
 from brokerd.wal import Wal
 
 REMOVALS = ("trimmed", "retention_time", "retention_bytes", "fired")
 """Why records are removed: asked for; too old; too many bytes; delayed messages that are over,
 because they fired, were cancelled, had expired or were lost."""
-
-
-def _lag(lane: Lane) -> int:
-    return lane.store.lag(lane.partition.next_offset)
 
 
 class GroupInfo(NamedTuple):
@@ -72,7 +73,7 @@ class Overview:
         self._time = time
         self._counters = counters
         self._max_attempts = max_attempts
-        self._listing = Listing(state, clock, self._lane, _lag)
+        self._listing = Listing(state, clock, self._lane, self.lag)
         self.groups = self._listing.rows
         self.stop = self._listing.stop
 
@@ -103,10 +104,11 @@ class Overview:
             "partition": lane.partition.index,
             "start": lane.partition.start_offset,
             "floor": store.floor,
-            "lag": _lag(lane),
+            "lag": self.lag(lane),
             "leased": store.leased,
             "delayed": store.delayed,
             "dead": store.dead,
+            "committed": store.committed if store.committed != NO_OFFSET else None,
             "paused": store.paused,
             "key_ordered": store.settings.key_ordered,
             "oldest_age_seconds": None if age_us is None else age_us / 1e6,
@@ -120,9 +122,9 @@ class Overview:
         partitions = topic.partitions if topic is not None else []
         starts = sum(partition.start_offset for partition in partitions)
         ends = sum(partition.next_offset for partition in partitions)
-        committed = [lane.store.committed for lane in lanes if lane.store.committed >= 0]
+        committed = [lane.store.committed for lane in lanes if lane.store.committed != NO_OFFSET]
         ages = [age for lane in lanes if (age := self._oldest_age_us(lane)) is not None]
-        lag = sum(map(_lag, lanes)) if lanes else ends - starts
+        lag = sum(map(self.lag, lanes)) if lanes else ends - starts
         leased = sum(lane.store.leased for lane in lanes)
         delayed = sum(lane.store.delayed for lane in lanes)
         return GroupInfo(
@@ -139,10 +141,35 @@ class Overview:
             partitions=len(partitions),
         )
 
+    def commit_place(self, lane: Lane) -> int | None:
+        """Where a group that commits and never leased goes on in a lane; None for any other.
+
+        That is its committed offset, but not below the start. Whether it leased is told by its
+        tokens, which begin above all that deleted groups may have given.
+        """
+        store = lane.store
+        if store.committed == NO_OFFSET or store.last_token > self._state.token_base:
+            return None
+        if store.leased or store.ready or store.delayed or store.dead:
+            return None
+        return max(store.committed, lane.partition.start_offset)
+
+    def lag(self, lane: Lane) -> int:
+        """How many records a group has to do in a lane: not settled, or from its commit on."""
+        end, place = lane.partition.next_offset, self.commit_place(lane)
+        return lane.store.lag(end) if place is None else max(end - place, 0)
+
+    def _oldest(self, lane: Lane) -> int | None:
+        """The offset of the first record of a lane's lag; None without one."""
+        end, place = lane.partition.next_offset, self.commit_place(lane)
+        if place is None:
+            return lane.store.oldest_unsettled(end)
+        return place if place < end else None
+
     def _oldest_age_us(self, lane: Lane) -> int | None:
-        """Age of the oldest unsettled record of a lane; None if there is none, or none can tell."""
+        """Age of the oldest record of a lane's lag; None if there is none, or none can tell."""
         partition = lane.partition
-        offset = lane.store.oldest_unsettled(partition.next_offset)
+        offset = self._oldest(lane)
         if offset is None:
             return None
         now_us = self._time.time_us()

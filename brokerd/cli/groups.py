@@ -52,11 +52,12 @@ def list_command(context: click.Context, topic: str) -> None:
             group["leased"],
             group["delayed"],
             group["dead"],
+            group["committed"],
             "paused" if group["paused"] else "running",
         )
         for group in groups
     ]
-    header = ("GROUP", "LAG", "LEASED", "DELAYED", "DEAD", "STATE")
+    header = ("GROUP", "LAG", "LEASED", "DELAYED", "DEAD", "COMMITTED", "STATE")
     output.show(context, {"groups": groups}, output.table(header, rows, "no groups"))
 
 
@@ -218,7 +219,7 @@ def _lines(group: Answer) -> Iterator[str]:
             ("topic", group["topic"]),
             ("group", group["group"]),
             ("state", "paused" if group["paused"] else "running"),
-            ("lag", group["lag"]),
+            ("lag", f"{group['lag']} by its commits" if _only_commits(group) else group["lag"]),
             ("oldest", output.age(group["oldest_age_seconds"])),
             ("max attempts", f"{settings['max_attempts']} {settings['attempts']}"),
             ("back-off", _backoff(settings)),
@@ -230,6 +231,11 @@ def _lines(group: Answer) -> Iterator[str]:
     columns = ("partition", "floor", "next", "lag", "leased", "delayed", "dead", "committed")
     rows = [[lane[name] for name in columns] for lane in group["by_partition"]]
     yield from output.table([name.upper() for name in columns], rows)
+
+
+def _only_commits(group: Answer) -> bool:
+    """Whether a group's consumers lease nothing, as far as is known, but commit offsets."""
+    return any(lane["lag_by_commit"] for lane in group["by_partition"])
 
 
 def _backoff(settings: Answer) -> str:

@@ -29,13 +29,16 @@ def show(context: click.Context, answer: Any, lines: Iterable[str]) -> None:
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]], none: str = "none") -> list[str]:
     """Lines of aligned columns; numbers stand right. ``none`` is what no rows look like.
 
-    A column of which the first row has a number is one of numbers.
+    A column in which a row has a number is one of numbers.
     """
     body = list(rows)
     if not body:
         return [none]
     cells = [[_cell(value) for value in row] for row in body]
-    right = [isinstance(value, int | float) for value in body[0]]
+    right = [
+        any(isinstance(value, int | float) for value in column)
+        for column in zip(*body, strict=True)
+    ]
     widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
     lines = []
     for row in [list(header), *cells]:

@@ -162,6 +162,12 @@ class GroupView(NamedTuple):
     ready: int
     delayed: int
     dead: int
+    committed: int | None = None
+
+    @property
+    def tells_settled(self) -> bool:
+        """Whether the lag is of leases for sure: a group that only commits is told of by that."""
+        return self.committed is None or bool(self.leased or self.delayed or self.dead)
 
 
 @dataclass(kw_only=True)

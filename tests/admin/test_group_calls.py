@@ -38,6 +38,7 @@ def test_groups_of_a_topic_are_listed_by_pages(caller: Caller) -> None:
         "leased": 1,
         "delayed": 0,
         "dead": 0,
+        "committed": None,
     }
     assert page["next"] is None
     _, page = caller.get(path, first=1, limit=1)
@@ -76,6 +77,7 @@ def test_a_group_is_described(caller: Caller) -> None:
             "delayed": 0,
             "dead": 0,
             "committed": None,
+            "lag_by_commit": False,
         }
     ]
     assert group["settings"] == {
@@ -87,6 +89,22 @@ def test_a_group_is_described(caller: Caller) -> None:
         "key_ordered": False,
         "lease_doubling": False,
     }
+
+
+def test_a_group_that_only_commits_is_told_of_by_its_commits(caller: Caller) -> None:
+    caller.house.broker.commit_offset("orders", "readers", 0, 1)
+    _, page = caller.get("/topics/orders/groups")
+    assert [(one["group"], one["lag"], one["committed"]) for one in page["groups"]] == [
+        ("g", 2, None),
+        ("readers", 2, 1),
+    ]
+    caller.house.broker.commit_offset("orders", "readers", 0, 3)
+    _, group = caller.get("/topics/orders/groups/readers")
+    assert (group["lag"], group["ready"], group["oldest_age_seconds"]) == (0, 0, None)
+    (lane,) = group["by_partition"]
+    assert (lane["lag"], lane["committed"], lane["lag_by_commit"]) == (0, 3, True)
+    _, group = caller.get(GROUP)
+    assert not group["by_partition"][0]["lag_by_commit"]
 
 
 def test_a_group_that_is_not_there_is_404(caller: Caller) -> None:

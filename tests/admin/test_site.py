@@ -272,13 +272,13 @@ def test_the_page_has_a_place_for_damage(browser: Browser) -> None:
 def test_the_page_shows_what_groups_are_in(browser: Browser) -> None:
     """Every column has a heading, and every fact is one of the status."""
     heads = browser.get("/")[2].decode().partition("<thead>")[2].partition("</thead>")[0]
-    assert re.findall(r">(\w+)</th>", heads)[-3:] == ["floor", "start", "state"]
+    assert re.findall(r">(\w+)</th>", heads)[-4:] == ["floor", "committed", "start", "state"]
     script = browser.get("/page.js")[2].decode()
     house = House()
     ask(house, Produce("t", b"x"), Acquire("t", "g", "c"))
     (group,) = house.broker.status()["groups"]
     used = set(re.findall(r"\bgroup\.(\w+)", script))
-    assert {"paused", "key_ordered", "start", "floor", "dead"} <= used <= set(group)
+    assert {"paused", "key_ordered", "start", "floor", "committed", "dead"} <= used <= set(group)
 
 
 def test_the_page_without_javascript_names_where_to_look(browser: Browser) -> None:

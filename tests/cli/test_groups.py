@@ -27,8 +27,8 @@ def busy(shell: Shell) -> Shell:
 
 def test_groups_are_listed_with_what_they_have_to_do(busy: Shell) -> None:
     assert busy.lines("group", "list", "orders") == [
-        "GROUP    LAG  LEASED  DELAYED  DEAD  STATE",
-        "billing    2       1        0     1  running",
+        "GROUP    LAG  LEASED  DELAYED  DEAD  COMMITTED  STATE",
+        "billing    2       1        0     1  -          running",
     ]
     (group,) = busy.json("group", "list", "orders")["groups"]
     assert (group["group"], group["lag"]) == ("billing", 2)
@@ -52,6 +52,16 @@ def test_a_group_is_described(busy: Shell) -> None:
     ]
     assert busy.json("group", "describe", *ON)["by_partition"][0]["floor"] == 2
     assert "no group 'none'" in busy.refused("group", "describe", "orders", "none")
+
+
+def test_a_group_that_only_commits_is_told_of_by_its_commits(busy: Shell) -> None:
+    busy.caller.house.broker.commit_offset("orders", "readers", 0, 3)
+    assert busy.lines("group", "list", "orders") == [
+        "GROUP    LAG  LEASED  DELAYED  DEAD  COMMITTED  STATE",
+        "billing    2       1        0     1          -  running",
+        "readers    1       0        0     0          3  running",
+    ]
+    assert "lag           1 by its commits" in busy.lines("group", "describe", "orders", "readers")
 
 
 def test_a_group_is_paused_and_resumed(busy: Shell) -> None:

@@ -667,6 +667,21 @@ def numbers_that_do_not_add_up(story: Story, wrong: bool) -> None:
     story.look(GroupView(0, 2, 2, 1, 0 if wrong else 1, 0, 0))
 
 
+@breaks("P3-sums")
+def no_lag_above_the_floor(story: Story, wrong: bool) -> None:
+    """Which is right only of a group that may be told of by its commit."""
+    story.produce(b"a")
+    story.look(GroupView(0, 1, 0, 0, 0, 0, 0, committed=None if wrong else 1))
+    story.audit((0, b"a"), drain=[(0, b"a")])
+
+
+@breaks("P3-sums")
+def a_commit_where_there_are_leases(story: Story, wrong: bool) -> None:
+    story.produce(b"a", b"b", at=(0, 1))
+    story.acquire((0, b"a"))
+    story.look(GroupView(1 if wrong else 0, 2, 2, 1, 1, 0, 0, committed=2))
+
+
 @breaks("P2-next")
 def a_record_that_is_not_counted(story: Story, wrong: bool) -> None:
     story.produce(b"a", b"b", at=(0, 1))

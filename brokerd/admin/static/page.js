@@ -75,11 +75,11 @@ function groups(status) {
   for (const group of all.slice(0, SHOWN_GROUPS)) {
     cells(body.insertRow(), [group.topic, group.group, group.partition, number(group.lag),
       number(group.leased), number(group.delayed), number(group.dead), number(group.floor),
-      number(group.start), state(group)], 3, 9);
+      group.committed === null ? "–" : number(group.committed), number(group.start), state(group)], 3, 10);
   }
   if (all.length === 0 || all.length > SHOWN_GROUPS) {
     const cell = body.insertRow().insertCell();
-    cell.colSpan = 10;
+    cell.colSpan = 11;
     cell.className = "none";
     cell.textContent = all.length ? `and ${all.length - SHOWN_GROUPS} more with less lag` : "none yet";
   }

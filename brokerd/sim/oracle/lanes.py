@@ -15,6 +15,7 @@ from brokerd.sim.history import (
     Acquire,
     Extend,
     GroupChange,
+    GroupView,
     History,
     Letters,
     Look,
@@ -129,9 +130,7 @@ class LaneJudge:
         self._hidden = hidden_grants(self._model, lives, lane.unanswered)
         drained = lane.last_acquire(history.audit_us)
         self._nothing_left = drained if drained is not None and not drained.deliveries else None
-        self._no_lag = [
-            op for op in lane.looks if op.succeeded and op.view is not None and op.view.lag == 0
-        ]
+        self._no_lag = [op for op in lane.looks if op.succeeded and _is_all_done(op.view)]
         self._letters = [
             (op, lives.span(op), {letter.place: letter for letter in op.letters})
             for op in lane.letters
@@ -366,3 +365,8 @@ def _hidden_grant(model: LeaseModel, lives: Lives, acquires: list[Acquire]) -> E
     )
     span = Span(min(s.first_us for s in spans), max(s.last_us for s in spans))
     return Event(span, step, acquires[0])
+
+
+def _is_all_done(view: GroupView | None) -> bool:
+    """Whether a group told that every record is settled or dead."""
+    return view is not None and view.tells_settled and view.lag == 0

@@ -86,7 +86,7 @@ class Views:
                 yield from _check_sums(look, look.view)
                 if not self._records.damaged:
                     yield from self._check_next(span, look, look.view)
-                    if only_grows:
+                    if only_grows and look.view.tells_settled:
                         yield from _check_settled(settled, span, look, look.view)
         yield from self._check_growing(looks, GROWING if only_grows else GROWING[:1])
         if only_grows:
@@ -172,14 +172,17 @@ class Views:
         """P4: a group without lag tells as many dead letters as it lists."""
         for span, look in looks:
             for letters in lane.letters:
-                if look.view is None or look.view.lag or letters.boot != look.boot:
+                view = look.view
+                if view is None or view.lag or letters.boot != look.boot:
+                    continue
+                if not view.tells_settled:
                     continue
                 if not span.is_before(self._lives.span(letters)) or self._may_grow(
                     look.topic, span
                 ):
                     continue
-                if look.view.dead != len(letters.letters):
-                    text = f"tells {look.view.dead} dead letters, lists {len(letters.letters)}"
+                if view.dead != len(letters.letters):
+                    text = f"tells {view.dead} dead letters, lists {len(letters.letters)}"
                     yield violation("P4-letter", text, look, letters)
 
     def _may_grow(self, topic: str, span: Span) -> bool:
@@ -202,12 +205,13 @@ def _check_sums(look: Look, view: GroupView) -> Iterator[Violation]:
     """The numbers of one state add up."""
     settled = view.next - view.lag
     sound = (
-        min(view) >= 0
+        min(view[:-1]) >= 0
         and view.lag == view.leased + view.ready + view.delayed
-        and view.floor <= settled <= view.next
-        and view.dead <= settled
-        and (view.lag > 0 or view.floor == view.next)
+        and max(view.floor, settled) <= view.next
     )
+    if view.tells_settled:
+        sound &= view.floor <= settled and view.dead <= settled
+        sound &= view.lag > 0 or view.floor == view.next
     if not sound:
         yield violation("P3-sums", f"group {look.group} of {look.topic} tells {view}", look)
 
