@@ -17,6 +17,7 @@ from typing import ClassVar
 from brokerd.broker import Broker, Clock, Congested
 from brokerd.broker.journal import RECORD_FRAME_BYTES
 from brokerd.broker.subscriptions import Floors
+from brokerd.broker.topic_changes import check_topic_name
 from brokerd.codecs.blipmq import (
     AUTH_TWICE,
     HELLO_MISSING,
@@ -88,7 +89,7 @@ class BlipmqConnection(PollingConnection):
         self._is_unread = False
         """Whether the peer does not read what it is sent."""
         self._untold = 0
-        """Refusals among the NACKs that were dropped."""
+        """Messages that were refused for now, among the NACKs that were dropped."""
         self._is_silent = False
         """Whether what was read last had no answer so far."""
         self._floors: Floors | None = None
@@ -167,7 +168,7 @@ class BlipmqConnection(PollingConnection):
     def _nack(self, frame: bytes, code: int, text: str) -> None:
         if self._is_unread:
             self.factory.nacks_dropped += 1
-            self._untold += code == Code.FAILED
+            self._untold += code == Code.FAILED and type_of(frame) == FrameType.PUBLISH
         else:
             self._answer(encode(Nack(correlation_id_of(frame), code, text)))
 
@@ -226,8 +227,12 @@ class BlipmqConnection(PollingConnection):
     def _append(self, topic_name: str, message: bytes, metadata: bytes | None) -> None:
         broker = self.broker
         ttl_us = self._settings.message_ttl_us
+        topic = broker.topic(topic_name)
+        if topic is None:
+            check_topic_name(topic_name)  # a bad name is told whether or not there is room
         broker.admit(len(message) + len(QOS_0) + RECORD_FRAME_BYTES)
-        topic = broker.topic(topic_name) or broker.create_topic(topic_name)
+        if topic is None:
+            topic = broker.create_topic(topic_name)
         broker.append(
             topic.choose(None),
             message,

@@ -433,6 +433,20 @@ class TestBackPressure:
         assert refusal.text.startswith("durable publish failed: 2 refusals were not sent")
         assert pongs == [bm.Pong(7), bm.Pong(8)]
 
+    def test_a_bad_name_is_told_on_a_full_disk_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Nobody should try it again and again."""
+        house = BlipmqHouse()
+        client = house.client()
+
+        def refuse(size: int, partitions: int = 1) -> None:
+            raise NoSpace("the disk is full")
+
+        monkeypatch.setattr(house.broker, "admit", refuse)
+        (named, full) = client.ask(bm.Publish(5, 1, "t\n", b"x"), bm.Publish(6, 1, "t", b"x"))
+        assert (named.correlation_id, named.code) == (5, 400)
+        assert (full.correlation_id, full.code) == (6, 500)
+        assert house.broker.topic("t") is None
+
     def test_what_was_sent_before_the_end_is_carried_out(self) -> None:
         """Also what the log had no room for at once."""
         house = BlipmqHouse(settings=BrokerSettings(max_uncommitted_bytes=MIB))
