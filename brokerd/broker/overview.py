@@ -16,7 +16,7 @@ from brokerd.broker.listing import Listing
 from brokerd.broker.state import State
 from brokerd.broker.topics import Lane
 from brokerd.errors import DamagedData
-from brokerd.groups.view import NO_OFFSET
+from brokerd.groups.view import END_OF_OFFSETS, NO_OFFSET
 from brokerd.values import Format
 from brokerd.wal import Wal
 
@@ -135,7 +135,7 @@ class Overview:
             ready=lag - leased - delayed,
             delayed=delayed,
             dead=sum(lane.store.dead for lane in lanes),
-            committed=sum(committed) if committed else None,
+            committed=min(sum(committed), END_OF_OFFSETS - 1) if committed else None,
             oldest_age_us=max(ages, default=None),
             max_attempts=lanes[0].store.settings.max_attempts if lanes else self._max_attempts,
             partitions=len(partitions),

@@ -1202,3 +1202,13 @@ def test_a_message_with_a_ttl_of_zero_never_expires() -> None:
     house.pass_time(90, 1)
     taken = only(house, acquire_batch(9)).messages
     assert [message.payload for message in taken] == [b"a", b"b"]
+
+
+def test_committed_offsets_that_are_absurd_break_no_group_info() -> None:
+    """Clients of other formats may commit what they like; their sum is cut at the last offset."""
+    house = with_partitions(3)
+    for number in range(3):
+        house.broker.commit_offset("orders", "g", number, (1 << 63) - 1)
+    (state,) = ask(house, mm.GroupInfo("orders", "g"))
+    assert state.committed == (1 << 63) - 1
+    assert state.lag == 0

@@ -82,8 +82,9 @@ def _cut_records(payload: bytes) -> tuple[bytes, _Cut | None]:
     """A payload without the text of its records, and that text if there is any of the usual form.
 
     A quote that begins a key is not escaped, and behind one that ends a string no letter is valid.
+    What comes later than an envelope is long is not looked for.
     """
-    key = _RECORDS_KEY.search(payload)
+    key = _RECORDS_KEY.search(payload, 0, MAX_ENVELOPE_BYTES)
     if key is None:
         return payload, None
     begin = key.end()
