@@ -23,13 +23,12 @@ import logging
 import ssl
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from brokerd.client.addresses import open_socket
 from brokerd.client.checks import check_text
-from brokerd.client.errors import AddressError, ConnectionLost
-from brokerd.client.stream import Connect, Stream
+from brokerd.client.errors import AddressError, ConnectionLost, OutOfStep
+from brokerd.client.stream import TIMEOUT, Connect, Stream
 from brokerd.codecs.blipmq import (
     DELIVERY_BYTES,
     MAX_LENGTH,
@@ -59,10 +58,8 @@ __all__ = [
     "Code",
     "ConnectionLost",
     "Delivery",
+    "OutOfStep",
 ]
-
-TIMEOUT = 60.0
-"""Seconds to connect, and to wait for bytes of an answer."""
 
 UNCONFIRMED_MAX = 256
 """Messages of QoS 1 under way: a broker keeps their NACKs for a client that does not read yet."""
@@ -155,12 +152,7 @@ class BlipmqClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         """Flush, unless an error is on its way, and close."""
         try:
             if kind is None:
@@ -371,10 +363,10 @@ class BlipmqClient:
             self._arrived += map(decode, self._reader.feed(data))
         except (InvalidFrame, UnknownFrameType) as error:
             self.close()
-            raise ConnectionLost(f"{self._stream.address}: {error}") from error
+            raise OutOfStep(f"{self._stream.address}: {error}") from error
         if self._reader.error is not None and not self._arrived:
             self.close()
-            raise ConnectionLost(f"{self._stream.address}: {self._reader.error}")
+            raise OutOfStep(f"{self._stream.address}: {self._reader.error}")
 
 
 def _check(topic: str, qos: int) -> None:

@@ -23,7 +23,9 @@ from brokerd.client.checks import (
     packed_payload,
 )
 from brokerd.client.errors import MamamiaError
+from brokerd.codecs.answers import AnswerReader, NotAnAnswer
 from brokerd.codecs.mamamia import (
+    COMMANDS,
     Acquire,
     AcquireBatch,
     Acquired,
@@ -31,11 +33,14 @@ from brokerd.codecs.mamamia import (
     Answer,
     BatchMessage,
     BatchSettle,
+    BodyError,
     Cancel,
     Cancelled,
     Extend,
     Extended,
     Failed,
+    Frame,
+    FrameReader,
     GroupInfo,
     GroupState,
     LeasedMessage,
@@ -52,6 +57,7 @@ from brokerd.codecs.mamamia import (
     SettleBatch,
     Settled,
     SettledBatch,
+    decode_response,
 )
 
 Result = TypeVar("Result")
@@ -63,6 +69,22 @@ class Call(NamedTuple, Generic[Result]):
 
     request: Request
     result: Callable[[Any], Result]
+
+
+def answer_reader() -> AnswerReader[Request, Frame, Answer]:
+    """What reads the answers of one connection."""
+    return AnswerReader(FrameReader(), _answer)
+
+
+def _answer(request: Request, frame: Frame) -> Answer:
+    command, body = frame
+    expected = COMMANDS[type(request)]
+    if command != expected:
+        raise NotAnAnswer(f"command {command} was answered where {int(expected)} was asked")
+    try:
+        return decode_response(command, body)
+    except BodyError as error:
+        raise NotAnAnswer(f"the answer cannot be read: {error}") from error
 
 
 def result_of(answer: Answer, call: Call[Result]) -> Result:

@@ -1,4 +1,4 @@
-# Tests: tests/client/test_mamamia.py
+# Tests: tests/client/test_exchange.py
 """What a client raises besides the codec's errors. Timeouts are the built-in TimeoutError."""
 
 from __future__ import annotations
@@ -27,3 +27,7 @@ class ConnectionLost(BrokerdError, ConnectionError):
         super().__init__(text)
         self.answers = tuple(answers)
         """Answers of the same call that did arrive, in the order of its requests."""
+
+
+class OutOfStep(ConnectionLost):
+    """What came is not an answer to what was asked. It would come again: nothing is sent again."""

@@ -17,14 +17,14 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Self, TypeVar, cast
 
 from brokerd.client.addresses import open_socket
 from brokerd.client.checks import check_numbers, check_text
-from brokerd.client.errors import ConnectionLost
-from brokerd.client.flymq_exchange import Exchange, OutOfStep
-from brokerd.client.stream import Connect, Stream
+from brokerd.client.errors import AddressError, ConnectionLost, OutOfStep
+from brokerd.client.exchange import Exchange
+from brokerd.client.stream import TIMEOUT, Connect, Stream
+from brokerd.codecs.answers import AnswerReader
 from brokerd.codecs.flymq import (
     FETCHED_BYTES,
     MAX_LENGTH,
@@ -42,6 +42,8 @@ from brokerd.codecs.flymq import (
     Fetch,
     Fetched,
     FetchedRecord,
+    Frame,
+    FrameReader,
     GetLag,
     GetOffset,
     Lag,
@@ -56,11 +58,14 @@ from brokerd.codecs.flymq import (
     Subscribe,
     TopicOffsets,
     Topics,
+    decode_response,
+    encode_request,
 )
 from brokerd.errors import BrokerdError, RecordTooLarge
 
 __all__ = [
     "DELAYS",
+    "AddressError",
     "Cluster",
     "ConnectionLost",
     "Consumed",
@@ -74,12 +79,12 @@ __all__ = [
     "TopicOffsets",
 ]
 
-TIMEOUT = 60.0
 DELAYS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """Seconds before each new attempt to connect: twice as long each time."""
 RECORD_BYTES_MAX = MAX_LENGTH - FETCHED_BYTES - RECORD_BYTES
 """Key and value of the largest record: one that an answer to FETCH can hold."""
 _PARTITION_MAX = (1 << 31) - 1
+_NOT_TWICE = (Produce, DeleteTopic)
 
 Result = TypeVar("Result", bound=Answer)
 
@@ -131,17 +136,20 @@ class FlymqClient:
         )
         self.address = stream.address
         self._sdk = sdk
-        self._exchange = Exchange(stream, gzip=gzip, resend=resend, delays=delays, sleep=sleep)
+        self._exchange: Exchange[Request, Answer] = Exchange(
+            stream,
+            lambda: AnswerReader(FrameReader(), _answer),
+            lambda request: encode_request(request, gzip and isinstance(request, Produce)),
+            _is_harmless_twice,
+            resend=resend,
+            delays=delays,
+            sleep=sleep,
+        )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -282,6 +290,16 @@ class FlymqClient:
         for request in requests:
             _check_size(request)
         return self._exchange.send_many(requests)
+
+
+def _is_harmless_twice(request: Request) -> bool:
+    """Whether carrying a request out twice does no harm."""
+    return not isinstance(request, _NOT_TWICE)
+
+
+def _answer(request: Request, frame: Frame) -> Answer:
+    opcode, _, payload = frame
+    return decode_response(request, opcode, payload)
 
 
 def _check(topic: str, partition: int, **numbers: int) -> None:

@@ -16,27 +16,22 @@ reference client does: a message may then be stored twice, or a lease be left to
 
 from __future__ import annotations
 
-import select
 import ssl
-from collections.abc import Callable, Iterable, Sequence
-from socket import socket
-from types import TracebackType
+from collections.abc import Iterable, Sequence
 from typing import Self, TypeVar
 
 from brokerd.client import calls
-from brokerd.client.addresses import Address, open_socket, parse_address
-from brokerd.client.calls import Call, Metadata, batch_message, result_of
-from brokerd.client.errors import AddressError, ConnectionLost, MamamiaError
+from brokerd.client.addresses import open_socket
+from brokerd.client.calls import Call, Metadata, answer_reader, batch_message, result_of
+from brokerd.client.errors import AddressError, ConnectionLost, MamamiaError, OutOfStep
+from brokerd.client.exchange import Exchange
+from brokerd.client.stream import TIMEOUT, Connect, Stream
 from brokerd.codecs.mamamia import (
-    COMMANDS,
     Answer,
     BatchMessage,
     BatchSettle,
-    BodyError,
     Cancel,
     Extend,
-    Frame,
-    FrameReader,
     GroupInfo,
     GroupState,
     LeasedMessage,
@@ -46,7 +41,6 @@ from brokerd.codecs.mamamia import (
     Request,
     Settle,
     SettleBatch,
-    decode_response,
     encode_request,
     split_message_id,
 )
@@ -61,22 +55,14 @@ __all__ = [
     "MamamiaClient",
     "MamamiaError",
     "Message",
+    "OutOfStep",
     "batch_message",
     "split_message_id",
 ]
 
-TIMEOUT = 60.0
-"""Seconds to connect, and to wait for bytes of an answer, as in the reference client."""
-_RECEIVE_BYTES = 65_536
-_IN_FLIGHT_MAX = 1_000
-_OUTGOING_BYTES = 65_536
-"""Encode no more requests while this much waits to be sent."""
 _HARMLESS_TWICE = (Settle, SettleBatch, Extend, GroupInfo, Release, Cancel)
 
-_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-
 Result = TypeVar("Result")
-Connect = Callable[[Address, float], socket]
 
 
 class MamamiaClient:
@@ -105,31 +91,27 @@ class MamamiaClient:
         resend: bool = False,
         connect: Connect = open_socket,
     ) -> None:
-        self.address = parse_address(address)
-        self._timeout = timeout
-        self._ssl_context = ssl_context
-        self._server_hostname = server_hostname or self.address.host or None
-        self._resend = resend
-        self._connect = connect
-        self._socket: socket | None = None
-        self._reader = FrameReader()
+        stream = Stream(
+            address,
+            timeout=timeout,
+            ssl_context=ssl_context,
+            server_hostname=server_hostname,
+            connect=connect,
+        )
+        self.address = stream.address
+        self._exchange: Exchange[Request, Answer] = Exchange(
+            stream, answer_reader, encode_request, _is_harmless_twice, resend=resend
+        )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Close the connection, if there is one. Leases stay; they are the client_id's."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        self._exchange.close()
 
     def produce(
         self,
@@ -255,97 +237,7 @@ class MamamiaClient:
         :param wait: the longest ``wait`` of the requests, in seconds; adds to the timeout.
         :raises ConnectionLost: with the answers that did arrive.
         """
-        answers: list[Answer] = []
-        self._connected()
-        try:
-            self._exchange(requests, answers, wait)
-        except (ConnectionError, TimeoutError) as error:
-            if not self._may_resend(error, requests[len(answers) :]):
-                raise _with_answers(error, answers) from error
-            try:
-                self._exchange(requests, answers, wait)
-            except (ConnectionError, TimeoutError) as again:
-                raise _with_answers(again, answers) from again
-        return answers
-
-    def _may_resend(self, error: OSError, rest: Sequence[Request]) -> bool:
-        """Whether requests without an answer may be sent once more."""
-        if self._resend:
-            return True
-        ended = isinstance(error, ConnectionError)
-        return ended and all(map(_is_harmless_twice, rest))
-
-    def _exchange(self, requests: Sequence[Request], answers: list[Answer], wait: float) -> None:
-        """Send the requests that have no answer yet and collect theirs."""
-        finished = False
-        try:
-            self._pipeline(self._connected(), requests, answers, self._timeout + wait)
-            finished = True
-        finally:
-            if not finished:  # half an exchange is of no use to the next one
-                self.close()
-
-    def _pipeline(
-        self,
-        connected: socket,
-        requests: Sequence[Request],
-        answers: list[Answer],
-        timeout: float,
-    ) -> None:
-        """Send and receive by turns, so that neither end waits for the other to read."""
-        outgoing = bytearray()
-        upcoming = len(answers)
-        while len(answers) < len(requests):
-            while (
-                upcoming < len(requests)
-                and upcoming - len(answers) < _IN_FLIGHT_MAX
-                and len(outgoing) < _OUTGOING_BYTES
-            ):
-                outgoing += encode_request(requests[upcoming])
-                upcoming += 1
-            sent = _send_some(connected, outgoing) if outgoing else 0
-            del outgoing[:sent]
-            frames = self._receive_some(connected)
-            if frames is None:
-                if not sent:
-                    self._wait(connected, bool(outgoing), timeout)
-                continue
-            if len(frames) > upcoming - len(answers):
-                raise ConnectionLost(f"{self.address} sent an answer nobody asked for")
-            for frame in frames:
-                answers.append(checked_answer(requests[len(answers)], frame))
-
-    def _receive_some(self, connected: socket) -> list[Frame] | None:
-        """The frames that the bytes now there complete, maybe none; None without bytes."""
-        try:
-            data = connected.recv(_RECEIVE_BYTES)
-        except _NOT_NOW:
-            return None
-        if not data:
-            raise ConnectionLost(f"{self.address} closed the connection")
-        frames = self._reader.feed(data)
-        if self._reader.error is not None:
-            raise ConnectionLost(f"{self.address}: {self._reader.error}")
-        return frames
-
-    def _wait(self, connected: socket, to_send: bool, timeout: float) -> None:
-        """Until bytes arrive, or can be sent if there are any."""
-        poll = select.poll()
-        poll.register(connected, select.POLLIN | (select.POLLOUT if to_send else 0))
-        if not poll.poll(timeout * 1000):
-            raise TimeoutError(f"no answer from {self.address} within {timeout} seconds")
-
-    def _connected(self) -> socket:
-        if self._socket is None:
-            opened = self._connect(self.address, self._timeout)
-            if self._ssl_context is not None:
-                opened = self._ssl_context.wrap_socket(
-                    opened, server_hostname=self._server_hostname
-                )
-            opened.setblocking(False)
-            self._socket = opened
-            self._reader = FrameReader()
-        return self._socket
+        return self._exchange.send_many(requests, wait)
 
 
 def _is_harmless_twice(request: Request) -> bool:
@@ -353,34 +245,3 @@ def _is_harmless_twice(request: Request) -> bool:
     if isinstance(request, ProduceBatch):
         return request.producer_id is not None
     return isinstance(request, _HARMLESS_TWICE)
-
-
-def checked_answer(request: Request, frame: Frame) -> Answer:
-    """The answer to `request`.
-
-    :raises ConnectionLost: the frame is not one, so that the stream is out of step.
-    """
-    command, body = frame
-    expected = COMMANDS[type(request)]
-    if command != expected:
-        raise ConnectionLost(
-            f"the broker answered command {command} where {int(expected)} was asked; "
-            "the connection is out of step"
-        )
-    try:
-        return decode_response(command, body)
-    except BodyError as error:
-        raise ConnectionLost(f"the broker's answer cannot be read: {error}") from error
-
-
-def _send_some(connected: socket, outgoing: bytearray) -> int:
-    """Send what can be sent now; how many bytes that was."""
-    try:
-        return connected.send(outgoing)
-    except _NOT_NOW:
-        return 0
-
-
-def _with_answers(error: OSError, answers: Sequence[Answer]) -> OSError:
-    """The error to raise when some answers are there: a timeout stays one."""
-    return error if isinstance(error, TimeoutError) else ConnectionLost(str(error), answers)

@@ -24,14 +24,12 @@ from twisted.python.failure import Failure
 
 from brokerd.client import calls
 from brokerd.client.addresses import parse_address
-from brokerd.client.calls import Call, Metadata, result_of
+from brokerd.client.calls import Call, Metadata, answer_reader, result_of
 from brokerd.client.errors import ConnectionLost, MamamiaError
-from brokerd.client.mamamia import checked_answer
 from brokerd.codecs.mamamia import (
+    Answer,
     BatchMessage,
     BatchSettle,
-    Frame,
-    FrameReader,
     GroupState,
     LeasedMessage,
     Message,
@@ -88,7 +86,7 @@ class MamamiaProtocol(Protocol):
         self._waiting_max = waiting_max
         self._in_flight: deque[_Pending] = deque()
         self._waiting: deque[_Pending] = deque()
-        self._reader = FrameReader()
+        self._reader = answer_reader()
         self._lost: ConnectionLost | None = None
 
     def produce(
@@ -234,29 +232,25 @@ class MamamiaProtocol(Protocol):
         while self._waiting and len(self._in_flight) < self._in_flight_max:
             pending = self._waiting.popleft()
             self._in_flight.append(pending)
+            self._reader.expect(pending.call.request)
             outgoing.append(pending.encoded)
         if outgoing:
             self.transport.write(b"".join(outgoing))
 
     def dataReceived(self, data: bytes) -> None:
         """Answer the calls in flight, oldest first; end a connection that is out of step."""
-        try:
-            for frame in self._reader.feed(data):
-                self._answer_oldest(frame)
-            if self._reader.error is not None:
-                raise ConnectionLost(str(self._reader.error))
-        except ConnectionLost as error:
-            self._fail_all(error)
+        for answer in self._reader.feed(data):
+            if self._lost is not None:  # by what an earlier answer led to
+                return
+            self._answer_oldest(answer)
+        if self._reader.error is not None:
+            self._fail_all(ConnectionLost(f"out of step: {self._reader.error}"))
             self.close()
             return
         self._send_waiting()
 
-    def _answer_oldest(self, frame: Frame) -> None:
-        if not self._in_flight:
-            raise ConnectionLost("the broker sent an answer nobody asked for")
-        call, _, answered = self._in_flight[0]
-        answer = checked_answer(call.request, frame)
-        self._in_flight.popleft()
+    def _answer_oldest(self, answer: Answer) -> None:
+        call, _, answered = self._in_flight.popleft()
         try:
             result = result_of(answer, call)
         except MamamiaError as refusal:

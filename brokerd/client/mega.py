@@ -19,13 +19,14 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import TracebackType
+from functools import partial
 from typing import Self, TypeVar
 
 from brokerd.client.addresses import open_socket
 from brokerd.client.checks import check_text
-from brokerd.client.errors import AddressError, ConnectionLost
-from brokerd.client.stream import Connect, Stream
+from brokerd.client.errors import AddressError, ConnectionLost, OutOfStep
+from brokerd.client.exchange import Exchange
+from brokerd.client.stream import TIMEOUT, Connect, Stream
 from brokerd.codecs.mega import (
     MAX_OFFSET,
     MAX_PAYLOAD_BYTES,
@@ -53,13 +54,9 @@ __all__ = [
     "Dialect",
     "MegaClient",
     "MegaError",
+    "OutOfStep",
 ]
 
-TIMEOUT = 60.0
-"""Seconds to connect, and to wait for bytes of an answer."""
-_GROUP_BYTES = 32_768
-"""Requests sent together fit the sockets' buffers: neither end waits for the other to read."""
-_GROUP_REQUESTS = 256
 _MAX_ID = (1 << 31) - 1
 
 Wanted = TypeVar("Wanted", Created, Produced, Consumed)
@@ -101,32 +98,28 @@ class MegaClient:
         connect: Connect = open_socket,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._dialect = dialect
-        self._stream = Stream(
+        stream = Stream(
             address,
             timeout=timeout,
             ssl_context=ssl_context,
             server_hostname=server_hostname,
             connect=connect,
         )
+        self._exchange: Exchange[Request, Answer] = Exchange(
+            stream, AnswerReader, partial(encode_request, dialect=dialect), _is_harmless_twice
+        )
         self._clock = clock
-        self._reader = AnswerReader()
         self._last_id = 0
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Close the connection, if there is one."""
-        self._stream.close()
+        self._exchange.close()
 
     def create_topic(self, topic: str) -> None:
         """Create a topic; its name is 1 to 255 of ``A-Z a-z 0-9 . _ -``."""
@@ -183,17 +176,7 @@ class MegaClient:
 
         :raises ConnectionLost: with the answers there were, in ``answers``.
         """
-        answers: list[Answer] = []
-        for attempt in (1, 2):
-            try:
-                self._exchange(requests[len(answers) :], answers)
-                break
-            except ConnectionError as error:
-                rest = requests[len(answers) :]
-                harmless = bool(rest) and all(isinstance(one, Consume) for one in rest)
-                if attempt == 2 or not harmless:
-                    raise ConnectionLost(str(error), answers) from error
-        return answers
+        return self._exchange.send_many(requests)
 
     def _ask(self, request: Request, kind: type[Wanted]) -> Wanted:
         (answer,) = self.send_many([request])
@@ -217,43 +200,10 @@ class MegaClient:
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
 
-    def _exchange(self, requests: Sequence[Request], answers: list[Answer]) -> None:
-        """Send the requests in groups, each when the one before is answered."""
-        group: list[Request] = []
-        outgoing = bytearray()
-        for request in requests:
-            data = encode_request(request, self._dialect)
-            if group and (
-                len(group) >= _GROUP_REQUESTS or len(outgoing) + len(data) > _GROUP_BYTES
-            ):
-                self._exchange_group(group, bytes(outgoing), answers)
-                group, outgoing = [], bytearray()
-            group.append(request)
-            outgoing += data
-        if group:
-            self._exchange_group(group, bytes(outgoing), answers)
 
-    def _exchange_group(self, group: list[Request], data: bytes, answers: list[Answer]) -> None:
-        stream = self._stream
-        if not stream.connected:
-            self._reader = AnswerReader()
-        reader = self._reader
-        finished = False
-        try:
-            stream.send(data)
-            for request in group:
-                reader.expect(request)
-            missing = len(group)
-            while missing:
-                arrived = reader.feed(stream.receive())
-                answers += arrived
-                missing -= len(arrived)
-                if reader.error is not None:
-                    raise ConnectionLost(f"{stream.address}: {reader.error}")
-            finished = True
-        finally:
-            if not finished:  # half an exchange is of no use to the next one
-                stream.close()
+def _is_harmless_twice(request: Request) -> bool:
+    """Whether carrying a request out twice does no harm."""
+    return isinstance(request, Consume)
 
 
 def _wanted(request: Request, answer: Answer, kind: type[Wanted]) -> Wanted:

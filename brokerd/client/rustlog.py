@@ -19,18 +19,21 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator, Sequence
-from types import TracebackType
+from functools import partial
 from typing import NamedTuple, Self, TypeVar
 
 from brokerd.client.addresses import open_socket
 from brokerd.client.checks import check_text
-from brokerd.client.errors import AddressError, ConnectionLost
-from brokerd.client.stream import Connect, Stream
+from brokerd.client.errors import AddressError, ConnectionLost, OutOfStep
+from brokerd.client.exchange import Exchange
+from brokerd.client.stream import TIMEOUT, Connect, Stream
+from brokerd.codecs.answers import AnswerReader, NotAnAnswer
 from brokerd.codecs.rustlog import (
     CODECS,
     MAX_PAYLOAD,
     Answer,
     AnswerError,
+    Codec,
     CreateTopic,
     DescribePartition,
     DescribeTopic,
@@ -62,21 +65,29 @@ __all__ = [
     "AddressError",
     "ConnectionLost",
     "Dialect",
+    "OutOfStep",
     "Records",
     "RustlogClient",
     "RustlogError",
 ]
 
-TIMEOUT = 60.0
-"""Seconds to connect, and to wait for bytes of an answer."""
 FETCH_BYTES = 1 << 20
 """What a fetch asks for, as the reference's consumer does."""
-_GROUP_BYTES = 32_768
-"""Requests sent together fit the sockets' buffers: neither end waits for the other to read."""
-_GROUP_REQUESTS = 256
 _LENGTH_BYTES = 4
 _MAX_U32, _MAX_U64 = (1 << 32) - 1, (1 << 64) - 1
 _NOT_TWICE = (Produce, CreateTopic)
+_ANSWERS: dict[type, type] = {
+    Ping: Pong,
+    CreateTopic: TopicCreated,
+    Produce: Produced,
+    Fetch: Fetched,
+    OffsetCommit: OffsetCommitted,
+    OffsetFetch: OffsetFetched,
+    ListTopics: TopicList,
+    DescribeTopic: TopicDescription,
+    DescribePartition: PartitionDescription,
+    MetricsFetch: Metrics,
+}
 
 Wanted = TypeVar("Wanted")
 
@@ -129,30 +140,30 @@ class RustlogClient:
         server_hostname: str | None = None,
         connect: Connect = open_socket,
     ) -> None:
-        self._codec = CODECS[dialect]
-        self._stream = Stream(
+        codec = CODECS[dialect]
+        stream = Stream(
             address,
             timeout=timeout,
             ssl_context=ssl_context,
             server_hostname=server_hostname,
             connect=connect,
         )
-        self._reader = FrameReader()
+        self._exchange: Exchange[Request, Answer] = Exchange(
+            stream,
+            lambda: AnswerReader(FrameReader(), partial(_answer, codec)),
+            partial(_encoded, codec),
+            _is_harmless_twice,
+        )
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Close the connection, if there is one."""
-        self._stream.close()
+        self._exchange.close()
 
     def ping(self) -> None:
         """Ask for a sign of life."""
@@ -242,74 +253,39 @@ class RustlogClient:
 
         :raises ConnectionLost: with the answers there were, in ``answers``.
         """
-        answers: list[Answer] = []
-        for attempt in (1, 2):
-            try:
-                self._exchange(requests[len(answers) :], answers)
-                break
-            except ConnectionError as error:
-                rest = requests[len(answers) :]
-                harmless = bool(rest) and not any(isinstance(one, _NOT_TWICE) for one in rest)
-                if attempt == 2 or not harmless:
-                    raise ConnectionLost(str(error), answers) from error
-        return answers
+        return self._exchange.send_many(requests)
 
     def _ask(self, request: Request, kind: type[Wanted]) -> Wanted:
         (answer,) = self.send_many([request])
         if isinstance(answer, Failed):
             raise RustlogError(answer.code, answer.message)
-        if not isinstance(answer, kind):
-            self.close()
-            raise ConnectionLost(
-                f"{self._stream.address} answered {type(answer).__name__} to "
-                f"{type(request).__name__}; the connection is out of step"
-            )
+        assert isinstance(answer, kind)
         return answer
 
-    def _exchange(self, requests: Sequence[Request], answers: list[Answer]) -> None:
-        """Send the requests in groups, each when the one before is answered."""
-        waiting = 0
-        outgoing = bytearray()
-        for request in requests:
-            data = self._encoded(request)
-            if waiting and (waiting >= _GROUP_REQUESTS or len(outgoing) + len(data) > _GROUP_BYTES):
-                self._exchange_group(waiting, bytes(outgoing), answers)
-                waiting, outgoing = 0, bytearray()
-            waiting += 1
-            outgoing += data
-        if waiting:
-            self._exchange_group(waiting, bytes(outgoing), answers)
 
-    def _encoded(self, request: Request) -> bytes:
-        data = self._codec.encode_request(request)
-        if len(data) - _LENGTH_BYTES > MAX_PAYLOAD:
-            raise RecordTooLarge(
-                f"the request takes {len(data) - _LENGTH_BYTES} bytes, and the limit of the format "
-                f"is {MAX_PAYLOAD}; send fewer or smaller records"
-            )
-        return data
+def _is_harmless_twice(request: Request) -> bool:
+    """Whether carrying a request out twice does no harm."""
+    return not isinstance(request, _NOT_TWICE)
 
-    def _exchange_group(self, count: int, data: bytes, answers: list[Answer]) -> None:
-        stream = self._stream
-        if not stream.connected:
-            self._reader = FrameReader()
-        finished = False
-        try:
-            stream.send(data)
-            while count:
-                payloads = self._reader.feed(stream.receive())
-                count -= len(payloads)
-                if count < 0:
-                    raise ConnectionLost(f"{stream.address} sent an answer nobody asked for")
-                answers += map(self._codec.decode_answer, payloads)
-                if self._reader.error is not None:
-                    raise ConnectionLost(f"{stream.address}: {self._reader.error}")
-            finished = True
-        except AnswerError as error:
-            raise ConnectionLost(f"{stream.address}: {error}") from error
-        finally:
-            if not finished:  # half an exchange is of no use to the next one
-                stream.close()
+
+def _encoded(codec: Codec, request: Request) -> bytes:
+    data = codec.encode_request(request)
+    if len(data) - _LENGTH_BYTES > MAX_PAYLOAD:
+        raise RecordTooLarge(
+            f"the request takes {len(data) - _LENGTH_BYTES} bytes, and the limit of the format "
+            f"is {MAX_PAYLOAD}; send fewer or smaller records"
+        )
+    return data
+
+
+def _answer(codec: Codec, request: Request, payload: bytes) -> Answer:
+    try:
+        answer = codec.decode_answer(payload)
+    except AnswerError as error:
+        raise NotAnAnswer(str(error)) from error
+    if not isinstance(answer, (Failed, _ANSWERS[type(request)])):
+        raise NotAnAnswer(f"{type(answer).__name__} was answered to {type(request).__name__}")
+    return answer
 
 
 def _name(name: str) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import select
 import ssl
 from collections.abc import Callable
 from socket import socket
@@ -12,8 +13,11 @@ from brokerd.client.errors import ConnectionLost
 
 Connect = Callable[[Address, float], socket]
 
+TIMEOUT = 60.0
+"""Seconds to connect, and to wait for bytes of an answer, unless a client says otherwise."""
 RECEIVE_BYTES = 65_536
 _NOTHING_YET = (TimeoutError, BlockingIOError, ssl.SSLWantReadError)
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Stream:
@@ -103,6 +107,30 @@ class Stream:
         except OSError as error:
             self.close()
             raise ConnectionLost(f"{self.address}: {error}") from error
+        return self._not_ended(data)
+
+    def transfer(self, outgoing: bytearray, timeout: float) -> bytes:
+        """Send some of ``outgoing``, taking it off there, and receive what is there, maybe b"".
+
+        If neither can be done now it waits, and what comes first is done; ``timeout`` seconds
+        without either are a TimeoutError. So neither end waits for the other to read.
+        """
+        opened = self._opened()
+        try:
+            opened.setblocking(False)
+            sent = _send_some(opened, outgoing) if outgoing else 0
+            del outgoing[:sent]
+            data = _receive_some(opened)
+            idle = data is None and not sent and not _is_ready(opened, bool(outgoing), timeout)
+        except OSError as error:
+            self.close()
+            raise ConnectionLost(f"{self.address}: {error}") from error
+        if idle:
+            self.close()
+            raise TimeoutError(f"no answer from {self.address} within {timeout} seconds")
+        return b"" if data is None else self._not_ended(data)
+
+    def _not_ended(self, data: bytes) -> bytes:
         if not data:
             self.close()
             raise ConnectionLost(f"{self.address} closed the connection")
@@ -113,3 +141,26 @@ class Stream:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+
+def _send_some(opened: socket, outgoing: bytearray) -> int:
+    """Send what can be sent now; how many bytes that was."""
+    try:
+        return opened.send(outgoing)
+    except _NOT_NOW:
+        return 0
+
+
+def _receive_some(opened: socket) -> bytes | None:
+    """What is there now; b"" at the end of the stream, None if nothing is there."""
+    try:
+        return opened.recv(RECEIVE_BYTES)
+    except _NOT_NOW:
+        return None
+
+
+def _is_ready(opened: socket, to_send: bool, timeout: float) -> bool:
+    """Wait until bytes arrive, or can be sent if there are any."""
+    poll = select.poll()
+    poll.register(opened, select.POLLIN | (select.POLLOUT if to_send else 0))
+    return bool(poll.poll(timeout * 1000))

@@ -6,7 +6,6 @@ broker does not have yet); primitives, strings and byte arrays are in tests/code
 
 from __future__ import annotations
 
-import datetime
 import inspect
 import re
 import socket
@@ -19,79 +18,32 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 
 from brokerd.client import flymq
 from brokerd.client.errors import ConnectionLost
-from brokerd.client.flymq import DELAYS, RECORD_BYTES_MAX, FlymqClient, FlymqError, OutOfStep
+from brokerd.client.flymq import RECORD_BYTES_MAX, FlymqClient, FlymqError, OutOfStep
 from brokerd.codecs import flymq as fm
 from brokerd.codecs.flymq import Opcode
 from brokerd.errors import RecordTooLarge
 from brokerd.values import Record
+from tests.client.peer import Peer, certificate
 
 
-class Peer:
-    """A broker's end of connections: answers are written beforehand, requests read afterwards."""
-
-    def __init__(self) -> None:
-        self.ends: list[socket.socket] = []
-        self.slept: list[float] = []
-        self.attempts = 0
-        self._ready: list[socket.socket | None] = []
-
-    def will_accept(self, *answers: bytes, then_close: bool = False) -> None:
-        """The next connection will find these bytes (and then the end of the stream)."""
-        ours, theirs = socket.socketpair()
-        ours.sendall(b"".join(answers))
-        if then_close:
-            ours.shutdown(socket.SHUT_WR)
-        self.ends.append(ours)
-        self._ready.append(theirs)
-
-    def answer(self, answer: bytes) -> None:
-        """Send on the connection that is there."""
-        self.ends[-1].sendall(answer)
-
-    def will_refuse(self, times: int = 1) -> None:
-        """The next attempts to connect will fail."""
-        self._ready += [None] * times
-
-    def connect(self, address: object, timeout: float) -> socket.socket:
-        self.attempts += 1
-        ready = self._ready.pop(0) if self._ready else None
-        if ready is None:
-            raise ConnectionRefusedError("nobody listens")
-        return ready
-
+class FlymqPeer(Peer):
     def frames(self, connection: int = 0) -> list[fm.Frame]:
-        end = self.ends[connection]
-        end.setblocking(False)
-        try:
-            return fm.FrameReader().feed(end.recv(1 << 20))
-        except BlockingIOError:
-            return []
+        return fm.FrameReader().feed(self.received(connection))
 
     def requests(self, connection: int = 0) -> list[fm.Request]:
         return [fm.decode_request(*one) for one in self.frames(connection)]
 
-    def close(self) -> None:
-        for end in [*self.ends, *self._ready]:
-            if end is not None:
-                end.close()
-
 
 @pytest.fixture
-def peer() -> Iterator[Peer]:
-    one = Peer()
-    yield one
-    one.close()
+def peer() -> Iterator[FlymqPeer]:
+    with FlymqPeer.open() as one:
+        yield one
 
 
-def client_of(peer: Peer, **options: object) -> FlymqClient:
+def client_of(peer: FlymqPeer, **options: object) -> FlymqClient:
     given = {"timeout": 5.0, "sleep": peer.slept.append, **options}
     return FlymqClient("broker:9092", connect=peer.connect, **given)
 
@@ -320,25 +272,6 @@ def test_a_record_that_no_answer_could_hold_is_refused_before_anything_is_sent(p
 # -- checklist: TLS ------------------------------------------------------------------------------
 
 
-def certificate(directory: Path) -> tuple[Path, Path]:
-    """A self-signed certificate for "broker" and its key, as PEM files."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")])
-    day = datetime.timedelta(days=1)
-    today = datetime.datetime.now(datetime.UTC)
-    built = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(today - day)
-        .not_valid_after(today + day)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("broker")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    paths = directory / "cert.pem", directory / "key.pem"
-    paths[0].write_bytes(built.public_bytes(Encoding.PEM))
-    paths[1].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    return paths
-
-
 def serve_tls(end: socket.socket, cert: Path, key: Path, answer: bytes) -> threading.Thread:
     """Answer one request over TLS, in a thread."""
 
@@ -407,13 +340,6 @@ def test_it_connects_again_waiting_twice_as_long_each_time(peer):
     assert peer.attempts == 6
 
 
-def test_it_gives_up_with_the_systems_own_error(peer):
-    with client_of(peer) as client, pytest.raises(ConnectionRefusedError, match="nobody listens"):
-        client.produce("t", b"hi")
-    assert tuple(peer.slept) == DELAYS
-    assert peer.attempts == 1 + len(DELAYS)
-
-
 def test_the_next_call_begins_with_the_shortest_wait(peer):
     peer.will_refuse(2)
     peer.will_accept(GOOD, then_close=True)
@@ -472,15 +398,6 @@ def test_it_is_sent_again_when_asked_for(peer, call, request_sent, answer, resul
     assert peer.requests(0) == peer.requests(1) == [request_sent]
 
 
-def test_silence_ends_in_a_timeout_and_a_new_connection(peer):
-    peer.will_accept()
-    peer.will_accept(GOOD)
-    with client_of(peer, timeout=0.01) as client:
-        with pytest.raises(TimeoutError, match=r"broker:9092 within 0\.01 seconds"):
-            client.list_topics()
-        assert client.list_topics() == ("t",)
-
-
 # -- many at once ------------------------------------------------------------------------------
 
 LIST = fm.ListTopics()
@@ -494,28 +411,6 @@ def test_requests_sent_together_are_answered_in_order(peer):
         assert client.send_many(requests) == [STORED, fm.Failed("no"), fm.Fetched((), 1)]
         assert client.send_many([]) == []
     assert peer.requests() == requests
-
-
-def test_only_requests_without_an_answer_are_sent_again(peer):
-    peer.will_accept(fm.produced(*STORED), then_close=True)
-    peer.will_accept(GOOD)
-    with client_of(peer) as client:
-        assert client.send_many([PRODUCE, LIST]) == [STORED, fm.Topics(("t",))]
-    assert peer.requests(1) == [LIST]
-
-
-def test_a_lost_connection_tells_which_answers_arrived(peer):
-    peer.will_accept(fm.produced(*STORED), then_close=True)
-    with client_of(peer) as client, pytest.raises(ConnectionLost) as lost:
-        client.send_many([PRODUCE, PRODUCE])
-    assert lost.value.answers == (STORED,)
-
-
-def test_answers_are_told_also_when_nobody_listens_any_more(peer):
-    peer.will_accept(fm.produced(*STORED), then_close=True)
-    with client_of(peer) as client, pytest.raises(ConnectionLost, match="nobody") as lost:
-        client.send_many([PRODUCE, LIST])
-    assert lost.value.answers == (STORED,)
 
 
 COUNT = 3_000
@@ -540,26 +435,6 @@ def test_more_bytes_than_any_buffer_holds_can_be_sent_together():
         answers = client.send_many(requests)
         thread.join(10.0)
     assert [one.next_offset for one in answers] == list(range(COUNT))
-
-
-def test_a_request_that_is_larger_than_the_others_waits_for_its_turn_and_goes_alone():
-    ours, theirs = socket.socketpair()
-    requests = [PRODUCE, fm.Produce("t", None, bytes(1_000_000)), PRODUCE, PRODUCE]
-    seen: list[int] = []
-
-    def serve() -> None:
-        reader = fm.FrameReader()
-        while len(seen) < len(requests):
-            for frame in reader.feed(ours.recv(65_536)):
-                seen.append(len(fm.decode_request(*frame).value))
-                ours.sendall(fm.produced(*STORED))
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    with ours, FlymqClient("b:1", connect=lambda *_: theirs, timeout=10.0) as client:
-        assert client.send_many(requests) == [STORED] * 4
-        thread.join(10.0)
-    assert seen == [1, 1_000_000, 1, 1]
 
 
 # -- arguments ---------------------------------------------------------------------------------

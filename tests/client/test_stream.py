@@ -76,3 +76,40 @@ def test_a_peer_that_takes_nothing_is_a_timeout(peers: list[socket.socket]) -> N
 def test_an_address_that_is_none_is_refused_before_anything_is_opened() -> None:
     with pytest.raises(AddressError):
         Stream("nowhere", timeout=1.0)
+
+
+def test_what_cannot_be_sent_now_is_left_while_answers_are_taken(
+    peers: list[socket.socket],
+) -> None:
+    """Neither end waits for the other to read."""
+    stream = stream_to(peers)
+    outgoing = bytearray(50_000_000)
+    assert stream.transfer(outgoing, 5.0) == b""
+    assert 0 < len(outgoing) < 50_000_000
+    peers[0].sendall(b"answer")
+    assert stream.transfer(outgoing, 5.0) == b"answer"
+    left = len(outgoing)
+    while len(outgoing) == left:
+        assert peers[0].recv(1 << 20)
+        assert stream.transfer(outgoing, 5.0) == b""
+    assert stream.connected
+    stream.close()
+
+
+def test_neither_sent_nor_received_is_a_timeout(peers: list[socket.socket]) -> None:
+    stream = stream_to(peers)
+    outgoing = bytearray(50_000_000)
+    stream.transfer(outgoing, 0.001)
+    with pytest.raises(TimeoutError, match=r"no answer from broker:1 within 0\.001 seconds"):
+        while True:
+            stream.transfer(outgoing, 0.001)
+    assert not stream.connected
+
+
+def test_an_end_is_told_while_bytes_are_sent(peers: list[socket.socket]) -> None:
+    stream = stream_to(peers)
+    stream.open()
+    peers[0].close()
+    with pytest.raises(ConnectionLost, match="broker:1"):
+        stream.transfer(bytearray(b"ask"), 5.0)
+    assert not stream.connected

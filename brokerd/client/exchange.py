@@ -1,0 +1,179 @@
+# Tests: tests/client/test_exchange.py
+"""Requests and their answers, in order, on a connection that may be lost: one set of rules for all.
+
+* Nobody listens: that `OSError`, after the client's pauses if it has any. Nothing was sent.
+* The connection ends before all answers: the requests without one are sent again over a new
+  connection, if carrying them out twice does no harm; or else it is `ConnectionLost`.
+* Silence is a `TimeoutError`, and nothing is sent again.
+* What comes is no answer: `OutOfStep`, a `ConnectionLost`, and nothing is sent again.
+
+After each of them the connection is closed, and the next call opens another.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from brokerd.client.errors import ConnectionLost, OutOfStep
+from brokerd.client.stream import Stream
+
+AT_ONCE = (0.0,)
+"""One attempt more, without a pause."""
+
+_IN_FLIGHT_MAX = 1_000
+_OUTGOING_BYTES = 65_536
+"""Hand over no more requests while this much waits to be sent."""
+
+Asked = TypeVar("Asked")
+Told = TypeVar("Told")
+Expected = TypeVar("Expected", contravariant=True)
+Read = TypeVar("Read", covariant=True)
+
+
+class Reader(Protocol[Expected, Read]):
+    """The answers of one connection; `brokerd.codecs.answers.AnswerReader` is one."""
+
+    @property
+    def error(self) -> Exception | None: ...
+
+    def expect(self, request: Expected, /) -> None: ...
+
+    def feed(self, data: bytes, /) -> Sequence[Read]: ...
+
+
+class Exchange(Generic[Asked, Told]):
+    """The connection of one client.
+
+    :param new_reader: makes what reads the answers of one connection.
+    :param encode: a request's bytes.
+    :param harmless_twice: whether carrying a request out twice does no harm.
+    :param resend: send any request again, and after a timeout too.
+    :param delays: seconds before each new attempt, for one call; then its error is raised. One of 0
+        is for a lost connection only: where nobody listens nobody would at once.
+    :param sleep: waits so many seconds.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        new_reader: Callable[[], Reader[Asked, Told]],
+        encode: Callable[[Asked], bytes],
+        harmless_twice: Callable[[Asked], bool],
+        *,
+        resend: bool = False,
+        delays: Sequence[float] = AT_ONCE,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._stream = stream
+        self._new_reader = new_reader
+        self._encode = encode
+        self._harmless_twice = harmless_twice
+        self._resend = resend
+        self._delays = tuple(delays)
+        self._sleep = sleep
+        self._reader = new_reader()
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        self._stream.close()
+
+    def send_many(self, requests: Sequence[Asked], wait: float = 0.0) -> list[Told]:
+        """Send requests without waiting for each answer; the answers, in order.
+
+        :param wait: seconds that an answer may take by itself; they add to the stream's timeout.
+        :raises ConnectionLost: with the answers that did arrive.
+
+        What ``encode`` raises is raised before anything is sent.
+        """
+        frames = [self._encode(request) for request in requests]
+        answers: list[Told] = []
+        delays = iter(self._delays)
+        was_lost = False
+        while len(answers) < len(frames):
+            try:
+                self._connect(delays)
+            except OSError as error:
+                if was_lost:
+                    raise ConnectionLost(str(error), answers) from error
+                raise
+            try:
+                self._exchange(requests, frames, answers, wait)
+            except OSError as error:
+                delay = next(delays, None)
+                if delay is None or not self._may_send_again(error, requests[len(answers) :]):
+                    raise _with_answers(error, answers) from error.__cause__
+                was_lost = True
+                if delay:
+                    self._sleep(delay)
+        return answers
+
+    def _connect(self, delays: Iterator[float]) -> None:
+        """Connect if need be; when it fails, again after each of the pauses that are left."""
+        while not self._stream.connected:
+            try:
+                self._stream.open()
+            except ssl.SSLCertVerificationError:
+                raise
+            except OSError:
+                pause = next(filter(None, delays), None)
+                if pause is None:
+                    raise
+                self._sleep(pause)
+            self._reader = self._new_reader()
+
+    def _may_send_again(self, error: OSError, rest: Sequence[Asked]) -> bool:
+        """Whether requests without an answer may be sent once more."""
+        if isinstance(error, OutOfStep):
+            return False
+        if self._resend:
+            return True
+        return isinstance(error, ConnectionLost) and all(map(self._harmless_twice, rest))
+
+    def _exchange(
+        self,
+        requests: Sequence[Asked],
+        frames: Sequence[bytes],
+        answers: list[Told],
+        wait: float,
+    ) -> None:
+        """Send the requests that have no answer yet and collect theirs."""
+        finished = False
+        try:
+            self._pipeline(requests, frames, answers, self._stream.timeout + wait)
+            finished = True
+        finally:
+            if not finished:  # half an exchange is of no use to the next one
+                self.close()
+
+    def _pipeline(
+        self,
+        requests: Sequence[Asked],
+        frames: Sequence[bytes],
+        answers: list[Told],
+        timeout: float,
+    ) -> None:
+        stream, reader = self._stream, self._reader
+        outgoing = bytearray()
+        upcoming = len(answers)
+        while len(answers) < len(frames):
+            while (
+                upcoming < len(frames)
+                and upcoming - len(answers) < _IN_FLIGHT_MAX
+                and len(outgoing) < _OUTGOING_BYTES
+            ):
+                outgoing += frames[upcoming]
+                reader.expect(requests[upcoming])
+                upcoming += 1
+            answers += reader.feed(stream.transfer(outgoing, timeout))
+            if reader.error is not None:
+                raise OutOfStep(f"{stream.address}: {reader.error}")
+
+
+def _with_answers(error: OSError, answers: Sequence[Told]) -> OSError:
+    """The error to raise when some answers are there: a timeout stays one."""
+    if isinstance(error, ConnectionLost):
+        error.answers = tuple(answers)
+    return error
