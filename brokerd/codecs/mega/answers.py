@@ -3,26 +3,21 @@
 
 from __future__ import annotations
 
-from struct import Struct
-
+from brokerd.codecs.mega.layouts import CONSUMED, CREATED, PRODUCED, REFUSED
 from brokerd.codecs.mega.values import MAX_OFFSET
 
-_CREATED = Struct(">i?qH")
-_PRODUCED = Struct(">i?qi")
-_CONSUMED = Struct(">i?qii")
-_REFUSED = Struct(">i?B")
 _INT32_VALUES = 1 << 32
 
 
 def created(correlation_id: int, timestamp: int, topic: str) -> bytes:
     """Answer to CREATE_TOPIC; ``timestamp`` is the request's."""
     name = topic.encode()
-    return _CREATED.pack(correlation_id, True, timestamp, len(name)) + name
+    return CREATED.pack(correlation_id, True, timestamp, len(name)) + name
 
 
 def produced(correlation_id: int, timestamp: int, offset: int) -> bytes:
     """Answer to PRODUCE; ``timestamp`` is the request's."""
-    return _PRODUCED.pack(correlation_id, True, timestamp, offset)
+    return PRODUCED.pack(correlation_id, True, timestamp, offset)
 
 
 def consumed(correlation_id: int, timestamp: int, offset: int, payload: bytes) -> bytes:
@@ -31,9 +26,9 @@ def consumed(correlation_id: int, timestamp: int, offset: int, payload: bytes) -
     The next offset of the largest offset wraps around, as the reference's integers do.
     """
     next_offset = offset + 1 if offset < MAX_OFFSET else offset + 1 - _INT32_VALUES
-    return _CONSUMED.pack(correlation_id, True, timestamp, next_offset, len(payload)) + payload
+    return CONSUMED.pack(correlation_id, True, timestamp, next_offset, len(payload)) + payload
 
 
 def refused(correlation_id: int, code: int) -> bytes:
     """Answer to any request that failed; ``code`` is one of `Code`."""
-    return _REFUSED.pack(correlation_id, False, code)
+    return REFUSED.pack(correlation_id, False, code)

@@ -7,9 +7,18 @@ Only the request says what its answer looks like, so `AnswerReader` is told of e
 from __future__ import annotations
 
 from collections import deque
-from struct import Struct
 from typing import Final
 
+from brokerd.codecs.mega.layouts import (
+    CONSUMED,
+    CREATED,
+    HEAD,
+    PRODUCED,
+    REFUSED,
+    START,
+    TIMESTAMP,
+    TIMESTAMP_NUMBER,
+)
 from brokerd.codecs.mega.values import (
     MAX_PAYLOAD_BYTES,
     Answer,
@@ -27,31 +36,21 @@ from brokerd.codecs.mega.values import (
     Type,
 )
 
-_HEAD = Struct(">iBi")
-_TIMESTAMP = Struct(">q")
-_TIMESTAMP_NUMBER = Struct(">qi")
 _NO_PAYLOAD = bytes(4)
-
-_START = Struct(">iB")
-"""Correlation id and success flag."""
-_REFUSED = Struct(">xxxxxB")
-_CREATED = Struct(">xxxxxqH")
-_PRODUCED = Struct(">xxxxxqi")
-_CONSUMED = Struct(">xxxxxqii")
 _TYPES: Final = {Produce: Type.PRODUCE, Consume: Type.CONSUME, CreateTopic: Type.CREATE_TOPIC}
 
 
 def encode_request(request: Request, dialect: Dialect = Dialect.REFERENCE) -> bytes:
     """A request's bytes. Raises ``struct.error`` for a number that does not fit its field."""
     topic = request.topic.encode("utf-8", "surrogateescape")
-    head = _HEAD.pack(request.correlation_id, _TYPES[type(request)], len(topic)) + topic
+    head = HEAD.pack(request.correlation_id, _TYPES[type(request)], len(topic)) + topic
     if isinstance(request, Produce):
         length = len(request.payload)
-        return head + _TIMESTAMP_NUMBER.pack(request.timestamp, length) + request.payload
+        return head + TIMESTAMP_NUMBER.pack(request.timestamp, length) + request.payload
     if isinstance(request, Consume):
-        fields = _TIMESTAMP_NUMBER.pack(request.timestamp, request.offset)
+        fields = TIMESTAMP_NUMBER.pack(request.timestamp, request.offset)
     else:
-        fields = _TIMESTAMP.pack(request.timestamp)
+        fields = TIMESTAMP.pack(request.timestamp)
     return head + fields + (_NO_PAYLOAD if dialect is Dialect.REFERENCE else b"")
 
 
@@ -109,47 +108,48 @@ class AnswerReader:
 def _size(request: Request, data: bytearray, position: int) -> int | None:
     """How many bytes an answer has; None while that cannot be known."""
     there = len(data) - position
-    if there < _START.size:
+    if there < START.size:
         return None
-    correlation_id, flag = _START.unpack_from(data, position)
+    correlation_id, flag = START.unpack_from(data, position)
     if correlation_id != request.correlation_id or flag not in (0, 1):
         raise StreamError(
             f"an answer has id {correlation_id} and flag {flag} where id {request.correlation_id} "
             "was asked"
         )
     if not flag:
-        return _REFUSED.size
+        return REFUSED.size
     if isinstance(request, Produce):
-        return _PRODUCED.size
+        return PRODUCED.size
     if isinstance(request, CreateTopic):
-        if there < _CREATED.size:
+        if there < CREATED.size:
             return None
-        _, topic_bytes = _CREATED.unpack_from(data, position)
-        return _CREATED.size + int(topic_bytes)
-    if there < _CONSUMED.size:
+        *_, topic_bytes = CREATED.unpack_from(data, position)
+        return CREATED.size + int(topic_bytes)
+    if there < CONSUMED.size:
         return None
-    _, _, payload_bytes = _CONSUMED.unpack_from(data, position)
+    *_, payload_bytes = CONSUMED.unpack_from(data, position)
     if not 0 <= payload_bytes <= MAX_PAYLOAD_BYTES:
         raise StreamError(
             f"an answer has a payload of {payload_bytes} bytes, which is not from 0 to "
             f"{MAX_PAYLOAD_BYTES}"
         )
-    return _CONSUMED.size + int(payload_bytes)
+    return CONSUMED.size + int(payload_bytes)
 
 
 def _answer(request: Request, data: bytes) -> Answer:
     """The value of one whole answer."""
-    correlation_id, succeeded = _START.unpack_from(data)
+    correlation_id, succeeded = START.unpack_from(data)
     if not succeeded:
-        (code,) = _REFUSED.unpack_from(data)
+        *_, code = REFUSED.unpack_from(data)
         if not Code.INVALID_REQUEST <= code <= Code.RESOURCE_EXHAUSTED:
             raise StreamError(f"an answer has error code {code}, which is not from 1 to 9")
         return Refused(correlation_id, code)
     if isinstance(request, Produce):
-        return Produced(correlation_id, *_PRODUCED.unpack_from(data))
+        _, _, timestamp, offset = PRODUCED.unpack_from(data)
+        return Produced(correlation_id, timestamp, offset)
     if isinstance(request, Consume):
-        timestamp, next_offset, _ = _CONSUMED.unpack_from(data)
-        return Consumed(correlation_id, timestamp, next_offset, data[_CONSUMED.size :])
-    timestamp, _ = _CREATED.unpack_from(data)
-    topic = data[_CREATED.size :].decode("utf-8", "surrogateescape")
+        _, _, timestamp, next_offset, _ = CONSUMED.unpack_from(data)
+        return Consumed(correlation_id, timestamp, next_offset, data[CONSUMED.size :])
+    _, _, timestamp, _ = CREATED.unpack_from(data)
+    topic = data[CREATED.size :].decode("utf-8", "surrogateescape")
     return Created(correlation_id, timestamp, topic)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from struct import Struct
 
+from brokerd.codecs.mega.layouts import HEAD, TIMESTAMP, TIMESTAMP_NUMBER
 from brokerd.codecs.mega.values import (
     MAX_PAYLOAD_BYTES,
     MAX_SKIPPED_BYTES,
@@ -26,15 +27,10 @@ from brokerd.codecs.mega.values import (
     Type,
 )
 
-_HEAD = Struct(">iBi")
-"""Correlation id, type, topic length."""
-_TIMESTAMP = Struct(">q")
-_TIMESTAMP_NUMBER = Struct(">qi")
-"""Timestamp, then the offset of a CONSUME or the payload length of a PRODUCE."""
 _ID = Struct(">i")
-_HEAD_BYTES = _HEAD.size
-_TIMESTAMP_BYTES = _TIMESTAMP.size
-_TIMESTAMP_NUMBER_BYTES = _TIMESTAMP_NUMBER.size
+_HEAD_BYTES = HEAD.size
+_TIMESTAMP_BYTES = TIMESTAMP.size
+_TIMESTAMP_NUMBER_BYTES = TIMESTAMP_NUMBER.size
 _PRODUCE, _CONSUME, _CREATE_TOPIC = map(int, Type)
 """Plain integers, because looking a member of an enumeration up costs as much as the rest."""
 _TRAILER = bytes(4)
@@ -141,7 +137,7 @@ class RequestReader:
         fields = position + _HEAD_BYTES
         if fields > size:
             return self._keep(data, position, _HEAD_BYTES)
-        correlation_id, kind, topic_bytes = _HEAD.unpack_from(data, position)
+        correlation_id, kind, topic_bytes = HEAD.unpack_from(data, position)
         if not 0 <= topic_bytes <= MAX_TOPIC_BYTES:
             self._fail(
                 correlation_id,
@@ -156,7 +152,7 @@ class RequestReader:
         if end > size:
             return self._keep(data, position, end - position)
         if kind == _PRODUCE:
-            timestamp, number = _TIMESTAMP_NUMBER.unpack_from(data, times)
+            timestamp, number = TIMESTAMP_NUMBER.unpack_from(data, times)
             if not 0 <= number <= self._max_payload_bytes:
                 return self._no_payload(correlation_id, number, position, end, requests)
             payload, end = end, end + number
@@ -167,10 +163,10 @@ class RequestReader:
             return end
         self._maybe_trailer = True
         if kind == _CONSUME:
-            timestamp, number = _TIMESTAMP_NUMBER.unpack_from(data, times)
+            timestamp, number = TIMESTAMP_NUMBER.unpack_from(data, times)
             requests.append(Consume(correlation_id, _text(data[fields:times]), timestamp, number))
         elif kind == _CREATE_TOPIC:
-            (timestamp,) = _TIMESTAMP.unpack_from(data, times)
+            (timestamp,) = TIMESTAMP.unpack_from(data, times)
             requests.append(CreateTopic(correlation_id, _text(data[fields:times]), timestamp))
         else:
             requests.append(Refused(correlation_id, Code.INVALID_MESSAGE_TYPE))
