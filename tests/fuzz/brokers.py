@@ -27,6 +27,8 @@ class Setup(NamedTuple):
     segment_bytes: int
     buffer_bytes: int
     """How much a peer may leave unread before its connection is paused."""
+    tick_seconds: float = 0.0
+    """How much later it is each time that somebody looks at the clock."""
     stock_bytes: int = 0
     """If not 0, there are records of another format when it begins, and to read them may take so
     much memory: a megabyte as bytes, as it is on disk, and as JSON."""
@@ -51,6 +53,7 @@ SETUPS = {
         ),
         segment_bytes=256 << 10,
         buffer_bytes=2 << 10,
+        tick_seconds=0.004,
     ),
 }
 """See docs/fuzzing.rst, A run."""
@@ -74,6 +77,8 @@ class FuzzedHouse(House):
         }
         for factory in self._factories.values():
             factory.startFactory()
+        if setup.tick_seconds:
+            self._let_tick(setup.tick_seconds)
         self._buffer_bytes = setup.buffer_bytes
         self._inner_ms = 0.0
         self.longest_turn_ms = 0.0
@@ -86,6 +91,16 @@ class FuzzedHouse(House):
         received = client.protocol.dataReceived
         client.protocol.dataReceived = lambda data: self.timed(received, data)
         return client
+
+    def _let_tick(self, tick_seconds: float) -> None:
+        """Let time go on within a turn, so that shares of a turn are used up."""
+
+        def seconds() -> float:
+            self.clock.rightNow += tick_seconds
+            now: float = self.clock.rightNow
+            return now
+
+        self.clock.seconds = seconds  # type: ignore[method-assign]
 
     def stock(self, topics: Sequence[str]) -> None:
         """Store keys, metadata, MessagePack, what expires and what is large."""
@@ -143,7 +158,7 @@ class FuzzedHouse(House):
 
     def _is_due(self) -> bool:
         calls = self.clock.getDelayedCalls()
-        return any(call.getTime() <= self.clock.seconds() for call in calls)
+        return any(call.getTime() <= self.clock.rightNow for call in calls)
 
     def let_pass(self, seconds: float) -> None:
         """Let both clocks advance at once."""
