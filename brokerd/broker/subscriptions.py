@@ -48,7 +48,8 @@ SWEEP_SECONDS = 1.0
 LOOKS_MAX = 1_000
 """Subscriptions that are looked at in a turn, every `SWEEP_SECONDS`."""
 ENDS_MAX = 50
-"""Subscriptions that are ended in a turn."""
+"""Subscriptions that are ended in a turn; then, after `ENDS_SECONDS`, the next are looked at."""
+ENDS_SECONDS = 0.05
 
 SNAPSHOT_SUBSCRIPTIONS = 7
 CHUNK_SUBSCRIPTIONS = 10_000
@@ -299,9 +300,9 @@ class Subscriptions:
         topic = self._state.by_id.get(subscription.topic_id)
         return None if topic is None else topic.groups.get(subscription.group_name)
 
-    def _sweep_later(self) -> None:
+    def _sweep_later(self, seconds: float = SWEEP_SECONDS) -> None:
         if self._known and self._sweep_call is None:
-            self._sweep_call = self._clock.callLater(SWEEP_SECONDS, self._sweep)
+            self._sweep_call = self._clock.callLater(seconds, self._sweep)
 
     def _sweep(self) -> None:
         """Look at some subscriptions and end those that nobody uses."""
@@ -321,7 +322,7 @@ class Subscriptions:
             ends += 1
             if ends == ENDS_MAX:
                 break
-        self._sweep_later()
+        self._sweep_later(SWEEP_SECONDS if ends < ENDS_MAX else ENDS_SECONDS)
 
     def _is_over(self, subscription: Subscription, now_us: int) -> bool:
         unused_us = now_us - subscription.used_us

@@ -406,6 +406,13 @@ class TestEnd:
         steps = [before - after for before, after in pairwise(left)]
         assert left[-1] == 0 and max(steps) == ENDS_MAX
 
+    def test_many_that_are_over_at_once_end_within_seconds(self) -> None:
+        house = House()
+        for _ in range(10 * ENDS_MAX):
+            subscribe(house)
+        house.pass_time(63.0, step=0.05)
+        assert house.broker.subscriptions.count == 0
+
     def test_a_turn_looks_at_a_bounded_number(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("brokerd.broker.subscriptions.LOOKS_MAX", 2)
         house = House()
