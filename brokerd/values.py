@@ -16,6 +16,10 @@ MAX_NAME_BYTES = 255
 MAX_PARTITIONS = 32_767
 """Most partitions of a topic: with more, a message id of Mamamia would not hold the offset."""
 
+PARTITION_SHIFT = 48
+"""Bits of a message id that are the offset; the partition stands above them."""
+_OFFSET_MASK = (1 << PARTITION_SHIFT) - 1
+
 MAX_RECORD_BYTES = (10 << 20) - (64 << 10)
 """Value, key and metadata of the largest record that the admin API takes: with it a frame of the
 Mamamia format is full."""
@@ -69,3 +73,13 @@ class Grant(NamedTuple):
     """How often the record has been leased by this group, this grant included."""
     failures: int
     duration_us: int
+
+
+def message_id_of(partition: int, offset: int) -> int:
+    """One number for a record of a topic, which says its partition and offset."""
+    return partition << PARTITION_SHIFT | offset
+
+
+def split_message_id(message_id: int) -> tuple[int, int]:
+    """``(partition, offset)`` of a message id; there may be no such record."""
+    return message_id >> PARTITION_SHIFT, message_id & _OFFSET_MASK

@@ -8,7 +8,14 @@ import pytest
 
 from brokerd import errors
 from brokerd.errors import BrokerdError
-from brokerd.values import Encoding, Format, Record
+from brokerd.values import (
+    MAX_PARTITIONS,
+    Encoding,
+    Format,
+    Record,
+    message_id_of,
+    split_message_id,
+)
 
 ERRORS = [
     error
@@ -51,3 +58,20 @@ def test_only_what_may_pass_by_itself_is_worth_trying_again() -> None:
     """Clients repeat a request unchanged only after these."""
     retryable = {error.__name__ for error in ERRORS if error.retryable}
     assert retryable == {"NoSpace", "LimitExceeded", "ShuttingDown"}
+
+
+@pytest.mark.parametrize(
+    ("partition", "offset", "message_id"),
+    [
+        (0, 0, 0),
+        (0, 41, 41),
+        (1, 5, 0x0001_0000_0000_0005),
+        (MAX_PARTITIONS - 1, (1 << 48) - 1, 0x7FFE_FFFF_FFFF_FFFF),
+    ],
+)
+def test_a_message_id_says_partition_and_offset(
+    partition: int, offset: int, message_id: int
+) -> None:
+    """Clients keep ids, and so do journals; the largest is a signed 64-bit number."""
+    assert message_id_of(partition, offset) == message_id
+    assert split_message_id(message_id) == (partition, offset)

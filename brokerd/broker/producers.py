@@ -24,7 +24,7 @@ from brokerd.broker.journal import Journal
 from brokerd.broker.state import Encode, State
 from brokerd.broker.topics import Topic
 from brokerd.errors import InvalidRequest, OldSequence
-from brokerd.values import MAX_NAME_BYTES
+from brokerd.values import MAX_NAME_BYTES, PARTITION_SHIFT
 from brokerd.wal import Frame, SnapshotChunk
 from brokerd.walformat import Entry, EntryKind
 
@@ -37,7 +37,6 @@ PRODUCER_BYTES = 400
 BYTES_MAX = 128 << 20
 
 SEQUENCE_MAX = (1 << 63) - 1
-PARTITION_SHIFT = 48
 
 SNAPSHOT_PRODUCERS = 5
 CHUNK_PRODUCERS = 5_000
@@ -50,7 +49,7 @@ Known = tuple[int, str]
 class Producers:
     """What producers with an id produced last, by topic.
 
-    An id here is ``partition << 48 | offset``; those of one batch follow one another within each
+    An id here is that of `message_id_of`; those of one batch follow one another within each
     partition.
     """
 

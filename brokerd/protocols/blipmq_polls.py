@@ -17,7 +17,7 @@ from brokerd.codecs.blipmq import DELIVERY_BYTES, MAX_LENGTH, UNKNOWN_DELIVERY, 
 from brokerd.errors import DamagedData, LeaseLost, RecordRemoved
 from brokerd.protocols.connection import Connection, Hold
 from brokerd.protocols.taking import Cold, TakingInMemory, bury_damaged
-from brokerd.values import Format
+from brokerd.values import Format, message_id_of, split_message_id
 
 OWNER = "blipmq"
 """Who holds the leases of subscriptions: any connection may acknowledge."""
@@ -25,20 +25,17 @@ OWNER = "blipmq"
 QOS_0 = msgpack.packb({"qos": 0})
 """The metadata of a message that was published with QoS 0."""
 
-_PARTITION_SHIFT = 48
-_OFFSET_MASK = (1 << _PARTITION_SHIFT) - 1
-
 
 def tag_of(partition: int, offset: int) -> int:
     """The delivery tag of a record: above 0, and the same each time."""
-    return (partition << _PARTITION_SHIFT | offset) + 1
+    return message_id_of(partition, offset) + 1
 
 
 def split_tag(tag: int) -> tuple[int, int]:
     """(partition, offset) of a delivery tag; there may be no such record. 0 is no tag: (0, -1)."""
     if not tag:
         return 0, -1
-    return (tag - 1) >> _PARTITION_SHIFT, (tag - 1) & _OFFSET_MASK
+    return split_message_id(tag - 1)
 
 
 class Delivery(NamedTuple):

@@ -72,9 +72,8 @@ from brokerd.codecs.mamamia.values import (
     SettleBatch,
     Settled,
     SettledBatch,
-    message_id_of,
-    split_message_id,
 )
+from brokerd.values import message_id_of, split_message_id
 
 __all__ = [
     "BATCH_ROOM",

@@ -24,7 +24,6 @@ MAX_BATCH: Final = 10_000
 MAX_REASON_BYTES: Final = 255
 """Longest reason of a failed settle, UTF-8."""
 MAX_PARTITION: Final = 32_766
-PARTITION_SHIFT: Final = 48
 MAX_MESSAGE_ID: Final = (1 << 63) - 1
 
 
@@ -282,13 +281,3 @@ Answer = (
     | Released
     | Cancelled
 )
-
-
-def message_id_of(partition: int, offset: int) -> int:
-    """The wire's id of a record (page, section Message ids)."""
-    return partition << PARTITION_SHIFT | offset
-
-
-def split_message_id(message_id: int) -> tuple[int, int]:
-    """``(partition, offset)`` of a message id."""
-    return message_id >> PARTITION_SHIFT, message_id & ((1 << PARTITION_SHIFT) - 1)
