@@ -92,9 +92,9 @@ class GroupChanges:
         """Let a group go on from ``to``, in one partition or all: (partition: its new floor).
 
         A map says for each partition in it where to go on, and leaves the others alone. Everything
-        below is settled, everything from there on is open, leases and delays end. An offset is cut
-        to the records that there are. Makes the group if there is none. Raises `UnknownPartition`
-        and `InvalidName`.
+        below is settled, everything from there on is open, leases and delays end, and a committed
+        offset, where there is one, is the new floor. An offset is cut to the records that there
+        are. Makes the group if there is none. Raises `UnknownPartition` and `InvalidName`.
         """
         found = self._group_or_new(topic, group)
         if not isinstance(to, Mapping):
@@ -104,8 +104,11 @@ class GroupChanges:
             floors[index] = _floor(found.topic.partition(index), target)
 
         def seek(lane: Lane) -> None:
-            lane.store.seek(floors[lane.partition.index])
+            floor = floors[lane.partition.index]
+            lane.store.seek(floor)
             lane.leave_out_gaps()
+            if lane.store.committed != NO_OFFSET:
+                lane.store.commit_offset(floor)
 
         self._change(found, seek, lanes=[found.lanes[index] for index in floors])
         return floors
@@ -290,7 +293,7 @@ class GroupChanges:
         string_bytes: int = 0,
         lanes: list[Lane] | None = None,
     ) -> None:
-        """Make one event in each lane, all of them in one frame."""
+        """Make an event in each lane, or two, all of them in one frame."""
         lanes = group.lanes if lanes is None else lanes
         self._journal.admit_events(
             len(lanes) * (LANE_FRAME_BYTES + EVENT_FRAME_BYTES + string_bytes)

@@ -93,7 +93,11 @@ def seek_command(
     create: bool,
     yes: bool,
 ) -> None:
-    """Let a group go on from another place; ends its leases there."""
+    """Let a group go on from another place; ends its leases there.
+
+    A committed offset is set too. Consumers that fetch by offset (FlyMQ, RustLog) go on from their
+    own place until they ask for it: stop them before, and start them again.
+    """
     targets: list[tuple[str, Answer]] = []
     if to_offset is not None:
         targets.append((f"offset {to_offset}", {"to": to_offset}))
@@ -116,6 +120,11 @@ def seek_command(
     answer = server.post(*place, "seek", **body, partition=partition, create=create)
     if to_offset is not None:
         _tell_cut(answer, to_offset, partition)
+    if any(lane["committed"] is not None for lane in answer["by_partition"]):
+        _note(
+            "the committed offset is set too; a consumer that runs goes on from its own place "
+            "until it asks for it, and its next commit takes this back"
+        )
     _show(context, answer)
 
 
@@ -135,10 +144,12 @@ def _tell_cut(group: Answer, offset: int, partition: int | None) -> None:
     for lane in group["by_partition"]:
         index, floor = lane["partition"], lane["floor"]
         if partition in (None, index) and floor != offset:
-            click.echo(
-                f"brokerctl: partition {index} goes on at {floor}: it has no record {offset}",
-                err=True,
-            )
+            _note(f"partition {index} goes on at {floor}: it has no record {offset}")
+
+
+def _note(text: str) -> None:
+    """Say something beside the answer."""
+    click.echo(f"brokerctl: {text}", err=True)
 
 
 @group_group.command("pause")
@@ -147,8 +158,16 @@ def _tell_cut(group: Answer, offset: int, partition: int | None) -> None:
 @_CREATE
 @click.pass_context
 def pause_command(context: click.Context, topic: str, group: str, create: bool) -> None:
-    """Give out no more records to a group; leases that live go on."""
+    """Lease no more records to a group; leases that live go on.
+
+    Consumers that fetch by offset and commit (FlyMQ, RustLog) lease nothing: they are not held.
+    """
     answer = server_of(context).post("topics", topic, "groups", group, "pause", create=create)
+    if _only_commits(answer):
+        _note(
+            "this group commits offsets and has leased nothing: consumers that fetch by offset are "
+            "not held by a pause"
+        )
     _show(context, answer)
 
 

@@ -235,6 +235,37 @@ class TestSeek:
         lanes = house.broker.existing_topic("t").groups["g"].lanes
         assert [lane.store.floor for lane in lanes] == [2, 0, 3]
 
+    @pytest.mark.parametrize("how", RESTARTS)
+    def test_a_seek_sets_the_committed_offsets_that_there_are(self, how: str) -> None:
+        """In the partitions that it is about; where nothing was committed, nothing is then."""
+        house = with_records(3, partitions=3)
+        house.broker.commit_offset("t", "g", 0, 3)
+        house.broker.commit_offset("t", "g", 2, 99)
+        house.broker.seek_group("t", "g", 1, partition=0)
+        house = restarted(house, how)
+        broker = house.broker
+        assert [broker.committed_offset("t", "g", index) for index in range(3)] == [1, None, 99]
+        assert broker.seek_group("t", "g", "end") == {0: 3, 1: 3, 2: 3}
+        assert [broker.committed_offset("t", "g", index) for index in range(3)] == [3, None, 3]
+
+    def test_a_group_that_only_commits_is_still_told_of_by_its_commits_after_a_seek(self) -> None:
+        house = with_records(5)
+        house.broker.commit_offset("t", "g", 0, 5)
+        house.broker.seek_group("t", "g", 2)
+        assert house.broker.group_info("t", "g").lag == 3
+        house.broker.commit_offset("t", "g", 0, 4)
+        assert house.broker.group_info("t", "g").lag == 1
+
+    def test_a_seek_of_leases_and_commits_is_one_frame(self) -> None:
+        house = with_records(3, partitions=4)
+        for index in range(4):
+            house.broker.commit_offset("t", "g", index, 1)
+        house.run()
+        before = house.wal.durable_ticket
+        house.broker.seek_group("t", "g", "end")
+        house.run()
+        assert house.wal.durable_ticket == before + 1
+
     def test_a_seek_begins_at_the_start_offset(self) -> None:
         house = with_records(5)
         house.broker.trim_topic("t", 0, 3)
@@ -727,7 +758,7 @@ def test_a_committed_offset_is_kept_as_given_and_moves_nothing() -> None:
         assert broker.committed_offset("t", "g", 0) == 1
         assert broker.committed_offset("t", "g", 1) == 7
         assert broker.committed_offset("t", "begun", 0) is None
-        assert broker.group_info("t", "g").lag == 3
+        assert broker.group_info("t", "g").floor == 0
         with pytest.raises(UnknownGroup):
             broker.committed_offset("t", "nobody", 0)
         with pytest.raises(UnknownPartition):

@@ -98,6 +98,24 @@ def test_a_seek_beyond_the_end_says_where_it_came_to(busy: Shell) -> None:
     assert busy.run("group", "seek", *ON, "--to-offset", "2", "--yes").stderr == ""
 
 
+def test_a_seek_of_a_group_that_commits_says_what_consumers_do(busy: Shell) -> None:
+    busy.caller.house.broker.commit_offset("orders", "readers", 0, 4)
+    result = busy.run("group", "seek", "orders", "readers", "--to-start", "--yes")
+    assert result.exit_code == 0
+    assert "the committed offset is set too; a consumer that runs goes on" in result.stderr
+    (lane,) = busy.json("group", "describe", "orders", "readers")["by_partition"]
+    assert (lane["floor"], lane["committed"], lane["lag"]) == (0, 0, 4)
+
+
+def test_a_pause_says_that_it_does_not_hold_consumers_that_commit(busy: Shell) -> None:
+    busy.caller.house.broker.commit_offset("orders", "readers", 0, 4)
+    result = busy.run("group", "pause", "orders", "readers")
+    assert result.exit_code == 0
+    assert "consumers that fetch by offset are not held by a pause" in result.stderr
+    assert "state         paused" in result.stdout.splitlines()
+    assert busy.run("group", "pause", *ON).stderr == ""
+
+
 def test_a_seek_says_what_it_would_end(busy: Shell) -> None:
     text = busy.refused("group", "seek", *ON, "--to-start", "--partition", "0")
     assert "move partition 0 of group 'billing' of topic 'orders' to the start" in text

@@ -135,16 +135,18 @@ def test_mega_shows_the_time_of_its_producers_and_else_of_the_append(addresses: 
 
 @told_in_a_thread
 def test_leases_and_committed_offsets_of_a_group_are_two_things(addresses: Addresses) -> None:
-    """One group name in two formats: neither moves the other."""
+    """One group name in two formats: neither moves the other. Once there are leases they tell."""
     with FlymqClient(addresses["flymq"]) as flymq, MamamiaClient(addresses["mamamia"]) as mamamia:
         for number in range(5):
             flymq.produce("shared", b"%d" % number)
         flymq.commit("shared", "team", 0, 4)
         state = mamamia.group_info("shared", "team")
-        assert (state.floor, state.committed, state.lag) == (0, 4, 5)
+        assert (state.floor, state.committed, state.lag) == (0, 4, 1)
         message = mamamia.acquire("shared", "team", "worker")
         assert message is not None and message.id == 0
         mamamia.settle("shared", "team", 0, "worker")
+        state = mamamia.group_info("shared", "team")
+        assert (state.floor, state.committed, state.lag) == (1, 4, 4)
         assert flymq.get_offset("shared", "team") == 4
 
 

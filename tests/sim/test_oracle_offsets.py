@@ -17,6 +17,7 @@ from brokerd.sim.history import (
     DeleteTopic,
     Message,
     Place,
+    Seek,
     TopicRules,
     Trim,
 )
@@ -270,6 +271,32 @@ def a_commit_that_outlives_its_group(story: Story, wrong: bool) -> None:
     commit(story, 5)
     story.change(DeleteGroup)
     committed(story, 5 if wrong else None)
+
+
+@breaks("P1-committed")
+def a_seek_that_leaves_a_commit_where_it_was(story: Story, wrong: bool) -> None:
+    story.produce(b"a", b"b", at=(0, 1))
+    commit(story, 1)
+    story.change(Seek, to="end")
+    story.restart("power")
+    committed(story, 1 if wrong else 2)
+
+
+@breaks("P1-committed")
+def a_seek_that_makes_a_commit(story: Story, wrong: bool) -> None:
+    story.produce(b"a", b"b", at=(0, 1))
+    story.change(Seek, to=1)
+    committed(story, 1 if wrong else None)
+    commit(story, 1)
+    committed(story, 1)
+
+
+@breaks("P1-committed")
+def a_seek_of_another_partition_that_moves_a_commit(story: Story, wrong: bool) -> None:
+    story.produce(b"a", b"b", at=(0, 1))
+    commit(story, 1)
+    story.change(Seek, to="end", partition=1)
+    committed(story, 2 if wrong else 1)
 
 
 @breaks("P1-committed")

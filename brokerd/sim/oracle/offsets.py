@@ -1,8 +1,9 @@
 # Tests: tests/sim/test_oracle_offsets.py
 """Committed offsets, and what is told of where a partition begins and ends: promises 1, 2 and 3.
 
-A committed offset is a number as given. Only a commit, a reset and the end of the group change it,
-and nothing that was told is forgotten.
+A committed offset is a number as given. Only a commit, a reset, an operator's seek and the end of
+the group change it, and nothing that was told is forgotten. A seek sets what is there, and makes
+none.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from brokerd.sim.history import DeleteGroup, History, Produce
+from brokerd.sim.history import DeleteGroup, History, Produce, Seek
 from brokerd.sim.offset_history import Commit, Committed, Position, Read, ResetOffset
 from brokerd.sim.oracle.records import Record, Records
 from brokerd.sim.oracle.spans import EVER_US, Lives, Span, possible
@@ -94,6 +95,36 @@ class Offsets:
                 self._deletions[op.topic, op.group].append(setting)
             elif isinstance(op, Commit | ResetOffset | Committed):
                 self._learn(op)
+        for op in history.operations:
+            if isinstance(op, Seek) and not op.error:
+                self._learn_seek(op)
+
+    def _learn_seek(self, op: Seek) -> None:
+        """A change for sure only where something was committed for sure, and never forgotten."""
+        span = self._lives.span(op)
+        is_done = op.succeeded and not self._lives.loses(op.boot)
+        is_kept = (op.topic, op.group) not in self._deletions
+        for (topic, group, partition), settings in self._settings.items():
+            if (topic, group) != (op.topic, op.group) or op.partition not in (None, partition):
+                continue
+            before = [
+                setting
+                for setting in settings
+                if setting.value is not NOTHING and setting.span.first_us <= span.last_us
+            ]
+            if before:
+                was_there = any(one.is_sure and one.span.is_before(span) for one in before)
+                is_sure = is_done and is_kept and was_there
+                value = self._floor(op, partition, span)
+                settings.append(Setting(span, is_sure, value, op.number))
+
+    def _floor(self, op: Seek, partition: int, span: Span) -> Number:
+        """Where a seek may come to: an offset is cut to the records there are."""
+        least = self.ends.least(op.topic, partition, span)
+        most = self.ends.most(op.topic, partition, span)
+        if op.to == "start":
+            return Number(0, most)
+        return Number(least if op.to == "end" else min(op.to, least), most)
 
     def _learn(self, op: Commit | ResetOffset | Committed) -> None:
         """A change; or an answer, which is true from then on."""
