@@ -82,7 +82,7 @@ def huge(rng: Random) -> list[bytes]:
     batch = rng.choice(
         (
             [bytes(range(256)) * 4_000],
-            [bytes(9)] * 30_000,
+            [bytes(200)] * 4_000,
             [b""] * 70_000,
             [rng.randbytes(600_000)] * 2,
         )
