@@ -23,10 +23,12 @@ import logging
 import ssl
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
+from math import inf
 from typing import NamedTuple, Self
 
 from brokerd.client.addresses import open_socket
-from brokerd.client.checks import check_text
+from brokerd.client.checks import check_number, check_text
 from brokerd.client.errors import AddressError, ConnectionLost, OutOfStep
 from brokerd.client.stream import TIMEOUT, Connect, Stream
 from brokerd.codecs.blipmq import (
@@ -74,6 +76,9 @@ POLL_SECONDS = 0.005
 POLL_SECONDS_MAX = 0.5
 """The pause after a POLL without an answer: it doubles, up to this."""
 
+_LASTING = "limits.max_topics"
+"""The setting that a 500 names if pauses do not help: somebody has to change it."""
+
 FIRST_ID = 1 << 63
 """Correlation ids of requests begin here: delivery tags, which are those of ACKs, are below."""
 
@@ -81,20 +86,27 @@ _log = logging.getLogger(__name__)
 
 
 class BlipmqError(BrokerdError):
-    """The broker refused something for good, or a 500 again and again. The connection lives."""
+    """The broker refused something for good, or a 500 again and again. The connection lives.
+
+    ``retryable`` is whether sending it again may help: after a 500, but not if there are as many
+    topics as the broker is configured to have.
+    """
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{code}: {text}")
         self.code = code
         self.text = text
-        self.retryable = code == Code.FAILED
+        self.retryable = code == Code.FAILED and _LASTING not in text
 
 
 class Delivery(NamedTuple):
-    """A message that was delivered. With QoS 1 it comes again unless it is acknowledged."""
+    """A message that was delivered. With QoS 1 it comes again unless it is acknowledged.
+
+    ``tag`` tells the acknowledgement which; with QoS 0 there is none.
+    """
 
     subscription_id: int
-    tag: int
+    tag: int | None
     qos: int
     topic: str
     message: bytes
@@ -203,26 +215,25 @@ class BlipmqClient:
         :raises BlipmqError: a message was refused for good, or `RETRIES` times; it is given up, and
             all others are durable.
         """
-        given_up: list[Nack] = []
-        pause = RETRY_SECONDS
-        for attempt in range(RETRIES + 1):
-            if not self._unconfirmed:
-                break
+        given_up: list[BlipmqError] = []
+        pauses = islice(doubling(RETRY_SECONDS), RETRIES)
+        while self._unconfirmed:
             self.ping()
+            pause = next(pauses, None)
             refused, self._refused = self._refused, {}
             again = {}
             for number, nack in refused.items():
-                if nack.code == Code.FAILED and attempt < RETRIES:
+                refusal = BlipmqError(nack.code, nack.text)
+                if refusal.retryable and pause is not None:
                     again[number] = self._unconfirmed[number]
                 else:
-                    given_up.append(nack)
+                    given_up.append(refusal)
             self._unconfirmed, self._unconfirmed_bytes = again, 0
-            if again:
+            if again and pause is not None:
                 self._sleep(pause)
-                pause *= 2
                 self._send_again()
         if given_up:
-            raise BlipmqError(given_up[0].code, given_up[0].text)
+            raise given_up[0]
 
     def _send_again(self) -> None:
         if self._stream.connected:
@@ -235,15 +246,13 @@ class BlipmqClient:
     def subscribe(self, topic: str, qos: int = 1) -> int:
         """Subscribe to what comes from now on; the id of the subscription, for `poll`."""
         _check(topic, qos)
-        pause = RETRY_SECONDS
-        for _ in range(RETRIES):
+        for pause in islice(doubling(RETRY_SECONDS), RETRIES):
             try:
                 return self._subscribe(topic, qos)
             except BlipmqError as refusal:
                 if not refusal.retryable:
                     raise
             self._sleep(pause)
-            pause *= 2
         return self._subscribe(topic, qos)
 
     def _subscribe(self, topic: str, qos: int) -> int:
@@ -257,29 +266,30 @@ class BlipmqClient:
 
         An unknown subscription has none: the format does not tell the difference.
         """
-        if type(subscription_id) is not int or not 0 < subscription_id < 1 << 64:
-            raise ValueError(f"subscription_id must be from 1 to 2^64 - 1, not {subscription_id!r}")
+        check_number("subscription_id", subscription_id, 1, (1 << 64) - 1)
         self._open()
         number = self._next_id()
         self._send(Poll(self._next_id(), subscription_id), Ping(number))
         delivery = None
         for answer in self._until_pong(number):
             if isinstance(answer, Publish):
-                delivery = Delivery(subscription_id, *answer)
+                tag, qos, name, message = answer
+                delivery = Delivery(subscription_id, tag if qos else None, qos, name, message)
         return delivery
 
     def receive(self, subscription_id: int, timeout: float | None = None) -> Delivery | None:
-        """Poll until there is a message, with pauses that grow; None after ``timeout`` seconds."""
+        """Poll until there is a message, with pauses that grow; None after ``timeout`` seconds.
+
+        Without a ``timeout`` it may poll for ever: a subscription that is gone, as one that nobody
+        polled for ``blipmq.subscription_grace_seconds``, looks like one without messages.
+        """
         deadline = None if timeout is None else self._clock() + timeout
-        pause = POLL_SECONDS
+        pauses = doubling(POLL_SECONDS, POLL_SECONDS_MAX)
         while (delivery := self.poll(subscription_id)) is None:
-            if deadline is not None:
-                left = deadline - self._clock()
-                if left <= 0:
-                    break
-                pause = min(pause, left)
-            self._sleep(pause)
-            pause = min(2 * pause, POLL_SECONDS_MAX)
+            left = inf if deadline is None else deadline - self._clock()
+            if left <= 0:
+                break
+            self._sleep(min(next(pauses), left))
         return delivery
 
     def ack(self, delivery: Delivery) -> None:
@@ -287,7 +297,7 @@ class BlipmqClient:
 
         There is no answer to wait for. One that came too late is logged when the next call reads.
         """
-        if delivery.qos:
+        if delivery.tag is not None:
             self._open()
             self._send(Ack(delivery.tag, delivery.subscription_id))
 
@@ -369,9 +379,16 @@ class BlipmqClient:
             raise OutOfStep(f"{self._stream.address}: {self._reader.error}")
 
 
+def doubling(first: float, most: float = inf) -> Iterator[float]:
+    """Pauses in seconds, each twice as long as the one before, up to ``most``."""
+    pause = first
+    while True:
+        yield min(pause, most)
+        pause *= 2
+
+
 def _check(topic: str, qos: int) -> None:
     check_text(topic=topic)
     if not topic:
         raise ValueError("topic must not be empty")
-    if type(qos) is not int or not 0 <= qos <= 1:
-        raise ValueError(f"qos must be 0 or 1, not {qos!r}")
+    check_number("qos", qos, 0, 1)

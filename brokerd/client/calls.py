@@ -3,7 +3,7 @@
 
 Each function makes a `Call`: one request, and what of its answer is the result. The blocking and
 the asynchronous client carry it, each in its way. Arguments of a wrong type, or that no frame can
-carry, are TypeError, ValueError and RecordTooLarge (`brokerd.client.checks`).
+carry, are TypeError, ValueError and RecordTooLarge (`brokerd.client.checks`, ``packing``).
 """
 
 from __future__ import annotations
@@ -11,18 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from brokerd.client.checks import (
-    check_numbers,
-    check_optional,
-    check_seconds,
+from brokerd.client.checks import check_numbers, check_optional, check_seconds, check_text
+from brokerd.client.errors import MamamiaError
+from brokerd.client.packing import (
     check_size,
-    check_text,
     checked_items,
     packed_key,
     packed_metadata,
     packed_payload,
 )
-from brokerd.client.errors import MamamiaError
 from brokerd.codecs.answers import AnswerReader, NotAnAnswer
 from brokerd.codecs.mamamia import (
     COMMANDS,

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Self, TypeVar, cast
 
 from brokerd.client.addresses import open_socket
-from brokerd.client.checks import check_numbers, check_text
+from brokerd.client.checks import check_number, check_numbers, check_text
 from brokerd.client.errors import AddressError, ConnectionLost, OutOfStep
 from brokerd.client.exchange import Exchange
 from brokerd.client.stream import TIMEOUT, Connect, Stream
@@ -309,10 +309,8 @@ def _check(topic: str, partition: int, **numbers: int) -> None:
 
 
 def _check_partition(partition: int) -> None:
-    """A partition, or a number of partitions: an int from 0 to 2^31 - 1."""
-    check_numbers(partition=partition)
-    if partition > _PARTITION_MAX:
-        raise ValueError(f"partition must be from 0 to 2^31 - 1, not {partition}")
+    """A partition, or a number of partitions."""
+    check_number("partition", partition, 0, _PARTITION_MAX)
 
 
 def _check_size(request: Request) -> None:

@@ -23,7 +23,7 @@ from functools import partial
 from typing import Self, TypeVar
 
 from brokerd.client.addresses import open_socket
-from brokerd.client.checks import check_text
+from brokerd.client.checks import check_number, check_text
 from brokerd.client.errors import AddressError, ConnectionLost, OutOfStep
 from brokerd.client.exchange import Exchange
 from brokerd.client.stream import TIMEOUT, Connect, Stream
@@ -63,12 +63,17 @@ Wanted = TypeVar("Wanted", Created, Produced, Consumed)
 
 
 class MegaError(BrokerdError):
-    """The broker refused a request with ``code``. The connection lives, except after 8."""
+    """The broker refused a request with ``code``. The connection lives, except after 8.
+
+    ``offset`` is the one that a CONSUME asked for, None of other requests.
+    """
 
     def __init__(self, code: int, request: Request) -> None:
-        name = Code(code).name
-        super().__init__(f"{name} ({code}): {type(request).__name__} of {request.topic!r}")
         self.code = Code(code)
+        self.offset = request.offset if isinstance(request, Consume) else None
+        where = "" if self.offset is None else f" from offset {self.offset} on"
+        text = f"{self.code.name} ({code}): {type(request).__name__} of {request.topic!r}{where}"
+        super().__init__(text)
 
 
 class MegaClient:
@@ -153,12 +158,16 @@ class MegaClient:
         code INVALID_OFFSET.
         """
         check_text(topic=topic)
-        _check_signed("offset", offset, 32)
+        check_number("offset", offset, -(1 << 31), (1 << 31) - 1)
         request = Consume(self._next_id(), topic, self._now_ms(), offset)
         return self._ask(request, Consumed)
 
     def read(self, topic: str, offset: int = 0) -> Iterator[Consumed]:
-        """The messages from an offset to the end of the topic as it is then."""
+        """The messages from an offset to the end of the topic as it is then.
+
+        :raises MegaError: a record is damaged (INTERNAL_ERROR), or came through another format and
+            is larger than 1 MiB (MESSAGE_TOO_LARGE). Read on from the error's ``offset`` + 1.
+        """
         while 0 <= offset <= MAX_OFFSET:
             try:
                 message = self.consume(topic, offset)
@@ -190,7 +199,7 @@ class MegaClient:
                 f"{MAX_PAYLOAD_BYTES}"
             )
         timestamp = self._now_ms() if timestamp is None else timestamp
-        _check_signed("timestamp", timestamp, 64)
+        check_number("timestamp", timestamp, -(1 << 63), (1 << 63) - 1)
         return Produce(self._next_id(), topic, timestamp, payload)
 
     def _next_id(self) -> int:
@@ -211,10 +220,3 @@ def _wanted(request: Request, answer: Answer, kind: type[Wanted]) -> Wanted:
         raise MegaError(answer.code, request)
     assert isinstance(answer, kind)
     return answer
-
-
-def _check_signed(name: str, value: int, bits: int) -> None:
-    if type(value) is not int:
-        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
-    if not -(1 << bits - 1) <= value < 1 << bits - 1:
-        raise ValueError(f"{name} must be from -2^{bits - 1} to 2^{bits - 1} - 1, not {value}")

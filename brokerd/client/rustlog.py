@@ -17,13 +17,14 @@ CreateTopic.
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, Self, TypeVar
 
 from brokerd.client.addresses import open_socket
-from brokerd.client.checks import check_text
+from brokerd.client.checks import check_number, check_text
 from brokerd.client.errors import AddressError, ConnectionLost, OutOfStep
 from brokerd.client.exchange import Exchange
 from brokerd.client.stream import TIMEOUT, Connect, Stream
@@ -76,6 +77,7 @@ FETCH_BYTES = 1 << 20
 _LENGTH_BYTES = 4
 _MAX_U32, _MAX_U64 = (1 << 32) - 1, (1 << 64) - 1
 _NOT_TWICE = (Produce, CreateTopic)
+_OUT_OF_RANGE = re.compile(r"^offset out of range: .*: the records begin at (\d+)$", re.DOTALL)
 _ANSWERS: dict[type, type] = {
     Ping: Pong,
     CreateTopic: TopicCreated,
@@ -171,7 +173,7 @@ class RustlogClient:
 
     def create_topic(self, topic: str, partition_count: int = 1) -> None:
         """Create a topic; one that exists is a RustlogError."""
-        _check_number("partition_count", partition_count, _MAX_U32)
+        check_number("partition_count", partition_count, 0, _MAX_U32)
         self._ask(CreateTopic(_name(topic), partition_count), TopicCreated)
 
     def produce(self, topic: str, records: Sequence[bytes], partition: int = 0) -> int:
@@ -179,7 +181,7 @@ class RustlogClient:
 
         :raises RecordTooLarge: they do not fit a request; nothing was sent.
         """
-        _check_number("partition", partition, _MAX_U32)
+        check_number("partition", partition, 0, _MAX_U32)
         for record in records:
             if not isinstance(record, bytes):
                 raise TypeError(f"a record must be bytes, not {type(record).__name__}")
@@ -197,9 +199,9 @@ class RustlogClient:
 
         There may be fewer than there are. None, and the same ``next_offset``: the end is reached.
         """
-        _check_number("partition", partition, _MAX_U32)
-        _check_number("offset", offset, _MAX_U64)
-        _check_number("max_bytes", max_bytes, _MAX_U32)
+        check_number("partition", partition, 0, _MAX_U32)
+        check_number("offset", offset, 0, _MAX_U64)
+        check_number("max_bytes", max_bytes, 0, _MAX_U32)
         group = None if group is None else _name(group)
         answer = self._ask(Fetch(_name(topic), partition, offset, max_bytes, group), Fetched)
         return Records(*answer)
@@ -207,10 +209,20 @@ class RustlogClient:
     def read(self, topic: str, offset: int = 0, partition: int = 0) -> Iterator[tuple[int, bytes]]:
         """(offset, value) of the records from an offset to the end of the partition as it is then.
 
-        Gaps are passed over.
+        Gaps are passed over, and so is what was removed from the beginning.
+
+        :raises RustlogError: a record is damaged or too large to be sent; the text says where to go
+            on.
         """
         while True:
-            found = self.fetch(topic, offset, partition)
+            try:
+                found = self.fetch(topic, offset, partition)
+            except RustlogError as error:
+                told = _OUT_OF_RANGE.search(str(error))  # in JSON; the binary dialect goes on
+                if told is None or int(told[1]) <= offset:
+                    raise
+                offset = int(told[1])
+                continue
             yield from found.pairs()
             if found.next_offset <= offset:
                 return
@@ -218,14 +230,14 @@ class RustlogClient:
 
     def commit(self, topic: str, group: str, offset: int, partition: int = 0) -> bool:
         """Store how far a group has come; False if there is no such topic or partition."""
-        _check_number("partition", partition, _MAX_U32)
-        _check_number("offset", offset, _MAX_U64)
+        check_number("partition", partition, 0, _MAX_U32)
+        check_number("offset", offset, 0, _MAX_U64)
         request = OffsetCommit(_name(topic), partition, _name(group), offset)
         return self._ask(request, OffsetCommitted).success
 
     def committed(self, topic: str, group: str, partition: int = 0) -> int | None:
         """What a group has committed; None if nothing."""
-        _check_number("partition", partition, _MAX_U32)
+        check_number("partition", partition, 0, _MAX_U32)
         return self._ask(OffsetFetch(_name(topic), partition, _name(group)), OffsetFetched).offset
 
     def topics(self) -> dict[str, int]:
@@ -238,7 +250,7 @@ class RustlogClient:
 
     def next_offset(self, topic: str, partition: int = 0) -> int:
         """The offset that the next record of a partition will get."""
-        _check_number("partition", partition, _MAX_U32)
+        check_number("partition", partition, 0, _MAX_U32)
         request = DescribePartition(_name(topic), partition)
         return self._ask(request, PartitionDescription).next_offset
 
@@ -293,10 +305,3 @@ def _name(name: str) -> str:
     if len(name.encode()) > 0xFFFF:
         raise ValueError("a name has at most 65535 bytes")
     return name
-
-
-def _check_number(name: str, value: int, most: int) -> None:
-    if type(value) is not int:
-        raise TypeError(f"{name} must be an int, not {type(value).__name__}")
-    if not 0 <= value <= most:
-        raise ValueError(f"{name} must be from 0 to {most}, not {value}")

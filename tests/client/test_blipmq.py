@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from brokerd.broker import BrokerSettings
 from brokerd.client.blipmq import (
     POLL_SECONDS,
     POLL_SECONDS_MAX,
@@ -18,6 +19,7 @@ from brokerd.client.blipmq import (
     BlipmqError,
     ConnectionLost,
     Delivery,
+    OutOfStep,
 )
 from brokerd.codecs import blipmq as bm
 from brokerd.errors import NoSpace, RecordTooLarge
@@ -123,7 +125,7 @@ def test_what_is_published_arrives(desk: Desk, caplog: pytest.LogCaptureFixture)
     client.flush()
     first, second = client.poll(one), client.poll(one)
     assert first == Delivery(one, 1, 1, "t", b"a")
-    assert second is not None and (second.qos, second.message) == (0, b"b")
+    assert second == Delivery(one, None, 0, "t", b"b")
     client.ack(first)
     client.ack(second)  # which needs none
     assert client.poll(one) is None
@@ -211,6 +213,19 @@ def test_what_is_refused_again_and_again_is_given_up(
     desk.client.publish("t", b"b")
     desk.client.flush()
     assert desk.values() == [b"before", b"b"]
+
+
+def test_a_500_that_only_another_setting_ends_is_not_sent_again(desk: Desk) -> None:
+    """The broker has as many topics as it may have: pauses do not help."""
+    desk.house = BlipmqHouse(settings=BrokerSettings(max_topics=1))
+    desk.client.publish("t", b"a")
+    desk.client.publish("u", b"b")
+    with pytest.raises(BlipmqError, match=r"500: .*limits\.max_topics") as refusal:
+        desk.client.flush()
+    assert not refusal.value.retryable
+    with pytest.raises(BlipmqError, match=r"500: .*limits\.max_topics"):
+        desk.client.subscribe("v")
+    assert desk.pauses == [] and desk.values() == [b"a"]
 
 
 def test_nothing_but_a_500_is_sent_again(desk: Desk) -> None:
@@ -389,8 +404,9 @@ def test_a_refusal_of_messages_unknown_sends_all_of_them_again() -> None:
 )
 def test_a_peer_that_speaks_something_else_is_lost(answer: bytes, text: str) -> None:
     client, _ = scripted(LET_IN, answer)
-    with pytest.raises(ConnectionLost, match=text):
+    with pytest.raises(ConnectionLost, match=text) as lost:
         client.ping()
+    assert isinstance(lost.value, OutOfStep) == bool(answer)
 
 
 def test_no_key_is_an_empty_one() -> None:
@@ -406,7 +422,7 @@ def test_no_key_is_an_empty_one() -> None:
         (lambda client: client.publish("", b"x"), ValueError),
         (lambda client: client.publish(b"t", b"x"), TypeError),
         (lambda client: client.publish("t", b"x", qos=2), ValueError),
-        (lambda client: client.publish("t", b"x", qos=True), ValueError),
+        (lambda client: client.publish("t", b"x", qos=True), TypeError),
         (lambda client: client.publish("t", bytes(16 << 20)), RecordTooLarge),
         (lambda client: client.subscribe(""), ValueError),
         (lambda client: client.poll(0), ValueError),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from brokerd.client import calls
 from brokerd.client.calls import batch_message
+from brokerd.client.checks import check_number
 from brokerd.client.mamamia import MamamiaClient, split_message_id
 from brokerd.codecs.mamamia import MAX_LENGTH, BatchSettle, message_id_of
 from brokerd.errors import RecordTooLarge
@@ -97,3 +100,27 @@ def test_nobody_is_connected_to_for_a_wrong_argument() -> None:
 
 def test_an_id_tells_partition_and_offset() -> None:
     assert split_message_id(message_id_of(3, 17)) == (3, 17)
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "text"),
+    [
+        (0, 1, "from 0 to 1, not 70000000000000000000000"),
+        (1, (1 << 64) - 1, "from 1 to 2\\^64 - 1, not 7"),
+        (-(1 << 31), (1 << 31) - 1, "from -2\\^31 to 2\\^31 - 1, not 7"),
+        (0, 100_000, "from 0 to 100000, not 7"),
+    ],
+)
+def test_the_limits_of_a_number_are_said(least: int, most: int, text: str) -> None:
+    check_number("n", least, least, most)
+    check_number("n", most, least, most)
+    with pytest.raises(ValueError, match=f"^n must be {text}"):
+        check_number("n", 7 * 10**22, least, most)
+    with pytest.raises(ValueError, match=r"^n must be"):
+        check_number("n", least - 1, least, most)
+
+
+@pytest.mark.parametrize("name", ["flymq", "mega", "rustlog", "blipmq"])
+def test_a_client_needs_no_other_formats_codec(name: str) -> None:
+    code = f"import sys, brokerd.client.{name}; assert 'brokerd.codecs.mamamia' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

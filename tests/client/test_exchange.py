@@ -248,6 +248,27 @@ def test_more_bytes_than_any_buffer_holds_can_be_sent_together(of: Format) -> No
     assert len(answers) == 3_000
 
 
+@pytest.mark.parametrize("name", ["mamamia", "flymq"])
+def test_a_request_larger_than_any_buffer_is_sent_to_who_answers_only_then(name: str) -> None:
+    ours, theirs = socket.socketpair()
+    large = {
+        "mamamia": mm.Produce("l", bytes(5_000_000)),
+        "flymq": fm.Produce("t", None, bytes(5_000_000)),
+    }
+
+    def serve() -> None:
+        asked = 0
+        while asked < 5_000_000:
+            asked += len(ours.recv(65_536))
+        ours.sendall(FORMATS[name].produce_answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with ours, FORMATS[name].client("b:1", connect=lambda *_: theirs, timeout=5.0) as client:
+        assert len(ask(client, [large[name]])) == 1
+        thread.join(10.0)
+
+
 @pytest.mark.parametrize("name", ["blipmq", *FORMATS])
 def test_what_a_client_raises_can_be_imported_with_it(name: str) -> None:
     module = import_module(f"brokerd.client.{name}")

@@ -258,6 +258,15 @@ def test_a_peer_out_of_step_is_dropped(peer, answer, match):
         assert client.produce("l", b"x") == 9
 
 
+def test_a_wait_adds_to_the_timeout(peer):
+    peer.will_accept()
+    with (
+        MamamiaClient("b:1", connect=peer.connect, timeout=0.01) as client,
+        pytest.raises(TimeoutError, match=r"within 0\.03 seconds"),
+    ):
+        client.acquire("l", "g", "c", wait=0.02)
+
+
 def test_an_argument_without_a_wire_form_leaves_a_usable_client(peer):
     peer.will_accept(mm.settled())
     with client_of(peer) as client:

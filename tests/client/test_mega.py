@@ -101,6 +101,20 @@ def test_reading_ends_where_offsets_do(peer: MegaPeer) -> None:
     assert len(list(client_of(peer).read("t", mega.MAX_OFFSET))) == 1
 
 
+def test_a_record_too_large_to_be_read_is_told_with_its_offset(peer: MegaPeer) -> None:
+    """So that a reader can go on behind it."""
+    found = [mega.consumed(1, 9, 6, b"a"), mega.refused(2, 3), mega.refused(3, 6)]
+    peer.will_accept(*found, in_bytes=True)
+    client = client_of(peer)
+    reading = client.read("t", 6)
+    assert next(reading).payload == b"a"
+    with pytest.raises(MegaError, match=r"MESSAGE_TOO_LARGE.* of 't' from offset 7 on") as refusal:
+        next(reading)
+    assert refusal.value.offset == 7
+    assert list(client.read("t", refusal.value.offset + 1)) == []
+    assert peer.requests()[-1].offset == 8
+
+
 def test_reading_an_unknown_topic_is_an_error(peer: MegaPeer) -> None:
     peer.will_accept(mega.refused(1, 4))
     with pytest.raises(MegaError, match="TOPIC_NOT_FOUND"):

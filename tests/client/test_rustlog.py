@@ -18,6 +18,7 @@ from brokerd.client.rustlog import (
 )
 from brokerd.codecs import rustlog as rl
 from brokerd.errors import RecordTooLarge
+from brokerd.protocols.rustlog_refusals import out_of_range
 from tests.client.peer import Peer
 from tests.codecs.test_rustlog_golden import plain
 
@@ -146,6 +147,29 @@ def test_reading_follows_the_next_offset_to_the_end(peer: Peer, dialect: Dialect
     pairs = list(client_of(peer, dialect).read("t"))
     assert pairs == [(0, b"a"), (1, b"b"), (5, b"c")]
     assert [request.offset for request in requests(peer, dialect)] == [0, 2, 5, 6]
+
+
+def test_reading_in_json_begins_at_the_first_record_that_is_kept(peer: Peer) -> None:
+    """The broker tells where that is. As the binary dialect does by itself."""
+    told = out_of_range("t\n", 0, 0, 5).answer(Dialect.JSON)
+    found = [told, rl.Fetched([5], [b"c"], 6), rl.Fetched((), (), 6)]
+    peer.will_accept(*[written(Dialect.JSON, answer) for answer in found], in_bytes=True)
+    assert list(client_of(peer, Dialect.JSON).read("t\n")) == [(5, b"c")]
+    assert [request.offset for request in requests(peer, Dialect.JSON)] == [0, 5, 6]
+
+
+@pytest.mark.parametrize("text", ["fetch failed: 7 is damaged", "offset out of range: 0"])
+def test_reading_ends_with_every_other_refusal(peer: Peer, text: str) -> None:
+    peer.will_accept(written(Dialect.JSON, rl.Failed(4, text)))
+    with pytest.raises(RustlogError, match=text):
+        list(client_of(peer, Dialect.JSON).read("t"))
+
+
+def test_a_beginning_that_is_not_behind_is_not_begun_at(peer: Peer) -> None:
+    """Or else a broker could keep a client busy for ever."""
+    peer.will_accept(written(Dialect.JSON, out_of_range("t", 0, 5, 5).answer(Dialect.JSON)))
+    with pytest.raises(RustlogError, match="out of range"):
+        list(client_of(peer, Dialect.JSON).read("t", 5))
 
 
 def test_many_requests_go_together_and_refusals_are_among_the_answers(peer: Peer) -> None:
