@@ -285,7 +285,12 @@ class BrokerCore:
                 Parts(self.broker, self._reactor, self._limits, self._config, self.status)
             )
         self._factories[form] = factory
+        factory.count_open = self._count_open
         return factory
+
+    def _count_open(self) -> int:
+        """How many connections there are at all listeners."""
+        return sum(len(factory.connections) for factory in self._factories.values())
 
     # -- down ---------------------------------------------------------------------------------
 

@@ -407,6 +407,48 @@ async def test_starved_is_said_while_the_disk_has_no_room_and_not_while_it_is_ma
         assert 1 <= status["commits"] <= status["frames"]
 
 
+@pytest_twisted.ensureDeferred
+async def test_the_limit_on_connections_is_one_for_all_listeners(
+    tmp_path: Path, no_faults: None
+) -> None:
+    """One too many is closed wherever it comes, and is told as refused there."""
+    config = Config(wal=Wal(segment_bytes=1 << 20), limits=Limits(connections=2))
+    core = make_core(config, tmp_path, reactor)
+    core.lock()
+    await core.open()
+    forms = ("mamamia", "flymq+rustlog", "mega")
+    ports = {form: await parse(reactor, form, "tcp:0").listen(core.factory(form)) for form in forms}
+
+    def connected(form: str) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", ports[form].getHost().port), timeout=20)
+
+    def is_closed(peer: socket.socket) -> bool:
+        return peer.recv(1) == b""
+
+    async def until_open(count: int) -> None:
+        await until(lambda: sum(core.status()["connections"].values()) == count)
+
+    with connected("mamamia"), connected("flymq+rustlog") as shared:
+        await until_open(2)
+        shared.sendall(b"\xaf")
+        await until(lambda: core.status()["connections"]["flymq"] == 1)
+        for form in forms:
+            with connected(form) as third:
+                assert await deferToThread(is_closed, third)
+        refused = core.status()["connections_refused"]
+        assert {form: refused[form] for form in (*forms, "flymq")} == {
+            **dict.fromkeys(forms, 1),
+            "flymq": 0,
+        }
+    await until_open(0)
+    with connected("mega"):
+        await until_open(1)
+    for port in ports.values():
+        await port.stopListening()
+    await core.drain()
+    await core.close()
+
+
 def test_connections_leave_the_log_some_descriptors() -> None:
     """A broker with too many clients refuses clients; it does not stop for lack of a file."""
     assert connection_limits(CONFIG, 1024).connections == 1024 - 128

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -26,6 +27,8 @@ class ConnectionFactory(Factory):
         self.clock = clock
         self.connections: dict[Connection, None] = {}
         """Those that are open, oldest first."""
+        self.count_open: Callable[[], int] = lambda: len(self.connections)
+        """How many count against the limit; all those of the listeners that share one."""
         self.accepted = 0
         self.refused = 0
         self._refused_told = 0
@@ -42,9 +45,13 @@ class ConnectionFactory(Factory):
 
     def buildProtocol(self, addr: object) -> Any:
         """A connection, or None when there are too many already."""
-        if len(self.connections) >= self.limits.connections:
+        if self.count_open() >= self.limits.connections:
             self.refused += 1
             return None
+        return self.adopt()
+
+    def adopt(self) -> Connection:
+        """A connection for a peer that has been let in, here or by another listener."""
         self.accepted += 1
         connection = self.new_connection()
         connection.factory = self

@@ -2,7 +2,7 @@
 """One endpoint for several wire formats, told apart by the first byte that a client sends.
 
 A client that has sent nothing yet is a connection of this listener; with its first byte it becomes
-one of a format's, whose limits and counts are its own from then on.
+one of a format's, which is not asked whether it has room: the client has been let in.
 """
 
 from __future__ import annotations
@@ -34,11 +34,7 @@ class Undecided(Connection):
             self._choose(data)
 
     def _choose(self, data: bytes) -> None:
-        chosen = self.factory.format_of(data[0]).buildProtocol(None)
-        if chosen is None:  # it has too many connections
-            self.abort()
-            return
-        self.chosen = chosen
+        chosen = self.chosen = self.factory.format_of(data[0]).adopt()
         self.transport.unregisterProducer()
         self.factory.closed(self)
         chosen.makeConnection(self.transport)

@@ -101,20 +101,26 @@ def test_a_client_that_says_nothing_is_closed_when_idle_too_long() -> None:
     assert shared.counts() == (0, 0, 0)
 
 
-def test_a_format_that_has_enough_connections_takes_no_more() -> None:
+def test_a_client_counts_once_against_the_limit() -> None:
+    """Before its first byte and after it; who was let in is not refused at the first byte."""
     house = House()
-    shared = Shared(house, Limits(connections=1))
-    first = Wire(shared.factory, house.clock)
+    shared = Shared(house, Limits(connections=2))
+    for factory in (shared.factory, shared.letter, shared.mamamia):
+        factory.count_open = lambda: sum(shared.counts())
+    first, second = (Wire(shared.factory, house.clock) for _ in range(2))
     assert shared.factory.buildProtocol(None) is None
     first.send_bytes(b"F")
-    second = Wire(shared.factory, house.clock)
     second.send_bytes(b"F")
-    assert second.received_bytes() == b""
     house.run()
-    assert not second.is_open
-    assert first.is_open
-    assert shared.counts() == (0, 1, 0)
-    assert shared.letter.refused == 1
+    assert first.received_bytes() == second.received_bytes() == b"f"
+    assert shared.counts() == (0, 2, 0)
+    assert shared.factory.buildProtocol(None) is None
+    assert (shared.factory.refused, shared.letter.refused) == (2, 0)
+    first.disconnect()
+    third = Wire(shared.factory, house.clock)
+    third.send_bytes(b"F")
+    house.run()
+    assert third.received_bytes() == b"f"
 
 
 def test_a_stop_closes_those_who_said_nothing() -> None:
