@@ -7,6 +7,16 @@ Wire formats map these to their own codes; nothing below a Protocol knows a wire
 
 from __future__ import annotations
 
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
+
+
+def escaped(text: str) -> str:
+    """The text with ``\\x`` and two hexadecimal digits for each control character (C0, DEL, C1).
+
+    For what errors repeat of a request, so that logs and terminals may show it.
+    """
+    return text if text.isprintable() else text.translate(_CONTROL)
+
 
 class BrokerdError(Exception):
     """Base of every error that brokerd raises on purpose."""

@@ -75,3 +75,8 @@ def test_a_message_id_says_partition_and_offset(
     """Clients keep ids, and so do journals; the largest is a signed 64-bit number."""
     assert message_id_of(partition, offset) == message_id
     assert split_message_id(message_id) == (partition, offset)
+
+
+def test_control_characters_in_texts_become_escapes_and_nothing_else_changes() -> None:
+    assert errors.escaped("héllo \u2028 \U0001f600\\") == "héllo \u2028 \U0001f600\\"
+    assert errors.escaped("\x00a\t\x1f\x7f\x9f\xa0") == r"\x00a\x09\x1f\x7f\x9f" + "\xa0"

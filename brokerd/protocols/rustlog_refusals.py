@@ -1,4 +1,4 @@
-# Tests: tests/protocols/test_rustlog.py
+# Tests: tests/protocols/test_rustlog.py, tests/protocols/test_rustlog_refusals.py
 """What RustLog answers to what cannot be done, in the words of each dialect.
 
 The texts of the binary dialect are the reference server's, those of JSON the document's where it
@@ -16,6 +16,7 @@ from brokerd.codecs.rustlog import (
     RequestError,
     TooManyRecords,
 )
+from brokerd.errors import escaped
 
 FRAME, DECODE, FETCH, COMMIT = 1, 2, 4, 5
 MISSING, EXISTS, COUNT, NO_TOPIC, NO_PARTITION = 10, 11, 12, 13, 14
@@ -23,13 +24,13 @@ OTHER = 500
 
 
 class Refusal(Exception):
-    """A request is refused, in two wordings."""
+    """A request is refused, in two wordings. What they repeat of it is `escaped`."""
 
     def __init__(self, code: int, binary: str, json: str) -> None:
         super().__init__(json)
         self.code = code
-        self._binary = binary
-        self._json = json
+        self._binary = escaped(binary)
+        self._json = escaped(json)
 
     def answer(self, dialect: Dialect) -> Failed:
         return Failed(self.code, self._binary if dialect is Dialect.BINARY else self._json)

@@ -262,11 +262,12 @@ def test_a_topic_must_exist(dialect: Dialect, topic: str, request_type: str) -> 
     if request_type != "fetch":
         request = rl.Produce(topic, 0, [b"x"] if request_type == "produce" else [])
     failed = Desk(house, dialect).only(request)
+    shown = topic.replace("\n", r"\x0a")
     if dialect is BINARY:
-        text = f"Topic or partition does not exist: topic={topic}, partition=0"
+        text = f"Topic or partition does not exist: topic={shown}, partition=0"
         assert failed == rl.Failed(10, text)
     else:
-        assert failed.message == f"partition not found: topic={topic}, partition=0"
+        assert failed.message == f"partition not found: topic={shown}, partition=0"
     assert [one.name for one in house.broker.topics()] == ["t", ""]
 
 

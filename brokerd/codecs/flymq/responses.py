@@ -11,6 +11,7 @@ from struct import Struct
 from brokerd.codecs.flymq.fields import pack_text, pack_texts
 from brokerd.codecs.flymq.frames import frame, header
 from brokerd.codecs.flymq.values import Fetch, Opcode, PartitionOffsets, PartitionPlace
+from brokerd.errors import escaped
 from brokerd.values import Record
 
 FETCHED_BYTES = 12
@@ -161,8 +162,11 @@ def lag(current: int, committed: int, latest: int, lag: int) -> bytes:
 
 
 def error(text: str, sdk: bool) -> bytes:
-    """A refusal, in the SDKs' layout or the document's. Clients act on "not leader": it is bent."""
-    data = _NOT_LEADER.sub("not-leader", text).encode("utf-8", "replace")[:ERROR_BYTES_MAX]
+    """A refusal, in the SDKs' layout or the document's. Clients act on "not leader": it is bent.
+
+    Control characters are `escaped`.
+    """
+    data = _NOT_LEADER.sub("not-leader", escaped(text)).encode("utf-8", "replace")[:ERROR_BYTES_MAX]
     text = data.decode("utf-8", "ignore")
     if sdk:
         return frame(Opcode.ERROR, _U32.pack(1) + pack_text(text))
