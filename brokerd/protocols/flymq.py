@@ -20,11 +20,13 @@ from brokerd.broker import Broker, Chunk, Clock, Congested, Topic
 from brokerd.broker.journal import RECORD_FRAME_BYTES
 from brokerd.codecs import flymq
 from brokerd.codecs.flymq import (
+    COMPRESSION_MASK,
     FETCHED_BYTES,
     MAX_LENGTH,
     RECORD_BYTES,
     ClusterMetadata,
     Commit,
+    CompressedRequest,
     Consume,
     CreateTopic,
     DeleteTopic,
@@ -36,18 +38,21 @@ from brokerd.codecs.flymq import (
     ListTopics,
     Metadata,
     Opcode,
+    Request,
+    RequestError,
     ResetOffset,
     Subscribe,
     decode_request,
 )
 from brokerd.errors import BrokerdError, RecordTooLarge, UnknownPartition
 from brokerd.protocols import flymq_groups, flymq_reads, flymq_topics
-from brokerd.protocols.connection import Limits
+from brokerd.protocols.connection import Hold, Limits
 from brokerd.protocols.factory import ConnectionFactory
 from brokerd.protocols.flymq_groups import Memberships
-from brokerd.protocols.flymq_scan import Turns
 from brokerd.protocols.flymq_topics import NO_NAMES, checked_name
+from brokerd.protocols.flymq_unpacking import Unpacking
 from brokerd.protocols.reading import ReadingConnection
+from brokerd.protocols.turns import Turns
 from brokerd.values import Encoding, Format
 
 CONTENT_BYTES_MAX = MAX_LENGTH - FETCHED_BYTES - RECORD_BYTES
@@ -87,6 +92,10 @@ class FlymqConnection(ReadingConnection):
         self._max_length = min(frame_bytes, MAX_LENGTH)
         self._reader = FrameReader(self._max_length)
         self._frames: list[Frame] = []
+        self._in_hand: Any = None
+        """The request of the frame in front, read before it can be carried out, or its refusal."""
+        self._in_front = False
+        """Whether other large requests wait until this one is carried out; see `Unpacking`."""
         self._stored: list[Stored] = []
         """Of PRODUCE requests whose answers are not queued yet."""
         self._sdk = settings.error_layout == "sdk"
@@ -112,13 +121,22 @@ class FlymqConnection(ReadingConnection):
             if self.holds or self.overtime(handled):
                 break
             try:
-                request = decode_request(opcode, flags, payload, self._max_length)
+                if self._in_hand is not None:
+                    request = self._from_hand()
+                elif flags & COMPRESSION_MASK:
+                    request = self._unpacked(opcode, flags, payload)
+                    if request is None:
+                        break
+                else:
+                    request = decode_request(opcode, flags, payload, self._max_length)
                 if opcode == PRODUCE:
                     self._produce(request)
                 else:
                     self._answer_stored()
                     dispatch[opcode](self, request)
             except Congested:
+                self._in_hand = request
+                frames[handled] = (opcode, flags, b"")
                 self.congested()
                 break
             except BrokerdError as refusal:
@@ -127,6 +145,8 @@ class FlymqConnection(ReadingConnection):
             handled += 1
         self._answer_stored()
         del frames[:handled]
+        if self._in_hand is None:
+            self._leave_front()
         broken = self._reader.error
         if broken is not None and not frames:
             if broken.answer:
@@ -137,6 +157,8 @@ class FlymqConnection(ReadingConnection):
         """Let go of what was asked."""
         self._frames.clear()
         self._stored.clear()
+        self._in_hand = None
+        self.factory.unpacking.leave(self)
 
     def _error(self, text: str) -> bytes:
         return flymq.error(text, self._sdk)
@@ -145,6 +167,45 @@ class FlymqConnection(ReadingConnection):
         """A request came in an SDK's layout, or in one that tells nothing."""
         if sdk and self._settings.error_layout == "auto":
             self._sdk = True
+
+    # -- requests that are read before they are carried out ------------------------------------
+
+    def _from_hand(self) -> Any:
+        """The request in hand. Raises `RequestError` if it is refused."""
+        request, self._in_hand = self._in_hand, None
+        if isinstance(request, RequestError):
+            raise request
+        return request
+
+    def _unpacked(self, opcode: int, flags: int, payload: bytes) -> Any:
+        """The request of a compressed payload, or None: then it is read in turns."""
+        request = CompressedRequest(opcode, flags, payload, self._max_length)
+        unpacking = self.factory.unpacking
+        if unpacking.at_once(request):
+            return request.decoded()
+        self._leave_front()
+        self.hold(Hold.READING)
+        unpacking.take(self, request, self._take_in_hand)
+        return None
+
+    def _take_in_hand(self, outcome: Request | RequestError) -> None:
+        """Go on with a request that was read in turns, which may have to wait once more."""
+        self._in_hand = outcome
+        self._in_front = True
+        self.release(Hold.READING)
+        if not self.holds & Hold.CONGESTED:
+            self._leave_front()
+
+    def _leave_front(self) -> None:
+        """Let those go on that wait for this request, if any do."""
+        if self._in_front:
+            self._in_front = False
+            self.factory.unpacking.leave(self)
+
+    def pauseProducing(self) -> None:
+        """The peer does not read: others must not wait for it."""
+        super().pauseProducing()
+        self._leave_front()
 
     # -- producing ----------------------------------------------------------------------------
 
@@ -288,7 +349,8 @@ class FlymqFactory(ConnectionFactory):
         super().__init__("flymq", broker, clock, limits)
         self.settings = settings
         self.turns = Turns(clock)
-        """Of scans, so that many of them take no more of a turn than one."""
+        """Of what takes long, so that many who ask for it take no more of a turn than one."""
+        self.unpacking = Unpacking(clock, self.turns)
 
     def new_connection(self) -> FlymqConnection:
         return FlymqConnection(self.broker, self.limits.frame_bytes, self.settings)

@@ -15,9 +15,10 @@ from brokerd.codecs import flymq
 from brokerd.codecs.flymq import FETCHED_BYTES, MAX_LENGTH, RECORD_BYTES, Consume, Fetch
 from brokerd.errors import RecordRemoved, UnknownPartition
 from brokerd.protocols.flymq_filter import compile_filter
-from brokerd.protocols.flymq_scan import Scan, Turns
+from brokerd.protocols.flymq_scan import Scan
 from brokerd.protocols.flymq_topics import existing_partition, existing_topic
 from brokerd.protocols.reading import ReadingConnection
+from brokerd.protocols.turns import Turns
 from brokerd.values import Record
 
 FETCH_RECORDS = 10

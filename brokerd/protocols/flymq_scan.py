@@ -8,46 +8,21 @@ connection.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 from brokerd.broker import Clock, Fetched, Partition
 from brokerd.protocols.flymq_filter import Filter
 from brokerd.protocols.reading import ReadingConnection
+from brokerd.protocols.turns import SLICE_SECONDS, Turns
 from brokerd.values import Record
 
 SLICE_RECORDS = 500
 SLICE_BYTES = 1 << 20
 """One fetch of a scan has no more records and bytes, the first record excepted."""
-SLICE_SECONDS = 0.003
-"""A slice goes on in another turn after so long; one step of a filter may still be added."""
 CONTENT_SLICES = 20
 """After so many fetches a scan answers that found something, although there might be more, and one
 whose peer has left, or is about to."""
-
-
-class Turns:
-    """Gives those that have much to do their turns of the reactor, one each."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._waiting: deque[Callable[[], object]] = deque()
-
-    def take(self, work: Callable[[], object]) -> None:
-        """Call ``work`` in a turn that it has for itself."""
-        self._waiting.append(work)
-        if len(self._waiting) == 1:
-            self._clock.callLater(0, self._next)
-
-    def _next(self) -> None:
-        work = self._waiting[0]
-        try:
-            work()
-        finally:
-            self._waiting.popleft()
-            if self._waiting:
-                self._clock.callLater(0, self._next)
 
 
 class Scan:

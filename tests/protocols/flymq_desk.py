@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from brokerd.codecs import flymq as fly
@@ -11,6 +12,27 @@ from tests.house import House, Wire
 
 MIB = 1 << 20
 LIMITS = Limits(frame_bytes=32 * MIB)
+
+
+class Steps:
+    """A clock whose calls are made by hand, one at a time; ``look_seconds`` pass at each look."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.look_seconds = 0.0
+        self.waiting: list[Callable[[], object]] = []
+
+    def seconds(self) -> float:
+        self.now += self.look_seconds
+        return self.now
+
+    def callLater(self, delay: float, call: Callable[..., object], *arguments: object) -> Any:
+        if not delay:
+            self.waiting.append(lambda: call(*arguments))
+        return None
+
+    def step(self) -> None:
+        self.waiting.pop(0)()
 
 
 class FlymqHouse(House):
@@ -57,6 +79,29 @@ class FlymqHouse(House):
         return [tuple(record) for record in answer.records]
 
 
+class SteppedHouse(FlymqHouse):
+    """A broker whose FlyMQ listener is stepped by hand."""
+
+    def __init__(self, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.steps: Any = Steps()
+        self.flymq_factory = FlymqFactory(self.broker, self.steps, self.limits, FlymqSettings())
+
+    def finish(self) -> None:
+        """Go on until nothing is left to do."""
+        self.run()
+        while self.steps.waiting:
+            self.steps.step()
+            self.run()
+
+    def fill(self, count: int, value: bytes = b"miss", last: bytes = b"hit") -> None:
+        partition = self.broker.create_topic("t").partitions[0]
+        for _ in range(count):
+            self.broker.produce(partition, value)
+        self.broker.produce(partition, last)
+        self.run()
+
+
 class FlymqClient(Wire):
     """The other end of a FlyMQ connection, in requests and answers."""
 
@@ -66,10 +111,10 @@ class FlymqClient(Wire):
         self._asked: list[Any] = []
         super().__init__(house.flymq_factory, house.clock)
 
-    def send(self, *requests: Any) -> None:
+    def send(self, *requests: Any, gzip: bool = False) -> None:
         """Send requests in one piece."""
         self._asked += requests
-        self.send_bytes(b"".join(map(fly.encode_request, requests)))
+        self.send_bytes(b"".join([fly.encode_request(request, gzip) for request in requests]))
 
     def answers(self) -> list[Any]:
         """Everything received since the last call, decoded: in request order."""

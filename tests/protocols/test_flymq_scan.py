@@ -2,51 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from brokerd.broker import BrokerSettings
 from brokerd.codecs import flymq as fly
-from brokerd.protocols.flymq import FlymqFactory, FlymqSettings
-from brokerd.protocols.flymq_scan import CONTENT_SLICES, SLICE_RECORDS, SLICE_SECONDS, Turns
-from tests.protocols.flymq_desk import LIMITS, MIB, FlymqHouse
-
-
-class Steps:
-    """A clock whose calls are made by hand, one at a time; ``look_seconds`` pass at each look."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.look_seconds = 0.0
-        self.waiting: list[Callable[[], object]] = []
-
-    def seconds(self) -> float:
-        self.now += self.look_seconds
-        return self.now
-
-    def callLater(self, delay: float, call: Callable[..., object], *arguments: object) -> Any:
-        if not delay:
-            self.waiting.append(lambda: call(*arguments))
-        return None
-
-    def step(self) -> None:
-        self.waiting.pop(0)()
-
-
-class SteppedHouse(FlymqHouse):
-    """A broker whose FlyMQ listener is stepped by hand."""
-
-    def __init__(self, **rest: Any) -> None:
-        super().__init__(**rest)
-        self.steps: Any = Steps()
-        self.flymq_factory = FlymqFactory(self.broker, self.steps, self.limits, FlymqSettings())
-
-    def fill(self, count: int, value: bytes = b"miss", last: bytes = b"hit") -> None:
-        partition = self.broker.create_topic("t").partitions[0]
-        for _ in range(count):
-            self.broker.produce(partition, value)
-        self.broker.produce(partition, last)
-        self.run()
+from brokerd.protocols.flymq_scan import CONTENT_SLICES, SLICE_RECORDS
+from brokerd.protocols.turns import SLICE_SECONDS
+from tests.protocols.flymq_desk import LIMITS, MIB, FlymqHouse, SteppedHouse
 
 
 def scan(text: str = "hit", offset: int = 0, most: int = 10) -> fly.Fetch:
@@ -208,23 +170,6 @@ def test_a_topic_deleted_during_a_scan_ends_it_with_an_answer() -> None:
     (answer,) = client.answers()
     assert isinstance(answer, fly.Failed | fly.Fetched)
     assert client.is_open
-
-
-def test_a_fault_in_one_turn_takes_no_turn_from_the_others() -> None:
-    clock = Steps()
-    turns = Turns(clock)
-    done: list[str] = []
-
-    def fail() -> None:
-        raise ValueError("a fault")
-
-    turns.take(fail)
-    turns.take(lambda: done.append("other"))
-    try:
-        clock.step()
-    except ValueError:
-        clock.step()
-    assert done == ["other"]
 
 
 # -- peers that leave -------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from brokerd.codecs.flymq.peer import (
     error_text,
 )
 from brokerd.codecs.flymq.requests import (
+    CompressedRequest,
     decode_request,
     encode_request,
     opcode_of,
@@ -40,6 +41,7 @@ from brokerd.codecs.flymq.responses import (
     topics,
 )
 from brokerd.codecs.flymq.values import (
+    COMPRESSION_MASK,
     MAX_LENGTH,
     MAX_OFFSET,
     Answer,
@@ -79,6 +81,7 @@ from brokerd.codecs.flymq.values import (
 )
 
 __all__ = [
+    "COMPRESSION_MASK",
     "FETCHED_BYTES",
     "MAX_LENGTH",
     "MAX_OFFSET",
@@ -87,6 +90,7 @@ __all__ = [
     "Cluster",
     "ClusterMetadata",
     "Commit",
+    "CompressedRequest",
     "Consume",
     "Consumed",
     "CreateTopic",

@@ -1,8 +1,8 @@
 # Tests: tests/codecs/test_flymq_compression.py
 """gzip of whole payloads, with an end to how large they may become (page, section Compression).
 
-One member (RFC 1952), nothing after it. What is decompressed is made in steps of at most
-``STEP_BYTES``, of which the last stops one byte past the limit.
+One member (RFC 1952), nothing after it. It is decompressed in steps of at most ``STEP_BYTES``, none
+of which reads more than ``PIECE_BYTES``: there are blocks that say nothing at great length.
 """
 
 from __future__ import annotations
@@ -12,33 +12,66 @@ import zlib
 
 from brokerd.codecs.flymq.values import COMPRESSION_MASK, GZIP, RequestError
 
-STEP_BYTES = 262_144
-_PIECE_BYTES = 16_384
+STEP_BYTES = 65_536
+"""What a step makes at most, in a fifth of a millisecond."""
+PIECE_BYTES = 16_384
+"""What a step reads at most, in two milliseconds."""
 _MEMBER = b"\x1f\x8b\x08"
 _GZIP_WINDOW = 31
 _SIZE_BYTES = 4
 
 
-def decompressed(flags: int, payload: bytes, max_bytes: int) -> bytes:
-    """The payload as it was before it was compressed.
+class Inflation:
+    """The decompression of a payload, under way; ``inflated`` is what it has made.
 
-    :raises RequestError: another compression than gzip, not gzip, or more than `max_bytes`.
+    :raises RequestError: another compression than gzip, not gzip, or more than `max_bytes`; from
+        its beginning, or from the step that finds out.
     """
-    compression = flags & COMPRESSION_MASK
-    if not compression:
-        return payload
-    if compression != GZIP:
-        raise RequestError(
-            f"compression 0x{compression:02X} is not supported; send gzip (0x{GZIP:02X}) "
-            "or plain payloads"
-        )
-    if not payload:
-        raise _not_gzip("it is empty")
-    _refuse_announced(payload, max_bytes)
-    try:
-        return _inflate(payload, max_bytes)
-    except zlib.error as error:
-        raise _not_gzip(str(error)) from None
+
+    def __init__(self, flags: int, payload: bytes, max_bytes: int) -> None:
+        compression = flags & COMPRESSION_MASK
+        if compression != GZIP:
+            raise RequestError(
+                f"compression 0x{compression:02X} is not supported; send gzip (0x{GZIP:02X}) "
+                "or plain payloads"
+            )
+        if not payload:
+            raise _not_gzip("it is empty")
+        _refuse_announced(payload, max_bytes)
+        self._payload = payload
+        self._max_bytes = max_bytes
+        self._inflater = zlib.decompressobj(wbits=_GZIP_WINDOW)
+        self.read_bytes = 0
+        """How much of the payload was read."""
+        self.inflated = bytearray()
+
+    def step(self) -> bool:
+        """Decompress some more; True when that was the last."""
+        piece = self._inflater.unconsumed_tail or self._next_piece()
+        room = self._max_bytes - len(self.inflated)
+        try:
+            part = self._inflater.decompress(piece, min(STEP_BYTES, room + 1))
+        except zlib.error as error:
+            raise _not_gzip(str(error)) from None
+        if len(part) > room:
+            raise RequestError(
+                f"the payload has more than {self._max_bytes} bytes when it is decompressed"
+            )
+        self.inflated += part
+        if not self._inflater.eof:
+            return False
+        rest = len(self._inflater.unused_data) + len(self._payload) - self.read_bytes
+        if rest:
+            raise _not_gzip(f"after its only member {rest} bytes follow it")
+        return True
+
+    def _next_piece(self) -> bytes:
+        start = self.read_bytes
+        piece = self._payload[start : start + PIECE_BYTES]
+        if not piece:
+            raise _not_gzip("it is cut short")
+        self.read_bytes = start + len(piece)
+        return piece
 
 
 def compressed(payload: bytes) -> bytes:
@@ -54,29 +87,6 @@ def _refuse_announced(payload: bytes, max_bytes: int) -> None:
             f"the payload says that it has {size} bytes when it is decompressed; "
             f"it may have {max_bytes}"
         )
-
-
-def _inflate(payload: bytes, max_bytes: int) -> bytes:
-    inflater = zlib.decompressobj(wbits=_GZIP_WINDOW)
-    parts: list[bytes] = []
-    room = max_bytes
-    for start in range(0, len(payload), _PIECE_BYTES):
-        piece = payload[start : start + _PIECE_BYTES]
-        while piece:
-            part = inflater.decompress(piece, min(STEP_BYTES, room + 1))
-            room -= len(part)
-            if room < 0:
-                raise RequestError(
-                    f"the payload has more than {max_bytes} bytes when it is decompressed"
-                )
-            parts.append(part)
-            piece = inflater.unconsumed_tail
-        if inflater.eof:
-            rest = len(inflater.unused_data) + max(0, len(payload) - start - _PIECE_BYTES)
-            if rest:
-                raise _not_gzip(f"after its only member {rest} bytes follow it")
-            return b"".join(parts)
-    raise _not_gzip("it is cut short")
 
 
 def _not_gzip(reason: str) -> RequestError:

@@ -32,7 +32,7 @@ class Fields:
 
     __slots__ = ("_payload", "_position")
 
-    def __init__(self, payload: bytes) -> None:
+    def __init__(self, payload: bytes | memoryview) -> None:
         self._payload = payload
         self._position = 0
 
@@ -106,7 +106,7 @@ class Fields:
         if end > len(self._payload):
             raise FieldError(f"buffer too small: {what} says {size} bytes and {self.left} are left")
         self._position = end
-        return self._payload[start:end]
+        return bytes(self._payload[start:end])
 
     def _text(self, size: int, what: str) -> str:
         try:

@@ -12,7 +12,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import Any
 
-from brokerd.codecs.flymq.compression import compressed, decompressed
+from brokerd.codecs.flymq.compression import Inflation, compressed
 from brokerd.codecs.flymq.fields import Fields, pack_text, pack_text8
 from brokerd.codecs.flymq.frames import frame
 from brokerd.codecs.flymq.values import (
@@ -63,11 +63,54 @@ def decode_request(
         produce = _plain_produce(payload)
         if produce is not None:
             return produce
+    if flags & COMPRESSION_MASK:
+        request = CompressedRequest(opcode, flags, payload, max_length)
+        while not request.step():
+            pass
+        return request.decoded()
+    return _decoded(_decoder(opcode), payload)
+
+
+class CompressedRequest:
+    """A request whose payload is decompressed in steps; arguments as of `decode_request`.
+
+    Call `step` until it says that it is done, then `decoded`, once. All of them raise as
+    `decode_request` does.
+    """
+
+    def __init__(
+        self, opcode: int, flags: int, payload: bytes, max_length: int = MAX_LENGTH
+    ) -> None:
+        self._decode = _decoder(opcode)
+        self._inflation = Inflation(flags, payload, max_length)
+
+    def step(self) -> bool:
+        """Decompress some more, two milliseconds at most; True when that was the last."""
+        return self._inflation.step()
+
+    @property
+    def done_bytes(self) -> int:
+        """What was read and what was made."""
+        return self._inflation.read_bytes + len(self._inflation.inflated)
+
+    def decoded(self) -> Request:
+        """The request; its key and value are copied once."""
+        return _decoded(self._decode, memoryview(self._inflation.inflated))
+
+
+_Decoder = Callable[[Fields], Request]
+
+
+def _decoder(opcode: int) -> _Decoder:
     decode = _DECODERS.get(opcode)
     if decode is None:
         raise UnknownOpcode(f"unknown opcode: {opcode}")
+    return decode
+
+
+def _decoded(decode: _Decoder, payload: bytes | memoryview) -> Request:
     try:
-        return decode(Fields(decompressed(flags, payload, max_length)))
+        return decode(Fields(payload))
     except FieldError as error:
         raise RequestError(str(error)) from None
 
@@ -181,7 +224,7 @@ def _reset_offset(fields: Fields) -> ResetOffset:
     return ResetOffset(topic, group, partition, mode, offset, sdk)
 
 
-_DECODERS: dict[int, Callable[[Fields], Request]] = {
+_DECODERS: dict[int, _Decoder] = {
     Opcode.PRODUCE: _produce,
     Opcode.CONSUME: _consume,
     Opcode.CREATE_TOPIC: _create_topic,
