@@ -25,7 +25,7 @@ from twisted.python.failure import Failure
 from brokerd.client import calls
 from brokerd.client.addresses import parse_address
 from brokerd.client.calls import Call, Metadata, answer_reader, result_of
-from brokerd.client.errors import ConnectionLost, MamamiaError
+from brokerd.client.errors import ConnectionLost, MamamiaError, OutOfStep
 from brokerd.codecs.mamamia import (
     Answer,
     BatchMessage,
@@ -208,7 +208,7 @@ class MamamiaProtocol(Protocol):
 
     def _call(self, call: Call[Result]) -> Deferred[Result]:
         if self._lost is not None:
-            return fail(ConnectionLost(str(self._lost)))
+            return fail(type(self._lost)(str(self._lost)))
         if len(self._in_flight) >= self._in_flight_max and len(self._waiting) >= self._waiting_max:
             return fail(
                 LimitExceeded(
@@ -244,7 +244,7 @@ class MamamiaProtocol(Protocol):
                 return
             self._answer_oldest(answer)
         if self._reader.error is not None:
-            self._fail_all(ConnectionLost(f"out of step: {self._reader.error}"))
+            self._fail_all(OutOfStep(str(self._reader.error)))
             self.close()
             return
         self._send_waiting()
@@ -269,4 +269,4 @@ class MamamiaProtocol(Protocol):
         self._in_flight.clear()
         self._waiting.clear()
         for pending in under_way:
-            pending.answered.errback(ConnectionLost(str(error)))
+            pending.answered.errback(type(error)(str(error)))

@@ -12,15 +12,20 @@ from typing import Any
 
 import pytest
 
-from brokerd.client.mamamia import BatchSettle, MamamiaClient, batch_message
+from brokerd.client.mamamia import MamamiaClient
 from brokerd.client.mamamia_async import MamamiaProtocol
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "clients.rst").read_text()
 BLOCKS = [
     dedent(block) for block in re.findall(r"\.\. code-block:: python\n\n((?:    .*\n|\n)+)", PAGE)
 ]
-SIGNATURES = next(block for block in BLOCKS if "MamamiaClient(address" in block)
-EXAMPLES = [block for block in BLOCKS if block is not SIGNATURES]
+SIGNATURES = {
+    block.partition("Client(address")[0].lower(): block
+    for block in BLOCKS
+    if "Client(address" in block
+}
+"""By the name of the client's module."""
+EXAMPLES = [block for block in BLOCKS if block not in SIGNATURES.values()]
 NOT_TOLD = {"close", "send_many"}
 """Methods that the page speaks of elsewhere, or that `with` calls."""
 
@@ -32,33 +37,46 @@ def signature(name: str, function: Callable[..., Any]) -> str:
         for one in inspect.signature(function).parameters.values()
         if one.name not in ("self", "_cls")
     ]
-    text = str(inspect.Signature(parameters))
-    return name + re.sub(r"<function .*?>", "...", text)
+    text = re.sub(r"<(built-in )?function .*?>", "...", str(inspect.Signature(parameters)))
+    return name + re.sub(r"<(\w+\.\w+): .*?>", r"\1", text)
 
 
 def methods(kind: type) -> dict[str, str]:
-    there = inspect.getmembers(kind, inspect.isfunction)
-    known = {name for name, _ in inspect.getmembers(MamamiaClient, inspect.isfunction)}
     return {
         name: signature(name, function)
-        for name, function in there
-        if name in known and not name.startswith("_") and name not in NOT_TOLD
+        for name, function in inspect.getmembers(kind, inspect.isfunction)
+        if not name.startswith("_") and name not in NOT_TOLD
     }
 
 
-def test_the_page_has_every_method_as_it_is() -> None:
-    told = [line for line in SIGNATURES.splitlines() if line]
-    there = methods(MamamiaClient)
-    others = [
-        signature("MamamiaClient", MamamiaClient.__init__),
-        signature("batch_message", batch_message),
-        signature("BatchSettle", BatchSettle.__new__),
-    ]
-    assert sorted(told) == sorted([*there.values(), *others])
+def beside_methods(module: Any, name: str) -> str:
+    """A client, or what its methods take and return."""
+    found = vars(module)[name]
+    if inspect.isfunction(found):
+        return signature(name, found)
+    return signature(name, found.__new__ if issubclass(found, tuple) else found.__init__)
+
+
+def test_the_page_tells_of_every_client() -> None:
+    assert sorted(SIGNATURES) == ["blipmq", "flymq", "mamamia", "mega", "rustlog"]
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_the_page_has_every_method_as_it_is(name: str) -> None:
+    module = import_module(f"brokerd.client.{name}")
+    told = [line for line in SIGNATURES[name].splitlines() if line]
+    there = methods(vars(module)[f"{name.capitalize()}Client"])
+    others = {line.partition("(")[0] for line in told} - there.keys()
+    assert f"{name.capitalize()}Client" in others
+    assert sorted(told) == sorted(
+        [*there.values(), *(beside_methods(module, other) for other in others)]
+    )
 
 
 def test_both_clients_have_the_same_methods() -> None:
-    assert methods(MamamiaProtocol) == methods(MamamiaClient)
+    blocking = methods(MamamiaClient)
+    there = methods(MamamiaProtocol)
+    assert {name: there[name] for name in blocking} == blocking
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
