@@ -41,6 +41,7 @@ CLOSING_US = 60_000_000
 TURN_SECONDS = 0.010
 """For how long the requests of one connection are handled in one turn of the reactor."""
 
+
 class Hold:
     """Reasons for not taking further requests of a connection: bits of ``holds``.
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 
 from twisted.internet.address import IPv4Address, IPv6Address
 
-from brokerd.broker import Broker, Chunk, Clock, Congested, Topic
+from brokerd.broker import Broker, Chunk, Clock, Congested
 from brokerd.broker.journal import RECORD_FRAME_BYTES
 from brokerd.codecs import flymq
 from brokerd.codecs.flymq import (
@@ -219,28 +219,20 @@ class FlymqConnection(ReadingConnection):
                 f"key and value have {size} bytes together, and {CONTENT_BYTES_MAX} is the limit"
             )
         broker = self.broker
-        broker.admit(size + RECORD_FRAME_BYTES)
         topic = broker.topic(name)
         if topic is None or name in NO_NAMES:
-            topic = self._create(name, index)
-        if index < 0:
-            partition = topic.choose(key)
-        elif index < len(topic.partitions):
-            partition = topic.partitions[index]
-        else:
+            checked_name(name, "topic name")
+        if index >= (self._settings.partitions if topic is None else len(topic.partitions)):
             raise UnknownPartition(f"partition {index} not found")
+        broker.admit(size + RECORD_FRAME_BYTES)
+        if topic is None:
+            topic = broker.create_topic(name, self._settings.partitions)
+        partition = topic.choose(key) if index < 0 else topic.partitions[index]
         offset = broker.append(partition, value, Encoding.BYTES, key, None, Format.FLYMQ)
         chunk = partition.chunks.open
         assert chunk is not None, "the record was just appended to it"
         key_size = -1 if key is None else len(key)
         self._stored.append((name, partition.index, offset, chunk, key_size, len(value)))
-
-    def _create(self, name: str, index: int) -> Topic:
-        """The topic's first PRODUCE creates it, unless it cannot be carried out."""
-        checked_name(name, "topic name")
-        if index >= self._settings.partitions:
-            raise UnknownPartition(f"partition {index} not found")
-        return self.broker.create_topic(name, self._settings.partitions)
 
     def _answer_stored(self) -> None:
         """Queue the answers to the PRODUCE requests up to here: they tell the records' times."""

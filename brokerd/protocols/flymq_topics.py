@@ -53,11 +53,22 @@ def checked_name(name: str, what: str) -> str:
     return check_name(name, what)
 
 
-def existing_topic(broker: Broker, name: str) -> Topic:
-    """The topic of this name. Raises `UnknownTopic` and `InvalidName`."""
+def named_topic(broker: Broker, name: str) -> Topic | None:
+    """The topic of this name, if there is one; else the name must be one that a topic may have.
+
+    Names with ``.`` or ``..`` as levels are refused where a topic would begin with them. One that
+    another format began so is served as any. Raises `InvalidName`.
+    """
     topic = broker.topic(name)
     if topic is None or name in NO_NAMES:
         checked_name(name, "topic name")
+    return topic
+
+
+def existing_topic(broker: Broker, name: str) -> Topic:
+    """The topic of this name. Raises `UnknownTopic` and `InvalidName`."""
+    topic = named_topic(broker, name)
+    if topic is None:
         raise UnknownTopic(f"topic not found: {name}")
     return topic
 
@@ -72,7 +83,7 @@ def existing_partition(broker: Broker, topic_name: str, index: int) -> Partition
 
 def create_topic(broker: Broker, request: CreateTopic) -> bytes:
     """CREATE_TOPIC: 0 partitions means 1; a topic that exists is left as it is."""
-    checked_name(request.topic, "topic name")
+    named_topic(broker, request.topic)
     if request.partitions < 0:
         raise InvalidRequest(
             f"a topic cannot have {request.partitions} partitions; ask for 1 or more, or for 0, "
@@ -84,8 +95,7 @@ def create_topic(broker: Broker, request: CreateTopic) -> bytes:
 
 def delete_topic(broker: Broker, request: DeleteTopic) -> bytes:
     """DELETE_TOPIC: one that is not there is success."""
-    checked_name(request.topic, "topic name")
-    if broker.topic(request.topic) is not None:
+    if named_topic(broker, request.topic) is not None:
         broker.delete_topic(request.topic)
     return flymq.ok(Opcode.DELETE_TOPIC)
 

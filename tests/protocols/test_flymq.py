@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from brokerd.broker import BrokerSettings
 from brokerd.codecs import flymq as fly
+from brokerd.errors import NoSpace
 from brokerd.protocols.connection import Limits
 from brokerd.protocols.flymq import CONTENT_BYTES_MAX, FlymqSettings
 from brokerd.sim.bare import WALL_SECONDS
@@ -321,6 +322,35 @@ def test_records_are_stored_as_flymq_s_bytes() -> None:
     (record,) = house.read_all(house.broker.create_topic("t").partitions[0]).values()
     assert (record.encoding, record.producer_format) == (Encoding.BYTES, Format.FLYMQ)  # type: ignore[union-attr]
     assert (record.metadata, record.producer_time) == (None, None)  # type: ignore[union-attr]
+
+
+def test_a_name_that_another_format_made_is_served_whatever_its_levels() -> None:
+    house = FlymqHouse()
+    house.broker.create_topic("a/../b")
+    assert house.only(fly.ListTopics()) == fly.Topics(("a/../b",))
+    assert house.only(fly.CreateTopic("a/../b", 1)) == fly.Done()
+    assert isinstance(house.only(fly.Produce("a/../b", None, b"v")), fly.Produced)
+    assert isinstance(house.only(fly.Consume("a/../b", 0, 0)), fly.Consumed)
+    assert house.only(fly.DeleteTopic("a/../b")) == fly.Done()
+    assert house.only(fly.ListTopics()) == fly.Topics(())
+
+
+def test_a_bad_name_or_partition_is_told_on_a_full_disk_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody should try it again and again."""
+    house = FlymqHouse()
+    house.broker.create_topic("t")
+
+    def refuse(size: int, partitions: int = 1) -> None:
+        raise NoSpace("the disk is full")
+
+    monkeypatch.setattr(house.broker, "admit", refuse)
+    requests = [fly.Produce("a\nb", None, b"v"), fly.Produce("t", None, b"v", 5)]
+    name, partition, full = house.ask(*requests, fly.Produce("t", None, b"v"))
+    assert "topic name" in name.text
+    assert "partition 5 not found" in partition.text
+    assert "the disk is full" in full.text
 
 
 @pytest.mark.parametrize(
