@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest_twisted
-from twisted.internet import defer
+from twisted.internet.defer import gatherResults
 from twisted.internet.threads import deferToThread
 
-from brokerd.assembly import make_core
+from brokerd.broker import Broker
 from brokerd.client.blipmq import BlipmqClient
 from brokerd.codecs import blipmq as bm
-from brokerd.endpoints import address_text, parse
 from brokerd.protocols.blipmq import BlipmqFactory, BlipmqSettings
 from brokerd.protocols.connection import Limits
-from tests.test_assembly import CONFIG, no_faults, reactor, tls, until
+from tests.protocols import serving
+from tests.protocols.serving import Served
+from tests.test_assembly import no_faults, reactor, tls, until
 
 __all__ = ["no_faults"]
 
@@ -26,20 +27,20 @@ KEY = "bench-key"
 LET_IN = bm.encode(bm.Hello(1)) + bm.encode(bm.Auth(2, KEY))
 
 
-class Served:
-    """A broker that listens for BlipMQ alone."""
+def served(
+    tmp_path: Path, endpoint: str = "tcp:0"
+) -> AbstractAsyncContextManager[Served[BlipmqFactory]]:
+    """A broker that listens for this format alone."""
+    return serving.served(tmp_path, "blipmq", endpoint, made)
 
-    def __init__(self, factory: BlipmqFactory, address: str) -> None:
-        self.factory = factory
-        self.address = address
 
-    def plain(self) -> Peer:
-        host, port = self.address.split(":")
-        return Peer(socket.create_connection((host, int(port)), timeout=20))
+def made(broker: Broker) -> BlipmqFactory:
+    return BlipmqFactory(broker, reactor, Limits(), BlipmqSettings(api_keys=(KEY,)))
 
-    def next_offset(self) -> int:
-        topic = self.factory.broker.topic("bench")
-        return 0 if topic is None else topic.partition(0).next_offset
+
+def next_offset(running: Served[BlipmqFactory]) -> int:
+    topic = running.factory.broker.topic("bench")
+    return 0 if topic is None else topic.partition(0).next_offset
 
 
 class Peer:
@@ -63,24 +64,6 @@ class Peer:
         reader = bm.frame_reader()
         while data := self.socket.recv(65_536):
             yield from map(bm.decode, reader.feed(data))
-
-
-@asynccontextmanager
-async def served(tmp_path: Path, endpoint: str = "tcp:0") -> AsyncIterator[Served]:
-    data_dir = tmp_path / "data"
-    data_dir.mkdir()
-    core = make_core(CONFIG, data_dir, reactor)
-    core.lock()
-    await core.open()
-    factory = BlipmqFactory(core.broker, reactor, Limits(), BlipmqSettings(api_keys=(KEY,)))
-    port = await parse(reactor, "blipmq", endpoint).listen(factory)
-    try:
-        yield Served(factory, address_text(port.getHost()))
-    finally:
-        await defer.maybeDeferred(port.stopListening)
-        factory.close_all()
-        await factory.when_empty()
-        await core.close()
 
 
 @pytest_twisted.ensureDeferred
@@ -117,8 +100,8 @@ async def test_a_subscriber_that_leaves_nagle_on_does_not_wait_for_acknowledgeme
     """ACK and POLL are written one after the other: 40 ms each, if the broker's kernel waited."""
     count = 30
 
-    def work(running: Served) -> float:
-        peer = running.plain()
+    def work(running: Served[BlipmqFactory]) -> float:
+        peer = Peer(running.plain())
         with peer.socket:
             peer.enter()
             peer.send(bm.Subscribe(3, "bench", 1))
@@ -148,15 +131,15 @@ async def test_a_publisher_that_drops_its_connection_is_carried_out_to_its_end(
     """As the reference's: it reads what lets it in, and nothing more."""
     count = 20_000
 
-    def work(running: Served) -> None:
-        peer = running.plain()
+    def work(running: Served[BlipmqFactory]) -> None:
+        peer = Peer(running.plain())
         with peer.socket:
             peer.enter()
             peer.socket.sendall(bm.encode(bm.Publish(4, 1, "bench", b"x" * 100)) * count)
 
     async with served(tmp_path) as running:
         await deferToThread(work, running)
-        await until(lambda: running.next_offset() == count and not running.factory.connections)
+        await until(lambda: next_offset(running) == count and not running.factory.connections)
 
 
 @pytest_twisted.ensureDeferred
@@ -167,8 +150,8 @@ async def test_a_publisher_that_does_not_read_its_nacks_is_read_to_the_end(
     good = bm.encode(bm.Publish(4, 1, "bench", b"x" * 100))
     bad = bm.encode(bm.Publish(5, 1, "", b"x"))
 
-    def work(running: Served) -> Peer:
-        peer = running.plain()
+    def work(running: Served[BlipmqFactory]) -> Peer:
+        peer = Peer(running.plain())
         peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         peer.socket.sendall(LET_IN)
         for _ in range(400):
@@ -177,7 +160,7 @@ async def test_a_publisher_that_does_not_read_its_nacks_is_read_to_the_end(
 
     async with served(tmp_path) as running:
         peer = await deferToThread(work, running)
-        await until(lambda: running.next_offset() == 800)
+        await until(lambda: next_offset(running) == 800)
         assert running.factory.nacks_dropped
         peer.socket.close()
         await until(lambda: not running.factory.connections)
@@ -190,15 +173,15 @@ async def test_publishers_and_subscribers_at_once_lose_nothing(
     """As the reference's harness: every subscriber gets every message, and each of them once."""
     count = 300
 
-    def publish(running: Served) -> None:
-        peer = running.plain()
+    def publish(running: Served[BlipmqFactory]) -> None:
+        peer = Peer(running.plain())
         with peer.socket:
             peer.enter()
             for number in range(count):
                 peer.send(bm.Publish(10 + number, 1, "bench", b"%d" % number))
 
-    def subscribe(running: Served) -> Peer:
-        peer = running.plain()
+    def subscribe(running: Served[BlipmqFactory]) -> Peer:
+        peer = Peer(running.plain())
         peer.enter()
         peer.send(bm.Subscribe(3, "bench", 1))
         return peer
@@ -223,7 +206,7 @@ async def test_publishers_and_subscribers_at_once_lose_nothing(
         peers = [await deferToThread(subscribe, running) for _ in range(3)]
         consumers = [deferToThread(consume, peer) for peer in peers]
         publishers = [deferToThread(publish, running) for _ in range(2)]
-        await defer.gatherResults(publishers)
+        await gatherResults(publishers)
         expected = sorted([b"%d" % number for number in range(count)] * 2)
-        for found in await defer.gatherResults(consumers):
+        for found in await gatherResults(consumers):
             assert sorted(found) == expected

@@ -2,62 +2,44 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_twisted
-from twisted.internet import defer
+from twisted.internet.defer import gatherResults
 from twisted.internet.threads import deferToThread
 
-from brokerd.assembly import make_core
+from brokerd.broker import Broker
 from brokerd.client.flymq import FlymqClient, FlymqError
 from brokerd.codecs import flymq as fly
-from brokerd.endpoints import address_text, parse
 from brokerd.protocols import flymq_reads, flymq_scan
 from brokerd.protocols.flymq import FlymqFactory, FlymqSettings
+from tests.protocols import serving
 from tests.protocols.flymq_desk import LIMITS, MIB
-from tests.test_assembly import CONFIG, no_faults, reactor, tls, until
+from tests.protocols.serving import Served
+from tests.test_assembly import no_faults, reactor, tls, until
 
 __all__ = ["no_faults"]
 
 
-class Served:
-    """A broker that listens for FlyMQ alone."""
-
-    def __init__(self, factory: FlymqFactory, address: str) -> None:
-        self.factory = factory
-        self.address = address
-
-    def client(self, **rest: Any) -> FlymqClient:
-        return FlymqClient(self.address, timeout=20, **rest)
-
-    def plain(self) -> socket.socket:
-        host, port = self.address.split(":")
-        return socket.create_connection((host, int(port)), timeout=20)
+def served(
+    tmp_path: Path, endpoint: str = "tcp:0"
+) -> AbstractAsyncContextManager[Served[FlymqFactory]]:
+    """A broker that listens for this format alone."""
+    return serving.served(tmp_path, "flymq", endpoint, made)
 
 
-@asynccontextmanager
-async def served(tmp_path: Path, endpoint: str = "tcp:0") -> AsyncIterator[Served]:
-    data_dir = tmp_path / "data"
-    data_dir.mkdir()
-    core = make_core(CONFIG, data_dir, reactor)
-    core.lock()
-    await core.open()
-    factory = FlymqFactory(core.broker, reactor, LIMITS, FlymqSettings(partitions=2))
-    port = await parse(reactor, "flymq", endpoint).listen(factory)
-    try:
-        yield Served(factory, address_text(port.getHost()))
-    finally:
-        await defer.maybeDeferred(port.stopListening)
-        factory.close_all()
-        await factory.when_empty()
-        await core.close()
+def made(broker: Broker) -> FlymqFactory:
+    return FlymqFactory(broker, reactor, LIMITS, FlymqSettings(partitions=2))
+
+
+def client_of(running: Served[FlymqFactory], **options: Any) -> FlymqClient:
+    return FlymqClient(running.address, timeout=20, **options)
 
 
 def converse(client: FlymqClient) -> None:
@@ -91,8 +73,8 @@ def converse(client: FlymqClient) -> None:
 
 @pytest_twisted.ensureDeferred
 async def test_plain_sockets_carry_a_whole_conversation(tmp_path: Path, no_faults: None) -> None:
-    def work(running: Served) -> None:
-        with running.client() as client:
+    def work(running: Served[FlymqFactory]) -> None:
+        with client_of(running) as client:
             converse(client)
 
     async with served(tmp_path) as running:
@@ -104,8 +86,8 @@ async def test_plain_sockets_carry_a_whole_conversation(tmp_path: Path, no_fault
 async def test_tls_carries_the_same_conversation(tmp_path: Path, no_faults: None) -> None:
     endpoint, context = tls(tmp_path)
 
-    def work(running: Served) -> None:
-        with running.client(ssl_context=context, server_hostname="broker") as client:
+    def work(running: Served[FlymqFactory]) -> None:
+        with client_of(running, ssl_context=context, server_hostname="broker") as client:
             converse(client)
 
     async with served(tmp_path, endpoint) as running:
@@ -117,8 +99,8 @@ async def test_tls_carries_the_same_conversation(tmp_path: Path, no_faults: None
 async def test_a_peer_that_reads_slowly_gets_every_byte(tmp_path: Path, no_faults: None) -> None:
     """Several answers of megabytes, read in small pieces."""
 
-    def work(running: Served) -> None:
-        with running.client() as client:
+    def work(running: Served[FlymqFactory]) -> None:
+        with client_of(running) as client:
             client.create_topic("t", 1)
             client.produce("t", b"v" * (5 * MIB), key=b"k")
         with running.plain() as peer:
@@ -141,7 +123,7 @@ async def test_a_request_in_two_writes_of_header_and_payload_is_one(
 ) -> None:
     """As the Go client sends it."""
 
-    def work(running: Served) -> None:
+    def work(running: Served[FlymqFactory]) -> None:
         with running.plain() as peer:
             for number in range(5):
                 data = fly.encode_request(fly.CreateTopic(f"t{number}", 1))
@@ -160,7 +142,7 @@ async def test_the_error_before_the_end_survives_what_the_peer_goes_on_sending(
 ) -> None:
     """A connection closed on unread bytes would be reset, and the answer with it."""
 
-    def work(running: Served) -> None:
+    def work(running: Served[FlymqFactory]) -> None:
         for _ in range(5):
             with running.plain() as peer:
                 peer.sendall(b"\xaf\1\1\1\2\0\0\1" + bytes(8 * MIB))
@@ -181,32 +163,32 @@ async def test_others_are_served_while_scans_run(tmp_path: Path, no_faults: None
     over = threading.Event()
     pauses: list[float] = []
 
-    def fill(running: Served) -> None:
-        with running.client() as client:
+    def fill(running: Served[FlymqFactory]) -> None:
+        with client_of(running) as client:
             client.create_topic("t", 1)
             produce = fly.Produce("t", None, b"ab" * 50)
             for _ in range(10):
                 client.send_many([produce] * 1000)
 
-    def scan(running: Served) -> None:
-        with running.client() as client:
+    def scan(running: Served[FlymqFactory]) -> None:
+        with client_of(running) as client:
             fetched = client.fetch("t", 0, 0, 10, "(?s).*a.{200}c")
             assert fetched == ((), 10_000)
 
-    def beside(running: Served) -> None:
-        with running.client() as client:
+    def beside(running: Served[FlymqFactory]) -> None:
+        with client_of(running) as client:
             while not over.is_set():
                 began = time.monotonic()
                 client.list_topics()
                 pauses.append(time.monotonic() - began)
 
-    def run(work: Callable[[Served], None], running: Served) -> Any:
+    def run(work: Callable[[Served[FlymqFactory]], None], running: Served[FlymqFactory]) -> Any:
         return deferToThread(work, running)
 
     async with served(tmp_path) as running:
         await run(fill, running)
         watching = run(beside, running)
-        await defer.gatherResults([run(scan, running) for _ in range(4)], consumeErrors=True)
+        await gatherResults([run(scan, running) for _ in range(4)], consumeErrors=True)
         over.set()
         await watching
     assert len(pauses) > 20
@@ -223,8 +205,8 @@ async def test_a_scan_whose_client_has_left_ends_long_before_the_log(
     monkeypatch.setattr(flymq_scan, "CONTENT_SLICES", 2)
     examined: list[int] = []
 
-    def work(running: Served) -> None:
-        with running.client(ssl_context=context, server_hostname="broker") as client:
+    def work(running: Served[FlymqFactory]) -> None:
+        with client_of(running, ssl_context=context, server_hostname="broker") as client:
             client.create_topic("t", 1)
             for _ in range(20):
                 client.send_many([fly.Produce("t", None, b"ab" * 50)] * 1000)

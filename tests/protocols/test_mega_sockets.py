@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from struct import unpack
 
 import pytest
 import pytest_twisted
-from twisted.internet import defer
 from twisted.internet.threads import deferToThread
 
-from brokerd.assembly import make_core
+from brokerd.broker import Broker
 from brokerd.client.mega import Dialect, MegaClient
 from brokerd.codecs import mega
-from brokerd.endpoints import address_text, parse
 from brokerd.protocols.connection import Limits
 from brokerd.protocols.mega import MegaFactory
-from tests.test_assembly import CONFIG, no_faults, reactor, tls, until
+from tests.protocols import serving
+from tests.protocols.serving import Served
+from tests.test_assembly import no_faults, reactor, tls, until
 
 __all__ = ["no_faults"]
 
@@ -28,34 +27,15 @@ MIB = 1 << 20
 T = 1_700_000_000_000
 
 
-class Served:
-    """A broker that listens for MEGA alone."""
-
-    def __init__(self, factory: MegaFactory, address: str) -> None:
-        self.factory = factory
-        self.address = address
-
-    def plain(self) -> socket.socket:
-        host, port = self.address.split(":")
-        return socket.create_connection((host, int(port)), timeout=20)
+def served(
+    tmp_path: Path, endpoint: str = "tcp:0"
+) -> AbstractAsyncContextManager[Served[MegaFactory]]:
+    """A broker that listens for this format alone."""
+    return serving.served(tmp_path, "mega", endpoint, made)
 
 
-@asynccontextmanager
-async def served(tmp_path: Path, endpoint: str = "tcp:0") -> AsyncIterator[Served]:
-    data_dir = tmp_path / "data"
-    data_dir.mkdir()
-    core = make_core(CONFIG, data_dir, reactor)
-    core.lock()
-    await core.open()
-    factory = MegaFactory(core.broker, reactor, Limits())
-    port = await parse(reactor, "mega", endpoint).listen(factory)
-    try:
-        yield Served(factory, address_text(port.getHost()))
-    finally:
-        await defer.maybeDeferred(port.stopListening)
-        factory.close_all()
-        await factory.when_empty()
-        await core.close()
+def made(broker: Broker) -> MegaFactory:
+    return MegaFactory(broker, reactor, Limits())
 
 
 @pytest_twisted.ensureDeferred
@@ -85,7 +65,7 @@ async def test_clients_that_read_as_the_references_do_are_served(
 ) -> None:
     """One recv an answer, or a recv a field; nothing put together."""
 
-    def work(running: Served) -> None:
+    def work(running: Served[MegaFactory]) -> None:
         with running.plain() as peer:
             peer.sendall(mega.encode_request(mega.CreateTopic(1, "test-topic", T)))
             assert peer.recv(13) == b"\0\0\0\1\1" + T.to_bytes(8, "big")
@@ -107,7 +87,7 @@ async def test_the_answer_before_the_end_survives_what_the_peer_goes_on_sending(
 ) -> None:
     """A connection closed on unread bytes would be reset, and the answer with it."""
 
-    def work(running: Served) -> None:
+    def work(running: Served[MegaFactory]) -> None:
         for _ in range(5):
             with running.plain() as peer:
                 absurd = mega.encode_request(mega.Produce(7, "t", T, b""))[:-4] + b"\x7f" * 4
@@ -124,7 +104,7 @@ async def test_the_answer_before_the_end_survives_what_the_peer_goes_on_sending(
 async def test_a_peer_that_has_ended_before_is_closed_at_once(
     tmp_path: Path, no_faults: None
 ) -> None:
-    def work(running: Served) -> bytes:
+    def work(running: Served[MegaFactory]) -> bytes:
         with running.plain() as peer:
             peer.sendall(b"\0\0\0\5\1\xff\xff\xff\xff")
             peer.shutdown(socket.SHUT_WR)
@@ -141,7 +121,7 @@ async def test_a_stop_does_not_wait_for_peers_that_were_told_to_go(
 ) -> None:
     """They may keep the connection open, but not the broker from stopping."""
 
-    def work(running: Served) -> socket.socket:
+    def work(running: Served[MegaFactory]) -> socket.socket:
         peer = running.plain()
         peer.sendall(b"\0\0\0\5\1\xff\xff\xff\xff")
         assert peer.recv(100) == mega.refused(5, 1)
@@ -161,7 +141,7 @@ async def test_over_tls_the_answer_is_read_before_the_goodbye(
 ) -> None:
     endpoint, context = tls(tmp_path)
 
-    def work(running: Served) -> bytes:
+    def work(running: Served[MegaFactory]) -> bytes:
         with context.wrap_socket(running.plain(), server_hostname="broker") as peer:
             peer.sendall(b"\0\0\0\5\1\xff\xff\xff\xff" + bytes(MIB))
             try:

@@ -3,61 +3,41 @@
 from __future__ import annotations
 
 import os
-import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_twisted
-from twisted.internet import defer
 from twisted.internet.threads import deferToThread
 
-from brokerd.assembly import make_core
+from brokerd.broker import Broker
 from brokerd.client.rustlog import Dialect, RustlogClient, RustlogError
-from brokerd.endpoints import address_text, parse
 from brokerd.protocols.connection import Limits
 from brokerd.protocols.rustlog import RustlogFactory, RustlogSettings
 from tests.codecs.test_rustlog_golden import BYTES
-from tests.test_assembly import CONFIG, no_faults, reactor, tls, until
+from tests.protocols import serving
+from tests.protocols.serving import Served
+from tests.test_assembly import no_faults, reactor, tls, until
 
 __all__ = ["no_faults"]
 
 MIB = 1 << 20
 
 
-class Served:
-    """A broker that listens for RustLog alone."""
-
-    def __init__(self, factory: RustlogFactory, address: str) -> None:
-        self.factory = factory
-        self.address = address
-
-    def client(self, dialect: Dialect, **options: Any) -> RustlogClient:
-        return RustlogClient(self.address, dialect=dialect, timeout=20, **options)
-
-    def plain(self) -> socket.socket:
-        host, port = self.address.split(":")
-        return socket.create_connection((host, int(port)), timeout=20)
+def served(
+    tmp_path: Path, endpoint: str = "tcp:0"
+) -> AbstractAsyncContextManager[Served[RustlogFactory]]:
+    """A broker that listens for this format alone."""
+    return serving.served(tmp_path, "rustlog", endpoint, made)
 
 
-@asynccontextmanager
-async def served(tmp_path: Path, endpoint: str = "tcp:0") -> AsyncIterator[Served]:
-    data_dir = tmp_path / "data"
-    data_dir.mkdir(exist_ok=True)
-    core = make_core(CONFIG, data_dir, reactor)
-    core.lock()
-    await core.open()
-    factory = RustlogFactory(core.broker, reactor, Limits(), RustlogSettings())
-    port = await parse(reactor, "rustlog", endpoint).listen(factory)
-    try:
-        yield Served(factory, address_text(port.getHost()))
-    finally:
-        await defer.maybeDeferred(port.stopListening)
-        factory.close_all()
-        await factory.when_empty()
-        await core.close()
+def made(broker: Broker) -> RustlogFactory:
+    return RustlogFactory(broker, reactor, Limits(), RustlogSettings())
+
+
+def client_of(running: Served[RustlogFactory], dialect: Dialect, **options: Any) -> RustlogClient:
+    return RustlogClient(running.address, dialect=dialect, timeout=20, **options)
 
 
 def conversation(client: RustlogClient, dialect: Dialect) -> None:
@@ -88,8 +68,8 @@ async def test_tls_carries_the_same_conversation(
 ) -> None:
     endpoint, context = tls(tmp_path)
 
-    def work(running: Served) -> None:
-        with running.client(dialect, ssl_context=context, server_hostname="broker") as client:
+    def work(running: Served[RustlogFactory]) -> None:
+        with client_of(running, dialect, ssl_context=context, server_hostname="broker") as client:
             conversation(client, dialect)
 
     async with served(tmp_path, endpoint) as running:
@@ -101,14 +81,14 @@ async def test_tls_carries_the_same_conversation(
 async def test_clients_of_both_dialects_share_a_port_and_what_they_wrote_survives(
     tmp_path: Path, no_faults: None
 ) -> None:
-    def work(running: Served) -> None:
+    def work(running: Served[RustlogFactory]) -> None:
         for dialect in Dialect:
-            with running.client(dialect) as client:
+            with client_of(running, dialect) as client:
                 conversation(client, dialect)
 
-    def again(running: Served) -> None:
+    def again(running: Served[RustlogFactory]) -> None:
         for reader, writer in zip(Dialect, reversed(Dialect), strict=True):
-            with running.client(reader) as client:
+            with client_of(running, reader) as client:
                 name = f"orders-{writer.value}"
                 assert [offset for offset, _ in client.read(name, partition=1)] == [*range(6)]
                 assert client.committed(name, "g", 1) == 5
@@ -123,9 +103,9 @@ async def test_clients_of_both_dialects_share_a_port_and_what_they_wrote_survive
 async def test_the_largest_batches_go_through(tmp_path: Path, no_faults: None) -> None:
     """A frame of ten megabytes each way, with others served meanwhile."""
 
-    def work(running: Served) -> None:
+    def work(running: Served[RustlogFactory]) -> None:
         record = os.urandom(2_800_000)
-        with running.client(Dialect.JSON) as json, running.client(Dialect.BINARY) as binary:
+        with client_of(running, Dialect.JSON) as json, client_of(running, Dialect.BINARY) as binary:
             json.create_topic("t")
             assert json.produce("t", [record]) == 0
             assert binary.produce("t", [record] * 3) == 1
@@ -142,7 +122,7 @@ async def test_the_error_before_the_end_survives_what_the_peer_goes_on_sending(
 ) -> None:
     """A connection closed on unread bytes would be reset, and the answer with it."""
 
-    def work(running: Served) -> None:
+    def work(running: Served[RustlogFactory]) -> None:
         for _ in range(5):
             with running.plain() as peer:
                 peer.sendall(BYTES["seed-01-ping", ">"] + BYTES["seed-12-too-long", ">"])

@@ -1,0 +1,75 @@
+"""A broker core in this process that listens on real sockets, for the tests of all formats."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from twisted.internet import reactor as installed_reactor
+from twisted.internet.defer import maybeDeferred
+
+from brokerd.assembly import BrokerCore, make_core
+from brokerd.broker import Broker
+from brokerd.config import Config, Wal
+from brokerd.endpoints import address_text, parse
+from brokerd.protocols.factory import ConnectionFactory
+
+reactor: Any = installed_reactor
+CONFIG = Config(wal=Wal(segment_bytes=1 << 20))
+
+Factory = TypeVar("Factory", bound=ConnectionFactory)
+
+
+class Served(Generic[Factory]):
+    """One format that is listened for."""
+
+    def __init__(self, factory: Factory, address: str) -> None:
+        self.factory = factory
+        self.address = address
+
+    def plain(self) -> socket.socket:
+        """A connection without TLS."""
+        host, port = self.address.split(":")
+        return socket.create_connection((host, int(port)), timeout=20)
+
+
+@asynccontextmanager
+async def opened(data_dir: Path, config: Config = CONFIG) -> AsyncIterator[BrokerCore]:
+    """A core with real threads and files, stopped as the service stops it."""
+    data_dir.mkdir(exist_ok=True)
+    core = make_core(config, data_dir, reactor)
+    core.lock()
+    await core.open()
+    try:
+        yield core
+    finally:
+        await core.drain()
+        await core.close()
+
+
+@asynccontextmanager
+async def listening(form: str, endpoint: str, factory: ConnectionFactory) -> AsyncIterator[str]:
+    """The address of a port that is open meanwhile."""
+    port = await parse(reactor, form, endpoint).listen(factory)
+    try:
+        yield address_text(port.getHost())
+    finally:
+        await maybeDeferred(port.stopListening)
+
+
+@asynccontextmanager
+async def served(
+    tmp_path: Path, form: str, endpoint: str, make: Callable[[Broker], Factory]
+) -> AsyncIterator[Served[Factory]]:
+    """A broker for one format alone; what it holds is there when it is served again."""
+    async with opened(tmp_path / "data") as core:
+        factory = make(core.broker)
+        try:
+            async with listening(form, endpoint, factory) as address:
+                yield Served(factory, address)
+        finally:
+            factory.close_all()
+            await factory.when_empty()
