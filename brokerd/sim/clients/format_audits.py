@@ -22,15 +22,19 @@ from brokerd.sim.clients.mega import NAME as MEGA_NAME
 from brokerd.sim.clients.rustlog import MANY
 from brokerd.sim.clients.scripted import Script, ScriptedClient, Step, insist
 from brokerd.sim.history import History, Operation
-from brokerd.sim.offset_history import Read
+from brokerd.sim.offset_history import Commit, Committed, Read, ResetOffset
 from brokerd.sim.plan import Plan, Rot, WireFormat
 from brokerd.sim.subscription_history import UNKNOWN_DELIVERY, Poll, Subscribe, group_of
 from brokerd.sim.world import World
 
 READ_BYTES = 1 << 20
 READ_MAX = 10_000
+LANES_MAX = 500
+"""How many committed offsets are asked for."""
 MEGA_READS_MAX = 100
 """How many records of a topic MEGA reads, which has no batches."""
+LAPSING = 5
+"""One message in so many is never acknowledged, and must be dead in the end."""
 POLLS_MAX = 200
 """How many messages of a subscription are taken at once."""
 LETTERS_US = 2_000_000
@@ -52,7 +56,7 @@ def make_audit(
     if wire_format == "blipmq":
         script = _drain(name, plan, history)
     else:
-        script = _read_all(name, wire_format, plan)
+        script = _read_all(name, wire_format, plan, history)
     wire = wire_of(wire_format, Random(f"{plan.seed}/{name}"))
     return ScriptedClient(name, world, connect, direct, history, wire, script, done)
 
@@ -60,12 +64,31 @@ def make_audit(
 # -- reading by offset -----------------------------------------------------------------------------
 
 
-def _read_all(name: str, wire_format: WireFormat, plan: Plan) -> Script:
+def _read_all(name: str, wire_format: WireFormat, plan: Plan, history: History) -> Script:
     for topic in plan.topics:
         if not topic.name or (wire_format == "mega" and not MEGA_NAME.fullmatch(topic.name)):
             continue
         for partition in range(1 if wire_format == "mega" else topic.partitions):
             yield from _read_partition(name, wire_format, plan, topic.name, partition)
+    if wire_format != "mega":
+        for lane in _lanes(history):
+            make = partial(_committed_ask, name, wire_format, lane)
+            yield from insist(make, partial(_may_be_refused, plan))
+
+
+def _lanes(history: History) -> list[tuple[str, str, int]]:
+    """Every (topic, group, partition) that something was committed in."""
+    committed = (op for op in history.operations if isinstance(op, Commit | ResetOffset))
+    return sorted({(op.topic, op.group, op.partition) for op in committed})[:LANES_MAX]
+
+
+def _committed_ask(name: str, wire_format: WireFormat, lane: tuple[str, str, int]) -> Ask:
+    topic, group, partition = lane
+    asked = Committed(number=UNNUMBERED, client=name, topic=topic, group=group, partition=partition)
+    if wire_format == "flymq":
+        return Ask(flymq.GetOffset(topic, group, partition), asked)
+    request = rustlog.OffsetFetch(topic, partition, group)
+    return Ask((rustlog.Dialect.JSON, request), asked)
 
 
 def _read_partition(
@@ -114,29 +137,29 @@ def _read_ask(name: str, wire_format: WireFormat, topic: str, partition: int, of
 
 
 def _drain(name: str, plan: Plan, history: History) -> Script:
-    """Take and acknowledge all that is left, and look at the dead letters."""
-    subscribed = [op for op in history.operations if isinstance(op, Subscribe) and op.succeeded]
-    yield plan.longest_flight_us
-    for one in subscribed:
-        yield from _drain_one(name, one)
-    yield plan.longest_flight_us + LETTERS_US
-    drained: list[Subscribe] = []
-    for one in subscribed:
-        drained += [one] if (yield from _drain_one(name, one)) else []
-    for one in drained:
+    """Take what is left, again and again, until it is acknowledged or dead; list what is dead."""
+    left = [op for op in history.operations if isinstance(op, Subscribe) and op.succeeded]
+    for _ in range(max(1, plan.settings.blipmq_max_deliveries) + 1):
+        yield plan.longest_flight_us + LETTERS_US
+        polled: list[Subscribe] = []
+        for one in left:
+            polled += [one] if (yield from _drain_one(name, one)) else []
+        left = polled
+    for one in left:
         yield from insist(partial(deeds.letters, name, one.topic, group_of(one.subscription)))
         yield 1
 
 
 def _drain_one(name: str, subscribed: Subscribe) -> Generator[Step, Operation, bool]:
-    """Whether it is empty then; what takes too long is left."""
+    """Whether nothing comes any more, for now; what takes too long is left."""
     for _ in range(POLLS_MAX):
         polled = yield from insist(partial(poll_ask, name, subscribed))
         assert isinstance(polled, Poll), "it was asked"
         if polled.handed is None:
             return True
-        if polled.handed.place is not None:
-            held = acknowledgement(name, polled, polled.handed.place)
+        place = polled.handed.place
+        if place is not None and place.offset % LAPSING:
+            held = acknowledgement(name, polled, place)
             yield from insist(partial(acknowledge_ask, held), _is_too_late)
     return False
 
