@@ -7,14 +7,15 @@ Unknown keys and wrong types are refused with :class:`brokerd.errors.ConfigError
 key, what is wanted, what was found and its source. ``etc/brokerd.toml`` gives each option's reason;
 a test keeps it equal to :mod:`brokerd.sections`.
 
-Nothing here touches the disk except :func:`read_file` and :func:`with_secrets`, and nothing reads
-the environment by itself.
+Nothing here touches the disk except :func:`read_file`, :func:`with_secrets` and
+:func:`secret_warnings`, and nothing reads the environment by itself.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
+import stat
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
@@ -59,6 +60,7 @@ __all__ = [
     "load",
     "parse_durability",
     "parse_size",
+    "secret_warnings",
     "with_secrets",
 ]
 
@@ -247,28 +249,54 @@ def with_secrets(config: Config) -> Config:
 
     :raises ConfigError: if one of the files cannot be read, or has no line.
     """
-    for name, file_name in SECRETS.items():
+    for name, file_name, path in _secret_files(config):
         section, _, key = name.partition(".")
         values = getattr(config, section)
-        path = getattr(values, file_name.partition(".")[2])
-        if path:
-            lines = _read_lines(file_name, Path(path))
-            values = msgspec.structs.replace(values, **{key: (*getattr(values, key), *lines)})
-            config = msgspec.structs.replace(config, **{section: values})
+        lines = _read_lines(file_name, path)
+        values = msgspec.structs.replace(values, **{key: (*getattr(values, key), *lines)})
+        config = msgspec.structs.replace(config, **{section: values})
     return config
 
 
+def secret_warnings(config: Config) -> tuple[str, ...]:
+    """A line for each file of secrets that others than its owner may read.
+
+    :raises ConfigError: if one of the files is not there.
+    """
+    warnings = []
+    for _, file_name, path in _secret_files(config):
+        try:
+            mode = path.stat().st_mode
+        except OSError as error:
+            raise ConfigError(f"{file_name}: cannot read {path}: {error.strerror}") from error
+        if mode & (stat.S_IRGRP | stat.S_IROTH):
+            warnings.append(
+                f"{file_name}: {path} has the mode {stat.S_IMODE(mode):o}, so that others may read "
+                "its secrets; chmod 600 it"
+            )
+    return tuple(warnings)
+
+
+def _secret_files(config: Config) -> Iterable[tuple[str, str, Path]]:
+    """The option of each secret that stands in a file, that which names the file, and the file."""
+    for name, file_name in SECRETS.items():
+        section, _, key = file_name.partition(".")
+        path = getattr(getattr(config, section), key)
+        if path:
+            yield name, file_name, Path(path)
+
+
 def _read_lines(name: str, path: Path) -> list[str]:
-    """The lines of a file of secrets, without blank ones."""
+    """The lines of a file of secrets, without blank ones and comments."""
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except OSError as error:
         raise ConfigError(f"{name}: cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{name}: {path} is not UTF-8: byte {error.start} is wrong") from error
-    lines = [line for line in lines if line]
+    lines = [line for line in lines if line and not line.startswith("#")]
     if not lines:
-        raise ConfigError(f"{name}: {path} has no line; write one secret a line")
+        raise ConfigError(f"{name}: {path} has no secret; write one a line")
     return lines
 
 

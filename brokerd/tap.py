@@ -23,7 +23,16 @@ from twisted.python.logfile import LogFile
 from brokerd import __version__
 from brokerd.admin.health import Health
 from brokerd.admin.site import MetricsResource, make_site
-from brokerd.config import Config, Loaded, Log, Setting, load, parse_durability, with_secrets
+from brokerd.config import (
+    Config,
+    Loaded,
+    Log,
+    Setting,
+    load,
+    parse_durability,
+    secret_warnings,
+    with_secrets,
+)
 from brokerd.endpoints import parse
 from brokerd.errors import BrokerdError
 from brokerd.logs import at_level, make_observer
@@ -134,6 +143,7 @@ def makeService(options: Options) -> BrokerdService:
     try:
         loaded = load_options(options, os.environ)
         config = with_secrets(loaded.config)
+        warnings = (*loaded.warnings, *secret_warnings(config))
         outcome = Outcome()
         use_monotonic_clock(reactor)
         service = assemble(config, os.environ, reactor, make_core, metrics_resource, outcome)
@@ -143,7 +153,7 @@ def makeService(options: Options) -> BrokerdService:
     service.log_observer = make_log_observer(config.log, parent, reactor)
     if not (parent.get("nodaemon") or parent.get("debug")):
         outcome.follow_daemon(reactor)
-    reactor.callWhenRunning(announce, config, loaded.warnings)
+    reactor.callWhenRunning(announce, config, warnings)
     reactor.callWhenRunning(outcome.stop_on_signals, reactor)
     return service
 

@@ -23,6 +23,7 @@ from brokerd.config import (
     load,
     parse_durability,
     parse_size,
+    secret_warnings,
     with_secrets,
 )
 from brokerd.errors import ConfigError
@@ -281,12 +282,15 @@ def test_one_place_names_one_endpoint_of_a_format(file: Path) -> None:
 
 def test_keys_come_as_a_list_or_with_commas_and_from_a_file(file: Path, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    keys.write_text("three\n\n four \n")
+    keys.write_text("# billing team\nthree\n\n four \t\n  # five\nsix # 7\n")
     file.write_text(f"[blipmq]\napi_keys = ['one', 'two']\napi_keys_file = '{keys}'\n")
     loaded = load(file)
     assert loaded.warnings == ()
     assert loaded.config.blipmq.api_keys == ("one", "two")
-    assert with_secrets(loaded.config).blipmq.api_keys == ("one", "two", "three", "four")
+    assert with_secrets(loaded.config).blipmq.api_keys == (
+        *("one", "two", "three", "four"),
+        "six # 7",
+    )
     given = load(environment={"BROKERD_BLIPMQ_API_KEYS": "five, six"}).config
     assert with_secrets(given).blipmq.api_keys == ("five", "six")
 
@@ -298,11 +302,25 @@ def test_a_secret_on_the_command_line_is_warned_of_and_never_repeated() -> None:
         load(environment={}, options=[Setting("blipmq.api_keys", 5, "here", False)])
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o640, 0o604])
+def test_a_file_of_keys_that_others_may_read_is_warned_of(tmp_path: Path, mode: int) -> None:
+    keys = tmp_path / "keys"
+    config = load(assignments=[f"blipmq.api_keys_file={keys}"]).config
+    with pytest.raises(ConfigError, match=r"blipmq.api_keys_file: cannot read .*: No such file"):
+        secret_warnings(config)
+    keys.write_text("hunter2\n")
+    keys.chmod(mode)
+    said = f"{keys} has the mode {mode:o}, so that others may read its secrets; chmod 600 it"
+    assert secret_warnings(config) == ((f"blipmq.api_keys_file: {said}",) if mode & 0o44 else ())
+    assert secret_warnings(load().config) == ()
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         (None, "cannot read .*keys: No such file"),
-        (b"\n\n", "has no line"),
+        (b"\n\n", "has no secret"),
+        (b"# one\n", "has no secret"),
         (b"\xff", "is not UTF-8"),
     ],
 )

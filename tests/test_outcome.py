@@ -153,6 +153,17 @@ def test_less_durability_is_announced_on_stderr(twistd: Twistd) -> None:
     assert said.startswith('brokerd: WARNING: wal.durability is "interval:50": ')
 
 
+def test_a_file_of_keys_that_others_may_read_is_said_loudly(twistd: Twistd) -> None:
+    keys = twistd.directory / "keys"
+    keys.write_text("hunter2\n")
+    keys.chmod(0o644)
+    process = twistd.start("-n", *OPTIONS, "--set", f"blipmq.api_keys_file={keys}")
+    twistd.wait_for_log(process, "ready")
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=SECONDS)
+    assert said.startswith(f"brokerd: WARNING: blipmq.api_keys_file: {keys} has the mode 644")
+
+
 def test_the_daemon_is_ready_when_the_command_returns(twistd: Twistd) -> None:
     """After ``twistd brokerd`` the addresses can be read at once, and the log is in its file."""
     (twistd.directory / "logs").mkdir()

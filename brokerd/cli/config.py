@@ -2,8 +2,8 @@
 """``brokerctl config check [FILE]`` and ``brokerctl config show [FILE]``.
 
 Both read a file, if one is named, and the ``BROKERD_*`` environment, as ``twistd brokerd`` would.
-``check`` says whether that would start: 0 sound, 1 refused with the reason. ``show`` prints the
-configuration that results, with the source of every value.
+``check`` says whether that would start: 0 sound, 1 refused with the reason, and warns as a start
+does. ``show`` prints the configuration that results, with the source of every value.
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ from typing import Any
 import click
 import msgspec
 
-from brokerd.config import LISTEN, SECRETS, SECTIONS, Loaded, load, with_secrets
+from brokerd.config import (
+    LISTEN,
+    SECRETS,
+    SECTIONS,
+    Loaded,
+    load,
+    secret_warnings,
+    with_secrets,
+)
 from brokerd.endpoints import parse
 from brokerd.errors import ConfigError
 
@@ -35,12 +43,14 @@ def config_group() -> None:
 def check(context: click.Context, file: Path | None) -> None:
     """Say whether FILE and the environment are a sound configuration."""
     try:
-        _load(file)
+        loaded = _load(file)
     except ConfigError as error:
         if not context.obj["json"]:
             raise
         click.echo(json.dumps({"ok": False, "error": str(error)}))
         context.exit(1)
+    for warning in (*loaded.warnings, *secret_warnings(loaded.config)):
+        click.echo(f"brokerctl: WARNING: {warning}", err=True)
     click.echo(json.dumps({"ok": True}) if context.obj["json"] else "the configuration is sound")
 
 

@@ -39,6 +39,18 @@ def test_a_wrong_file_is_refused_with_its_reason(tmp_path: Path, line: str) -> N
     assert answer["error"]
 
 
+def test_check_warns_as_a_start_does(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("hunter2\n")
+    keys.chmod(0o644)
+    result = brokerctl("config", "check", BROKERD_BLIPMQ_API_KEYS_FILE=str(keys))
+    assert (result.exit_code, result.stdout) == (0, "the configuration is sound\n")
+    assert result.stderr.startswith("brokerctl: WARNING: blipmq.api_keys_file: ")
+    keys.chmod(0o600)
+    result = brokerctl("config", "check", BROKERD_BLIPMQ_API_KEYS_FILE=str(keys))
+    assert result.stderr == ""
+
+
 def test_show_names_the_source_of_every_value(tmp_path: Path) -> None:
     """What show prints is TOML again, and comments tell where a value was set."""
     file = tmp_path / "brokerd.toml"
