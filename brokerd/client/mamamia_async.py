@@ -25,7 +25,7 @@ from twisted.python.failure import Failure
 from brokerd.client import calls
 from brokerd.client.addresses import parse_address
 from brokerd.client.calls import Call, Metadata, answer_reader, result_of
-from brokerd.client.errors import ConnectionLost, MamamiaError, OutOfStep
+from brokerd.client.errors import AddressError, ConnectionLost, MamamiaError, OutOfStep
 from brokerd.codecs.mamamia import (
     Answer,
     BatchMessage,
@@ -36,6 +36,16 @@ from brokerd.codecs.mamamia import (
     encode_request,
 )
 from brokerd.errors import LimitExceeded
+
+__all__ = [
+    "AddressError",
+    "ConnectionLost",
+    "LimitExceeded",
+    "MamamiaError",
+    "MamamiaProtocol",
+    "OutOfStep",
+    "connect",
+]
 
 IN_FLIGHT_MAX = 1_000
 """Requests sent and not answered."""

@@ -269,6 +269,11 @@ def test_a_request_larger_than_any_buffer_is_sent_to_who_answers_only_then(name:
         thread.join(10.0)
 
 
+def test_what_is_raised_can_be_imported_with_the_asynchronous_client() -> None:
+    module = import_module("brokerd.client.mamamia_async")
+    assert {"AddressError", "ConnectionLost", "MamamiaError", "OutOfStep"} <= set(module.__all__)
+
+
 @pytest.mark.parametrize("name", ["blipmq", *FORMATS])
 def test_what_a_client_raises_can_be_imported_with_it(name: str) -> None:
     module = import_module(f"brokerd.client.{name}")
