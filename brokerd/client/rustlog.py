@@ -77,7 +77,7 @@ FETCH_BYTES = 1 << 20
 _LENGTH_BYTES = 4
 _MAX_U32, _MAX_U64 = (1 << 32) - 1, (1 << 64) - 1
 _NOT_TWICE = (Produce, CreateTopic)
-_OUT_OF_RANGE = re.compile(r"^offset out of range: .*: the records begin at (\d+)$", re.DOTALL)
+_OUT_OF_RANGE = re.compile(r"^offset out of range: .*: the records begin at (\d+)$")
 _ANSWERS: dict[type, type] = {
     Ping: Pong,
     CreateTopic: TopicCreated,

@@ -139,6 +139,17 @@ def test_an_argument_without_a_wire_form_does_not_disturb_the_others():
     assert results == [0]
 
 
+def test_answers_behind_one_that_ended_the_connection_are_passed_over():
+    """Their calls have failed already."""
+    client, _ = connected()
+    results = Results()
+    client.produce("l", 1).addCallback(lambda _: client.connectionLost(Failure(ConnectionDone())))
+    results.of(client.produce("l", 2))
+    client.dataReceived(mm.produced(0) + mm.produced(1))
+    assert isinstance(results[0], ConnectionLost)
+    assert len(results) == 1
+
+
 def test_closing_sends_what_was_written_first():
     client, transport = connected()
     client.close()
