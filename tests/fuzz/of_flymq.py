@@ -103,6 +103,16 @@ def split(stream: bytes, length_max: int) -> Split:
     return frames, is_wrong or not _BEGIN.startswith(rest[:2])
 
 
+def _request_of(asked: bytes, opcode: int) -> fm.Request:
+    """What was carried out; of what was refused nothing needs to be known, nor decompressed."""
+    if opcode == fm.Opcode.ERROR:
+        return fm.ListTopics()
+    try:
+        return fm.decode_request(asked[2], asked[3], asked[_HEADER_BYTES:])
+    except fm.RequestError as problem:
+        raise AssertionError("a request that cannot be read was carried out") from problem
+
+
 def read_answers(data: bytes, requests: list[bytes]) -> int:
     """Each is decoded by what was asked; what could not be asked can only have been refused."""
     reader = fm.FrameReader()
@@ -111,13 +121,7 @@ def read_answers(data: bytes, requests: list[bytes]) -> int:
     assert not reader.partial_bytes, "the last answer is cut off"
     for number, (opcode, _, payload) in enumerate(frames):
         if number < len(requests):
-            asked = requests[number]
-            try:
-                request = fm.decode_request(asked[2], asked[3], asked[_HEADER_BYTES:])
-            except fm.RequestError:
-                request = fm.ListTopics()
-                assert opcode == fm.Opcode.ERROR, "a request that cannot be read was carried out"
-            fm.decode_response(request, opcode, payload)
+            fm.decode_response(_request_of(requests[number], opcode), opcode, payload)
         else:
             assert opcode == fm.Opcode.ERROR, "more than was asked for"
         if opcode == fm.Opcode.ERROR:
