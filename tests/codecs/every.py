@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, NamedTuple, Protocol
 
 from hypothesis import strategies as st
@@ -30,14 +31,18 @@ class Decoder(NamedTuple):
     """A decoder, and what can be read with it."""
 
     reader: Callable[[], Reader]
-    requests: st.SearchStrategy[bytes]
-    """One whole request, which is one value for the reader."""
+    sent: st.SearchStrategy[tuple[bytes, Any]]
+    """One whole frame, and the one value that the reader makes of it."""
     broken: st.SearchStrategy[bytes]
     """What ends every stream, in whole bytes: with the last of them it is known."""
     claims: tuple[bytes, ...]
     """Beginnings of requests that claim as much as is allowed."""
     look_ahead_bytes: int = 0
     """What may be held besides, of the request before."""
+
+    @property
+    def requests(self) -> st.SearchStrategy[bytes]:
+        return self.sent.map(itemgetter(0))
 
 
 def _wrong_lengths(least: int, most: int) -> st.SearchStrategy[bytes]:
@@ -54,19 +59,19 @@ def _mega_head(kind: int, topic_length: int) -> bytes:
 DECODERS: dict[str, Decoder] = {
     "mamamia": Decoder(
         mamamia.FrameReader,
-        mamamia_strategies.requests.map(mamamia.encode_request),
+        mamamia_strategies.frames.map(lambda one: (mamamia.frame(*one), one)),
         _wrong_lengths(2, mamamia.MAX_LENGTH),
         (mamamia.MAX_LENGTH.to_bytes(4, "big") + b"\1\1",),
     ),
     "blipmq": Decoder(
         blipmq.frame_reader,
-        blipmq_strategies.messages.map(blipmq.encode),
+        blipmq_strategies.messages.map(blipmq.encode).map(lambda data: (data, data[4:])),
         _wrong_lengths(blipmq.MIN_LENGTH, blipmq.MAX_LENGTH),
         (blipmq.MAX_LENGTH.to_bytes(4, "big") + b"\3",),
     ),
     "flymq": Decoder(
         flymq.FrameReader,
-        flymq_strategies.requests.map(flymq.encode_request),
+        flymq_strategies.frames.map(lambda one: (flymq.frame(one[0], one[2], flags=one[1]), one)),
         st.one_of(
             st.integers(0, 255).filter(lambda byte: byte != 0xAF).map(lambda byte: bytes([byte])),
             st.integers(0, 255)
@@ -78,16 +83,14 @@ DECODERS: dict[str, Decoder] = {
     ),
     "rustlog": Decoder(
         rustlog.FrameReader,
-        st.tuples(st.sampled_from(rustlog.Dialect), rustlog_strategies.requests).map(
-            lambda one: rustlog.CODECS[one[0]].encode_request(one[1])
-        ),
+        rustlog_strategies.payloads.map(lambda payload: (rustlog.frame(payload), payload)),
         _wrong_lengths(1, rustlog.MAX_PAYLOAD),
         (rustlog.MAX_PAYLOAD.to_bytes(4, "big") + b"\1",),
     ),
     "mega": Decoder(
         mega.RequestReader,
         st.tuples(mega_strategies.requests, mega_strategies.dialects).map(
-            lambda one: mega.encode_request(*one)
+            lambda one: (mega.encode_request(*one), one[0])
         ),
         st.one_of(
             # Below 16 Mi, or the look-ahead takes the trailer of the request before for an id.

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.codecs.flymq import MAX_LENGTH, FrameReader, decode_request, encode_request, frame
+from brokerd.codecs.flymq import MAX_LENGTH, FrameReader, frame
 from tests.strategies.chunks import CUTS, chunkings
-from tests.strategies.flymq import frames, requests
+from tests.strategies.flymq import frames
 
 LISTS = st.lists(frames, max_size=8)
 GOOD = frame(1, b"x")
@@ -16,24 +16,6 @@ GOOD = frame(1, b"x")
 
 def written(sent: list[tuple[int, int, bytes]]) -> bytes:
     return b"".join(frame(opcode, payload, flags) for opcode, flags, payload in sent)
-
-
-@given(LISTS, CUTS)
-def test_any_chunking_yields_the_same_frames(sent, cuts):
-    for pieces in chunkings(written(sent), cuts):
-        reader = FrameReader()
-        assert [one for piece in pieces for one in reader.feed(piece)] == sent
-        assert reader.error is None
-        assert reader.partial_bytes == 0
-
-
-@given(st.lists(requests, max_size=6), CUTS)
-def test_any_chunking_yields_the_same_requests(sent, cuts):
-    data = b"".join(map(encode_request, sent))
-    for pieces in chunkings(data, cuts):
-        reader = FrameReader()
-        read = [decode_request(*one) for piece in pieces for one in reader.feed(piece)]
-        assert read == sent
 
 
 WRONG = {
@@ -89,13 +71,6 @@ def test_a_smaller_limit_can_be_set():
     reader.feed(frame(1, b"12345678901"))
     assert reader.error is not None
     assert "11 bytes is over the limit of 10" in str(reader.error)
-
-
-def test_only_the_unfinished_frame_is_held():
-    reader = FrameReader()
-    whole = frame(1, b"x" * 1_000)
-    assert len(reader.feed(whole * 50 + whole[:9])) == 50
-    assert reader.partial_bytes == 9
 
 
 def test_flags_come_as_they_are():

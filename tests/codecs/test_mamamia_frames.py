@@ -12,17 +12,6 @@ from tests.strategies.mamamia import frames
 LISTS = st.lists(frames, max_size=8)
 
 
-@given(LISTS, CUTS)
-def test_any_chunking_yields_the_same_frames(sent, cuts):
-    data = b"".join(frame(command, body) for command, body in sent)
-    for pieces in chunkings(data, cuts):
-        reader = FrameReader()
-        read = [one for piece in pieces for one in reader.feed(piece)]
-        assert read == sent
-        assert reader.error is None
-        assert reader.partial_bytes == 0
-
-
 @given(
     LISTS,
     st.integers(0, 1) | st.integers(MAX_LENGTH + 1, (1 << 32) - 1),
@@ -38,12 +27,6 @@ def test_frames_before_a_wrong_length_are_returned_and_none_after(sent, length, 
         assert str(length) in str(reader.error)
         assert reader.partial_bytes == 0
         assert reader.feed(frame(1, b"x")) == []
-
-
-def test_a_wrong_length_is_known_from_its_four_bytes():
-    reader = FrameReader()
-    assert reader.feed((MAX_LENGTH + 1).to_bytes(4, "big")) == []
-    assert reader.error is not None
 
 
 def test_the_largest_length_is_accepted_and_gathered_from_pieces():
@@ -63,10 +46,3 @@ def test_a_smaller_limit_can_be_set():
     assert reader.feed(frame(1, b"12345678")) == [(1, b"12345678")]
     reader.feed(frame(1, b"123456789"))
     assert reader.error is not None
-
-
-def test_only_the_unfinished_frame_is_held():
-    reader = FrameReader()
-    whole = frame(1, b"x" * 1_000)
-    assert len(reader.feed(whole * 50 + whole[:7])) == 50
-    assert reader.partial_bytes == 7

@@ -24,15 +24,6 @@ def encoded(conversation: list[tuple[mega.Request, mega.Dialect]]) -> bytes:
     return b"".join(mega.encode_request(*one) for one in conversation)
 
 
-@given(conversations, CUTS)
-def test_any_mix_of_dialects_in_any_chunks_yields_the_same_requests(conversation, cuts):
-    for pieces in chunkings(encoded(conversation), cuts):
-        reader = mega.RequestReader()
-        assert read(pieces, reader) == [request for request, _ in conversation]
-        assert reader.error is None
-        assert reader.partial_bytes == 0
-
-
 @given(conversations)
 def test_a_request_is_there_with_its_last_byte(conversation):
     """A client that waits for each answer never waits for one because of the look-ahead."""

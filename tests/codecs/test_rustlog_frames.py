@@ -13,15 +13,6 @@ from tests.strategies.rustlog import payloads
 LISTS = st.lists(payloads, max_size=8)
 
 
-@given(LISTS, CUTS)
-def test_any_chunking_yields_the_same_payloads(sent, cuts):
-    for pieces in chunkings(b"".join(map(frame, sent)), cuts):
-        reader = FrameReader()
-        assert [one for piece in pieces for one in reader.feed(piece)] == sent
-        assert reader.error is None
-        assert reader.partial_bytes == 0
-
-
 @given(
     LISTS,
     st.just(0) | st.integers(MAX_PAYLOAD + 1, (1 << 32) - 1),
@@ -38,12 +29,6 @@ def test_payloads_before_a_wrong_length_are_returned_and_none_after(sent, length
         assert str(length) in str(reader.error)
         assert reader.partial_bytes == 0
         assert reader.feed(frame(b"x")) == []
-
-
-def test_a_wrong_length_is_known_from_its_four_bytes():
-    reader = FrameReader()
-    assert reader.feed((MAX_PAYLOAD + 1).to_bytes(4, "big")) == []
-    assert reader.error is not None
 
 
 def test_the_longest_payload_is_gathered_from_pieces_and_no_more_is_held():
@@ -64,13 +49,6 @@ def test_a_smaller_limit_can_be_set():
     reader.feed(frame(b"123456789"))
     assert reader.error is not None
     assert reader.error.limit == 8
-
-
-def test_only_the_unfinished_frame_is_held():
-    whole = frame(b"x" * 1_000)
-    reader = FrameReader()
-    assert len(reader.feed(whole * 50 + whole[:7])) == 50
-    assert reader.partial_bytes == 7
 
 
 @pytest.mark.parametrize(
