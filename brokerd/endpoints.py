@@ -71,12 +71,28 @@ def parse(reactor: Any, name: str, description: str) -> IStreamServerEndpoint:
         _check(description)
         endpoint: IStreamServerEndpoint = serverFromString(reactor, localise(description))
     except Exception as error:  # plugins of endpoints raise what they like; all of it is told
+        if split(description)[0] == "ssl" and (trouble := _trouble_of_tls(error)):
+            raise ConfigError(f"{name}: {description!r}: {trouble}") from error
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ConfigError(
             f"{name}: {description!r} is not a server endpoint such as tcp:9000 "
             f"or unix:/run/brokerd.sock: {reason}"
         ) from error
     return endpoint
+
+
+def _trouble_of_tls(error: Exception) -> str:
+    """What is wrong with the files of an ``ssl:`` endpoint; "" if it is something else."""
+    from OpenSSL import SSL, crypto  # large, and only TLS needs it
+
+    if isinstance(error, OSError):
+        return (
+            f"cannot read {error.filename}: {error.strerror}; TLS needs a key and a certificate, "
+            "such as ssl:9000:privateKey=KEY.pem:certKey=CERT.pem"
+        )
+    if isinstance(error, SSL.Error | crypto.Error):
+        return f"the key and the certificate must be PEM files: {error}"
+    return ""
 
 
 def _check(description: str) -> None:

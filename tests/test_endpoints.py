@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
@@ -63,7 +64,6 @@ def test_an_endpoint_listens_where_it_says() -> None:
         ("haproxy:tcp:65536", "the port is a number from 0 to 65535"),
         ("unix:", "the path of the socket is missing"),
         ("tcp:1:bogus=2", "bogus"),
-        ("ssl:443:privateKey=/nowhere/key.pem", "/nowhere/key.pem"),
         ("systemd:domain=INET:index=0", "systemd:domain=INET:index=0"),
     ],
 )
@@ -75,6 +75,32 @@ def test_wrong_endpoints_are_one_clear_line(given: str, said: str) -> None:
     assert message.startswith(f"mamamia: {given!r} is not a server endpoint such as tcp:9000")
     assert said in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("given", "file"),
+    [
+        ("ssl:0", "server.pem"),
+        ("ssl:443:privateKey=/nowhere/key.pem", "/nowhere/key.pem"),
+        ("ssl:443:privateKey=/nowhere/key.pem:certKey=/nowhere/cert.pem", "/nowhere/cert.pem"),
+    ],
+)
+def test_tls_without_a_key_says_which_file_is_missing_and_how_to_name_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, file: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        parse(MemoryReactorClock(), "flymq", given)
+    assert str(caught.value) == (
+        f"flymq: {given!r}: cannot read {tmp_path / file}: No such file or directory; TLS needs a "
+        "key and a certificate, such as ssl:9000:privateKey=KEY.pem:certKey=CERT.pem"
+    )
+
+
+def test_tls_with_files_that_are_no_pem_says_what_is_wanted(tmp_path: Path) -> None:
+    (tmp_path / "key.pem").write_text("not a key")
+    with pytest.raises(ConfigError, match=r"^flymq: .*: the key and the certificate must be PEM"):
+        parse(MemoryReactorClock(), "flymq", f"ssl:0:privateKey={tmp_path}/key.pem")
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ CLIENTS = "docs/clients.rst"
     [
         ("README.rst", CLIENT, "", "print(message.payload)", "{'n': 1}\n"),
         (CLIENTS, "unix:/run", "", "", "0\n"),
-        (CLIENTS, "mamamia_async", "", "", "0\n"),
+        (CLIENTS, "or an endpoint, as for TLS", "", "", "0\n"),
         (CLIENTS, "settles = [", "", "print(len(results), *set(results))", "100 settled\n"),
         (CLIENTS, "def work_on", PRODUCE_ONE, "", "x\n"),
         (CLIENTS, "def send(", "", SEND_TWICE, "(0, 1) (0, 1)\n"),
