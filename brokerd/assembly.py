@@ -93,6 +93,7 @@ def broker_settings(config: Config) -> BrokerSettings:
         snapshot_interval_bytes=config.wal.snapshot_interval_bytes,
         max_topics=config.limits.max_topics,
         max_partitions=config.limits.partitions,
+        max_groups=config.limits.groups,
         max_producers=config.limits.producers,
         max_subscriptions=config.limits.subscriptions,
         groups=GroupSettings(

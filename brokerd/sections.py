@@ -98,6 +98,7 @@ class Limits(Struct, frozen=True):
     in_flight_bytes: GatheredSize = 4 * MIB
     max_topics: Positive = 100_000
     partitions: Annotated[int, Meta(ge=1, le=MAX_PARTITIONS)] = 1_000
+    groups: Positive = 200_000
     producers: Positive = 100_000
     subscriptions: Positive = 100_000
 

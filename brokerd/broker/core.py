@@ -56,6 +56,7 @@ class BrokerSettings:
     max_topics: int = 100_000
     max_partitions: int = 1_000
     """Of a topic. Each group has state for each of them."""
+    max_groups: int = 200_000
     max_producers: int = 100_000
     max_subscriptions: int = 100_000
     groups: GroupSettings = field(default_factory=GroupSettings)
@@ -167,6 +168,7 @@ class Broker:
             self._waiters,
             self.counters,
             events_max,
+            settings.max_groups,
         )
         self.lane = leasing.lane
         self.acquire = leasing.acquire

@@ -19,7 +19,7 @@ from brokerd.broker.state import State
 from brokerd.broker.timetable import Timetable
 from brokerd.broker.topics import ConsumerGroup, Lane, Topic, check_name
 from brokerd.broker.waiters import Waiters
-from brokerd.errors import BrokerdError, UnknownGroup, UnknownOffset, UnknownTopic
+from brokerd.errors import BrokerdError, LimitExceeded, UnknownGroup, UnknownOffset, UnknownTopic
 from brokerd.groups import NO_KEY, RANGES_MAX, DeadLetter
 from brokerd.values import Grant
 
@@ -28,6 +28,9 @@ LAPSE_AND_CHANGE = 2
 
 EXPIRE_STEP = 1024
 """Leases and delays of a lane that are ended in one go; the reactor has its turn between steps."""
+
+COUNT_US = 1_000_000
+"""How often all groups are counted, at most."""
 
 UNSYNCED_US = 3_600_000_000
 """How long `Leasing.time_from_durable` waits for a commit, at most."""
@@ -77,6 +80,7 @@ class Leasing:
         waiters: Waiters,
         counters: Counters,
         events_max: int,
+        max_groups: int,
     ) -> None:
         self._state = state
         self._journal = journal
@@ -85,6 +89,10 @@ class Leasing:
         self._counters = counters
         self.events_max = events_max
         """How many events one request may cause: a frame takes them, whatever its segment."""
+        self._max_groups = max_groups
+        self._groups_left = 0
+        """So many groups may begin before all are counted again."""
+        self._counted_us = -COUNT_US
         self.timetable = Timetable(clock, time, self._due)
 
     def start(self, now_us: int) -> None:
@@ -115,12 +123,33 @@ class Leasing:
         return group.lanes[index]
 
     def new_group(self, topic: Topic, name: str) -> ConsumerGroup:
-        """A group that its topic does not know until it is touched: asking leaves no trace."""
+        """A group that its topic does not know until it is touched: asking leaves no trace.
+
+        Raises `InvalidName`, and `LimitExceeded` when there are as many as there may be.
+        """
         check_name(name, "group name")
+        if self._groups_left <= 0:
+            self._count_groups()
         group = self._state.new_group(topic, name)
         for lane in group.lanes:
             lane.leave_out_gaps()
         return group
+
+    def _count_groups(self) -> None:
+        """Count all groups, now and then: those that begin are many more often than there are many.
+
+        Raises `LimitExceeded`.
+        """
+        now_us = self._time.now_us()
+        if now_us - self._counted_us >= COUNT_US:
+            self._counted_us = now_us
+            self._groups_left = self._max_groups - sum(
+                len(topic.groups) for topic in self._state.by_id.values()
+            )
+        if self._groups_left <= 0:
+            raise LimitExceeded(
+                f"there are {self._max_groups} groups already; delete some, or raise limits.groups"
+            )
 
     def acquire(
         self,
@@ -364,7 +393,10 @@ class Leasing:
         """Have the events of a lane written, which is a current one; ``size`` is what was added."""
         if not lane.dirty:
             self._journal.add_lane(lane, schedule)
-            lane.group.topic.groups.setdefault(lane.group.name, lane.group)
+            groups = lane.group.topic.groups
+            if lane.group.name not in groups:
+                groups[lane.group.name] = lane.group
+                self._groups_left -= 1
         self._journal.gathered_bytes += size
 
     def touch_added(self, lane: Lane, before: int, string_bytes: int = 0) -> None:

@@ -765,3 +765,33 @@ def test_a_committed_offset_is_kept_as_given_and_moves_nothing() -> None:
             broker.commit_offset("t", "g", 2, 0)
         with pytest.raises(InvalidRequest, match="cannot be committed"):
             broker.commit_offset("t", "g", 0, 1 << 63)
+
+
+def test_groups_are_no_more_than_the_limit() -> None:
+    """Whoever begins one; deleted ones make room, and those that there are go on."""
+    house = House(settings=BrokerSettings(max_groups=3))
+    produce(house, "t", b"a", b"b")
+    for name in ("a", "b", "c"):
+        house.broker.commit_offset("t", name, 0, 1)
+    for begin in (
+        lambda: house.broker.commit_offset("t", "d", 0, 1),
+        lambda: house.broker.pause_group("t", "d"),
+        lambda: lease(house, group="d"),
+    ):
+        with pytest.raises(LimitExceeded, match="3 groups already; delete some"):
+            begin()
+    house.broker.commit_offset("t", "a", 0, 2)
+    house.broker.delete_group("t", "b")
+    house.pass_time(1.1)
+    house.broker.commit_offset("t", "d", 0, 1)
+    assert group_names(house, "t") == {"a", "c", "d"}
+
+
+def test_who_only_asks_takes_no_place_of_a_group() -> None:
+    house = House(settings=BrokerSettings(max_groups=1))
+    produce(house, "t", b"a")
+    house.broker.seek_group("t", "g", "end")
+    for number in range(10):
+        assert lease(house, "none", f"asks {number}") == []
+        house.broker.group_info("t", f"asks {number}")
+    assert lease(house, group="g") == []
