@@ -1,5 +1,5 @@
 # Tests: tests/cli/test_tail.py
-"""One record as one line: MessagePack as JSON, bytes that are no text escaped."""
+"""One record as one line: MessagePack as JSON, bytes that are no text escaped, all of it cut."""
 
 from __future__ import annotations
 
@@ -12,14 +12,23 @@ import msgpack
 from brokerd.cli import output
 from brokerd.cli.server import Answer
 
+SHOWN_CHARACTERS = 4_000
+"""Of a key and of a value: records have up to 32 MiB, and terminals no patience."""
+
 
 def record_line(record: Answer) -> str:
     """``PARTITION:OFFSET  TIME  [KEY  ]VALUE``."""
     parts = [f"{record['partition']}:{record['offset']}", output.time(record["append_time"]) or "-"]
     if record["key"] is not None or record["key_base64"] is not None:
-        parts.append(f"key={_text(record['key'], record['key_base64'])}")
-    parts.append(_value(record))
+        parts.append(f"key={_cut(_text(record['key'], record['key_base64']))}")
+    parts.append(_cut(_value(record)))
     return "  ".join(parts)
+
+
+def _cut(shown: str) -> str:
+    if len(shown) <= SHOWN_CHARACTERS:
+        return shown
+    return f"{shown[:SHOWN_CHARACTERS]}... ({len(shown):,} characters; --json has all)"
 
 
 def _value(record: Answer) -> str:

@@ -27,6 +27,19 @@ def full(shell: Shell) -> Shell:
     return shell
 
 
+def test_a_long_key_or_value_is_cut_for_people(shell: Shell) -> None:
+    """A terminal would be busy with it for minutes."""
+    shell.run("produce", "orders", "x" * 4_000, "--key", "k" * 4_000)
+    shell.run("produce", "orders", "x" * 1_234_567, "--key", "k" * 4_001)
+    whole, cut = shell.lines("tail", "orders")
+    assert whole.endswith(f"  key={'k' * 4_000}  {'x' * 4_000}")
+    tail = "... (1,234,567 characters; --json has all)"
+    key = f"key={'k' * 4_000}... (4,001 characters; --json has all)"
+    assert cut.endswith(f"  {key}  {'x' * 4_000}{tail}")
+    _, line = shell.lines("--json", "tail", "orders")
+    assert len(json.loads(line)["value"]) == 1_234_567
+
+
 def places(lines: list[str]) -> list[str]:
     return [line.split()[0] for line in lines]
 
