@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.codecs import blipmq as bm
+from tests.golden import golden
 from tests.strategies.blipmq import messages
-
-ROOT = Path(__file__).resolve().parents[2]
-GOLDEN = ROOT / "tests" / "golden" / "blipmq.txt"
-PAGE = ROOT / "docs" / "protocols" / "blipmq.rst"
 
 REQUESTS = {
     "seed-01-hello": bm.Hello(1, 1),
@@ -113,12 +108,7 @@ ANSWERS = {
 }
 
 
-def golden() -> dict[tuple[str, str], bytes]:
-    lines = (line.split(" ", 2) for line in GOLDEN.read_text().splitlines())
-    return {(name, way): bytes.fromhex(text) for name, way, text in lines}
-
-
-BYTES = golden()
+BYTES = golden("blipmq")
 
 
 def only_frame(data: bytes) -> bytes:
@@ -129,10 +119,6 @@ def only_frame(data: bytes) -> bytes:
 def test_every_golden_line_is_used():
     sent = {(name, ">") for name in [*REQUESTS, *NOT_AS_WE_SEND, *REFUSED, *CLOSED]}
     assert sent | {(name, "<") for name in ANSWERS} == set(BYTES)
-
-
-def test_the_page_shows_the_golden_file():
-    assert ".. literalinclude:: ../../tests/golden/blipmq.txt" in PAGE.read_text()
 
 
 @pytest.mark.parametrize("name", REQUESTS)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from brokerd.codecs import flymq as fm
 from brokerd.values import Record
-
-ROOT = Path(__file__).resolve().parents[2]
-GOLDEN = ROOT / "tests" / "golden" / "flymq.txt"
-PAGE = ROOT / "docs" / "protocols" / "flymq.rst"
+from tests.golden import golden
 
 DOCUMENT_TIME_MS = 1706615843840
 """What the bytes of the document's PRODUCE example say; the number beside them is another."""
@@ -148,12 +144,7 @@ CLOSED_WITH_ERROR = ("ours-version", "ours-length")
 CLOSED = ("ours-magic",)
 
 
-def golden() -> dict[tuple[str, str], bytes]:
-    lines = (line.split(" ", 2) for line in GOLDEN.read_text().splitlines())
-    return {(name, direction): bytes.fromhex(text) for name, direction, text in lines}
-
-
-BYTES = golden()
+BYTES = golden("flymq")
 
 
 def only_frame(data: bytes) -> fm.Frame:
@@ -172,10 +163,6 @@ def test_every_golden_line_is_used():
     used |= {(name, ">") for name in [*OTHER_SENDERS, *CLOSED]}
     used |= {(name, "<") for name in OTHER_ANSWERS}
     assert used == set(BYTES)
-
-
-def test_the_page_shows_the_golden_file():
-    assert ".. literalinclude:: ../../tests/golden/flymq.txt" in PAGE.read_text()
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from brokerd.codecs import mamamia as mm
-
-ROOT = Path(__file__).resolve().parents[2]
-GOLDEN = ROOT / "tests" / "golden" / "mamamia.txt"
-PAGE = ROOT / "docs" / "protocols" / "mamamia.rst"
+from tests.golden import golden
 
 FORTY_TWO = mm.pack_payload({"n": 1})[0]
 TS = mm.pack_metadata({"ts": 1.5})
@@ -173,12 +169,7 @@ NOT_AS_OUR_CLIENT_SENDS = ("seed-11-any-version", "seed-12-pipelined-3")
 """A version byte of 2 and no metadata; an integer duration."""
 
 
-def golden() -> dict[tuple[str, str], bytes]:
-    lines = (line.split(" ", 2) for line in GOLDEN.read_text().splitlines())
-    return {(name, direction): bytes.fromhex(text) for name, direction, text in lines}
-
-
-BYTES = golden()
+BYTES = golden("mamamia")
 
 
 def only_frame(data: bytes) -> tuple[int, bytes]:
@@ -189,10 +180,6 @@ def only_frame(data: bytes) -> tuple[int, bytes]:
 def test_every_golden_line_is_used():
     used = {(name, way) for name in [*EXAMPLES, *REFUSED] for way in "><"}
     assert used | {(name, ">") for name in CLOSED} == set(BYTES)
-
-
-def test_the_page_shows_the_golden_file():
-    assert ".. literalinclude:: ../../tests/golden/mamamia.txt" in PAGE.read_text()
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from brokerd.codecs import mega
 from brokerd.codecs.mega import Code, Consume, Created, CreateTopic, Dialect, Produce, Refused
+from tests.golden import golden
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-GOLDEN = ROOT / "tests/golden/mega.txt"
-PAGE = ROOT / "docs/protocols/mega.rst"
 T = 1_700_000_000_000
 DOCUMENT, REFERENCE = Dialect.SEED, Dialect.REFERENCE
 TOO_LARGE = mega.MAX_PAYLOAD_BYTES + 1
@@ -108,12 +105,7 @@ CLOSED = {
 STALLED = {"ours-stalled": Refused(44, Code.NETWORK_ERROR)}
 
 
-def golden() -> dict[tuple[str, str], bytes]:
-    lines = (line.split(" ", 2) for line in GOLDEN.read_text().splitlines())
-    return {(name, direction): bytes.fromhex(text) for name, direction, text in lines}
-
-
-BYTES = golden()
+BYTES = golden("mega")
 BYTES["seed-12-produce-too-large", ">"] += bytes(TOO_LARGE)
 
 
@@ -131,10 +123,6 @@ def written(answer: mega.Answer) -> bytes:
 def test_every_golden_line_is_used():
     names = [*EXAMPLES, *REFUSED, *CLOSED, *STALLED]
     assert {(name, way) for name in names for way in "><"} == set(BYTES)
-
-
-def test_the_page_shows_the_golden_file():
-    assert ".. literalinclude:: ../../tests/golden/mega.txt" in PAGE.read_text()
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from brokerd.codecs import rustlog as rl
+from tests.golden import golden
 
-ROOT = Path(__file__).resolve().parents[2]
-GOLDEN = ROOT / "tests" / "golden" / "rustlog.txt"
-PAGE = ROOT / "docs" / "protocols" / "rustlog.rst"
 MIB = 1 << 20
 WORDS = (b"hello", b"from", b"rustlog")
 PAIR = (b"\x0a\x14", b"\x1e\x28")
@@ -131,12 +128,7 @@ NOT_AS_OUR_CLIENT_SENDS = ("seed-15-json-fetch-past-end",)
 """It leaves out group_id; our client writes null."""
 
 
-def golden() -> dict[tuple[str, str], bytes]:
-    lines = (line.split(" ", 2) for line in GOLDEN.read_text().splitlines())
-    return {(name, direction): bytes.fromhex(text) for name, direction, text in lines}
-
-
-BYTES = golden()
+BYTES = golden("rustlog")
 
 
 def only_payload(data: bytes) -> bytes:
@@ -162,10 +154,6 @@ def same(found: object, expected: object) -> bool:
 
 def test_every_golden_line_is_used():
     assert {(name, way) for name in [*EXAMPLES, *REFUSED, *CLOSED] for way in "><"} == set(BYTES)
-
-
-def test_the_page_shows_the_golden_file():
-    assert ".. literalinclude:: ../../tests/golden/rustlog.txt" in PAGE.read_text()
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

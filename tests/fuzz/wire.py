@@ -9,15 +9,13 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
 from brokerd.broker import Broker, Clock
 from brokerd.protocols.connection import Limits
 from brokerd.protocols.factory import ConnectionFactory
-
-GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+from tests.golden import golden
 
 NAMES = ("mamamia", "flymq", "blipmq", "rustlog", "mega")
 """The formats that can be fuzzed."""
@@ -131,13 +129,7 @@ class WireFormat:
 
 @cache
 def _golden(name: str) -> tuple[bytes, ...]:
-    path = GOLDEN / f"{name}.txt"
-    requests: list[bytes] = []
-    for line in path.read_text().splitlines():
-        title, way, data = line.partition(" > ")
-        if way and not title.startswith("#"):
-            requests.append(bytes.fromhex(data))
-    return tuple(requests)
+    return tuple(data for (_, way), data in golden(name).items() if way == ">")
 
 
 Wires = Mapping[str, WireFormat]
