@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -33,7 +32,7 @@ from brokerd.codecs import mamamia as mm
 from brokerd.config import Config, Limits, Wal
 from brokerd.endpoints import address_text, parse
 from brokerd.errors import DamagedData, StorageFailed
-from tests.client.test_mamamia import certificate
+from tests.certificates import tls
 
 reactor: Any = installed_reactor
 CONFIG = Config(wal=Wal(segment_bytes=1 << 20))
@@ -320,12 +319,6 @@ async def test_a_fault_after_the_replay_fails_the_start(
     with pytest.raises(DamagedData):
         await core.open().addTimeout(20, reactor)
     core.abandon()
-
-
-def tls(tmp_path: Path) -> tuple[str, ssl.SSLContext]:
-    cert, key = certificate(tmp_path)
-    context = ssl.create_default_context(cafile=str(cert))
-    return f"ssl:0:privateKey={key}:certKey={cert}", context
 
 
 @pytest_twisted.ensureDeferred

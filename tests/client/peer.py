@@ -6,18 +6,15 @@ are read.
 
 from __future__ import annotations
 
-import datetime
 import socket
-from collections.abc import Iterator
+import ssl
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from threading import Thread
+from typing import Any, Self
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
+from tests.certificates import certificate
 
 
 class Peer:
@@ -95,20 +92,38 @@ class _Trickle(socket.socket):
         return super().recv(1, flags)
 
 
-def certificate(directory: Path) -> tuple[Path, Path]:
-    """A self-signed certificate for "broker" and its key, as PEM files."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")])
-    day = datetime.timedelta(days=1)
-    today = datetime.datetime.now(datetime.UTC)
-    built = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(today - day)
-        .not_valid_after(today + day)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("broker")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    paths = directory / "cert.pem", directory / "key.pem"
-    paths[0].write_bytes(built.public_bytes(Encoding.PEM))
-    paths[1].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    return paths
+Connect = Callable[[object, float], socket.socket]
+
+
+@contextmanager
+def over_tls(
+    directory: Path, feed: Callable[[bytes], list[Any]], answer: bytes = b""
+) -> Iterator[tuple[Connect, ssl.SSLContext]]:
+    """A peer named "broker" that answers the first request over TLS, once.
+
+    What a client takes for `open_socket`, which can be called once, and a context that trusts the
+    peer. ``feed`` is of a reader of requests.
+    """
+    cert, key = certificate(directory)
+    ours, theirs = socket.socketpair()
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(cert, key)
+    ready = [theirs]
+
+    def serve() -> None:
+        try:
+            with server.wrap_socket(ours, server_side=True) as end:
+                while data := end.recv(65_536):
+                    if feed(data):
+                        end.sendall(answer)
+        except (ssl.SSLError, ConnectionError):
+            ours.close()  # the client did not like the certificate, or never came
+
+    thread = Thread(target=serve)
+    thread.start()
+    try:
+        yield lambda address, timeout: ready.pop(), ssl.create_default_context(cafile=str(cert))
+    finally:
+        theirs.close()
+        thread.join(10.0)
+    assert not thread.is_alive()

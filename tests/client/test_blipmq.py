@@ -24,6 +24,7 @@ from brokerd.client.blipmq import (
 from brokerd.codecs import blipmq as bm
 from brokerd.errors import NoSpace, RecordTooLarge
 from tests.broker.desk import read
+from tests.client.peer import Peer
 from tests.protocols.blipmq_desk import KEY, BlipmqHouse
 
 
@@ -347,49 +348,35 @@ def test_many_are_confirmed_on_the_way(desk: Desk) -> None:
         assert len(desk.client._unconfirmed) <= 5
 
 
-class Scripted:
-    """A socket that says what it was told to, whatever it is sent."""
-
-    def __init__(self, *pieces: bytes) -> None:
-        self._pieces = list(pieces)
-        self.received = b""
-
-    def settimeout(self, seconds: float) -> None:
-        """No time passes here."""
-
-    def sendall(self, data: bytes) -> None:
-        self.received += data
-
-    def recv(self, most: int) -> bytes:
-        return self._pieces.pop(0) if self._pieces else b""
-
-    def close(self) -> None:
-        self._pieces.clear()
-
-
 FIRST = 1 << 63
 LET_IN = bm.encode(bm.Ack(FIRST + 1)) + bm.encode(bm.Ack(FIRST + 2))
 
 
-def scripted(*pieces: bytes, **options: Any) -> tuple[BlipmqClient, Scripted]:
-    end = Scripted(*pieces)
-    return BlipmqClient("broker:1", connect=lambda *_: end, **options), end  # type: ignore[arg-type,return-value]
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    with Peer.open() as one:
+        yield one
 
 
-def test_a_refusal_of_messages_unknown_sends_all_of_them_again() -> None:
+def scripted(peer: Peer, *answers: bytes) -> BlipmqClient:
+    """A client that gets these answers, each after its request, and then the end."""
+    peer.will_accept(*answers, then_close=True, in_bytes=True)
+    return BlipmqClient("broker:1", connect=peer.connect, sleep=peer.slept.append)
+
+
+def messages_of(peer: Peer) -> list[bm.Message]:
+    return [bm.decode(frame) for frame in bm.frame_reader().feed(peer.received())]
+
+
+def test_a_refusal_of_messages_unknown_sends_all_of_them_again(peer: Peer) -> None:
     """A broker that could not tell which were refused says so before its PONG."""
     unknown = bm.encode(bm.Nack(FIRST + 5, 500, "durable publish failed: 1 refusals were not sent"))
-    client, end = scripted(
-        LET_IN,
-        unknown + bm.encode(bm.Pong(FIRST + 5)),
-        bm.encode(bm.Pong(FIRST + 6)),
-        sleep=lambda seconds: None,
-    )
+    pongs = [bm.encode(bm.Pong(FIRST + number)) for number in (5, 6)]
+    client = scripted(peer, LET_IN, unknown, *pongs)
     client.publish("t", b"a")
     client.publish("t", b"b")
     client.flush()
-    frames = [bm.decode(frame) for frame in bm.frame_reader().feed(end.received)]
-    sent = [frame.message for frame in frames if isinstance(frame, bm.Publish)]
+    sent = [one.message for one in messages_of(peer) if isinstance(one, bm.Publish)]
     assert sent == [b"a", b"b", b"a", b"b"]
 
 
@@ -402,18 +389,17 @@ def test_a_refusal_of_messages_unknown_sends_all_of_them_again() -> None:
         (b"", "closed the connection"),
     ],
 )
-def test_a_peer_that_speaks_something_else_is_lost(answer: bytes, text: str) -> None:
-    client, _ = scripted(LET_IN, answer)
+def test_a_peer_that_speaks_something_else_is_lost(peer: Peer, answer: bytes, text: str) -> None:
+    client = scripted(peer, LET_IN, answer)
     with pytest.raises(ConnectionLost, match=text) as lost:
         client.ping()
     assert isinstance(lost.value, OutOfStep) == bool(answer)
 
 
-def test_no_key_is_an_empty_one() -> None:
-    client, end = scripted(LET_IN, bm.encode(bm.Pong(FIRST + 3)))
+def test_no_key_is_an_empty_one(peer: Peer) -> None:
+    client = scripted(peer, LET_IN, bm.encode(bm.Pong(FIRST + 3)))
     client.ping()
-    frames = [bm.decode(frame) for frame in bm.frame_reader().feed(end.received)]
-    assert frames == [bm.Hello(FIRST + 1), bm.Auth(FIRST + 2, ""), bm.Ping(FIRST + 3)]
+    assert messages_of(peer) == [bm.Hello(FIRST + 1), bm.Auth(FIRST + 2, ""), bm.Ping(FIRST + 3)]
 
 
 @pytest.mark.parametrize(
@@ -430,9 +416,9 @@ def test_no_key_is_an_empty_one() -> None:
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_is_sent(
-    call: Any, error: type[Exception]
+    peer: Peer, call: Any, error: type[Exception]
 ) -> None:
-    client, end = scripted()
+    client = scripted(peer)
     with pytest.raises(error):
         call(client)
-    assert end.received == b""
+    assert peer.received() == b""

@@ -25,7 +25,7 @@ from brokerd.codecs import flymq as fm
 from brokerd.codecs.flymq import Opcode
 from brokerd.errors import RecordTooLarge
 from brokerd.values import Record
-from tests.client.peer import Peer, certificate
+from tests.client.peer import Peer, over_tls
 
 
 class FlymqPeer(Peer):
@@ -271,60 +271,38 @@ def test_a_record_that_no_answer_could_hold_is_refused_before_anything_is_sent(p
 # -- checklist: TLS ------------------------------------------------------------------------------
 
 
-def serve_tls(end: socket.socket, cert: Path, key: Path, answer: bytes) -> threading.Thread:
-    """Answer one request over TLS, in a thread."""
-
-    def serve() -> None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(cert, key)
-        try:
-            with context.wrap_socket(end, server_side=True) as served:
-                reader = fm.FrameReader()
-                while not reader.feed(served.recv(65_536)):
-                    pass
-                served.sendall(answer)
-                served.recv(1)
-        except ssl.SSLError:
-            end.close()  # the client did not like the certificate
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    return thread
-
-
 def test_a_large_answer_arrives_over_tls(tmp_path):
-    cert, key = certificate(tmp_path)
-    ours, theirs = socket.socketpair()
     value = bytes(1_000_000)
-    thread = serve_tls(ours, cert, key, fm.consumed(b"k", value))
-    context = ssl.create_default_context(cafile=str(cert))
-    with FlymqClient(
-        "broker:9092", connect=lambda *_: theirs, ssl_context=context, timeout=10.0
-    ) as client:
+    answer = fm.consumed(b"k", value)
+    with (
+        over_tls(tmp_path, fm.FrameReader().feed, answer) as (connect, context),
+        FlymqClient("broker:9092", connect=connect, ssl_context=context, timeout=10.0) as client,
+    ):
         assert client.consume("t", 0, 0) == fm.Consumed(b"k", value)
-    thread.join(10.0)
 
 
 def test_a_certificate_that_is_not_trusted_is_not_tried_again(tmp_path):
-    cert, key = certificate(tmp_path)
-    ours, theirs = socket.socketpair()
-    thread = serve_tls(ours, cert, key, b"")
-    attempts = [theirs]
+    attempts: list[float] = []
     slept: list[float] = []
-    with (
-        FlymqClient(
-            "broker:9092",
-            connect=lambda *_: attempts.pop(),
-            ssl_context=ssl.create_default_context(),
-            timeout=10.0,
-            resend=True,
-            sleep=slept.append,
-        ) as client,
-        pytest.raises(ssl.SSLCertVerificationError),
-    ):
-        client.list_topics()
-    thread.join(10.0)
-    assert (attempts, slept) == ([], [])
+    with over_tls(tmp_path, fm.FrameReader().feed) as (connect, _):
+
+        def counted(address: object, timeout: float) -> socket.socket:
+            attempts.append(timeout)
+            return connect(address, timeout)
+
+        with (
+            FlymqClient(
+                "broker:9092",
+                connect=counted,
+                ssl_context=ssl.create_default_context(),
+                timeout=10.0,
+                resend=True,
+                sleep=slept.append,
+            ) as client,
+            pytest.raises(ssl.SSLCertVerificationError),
+        ):
+            client.list_topics()
+    assert (len(attempts), slept) == (1, [])
 
 
 # -- checklist: connecting again, waiting longer each time ----------------------------------------

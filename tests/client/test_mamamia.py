@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import ssl
 import subprocess
 import sys
 import threading
@@ -21,7 +20,7 @@ from brokerd.client.mamamia import (
     batch_message,
 )
 from brokerd.codecs import mamamia as mm
-from tests.client.peer import Peer, certificate
+from tests.client.peer import Peer, over_tls
 
 STATE = mm.GroupState(2, 5, 3, 1, 1, 1, 0, None, 1.5, 3, 1)
 
@@ -276,28 +275,13 @@ def test_an_argument_without_a_wire_form_leaves_a_usable_client(peer):
 
 
 def test_a_large_answer_arrives_over_tls(tmp_path):
-    cert, key = certificate(tmp_path)
-    ours, theirs = socket.socketpair()
     payload = bytes(1_000_000)
-
-    def serve() -> None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(cert, key)
-        with context.wrap_socket(ours, server_side=True) as served:
-            reader = mm.FrameReader()
-            while not reader.feed(served.recv(65_536)):
-                pass
-            served.sendall(mm.acquired(0, "l", payload, 0, None))
-            served.recv(1)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    context = ssl.create_default_context(cafile=str(cert))
-    with MamamiaClient(
-        "broker:9000", connect=lambda *_: theirs, ssl_context=context, timeout=10.0
-    ) as client:
+    answer = mm.acquired(0, "l", payload, 0, None)
+    with (
+        over_tls(tmp_path, mm.FrameReader().feed, answer) as (connect, context),
+        MamamiaClient("broker:9000", connect=connect, ssl_context=context, timeout=10.0) as client,
+    ):
         assert client.acquire("l", "g", "c") == mm.Message(0, "l", payload, None)
-    thread.join(10.0)
 
 
 def test_importing_the_blocking_client_does_not_import_twisted():

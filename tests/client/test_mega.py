@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import ssl
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,7 @@ import pytest
 from brokerd.client.mega import Code, Consumed, Dialect, MegaClient, MegaError, OutOfStep
 from brokerd.codecs import mega
 from brokerd.errors import RecordTooLarge
-from tests.client.peer import Peer, certificate
+from tests.client.peer import Peer, over_tls
 
 NOW = 1_700_000_000.123
 NOW_MS = 1_700_000_000_123
@@ -173,26 +170,15 @@ def test_wrong_arguments_are_refused_before_anything_is_sent(peer: MegaPeer, num
 
 
 def test_it_speaks_tls(tmp_path: Path) -> None:
-    cert, key = certificate(tmp_path)
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(cert, key)
-    ours, theirs = socket.socketpair()
-
-    def serve() -> None:
-        with server.wrap_socket(ours, server_side=True) as peer:
-            assert mega.RequestReader().feed(peer.recv(65_536))
-            peer.sendall(mega.produced(1, NOW_MS, 3))
-            peer.recv(1)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    context = ssl.create_default_context(cafile=str(cert))
-    with MegaClient(
-        "broker:8080",
-        timeout=5.0,
-        ssl_context=context,
-        server_hostname="broker",
-        connect=lambda address, timeout: theirs,
-    ) as client:
+    answer = mega.produced(1, NOW_MS, 3)
+    with (
+        over_tls(tmp_path, mega.RequestReader().feed, answer) as (connect, context),
+        MegaClient(
+            "broker:8080",
+            timeout=5.0,
+            ssl_context=context,
+            server_hostname="broker",
+            connect=connect,
+        ) as client,
+    ):
         assert client.produce("t", b"x") == 3
-    thread.join(5)

@@ -17,9 +17,10 @@ from brokerd.client.blipmq import BlipmqClient
 from brokerd.codecs import blipmq as bm
 from brokerd.protocols.blipmq import BlipmqFactory, BlipmqSettings
 from brokerd.protocols.connection import Limits
+from tests.certificates import tls
 from tests.protocols import serving
 from tests.protocols.serving import Served
-from tests.test_assembly import no_faults, reactor, tls, until
+from tests.test_assembly import no_faults, reactor, until
 
 __all__ = ["no_faults"]
 

@@ -19,10 +19,11 @@ from brokerd.client.flymq import FlymqClient, FlymqError
 from brokerd.codecs import flymq as fly
 from brokerd.protocols import flymq_reads, flymq_scan
 from brokerd.protocols.flymq import FlymqFactory, FlymqSettings
+from tests.certificates import tls
 from tests.protocols import serving
 from tests.protocols.flymq_desk import LIMITS, MIB
 from tests.protocols.serving import Served
-from tests.test_assembly import no_faults, reactor, tls, until
+from tests.test_assembly import no_faults, reactor, until
 
 __all__ = ["no_faults"]
 

@@ -17,9 +17,10 @@ from brokerd.client.mega import Dialect, MegaClient
 from brokerd.codecs import mega
 from brokerd.protocols.connection import Limits
 from brokerd.protocols.mega import MegaFactory
+from tests.certificates import tls
 from tests.protocols import serving
 from tests.protocols.serving import Served
-from tests.test_assembly import no_faults, reactor, tls, until
+from tests.test_assembly import no_faults, reactor, until
 
 __all__ = ["no_faults"]
 

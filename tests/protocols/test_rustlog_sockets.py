@@ -15,10 +15,11 @@ from brokerd.broker import Broker
 from brokerd.client.rustlog import Dialect, RustlogClient, RustlogError
 from brokerd.protocols.connection import Limits
 from brokerd.protocols.rustlog import RustlogFactory, RustlogSettings
+from tests.certificates import tls
 from tests.codecs.test_rustlog_golden import BYTES
 from tests.protocols import serving
 from tests.protocols.serving import Served
-from tests.test_assembly import no_faults, reactor, tls, until
+from tests.test_assembly import no_faults, reactor, until
 
 __all__ = ["no_faults"]
 
