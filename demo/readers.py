@@ -87,7 +87,7 @@ class FlyMQReader(Reader):
         reader = flymq.FrameReader()
         self._asked: deque[Any] = deque()
         return lambda data: [
-            flymq.decode_response(self._asked.popleft(), opcode, payload)
+            flymq.decode_answer(self._asked.popleft(), opcode, payload)
             for opcode, _, payload in reader.feed(data)
         ]
 

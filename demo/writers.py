@@ -98,7 +98,7 @@ class FlyMQPen(Pen):
 
     def feed(self, data: bytes) -> Sequence[Any]:
         return [
-            flymq.decode_response(self._asked.popleft(), opcode, payload)
+            flymq.decode_answer(self._asked.popleft(), opcode, payload)
             for opcode, _, payload in self._reader.feed(data)
         ]
 

@@ -23,6 +23,7 @@ from brokerd.cli.measure import Plan, measure, prepare
 from brokerd.cli.scenarios import Role
 from brokerd.codecs import blipmq, flymq, mega, rustlog
 from brokerd.values import Record
+from tests.codecs.flymq_answers import fetched_sdk
 
 BINARY = rustlog.CODECS[rustlog.Dialect.BINARY]
 RECORDS = 1000
@@ -52,7 +53,7 @@ def fetched(form: str, offset: int, count: int) -> bytes:
     if form == "rustlog":
         return BINARY.encode_answer(rustlog.Fetched(range(offset, end), [VALUE] * count, end))
     records = [Record(one, VALUE) for one in range(offset, end)]
-    return flymq.fetched_sdk(records, end)
+    return fetched_sdk(records, end)
 
 
 def asked_offsets(form: str, data: bytes) -> list[int]:

@@ -58,7 +58,7 @@ from brokerd.codecs.flymq import (
     Subscribe,
     TopicOffsets,
     Topics,
-    decode_response,
+    decode_answer,
     encode_request,
 )
 from brokerd.errors import BrokerdError, RecordTooLarge
@@ -299,7 +299,7 @@ def _is_harmless_twice(request: Request) -> bool:
 
 def _answer(request: Request, frame: Frame) -> Answer:
     opcode, _, payload = frame
-    return decode_response(request, opcode, payload)
+    return decode_answer(request, opcode, payload)
 
 
 def _check(topic: str, partition: int, **numbers: int) -> None:

@@ -26,6 +26,7 @@ from brokerd.codecs.flymq import Opcode
 from brokerd.errors import RecordTooLarge
 from brokerd.values import Record
 from tests.client.peer import Peer, over_tls
+from tests.codecs.flymq_answers import consumed, fetched_sdk, fetched_seed
 
 
 class FlymqPeer(Peer):
@@ -71,13 +72,13 @@ CALLS: list[Call] = [
     (
         lambda c: c.consume("t", 0, 42),
         fm.Consume("t", 0, 42),
-        fm.consumed(b"k", b"hi"),
+        consumed(b"k", b"hi"),
         fm.Consumed(b"k", b"hi"),
     ),
     (
         lambda c: c.consume("t", 0, 42, zero_copy=True),
         fm.Consume("t", 0, 42, Opcode.CONSUME_ZERO_COPY),
-        fm.consumed(None, b"hi", Opcode.CONSUME_ZERO_COPY),
+        consumed(None, b"hi", Opcode.CONSUME_ZERO_COPY),
         fm.Consumed(None, b"hi"),
     ),
     (lambda c: c.create_topic("t", 3), fm.CreateTopic("t", 3), fm.ok(Opcode.CREATE_TOPIC), None),
@@ -97,19 +98,19 @@ CALLS: list[Call] = [
     (
         lambda c: c.fetch("t", 0, 41, 2),
         fm.Fetch("t", 0, 41, 2, sdk=True),
-        fm.fetched_sdk(TWO, 43),
+        fetched_sdk(TWO, 43),
         FETCHED,
     ),
     (
         lambda c: c.fetch("t", 0, 41, filter="$.id"),
         fm.Fetch("t", 0, 41, 10, "$.id", sdk=True),
-        fm.fetched_sdk([], 43),
+        fetched_sdk([], 43),
         fm.Fetched((), 43),
     ),
     (
         lambda c: c.fetch("t", 0, 41, 2, binary=True),
         fm.Fetch("t", 0, 41, 2, sdk=True, opcode=Opcode.FETCH_BINARY),
-        fm.fetched_sdk(TWO, 43, Opcode.FETCH_BINARY),
+        fetched_sdk(TWO, 43, Opcode.FETCH_BINARY),
         FETCHED,
     ),
     (lambda c: c.list_topics(), fm.ListTopics(), fm.topics(["a", "b"]), ("a", "b")),
@@ -163,7 +164,7 @@ def test_the_documents_dialect_can_be_spoken(peer):
     peer.will_accept(fm.position(Opcode.SUBSCRIBE, 4))
     with client_of(peer, sdk=False) as client:
         assert client.subscribe(*EARLIEST) == 4
-        peer.answer(fm.fetched_seed(TWO, 43))
+        peer.answer(fetched_seed(TWO, 43))
         assert client.fetch("t", 0, 41, 2) == FETCHED
         peer.answer(fm.ok(Opcode.RESET_OFFSET))
         client.reset_offset(*EARLIEST)
@@ -206,7 +207,7 @@ def test_an_error_in_any_layout_raises_its_text_and_the_connection_lives(peer, l
     with client_of(peer) as client:
         with pytest.raises(FlymqError, match=f"^{TEXT}$"):
             client.consume("t", 0, 0)
-        peer.answer(fm.consumed(None, b"v"))
+        peer.answer(consumed(None, b"v"))
         assert client.consume("t", 0, 0).value == b"v"
     assert len(peer.requests()) == 2
 
@@ -251,7 +252,7 @@ def test_a_peer_out_of_step_is_dropped_and_not_asked_again(peer, answer, match):
 def test_an_answer_of_32_mb_is_read():
     value = bytes(fm.MAX_LENGTH - 8)
     ours, theirs = socket.socketpair()
-    thread = threading.Thread(target=lambda: ours.sendall(fm.consumed(None, value)))
+    thread = threading.Thread(target=lambda: ours.sendall(consumed(None, value)))
     thread.start()
     with ours, FlymqClient("b:1", connect=lambda *_: theirs, timeout=10.0) as client:
         assert client.consume("t", 0, 0).value == value
@@ -265,7 +266,7 @@ def test_a_record_that_no_answer_could_hold_is_refused_before_anything_is_sent(p
         with pytest.raises(RecordTooLarge):
             client.send_many([fm.ListTopics(), fm.Produce("t", None, bytes(RECORD_BYTES_MAX + 1))])
     assert peer.attempts == 0
-    assert len(fm.fetched_sdk([Record(0, bytes(RECORD_BYTES_MAX))], 1)) == 8 + fm.MAX_LENGTH
+    assert len(fetched_sdk([Record(0, bytes(RECORD_BYTES_MAX))], 1)) == 8 + fm.MAX_LENGTH
 
 
 # -- checklist: TLS ------------------------------------------------------------------------------
@@ -273,7 +274,7 @@ def test_a_record_that_no_answer_could_hold_is_refused_before_anything_is_sent(p
 
 def test_a_large_answer_arrives_over_tls(tmp_path):
     value = bytes(1_000_000)
-    answer = fm.consumed(b"k", value)
+    answer = consumed(b"k", value)
     with (
         over_tls(tmp_path, fm.FrameReader().feed, answer) as (connect, context),
         FlymqClient("broker:9092", connect=connect, ssl_context=context, timeout=10.0) as client,
@@ -382,7 +383,7 @@ PRODUCE = fm.Produce("t", None, b"x")
 
 
 def test_requests_sent_together_are_answered_in_order(peer):
-    peer.will_accept(fm.produced(*STORED), fm.error("no", sdk=True), fm.fetched_seed([], 1))
+    peer.will_accept(fm.produced(*STORED), fm.error("no", sdk=True), fetched_seed([], 1))
     requests = [PRODUCE, LIST, fm.Fetch("t", 0, 0, 1)]
     with client_of(peer) as client:
         assert client.send_many(requests) == [STORED, fm.Failed("no"), fm.Fetched((), 1)]
@@ -402,7 +403,7 @@ def test_more_bytes_than_any_buffer_holds_can_be_sent_together():
         reader, answered = fm.FrameReader(), 0
         while answered < COUNT:
             for _ in reader.feed(ours.recv(65_536)):
-                ours.sendall(fm.fetched_sdk(record, answered))
+                ours.sendall(fetched_sdk(record, answered))
                 answered += 1
 
     thread = threading.Thread(target=echo)
@@ -444,7 +445,7 @@ def test_a_wrong_argument_leaves_a_usable_client(peer, call, error, match):
 
 
 def test_more_messages_than_the_wire_can_ask_for_are_the_most_it_can(peer):
-    peer.will_accept(fm.fetched_sdk([], 0))
+    peer.will_accept(fetched_sdk([], 0))
     with client_of(peer) as client:
         client.fetch("t", 0, 0, 1 << 40)
     assert peer.requests()[0].max_messages == (1 << 31) - 1
@@ -468,7 +469,7 @@ def test_the_example_runs(monkeypatch, capsys):
     ours, theirs = socket.socketpair()
     answers = [
         fm.position(Opcode.SUBSCRIBE, 41),
-        fm.fetched_sdk(TWO, 43),
+        fetched_sdk(TWO, 43),
         fm.ok(Opcode.COMMIT),
     ]
 

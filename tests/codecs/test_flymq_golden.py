@@ -8,6 +8,7 @@ import pytest
 
 from brokerd.codecs import flymq as fm
 from brokerd.values import Record
+from tests.codecs.flymq_answers import consumed, fetched_sdk, fetched_seed
 from tests.golden import golden
 
 DOCUMENT_TIME_MS = 1706615843840
@@ -61,14 +62,14 @@ EXAMPLES = {
         "orders", 2, 7, TIME_MS, 2, 2, request=fm.Produce("orders", b"k1", b"hi", 2)
     ),
     "seed-03-consume": Example(
-        fm.Consume("orders", 0, 42), fm.consumed(b"k1", b"hi"), fm.Consumed(b"k1", b"hi")
+        fm.Consume("orders", 0, 42), consumed(b"k1", b"hi"), fm.Consumed(b"k1", b"hi")
     ),
     "seed-04a-fetch-sdk": Example(
-        fm.Fetch("orders", 0, 41, 2, **SDK), fm.fetched_sdk(RECORDS, 43), FETCHED
+        fm.Fetch("orders", 0, 41, 2, **SDK), fetched_sdk(RECORDS, 43), FETCHED
     ),
-    "seed-04b-fetch": Example(fm.Fetch("orders", 0, 41, 2), fm.fetched_seed(RECORDS, 43), FETCHED),
+    "seed-04b-fetch": Example(fm.Fetch("orders", 0, 41, 2), fetched_seed(RECORDS, 43), FETCHED),
     "seed-05-fetch-filter": Example(
-        fm.Fetch("orders", 0, 43, 10, "err", sdk=True), fm.fetched_sdk([], 43), NOTHING
+        fm.Fetch("orders", 0, 43, 10, "err", sdk=True), fetched_sdk([], 43), NOTHING
     ),
     "seed-06-create-topic": done(fm.CreateTopic("orders", 3)),
     "seed-07-list-topics": Example(
@@ -104,17 +105,17 @@ EXAMPLES = {
     "ours-delete-topic": done(fm.DeleteTopic("orders")),
     "ours-consume-zero-copy": Example(
         fm.Consume("orders", 0, 42, fm.Opcode.CONSUME_ZERO_COPY),
-        fm.consumed(b"k1", b"hi", fm.Opcode.CONSUME_ZERO_COPY),
+        consumed(b"k1", b"hi", fm.Opcode.CONSUME_ZERO_COPY),
         fm.Consumed(b"k1", b"hi"),
     ),
     "ours-fetch-binary": Example(
         fm.Fetch("orders", 0, 42, 2, opcode=fm.Opcode.FETCH_BINARY),
-        fm.fetched_sdk(RECORDS[1:], 43, fm.Opcode.FETCH_BINARY),
+        fetched_sdk(RECORDS[1:], 43, fm.Opcode.FETCH_BINARY),
         fm.Fetched((HI,), 43),
     ),
     "ours-fetch-binary-filter": Example(
         fm.Fetch("orders", 0, 42, 2, "$.id", sdk=True, opcode=fm.Opcode.FETCH_BINARY),
-        fm.fetched_sdk([], 43, fm.Opcode.FETCH_BINARY),
+        fetched_sdk([], 43, fm.Opcode.FETCH_BINARY),
         NOTHING,
     ),
     "ours-cluster-metadata-all": cluster(
@@ -154,7 +155,7 @@ def only_frame(data: bytes) -> fm.Frame:
 
 def read_answer(request: fm.Request, data: bytes) -> fm.Answer:
     opcode, _, payload = only_frame(data)
-    return fm.decode_response(request, opcode, payload)
+    return fm.decode_answer(request, opcode, payload)
 
 
 def test_every_golden_line_is_used():

@@ -121,7 +121,7 @@ def read_answers(data: bytes, requests: list[bytes]) -> int:
     assert not reader.partial_bytes, "the last answer is cut off"
     for number, (opcode, _, payload) in enumerate(frames):
         if number < len(requests):
-            fm.decode_response(_request_of(requests[number], opcode), opcode, payload)
+            fm.decode_answer(_request_of(requests[number], opcode), opcode, payload)
         else:
             assert opcode == fm.Opcode.ERROR, "more than was asked for"
         if opcode == fm.Opcode.ERROR:
@@ -178,7 +178,7 @@ class FlymqWitness:
 def _answers(ask: Ask, *sent: fm.Request) -> list[fm.Answer]:
     frames = fm.FrameReader().feed(ask(b"".join(map(fm.encode_request, sent)), len(sent)))
     return [
-        fm.decode_response(request, opcode, payload)
+        fm.decode_answer(request, opcode, payload)
         for request, (opcode, _, payload) in zip(sent, frames, strict=True)
     ]
 

@@ -122,7 +122,7 @@ class FlymqClient(Wire):
         asked, self._asked = self._asked[: len(frames)], self._asked[len(frames) :]
         assert all(flags == 1 for _, flags, _ in frames)
         return [
-            fly.decode_response(request, opcode, payload)
+            fly.decode_answer(request, opcode, payload)
             for request, (opcode, _, payload) in zip(asked, frames, strict=True)
         ]
 

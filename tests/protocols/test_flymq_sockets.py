@@ -20,6 +20,7 @@ from brokerd.codecs import flymq as fly
 from brokerd.protocols import flymq_reads, flymq_scan
 from brokerd.protocols.flymq import FlymqFactory, FlymqSettings
 from tests.certificates import tls
+from tests.codecs.flymq_answers import consumed
 from tests.protocols import serving
 from tests.protocols.flymq_desk import LIMITS, MIB
 from tests.protocols.serving import Served
@@ -106,7 +107,7 @@ async def test_a_peer_that_reads_slowly_gets_every_byte(tmp_path: Path, no_fault
             client.produce("t", b"v" * (5 * MIB), key=b"k")
         with running.plain() as peer:
             request = fly.encode_request(fly.Consume("t", 0, 0, fly.Opcode.CONSUME_ZERO_COPY))
-            answer = fly.consumed(b"k", b"v" * (5 * MIB), fly.Opcode.CONSUME_ZERO_COPY)
+            answer = consumed(b"k", b"v" * (5 * MIB), fly.Opcode.CONSUME_ZERO_COPY)
             peer.sendall(request * 4)
             received = bytearray()
             while len(received) < 4 * len(answer):

@@ -2,36 +2,17 @@
 """The FlyMQ wire format: bytes to values and back, pure. Page: docs/protocols/flymq.rst.
 
 A server reads with `FrameReader` and `decode_request`, and writes with the functions of
-`responses`. A client writes with `encode_request` and reads with `FrameReader` and
-`decode_response`.
+`answers`. A client writes with `encode_request` and reads with `FrameReader` and
+`decode_answer`.
 """
 
-from brokerd.codecs.flymq.frames import (
-    Frame,
-    FrameReader,
-    frame,
-)
-from brokerd.codecs.flymq.peer import (
-    decode_response,
-    error_text,
-)
-from brokerd.codecs.flymq.requests import (
-    CompressedRequest,
-    decode_request,
-    encode_request,
-    opcode_of,
-)
-from brokerd.codecs.flymq.responses import (
+from brokerd.codecs.flymq.answers import (
     FETCHED_BYTES,
     RECORD_BYTES,
     cluster_metadata,
-    consumed,
     consumed_parts,
     error,
-    fetched,
     fetched_parts,
-    fetched_sdk,
-    fetched_seed,
     fetched_size,
     lag,
     ok,
@@ -40,11 +21,27 @@ from brokerd.codecs.flymq.responses import (
     topic_metadata,
     topics,
 )
+from brokerd.codecs.flymq.frames import (
+    Frame,
+    FrameReader,
+    frame,
+)
+from brokerd.codecs.flymq.peer import (
+    decode_answer,
+    encode_request,
+    error_text,
+    opcode_of,
+)
+from brokerd.codecs.flymq.requests import (
+    CompressedRequest,
+    decode_request,
+)
 from brokerd.codecs.flymq.values import (
     COMPRESSION_MASK,
     MAX_LENGTH,
     MAX_OFFSET,
     Answer,
+    AnswerError,
     Cluster,
     ClusterMetadata,
     Commit,
@@ -72,7 +69,6 @@ from brokerd.codecs.flymq.values import (
     Request,
     RequestError,
     ResetOffset,
-    ResponseError,
     Subscribe,
     TopicOffsets,
     TopicPlaces,
@@ -117,24 +113,20 @@ __all__ = [
     "Request",
     "RequestError",
     "ResetOffset",
-    "ResponseError",
+    "AnswerError",
     "Subscribe",
     "TopicOffsets",
     "TopicPlaces",
     "Topics",
     "UnknownOpcode",
     "cluster_metadata",
-    "consumed",
     "consumed_parts",
+    "decode_answer",
     "decode_request",
-    "decode_response",
     "encode_request",
     "error",
     "error_text",
-    "fetched",
     "fetched_parts",
-    "fetched_sdk",
-    "fetched_seed",
     "fetched_size",
     "frame",
     "lag",

@@ -1,71 +1,175 @@
-# Tests: tests/codecs/test_flymq_responses.py
-"""The client's half of the answers: payloads to values, strictly.
+# Tests: tests/codecs/test_flymq_answers.py
+"""The client's half: requests to frames, and answers from payloads, strictly.
 
-A count or length that runs past the payload is an error, and so are bytes left over. An ERROR is
-read in every layout that is about (page, section Refusals).
+In an answer, a count or length that runs past the payload is an error, and so are bytes left over.
+An ERROR is read in every layout that is about (page, section Refusals).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from struct import Struct
+from typing import Any
 
-from brokerd.codecs.flymq.fields import Fields
-from brokerd.codecs.flymq.requests import opcode_of
+from brokerd.codecs.flymq.answers import RECORD_BYTES, SPACES
+from brokerd.codecs.flymq.compression import compressed
+from brokerd.codecs.flymq.fields import Fields, pack_text, pack_text8
+from brokerd.codecs.flymq.frames import frame
 from brokerd.codecs.flymq.values import (
+    FLAG_BINARY,
+    GZIP,
     Answer,
+    AnswerError,
     Cluster,
+    ClusterMetadata,
+    Commit,
+    Consume,
     Consumed,
+    CreateTopic,
+    DeleteTopic,
     Done,
     Failed,
     Fetch,
     Fetched,
     FetchedRecord,
     FieldError,
+    GetLag,
+    GetOffset,
     Lag,
+    ListTopics,
+    Metadata,
     Opcode,
     PartitionOffsets,
     PartitionPlace,
     Position,
+    Produce,
     Produced,
     Request,
-    ResponseError,
+    ResetOffset,
+    Subscribe,
     TopicOffsets,
     TopicPlaces,
     Topics,
 )
 
-_RECORD_BYTES = 16
 _PARTITION_OFFSETS_BYTES = 24
 _TOPIC_PLACES_BYTES = 6
 _PARTITION_PLACE_BYTES = 26
-_SPACES = "   "
+
+_U32 = Struct(">I")
+_I32 = Struct(">i")
+_U64 = Struct(">Q")
+_PARTITION_OFFSET = Struct(">iQ")
+_PARTITION_OFFSET_MAX = Struct(">iQi")
 
 
-def decode_response(request: Request, opcode: int, payload: bytes) -> Answer:
+def opcode_of(request: Request) -> Opcode:
+    """The opcode that a request is sent with."""
+    if isinstance(request, Consume | Fetch):
+        return request.opcode
+    return _OPCODES[type(request)]
+
+
+def encode_request(request: Request, gzip: bool = False) -> bytes:
+    """The complete frame of a request; with `gzip` its payload is compressed.
+
+    :raises ValueError: a text is longer than its length can say, or UTF-8 cannot say it.
+    :raises struct.error: a number is.
+    """
+    payload = _PAYLOADS[type(request)](request)
+    if gzip:
+        return frame(opcode_of(request), compressed(payload), FLAG_BINARY | GZIP)
+    return frame(opcode_of(request), payload)
+
+
+def _produce_payload(request: Produce) -> bytes:
+    key = request.key or b""
+    return b"".join(
+        (
+            pack_text(request.topic),
+            _U32.pack(len(key)),
+            key,
+            _U32.pack(len(request.value)),
+            request.value,
+            _I32.pack(request.partition),
+        )
+    )
+
+
+def _fetch_payload(request: Fetch) -> bytes:
+    numbers = _PARTITION_OFFSET_MAX.pack(request.partition, request.offset, request.max_messages)
+    return pack_text(request.topic) + numbers + (pack_text(request.filter) if request.sdk else b"")
+
+
+def _of_group(request: Subscribe | Commit | GetOffset | ResetOffset | GetLag) -> bytes:
+    return pack_text(request.topic) + pack_text(request.group) + _I32.pack(request.partition)
+
+
+def _mode(request: Subscribe | ResetOffset) -> bytes:
+    return pack_text8(request.mode) if request.sdk else pack_text(request.mode)
+
+
+def _reset_offset_payload(request: ResetOffset) -> bytes:
+    offset = b"" if request.offset is None else _U64.pack(request.offset)
+    return _of_group(request) + _mode(request) + offset
+
+
+_OPCODES: dict[type[Request], Opcode] = {
+    Produce: Opcode.PRODUCE,
+    CreateTopic: Opcode.CREATE_TOPIC,
+    Metadata: Opcode.METADATA,
+    Subscribe: Opcode.SUBSCRIBE,
+    Commit: Opcode.COMMIT,
+    ListTopics: Opcode.LIST_TOPICS,
+    DeleteTopic: Opcode.DELETE_TOPIC,
+    ClusterMetadata: Opcode.CLUSTER_METADATA,
+    GetOffset: Opcode.GET_OFFSET,
+    ResetOffset: Opcode.RESET_OFFSET,
+    GetLag: Opcode.GET_LAG,
+}
+
+_PAYLOADS: dict[type[Request], Callable[[Any], bytes]] = {
+    Produce: _produce_payload,
+    Consume: lambda one: pack_text(one.topic) + _PARTITION_OFFSET.pack(one.partition, one.offset),
+    CreateTopic: lambda one: pack_text(one.topic) + _I32.pack(one.partitions),
+    Metadata: lambda one: pack_text(one.topic),
+    Subscribe: lambda one: _of_group(one) + _mode(one),
+    Commit: lambda one: _of_group(one) + _U64.pack(one.offset),
+    Fetch: _fetch_payload,
+    ListTopics: lambda one: b"",
+    DeleteTopic: lambda one: pack_text(one.topic),
+    ClusterMetadata: lambda one: pack_text(one.topic),
+    GetOffset: _of_group,
+    ResetOffset: _reset_offset_payload,
+    GetLag: _of_group,
+}
+
+
+def decode_answer(request: Request, opcode: int, payload: bytes) -> Answer:
     """The answer to `request`; `Failed` holds the broker's text.
 
-    :raises ResponseError: it is not an answer to `request`; the connection is of no more use.
+    :raises AnswerError: it is not an answer to `request`; the connection is of no more use.
     """
     if opcode == Opcode.ERROR:
         return Failed(error_text(payload))
     asked = opcode_of(request)
     if opcode != asked:
-        raise ResponseError(f"opcode {opcode} was answered where {int(asked)} was asked")
+        raise AnswerError(f"opcode {opcode} was answered where {int(asked)} was asked")
     fields = Fields(payload)
     try:
         answer = (
             _fetched(request, fields) if isinstance(request, Fetch) else _ANSWERS[asked](fields)
         )
     except FieldError as error:
-        raise ResponseError(f"the answer to {asked.name} cannot be read: {error}") from error
+        raise AnswerError(f"the answer to {asked.name} cannot be read: {error}") from error
     if fields.left:
-        raise ResponseError(f"the answer to {asked.name} has {fields.left} bytes left over")
+        raise AnswerError(f"the answer to {asked.name} has {fields.left} bytes left over")
     return answer
 
 
 def error_text(payload: bytes) -> str:
     """The text of an ERROR's payload, whichever of the four layouts it has (payload facts, 3)."""
-    return _error_data(payload).decode("utf-8", "replace").removeprefix(_SPACES)
+    return _error_data(payload).decode("utf-8", "replace").removeprefix(SPACES)
 
 
 def _error_data(payload: bytes) -> bytes:
@@ -94,11 +198,11 @@ def _consumed(fields: Fields) -> Consumed:
 def _fetched(request: Fetch, fields: Fields) -> Fetched:
     count = fields.count("message count", 0)
     if not request.answer_is_sdk:
-        fields.expect("messages", count, _RECORD_BYTES)
+        fields.expect("messages", count, RECORD_BYTES)
         records = [_seed_record(fields) for _ in range(count)]
         return Fetched(tuple(records), fields.u64("next offset"))
     next_offset = fields.u64("next offset")
-    fields.expect("messages", count, _RECORD_BYTES)
+    fields.expect("messages", count, RECORD_BYTES)
     return Fetched(tuple([_sdk_record(fields) for _ in range(count)]), next_offset)
 
 

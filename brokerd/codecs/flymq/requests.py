@@ -1,8 +1,8 @@
 # Tests: tests/codecs/test_flymq_requests.py
-"""Requests from payloads and back: the page's section Operations.
+"""Requests from payloads: the page's section Operations.
 
 `decode_request` tells the two dialects apart (page, section Two dialects) and says in the value
-which one it was. `decode_request(*frame of encode_request(v)) == v` for every request.
+which one it was. `peer.encode_request` is the way back.
 """
 
 from __future__ import annotations
@@ -10,15 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from struct import Struct
 from struct import error as StructError
-from typing import Any
 
-from brokerd.codecs.flymq.compression import Inflation, compressed
-from brokerd.codecs.flymq.fields import Fields, pack_text, pack_text8
-from brokerd.codecs.flymq.frames import frame
+from brokerd.codecs.flymq.compression import Inflation
+from brokerd.codecs.flymq.fields import Fields
 from brokerd.codecs.flymq.values import (
     COMPRESSION_MASK,
-    FLAG_BINARY,
-    GZIP,
     MAX_LENGTH,
     MAX_OFFSET,
     ClusterMetadata,
@@ -45,9 +41,6 @@ _PRODUCE = int(Opcode.PRODUCE)
 _U16 = Struct(">H")
 _U32 = Struct(">I")
 _I32 = Struct(">i")
-_U64 = Struct(">Q")
-_PARTITION_OFFSET = Struct(">iQ")
-_PARTITION_OFFSET_MAX = Struct(">iQi")
 
 
 def decode_request(
@@ -240,86 +233,4 @@ _DECODERS: dict[int, _Decoder] = {
     Opcode.GET_OFFSET: _get_offset,
     Opcode.RESET_OFFSET: _reset_offset,
     Opcode.GET_LAG: _get_lag,
-}
-
-
-def opcode_of(request: Request) -> Opcode:
-    """The opcode that a request is sent with."""
-    if isinstance(request, Consume | Fetch):
-        return request.opcode
-    return _OPCODES[type(request)]
-
-
-def encode_request(request: Request, gzip: bool = False) -> bytes:
-    """The complete frame of a request; with `gzip` its payload is compressed.
-
-    :raises ValueError: a text is longer than its length can say, or UTF-8 cannot say it.
-    :raises struct.error: a number is.
-    """
-    payload = _PAYLOADS[type(request)](request)
-    if gzip:
-        return frame(opcode_of(request), compressed(payload), FLAG_BINARY | GZIP)
-    return frame(opcode_of(request), payload)
-
-
-def _produce_payload(request: Produce) -> bytes:
-    key = request.key or b""
-    return b"".join(
-        (
-            pack_text(request.topic),
-            _U32.pack(len(key)),
-            key,
-            _U32.pack(len(request.value)),
-            request.value,
-            _I32.pack(request.partition),
-        )
-    )
-
-
-def _fetch_payload(request: Fetch) -> bytes:
-    numbers = _PARTITION_OFFSET_MAX.pack(request.partition, request.offset, request.max_messages)
-    return pack_text(request.topic) + numbers + (pack_text(request.filter) if request.sdk else b"")
-
-
-def _of_group(request: Subscribe | Commit | GetOffset | ResetOffset | GetLag) -> bytes:
-    return pack_text(request.topic) + pack_text(request.group) + _I32.pack(request.partition)
-
-
-def _mode(request: Subscribe | ResetOffset) -> bytes:
-    return pack_text8(request.mode) if request.sdk else pack_text(request.mode)
-
-
-def _reset_offset_payload(request: ResetOffset) -> bytes:
-    offset = b"" if request.offset is None else _U64.pack(request.offset)
-    return _of_group(request) + _mode(request) + offset
-
-
-_OPCODES: dict[type[Request], Opcode] = {
-    Produce: Opcode.PRODUCE,
-    CreateTopic: Opcode.CREATE_TOPIC,
-    Metadata: Opcode.METADATA,
-    Subscribe: Opcode.SUBSCRIBE,
-    Commit: Opcode.COMMIT,
-    ListTopics: Opcode.LIST_TOPICS,
-    DeleteTopic: Opcode.DELETE_TOPIC,
-    ClusterMetadata: Opcode.CLUSTER_METADATA,
-    GetOffset: Opcode.GET_OFFSET,
-    ResetOffset: Opcode.RESET_OFFSET,
-    GetLag: Opcode.GET_LAG,
-}
-
-_PAYLOADS: dict[type[Request], Callable[[Any], bytes]] = {
-    Produce: _produce_payload,
-    Consume: lambda one: pack_text(one.topic) + _PARTITION_OFFSET.pack(one.partition, one.offset),
-    CreateTopic: lambda one: pack_text(one.topic) + _I32.pack(one.partitions),
-    Metadata: lambda one: pack_text(one.topic),
-    Subscribe: lambda one: _of_group(one) + _mode(one),
-    Commit: lambda one: _of_group(one) + _U64.pack(one.offset),
-    Fetch: _fetch_payload,
-    ListTopics: lambda one: b"",
-    DeleteTopic: lambda one: pack_text(one.topic),
-    ClusterMetadata: lambda one: pack_text(one.topic),
-    GetOffset: _of_group,
-    ResetOffset: _reset_offset_payload,
-    GetLag: _of_group,
 }

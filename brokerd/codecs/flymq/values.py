@@ -67,7 +67,7 @@ class UnknownOpcode(RequestError):
     """No such operation: answer ERROR with this text, stay open."""
 
 
-class ResponseError(BrokerdError):
+class AnswerError(BrokerdError):
     """An answer cannot be read: the connection is of no more use."""
 
 

@@ -58,8 +58,8 @@ class FlyMQWire(FifoWire):
     def complete(self, ask: Ask, answer: Answer) -> None:
         """See `FifoWire`."""
         try:
-            told = flymq.decode_response(ask.request, *answer)
-        except flymq.ResponseError as error:
+            told = flymq.decode_answer(ask.request, *answer)
+        except flymq.AnswerError as error:
             raise WrongAnswer(str(error)) from error
         if isinstance(told, flymq.Failed):
             refuse(ask.operation, told.text)

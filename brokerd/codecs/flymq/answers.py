@@ -1,4 +1,4 @@
-# Tests: tests/codecs/test_flymq_responses.py
+# Tests: tests/codecs/test_flymq_answers.py
 """Answers as complete frames (page, sections Operations and Refusals)."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LARGE_BYTES = 64 * 1024
 """A value of so many bytes is a part of its own in `fetched_parts`."""
 ERROR_BYTES_MAX = 8_000
 """Longest text of an ERROR frame; 8,224 and more would be misread (payload facts, section 3)."""
-_SPACES = "   "
+SPACES = "   "
 """What makes SDKs show the text of the document's layout in full."""
 _NOT_LEADER = re.compile("not leader", re.IGNORECASE)
 
@@ -54,15 +54,10 @@ def _produced_head(topic: str) -> bytes:
     return header(Opcode.PRODUCE, len(name) + _STORED.size) + name
 
 
-def consumed(key: bytes | None, value: bytes, opcode: int = Opcode.CONSUME) -> bytes:
-    """CONSUME or CONSUME_ZERO_COPY. Key and value are copied once."""
-    return b"".join(consumed_parts(key, value, opcode))
-
-
 def consumed_parts(
     key: bytes | None, value: bytes, opcode: int = Opcode.CONSUME
 ) -> tuple[bytes, bytes]:
-    """As `consumed`, with the value apart and not copied."""
+    """CONSUME or CONSUME_ZERO_COPY, with the value apart and not copied."""
     key = key or b""
     length = _LENGTHS.size + len(key) + len(value)
     sizes = (header(opcode, length), _U32.pack(len(key)), key, _U32.pack(len(value)))
@@ -74,26 +69,14 @@ def fetched_size(record: Record) -> int:
     return RECORD_BYTES + len(record.value) + (len(record.key) if record.key else 0)
 
 
-def fetched(request: Fetch, records: Sequence[Record], next_offset: int) -> bytes:
-    """FETCH or FETCH_BINARY, in the layout that the request asks for."""
-    return b"".join(fetched_parts(request, records, next_offset))
-
-
 def fetched_parts(request: Fetch, records: Sequence[Record], next_offset: int) -> tuple[bytes, ...]:
-    """As `fetched`; values of `LARGE_BYTES` and more are parts of their own and not copied."""
+    """FETCH or FETCH_BINARY, in the layout that the request asks for.
+
+    Values of `LARGE_BYTES` and more are parts of their own and not copied.
+    """
     if request.answer_is_sdk:
         return _in_parts(request.opcode, _sdk_parts(records, next_offset))
     return _in_parts(request.opcode, _seed_parts(records, next_offset))
-
-
-def fetched_seed(records: Sequence[Record], next_offset: int) -> bytes:
-    """FETCH in the document's layout. Keys and values are copied once."""
-    return _joined(Opcode.FETCH, _seed_parts(records, next_offset))
-
-
-def fetched_sdk(records: Sequence[Record], next_offset: int, opcode: int = Opcode.FETCH) -> bytes:
-    """FETCH or FETCH_BINARY in the SDKs' layout. Keys and values are copied once."""
-    return _joined(opcode, _sdk_parts(records, next_offset))
 
 
 def _seed_parts(records: Sequence[Record], next_offset: int) -> list[bytes]:
@@ -170,21 +153,18 @@ def error(text: str, sdk: bool) -> bytes:
     text = data.decode("utf-8", "ignore")
     if sdk:
         return frame(Opcode.ERROR, _U32.pack(1) + pack_text(text))
-    return frame(Opcode.ERROR, b"\x00" + pack_text(_SPACES + text))
-
-
-def _joined(opcode: int, parts: list[bytes]) -> bytes:
-    """The frame of these parts; the first is empty and becomes the header."""
-    parts[0] = header(opcode, sum(map(len, parts)))
-    return b"".join(parts)
+    return frame(Opcode.ERROR, b"\x00" + pack_text(SPACES + text))
 
 
 def _in_parts(opcode: int, parts: list[bytes]) -> tuple[bytes, ...]:
-    """As `_joined`, but large parts stay what they are."""
+    """The frame of these parts, of which the first is empty and becomes the header.
+
+    Large parts stay what they are; what stands between them is joined.
+    """
     sizes = list(map(len, parts))
-    if max(sizes) < LARGE_BYTES:
-        return (_joined(opcode, parts),)
     parts[0] = header(opcode, sum(sizes))
+    if max(sizes) < LARGE_BYTES:
+        return (b"".join(parts),)
     joined: list[bytes] = []
     small: list[bytes] = []
     for part in parts:

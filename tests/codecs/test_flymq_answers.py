@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from brokerd.codecs import flymq as fm
 from brokerd.codecs.flymq import Opcode
 from brokerd.values import Record
+from tests.codecs.flymq_answers import consumed, fetched, fetched_sdk, fetched_seed
 from tests.strategies.flymq import (
     i32,
     i64,
@@ -35,7 +36,7 @@ COMMIT = fm.Commit("t", "g", 0, 0)
 def read(request: fm.Request, data: bytes) -> fm.Answer:
     ((opcode, flags, payload),) = fm.FrameReader().feed(data)
     assert flags == 1
-    return fm.decode_response(request, opcode, payload)
+    return fm.decode_answer(request, opcode, payload)
 
 
 def seen(found: list[Record]) -> tuple[fm.FetchedRecord, ...]:
@@ -51,27 +52,25 @@ def test_a_produced_record_is_told_of(fields):
 def test_a_consumed_record_comes_as_it_is(key, value):
     for opcode in (Opcode.CONSUME, Opcode.CONSUME_ZERO_COPY):
         request = CONSUME._replace(opcode=opcode)
-        assert read(request, fm.consumed(key, value, opcode)) == fm.Consumed(key or None, value)
+        assert read(request, consumed(key, value, opcode)) == fm.Consumed(key or None, value)
 
 
 @given(st.lists(records, max_size=20), u64)
 def test_fetched_records_come_in_the_layout_that_was_asked_for(found, next_offset):
     expected = fm.Fetched(seen(found), next_offset)
     for request in (FETCH, SDK_FETCH, FETCH._replace(opcode=Opcode.FETCH_BINARY)):
-        assert read(request, fm.fetched(request, found, next_offset)) == expected
-    assert fm.fetched(FETCH, found, next_offset) == fm.fetched_seed(found, next_offset)
-    assert fm.fetched(SDK_FETCH, found, next_offset) == fm.fetched_sdk(found, next_offset)
+        assert read(request, fetched(request, found, next_offset)) == expected
 
 
 @given(st.lists(records, max_size=20), u64)
 def test_the_size_of_a_fetch_is_known_beforehand(found, next_offset):
     size = fm.FETCHED_BYTES + sum(map(fm.fetched_size, found))
-    assert len(fm.fetched_seed(found, next_offset)) == 8 + size
-    assert len(fm.fetched_sdk(found, next_offset)) == 8 + size
+    assert len(fetched_seed(found, next_offset)) == 8 + size
+    assert len(fetched_sdk(found, next_offset)) == 8 + size
 
 
 def test_without_records_the_two_layouts_are_the_same():
-    assert fm.fetched_seed([], 43) == fm.fetched_sdk([], 43)
+    assert fetched_seed([], 43) == fetched_sdk([], 43)
 
 
 @given(st.lists(texts, max_size=10).map(tuple), u64)
@@ -109,15 +108,15 @@ def test_done_is_one_byte_or_the_whole_message(request_):
     assert read(request_, fm.ok(opcode)) == fm.Done()
     assert read(request_, fm.frame(opcode, b"\x01")) == fm.Done()
     assert read(request_, fm.frame(opcode, b"\x01\0\x02OK")) == fm.Done()
-    with pytest.raises(fm.ResponseError, match="success is 0, with the message 'no'"):
+    with pytest.raises(fm.AnswerError, match="success is 0, with the message 'no'"):
         read(request_, fm.frame(opcode, b"\0\0\x02no"))
 
 
 ANSWERS: list[tuple[fm.Request, bytes]] = [
     (PRODUCE, fm.produced("orders", 0, 1, 2, -1, 4)),
-    (CONSUME, fm.consumed(b"k", b"v")),
-    (FETCH, fm.fetched_seed([Record(1, b"v", b"k"), Record(2, b"w")], 3)),
-    (SDK_FETCH, fm.fetched_sdk([Record(1, b"v", b"k"), Record(2, b"w")], 3)),
+    (CONSUME, consumed(b"k", b"v")),
+    (FETCH, fetched_seed([Record(1, b"v", b"k"), Record(2, b"w")], 3)),
+    (SDK_FETCH, fetched_sdk([Record(1, b"v", b"k"), Record(2, b"w")], 3)),
     (LIST, fm.topics(["a", "b"])),
     (fm.GetOffset("t", "g", 0), fm.position(Opcode.GET_OFFSET, 7)),
     (fm.Metadata("t"), fm.topic_metadata("t", [fm.PartitionOffsets(0, 0, 0, 9)])),
@@ -135,27 +134,27 @@ ANSWERS: list[tuple[fm.Request, bytes]] = [
 @pytest.mark.parametrize(("request_", "answer"), ANSWERS)
 def test_an_answer_that_is_cut_or_too_long_is_not_believed(request_, answer):
     opcode, payload = answer[2], answer[8:]
-    whole = fm.decode_response(request_, opcode, payload)
+    whole = fm.decode_answer(request_, opcode, payload)
     for end in range(len(payload)):
         if isinstance(whole, fm.Done) and end == 1:
             continue  # the reference's form
-        with pytest.raises(fm.ResponseError, match=r"cannot be read|left over"):
-            fm.decode_response(request_, opcode, payload[:end])
-    with pytest.raises(fm.ResponseError, match="1 bytes left over"):
-        fm.decode_response(request_, opcode, payload + b"\0")
+        with pytest.raises(fm.AnswerError, match=r"cannot be read|left over"):
+            fm.decode_answer(request_, opcode, payload[:end])
+    with pytest.raises(fm.AnswerError, match="1 bytes left over"):
+        fm.decode_answer(request_, opcode, payload + b"\0")
 
 
 @pytest.mark.parametrize(("request_", "answer"), ANSWERS)
 def test_an_answer_to_another_opcode_is_not_believed(request_, answer):
-    with pytest.raises(fm.ResponseError, match="opcode 113 was answered where"):
-        fm.decode_response(request_, 0x71, answer[8:])
+    with pytest.raises(fm.AnswerError, match="opcode 113 was answered where"):
+        fm.decode_answer(request_, 0x71, answer[8:])
 
 
 @given(st.sampled_from([request for request, _ in ANSWERS]), st.binary(max_size=80))
 def test_any_bytes_are_an_answer_or_a_named_error(request, payload):
     try:
-        fm.decode_response(request, fm.opcode_of(request), payload)
-    except fm.ResponseError as error:
+        fm.decode_answer(request, fm.opcode_of(request), payload)
+    except fm.AnswerError as error:
         assert str(error)
 
 
@@ -172,15 +171,15 @@ def test_any_bytes_are_an_answer_or_a_named_error(request, payload):
 def test_a_count_is_compared_with_the_bytes_that_are_left(request_, answer, smallest):
     """Before the first item is read: two items of the smallest size lack one byte."""
     text = rf"{smallest}\w* says 2 items and \d+ bytes are left"
-    with pytest.raises(fm.ResponseError, match=text):
-        fm.decode_response(request_, fm.opcode_of(request_), answer)
+    with pytest.raises(fm.AnswerError, match=text):
+        fm.decode_answer(request_, fm.opcode_of(request_), answer)
 
 
 def test_the_smallest_items_are_read():
     """Nothing in them but zeros: a count may be as large as that."""
     nowhere = fm.PartitionPlace(0, "", "", 0, "", (), ())
-    assert read(SDK_FETCH, fm.fetched_sdk([Record(0, b"")] * 3, 0)).records[2].offset == 0
-    assert read(FETCH, fm.fetched_seed([Record(0, b"")] * 3, 0)).records[2].offset == 0
+    assert read(SDK_FETCH, fetched_sdk([Record(0, b"")] * 3, 0)).records[2].offset == 0
+    assert read(FETCH, fetched_seed([Record(0, b"")] * 3, 0)).records[2].offset == 0
     assert read(LIST, fm.topics([""] * 3)) == fm.Topics(("", "", ""))
     offsets = (fm.PartitionOffsets(0, 0, 0, 0),) * 3
     assert read(fm.Metadata("t"), fm.topic_metadata("", offsets)).partitions == offsets
@@ -195,8 +194,8 @@ def test_a_claimed_count_costs_no_memory():
     try:
         for request in (FETCH, SDK_FETCH, LIST, fm.Metadata("t"), fm.ClusterMetadata()):
             for payload in (many, b"\0\0" + many, many + bytes(40), b"\0\0" + many + bytes(40)):
-                with pytest.raises(fm.ResponseError):
-                    fm.decode_response(request, fm.opcode_of(request), payload)
+                with pytest.raises(fm.AnswerError):
+                    fm.decode_answer(request, fm.opcode_of(request), payload)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -302,13 +301,13 @@ def test_large_values_can_be_sent_without_a_copy(found):
     records = [Record(offset, value, b"k" * offset) for offset, value in enumerate(found)]
     for request in (FETCH, SDK_FETCH):
         parts = fm.fetched_parts(request, records, 9)
-        assert b"".join(parts) == fm.fetched(request, records, 9)
+        assert read(request, b"".join(parts)) == fm.Fetched(seen(records), 9)
         whole = [one for one in parts if any(one is value for value in found)]
         assert whole == [value for value in found if len(value) >= len(LARGE)]
     for value in found:
         parts = fm.consumed_parts(b"k", value)
         assert parts[-1] is value
-        assert b"".join(parts) == fm.consumed(b"k", value)
+        assert read(CONSUME, b"".join(parts)) == fm.Consumed(b"k", value)
 
 
 def test_large_values_are_copied_once():
@@ -316,9 +315,9 @@ def test_large_values_are_copied_once():
     value = bytes(8 << 20)
     made: list[Any] = []
     for build in (
-        lambda: fm.consumed(None, value),
-        lambda: fm.fetched_sdk([Record(0, value)], 1),
-        lambda: fm.fetched_seed([Record(0, value)], 1),
+        lambda: consumed(None, value),
+        lambda: fetched_sdk([Record(0, value)], 1),
+        lambda: fetched_seed([Record(0, value)], 1),
     ):
         tracemalloc.start()
         try:
