@@ -18,7 +18,7 @@ from twisted.internet.error import ConnectionAborted, ConnectionDone, Connection
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from brokerd.broker import BrokerSettings
+from brokerd.broker import BrokerSettings, Congested
 from brokerd.codecs.mamamia import FrameReader, decode_response, encode_request
 from brokerd.protocols.connection import Limits
 from brokerd.protocols.factory import ConnectionFactory
@@ -71,6 +71,22 @@ class House(BareBroker):
         """Lose power now: what was not synced is gone; start again."""
         self.disk.crash()
         return self.again(**changes)
+
+    def append(self, topic: str, value: bytes, **rest: Any) -> None:
+        """Have a durable record that no format wrote, and so within the limits of none.
+
+        It goes to partition 0 of a topic that is made if need be; ``rest`` is as for
+        `Broker.produce`.
+        """
+        partition = (self.broker.topic(topic) or self.broker.create_topic(topic)).partition(0)
+        while True:
+            try:
+                self.broker.produce(partition, value, **rest)
+            except Congested:
+                self.run()
+            else:
+                self.run()
+                return
 
     def connect(self) -> Client:
         """A new client connection."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from brokerd.broker import Congested
 from brokerd.protocols.connection import Limits
 from tests.cross.tongues import DONE, Told, Tongue
 from tests.house import House, Wire
@@ -56,12 +55,4 @@ class Talk:
 
     def append(self, data: bytes, expires_at_us: int | None = None) -> None:
         """Have a record in the topic that no format wrote."""
-        topic = self.house.broker.topic(TOPIC) or self.house.broker.create_topic(TOPIC)
-        while True:
-            try:
-                self.house.broker.produce(topic.partition(0), data, expires_at_us=expires_at_us)
-            except Congested:
-                self.house.run()
-            else:
-                self.house.run()
-                return
+        self.house.append(TOPIC, data, expires_at_us=expires_at_us)

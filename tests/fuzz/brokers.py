@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from msgpack import packb
 
-from brokerd.broker import BrokerSettings, Congested
+from brokerd.broker import BrokerSettings
 from brokerd.protocols.connection import Limits
 from brokerd.values import Encoding, Format
 from brokerd.wal import WalOptions
@@ -105,7 +105,6 @@ class FuzzedHouse(House):
     def stock(self, topics: Sequence[str]) -> None:
         """Store keys, metadata, MessagePack, what expires and what is large."""
         for name in topics:
-            topic = self.broker.create_topic(name)
             is_last = name == topics[-1]  # one of them is enough to read a megabyte
             for value, encoding, key, metadata, lives in (
                 (packb({"n": 1}), Encoding.MSGPACK, b"k", packb({"ts": 1.5}), True),
@@ -117,27 +116,16 @@ class FuzzedHouse(House):
                 (b"gone", Encoding.BYTES, None, None, False),
                 (b"", Encoding.BYTES, b"", None, True),
             ):
-                self._admit(len(value) + 1_000)
-                expires_at_us = None if lives else self.broker.expiry_us(_LIFE_US)
-                self.broker.append(
-                    topic.partition(0),
+                self.append(
+                    name,
                     value,
-                    encoding,
-                    key,
-                    metadata,
-                    Format.MAMAMIA,
-                    None,
-                    expires_at_us,
+                    encoding=encoding,
+                    key=key,
+                    metadata=metadata,
+                    producer_format=Format.MAMAMIA,
+                    expires_at_us=None if lives else self.broker.expiry_us(_LIFE_US),
                 )
-                self.run()
         self.let_pass(2 * _LIFE_US / 1e6)
-
-    def _admit(self, size: int) -> None:
-        try:
-            self.broker.admit(size)
-        except Congested:
-            self.run()
-            self.broker.admit(size)
 
     def timed(self, call: Callable[..., None], *arguments: object) -> None:
         """Call something that a reactor would do in one turn, but for what is timed within it."""

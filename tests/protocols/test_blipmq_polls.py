@@ -29,16 +29,6 @@ def lag(house: BlipmqHouse, subscription_id: int, topic: str = "t") -> int:
     return house.broker.group_info(topic, f"__blipmq.{subscription_id}").lag
 
 
-def foreign(house: BlipmqHouse, value: bytes) -> None:
-    """Produce through another format, and have it durable."""
-    try:
-        produce(house, "t", value)
-    except Congested:  # until there is a segment of that size
-        house.run()
-        produce(house, "t", value)
-    house.run()
-
-
 def forgetful(**changes: object) -> BlipmqHouse:
     """A house that keeps next to nothing in memory once it is durable."""
     settings = BrokerSettings(tail_cache_bytes=0, read_cache_bytes=1)
@@ -342,7 +332,7 @@ class TestTooLarge:
         one = client.subscribe()
         limit = bm.MAX_LENGTH - bm.DELIVERY_BYTES - 1
         for size in (limit + 1, limit, 17 * MIB, 5):
-            foreign(house, bytes(size))
+            house.append("t", bytes(size))
         found = [client.poll(one) for _ in range(3)]
         assert [len(each.message) if each else None for each in found] == [limit, 5, None]
         assert letters(house, one) == [(0, "too_large"), (2, "too_large")]
@@ -351,7 +341,7 @@ class TestTooLarge:
         house = BlipmqHouse()
         client = house.client()
         one = client.subscribe(qos=0)
-        foreign(house, bytes(17 * MIB))
+        house.append("t", bytes(17 * MIB))
         client.publish(b"small")
         assert client.poll_all(one) == [b"small"]
         assert house.factory.polls.skipped == 1

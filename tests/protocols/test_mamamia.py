@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.logger import capturedLogs, formatEvent
 
-from brokerd.broker import BrokerSettings, Congested, TopicSettings
+from brokerd.broker import BrokerSettings, TopicSettings
 from brokerd.codecs import mamamia as mm
 from brokerd.codecs.mamamia import frame
 from brokerd.errors import NoSpace
@@ -279,19 +279,6 @@ def test_a_batch_with_one_message_too_large_stores_none() -> None:
     assert list(house.broker.topics()) == []
 
 
-def append(house: House, value: bytes) -> None:
-    """Append as another format would, which has other limits."""
-    partition = house.broker.create_topic("orders").partitions[0]
-    while True:
-        try:
-            house.broker.produce(partition, value, producer_format=Format.FLYMQ)
-        except Congested:
-            house.run()
-        else:
-            house.run()
-            return
-
-
 @pytest.mark.parametrize("cold", [False, True])
 @pytest.mark.parametrize("request_of", [acquire, lambda: acquire_batch(1)])
 def test_a_record_too_large_for_the_format_becomes_a_dead_letter(
@@ -300,7 +287,7 @@ def test_a_record_too_large_for_the_format_becomes_a_dead_letter(
     """The acquire goes on with the next, and the record stays for formats that can read it."""
     house = House()
     for value in (b"x" * mm.MAX_LENGTH, b"small", b"x" * (mm.MAX_LENGTH - 60), b"last"):
-        append(house, value)
+        house.append("orders", value, producer_format=Format.FLYMQ)
     if cold:
         house.stop()
         house = house.again()
@@ -322,9 +309,9 @@ def test_a_long_poll_passes_over_a_record_that_is_too_large() -> None:
     house = House()
     client = house.connect()
     client.send(acquire(wait=60))
-    append(house, b"x" * mm.MAX_LENGTH)
+    house.append("orders", b"x" * mm.MAX_LENGTH, producer_format=Format.FLYMQ)
     assert client.answers() == []
-    append(house, b"small")
+    house.append("orders", b"small", producer_format=Format.FLYMQ)
     (taken,) = client.answers()
     assert taken.message.payload == b"small"
 

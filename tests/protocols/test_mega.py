@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 
-from brokerd.broker import BrokerSettings, Congested
+from brokerd.broker import BrokerSettings
 from brokerd.codecs import mega
 from brokerd.codecs.mega import Code, Consume, CreateTopic, Dialect, Produce, Refused
 from brokerd.protocols.connection import CLOSING_US, Limits
@@ -85,19 +85,6 @@ def consume(house: House, offset: int, topic: str = "t") -> Any:
     """(next offset, payload), or the error code."""
     answer = only(house, Consume(1, topic, 0, offset))
     return answer.code if isinstance(answer, Refused) else (answer.next_offset, answer.payload)  # type: ignore[union-attr]
-
-
-def append(house: House, value: bytes, **rest: Any) -> None:
-    """Append as another format would, which has other limits."""
-    partition = house.broker.create_topic("t").partitions[0]
-    while True:
-        try:
-            house.broker.produce(partition, value, **rest)
-        except Congested:
-            house.run()
-        else:
-            house.run()
-            return
 
 
 # -- golden bytes -----------------------------------------------------------------------------
@@ -284,8 +271,8 @@ def test_a_record_without_a_producers_time_has_that_of_its_append(cold: bool) ->
     """In milliseconds, the unit of this format's clients."""
     house = House(settings=COLD if cold else None)
     house.pass_time(5)
-    append(house, b"x", encoding=Encoding.TEXT, key=b"k")
-    append(house, b"y", producer_time=77)
+    house.append("t", b"x", encoding=Encoding.TEXT, key=b"k")
+    house.append("t", b"y", producer_time=77)
     first, second = ask(house, Consume(1, "t", T, 0), Consume(2, "t", T, 1))
     assert isinstance(first, mega.Consumed)
     assert first.timestamp == pytest.approx(house.wall_seconds * 1000, abs=100)
@@ -331,7 +318,7 @@ def test_a_record_of_another_format_over_the_limit_is_refused_and_passed(cold: b
         settings=COLD if cold else None,
     )
     for value in (b"a", bytes(MIB + 1), bytes(MIB), b"b"):
-        append(house, value)
+        house.append("t", value)
     assert consume(house, 1) == Code.MESSAGE_TOO_LARGE
     assert consume(house, 2) == (3, bytes(MIB))
     assert consume(house, 3) == (4, b"b")
@@ -366,9 +353,9 @@ def test_where_records_were_removed_the_next_one_is_answered() -> None:
 def test_expired_records_are_passed_over(cold: bool) -> None:
     create(house := House(settings=COLD if cold else None))
     soon = house.broker.expiry_us(1_000_000)
-    append(house, b"a", expires_at_us=soon)
-    append(house, b"b")
-    append(house, b"c", expires_at_us=soon)
+    house.append("t", b"a", expires_at_us=soon)
+    house.append("t", b"b")
+    house.append("t", b"c", expires_at_us=soon)
     house.pass_time(700, step=10)
     assert [consume(house, at) for at in range(3)] == [(2, b"b"), (2, b"b"), Code.INVALID_OFFSET]
 
@@ -389,7 +376,7 @@ def test_offsets_end_where_four_bytes_do() -> None:
 def test_records_beyond_four_bytes_are_not_there_for_this_format() -> None:
     create(house := House())
     house.broker.existing_topic("t").partitions[0].leave_out(mega.MAX_OFFSET + 1)
-    append(house, b"beyond")
+    house.append("t", b"beyond")
     assert consume(house, 0) == Code.INVALID_OFFSET
 
 

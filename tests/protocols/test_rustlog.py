@@ -18,6 +18,7 @@ from brokerd.codecs.rustlog import Dialect
 from brokerd.protocols import rustlog_turns
 from brokerd.protocols.connection import Limits
 from brokerd.protocols.rustlog import RustlogFactory, RustlogSettings
+from brokerd.protocols.turns import Turns as SharedTurns
 from brokerd.sim.bare import WAL_DIR
 from brokerd.sim.disk import SimDisk
 from brokerd.values import Encoding, Format
@@ -91,21 +92,8 @@ def with_topic(*values: bytes, house: House | None = None) -> House:
     house = house or House()
     house.broker.create_topic("t")
     for value in values:
-        append(house, value)
+        house.append("t", value)
     return house
-
-
-def append(house: House, value: bytes, **rest: Any) -> None:
-    """Append as another format would, which has other limits."""
-    partition = house.broker.existing_topic("t").partitions[0]
-    while True:
-        try:
-            house.broker.produce(partition, value, **rest)
-        except Congested:
-            house.run()
-        else:
-            house.run()
-            return
 
 
 # -- golden bytes -----------------------------------------------------------------------------
@@ -382,6 +370,7 @@ def in_turns(desk: Desk) -> Turns:
     """Let the slices of this desk's requests wait for turns."""
     turns = Turns()
     desk.factory.clock = turns  # type: ignore[assignment]
+    desk.factory.turns = SharedTurns(turns)  # type: ignore[arg-type]
     return turns
 
 
@@ -538,7 +527,7 @@ def test_gaps(cold: bool) -> None:
     house = with_topic(house=House(settings=COLD if cold else None))
     soon = house.broker.expiry_us(1_000_000)
     for at in range(8):
-        append(house, b"%d" % at, expires_at_us=soon if at in (0, 3, 4, 7) else None)
+        house.append("t", b"%d" % at, expires_at_us=soon if at in (0, 3, 4, 7) else None)
     house.pass_time(700, step=10)
     desk = Desk(house, JSON)
     assert desk.fetch(0) == ([(1, b"1"), (2, b"2"), (5, b"5"), (6, b"6")], 8)
@@ -592,7 +581,7 @@ def test_a_record_too_large_for_an_answer_is_told_with_its_offset(
         largest = b"\x07" * size
     house = with_topic(house=House(options=LARGE))
     for value in (largest, largest + b"\x07", b"after"):
-        append(house, value)
+        house.append("t", value)
     desk = Desk(house, dialect)
     assert desk.fetch(0) == ([(0, largest)], 1)
     failed = desk.fetch(1)
@@ -605,8 +594,8 @@ def test_a_record_too_large_for_an_answer_is_told_with_its_offset(
 @both
 def test_records_of_other_formats_are_their_bytes(dialect: Dialect) -> None:
     house = with_topic()
-    append(house, "größe".encode(), encoding=Encoding.TEXT, key=b"k", metadata=b"\x80")
-    append(house, b"\x81\xa1n\x01", encoding=Encoding.MSGPACK)
+    house.append("t", "größe".encode(), encoding=Encoding.TEXT, key=b"k", metadata=b"\x80")
+    house.append("t", b"\x81\xa1n\x01", encoding=Encoding.MSGPACK)
     assert Desk(house, dialect).fetch(0) == ([(0, "größe".encode()), (1, b"\x81\xa1n\x01")], 2)
 
 
@@ -614,7 +603,7 @@ def test_records_of_other_formats_are_their_bytes(dialect: Dialect) -> None:
 def test_a_damaged_record_is_an_error_that_says_where_to_go_on(dialect: Dialect) -> None:
     house = with_topic(house=House(settings=COLD))
     for value in (b"first", b"spoil-spoil", b"third"):
-        append(house, value)
+        house.append("t", value)
     for name in house.disk.list(WAL_DIR):
         content = house.disk.content(f"{WAL_DIR}/{name}")
         at = content.find(b"spoil-spoil")
