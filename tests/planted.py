@@ -635,8 +635,8 @@ BUGS = (
         "a delivery leaves before its lease, or the end of its message, is durable",
         "protocols/blipmq_polls.py",
         (
-            "            self.answers += (head, message)\n            self.answered(",
-            "            self.answer_read(head + message)\n            self.answered(",
+            "            self.answer(head, message)\n",
+            "            self.answer_read(head, message)\n",
         ),
     ),
     bug(

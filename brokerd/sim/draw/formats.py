@@ -67,6 +67,14 @@ MIXES: dict[WireFormat, dict[Action, int]] = {
 }
 """What clients do; each leaves out what a draw says."""
 
+ESSENTIAL: dict[WireFormat, frozenset[Action]] = {
+    "rustlog": frozenset(),
+    "mega": frozenset(),
+    "blipmq": frozenset(("produce", "subscribe", "poll")),
+    "flymq": frozenset(),
+}
+"""What no client leaves out: a subscription that nobody makes or polls shows nothing."""
+
 TAILED: frozenset[WireFormat] = frozenset(("rustlog", "mega", "flymq"))
 """Formats in which somebody may read at the end of a partition all the time."""
 TAIL_READS = 300
@@ -110,7 +118,10 @@ def draw_client(frame: Frame, plan: Plan, name: str, wire_format: WireFormat) ->
     operations = chance.scale(OPERATIONS_MIN, FEW_OPERATIONS if has_many else OPERATIONS_MAX)
     window = chance.scale(2, 20) if chance.on(0.6) else 1
     groups = sorted({group for client in plan.clients for group in client.groups})
-    mix = {action: weight * chance.randint(0, 3) for action, weight in MIXES[wire_format].items()}
+    mix = {
+        action: weight * (chance.randint(0, 3) or action in ESSENTIAL[wire_format])
+        for action, weight in MIXES[wire_format].items()
+    }
     return ClientPlan(
         name=name,
         identity=name,
@@ -133,7 +144,7 @@ def draw_client(frame: Frame, plan: Plan, name: str, wire_format: WireFormat) ->
         keys=draw_keys(frame),
         partition_permille=chance.randint(1, 1_000) if chance.on(0.5) else 0,
         filter_permille=chance.randint(1, 500) if chance.on(0.5) else 0,
-        qos_0_permille=chance.one((0, 200, 500, 1_000)),
+        qos_0_permille=chance.one((0, 0, 300, 1_000)),
         patience_us=chance.scale(200, 5_000) * MS if "impatience" in features else 60 * SECOND,
         reconnect_us_max=chance.scale(1, 2_000) * MS,
     )
