@@ -47,9 +47,10 @@ from brokerd.codecs.blipmq import (
     type_of,
 )
 from brokerd.errors import BrokerdError, InvalidName, LeaseLost
-from brokerd.protocols.blipmq_polls import QOS_0, HandledLater, PollingConnection, Polls, split_tag
+from brokerd.protocols.blipmq_polls import QOS_0, PollingConnection, Polls, split_tag
 from brokerd.protocols.connection import Hold, Limits
 from brokerd.protocols.factory import ConnectionFactory
+from brokerd.protocols.frames import HandledLater
 from brokerd.protocols.transport import acknowledge
 from brokerd.values import Encoding, Format
 
@@ -81,8 +82,7 @@ class BlipmqConnection(PollingConnection):
     def __init__(
         self, broker: Broker, polls: Polls, frame_bytes: int, settings: BlipmqSettings
     ) -> None:
-        super().__init__(broker, polls)
-        self._reader = frame_reader(frame_bytes)
+        super().__init__(broker, frame_reader(frame_bytes), polls)
         self._settings = settings
         self._said_hello = False
         self._authenticated = False
@@ -107,54 +107,31 @@ class BlipmqConnection(PollingConnection):
         if self._is_silent:
             acknowledge(self.transport)
 
-    def feed(self, data: bytes) -> bool:
-        """Take frames in; see `LengthPrefixedReader`."""
-        frames = self._reader.feed(data)
-        self.frames += frames
-        self.unfinished = self._reader.partial_bytes > 0
-        return bool(frames)
-
     def run(self) -> None:
         """Handle the frames taken in, until one has to wait."""
-        frames = self.frames
-        handled = 0
-        for frame in frames:
-            if self.holds or self.overtime(handled):
-                break
-            try:
-                self._handle(frame)
-            except Congested:
-                self.congested()
-                break
-            except HandledLater:
-                break
-            except UnknownFrameType:
-                self.close_after_answers()
-                handled = len(frames)
-                break
-            handled += 1
-        del frames[:handled]
+        super().run()
         if self.answers:
             self._is_silent = False
-        if self._reader.error is not None and not frames:
-            self.close_after_answers()
 
-    def _handle(self, frame: bytes) -> None:
+    def handle(self, frame: bytes) -> None:
+        """Carry a frame out."""
         frame_type = type_of(frame)
         if self._is_unread and frame_type not in _ANSWERED_BY_NACKS:
             self.hold(Hold.READER)
             raise HandledLater
-        try:
-            if self._authenticated or frame_type in _HANDSHAKE:
-                self._DISPATCH[frame_type](self, frame)
-            else:
-                self._nack(frame, Code.UNAUTHORIZED, UNAUTHENTICATED)
-        except InvalidFrame as refusal:
-            self._nack(frame, Code.INVALID, str(refusal))
+        if self._authenticated or frame_type in _HANDSHAKE:
+            self._DISPATCH[frame_type](self, frame)
+        else:
+            self._nack(frame, Code.UNAUTHORIZED, UNAUTHENTICATED)
 
-    def forget(self) -> None:
-        """What was not handled never will be."""
-        self.frames.clear()
+    def refuse(self, frame: bytes, refusal: BrokerdError) -> None:
+        """Answer NACK, or close on a type that this version cannot know how to answer."""
+        if isinstance(refusal, InvalidFrame):
+            self._nack(frame, Code.INVALID, str(refusal))
+        elif isinstance(refusal, UnknownFrameType):
+            self.close_here()
+        else:
+            super().refuse(frame, refusal)
 
     # -- answers ------------------------------------------------------------------------------
 

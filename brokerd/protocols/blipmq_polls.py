@@ -14,8 +14,10 @@ import msgpack
 from brokerd.broker import TAKE, Broker, Chunk, Congested, ConsumerGroup
 from brokerd.broker.subscriptions import Subscription
 from brokerd.codecs.blipmq import DELIVERY_BYTES, MAX_LENGTH, UNKNOWN_DELIVERY, delivery_head
+from brokerd.codecs.length_prefixed import FrameLengthError, LengthPrefixedReader
 from brokerd.errors import DamagedData, LeaseLost, RecordRemoved
-from brokerd.protocols.connection import Connection, Hold
+from brokerd.protocols.connection import Hold
+from brokerd.protocols.frames import FramesConnection, HandledLater
 from brokerd.protocols.taking import Cold, TakingInMemory, bury_damaged
 from brokerd.values import Format, message_id_of, split_message_id
 
@@ -122,21 +124,15 @@ class Polls:
         return Delivery(tag, topic, chunk.values[index])
 
 
-class HandledLater(Exception):
-    """Not an answer: the frame in hand is handled again when the hold just set is released."""
-
-
-class PollingConnection(Connection):
+class PollingConnection(FramesConnection[bytes, FrameLengthError]):
     """A connection whose first frame may have to wait for a record to be read.
 
     The frame stays first in ``frames`` meanwhile, a hold is set, and nothing behind it is handled:
     so deliveries are in the order of the POLLs.
     """
 
-    def __init__(self, broker: Broker, polls: Polls) -> None:
-        super().__init__(broker)
-        self.frames: list[bytes] = []
-        """Taken in, not handled."""
+    def __init__(self, broker: Broker, reader: LengthPrefixedReader, polls: Polls) -> None:
+        super().__init__(broker, reader)
         self._polls = polls
         self._damaged: tuple[Cold, DamagedData] | None = None
         """What the POLL in hand met."""
@@ -159,8 +155,7 @@ class PollingConnection(Connection):
         elif isinstance(found, Delivery):
             tag, topic, message = found
             head = delivery_head(tag or correlation_id, bool(tag), topic, len(message))
-            self.answers += (head, message)
-            self.answered(len(head) + len(message))
+            self.answer(head, message)
         else:
             self._load(found)
 

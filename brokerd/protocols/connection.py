@@ -130,6 +130,8 @@ class Connection(Protocol):
         self._answered_bytes = 0
         self._reads = 0
         """How many of ``answers`` show nothing that is not durable."""
+        self._parts_more = 0
+        """By how many ``answers`` are more than the requests that they answer."""
         self._awaited_ticket = 0
         self.written_ticket = 0
         """The commit that all that was done for this connection will be durable with."""
@@ -165,15 +167,23 @@ class Connection(Protocol):
         """Something was just applied for this connection: what it reads later shows it."""
         self.written_ticket = self.journal.ticket()
 
+    def answer(self, *parts: bytes) -> None:
+        """Answer one request in parts, or with what is large.
+
+        Large parts are never copied into one: who has a value of megabytes gives what stands
+        before it and then the value.
+        """
+        self.answers += parts
+        self._parts_more += len(parts) - 1
+        self.answered(sum(map(len, parts)))
+
     def answer_read(self, *parts: bytes) -> None:
         """Answer with what is durable, or with nothing of the broker's: no commit is waited for.
 
-        It still comes behind the answers to earlier requests. Large parts are never copied into
-        one: who has a value of megabytes gives what stands before it and then the value.
+        It still comes behind the answers to earlier requests. ``parts`` as in `answer`.
         """
-        self.answers += parts
         self._reads += len(parts)
-        self.answered(sum(map(len, parts)))
+        self.answer(*parts)
 
     def answer_durable(self, make: Callable[[], bytes], count: int, size: int) -> None:
         """Answer ``count`` requests with what ``make`` returns, about ``size`` bytes.
@@ -219,7 +229,7 @@ class Connection(Protocol):
     def resolve(self, place: Answers, *parts: bytes, is_read: bool = False) -> None:
         """Fill a place that `pending` held; the answer depends on all that is applied now.
 
-        Unless it ``is_read``; ``parts`` as in `answer_read`.
+        Unless it ``is_read``; ``parts`` as in `answer`.
         """
         if self.gone:
             return
@@ -317,8 +327,9 @@ class Connection(Protocol):
             return
         self.answers = []
         ticket = 0 if self._reads == len(answers) else self.journal.ticket()
-        self._reads = 0
-        self._put(Answers(ticket, answers, len(answers), sum(map(len, answers))))
+        count = len(answers) - self._parts_more
+        self._reads = self._parts_more = 0
+        self._put(Answers(ticket, answers, count, sum(map(len, answers))))
 
     def _put(self, answers: Answers) -> None:
         """Queue answers; what was taken in since the last counts with them."""

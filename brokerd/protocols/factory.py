@@ -12,6 +12,7 @@ from twisted.logger import Logger
 
 from brokerd.broker import Broker, Clock, DelayedCall
 from brokerd.protocols.connection import Connection, Limits
+from brokerd.protocols.turns import Turns
 
 
 class ConnectionFactory(Factory):
@@ -25,6 +26,8 @@ class ConnectionFactory(Factory):
         self.broker = broker
         self.limits = limits
         self.clock = clock
+        self.turns = Turns(clock)
+        """Of what takes long, so that many who ask for it take no more of a turn than one."""
         self.connections: dict[Connection, None] = {}
         """Those that are open, oldest first."""
         self.count_open: Callable[[], int] = lambda: len(self.connections)

@@ -32,6 +32,7 @@ from brokerd.codecs.flymq import (
     DeleteTopic,
     Fetch,
     Frame,
+    FrameError,
     FrameReader,
     GetLag,
     GetOffset,
@@ -51,8 +52,8 @@ from brokerd.protocols.factory import ConnectionFactory
 from brokerd.protocols.flymq_groups import Memberships
 from brokerd.protocols.flymq_topics import NO_NAMES, checked_name
 from brokerd.protocols.flymq_unpacking import Unpacking
+from brokerd.protocols.frames import FramesConnection, HandledLater
 from brokerd.protocols.reading import ReadingConnection
-from brokerd.protocols.turns import Turns
 from brokerd.values import Encoding, Format
 
 CONTENT_BYTES_MAX = MAX_LENGTH - FETCHED_BYTES - RECORD_BYTES
@@ -81,17 +82,15 @@ Stored = tuple[str, int, int, Chunk, int, int]
 """An answer to PRODUCE before its time is known: (topic, partition, offset, chunk, sizes)."""
 
 
-class FlymqConnection(ReadingConnection):
+class FlymqConnection(FramesConnection[Frame, FrameError], ReadingConnection):
     """One client's connection."""
 
     factory: FlymqFactory
 
     def __init__(self, broker: Broker, frame_bytes: int, settings: FlymqSettings) -> None:
-        super().__init__(broker)
-        self._settings = settings
         self._max_length = min(frame_bytes, MAX_LENGTH)
-        self._reader = FrameReader(self._max_length)
-        self._frames: list[Frame] = []
+        super().__init__(broker, FrameReader(self._max_length))
+        self._settings = settings
         self._in_hand: Any = None
         """The request of the frame in front, read before it can be carried out, or its refusal."""
         self._in_front = False
@@ -104,58 +103,58 @@ class FlymqConnection(ReadingConnection):
     # -- frames -------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> bool:
-        """Take frames in; see `FrameReader`."""
-        frames = self._reader.feed(data)
-        self._frames += frames
-        self.unfinished = self._reader.partial_bytes > 0
+        """Take frames in, and notice meanwhile when the peer leaves."""
+        completed = super().feed(data)
         if self.holds:
             self.listen()
-        return bool(frames)
+        return completed
 
     def run(self) -> None:
         """Handle the frames taken in, until one has to wait."""
-        frames = self._frames
-        dispatch = self._DISPATCH
-        handled = 0
-        for opcode, flags, payload in frames:
-            if self.holds or self.overtime(handled):
-                break
-            try:
-                if self._in_hand is not None:
-                    request = self._from_hand()
-                elif flags & COMPRESSION_MASK:
-                    request = self._unpacked(opcode, flags, payload)
-                    if request is None:
-                        break
-                else:
-                    request = decode_request(opcode, flags, payload, self._max_length)
-                if opcode == PRODUCE:
-                    self._produce(request)
-                else:
-                    self._answer_stored()
-                    dispatch[opcode](self, request)
-            except Congested:
-                self._in_hand = request
-                frames[handled] = (opcode, flags, b"")
-                self.congested()
-                break
-            except BrokerdError as refusal:
-                self._answer_stored()
-                self.answers.append(self._error(str(refusal)))
-            handled += 1
+        super().run()
         self._answer_stored()
-        del frames[:handled]
         if self._in_hand is None:
             self._leave_front()
-        broken = self._reader.error
-        if broken is not None and not frames:
-            if broken.answer:
-                self.answers.append(self._error(str(broken)))
-            self.close_after_answers(drain=broken.answer)
+
+    def handle(self, frame: Frame) -> None:
+        """Carry a request out, which may have been read before."""
+        opcode, flags, payload = frame
+        if self._in_hand is not None:
+            request = self._from_hand()
+        elif flags & COMPRESSION_MASK:
+            request = self._unpacked(opcode, flags, payload)
+        else:
+            request = decode_request(opcode, flags, payload, self._max_length)
+        try:
+            if opcode == PRODUCE:
+                self._produce(request)
+            else:
+                self._answer_stored()
+                self._DISPATCH[opcode](self, request)
+        except Congested:
+            self._in_hand = request
+            raise
+
+    def kept(self, frame: Frame) -> Frame:
+        """Not the payload: the request that it says is in hand."""
+        opcode, flags, _ = frame
+        return opcode, flags, b""
+
+    def refuse(self, frame: Frame, refusal: BrokerdError) -> None:
+        """Answer ERROR."""
+        self._answer_stored()
+        self.answers.append(self._error(str(refusal)))
+
+    def out_of_step(self, error: FrameError) -> None:
+        """Answer ERROR, if the peer can be expected to read it."""
+        if error.answer:
+            self._answer_stored()
+            self.answers.append(self._error(str(error)))
+        self.close_after_answers(drain=error.answer)
 
     def forget(self) -> None:
         """Let go of what was asked."""
-        self._frames.clear()
+        super().forget()
         self._stored.clear()
         self._in_hand = None
         self.factory.unpacking.leave(self)
@@ -178,7 +177,7 @@ class FlymqConnection(ReadingConnection):
         return request
 
     def _unpacked(self, opcode: int, flags: int, payload: bytes) -> Any:
-        """The request of a compressed payload, or None: then it is read in turns."""
+        """The request of a compressed payload. Raises `HandledLater`: then it is read in turns."""
         request = CompressedRequest(opcode, flags, payload, self._max_length)
         unpacking = self.factory.unpacking
         if unpacking.at_once(request):
@@ -186,7 +185,7 @@ class FlymqConnection(ReadingConnection):
         self._leave_front()
         self.hold(Hold.READING)
         unpacking.take(self, request, self._take_in_hand)
-        return None
+        raise HandledLater
 
     def _take_in_hand(self, outcome: Request | RequestError) -> None:
         """Go on with a request that was read in turns, which may have to wait once more."""
@@ -340,8 +339,6 @@ class FlymqFactory(ConnectionFactory):
     ) -> None:
         super().__init__("flymq", broker, clock, limits)
         self.settings = settings
-        self.turns = Turns(clock)
-        """Of what takes long, so that many who ask for it take no more of a turn than one."""
         self.unpacking = Unpacking(clock, self.turns)
 
     def new_connection(self) -> FlymqConnection:

@@ -25,13 +25,14 @@ from brokerd.codecs.mamamia import (
     Command,
     Decoder,
     Extend,
+    Frame,
+    FrameLengthError,
     FrameReader,
     GroupInfo,
     GroupState,
     Produce,
     ProduceBatch,
     Release,
-    RequestError,
     Settle,
     SettleBatch,
     answer_length,
@@ -59,8 +60,9 @@ from brokerd.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from brokerd.protocols.connection import Answers, Connection, Limits
+from brokerd.protocols.connection import Answers, Limits
 from brokerd.protocols.factory import ConnectionFactory
+from brokerd.protocols.frames import FramesConnection
 from brokerd.protocols.mamamia_acquires import (
     ACQUIRE_BATCH,
     ACQUIRE_NEXT,
@@ -74,14 +76,12 @@ from brokerd.protocols.mamamia_acquires import (
 from brokerd.values import Format
 
 
-class MamamiaConnection(Connection):
+class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
     """One client's connection."""
 
     def __init__(self, broker: Broker, frame_bytes: int) -> None:
-        super().__init__(broker)
-        self._reader = FrameReader(min(frame_bytes, MAX_LENGTH))
-        self._decoder = Decoder()
-        self._frames: list[tuple[int, bytes]] = []
+        super().__init__(broker, FrameReader(min(frame_bytes, MAX_LENGTH)))
+        self._decode = Decoder().decode
         self._late: dict[LateAcquire, None] = {}
         self._results: list[str] = []
         """Of the SETTLE_BATCH in hand, so that one that met `Congested` goes on where it was."""
@@ -90,38 +90,18 @@ class MamamiaConnection(Connection):
 
     # -- frames -------------------------------------------------------------------------------
 
-    def feed(self, data: bytes) -> bool:
-        """Take frames in; see `FrameReader`."""
-        frames = self._reader.feed(data)
-        self._frames += frames
-        self.unfinished = self._reader.partial_bytes > 0
-        return bool(frames)
+    def handle(self, frame: Frame) -> None:
+        """Carry a request out."""
+        command, body = frame
+        request = self._decode(command, body)
+        self._DISPATCH[command](self, request)
 
-    def run(self) -> None:
-        """Handle the frames taken in, until one has to wait."""
-        frames = self._frames
-        decode = self._decoder.decode
-        dispatch = self._DISPATCH
-        handled = 0
-        for command, body in frames:
-            if self.holds or self.overtime(handled):
-                break
-            try:
-                request = decode(command, body)
-                dispatch[command](self, request)
-            except Congested:
-                self.congested()
-                break
-            except BodyError:
-                self.close_after_answers()
-                handled = len(frames)
-                break
-            except (RequestError, BrokerdError) as refusal:
-                self.answers.append(error(command, str(refusal)))
-            handled += 1
-        del frames[:handled]
-        if self._reader.error is not None and not frames:
-            self.close_after_answers()
+    def refuse(self, frame: Frame, refusal: BrokerdError) -> None:
+        """Tell why, unless the body is no MessagePack: nobody knows what comes behind that."""
+        if isinstance(refusal, BodyError):
+            self.close_here()
+        else:
+            self.answers.append(error(frame[0], str(refusal)))
 
     def end_waits(self) -> None:
         """Long polls that nobody can serve any more found nothing."""
@@ -130,7 +110,7 @@ class MamamiaConnection(Connection):
 
     def forget(self) -> None:
         """Long polls of a connection that is gone wait no longer."""
-        self._frames.clear()
+        super().forget()
         for late in self._late:
             late.cancel()
         self._late.clear()

@@ -8,12 +8,11 @@ request becomes calls of the broker, and what it says becomes an answer.
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from brokerd.broker import Broker, Clock, Congested, Partition
+from brokerd.broker import Broker, Clock, Partition
 from brokerd.broker.journal import RECORD_FRAME_BYTES
 from brokerd.codecs.mega import (
     MAX_OFFSET,
@@ -25,6 +24,7 @@ from brokerd.codecs.mega import (
     Refused,
     Request,
     RequestReader,
+    StreamError,
     consumed,
     created,
     produced,
@@ -33,6 +33,7 @@ from brokerd.codecs.mega import (
 from brokerd.errors import BrokerdError, InvalidName, LimitExceeded, NoSpace
 from brokerd.protocols.connection import Limits
 from brokerd.protocols.factory import ConnectionFactory
+from brokerd.protocols.frames import FramesConnection
 from brokerd.protocols.reading import ReadingConnection
 from brokerd.values import Encoding, Format, Record
 
@@ -46,50 +47,32 @@ _CODES: dict[type[BrokerdError], Code] = {
 """What the broker refuses, but for what is an INTERNAL_ERROR."""
 
 
-class MegaConnection(ReadingConnection):
+class MegaConnection(FramesConnection[Request | Refused, StreamError], ReadingConnection):
     """One client's connection."""
 
+    _reader: RequestReader
+
     def __init__(self, broker: Broker, frame_bytes: int) -> None:
-        super().__init__(broker)
-        self._reader = RequestReader(min(frame_bytes, MAX_PAYLOAD_BYTES))
-        self._requests: deque[Request | Refused] = deque()
+        super().__init__(broker, RequestReader(min(frame_bytes, MAX_PAYLOAD_BYTES)))
 
-    def feed(self, data: bytes) -> bool:
-        """Take requests in; see `RequestReader`."""
-        requests = self._reader.feed(data)
-        self._requests += requests
-        self.unfinished = self._reader.partial_bytes > 0
-        return bool(requests)
+    def handle(self, frame: Request | Refused) -> None:
+        """Carry a request out."""
+        self._DISPATCH[type(frame)](self, frame)
 
-    def run(self) -> None:
-        """Carry out the requests taken in, until one has to wait."""
-        requests = self._requests
-        dispatch = self._DISPATCH
-        handled = 0
-        while requests and not self.holds and not self.overtime(handled):
-            request = requests[0]
-            try:
-                dispatch[type(request)](self, request)
-            except Congested:
-                self.congested()
-                return
-            except BrokerdError as refusal:
-                code = _CODES.get(type(refusal), Code.INTERNAL_ERROR)
-                self.answers.append(refused(request.correlation_id, code))
-            requests.popleft()
-            handled += 1
-        if self._reader.error is not None and not requests:
-            self.close_after_answers(drain=True)
+    def refuse(self, frame: Request | Refused, refusal: BrokerdError) -> None:
+        """Answer with the code that says most."""
+        code = _CODES.get(type(refusal), Code.INTERNAL_ERROR)
+        self.answers.append(refused(frame.correlation_id, code))
+
+    def out_of_step(self, error: StreamError) -> None:
+        """What is wrong was answered already: it is the last of the frames."""
+        self.close_after_answers(drain=True)
 
     def last_answer(self) -> bytes:
         """A request was begun and not finished in time."""
         return refused(self._reader.partial_id, Code.NETWORK_ERROR)
 
-    def forget(self) -> None:
-        """Requests of a connection that is gone are not carried out."""
-        self._requests.clear()
-
-    def _refuse(self, request: Refused) -> None:
+    def _refused(self, request: Refused) -> None:
         self.answers.append(refused(request.correlation_id, request.code))
 
     def _create_topic(self, request: CreateTopic) -> None:
@@ -137,7 +120,7 @@ class MegaConnection(ReadingConnection):
         Produce: _produce,
         Consume: _consume,
         CreateTopic: _create_topic,
-        Refused: _refuse,
+        Refused: _refused,
     }
 
 

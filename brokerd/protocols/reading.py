@@ -13,7 +13,7 @@ from brokerd.values import Record
 MakeAnswer = Callable[[Sequence[Record], int, Exception | None], bytes | tuple[bytes, ...]]
 """Makes the answer to a fetch of ``(records, next_offset, error)``; see `Broker.fetch`.
 
-In parts when they are large: see `Connection.answer_read`.
+In parts when they are large: see `Connection.answer`.
 """
 
 

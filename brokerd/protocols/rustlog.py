@@ -24,6 +24,7 @@ from brokerd.codecs.rustlog import (
     Dialect,
     Fetch,
     Fetched,
+    FrameLengthError,
     FrameReader,
     ListTopics,
     LongProduce,
@@ -46,6 +47,7 @@ from brokerd.codecs.rustlog import (
 from brokerd.errors import BrokerdError
 from brokerd.protocols.connection import Limits
 from brokerd.protocols.factory import ConnectionFactory
+from brokerd.protocols.frames import FramesConnection
 from brokerd.protocols.reading import ReadingConnection
 from brokerd.protocols.rustlog_commits import Commits
 from brokerd.protocols.rustlog_fetches import JSON_BYTES_MAX, LIMITS, check_sizes, fetched
@@ -79,53 +81,32 @@ class RustlogSettings:
     """Whose rules hold for groups in the binary dialect (page, "The reference's group rules")."""
 
 
-class RustlogConnection(ReadingConnection):
+class RustlogConnection(FramesConnection[bytes, FrameLengthError], ReadingConnection):
     """One client's connection."""
 
     factory: RustlogFactory
 
     def __init__(self, broker: Broker, frame_bytes: int, reference_groups: bool) -> None:
-        super().__init__(broker)
-        self._reader = FrameReader(min(frame_bytes, MAX_PAYLOAD))
-        self._payloads: list[bytes] = []
+        super().__init__(broker, FrameReader(min(frame_bytes, MAX_PAYLOAD)))
         self._dialect = Dialect.JSON
         """That of the request in hand, or of the last one."""
         self._reference_groups = reference_groups
 
     # -- frames -------------------------------------------------------------------------------
 
-    def feed(self, data: bytes) -> bool:
-        """Take frames in; see `FrameReader`."""
-        payloads = self._reader.feed(data)
-        self._payloads += payloads
-        self.unfinished = self._reader.partial_bytes > 0
-        return bool(payloads)
-
-    def run(self) -> None:
-        """Carry out the requests taken in, until one has to wait."""
-        payloads = self._payloads
-        handled = 0
-        for payload in payloads:
-            if self.holds or self.overtime(handled):
-                break
-            self._dialect = dialect_of(payload)
-            try:
-                self._carry_out(payload)
-            except Congested:
-                self.congested()
-                break
-            handled += 1
-        del payloads[:handled]
-        if self._reader.error is not None and not payloads and not self.holds:
-            self._answer(wrong_frame(self._reader.error).answer(self._dialect))
-            self.close_after_answers(drain=True)
-
-    def _carry_out(self, payload: bytes) -> None:
+    def handle(self, frame: bytes) -> None:
+        """Carry a request out, or refuse it."""
+        dialect = self._dialect = dialect_of(frame)
         try:
-            request = CODECS[self._dialect].decode_request(payload)
+            request = CODECS[dialect].decode_request(frame)
             self._DISPATCH[type(request)](self, request)
         except (RequestError, Refusal) as problem:
-            self.answers.append(_refused(problem, self._dialect))
+            self.answers.append(_refused(problem, dialect))
+
+    def out_of_step(self, error: FrameLengthError) -> None:
+        """Answer a wrong length in the dialect of the request before it."""
+        self._answer(wrong_frame(error).answer(self._dialect))
+        self.close_after_answers(drain=True)
 
     def _or_refusal(self, steps: Steps) -> Steps:
         """The answer that is made in turns, or that it is refused."""
@@ -134,10 +115,6 @@ class RustlogConnection(ReadingConnection):
             return (yield from steps)
         except (RequestError, Refusal) as problem:
             return _refused(problem, dialect)
-
-    def forget(self) -> None:
-        """Requests of a connection that is gone are not carried out."""
-        self._payloads.clear()
 
     def _answer(self, answer: Answer) -> None:
         self.answers.append(CODECS[self._dialect].encode_answer(answer))

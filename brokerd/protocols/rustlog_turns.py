@@ -30,7 +30,7 @@ class InTurns:
 
     def _next_turn(self) -> None:
         connection = self._connection
-        connection.factory.clock.callLater(0, connection.guarded, self._step)
+        connection.factory.turns.take(partial(connection.guarded, self._step))
 
     def _step(self) -> None:
         connection = self._connection

@@ -89,7 +89,7 @@ class WaitsForever(MamamiaConnection):
 
 class Computes(MamamiaConnection):
     def run(self) -> None:
-        if any(command == 0x85 for command, _ in self._frames):
+        if any(command == 0x85 for command, _ in self.frames):
             until = time.thread_time() + 0.3
             while time.thread_time() < until:
                 pass

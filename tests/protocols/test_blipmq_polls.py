@@ -10,6 +10,7 @@ from brokerd.codecs import blipmq as bm
 from brokerd.errors import DamagedData, NoSpace, RecordRemoved
 from brokerd.protocols.blipmq import BlipmqSettings
 from brokerd.protocols.blipmq_polls import split_tag, tag_of
+from brokerd.protocols.connection import Limits
 from brokerd.protocols.taking import GONE_MAX
 from brokerd.values import Format
 from tests.broker.desk import produce
@@ -55,6 +56,20 @@ def test_0_is_no_tag() -> None:
 
 
 # -- QoS 1 ----------------------------------------------------------------------------------------
+
+
+def test_a_delivery_counts_as_one_request_that_waits() -> None:
+    """A client may have as many deliveries on their way as requests that wait."""
+    house = BlipmqHouse(limits=Limits(in_flight_requests=3))
+    client = house.client()
+    one = client.subscribe()
+    client.publish(b"a", b"b", b"c", b"d")
+    client.send(*[bm.Poll(6, one)] * 3)
+    assert not client.transport.paused
+    client.send(bm.Poll(6, one))
+    assert client.transport.paused
+    house.run()
+    assert [delivery.message for delivery in client.answers()] == [b"a", b"b", b"c", b"d"]
 
 
 def test_messages_come_once_in_order_one_a_poll() -> None:

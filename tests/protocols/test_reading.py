@@ -1,7 +1,7 @@
 """What clients that fetch by offset observe, whatever their format: order, own writes, slowness.
 
 Spoken in a language of one byte a request, because a connection needs one: ``P`` produces a record
-of its own, ``F`` fetches all from offset 0 on, ``p`` answers at once.
+of its own, ``F`` fetches all from offset 0 on, ``p`` answers at once, ``4`` does in four parts.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class Letters(ReadingConnection):
                 self.wrote()
             elif letter == b"F":
                 self.fetch(self._partition(), 0, 1000, self.fetch_bytes, self._fetched)
+            elif letter == b"4":
+                self.answer_read(b"4", b"4", b"4", b"4,")
             else:
                 self.answer_read(b"p,")
 
@@ -148,3 +150,16 @@ def test_for_a_client_that_does_not_read_few_answers_are_made() -> None:
     client.read_on()
     house.run()
     assert client.received_bytes().count(b"]50,") == 2000
+
+
+def test_requests_that_wait_are_counted_not_the_parts_of_their_answers() -> None:
+    """Three may wait: a fourth that does stops the reading, however many parts there are."""
+    house = House(limits=Limits(in_flight_requests=3))
+    client = connect(house)
+    client.send_bytes(b"P44")
+    assert not client.transport.paused
+    client.send_bytes(b"4")
+    assert client.transport.paused
+    house.run()
+    assert client.received_bytes() == b"0,4444,4444,4444,"
+    assert not client.transport.paused

@@ -357,6 +357,11 @@ class Turns:
     def seconds(self) -> float:
         return 0.0
 
+    @property
+    def waiting(self) -> int:
+        """Calls that the reactor would make in its next turn."""
+        return len(self._calls)
+
     def turn(self) -> bool:
         """Make one call, if one waits."""
         if self._calls:
@@ -394,6 +399,24 @@ def test_a_long_produce_is_parsed_in_turns_and_others_are_served_in_between() ->
     assert count >= 4
     pairs, _ = quick.fetch(0, 10 * MIB)
     assert [value for _, value in pairs] == [b"quick"] * (count - 1) + [*records, b"behind"]
+
+
+def test_long_produces_of_many_clients_have_one_slice_a_turn_between_them() -> None:
+    """Else eight that come together would make one turn as long as eight."""
+    house = with_topic(house=House(options=LARGE))
+    first = Desk(house, JSON)
+    others = [Desk(house, JSON, factory=first.factory) for _ in range(7)]
+    turns = in_turns(first)
+    desks = [first, *others]
+    for desk in desks:
+        desk.send(rl.Produce("t", 0, [b"\xff" * 600_000]))
+    at_most = 0
+    while turns.waiting:
+        at_most = max(at_most, turns.waiting)
+        turns.turn()
+    house.run()
+    assert at_most == 1
+    assert sorted(desk.answers() for desk in desks) == [[rl.Produced(at, 1)] for at in range(8)]
 
 
 @pytest.mark.parametrize("records", ["[[1],[256]]", "[[1],[2]", "[[1],]"])
