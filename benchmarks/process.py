@@ -20,6 +20,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from brokerd.sections import DEFAULT_LISTENERS
+
 _POLL_SECONDS = 0.005
 _PR_SET_PDEATHSIG = 1
 _LOG_TAIL_LINES = 15
@@ -36,7 +38,8 @@ class BrokerProcess:
     :param settings: ``section.key=value`` for ``--set``.
     :param log: the file its output is appended to.
     :param profile: when given, run under cProfile and leave the statistics there at a clean stop.
-    :param formats: wire formats that listen, each on a port of its own; ``a+b`` share one.
+    :param formats: wire formats that listen, each on a port of its own; ``a+b`` share one. All of
+        them, as a broker listens by default, unless given.
     """
 
     def __init__(
@@ -45,7 +48,7 @@ class BrokerProcess:
         log: Path,
         settings: Sequence[str] = (),
         profile: Path | None = None,
-        formats: Sequence[str] = ("mamamia",),
+        formats: Sequence[str] = tuple(DEFAULT_LISTENERS),
     ) -> None:
         self.data_dir = data_dir
         self._log = log

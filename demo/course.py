@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.wire import Interrupted
+from brokerd.sections import FORMATS
 
 from .ledger import Ledger
 from .line import Feed, Line, dial
@@ -20,12 +21,9 @@ from .views import Views
 
 TOPIC = "flights"
 
-FORMATS = ("mamamia", "flymq", "blipmq", "rustlog", "mega")
-"""The writers; each has every fifth row."""
-
 
 def writer_of(row: int) -> str:
-    """The format that writes a row."""
+    """The format that writes a row; each has every fifth."""
     return FORMATS[row % len(FORMATS)]
 
 

@@ -26,9 +26,10 @@ from benchmarks.admin import AdminFailed, fetch_dead_letters, fetch_status
 from benchmarks.process import BrokerFailed, BrokerProcess, interrupt_on_signals
 from benchmarks.wire import GROUP_INFO, Interrupted, Wire, WireError
 from brokerd.codecs import blipmq, mega
+from brokerd.sections import FORMATS
 from brokerd.wal import RealDisk
 from demo.consumers import GROUP, Consumer
-from demo.course import FORMATS, TOPIC, Course
+from demo.course import TOPIC, Course
 from demo.ledger import MAX_FAILURES, Ledger
 from demo.line import Line
 from demo.progress import Progress
@@ -40,14 +41,13 @@ from demo.writers import Writer, greet_blipmq
 CONSUMERS = 4
 LEASE_SECONDS = 3.0
 ROWS_MIN = 1000
-LISTENERS = ("mamamia", "flymq+rustlog", "blipmq", "mega")
 SETTINGS = (f"blipmq.retry_base_ms={LEASE_SECONDS * 1000:.0f}",)
 _KILL_SHARE = 0.45
 _PRODUCE_WINDOW, _ACQUIRE_WINDOW = 128, 32
 _POLL_SECONDS = 0.05
 _STALL_SECONDS = 60.0
 _MARKER = "made-by-make-demo"
-_PLACES = {
+PLACES = {
     "mamamia": "leases of a group, each settled",
     "flymq": "committed offsets, FETCH and COMMIT",
     "blipmq": "a QoS 1 subscription, each acknowledged",
@@ -263,7 +263,7 @@ def report(course: Course, times: Times, next_offset: int, dead: int, where: str
     ]
     shares = [len(course.rows[at :: len(FORMATS)]) for at in range(len(FORMATS))]
     table = [
-        f"  {form:<10} {share:>12,} {read[form]:>14,}   {_PLACES[form]}"
+        f"  {form:<10} {share:>12,} {read[form]:>14,}   {PLACES[form]}"
         for form, share in zip(FORMATS, shares, strict=True)
     ]
     return "\n".join(
@@ -299,9 +299,7 @@ def _demo(table: Path, row_count: int | None, directory: Path) -> int:
         f"brokerd demo: {len(rows):,} flights, written and read through {', '.join(FORMATS)}, "
         f"data in {directory} ({file_system})"
     )
-    with BrokerProcess(
-        directory / "data", directory / "broker.log", SETTINGS, formats=LISTENERS
-    ) as broker:
+    with BrokerProcess(directory / "data", directory / "broker.log", SETTINGS) as broker:
         course, times = run(rows, broker, progress)
         durability = fetch_status(broker.admin)["durability"]
         info = group_info(broker.address)

@@ -13,10 +13,9 @@ import msgspec
 import pytest
 from twisted.internet import reactor
 
-from brokerd.assembly import FACTORIES, broker_settings, connection_limits, make_core
+from brokerd.assembly import broker_settings, connection_limits, make_core
 from brokerd.broker import BrokerSettings
 from brokerd.config import (
-    FORMATS,
     SECTIONS,
     Config,
     Setting,
@@ -28,7 +27,6 @@ from brokerd.config import (
 )
 from brokerd.errors import ConfigError
 from brokerd.protocols.connection import Limits
-from brokerd.values import Format
 from brokerd.wal import WalOptions
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "etc" / "brokerd.toml"
@@ -398,9 +396,3 @@ def test_the_defaults_are_those_of_the_parts() -> None:
         durability=mode,
         seal_age_us=wal.segment_age_seconds * 1_000_000,
     )
-
-
-def test_the_wire_formats_are_the_same_everywhere() -> None:
-    """Every format that can be configured is one that records name, and every built one serves."""
-    assert set(FORMATS) == {form.name.lower() for form in Format} - {"unknown"}
-    assert set(FACTORIES) == set(FORMATS)

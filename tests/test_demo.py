@@ -13,8 +13,9 @@ import msgpack
 import pytest
 
 from brokerd.codecs import mamamia
+from brokerd.sections import FORMATS
 from demo import flights
-from demo.course import FORMATS, TOPIC, writer_of
+from demo.course import TOPIC, writer_of
 from demo.flights import DemoFailed, prepare
 from demo.ledger import Delivery, Ledger, is_to_fail
 from demo.progress import Progress

@@ -21,8 +21,6 @@ from brokerd.client.mamamia import MamamiaClient
 from tests.cross.matrix import Begun, cells, difference, expected, read, write_all
 from tests.cross.serving import LISTENERS, serve_all
 
-ENDPOINTS = ("mamamia", "flymq+rustlog", "blipmq", "mega")
-"""Of the processes, as they are by default: two formats share one."""
 FREQUENT_SNAPSHOTS = ("wal.segment_bytes=1MiB", "wal.snapshot_interval_bytes=1MiB")
 
 
@@ -49,9 +47,7 @@ def started_again(
     wait: Callable[[BrokerProcess], None],
 ) -> Filled:
     """A process that was filled, killed by SIGKILL and started again."""
-    broker = stack.enter_context(
-        BrokerProcess(directory / "data", directory / "log", settings, formats=ENDPOINTS)
-    )
+    broker = stack.enter_context(BrokerProcess(directory / "data", directory / "log", settings))
     broker.start()
     begun = write_all({form: broker.address_of(form) for form in LISTENERS}, [stage])
     wait(broker)

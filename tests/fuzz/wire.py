@@ -15,10 +15,11 @@ from typing import Any, NamedTuple, Protocol
 from brokerd.broker import Broker, Clock
 from brokerd.protocols.connection import Limits
 from brokerd.protocols.factory import ConnectionFactory
+from brokerd.sections import FORMATS
 from tests.golden import golden
 
-NAMES = ("mamamia", "flymq", "blipmq", "rustlog", "mega")
-"""The formats that can be fuzzed."""
+NAMES = FORMATS
+"""The formats that can be fuzzed: all of them."""
 MIXED = "mixed"
 """A run of all of them, on one broker and the same topics."""
 RUNS = (*NAMES, MIXED)

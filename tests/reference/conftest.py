@@ -9,7 +9,6 @@ import pytest
 
 from benchmarks.process import BrokerProcess
 
-FORMATS = ("mamamia", "flymq+rustlog", "blipmq", "mega")
 # The default of 100 ms makes a second delivery whenever the machine is busy for so long.
 SETTINGS = ("blipmq.retry_base_ms=20000",)
 
@@ -18,7 +17,7 @@ SETTINGS = ("blipmq.retry_base_ms=20000",)
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """The broker, which holds no topic at first."""
     directory = tmp_path_factory.mktemp("reference")
-    with BrokerProcess(directory / "data", directory / "log", SETTINGS, formats=FORMATS) as process:
+    with BrokerProcess(directory / "data", directory / "log", SETTINGS) as process:
         process.start()
         yield process
 
