@@ -10,12 +10,12 @@ import socket
 from struct import Struct
 
 from brokerd.cli.formats.ground import (
-    FILL_WINDOW,
     PROBE_SECONDS,
     BenchFailed,
     Ground,
     LoadSpec,
     Wanted,
+    fill_window,
     pump,
 )
 from brokerd.cli.formats.roles import REFUSED, Following, Repeating, Seen, spread
@@ -47,7 +47,9 @@ class FlymqFormat:
             raise BenchFailed(f"{wanted.address}: {error}; is it a FlyMQ listener?") from error
         if not self.consumes(wanted.scenario):
             return Ground(wanted.log)
-        role = Repeating(_produce(wanted.log, wanted.size), FILL_WINDOW, look_produced)
+        role = Repeating(
+            _produce(wanted.log, wanted.size), fill_window(wanted.backlog), look_produced
+        )
         return Ground(wanted.log, records=pump(wanted.address, self.open, role, wanted.backlog))
 
     def open(self, sock: socket.socket) -> None:

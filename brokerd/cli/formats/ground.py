@@ -116,6 +116,11 @@ def parse_address(address: str) -> tuple[int, str | tuple[str, int]]:
     return family, (found.host, found.port)
 
 
+def fill_window(backlog: int, batch: int = 1) -> int:
+    """How many requests of ``batch`` messages a backlog is made with: no more than it needs."""
+    return max(1, min(FILL_WINDOW // (64 if batch > 1 else 1), -(-backlog // batch)))
+
+
 def pump(
     address: str, open_connection: Callable[[socket.socket], None], role: Role, messages: int
 ) -> int:

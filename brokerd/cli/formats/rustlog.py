@@ -10,12 +10,12 @@ import socket
 from struct import Struct
 
 from brokerd.cli.formats.ground import (
-    FILL_WINDOW,
     PROBE_SECONDS,
     BenchFailed,
     Ground,
     LoadSpec,
     Wanted,
+    fill_window,
     pump,
 )
 from brokerd.cli.formats.roles import REFUSED, Following, Look, Repeating, Seen, spread
@@ -53,7 +53,9 @@ class RustlogFormat:
         if not self.consumes(wanted.scenario):
             return Ground(wanted.log)
         template = _produce(wanted.log, wanted.size, _FILL_BATCH)
-        role = Repeating(template, max(1, FILL_WINDOW // 64), look_produced(_FILL_BATCH))
+        role = Repeating(
+            template, fill_window(wanted.backlog, _FILL_BATCH), look_produced(_FILL_BATCH)
+        )
         return Ground(wanted.log, records=pump(wanted.address, self.open, role, wanted.backlog))
 
     def open(self, sock: socket.socket) -> None:
