@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from itertools import chain
@@ -16,12 +16,9 @@ from typing import Any
 
 import pytest
 import pytest_twisted
-from twisted.internet import reactor as installed_reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString
-from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
-from twisted.logger import capturedLogs
 
 from brokerd.assembly import BrokerCore, connection_limits, make_core
 from brokerd.broker import Broker
@@ -33,9 +30,10 @@ from brokerd.config import Config, Limits, Wal
 from brokerd.endpoints import address_text, parse
 from brokerd.errors import DamagedData, StorageFailed
 from tests.certificates import tls
+from tests.protocols.serving import CONFIG, no_faults, reactor, until
 
-reactor: Any = installed_reactor
-CONFIG = Config(wal=Wal(segment_bytes=1 << 20))
+__all__ = ["no_faults"]
+
 MIB = 1 << 20
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
@@ -87,23 +85,6 @@ async def served(data_dir: Path, endpoint: str = "tcp:0") -> AsyncIterator[Serve
         yield running
     finally:
         await running.stop()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let the reactor turn until something is so; give up after many turns."""
-    for _ in range(2_000):
-        if condition():
-            return
-        await deferLater(reactor, 0.005, lambda: None)
-    raise AssertionError("it did not come about")
-
-
-@pytest.fixture
-def no_faults() -> Iterator[None]:
-    """Nothing that ran wrote a traceback to the log."""
-    with capturedLogs() as captured:
-        yield
-    assert [event for event in captured if event.get("log_failure")] == []
 
 
 @pytest_twisted.ensureDeferred

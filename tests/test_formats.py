@@ -14,7 +14,6 @@ from brokerd.cli.formats import FORMATS as LOADED
 from brokerd.sections import DEFAULT_LISTENERS, FORMATS
 from brokerd.sim.draw import FORMATS as DRAWN
 from brokerd.sim.plan import WireFormat
-from demo.course import writer_of
 from demo.flights import PLACES
 from demo.readers import READERS
 from demo.writers import PENS
@@ -35,7 +34,6 @@ TABLES: dict[str, Iterable[str]] = {
     "what the demo writes": PENS,
     "what the demo reads": {"mamamia", *(reader.form for reader in READERS)},
     "what the demo tells of": PLACES,
-    "whose turn it is in the demo": {writer_of(row) for row in range(100)},
     "whose decoder is tested": DECODERS,
     "whose peers are matched": {peer.listener for peer in PEERS.values()},
     "whose refusals are compared": {name.split()[0].lower() for name in TONGUES},

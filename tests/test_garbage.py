@@ -22,7 +22,8 @@ from brokerd.garbage import LONG_SECONDS, THRESHOLDS, FrozenGarbage, Phase
 from brokerd.sim.bare import TakesAnything
 from tests.broker.desk import SECOND_US, produce, settle
 from tests.house import House
-from tests.test_assembly import served, until
+from tests.protocols.serving import until
+from tests.test_assembly import served
 
 
 class FakeCollector:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import pytest
 from twisted.internet import reactor as installed_reactor
 from twisted.internet.defer import maybeDeferred
+from twisted.internet.task import deferLater
+from twisted.logger import capturedLogs
 
 from brokerd.assembly import BrokerCore, make_core
 from brokerd.broker import Broker
@@ -73,3 +76,20 @@ async def served(
         finally:
             factory.close_all()
             await factory.when_empty()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the reactor turn until something is so; give up after many turns."""
+    for _ in range(2_000):
+        if condition():
+            return
+        await deferLater(reactor, 0.005, lambda: None)
+    raise AssertionError("it did not come about")
+
+
+@pytest.fixture
+def no_faults() -> Iterator[None]:
+    """Nothing that ran wrote a traceback to the log."""
+    with capturedLogs() as captured:
+        yield
+    assert [event for event in captured if event.get("log_failure")] == []

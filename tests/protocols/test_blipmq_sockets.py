@@ -19,8 +19,7 @@ from brokerd.protocols.blipmq import BlipmqFactory, BlipmqSettings
 from brokerd.protocols.connection import Limits
 from tests.certificates import tls
 from tests.protocols import serving
-from tests.protocols.serving import Served
-from tests.test_assembly import no_faults, reactor, until
+from tests.protocols.serving import Served, no_faults, reactor, until
 
 __all__ = ["no_faults"]
 

@@ -23,8 +23,7 @@ from tests.certificates import tls
 from tests.codecs.flymq_answers import consumed
 from tests.protocols import serving
 from tests.protocols.flymq_desk import LIMITS, MIB
-from tests.protocols.serving import Served
-from tests.test_assembly import no_faults, reactor, until
+from tests.protocols.serving import Served, no_faults, reactor, until
 
 __all__ = ["no_faults"]
 

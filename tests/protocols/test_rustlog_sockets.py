@@ -18,8 +18,7 @@ from brokerd.protocols.rustlog import RustlogFactory, RustlogSettings
 from tests.certificates import tls
 from tests.codecs.test_rustlog_golden import BYTES
 from tests.protocols import serving
-from tests.protocols.serving import Served
-from tests.test_assembly import no_faults, reactor, until
+from tests.protocols.serving import Served, no_faults, reactor, until
 
 __all__ = ["no_faults"]
 
