@@ -270,11 +270,12 @@ class Connection(Protocol):
         if not self.gone:
             self.release(Hold.TURN)
 
-    def close_after_answers(self, drain: bool = False) -> None:
+    def close_after_answers(self, drain: bool = True) -> None:
         """Take no more requests, and close once everything before is answered.
 
-        With ``drain``, what the peer goes on sending is read until it closes too: bytes that arrive
-        at a closed socket reset the connection, and a reset may destroy the last answers.
+        What the peer goes on sending is read until it closes too: bytes that arrive at a closed
+        socket reset the connection, and a reset may destroy the last answers. Without ``drain``
+        there is no time for that.
         """
         self._drains = drain
         if self._closing_since_us is not None:
@@ -520,7 +521,7 @@ class Connection(Protocol):
             return
         self.answer_read(answer)
         self._enqueue()
-        self.close_after_answers(drain=True)
+        self.close_after_answers()
 
     def abort(self) -> None:
         """Close now; what waits to be answered never will be."""

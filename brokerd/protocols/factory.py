@@ -117,7 +117,7 @@ class ConnectionFactory(Factory):
     def close_all(self) -> None:
         """Take no more requests from anybody and close each connection once it is answered."""
         for connection in list(self.connections):
-            connection.close_after_answers()
+            connection.close_after_answers(drain=False)
 
     def when_empty(self) -> Deferred[None]:
         """Fires when the last connection is gone."""

@@ -150,7 +150,7 @@ class FlymqConnection(FramesConnection[Frame, FrameError], ReadingConnection):
         if error.answer:
             self._answer_stored()
             self.answers.append(self._error(str(error)))
-        self.close_after_answers(drain=error.answer)
+        self.close_after_answers()
 
     def forget(self) -> None:
         """Let go of what was asked."""

@@ -64,10 +64,6 @@ class MegaConnection(FramesConnection[Request | Refused, StreamError], ReadingCo
         code = _CODES.get(type(refusal), Code.INTERNAL_ERROR)
         self.answers.append(refused(frame.correlation_id, code))
 
-    def out_of_step(self, error: StreamError) -> None:
-        """What is wrong was answered already: it is the last of the frames."""
-        self.close_after_answers(drain=True)
-
     def last_answer(self) -> bytes:
         """A request was begun and not finished in time."""
         return refused(self._reader.partial_id, Code.NETWORK_ERROR)

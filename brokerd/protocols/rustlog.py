@@ -106,7 +106,7 @@ class RustlogConnection(FramesConnection[bytes, FrameLengthError], ReadingConnec
     def out_of_step(self, error: FrameLengthError) -> None:
         """Answer a wrong length in the dialect of the request before it."""
         self._answer(wrong_frame(error).answer(self._dialect))
-        self.close_after_answers(drain=True)
+        self.close_after_answers()
 
     def _or_refusal(self, steps: Steps) -> Steps:
         """The answer that is made in turns, or that it is refused."""
