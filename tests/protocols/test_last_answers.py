@@ -19,8 +19,7 @@ from brokerd.protocols.blipmq import BlipmqFactory, BlipmqSettings
 from brokerd.protocols.connection import Limits
 from brokerd.protocols.factory import ConnectionFactory
 from brokerd.protocols.mamamia import MamamiaFactory
-from tests.protocols.serving import Served, served
-from tests.test_assembly import no_faults, reactor, until
+from tests.protocols.serving import Served, no_faults, reactor, served, until
 
 __all__ = ["no_faults"]
 
