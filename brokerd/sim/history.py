@@ -163,11 +163,17 @@ class GroupView(NamedTuple):
     delayed: int
     dead: int
     committed: int | None = None
+    partitions: int = 1
 
     @property
     def tells_settled(self) -> bool:
-        """Whether the lag is of leases for sure: a group that only commits is told of by that."""
-        return self.committed is None or bool(self.leased or self.delayed or self.dead)
+        """Whether the lag is of leases for sure: where a group only commits it is of that.
+
+        That is so for each partition by itself.
+        """
+        if self.committed is None:
+            return True
+        return self.partitions == 1 and bool(self.leased or self.delayed or self.dead)
 
 
 @dataclass(kw_only=True)

@@ -682,6 +682,14 @@ def a_commit_where_there_are_leases(story: Story, wrong: bool) -> None:
     story.look(GroupView(1 if wrong else 0, 2, 2, 1, 1, 0, 0, committed=2))
 
 
+@breaks("P8-settled")
+def settled_that_nobody_tried(story: Story, wrong: bool) -> None:
+    """Which is right where another partition is told of by its commits."""
+    story.produce(b"a", b"b", at=(0, 1))
+    story.acquire((0, b"a"))
+    story.look(GroupView(0, 2, 1, 1, 0, 0, 0, committed=1, partitions=1 if wrong else 2))
+
+
 @breaks("P2-next")
 def a_record_that_is_not_counted(story: Story, wrong: bool) -> None:
     story.produce(b"a", b"b", at=(0, 1))

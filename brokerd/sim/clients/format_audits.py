@@ -109,9 +109,17 @@ def _read_partition(
 
 
 def _may_be_refused(plan: Plan, operation: Operation) -> bool:
-    """Where bytes have rotted, records cannot be read; a topic made anew has fewer partitions."""
+    """Where bytes have rotted, or were never synced, records cannot be read.
+
+    A topic made anew has fewer partitions.
+    """
     rots = any(isinstance(fault, Rot) for fault in plan.faults)
-    return rots or "not found" in operation.error or "not exist" in operation.error
+    return (
+        rots
+        or plan.settings.durability != "fsync"
+        or "not found" in operation.error
+        or "not exist" in operation.error
+    )
 
 
 def _read_ask(name: str, wire_format: WireFormat, topic: str, partition: int, offset: int) -> Ask:

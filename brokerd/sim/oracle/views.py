@@ -205,7 +205,7 @@ def _check_sums(look: Look, view: GroupView) -> Iterator[Violation]:
     """The numbers of one state add up."""
     settled = view.next - view.lag
     sound = (
-        min(view[:-1]) >= 0
+        min(view[:7]) >= 0
         and view.lag == view.leased + view.ready + view.delayed
         and max(view.floor, settled) <= view.next
     )
