@@ -176,7 +176,9 @@ class Desk:
         if held > most:
             raise Found("held", f"{held:,} bytes of an unfinished frame, and {most:,} are allowed")
         waiting = connection.queued_bytes + len(client.transport.buffered)
-        most = 2 * limits.in_flight_bytes + client.READ_BYTES + ANSWER_BYTES_MAX
+        # Of what was inflated before it was stored, one answer may be as large as a frame.
+        answer_bytes = max(ANSWER_BYTES_MAX, most if wire.inflates else 0)
+        most = 2 * limits.in_flight_bytes + client.READ_BYTES + answer_bytes
         if waiting > most:
             raise Found("held", f"{waiting:,} bytes of answers wait, and {most:,} are allowed")
 
