@@ -426,7 +426,7 @@ class TestAnswers:
 
     def test_what_the_broker_says_of_a_group_is_recorded(self) -> None:
         look = one(play(a_plan("look")))
-        assert look.view == (1, 9, 8, 2, 3, 3, 1, None)
+        assert look.view == (1, 9, 8, 2, 3, 3, 1, None, 1)
 
     def test_each_result_of_a_batch_is_recorded(self) -> None:
         peer = Peer()
