@@ -52,7 +52,6 @@ class Parts(NamedTuple):
     clock: Any
     limits: Limits
     config: Config
-    status: Callable[[], dict[str, Any]]
 
 
 FACTORIES: dict[str, Callable[[Parts], ConnectionFactory]] = {
@@ -282,9 +281,7 @@ class BrokerCore:
                 FIRST_BYTES,
             )
         else:
-            factory = FACTORIES[form](
-                Parts(self.broker, self._reactor, self._limits, self._config, self.status)
-            )
+            factory = FACTORIES[form](Parts(self.broker, self._reactor, self._limits, self._config))
         self._factories[form] = factory
         factory.count_open = self._count_open
         return factory

@@ -153,7 +153,7 @@ class FlymqClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connection, if there is one. Its memberships of groups end."""
+        """Close the connection, if there is one."""
         self._exchange.close()
 
     # -- records ------------------------------------------------------------------------------

@@ -49,7 +49,6 @@ from brokerd.errors import BrokerdError, RecordTooLarge, UnknownPartition
 from brokerd.protocols import flymq_groups, flymq_reads, flymq_topics
 from brokerd.protocols.connection import Hold, Limits
 from brokerd.protocols.factory import ConnectionFactory
-from brokerd.protocols.flymq_groups import Memberships
 from brokerd.protocols.flymq_topics import NO_NAMES, checked_name
 from brokerd.protocols.flymq_unpacking import Unpacking
 from brokerd.protocols.frames import FramesConnection, HandledLater
@@ -98,7 +97,6 @@ class FlymqConnection(FramesConnection[Frame, FrameError], ReadingConnection):
         self._stored: list[Stored] = []
         """Of PRODUCE requests whose answers are not queued yet."""
         self._sdk = settings.error_layout == "sdk"
-        self.memberships = Memberships()
 
     # -- frames -------------------------------------------------------------------------------
 
@@ -272,7 +270,7 @@ class FlymqConnection(FramesConnection[Frame, FrameError], ReadingConnection):
 
     def _subscribe(self, request: Subscribe) -> None:
         self._shows(request.sdk)
-        self.answers.append(flymq_groups.subscribe(self.broker, request, self.memberships))
+        self.answers.append(flymq_groups.subscribe(self.broker, request))
 
     def _commit(self, request: Commit) -> None:
         self.answers.append(flymq_groups.commit(self.broker, request))

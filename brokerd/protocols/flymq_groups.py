@@ -1,13 +1,13 @@
 # Tests: tests/protocols/test_flymq_groups.py
 """FlyMQ's consumer groups: a number per (topic, group, partition), stored as given.
 
-Flymq-payloads, 5.5, 5.6 and 5.60 to 5.64. There is no assignment and no heartbeat: who subscribes
-is a member until its connection ends, and whoever fetches says where.
+Flymq-payloads, 5.5, 5.6 and 5.60 to 5.64. There is no assignment and no heartbeat: whoever
+fetches says where.
 """
 
 from __future__ import annotations
 
-from brokerd.broker import Broker, Partition, Topic
+from brokerd.broker import Broker, Partition
 from brokerd.codecs import flymq
 from brokerd.codecs.flymq import Commit, GetLag, GetOffset, Opcode, ResetOffset, Subscribe
 from brokerd.errors import InvalidRequest, UnknownGroup
@@ -17,30 +17,7 @@ NOTHING_COMMITTED = -1
 """Brings a group about without a committed offset."""
 
 
-class Memberships:
-    """The groups that a connection has subscribed to."""
-
-    def __init__(self) -> None:
-        self._of: dict[Topic, set[str]] = {}
-        self._tidy_at = 64
-
-    def __contains__(self, member_of: tuple[Topic, str]) -> bool:
-        topic, group = member_of
-        return group in self._of.get(topic, ())
-
-    def __len__(self) -> int:
-        """Of how many topics groups are remembered."""
-        return len(self._of)
-
-    def add(self, topic: Topic, group: str) -> None:
-        """Remember a group; groups of topics that are gone are forgotten in time."""
-        self._of.setdefault(topic, set()).add(group)
-        if len(self._of) > self._tidy_at:
-            self._of = {topic: groups for topic, groups in self._of.items() if not topic.deleted}
-            self._tidy_at = max(64, 2 * len(self._of))
-
-
-def subscribe(broker: Broker, request: Subscribe, memberships: Memberships) -> bytes:
+def subscribe(broker: Broker, request: Subscribe) -> bytes:
     """SUBSCRIBE: where to begin; brings the group about. An empty group is none."""
     topic_name, group, index, mode, _ = request
     partition = existing_partition(broker, topic_name, index)
@@ -55,10 +32,8 @@ def subscribe(broker: Broker, request: Subscribe, memberships: Memberships) -> b
         offset = partition.start_offset if committed is None else committed
     else:
         raise InvalidRequest(f"unknown subscribe mode: {mode}")
-    if group:
-        if group not in partition.topic.groups:
-            broker.commit_offset(topic_name, group, index, NOTHING_COMMITTED)
-        memberships.add(partition.topic, group)
+    if group and group not in partition.topic.groups:
+        broker.commit_offset(topic_name, group, index, NOTHING_COMMITTED)
     return flymq.position(Opcode.SUBSCRIBE, offset)
 
 

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from brokerd.codecs import flymq as fly
-from brokerd.protocols.flymq import FlymqConnection
-from brokerd.protocols.flymq_groups import Memberships
-from tests.protocols.flymq_desk import FlymqClient, FlymqHouse
+from tests.protocols.flymq_desk import FlymqHouse
 
 DONE = fly.Done()
 T_G = ("t", "g", 0)
@@ -194,38 +192,3 @@ def test_a_commit_ends_no_lease_and_moves_no_floor() -> None:
     assert (info.next, info.floor, info.lag) == (5, 2, 0)
     house.broker.settle(house.broker.lane("t", "g", 0, 2), 2, True)
     assert house.broker.group_info("t", "g").floor == 3
-
-
-# -- members ----------------------------------------------------------------------------------
-
-
-def memberships(client: FlymqClient) -> Memberships:
-    connection = client.protocol
-    assert isinstance(connection, FlymqConnection)
-    return connection.memberships
-
-
-def test_a_connection_is_a_member_of_every_group_it_subscribed_to() -> None:
-    """The reference server remembers the last one only."""
-    house = house_of()
-    client = house.client()
-    client.ask(subscribe("latest"), subscribe("latest", "h"), subscribe("latest", ""))
-    topic = house.broker.topic("t")
-    assert topic is not None
-    assert (topic, "g") in memberships(client)
-    assert (topic, "h") in memberships(client)
-    assert (topic, "") not in memberships(client)
-    assert (topic, "g") not in memberships(house.client())
-
-
-def test_memberships_of_deleted_topics_do_not_pile_up() -> None:
-    house = FlymqHouse()
-    members = Memberships()
-    keep = house.broker.create_topic("keep")
-    members.add(keep, "g")
-    for number in range(1000):
-        topic = house.broker.create_topic("t")
-        members.add(topic, f"g{number}")
-        house.broker.delete_topic("t")
-    assert (keep, "g") in members
-    assert len(members) < 100
