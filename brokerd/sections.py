@@ -87,6 +87,30 @@ class Retention(Struct, frozen=True):
     check_seconds: PositiveSeconds = 60
 
 
+class Archive(Struct, frozen=True):
+    """The archive: where it is, what the broker does about it, and what ``brokerd-rollup`` does."""
+
+    uri: str = ""
+    poll_seconds: PositiveSeconds = 5
+    delete_segments: bool = True
+    keep_wal_bytes: RetainedSize = GIB
+    master: str = "local[*]"
+    driver_memory_bytes: Annotated[
+        int, Meta(ge=512 * MIB, le=64 * GIB, extra={"unit": "bytes"})
+    ] = GIB
+    lot_bytes: Annotated[int, Meta(ge=MIB, le=TIB, extra={"unit": "bytes"})] = 4 * GIB
+    file_bytes: Annotated[int, Meta(ge=MIB, le=GIB, extra={"unit": "bytes"})] = 128 * MIB
+    derived: bool = True
+    retention: bool = True
+    compaction: bool = True
+    tombstone_seconds: Seconds = 86_400
+    rewrite_percent: Annotated[int, Meta(ge=1, le=100)] = 20
+    merge: bool = True
+    vacuum: bool = True
+    vacuum_hours: Annotated[int, Meta(ge=0, le=876_000)] = 24
+    events_days: Annotated[int, Meta(ge=0, le=36_500)] = 0
+
+
 class Limits(Struct, frozen=True):
     """What one client, or all of them together, may ask for."""
 
@@ -169,6 +193,7 @@ class Config(Struct, frozen=True):
     broker: Broker = Broker()
     groups: Groups = Groups()
     retention: Retention = Retention()
+    archive: Archive = Archive()
     limits: Limits = Limits()
     blipmq: Blipmq = Blipmq()
     flymq: Flymq = Flymq()
@@ -183,6 +208,7 @@ SECRETS = {"blipmq.api_keys": "blipmq.api_keys_file"}
 SECTIONS: dict[str, type[Struct]] = {
     "wal": Wal,
     "broker": Broker,
+    "archive": Archive,
     "groups": Groups,
     "retention": Retention,
     "limits": Limits,

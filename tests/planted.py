@@ -245,7 +245,7 @@ BUGS = (
     bug(
         "index-off-by-one",
         "an index file loses the last batch of each partition of its segment",
-        "wal/index.py",
+        "walindex.py",
         (
             "        return Rows(*(column[row : row + rows] for column in self._columns))",
             "        return Rows(*(column[row : row + rows - 1] for column in self._columns))",

@@ -17,10 +17,10 @@ from brokerd.wal.catalog import index_name, segment_name
 from brokerd.wal.deleted import LSN_MAX, DeletedRanges, LsnRange, deleted_ranges, named_range
 from brokerd.wal.disk import Disk, File
 from brokerd.wal.ends import GoneFile, LastIndex, last_indexes
-from brokerd.wal.index import PartitionSpan
 from brokerd.wal.recovery import Damage, read_segment_header
 from brokerd.wal.scan import FoundFrame, SegmentScanner
 from brokerd.walformat import SEGMENT_BYTES_MAX, SEGMENT_HEADER_BYTES, SegmentHeader
+from brokerd.walindex import PartitionSpan
 
 MISSING_BYTES_MAX = 16 << 30
 """More than this is not taken for missing segments on the word of a later file's header alone."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from brokerd.errors import DamagedData
 from brokerd.wal.disk import Disk
-from brokerd.wal.index import (
+from brokerd.walindex import (
     INDEX_HEADER_BYTES,
     IndexHeader,
     PartitionSpan,

@@ -26,7 +26,6 @@ from brokerd.wal.commit import QueuedFrame, SegmentWrite, by_segment, encode_fra
 from brokerd.wal.committer import Committer, Mutex
 from brokerd.wal.deleted import deleted_ranges
 from brokerd.wal.disk import Disk
-from brokerd.wal.index import GrowingIndex
 from brokerd.wal.known import KnownDamage, is_unchanged
 from brokerd.wal.opening import known_places, rebuild_index, replay, tidy
 from brokerd.wal.options import MARK_ROOM_BYTES, WalOptions
@@ -46,6 +45,7 @@ from brokerd.walformat import (
     entry_size,
     frame_size,
 )
+from brokerd.walindex import GrowingIndex
 
 
 class Wal:

@@ -24,7 +24,6 @@ from brokerd.wal.directory import (
     segment_files,
 )
 from brokerd.wal.disk import Disk, write_atomically
-from brokerd.wal.index import GrowingIndex, PartitionSpan, merged
 from brokerd.wal.known import KnownDamage, is_unchanged, known_damage
 from brokerd.wal.losses import decode_loss, tell_apart
 from brokerd.wal.recovery import (
@@ -37,6 +36,7 @@ from brokerd.wal.recovery import (
     told_by_index,
 )
 from brokerd.walformat import SEGMENT_HEADER_BYTES
+from brokerd.walindex import GrowingIndex, PartitionSpan, merged
 
 
 class Replayed(NamedTuple):

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from brokerd.errors import DamagedData, RecordRemoved
 from brokerd.wal.disk import File
-from brokerd.wal.index import Rows
 from brokerd.walformat import (
     ENTRY_HEADER_BYTES,
     EntryKind,
@@ -22,6 +21,7 @@ from brokerd.walformat import (
     parse_entry_header,
     segment_salt,
 )
+from brokerd.walindex import Rows
 
 GAP_BYTES = 16 << 10
 """Bytes that may lie between two batches which are still read in one go."""

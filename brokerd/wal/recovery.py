@@ -17,16 +17,6 @@ from typing import NamedTuple
 from brokerd.errors import DamagedData, NewerFormat
 from brokerd.wal.catalog import Segment, index_name
 from brokerd.wal.disk import Disk, File
-from brokerd.wal.index import (
-    INDEX_HEADER_BYTES,
-    GrowingIndex,
-    IndexHeader,
-    PartitionSpan,
-    SegmentIndex,
-    decode_index_header,
-    decode_spans,
-    require_segment,
-)
 from brokerd.wal.known import KnownDamage
 from brokerd.wal.scan import FoundEntry, FoundFrame, SegmentScanner, Unreadable
 from brokerd.walformat import (
@@ -42,6 +32,16 @@ from brokerd.walformat import (
     entry_size,
     parse_frame_header,
     segment_salt,
+)
+from brokerd.walindex import (
+    INDEX_HEADER_BYTES,
+    GrowingIndex,
+    IndexHeader,
+    PartitionSpan,
+    SegmentIndex,
+    decode_index_header,
+    decode_spans,
+    require_segment,
 )
 
 REWRITE_BYTES = 1 << 20

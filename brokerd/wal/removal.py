@@ -23,8 +23,8 @@ from brokerd.wal.catalog import Catalog, Segment, index_name
 from brokerd.wal.committer import Committer
 from brokerd.wal.deleted import LsnRange, record_deleted
 from brokerd.wal.disk import Disk
-from brokerd.wal.index import PartitionSpan, iter_spans
 from brokerd.wal.recovery import read_directory
+from brokerd.walindex import PartitionSpan, iter_spans
 
 StartOffsets = Mapping[tuple[int, int], int]
 """(topic id, partition) -> records below are removed. One that is not in it begins at 0."""

@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 from brokerd.errors import RecordRemoved
-from brokerd.wal.index import Rows
+from brokerd.walindex import Rows
 
 
 class Part(NamedTuple):

@@ -25,7 +25,6 @@ from brokerd.wal.directory import (
     segment_files,
 )
 from brokerd.wal.disk import Disk
-from brokerd.wal.index import LoadedIndex, Rows
 from brokerd.wal.losses import decode_loss, tell_apart
 from brokerd.wal.offsets import given_offsets, moved_start, start_offsets
 from brokerd.wal.recovery import (
@@ -41,6 +40,7 @@ from brokerd.wal.recovery import (
 from brokerd.wal.scan import FoundFrame, SegmentScanner, Unreadable
 from brokerd.wal.snapshot import SnapshotFile
 from brokerd.walformat import SEGMENT_HEADER_BYTES, EntryKind
+from brokerd.walindex import LoadedIndex, Rows
 
 
 class BadFile(NamedTuple):

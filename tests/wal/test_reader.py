@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from brokerd.errors import DamagedData
 from brokerd.sim.inline import InlineCommitter
 from brokerd.wal import RealDisk, Wal, catalog
-from brokerd.wal.index import GrowingIndex, LoadedIndex, PartitionSpan, merged
+from brokerd.walindex import GrowingIndex, LoadedIndex, PartitionSpan, merged
 from tests.wal.rig import PATH, SMALL, Rig, content, events, records
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from brokerd.sim.disk import Call, SimDisk
 from brokerd.wal import SnapshotChunk, Snapshots
-from brokerd.wal.index import GrowingIndex, LoadedIndex
 from brokerd.wal.scan import FoundFrame, Unreadable
 from brokerd.wal.verify import VerifyReport, verify, walk
+from brokerd.walindex import GrowingIndex, LoadedIndex
 from tests.wal.rig import PATH, Rig, content, events, records
 
 STATE = "data/state"

@@ -1,0 +1,94 @@
+# Tests: tests/archive/test_bounds.py
+"""The file ``state/bounds``: what a broker tells the job that keeps its archive.
+
+The broker writes it, whole and durable; the job reads it, also while no broker runs. What it says
+was durable when it was written, and stays true: topics stay deleted, start offsets only grow, and
+the job removes nothing at or above ``compact_below``. The layout is docs/archive-format.rst.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct, field
+from xxhash import xxh3_64_hexdigest
+
+from brokerd.errors import DamagedData, NewerFormat
+
+VERSION = 1
+FILE_NAME = "bounds"
+MAGIC = b"brokerd bounds "
+
+
+class PartitionBounds(Struct, frozen=True, array_like=True):
+    """One partition of a topic."""
+
+    start: int
+    """Records below this offset are removed."""
+    compact_below: int
+    """Below it no group has a record that is leased, delayed, dead or not settled yet."""
+    next: int
+    """The next offset to be assigned."""
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    """Offsets, first and end (exclusive), at which damage left no record."""
+
+
+class TopicBounds(Struct, frozen=True, array_like=True):
+    """One topic that is not deleted."""
+
+    id: int
+    name: str
+    internal_of: int
+    """Id of the topic that this one serves, 0 for one that people named."""
+    compact: bool
+    """Whether only the latest record of each key has to be kept."""
+    partitions: list[PartitionBounds]
+
+
+class DamagedPlace(NamedTuple):
+    """A damaged place of the log that the broker knows; positions are bytes of the file."""
+
+    file: str
+    position: int
+    end: int
+
+
+class Bounds(Struct, frozen=True):
+    """All of the file."""
+
+    log_id: str
+    """Names the log: 32 hexadecimal digits, made once."""
+    lsn: int
+    """The log was durable up to here."""
+    time_us: int
+    """Broker time then."""
+    time_settled: bool
+    """Whether anything may expire by it."""
+    next_topic_id: int
+    """An id below it that is not among the topics is that of a deleted one."""
+    topics: list[TopicBounds]
+    damage: list[DamagedPlace] = field(default_factory=list)
+
+
+def encode_bounds(bounds: Bounds) -> bytes:
+    """The bytes of the file: a line with version and checksum, then JSON."""
+    body = msgspec.json.encode(bounds)
+    return MAGIC + f"{VERSION} {xxh3_64_hexdigest(body)}\n".encode() + body + b"\n"
+
+
+def decode_bounds(data: bytes) -> Bounds:
+    """Read the file. Raises DamagedData, and NewerFormat for one of a later version."""
+    head, _, rest = data.partition(b"\n")
+    words = head.removeprefix(MAGIC).split(b" ")
+    if not head.startswith(MAGIC) or len(words) != 2 or not words[0].isdigit():
+        raise DamagedData("it does not begin as a bounds file does")
+    if int(words[0]) > VERSION:
+        raise NewerFormat(f"bounds version {int(words[0])}; upgrade brokerd to read it")
+    body = rest.removesuffix(b"\n")
+    if words[1] != xxh3_64_hexdigest(body).encode():
+        raise DamagedData("its checksum does not match")
+    try:
+        return msgspec.json.decode(body, type=Bounds)
+    except msgspec.MsgspecError as error:
+        raise DamagedData(f"it says what no broker says: {error}") from None
