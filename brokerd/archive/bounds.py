@@ -81,7 +81,7 @@ def decode_bounds(data: bytes) -> Bounds:
     """Read the file. Raises DamagedData, and NewerFormat for one of a later version."""
     head, _, rest = data.partition(b"\n")
     words = head.removeprefix(MAGIC).split(b" ")
-    if not head.startswith(MAGIC) or len(words) != 2 or not words[0].isdigit():
+    if not (head.startswith(MAGIC) and len(words) == 2 and words[0].isdigit() and int(words[0])):
         raise DamagedData("it does not begin as a bounds file does")
     if int(words[0]) > VERSION:
         raise NewerFormat(f"bounds version {int(words[0])}; upgrade brokerd to read it")
