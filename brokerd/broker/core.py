@@ -212,6 +212,7 @@ class Broker:
         self.trim_topic = topics.trim_topic
         self.internal_topic = topics.internal_topic
         self._remove = topics.remove
+        self.mark_archived = topics.mark_archived
         self.existing_topic = state.existing_topic
 
         self.subscriptions = Subscriptions(

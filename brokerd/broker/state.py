@@ -81,6 +81,8 @@ class State:
         self.by_name: dict[str, Topic] = {}
         self.starts: dict[tuple[int, int], int] = {}
         """Start offsets above 0, by topic id and partition."""
+        self.archived: dict[tuple[int, int], int] = {}
+        """`Partition.archived` above 0, by topic id and partition."""
         self.next_topic_id = 1
         self.last_time_us = 0
         self.jumped_us = 0
@@ -118,6 +120,7 @@ class State:
             "configured": self._apply_configured,
             "deleted": self._apply_deleted,
             "start": self._apply_start,
+            "archived": self._apply_archived,
         }
         self._replay = Replay(0, 0)
 
@@ -143,6 +146,7 @@ class State:
         for partition in topic.partitions:
             partition.move_start(partition.next_offset)  # for whoever is about to read it
             self.starts.pop((topic.topic_id, partition.index), None)
+            self.archived.pop((topic.topic_id, partition.index), None)
         if self.by_name.get(topic.name) is topic:
             del self.by_name[topic.name]
         groups, topic.groups = topic.groups, {}
@@ -177,6 +181,12 @@ class State:
                 store.apply((_PURGED, 0, partition.start_offset, 0, 0, "", ""), 0)
                 letters -= store.dead
         return letters
+
+    def archive(self, partition: Partition, offset: int) -> None:
+        """Know that records below ``offset`` may be missing from the log: an archive has them."""
+        if offset > partition.archived:
+            partition.archived = offset
+            self.archived[partition.topic.topic_id, partition.index] = offset
 
     def existing_topic(self, name: str) -> Topic:
         """The topic of this name. Raises `UnknownTopic`."""
@@ -303,10 +313,17 @@ class State:
         self._replay.deleted.add(entry.topic_id)
 
     def _apply_start(self, lsn: int, entry: Entry, fields: dict[str, Any]) -> None:
+        self.move_start(self._partition_given(entry, fields["offset"]), fields["offset"])
+
+    def _apply_archived(self, lsn: int, entry: Entry, fields: dict[str, Any]) -> None:
+        self.archive(self._partition_given(entry, fields["offset"]), fields["offset"])
+
+    def _partition_given(self, entry: Entry, end: int) -> Partition:
+        """The partition of an entry, which tells that the offsets below ``end`` were given."""
         partition = self._topic(entry).partition(entry.partition)
-        if fields["offset"] > partition.next_offset:  # after damage: so many were given
-            partition.restore(fields["offset"])
-        self.move_start(partition, fields["offset"])
+        if end > partition.next_offset:  # after damage
+            partition.restore(end)
+        return partition
 
     def _forget(self, topic: Topic) -> None:
         """Remove a topic at replay, and what replay keeps about it."""
@@ -388,13 +405,14 @@ class State:
             TopicSettings.read(fields.get("settings", {})),
             fields.get("internal_of", 0),
         )
-        starts = fields.get("starts", {})
+        starts, archived = fields.get("starts", {}), fields.get("archived", {})
         for index, start in starts.items():
             self.starts[topic.topic_id, index] = start
         for partition, next_offset in zip(topic.partitions, fields["next_offsets"], strict=True):
             partition.restore(next_offset)
             partition.gaps += map(tuple, fields.get("gaps", {}).get(partition.index, ()))
             partition.move_start(starts.get(partition.index, 0))
+            self.archive(partition, archived.get(partition.index, 0))
             self._replay.told_at[partition] = lsn
         self.add_topic(topic)
         self._replay.fresh_from[topic] = lsn

@@ -16,6 +16,7 @@ from brokerd.broker.overview import Counters
 from brokerd.broker.snapshotter import Snapshotter
 from brokerd.broker.state import State, last_token
 from brokerd.broker.topic_entries import (
+    topic_archived_entry,
     topic_configured_entry,
     topic_created_entry,
     topic_deleted_entry,
@@ -181,6 +182,24 @@ class TopicChanges:
         self._counters.records_removed[reason] += removed
         self._waiters.serve({partition.topic.name for partition, _ in moved})
         return removed
+
+    def mark_archived(self, ends: list[tuple[Partition, int]]) -> None:
+        """Let the records of partitions below offsets be missing from the log: an archive has them.
+
+        All in one frame. Offsets that are no news change nothing, nor do deleted topics. Raises
+        `NoSpace` or `Congested`.
+        """
+        news = [
+            (partition, end)
+            for partition, end in ends
+            if end > partition.archived and not partition.topic.deleted
+        ]
+        if not news:
+            return
+        self._journal.admit_events(2 * BATCH_FRAME_BYTES * len(news))
+        for partition, end in news:
+            self._journal.add_entry(topic_archived_entry(partition, end))
+            self._state.archive(partition, end)
 
     def _tell_letters(self, partition: Partition, letters: int) -> None:
         if letters:

@@ -48,3 +48,8 @@ def topic_deleted_entry(topic: Topic, token_base: int) -> Entry:
 def topic_start_entry(partition: Partition, offset: int) -> Entry:
     """The log entry that removes the records of ``partition`` below ``offset``."""
     return _entry(partition.topic, partition.index, op="start", offset=offset)
+
+
+def topic_archived_entry(partition: Partition, offset: int) -> Entry:
+    """The log entry that lets records of ``partition`` below ``offset`` be missing from the log."""
+    return _entry(partition.topic, partition.index, op="archived", offset=offset)

@@ -101,6 +101,7 @@ class Partition:
     """One partition: the next offset to assign and the newest records."""
 
     __slots__ = (
+        "archived",
         "chunks",
         "cold",
         "framed",
@@ -117,6 +118,8 @@ class Partition:
         self.next_offset = 0
         self.start_offset = 0
         """Records below this are removed: never read, leased or waited for again."""
+        self.archived = 0
+        """Records below this may be missing from the log: an archive has them."""
         self.framed = 0
         """Offsets below this are in a frame already handed to the log."""
         self.chunks = ChunkList()

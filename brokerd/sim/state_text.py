@@ -55,9 +55,10 @@ def describe(broker: Broker) -> Iterator[str]:
 def _topic(topic: Topic) -> Iterator[str]:
     yield f"{topic.topic_id} {topic.name!r} {topic.settings.given()}"
     for partition in topic.partitions:
+        archived = f", archived below {partition.archived}" if partition.archived else ""
         yield (
             f"{topic.topic_id} {topic.name!r}/{partition.index}: {partition.start_offset} "
-            f"to {partition.next_offset}"
+            f"to {partition.next_offset}{archived}"
         )
         for name in sorted(topic.groups):
             yield f"  {name!r}: {_lane(topic.groups[name].lanes[partition.index])}"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from brokerd.broker import BrokerSettings, snapshotter
-from brokerd.broker.topics import Topic, TopicSettings
+from brokerd.broker.topics import Partition, Topic, TopicSettings
 from brokerd.codecs.mamamia import Acquire, Produce
 from brokerd.errors import (
     InvalidName,
@@ -309,6 +309,51 @@ class TestStartOffsets:
             house.broker.trim_topic("u", 0, 0)
         with pytest.raises(UnknownPartition):
             house.broker.trim_topic("t", 1, 0)
+
+
+class TestArchivedMarks:
+    """Which records may be missing from the log, since an archive has them."""
+
+    def marks(self, house: House) -> list[list[int]]:
+        return [[one.archived for one in topic.partitions] for topic in house.broker.topics()]
+
+    def test_they_outlive_every_start_and_change_nothing_else(self) -> None:
+        house = House()
+        for name in "tu":
+            topic = house.broker.create_topic(name, 2)
+            for partition in topic.partitions:
+                produce(house, name, b"0", b"1", b"2", index=partition.index)
+        house.run()
+        before = list(describe(house.broker))
+        partitions = house.broker.existing_topic("t").partitions
+        archived(house, (partitions[1], 2), (partitions[0], 1))
+        archived(house, (partitions[1], 1))
+        expected = [[1, 2], [0, 0]]
+        assert self.marks(house) == expected
+        told = [line.partition(", archived")[0] for line in describe(house.broker)]
+        assert told == before
+        for again in every_start(house):
+            assert self.marks(again) == expected
+            assert produce(again, "t", b"3", index=1) == [3]
+            assert lease(again, limit=9)[0] == (0, b"0")
+
+    def test_they_go_with_their_topic(self) -> None:
+        house = House()
+        produce(house, "t", b"0", b"1")
+        house.run()
+        partition = house.broker.existing_topic("t").partitions[0]
+        archived(house, (partition, 2))
+        house.broker.delete_topic("t")
+        archived(house, (partition, 2))
+        produce(house, "t", b"new")
+        for again in every_start(house):
+            assert self.marks(again) == [[0]]
+            assert again.broker._state.archived == {}
+
+
+def archived(house: House, *ends: tuple[Partition, int]) -> None:
+    """Have the broker say that an archive has the records below these offsets."""
+    house.broker.mark_archived(list(ends))
 
 
 def delete_first(house: House) -> None:
