@@ -1,8 +1,11 @@
-"""The unit and the user that etc/systemd ships, as far as they can be read without systemd."""
+"""The units, the user and the cron table that etc ships, as far as they can be read here."""
 
 from __future__ import annotations
 
+import re
 import shlex
+import shutil
+import subprocess
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -11,15 +14,28 @@ import pytest
 from brokerd.outcome import IN_USE, STORAGE_FAILED, USAGE
 from brokerd.tap import Options
 
-DIRECTORY = Path(__file__).resolve().parent.parent / "etc" / "systemd"
+ETC = Path(__file__).resolve().parent.parent / "etc"
+DIRECTORY = ETC / "systemd"
+STATE_DIRECTORY = "/var/lib/brokerd"
+"""What systemd gives the units as ``STATE_DIRECTORY``."""
+
+
+def section(unit_name: str, name: str) -> dict[str, str]:
+    """One section of a unit."""
+    unit = ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(DIRECTORY / unit_name)
+    return dict(unit[name])
 
 
 @pytest.fixture
 def service() -> dict[str, str]:
-    unit = ConfigParser(strict=False, interpolation=None)
-    unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read(DIRECTORY / "brokerd.service")
-    return dict(unit["Service"])
+    return section("brokerd.service", "Service")
+
+
+@pytest.fixture
+def rollup() -> dict[str, str]:
+    return section("brokerd-rollup.service", "Service")
 
 
 def test_the_command_is_one_that_brokerd_takes(service: dict[str, str]) -> None:
@@ -53,3 +69,121 @@ def test_the_user_of_the_unit_is_made_by_sysusers(service: dict[str, str]) -> No
     kind, name, number, *_ = shlex.split(line)
     assert (kind, name, number) == ("u", service["User"], "-")
     assert service["StateDirectory"] == "brokerd"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
+@pytest.mark.parametrize(
+    "name", ["brokerd.service", "brokerd-rollup.service", "brokerd-rollup.timer"]
+)
+def test_systemd_understands_each_unit(name: str, tmp_path: Path) -> None:
+    """No unknown key and no value that it ignores; the programs are not installed here."""
+    for unit in DIRECTORY.glob("brokerd*.[st]*[er]"):
+        text = re.sub(
+            r"^ExecStart=\S+", "ExecStart=/bin/true", unit.read_text(), flags=re.MULTILINE
+        )
+        (tmp_path / unit.name).write_text(text)
+    checked = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", tmp_path / name],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_the_rollup_runs_as_the_broker_does(
+    service: dict[str, str], rollup: dict[str, str]
+) -> None:
+    """Same user, same environment, same configuration and data: it can read the journal."""
+    for key in ("User", "Group", "StateDirectory", "StateDirectoryMode", "UMask"):
+        assert rollup[key] == service[key], key
+    broker, *broker_arguments = shlex.split(service["ExecStart"])
+    program, *arguments = shlex.split(rollup["ExecStart"])
+    assert Path(program) == Path(broker).with_name("brokerd-rollup")
+    assert arguments == broker_arguments[3:]
+
+
+def test_a_rollup_that_finds_another_one_at_work_has_not_failed(rollup: dict[str, str]) -> None:
+    """Nothing is left to do; only what went wrong makes the unit fail."""
+    assert rollup["Type"] == "oneshot"
+    assert rollup["SuccessExitStatus"].split() == [str(IN_USE)]
+
+
+def test_the_broker_goes_before_the_rollup(service: dict[str, str], rollup: dict[str, str]) -> None:
+    """When memory runs out, the rollup is ended, and its memory is bounded."""
+    assert int(rollup["OOMScoreAdjust"]) > int(service["OOMScoreAdjust"])
+    assert int(rollup["Nice"]) > 0
+    assert "MemoryMax" in rollup
+
+
+def test_the_timer_starts_the_rollup() -> None:
+    """By its name: a timer starts the service that is called as it is."""
+    timer = section("brokerd-rollup.timer", "Timer")
+    assert (DIRECTORY / "brokerd-rollup.service").exists()
+    assert "Unit" not in timer
+    assert timer["OnCalendar"]
+    assert section("brokerd-rollup.timer", "Install") == {"WantedBy": "timers.target"}
+
+
+class TestCron:
+    """etc/cron.d/brokerd, where there is no systemd."""
+
+    FIELDS = (59, 23, 31, 12, 7)
+
+    @pytest.fixture
+    def job(self) -> list[str]:
+        """Five fields of time, the user, the command."""
+        lines = (ETC / "cron.d" / "brokerd").read_text().splitlines()
+        (line,) = [one for one in lines if one and one[0] != "#" and not re.match(r"\w+=", one)]
+        return line.split(maxsplit=6)
+
+    def run(self, job: list[str], directory: Path, code: int) -> subprocess.CompletedProcess[str]:
+        """The command as cron gives it to the shell, with a rollup that ends with ``code``."""
+        program = directory / "brokerd-rollup"
+        program.write_text(f"#!/bin/sh\necho ran; echo why >&2; umask; exit {code}\n")
+        program.chmod(0o755)
+        command = job[6].replace("/opt/brokerd/bin/", f"{directory}/")
+        command = command.replace("/var/log/brokerd/rollup.log", str(directory / "log"))
+        return subprocess.run(
+            ["/bin/sh", "-c", command],
+            env={"PATH": "/nowhere"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    def test_the_time_is_one_that_cron_takes(self, job: list[str]) -> None:
+        """Each field is a star or a number within its range."""
+        for field, largest in zip(job[:5], self.FIELDS, strict=True):
+            assert field == "*" or int(field) <= largest
+
+    def test_it_runs_what_the_unit_runs(self, job: list[str], rollup: dict[str, str]) -> None:
+        """The same user and the same command; no % either, which cron would cut at."""
+        assert job[5] == rollup["User"]
+        expected = rollup["ExecStart"].replace("${STATE_DIRECTORY}", STATE_DIRECTORY)
+        assert f" {expected} >>" in job[6]
+        assert "%" not in job[6]
+
+    def test_cron_would_not_pass_over_the_file(self) -> None:
+        """It ignores names with a dot, and the last line when it is not ended."""
+        path = ETC / "cron.d" / "brokerd"
+        assert re.fullmatch(r"[\w-]+", path.name)
+        assert path.read_text().endswith("\n")
+
+    @pytest.mark.parametrize("code", [0, IN_USE])
+    def test_nothing_is_mailed_when_it_is_done_or_another_is_at_work(
+        self, job: list[str], tmp_path: Path, code: int
+    ) -> None:
+        """Output goes to the log, which only the user can read; no program needs a PATH."""
+        ran = self.run(job, tmp_path, code)
+        assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+        assert (tmp_path / "log").read_text().split() == ["ran", "why", "0077"]
+        assert (tmp_path / "log").stat().st_mode & 0o077 == 0
+
+    def test_a_failure_is_mailed_in_one_line_that_names_the_log(
+        self, job: list[str], tmp_path: Path
+    ) -> None:
+        """Cron mails what a job prints."""
+        ran = self.run(job, tmp_path, 1)
+        assert ran.stdout == f"brokerd-rollup failed: see {tmp_path / 'log'}\n"
+        assert ran.stderr == ""
