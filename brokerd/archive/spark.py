@@ -165,7 +165,7 @@ def spark_session(
     :raises NoSpark: if it cannot run.
     """
     try:
-        from pyspark import SparkConf, SparkContext
+        from pyspark import SparkConf
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise NoSpark(f"{error.name} is not installed: `pip install 'brokerd[spark]'`") from None
@@ -176,13 +176,11 @@ def spark_session(
         if "PYSPARK_GATEWAY_PORT" in environment:
             conf = SparkConf().setAppName(app)
             conf.setMaster(with_attempts(conf.get("spark.master", options.master) or ""))
-            context = SparkContext(conf=conf)
         else:
             conf = SparkConf(loadDefaults=False).setAppName(app)
             conf.setAll(list(_settings(options, directory).items()))
             gateway = _start_java(conf, directory, environment)
-            context = _context(conf, gateway, directory)
-        session = SparkSession(context)
+        session = SparkSession(_context(conf, gateway, directory, environment))
         try:
             yield session
         finally:
@@ -225,7 +223,6 @@ def _settings(options: SparkOptions, directory: Path) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.session.timeZone": "UTC",
-        "spark.pyspark.python": sys.executable,
         **options.settings,
     }
 
@@ -247,12 +244,17 @@ def _start_java(conf: SparkConf, directory: Path, environment: Mapping[str, str]
             ) from None
 
 
-def _context(conf: SparkConf, gateway: Any, directory: Path) -> SparkContext:
+def _context(
+    conf: SparkConf, gateway: Any, directory: Path, environment: Mapping[str, str]
+) -> SparkContext:
+    """Spark itself. Its workers are to run what this process runs, unless somebody said else."""
     from py4j.protocol import Py4JError
     from pyspark import SparkContext
 
+    python = environment.get("PYSPARK_PYTHON", sys.executable)
     try:
-        return SparkContext(conf=conf, gateway=gateway)
+        with _environment(PYSPARK_PYTHON=python):
+            return SparkContext(conf=conf, gateway=gateway)
     except (Py4JError, OSError) as error:
         said = str(getattr(error, "java_exception", None) or error).splitlines()[0]
         raise NoSpark(
