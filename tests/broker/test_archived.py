@@ -1,0 +1,276 @@
+"""The broker looks at its archive, reads from it, and does without it while it cannot be used."""
+
+from __future__ import annotations
+
+import pytest
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
+
+from brokerd.archive.view import (
+    ArchivedRows,
+    ArchiveUnavailable,
+    ArchiveView,
+    DamagedArchive,
+    ForeignArchive,
+)
+from brokerd.broker.archived import Archived
+from brokerd.broker.topics import Topic
+from brokerd.errors import NewerFormat
+from brokerd.sim.inline import InlineCommitter
+from brokerd.values import Record
+from tests.broker.fakearchive import FakeArchive
+
+POLL_SECONDS = 5
+KEY = (1, 0)
+
+
+def record(offset: int) -> Record:
+    return Record(offset, b"%d" % offset, append_time_us=1_000 + offset)
+
+
+class Desk:
+    """`Archived` without a broker, its thread run by hand."""
+
+    def __init__(self, archive: FakeArchive | None, log_id: str = "") -> None:
+        self.clock = Clock()
+        self.pool = InlineCommitter()
+        self.refused: list[ArchiveView] = []
+        self.archived = Archived(self.pool, self.clock, POLL_SECONDS * 1_000_000, self._guard)
+        self.partition = Topic(1, "t", 1).partitions[0]
+        self.archived.start(archive, log_id)
+
+    def _guard(self, view: ArchiveView) -> None:
+        if view in self.refused:
+            raise ForeignArchive("refused")
+
+    def poll(self) -> None:
+        """Let it be time for the next look."""
+        self.clock.advance(POLL_SECONDS)
+        self.pool.run()
+
+    def read(self, offset: int, max_bytes: int = 1 << 20) -> ArchivedRows | Exception | None:
+        answers: list[ArchivedRows | Exception | None] = []
+        self.archived.read(
+            self.partition, offset, max_bytes, lambda rows, error: answers.append(error or rows)
+        )
+        assert answers == [], "an answer comes later, never at once"
+        self.pool.run()
+        (answer,) = answers
+        return answer
+
+
+def with_records(count: int = 10) -> FakeArchive:
+    archive = FakeArchive()
+    archive.cover(KEY, 0, count, map(record, range(count)), lsn=500)
+    return archive
+
+
+class TestLooking:
+    def test_a_version_is_in_use_soon_after_it_is_there(self) -> None:
+        archive = FakeArchive()
+        desk = Desk(archive)
+        desk.pool.run()
+        assert desk.archived.view is None
+        first = archive.cover(KEY, 0, 1, [record(0)])
+        desk.poll()
+        assert desk.archived.view is first
+        second = archive.cover(KEY, 1, 2, [record(1)])
+        desk.clock.advance(POLL_SECONDS - 1)
+        desk.pool.run()
+        assert desk.archived.view is first
+        desk.clock.advance(1)
+        desk.pool.run()
+        assert desk.archived.view is second
+
+    def test_others_are_told_of_each_version_once(self) -> None:
+        archive = with_records()
+        desk = Desk(archive)
+        told: list[int] = []
+        desk.archived.on_version.append(lambda: told.append(desk.archived.status()["version"]))
+        desk.pool.run()
+        desk.poll()
+        archive.remove(KEY, [1])
+        desk.poll()
+        assert told == [0, 1]
+
+    def test_a_broker_without_an_archive_asks_for_nothing(self) -> None:
+        desk = Desk(None)
+        done: list[Exception | None] = []
+        desk.archived.refresh(done.append)
+        desk.poll()
+        assert (done, len(desk.pool), desk.archived.view) == ([None], 0, None)
+        assert desk.clock.getDelayedCalls() == []
+
+    def test_who_asks_for_a_look_has_one_that_began_afterwards_and_shares_it(self) -> None:
+        archive = with_records()
+        desk = Desk(archive)
+        done: list[str] = []
+        assert len(desk.pool) == 1, "the first look is under way"
+        for name in ("a", "b", "c"):
+            desk.archived.refresh(lambda error, name=name: done.append(name))
+        desk.pool.step()
+        assert done == []
+        newer = archive.remove(KEY, [1])
+        desk.pool.run()
+        assert (done, archive.refreshes) == (["a", "b", "c"], 2)
+        assert desk.archived.view is newer
+
+    def test_nothing_happens_after_a_stop(self) -> None:
+        archive = with_records()
+        desk = Desk(archive)
+        desk.archived.stop()
+        desk.pool.run()
+        desk.poll()
+        assert (desk.archived.view, archive.refreshes) == (None, 1)
+        assert desk.clock.getDelayedCalls() == []
+
+    def test_the_status_says_what_is_in_use(self) -> None:
+        desk = Desk(with_records())
+        desk.pool.run()
+        desk.clock.advance(3)
+        status = desk.archived.status()
+        assert (status["version"], status["files"], status["records_lsn"]) == (0, 1, 500)
+        assert (status["error"], status["looked_seconds_ago"]) == (None, 3)
+
+
+class TestFailingLooks:
+    def test_readers_go_on_and_nothing_can_be_deleted_meanwhile(self) -> None:
+        archive = with_records()
+        desk = Desk(archive)
+        desk.pool.run()
+        archive.failure = ArchiveUnavailable("not mounted")
+        desk.poll()
+        assert desk.archived.view is None
+        assert isinstance(desk.read(3), ArchivedRows)
+        assert desk.archived.status()["error"] == "not mounted"
+        archive.failure = None
+        desk.poll()
+        assert desk.archived.view is archive.newest
+        assert desk.archived.status()["error"] is None
+
+    def test_each_kind_of_failure_is_told_once_until_the_archive_is_back(self) -> None:
+        archive = with_records()
+        desk = Desk(archive)
+        desk.pool.run()
+        with capturedLogs() as events:
+            for failure in (
+                ArchiveUnavailable("a"),
+                ArchiveUnavailable("b"),
+                NewerFormat("c"),
+                OSError("d"),
+                ArchiveUnavailable("e"),
+                None,
+                ArchiveUnavailable("f"),
+            ):
+                archive.failure = failure
+                desk.poll()
+        assert [(e["log_level"].name, e["event_id"]) for e in events] == [
+            ("error", "archive-unusable"),
+            ("error", "archive-unusable"),
+            ("error", "archive-unusable"),
+            ("info", "archive-usable"),
+            ("error", "archive-unusable"),
+        ]
+        assert desk.archived.status()["failed_refreshes"] == 6
+
+    def test_who_asked_for_a_look_is_told_why_it_failed(self) -> None:
+        archive = with_records()
+        desk = Desk(archive)
+        desk.pool.run()
+        archive.failure = ArchiveUnavailable("not mounted")
+        done: list[Exception | None] = []
+        desk.archived.refresh(done.append)
+        desk.pool.run()
+        assert done == [archive.failure]
+
+    def test_an_archive_that_is_gone_is_no_empty_one(self) -> None:
+        archive = with_records()
+        desk = Desk(archive)
+        desk.pool.run()
+        archive.versions.clear()
+        desk.poll()
+        assert desk.archived.view is None
+        assert "gone" in desk.archived.status()["error"]
+
+    def test_the_archive_of_another_log_is_used_for_nothing(self) -> None:
+        archive = with_records()
+        archive.versions[-1].log_id = "f" * 32
+        desk = Desk(archive)
+        desk.pool.run()
+        assert (desk.archived.view, desk.archived.seen) == (None, None)
+        assert desk.read(3) is None
+        assert "log " + "f" * 32 in desk.archived.status()["error"]
+
+    def test_one_that_the_guard_refuses_is_used_for_nothing_although_it_was_fine(self) -> None:
+        archive = with_records()
+        desk = Desk(archive)
+        desk.pool.run()
+        assert desk.archived.view is archive.newest
+        desk.refused.append(archive.remove(KEY, [1]))
+        desk.poll()
+        assert (desk.archived.view, desk.archived.seen) == (None, None)
+
+
+class TestReading:
+    def test_rows_come_with_what_is_known_about_them(self) -> None:
+        archive = with_records()
+        archive.remove(KEY, [4, 5])
+        desk = Desk(archive)
+        desk.pool.run()
+        rows = desk.read(3)
+        assert isinstance(rows, ArchivedRows)
+        assert (rows.first, rows.end, list(rows.offsets)) == (3, 10, [3, 6, 7, 8, 9])
+        assert list(rows.columns.values) == [b"3", b"6", b"7", b"8", b"9"]
+        assert desk.archived.reads == 1
+
+    def test_what_neither_knows_is_nothing(self) -> None:
+        desk = Desk(with_records(10))
+        desk.pool.run()
+        assert desk.read(10) is None
+
+    def test_what_the_archive_alone_has_may_come_later(self) -> None:
+        """No archive, or one without it: the same read may succeed another time."""
+        desk = Desk(FakeArchive())
+        desk.partition.archived = 10
+        for archive in (None, with_records(5)):
+            if archive is not None:
+                desk.archived.stop()
+                desk.archived = Archived(desk.pool, desk.clock, 1_000_000)
+                desk.archived.start(archive, "")
+            desk.pool.run()
+            error = desk.read(7)
+            assert isinstance(error, ArchiveUnavailable) and "offset 7" in str(error)
+
+    @pytest.mark.parametrize(
+        "failure", [ArchiveUnavailable("x"), OSError(5, "x"), NewerFormat("x")]
+    )
+    def test_a_failing_read_may_succeed_another_time(self, failure: Exception) -> None:
+        archive = with_records()
+        desk = Desk(archive)
+        desk.pool.run()
+        archive.read_failure = failure
+        error = desk.read(3)
+        assert isinstance(error, ArchiveUnavailable) and "x" in str(error)
+        archive.read_failure = None
+        assert isinstance(desk.read(3), ArchivedRows)
+
+    def test_a_version_whose_files_are_gone_gives_way_to_a_newer_one(self) -> None:
+        """Compaction replaced them and vacuum came before the next look."""
+        archive = with_records()
+        desk = Desk(archive)
+        desk.pool.run()
+        archive.remove(KEY, [4])
+        archive.vacuum()
+        rows = desk.read(3)
+        assert isinstance(rows, ArchivedRows) and 4 not in rows.offsets
+
+    def test_damage_is_told_with_its_range(self) -> None:
+        archive = with_records()
+        archive.damage[KEY] = (4, 6)
+        desk = Desk(archive)
+        desk.pool.run()
+        error = desk.read(5)
+        assert isinstance(error, DamagedArchive)
+        assert (error.first, error.end) == (4, 6)
+        rows = desk.read(3)
+        assert isinstance(rows, ArchivedRows) and rows.end == 4
