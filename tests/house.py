@@ -18,6 +18,7 @@ from twisted.internet.error import ConnectionAborted, ConnectionDone, Connection
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
+from brokerd.archive.view import Archive
 from brokerd.broker import BrokerSettings, Congested
 from brokerd.codecs.mamamia import FrameReader, decode_response, encode_request
 from brokerd.protocols.connection import Limits
@@ -38,13 +39,16 @@ class House(BareBroker):
         options: WalOptions | None = None,
         limits: Limits | None = None,
         wall_seconds: float = WALL_SECONDS,
+        open_archive: Callable[[str], Archive] | None = None,
     ) -> None:
+        self.open_archive = open_archive
         super().__init__(
             disk or SimDisk(),
             options or WalOptions(segment_bytes=1 << 20, free_bytes_min=0),
             self._random_bytes,
             settings or BrokerSettings(),
             wall_seconds,
+            open_archive,
         )
         self.limits = limits or Limits()
         self.factory: ConnectionFactory = MamamiaFactory(self.broker, self.clock, self.limits)
@@ -64,6 +68,7 @@ class House(BareBroker):
             "options": self.options,
             "limits": self.limits,
             "wall_seconds": self.wall_seconds,
+            "open_archive": self.open_archive,
         }
         return House(**{**arguments, **changes})
 

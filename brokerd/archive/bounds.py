@@ -8,10 +8,11 @@ the job removes nothing at or above ``compact_below``. The layout is docs/archiv
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Raw, Struct, field, structs
 from xxhash import xxh3_64_hexdigest
 
 from brokerd.errors import DamagedData, NewerFormat
@@ -71,9 +72,19 @@ class Bounds(Struct, frozen=True):
     damage: list[DamagedPlace] = field(default_factory=list)
 
 
-def encode_bounds(bounds: Bounds) -> bytes:
-    """The bytes of the file: a line with version and checksum, then JSON."""
-    body = msgspec.json.encode(bounds)
+def encode_topic(topic: TopicBounds) -> bytes:
+    """A topic for `encode_bounds`: so that a hundred thousand need not be encoded in one go."""
+    return msgspec.json.encode(topic)
+
+
+def encode_bounds(bounds: Bounds, topics: Sequence[bytes] = ()) -> bytes:
+    """The bytes of the file: a line with version and checksum, then JSON.
+
+    ``topics`` are by `encode_topic`, and follow those of ``bounds``.
+    """
+    all_topics = [*map(encode_topic, bounds.topics), *topics]
+    fields = {**structs.asdict(bounds), "topics": Raw(b"[" + b",".join(all_topics) + b"]")}
+    body = msgspec.json.encode(fields)
     return MAGIC + f"{VERSION} {xxh3_64_hexdigest(body)}\n".encode() + body + b"\n"
 
 

@@ -1,5 +1,6 @@
 """The broker core: topics, partitions, groups and the journal; values in, values out."""
 
+from brokerd.broker.archive_access import ArchiveAccess, ArchiveSettings
 from brokerd.broker.chunks import Chunk
 from brokerd.broker.core import Broker, BrokerSettings
 from brokerd.broker.fetching import Fetched
@@ -21,6 +22,8 @@ from brokerd.groups import (
 )
 
 __all__ = [
+    "ArchiveAccess",
+    "ArchiveSettings",
     "Broker",
     "BrokerSettings",
     "Chunk",

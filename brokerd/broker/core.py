@@ -11,10 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import starmap
 from typing import Any
 
 from twisted.logger import Logger
 
+from brokerd.archive.bounds import DamagedPlace
+from brokerd.broker.archive_access import ArchiveAccess, ArchiveSettings
+from brokerd.broker.bounds_writer import BoundsWriter
 from brokerd.broker.chunks import Chunk, ChunkCache
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.fetching import Expiry, Fetcher
@@ -61,6 +65,7 @@ class BrokerSettings:
     max_subscriptions: int = 100_000
     groups: GroupSettings = field(default_factory=GroupSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
+    archive: ArchiveSettings = field(default_factory=ArchiveSettings)
 
 
 class Broker:
@@ -81,6 +86,7 @@ class Broker:
         wall: Callable[[], float],
         settings: BrokerSettings,
         data_dir: str = "DATA_DIR",
+        archive: ArchiveAccess | None = None,
     ) -> None:
         self.settings = settings
         self.counters = Counters()
@@ -127,6 +133,19 @@ class Broker:
         )
         self.lag = self._overview.lag
         self.commit_place = self._overview.commit_place
+        self._bounds: BoundsWriter | None = None
+        if archive is not None:
+            self._bounds = BoundsWriter(
+                archive,
+                self._state,
+                wal,
+                self.journal,
+                snapshot_writer,
+                clock,
+                self.time,
+                self.commit_place,
+                self._damaged_places,
+            )
         self._bind(clock, frame_bytes // (2 * EVENT_FRAME_BYTES))
         self._retention = Retention(
             self._state,
@@ -180,7 +199,8 @@ class Broker:
         self.dead_letter = leasing.dead_letter
         self.dead_letters = leasing.dead_letters
 
-        groups = GroupChanges(state, journal, leasing, self.time)
+        bounds_changed = (lambda: None) if self._bounds is None else self._bounds.changed
+        groups = GroupChanges(state, journal, leasing, self.time, bounds_changed)
         self.configure_group = groups.configure_group
         self.group_settings = groups.group_settings
         self.pause_group = groups.pause_group
@@ -205,6 +225,7 @@ class Broker:
             self.counters,
             settings.max_topics,
             settings.max_partitions,
+            bounds_changed,
         )
         self.create_topic = topics.create_topic
         self.configure_topic = topics.configure_topic
@@ -262,6 +283,8 @@ class Broker:
     def replay(self) -> RecoveryReport:
         """Rebuild the state from the newest snapshot and the log; may take long."""
         self._recovery = self._snapshotter.replay()
+        if self._bounds is not None:
+            self._bounds.find_log_id()
         return self._recovery
 
     def start(self) -> None:
@@ -280,6 +303,8 @@ class Broker:
         )
         self._retention.start()
         self._firing.start()
+        if self._bounds is not None:
+            self._bounds.start()
         self.ready = True
 
     def stop(self) -> None:
@@ -295,10 +320,14 @@ class Broker:
         self._overview.stop()
         self._remains.stop()
         self._snapshotter.stop()
+        if self._bounds is not None:
+            self._bounds.stop()
         self.journal.close()
 
     def write_last_snapshot(self) -> None:
-        """Write a snapshot of the state at the end of the closed log. Blocks."""
+        """Write a snapshot of the state at the end of the closed log, and the bounds. Blocks."""
+        if self._bounds is not None:
+            self._bounds.write_last()
         self._snapshotter.write_last()
 
     def _tell_damage(self, report: RecoveryReport) -> None:
@@ -312,6 +341,13 @@ class Broker:
                 self.quarantine.left_out(
                     OffsetRange(partition.topic.name, partition.index, first, end)
                 )
+
+    def _damaged_places(self) -> set[DamagedPlace]:
+        """All that is known by now to be damaged in the log, or to have been."""
+        known = {(place.file, place.position, place.end) for place in self._state.known_damage}
+        return set(
+            starmap(DamagedPlace, known.union(self._state.recorded, self.quarantine.known_places()))
+        )
 
     def _ranges(self, damage: Damage) -> Iterator[OffsetRange]:
         """What a damage took, by the names of topics."""
@@ -340,6 +376,15 @@ class Broker:
         return (
             len(chunk.times_us) == len(chunk.values) and chunk.ticket <= self.journal.durable_ticket
         )
+
+    # -- the archive --------------------------------------------------------------------------
+
+    def write_bounds(self, written: Callable[[Exception | None], None]) -> None:
+        """Have the bounds of what is so now written; call back when they are durable."""
+        if self._bounds is None:
+            written(None)
+        else:
+            self._bounds.request(written)
 
     # -- topics and records -------------------------------------------------------------------
 
@@ -386,6 +431,7 @@ class Broker:
             "subscriptions": self.subscriptions.count,
             "long_polls": self._waiters.count,
             "retention": self._retention.status(),
+            **self._archive_status(),
             "snapshots_written": self._snapshotter.written,
             "snapshot_lsn": self._snapshotter.last_lsn,
             "snapshot_error": self._snapshotter.last_error,
@@ -397,6 +443,11 @@ class Broker:
             "groups": groups,
             "groups_omitted": omitted,
         }
+
+    def _archive_status(self) -> dict[str, Any]:
+        if self._bounds is None:
+            return {}
+        return {"archive": {"bounds": self._bounds.status()}}
 
     def delete_group(self, topic: str, group: str) -> None:
         """As `GroupChanges.delete_group`; with its group a subscription ends, in the same frame."""

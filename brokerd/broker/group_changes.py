@@ -43,13 +43,24 @@ class Burial(NamedTuple):
 
 
 class GroupChanges:
-    """Changes of groups. All raise `UnknownTopic`, `NoSpace` and `Congested`."""
+    """Changes of groups. All raise `UnknownTopic`, `NoSpace` and `Congested`.
 
-    def __init__(self, state: State, journal: Journal, leasing: Leasing, time: BrokerTime) -> None:
+    ``went_back()`` is told when a group may have records to do that it had done.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        journal: Journal,
+        leasing: Leasing,
+        time: BrokerTime,
+        went_back: Callable[[], None],
+    ) -> None:
         self._state = state
         self._journal = journal
         self._leasing = leasing
         self._time = time
+        self._went_back = went_back
 
     # -- settings and state ----------------------------------------------------------------------
 
@@ -111,6 +122,7 @@ class GroupChanges:
                 lane.store.commit_offset(floor)
 
         self._change(found, seek, lanes=[found.lanes[index] for index in floors])
+        self._went_back()
         return floors
 
     def delete_group(self, topic: str, group: str) -> None:
@@ -136,7 +148,10 @@ class GroupChanges:
             )
         found = self._group_or_new(topic, group)
         lane = found.lanes[found.topic.partition(partition).index]
+        goes_back = offset < lane.store.committed
         self._change(found, lambda lane: lane.store.commit_offset(offset), lanes=[lane])
+        if goes_back:
+            self._went_back()
 
     def committed_offset(self, topic: str, group: str, partition: int) -> int | None:
         """The offset last committed for a partition; None if there is none.

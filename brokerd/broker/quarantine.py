@@ -245,6 +245,10 @@ class Quarantine:
 
     # -- what can be seen ---------------------------------------------------------------------
 
+    def known_places(self) -> Iterator[tuple[str, int, int]]:
+        """File, position and end of the damaged places of which somebody can tell these."""
+        return (key for key in self._known if key[2] >= 0)
+
     @property
     def reason(self) -> str:
         """Why the broker is degraded, "" if it is not."""

@@ -8,6 +8,8 @@ inside a frame control entries come first.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from twisted.logger import Logger
 
 from brokerd.broker.chunks import ChunkCache
@@ -44,7 +46,7 @@ def check_topic_name(name: str) -> None:
 
 
 class TopicChanges:
-    """Creates, changes and deletes topics."""
+    """Creates, changes and deletes topics. ``configured()`` is told of other settings."""
 
     _log = Logger()
 
@@ -59,6 +61,7 @@ class TopicChanges:
         counters: Counters,
         max_topics: int,
         max_partitions: int,
+        configured: Callable[[], None],
     ) -> None:
         self._state = state
         self._journal = journal
@@ -69,6 +72,7 @@ class TopicChanges:
         self._counters = counters
         self._max_topics = max_topics
         self._max_partitions = max_partitions
+        self._configured = configured
 
     def create_topic(
         self, name: str, partitions: int = 1, settings: TopicSettings | None = None
@@ -125,6 +129,7 @@ class TopicChanges:
         self._journal.admit(len(entry.body) + BATCH_FRAME_BYTES)
         topic.settings = settings
         self._journal.add_entry(entry)
+        self._configured()
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic with its records, groups and delayed messages.

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from itertools import islice
+from typing import Any
 
 from brokerd.broker.chunks import Chunk, ChunkList
 from brokerd.errors import (
@@ -25,6 +26,9 @@ RESERVED_PREFIX = "__brokerd."
 """Names that begin so are the broker's own."""
 
 BYTES_MAX = 1 << 60
+
+_LIMITS = {"retention_us": MAX_DURATION_US, "retention_bytes": BYTES_MAX, "ttl_us": MAX_DURATION_US}
+"""The largest value of each setting that is a number."""
 
 NEAR_MAX = 500
 """Groups among which a similar name is looked for: milliseconds."""
@@ -51,7 +55,7 @@ def check_name(name: str, what: str) -> str:
 
 @dataclass(frozen=True)
 class TopicSettings:
-    """How long a topic keeps its records. None: as the broker's configuration says; 0: no limit."""
+    """What a topic keeps of its records. None: as the broker's configuration says; 0: no limit."""
 
     retention_us: int | None = None
     """Records go this long after they were appended."""
@@ -59,8 +63,10 @@ class TopicSettings:
     """Of each partition, about so many of the newest bytes stay."""
     ttl_us: int | None = None
     """Records expire so long after they were produced, unless the producer says when."""
+    compact: bool | None = None
+    """Whether the archive has to keep only the latest record of each key; None: it keeps all."""
 
-    def given(self) -> dict[str, int]:
+    def given(self) -> dict[str, Any]:
         """What was said of this topic, by name; for the log and snapshots."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
@@ -70,7 +76,7 @@ class TopicSettings:
         return TopicSettings(**{**defaults.given(), **self.given()})
 
     @classmethod
-    def read(cls, given: Mapping[str, int]) -> TopicSettings:
+    def read(cls, given: Mapping[str, Any]) -> TopicSettings:
         """The settings that `given` came from. Raises `NewerFormat` for one that is not known."""
         known = {field.name for field in fields(cls)}
         unknown = sorted(given.keys() - known)
@@ -83,9 +89,9 @@ class TopicSettings:
 
 def check_settings(settings: TopicSettings) -> None:
     """Raise `InvalidRequest` for settings that make no sense."""
-    for name, value in settings.given().items():
-        most = BYTES_MAX if name == "retention_bytes" else MAX_DURATION_US
-        if not 0 <= value <= most:
+    for name, most in _LIMITS.items():
+        value = getattr(settings, name)
+        if value is not None and not 0 <= value <= most:
             raise InvalidRequest(f"{name} must be 0 (no limit) to {most}, not {value}")
 
 

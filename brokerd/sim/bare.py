@@ -10,12 +10,14 @@ from collections.abc import Callable
 
 from twisted.internet.task import Clock
 
+from brokerd.archive.view import Archive
 from brokerd.broker import (
     GONE,
     NO_KEY,
     STOP,
     TAKE,
     UNKNOWN,
+    ArchiveAccess,
     Broker,
     BrokerSettings,
     Chunk,
@@ -75,7 +77,10 @@ class BareLog:
 
 
 class BareBroker:
-    """One run of a broker; ``ids`` makes the random bytes of its segments and snapshots."""
+    """One run of a broker; ``ids`` makes the random bytes of its segments and snapshots.
+
+    It has an archive, and a log id, if ``open_archive`` gives one by the id.
+    """
 
     def __init__(
         self,
@@ -84,6 +89,7 @@ class BareBroker:
         ids: Callable[[int], bytes],
         settings: BrokerSettings = FORGETFUL,
         wall_seconds: float = WALL_SECONDS,
+        open_archive: Callable[[str], Archive] | None = None,
     ) -> None:
         self.disk = disk
         self.options = options
@@ -94,6 +100,7 @@ class BareBroker:
         self.failures: list[Exception] = []
         self.writer, self.background = InlineCommitter(), InlineCommitter()
         self.readers, self.snapshot_writer = InlineCommitter(), InlineCommitter()
+        self.archive_threads = InlineCommitter()
         self.wal = Wal(
             disk, WAL_DIR, options, self.writer, self.background, ids, self.clock.seconds
         )
@@ -107,13 +114,21 @@ class BareBroker:
             self.clock,
             lambda: self.wall_seconds,
             settings,
+            archive=open_archive
+            and ArchiveAccess(open_archive, self.archive_threads, disk, STATE_DIR, ids),
         )
         self.report = self.broker.replay()
         self.broker.start()
 
     def _step(self) -> bool:
         """Let each thread do one piece of work; False if there is none."""
-        threads = (self.writer, self.background, self.readers, self.snapshot_writer)
+        threads = (
+            self.writer,
+            self.background,
+            self.readers,
+            self.snapshot_writer,
+            self.archive_threads,
+        )
         return any([thread.step() for thread in threads])
 
     def turn(self) -> None:

@@ -1,0 +1,252 @@
+"""The bounds file as the archive's job finds it on the disk."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from brokerd.archive.bounds import Bounds, PartitionBounds, TopicBounds, decode_bounds
+from brokerd.archive.view import ArchiveView
+from brokerd.broker import TopicSettings, bounds_writer
+from brokerd.broker.bounds_writer import EVERY_SECONDS, RETRY_SECONDS, SOON_SECONDS
+from brokerd.sim.bare import STATE_DIR
+from tests.broker.desk import lease, produce, settle
+from tests.house import House
+
+FILE = f"{STATE_DIR}/bounds"
+
+
+class NoArchive:
+    """Nothing was archived yet."""
+
+    def refresh(self) -> ArchiveView | None:
+        return None
+
+
+def new_house(**rest: Any) -> House:
+    return House(open_archive=lambda log_id: NoArchive(), **rest)
+
+
+@pytest.fixture
+def house() -> House:
+    return new_house()
+
+
+def found(house: House) -> Bounds:
+    """What the file says now."""
+    return decode_bounds(bytes(house.disk.content(FILE)))
+
+
+def asked(house: House) -> Bounds:
+    """What it says when it was just asked for."""
+    written: list[Exception | None] = []
+    house.broker.write_bounds(written.append)
+    house.pass_time(0.1)
+    assert written == [None]
+    return found(house)
+
+
+def topic(bounds: Bounds, name: str = "t") -> TopicBounds:
+    return next(one for one in bounds.topics if one.name == name)
+
+
+def below(house: House, index: int = 0) -> int:
+    """The bound of a partition of topic ``t``."""
+    return topic(asked(house)).partitions[index].compact_below
+
+
+def test_a_start_writes_it(house: House) -> None:
+    """The job needs it to begin at all."""
+    house.pass_time(SOON_SECONDS + 0.1)
+    assert found(house).topics == []
+    assert found(house).next_topic_id == 1
+    assert len(found(house).log_id) == 32
+
+
+def test_it_tells_of_topics(house: House) -> None:
+    """Their names, ids and settings; offsets by partition."""
+    house.broker.create_topic("t", 2, TopicSettings(compact=True))
+    house.broker.create_topic("u")
+    produce(house, "t", b"a", b"b", b"c", index=1)
+    house.broker.trim_topic("t", 1, 1)
+    house.run()
+    bounds = asked(house)
+    assert bounds.topics == [
+        TopicBounds(1, "t", 0, True, [PartitionBounds(0, 0, 0), PartitionBounds(1, 3, 3)]),
+        TopicBounds(2, "u", 0, False, [PartitionBounds(0, 0, 0)]),
+    ]
+    assert bounds.next_topic_id == 3
+    assert bounds.lsn == house.wal.durable_lsn
+
+
+def test_a_deleted_topic_is_not_in_it(house: House) -> None:
+    """Its id is below the next one, which is how the job knows."""
+    house.append("t", b"x")
+    house.broker.delete_topic("t")
+    house.run()
+    bounds = asked(house)
+    assert (bounds.topics, bounds.next_topic_id) == ([], 2)
+
+
+def test_records_that_a_group_has_to_do_stay(house: House) -> None:
+    """The bound is the lowest record that some group has leased, delayed, dead or not settled."""
+    produce(house, "t", *map(bytes, range(10)))
+    house.run()
+    assert below(house) == 10
+    lease(house, limit=4)
+    assert below(house) == 0
+    for offset in (0, 1, 3):
+        settle(house, offset)
+    assert below(house) == 2
+    lease(house, group="other", limit=1)
+    assert below(house) == 0
+    settle(house, 0, group="other")
+    assert below(house) == 1
+
+
+def test_a_delayed_record_stays(house: House) -> None:
+    produce(house, "t", b"a", b"b")
+    house.run()
+    lease(house, limit=2)
+    settle(house, 0, success=False, delay_seconds=60)
+    settle(house, 1)
+    assert below(house) == 0
+
+
+def test_a_dead_letter_stays(house: House) -> None:
+    """Somebody may still want to look at it, or to replay it."""
+    produce(house, "t", b"a", b"b", b"c")
+    house.run()
+    lease(house, limit=3)
+    house.broker.dead_letter(house.broker.lane("t", "g", 0, 1), 1, "bad")
+    settle(house, 0)
+    settle(house, 2)
+    assert below(house) == 1
+    house.broker.purge_dead_letters("t", "g")
+    assert below(house) == 3
+
+
+def test_a_group_that_only_commits_has_what_follows_its_commit(house: House) -> None:
+    produce(house, "t", *map(bytes, range(10)))
+    house.broker.commit_offset("t", "g", 0, 6)
+    house.run()
+    assert below(house) == 6
+
+
+def test_delayed_messages_all_stay(house: House) -> None:
+    """Their payloads are records of a topic without groups; they go when they have fired."""
+    produce(house, "t", b"x")
+    target = house.broker.existing_topic("t")
+    house.broker.produce_later(target, b"later", delay_us=60_000_000)
+    house.run()
+    hidden = next(one for one in asked(house).topics if one.internal_of)
+    assert hidden.internal_of == 1
+    assert hidden.partitions == [PartitionBounds(0, 0, 1)]
+
+
+def test_only_what_is_durable_is_in_it(house: House) -> None:
+    """A settle that a power cut may take back raises no bound."""
+    produce(house, "t", b"x")
+    house.run()
+    lease(house)
+    settle(house, 0)
+    written: list[Exception | None] = []
+    house.broker.write_bounds(written.append)
+    house.clock.advance(0)
+    while house.snapshot_writer.step():
+        house.clock.advance(0)
+    assert not written
+    house.run()
+    assert written == [None]
+    assert topic(found(house)).partitions[0].compact_below == 1
+
+
+def test_a_topic_made_while_it_is_captured_is_not_taken_for_deleted(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its id is not below the next one of the file."""
+    monkeypatch.setattr(bounds_writer, "STEP_PIECES", 1)
+    for name in "abc":
+        house.broker.create_topic(name)
+    house.broker.write_bounds(lambda error: None)
+    house.clock.advance(0)
+    house.broker.create_topic("late")
+    house.broker.delete_topic("c")
+    house.pass_time(0.2)
+    bounds = found(house)
+    assert ([one.name for one in bounds.topics], bounds.next_topic_id) == (["a", "b"], 4)
+
+
+def test_a_clean_stop_writes_all_that_is_known(house: House) -> None:
+    """So that the job may run while the broker is down."""
+    produce(house, "t", b"x", b"y")
+    house.run()
+    lease(house)
+    settle(house, 0)
+    house.stop()
+    bounds = found(house)
+    assert topic(bounds).partitions == [PartitionBounds(0, 1, 2)]
+    assert bounds.lsn == house.wal.appended_lsn
+
+
+def test_it_follows_a_log_that_grows(house: House) -> None:
+    """Once a minute; a log at rest costs nothing."""
+    house.pass_time(2)
+    house.append("t", b"x")
+    house.pass_time(EVERY_SECONDS + 1, 0.5)
+    assert topic(found(house)).partitions[0].next == 1
+    calls = len(house.disk.files())
+    before = house.disk.digest()
+    house.pass_time(3 * EVERY_SECONDS, 0.5)
+    assert (len(house.disk.files()), house.disk.digest()) == (calls, before)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda house: house.broker.seek_group("t", "g", 1),
+        lambda house: house.broker.commit_offset("t", "commits", 0, 1),
+        lambda house: house.broker.configure_topic("t", TopicSettings(compact=False)),
+    ],
+)
+def test_what_takes_a_bound_back_is_written_soon(
+    house: House, change: Callable[[House], object]
+) -> None:
+    """The job may remove what the file says a moment longer, and no more."""
+    house.broker.create_topic("t", 1, TopicSettings(compact=True))
+    produce(house, "t", *map(bytes, range(4)))
+    house.broker.seek_group("t", "g", 4)
+    house.broker.commit_offset("t", "commits", 0, 4)
+    house.pass_time(3)
+    before = topic(found(house))
+    assert before.partitions[0].compact_below == 4
+    change(house)
+    house.pass_time(SOON_SECONDS + 0.2)
+    assert topic(found(house)) != before
+
+
+def test_a_full_disk_is_told_and_tried_again(house: House) -> None:
+    """Nothing else fails because of it."""
+    house.append("t", b"x")
+    assert topic(asked(house)).partitions[0].next == 1
+    house.disk.fail("create", error=errno.ENOSPC)
+    written: list[Exception | None] = []
+    house.broker.write_bounds(written.append)
+    house.pass_time(0.1)
+    assert [str(error) for error in written] != ["None"]
+    assert "No space" in house.broker.status()["archive"]["bounds"]["error"]
+    house.append("t", b"y")
+    house.pass_time(RETRY_SECONDS + 0.1)
+    assert house.broker.status()["archive"]["bounds"]["error"] is None
+    assert topic(found(house)).partitions[0].next == 2
+
+
+def test_a_broker_without_archive_writes_none() -> None:
+    house = House()
+    house.append("t", b"x")
+    house.pass_time(3)
+    house.stop()
+    assert not [name for name in house.disk.files() if not name.endswith((".wal", ".snap", ".idx"))]
