@@ -101,6 +101,7 @@ class BoundsWriter:
         self.lsn = 0
         """What was written last holds all that the log said below."""
         self.last_error: str | None = None
+        self._tell_id: Callable[[str], None] | None = None
         self._requests: list[Written] = []
         self._wanted = False
         """Whether there is reason to write it other than that the log grew."""
@@ -119,9 +120,19 @@ class BoundsWriter:
         except OSError as error:
             self._tell(error)
 
-    def start(self) -> None:
-        """Write it, and from then on whenever there is reason to."""
+    def start(self, know: Callable[[str], None]) -> None:
+        """Write it, and from then on whenever there is reason to.
+
+        ``know`` is told the id of the log, now or when there is one.
+        """
+        self._tell_id = know
+        self._pass_id_on()
         self.changed()
+
+    def _pass_id_on(self) -> None:
+        if self._tell_id is not None and self.log_id is not None:
+            tell, self._tell_id = self._tell_id, None
+            tell(self.log_id)
 
     def stop(self) -> None:
         """Begin nothing any more; who asked is never told."""
@@ -237,6 +248,7 @@ class BoundsWriter:
         self._busy = False
         now = self._clock.seconds()
         self._rest_until = now + REST * (now - writing.began)
+        self._pass_id_on()
         if error is not None:
             self._tell(error)
             self._wanted = True

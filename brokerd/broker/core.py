@@ -18,6 +18,7 @@ from twisted.logger import Logger
 
 from brokerd.archive.bounds import DamagedPlace
 from brokerd.broker.archive_access import ArchiveAccess, ArchiveSettings
+from brokerd.broker.archived import Archived
 from brokerd.broker.bounds_writer import BoundsWriter
 from brokerd.broker.chunks import Chunk, ChunkCache
 from brokerd.broker.clock import BrokerTime
@@ -133,6 +134,10 @@ class Broker:
         )
         self.lag = self._overview.lag
         self.commit_place = self._overview.commit_place
+        self._open_archive = None if archive is None else archive.open
+        self.archived = Archived(
+            readers if archive is None else archive.threads, clock, settings.archive.poll_us
+        )
         self._bounds: BoundsWriter | None = None
         if archive is not None:
             self._bounds = BoundsWriter(
@@ -304,7 +309,7 @@ class Broker:
         self._retention.start()
         self._firing.start()
         if self._bounds is not None:
-            self._bounds.start()
+            self._bounds.start(self._start_archive)
         self.ready = True
 
     def stop(self) -> None:
@@ -320,6 +325,7 @@ class Broker:
         self._overview.stop()
         self._remains.stop()
         self._snapshotter.stop()
+        self.archived.stop()
         if self._bounds is not None:
             self._bounds.stop()
         self.journal.close()
@@ -378,6 +384,10 @@ class Broker:
         )
 
     # -- the archive --------------------------------------------------------------------------
+
+    def _start_archive(self, log_id: str) -> None:
+        assert self._open_archive is not None
+        self.archived.start(self._open_archive(log_id), log_id)
 
     def write_bounds(self, written: Callable[[Exception | None], None]) -> None:
         """Have the bounds of what is so now written; call back when they are durable."""
@@ -447,7 +457,7 @@ class Broker:
     def _archive_status(self) -> dict[str, Any]:
         if self._bounds is None:
             return {}
-        return {"archive": {"bounds": self._bounds.status()}}
+        return {"archive": {**self.archived.status(), "bounds": self._bounds.status()}}
 
     def delete_group(self, topic: str, group: str) -> None:
         """As `GroupChanges.delete_group`; with its group a subscription ends, in the same frame."""
