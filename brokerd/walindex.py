@@ -281,6 +281,10 @@ class LoadedIndex:
         for topic_id, partition, _, first, end, row, rows in _SPAN.iter_unpack(self._directory):
             yield PartitionSpan(topic_id, partition, first, end, row, rows)
 
+    def all_rows(self) -> Rows:
+        """The batches of every partition, in the order of `spans`."""
+        return Rows(*self._columns)
+
     def rows(self, topic_id: int, partition: int) -> Rows | None:
         wanted = (topic_id, partition)
         at = bisect_left(range(self._partitions), wanted, key=self._key)

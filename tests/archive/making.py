@@ -1,0 +1,159 @@
+"""Logs made by hand: sealed segments with their indexes, as a broker leaves them.
+
+`make_segment` writes one from frames; `LogMaker` counts offsets and LSNs from segment to segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgpack
+from xxhash import xxh3_128_digest
+
+from brokerd.walformat import (
+    ENTRY_HEADER_BYTES,
+    FRAME_HEADER_BYTES,
+    SEGMENT_HEADER_BYTES,
+    Entry,
+    EntryKind,
+    GroupEvent,
+    RecordColumns,
+    SegmentHeader,
+    encode_frame,
+    encode_group_events,
+    encode_records,
+    encode_segment_header,
+    entry_size,
+)
+from brokerd.walindex import GrowingIndex
+
+LOG_ID = "0123456789abcdef0123456789abcdef"
+TIME_US = 1_700_000_000_000_000
+"""Broker time of the first frame."""
+
+Frame = tuple[int, Sequence[Entry]]
+"""(broker time in microseconds, entries)"""
+
+
+def records_entry(topic_id: int, partition: int, base: int, columns: RecordColumns) -> Entry:
+    """The entry of a batch of records, the first of which has the offset ``base``."""
+    count = len(columns.values)
+    body = encode_records(columns)
+    return Entry(EntryKind.RECORDS, topic_id, partition, base, count, body)
+
+
+def events_entry(topic_id: int, partition: int, group: str, events: Sequence[GroupEvent]) -> Entry:
+    """The entry of events of a group."""
+    body = encode_group_events(group, events)
+    return Entry(EntryKind.GROUP_EVENTS, topic_id, partition, 0, len(events), body)
+
+
+def topic_entry(topic_id: int, op: str, partition: int = 0, **keys: object) -> Entry:
+    """The entry that tells what happens to a topic: ``created`` with ``name``, for instance."""
+    body = msgpack.packb({"op": op, **keys})
+    return Entry(EntryKind.TOPIC, topic_id, partition, 0, 0, body)
+
+
+def mark_entry() -> Entry:
+    """What a broker writes after a quiet moment."""
+    return Entry(EntryKind.MARK, 0, 0, 0, 0, b"")
+
+
+def segment_id_of(first_lsn: int) -> bytes:
+    """The id that `make_segment` gives to a segment."""
+    return xxh3_128_digest(first_lsn.to_bytes(8, "little"))
+
+
+def make_segment(
+    directory: Path, first_lsn: int, frames: Sequence[Frame], *, indexed: bool = True
+) -> Path:
+    """Write ``<first LSN>.wal`` and, if it is to be sealed, its ``.idx``; returns the segment.
+
+    Its end LSN is ``first_lsn`` plus the size of the file.
+    """
+    segment_id = segment_id_of(first_lsn)
+    index = GrowingIndex()
+    parts = []
+    position = SEGMENT_HEADER_BYTES
+    for time_us, entries in frames:
+        parts.append(encode_frame(entries, first_lsn + position, segment_id, first_lsn, time_us))
+        at = position + FRAME_HEADER_BYTES
+        for entry in entries:
+            if entry.kind == EntryKind.RECORDS:
+                size = len(entry.body)
+                index.add(*entry[1:4], time_us, entry.count, at, size)
+            at += entry_size(len(entry.body))
+        index.last_time_us = time_us
+        position += len(parts[-1])
+    header = SegmentHeader(segment_id, first_lsn, position, frames[0][0] if frames else 0)
+    path = directory / f"{first_lsn:020}.wal"
+    path.write_bytes(b"".join([encode_segment_header(header), *parts]))
+    if indexed:
+        encoded = index.encode(segment_id, first_lsn, first_lsn + position)
+        path.with_suffix(".idx").write_bytes(encoded)
+    return path
+
+
+def damage(path: Path, position: int, bit: int = 0) -> None:
+    """Flip a bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def body_position(path: Path, needle: bytes) -> int:
+    """Where in a file some bytes stand that stand there once."""
+    data = path.read_bytes()
+    assert data.count(needle) == 1
+    return data.index(needle)
+
+
+class LogMaker:
+    """A log of any number of segments, the last of which is not sealed until `seal`.
+
+    Every frame is a second later than the one before.
+    """
+
+    def __init__(self, directory: Path, first_lsn: int = 0) -> None:
+        self.directory = directory
+        self.first_lsn = first_lsn
+        self.time_us = TIME_US
+        self.next: dict[tuple[int, int], int] = {}
+        """The next offset by topic id and partition."""
+        self._frames: list[Frame] = []
+        self._entries: list[Entry] = []
+
+    def append(
+        self, topic_id: int, partition: int, values: Sequence[bytes], **columns: object
+    ) -> int:
+        """Add a batch to the frame under way; returns its base offset."""
+        base = self.next.get((topic_id, partition), 0)
+        times = RecordColumns(values, append_time_us=self.time_us)
+        filled = times._replace(**columns)
+        self._entries.append(records_entry(topic_id, partition, base, filled))
+        self.next[topic_id, partition] = base + len(values)
+        return base
+
+    def add(self, *entries: Entry) -> None:
+        """Add other entries to the frame under way."""
+        self._entries += entries
+
+    def frame(self) -> None:
+        """End the frame under way, if there is anything in it."""
+        if self._entries:
+            self._frames.append((self.time_us, self._entries))
+            self._entries = []
+            self.time_us += 1_000_000
+
+    def seal(self) -> Path:
+        """End the segment; returns its path. The next one begins where it ends."""
+        self.frame()
+        path = make_segment(self.directory, self.first_lsn, self._frames)
+        self.first_lsn += path.stat().st_size
+        self._frames = []
+        return path
+
+
+HEADERS = FRAME_HEADER_BYTES + ENTRY_HEADER_BYTES
+"""Where the body of the first entry of a frame begins, in bytes from where the frame does."""
