@@ -25,6 +25,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 import msgspec
 from msgspec import Meta
 
+from brokerd.archive.address import check_uri
 from brokerd.errors import ConfigError
 from brokerd.sections import (
     FIRST_BYTES,
@@ -403,6 +404,11 @@ def _check(setting: Setting, value: Any) -> None:
             parse_durability(value)
         except ConfigError as error:
             raise ConfigError(f"{setting.name}: {error} ({setting.source})") from None
+    if setting.name == "archive.uri":
+        try:
+            check_uri(value)
+        except ConfigError as error:
+            raise ConfigError(f"{error} ({setting.source})") from None
     if setting.name == "security.auth" and value == "on":
         raise _wrong(setting, 'security is not part of this version: expected "off"')
 

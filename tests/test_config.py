@@ -184,6 +184,7 @@ def test_environment_text_becomes_numbers_and_truth() -> None:
         ("wal=os", "unknown key 'wal'"),
         ("durability=os", "unknown key 'durability'"),
         ("wal.durability=sometimes", 'wal.durability: expected "fsync", "os" or "interval:<ms>"'),
+        ("archive.uri=s3://bucket/a", "archive.uri: 's3://bucket/a' is no local directory"),
         ("groups.max_attempts=three", "groups.max_attempts: expected a whole number"),
     ],
 )
