@@ -19,6 +19,7 @@ from brokerd.groups import (
     DeadLetter,
     GroupSettings,
     Lease,
+    gone_until,
 )
 
 __all__ = [
@@ -48,5 +49,6 @@ __all__ = [
     "TopicSettings",
     "UNKNOWN",
     "Waiter",
+    "gone_until",
     "key_hash",
 ]

@@ -43,10 +43,10 @@ class Taking(Protocol):
     """Says which records an acquire may lease.
 
     ``lane`` is set before a lane is asked. ``takes(offset)`` is called with each record about to
-    be leased: TAKE; STOP ends the lane's turn, GONE settles the record. ``key_of(offset)`` gives
-    the hash of its key where the group is key-ordered. ``stopped`` true ends the whole acquire.
-    ``cut_short`` becomes true when many records were passed over, so that the reactor should have
-    its turn: there may be more to lease after that.
+    be leased: TAKE; STOP ends the lane's turn, GONE settles the record, ``gone_until(end)`` all up
+    to an offset. ``key_of(offset)`` gives the hash of its key where the group is key-ordered.
+    ``stopped`` true ends the whole acquire. ``cut_short`` becomes true when many records were
+    passed over, so that the reactor should have its turn: there may be more to lease after that.
     """
 
     lane: Lane

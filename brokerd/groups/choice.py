@@ -1,7 +1,8 @@
 # Tests: tests/groups/test_store.py, tests/groups/test_model.py
 """Which record an acquire gives next: the lowest eligible one that is still there.
 
-What is removed or expired is settled on the way, and neighbours share one event. In a key-ordered
+What is removed or expired is settled on the way, and neighbours share one event; a hole of any
+length is passed over in one go. In a key-ordered
 group, records whose key is busy are passed over and held (`brokerd.groups.keys`). All of it is
 bounded, so that a call takes milliseconds whatever lies in its way.
 """
@@ -20,7 +21,8 @@ STOP = 0
 TAKE = 1
 """The record is to be leased."""
 GONE = 2
-"""The record is removed or expired: it is settled, and the next one is looked at."""
+"""The record is removed or expired: it is settled, and the next one is looked at. As `gone_until`
+says, all that follow up to some offset may be gone with it."""
 
 LOOKS_MAX = 10_000
 """Records that one call may pass over."""
@@ -28,12 +30,20 @@ RANGES_MAX = 64
 """Events about removed and expired records that one call may cause."""
 
 Takes = Callable[[int], int]
-"""offset -> STOP, TAKE or GONE."""
+"""offset -> STOP, TAKE, GONE or `gone_until`."""
 KeyOf = Callable[[int], int]
 """offset -> 64-bit hash of the record's key, NO_KEY or UNKNOWN."""
 
 _SETTLED = int(EventKind.SETTLED)
 _SETTLED_RANGE = int(EventKind.SETTLED_RANGE)
+
+
+def gone_until(end: int) -> int:
+    """The answer that all records from the one asked for up to offset ``end``, exclusive, are gone.
+
+    Leases among them end.
+    """
+    return -end
 
 
 class Choice:
@@ -83,20 +93,24 @@ class Choice:
             answer = TAKE if self._takes is None else self._takes(offset)
             if answer == TAKE:
                 return offset
-            if answer != GONE:
+            if answer == STOP:
                 break
-            self.pass_over(offset)
+            self.pass_over(offset, answer)
         return NO_OFFSET
 
-    def pass_over(self, offset: int) -> None:
-        """Settle a record that may be given, because it is gone."""
+    def pass_over(self, offset: int, answer: int) -> None:
+        """Settle a record that may be given, because it is gone, and those gone with it."""
         self._looks += 1
         if self._gone_end < 0 or self._state._settled.next_absent(self._gone_end) != offset:
             self.flush()
             self._gone_first = offset
             self._ranges += 1
-        self._gone_end = offset + 1
-        self._state.apply((_SETTLED, offset, 0, 0, 0, "", ""), 0)
+        if answer == GONE:
+            self._gone_end = offset + 1
+            self._state.apply((_SETTLED, offset, 0, 0, 0, "", ""), 0)
+        else:
+            self._gone_end = max(offset + 1, min(-answer, self._end))
+            self._state.apply((_SETTLED_RANGE, offset, self._gone_end, 0, 0, "", ""), 0)
 
     def flush(self) -> None:
         """Write down what was passed over."""

@@ -15,7 +15,7 @@ from itertools import islice
 from brokerd.errors import LeaseLost, NotLeaseOwner, UnknownOffset
 from brokerd.groups import snapshot, thaw
 from brokerd.groups.attempts import LeaseRow
-from brokerd.groups.choice import GONE, TAKE, Choice, KeyOf, Takes
+from brokerd.groups.choice import STOP, TAKE, Choice, KeyOf, Takes
 from brokerd.groups.operations import MAX_COUNT, GroupOperations
 from brokerd.groups.settings import MAX_DURATION_US, GroupSettings
 from brokerd.groups.tables import LARGE, NEIGHBOURS_SHIFT, SHARD_MASK, Shards, grown
@@ -71,7 +71,8 @@ class GroupPartition(GroupOperations):
         """Lease up to ``limit`` eligible records below ``end`` to ``owner``, lowest offset first.
 
         ``takes(offset)`` is asked before each lease: TAKE; STOP ends the call; GONE says that the
-        record is removed or expired, which settles it by an event, and the next one is looked at.
+        record is removed or expired, which settles it by an event, and the next one is looked at;
+        ``gone_until(end)`` says so of all records up to an offset, whatever became of them.
         ``key_of(offset)``, which a key-ordered group needs, gives the 64-bit hash of the record's
         key; NO_KEY when it has none or is gone; UNKNOWN, which ends the call, when it is not in
         memory. `cut_short` is True afterwards if LOOKS_MAX records or RANGES_MAX ranges were passed
@@ -113,9 +114,9 @@ class GroupPartition(GroupOperations):
             if offset >= end:
                 break
             if takes is not None and (answer := takes(offset)) != TAKE:
-                if answer == GONE:
+                if answer != STOP:
                     choice = Choice(self, self.events, end, takes, None)
-                    choice.pass_over(offset)
+                    choice.pass_over(offset, answer)
                     self._grant(choice, now_us, owner, duration_us, limit, granted)
                 break
             token += 1

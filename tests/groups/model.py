@@ -58,8 +58,10 @@ class Model:
         limit: int,
         gone: Container[int] = (),
         stop: int | None = None,
+        hole: range = range(0),
     ) -> list[Grant]:
-        """``gone`` are removed; the record ``stop`` and what comes after it is not taken."""
+        """``gone`` are removed, and those of ``hole`` together; the record ``stop`` and what comes
+        after it is not taken."""
         self.lapse(now_us)
         duration_us = max(duration_us, 0)
         granted: list[Grant] = []
@@ -67,6 +69,9 @@ class Model:
             if len(granted) >= limit or self.paused:
                 break
             if record.state != "open" or record.ready_at_us > now_us or self._must_wait(offset):
+                continue
+            if offset in hole:
+                self.settle_range(offset, hole.stop)
                 continue
             if offset in gone:
                 record.state = "settled"

@@ -18,6 +18,7 @@ from brokerd.groups import (
     UNKNOWN,
     GroupPartition,
     GroupSettings,
+    gone_until,
 )
 from brokerd.walformat import EventKind
 
@@ -300,6 +301,26 @@ class TestGone:
         for event in store.events:
             other.apply(event, 0)
         assert other.lag(7) == store.lag(7) == 4
+
+    def test_a_hole_is_passed_over_in_one_go_and_ends_what_is_in_it(self) -> None:
+        """Leases, delays and the order of keys among them; the end of the partition bounds it."""
+        store = GroupPartition(GroupSettings(key_ordered=True))
+        acquire(store, "aab", limit=1)
+        acquire(store, "aab", limit=1)
+        looked_at = []
+
+        def takes(offset: int) -> int:
+            looked_at.append(offset)
+            return TAKE if offset == 9_999 else gone_until(9_999)
+
+        settle(store, 0, False)
+        keys = "aab" + "." * 9_997
+        assert acquire(store, keys, takes=takes) == [9_999]
+        assert looked_at == [0, 9_999]
+        assert store.events[-2] == (EventKind.SETTLED_RANGE, 0, 9_999, 0, 0, "", "")
+        assert (store.floor, store.leased) == (9_999, 1)
+        assert acquire(store, keys + "a" * 5, takes=lambda offset: gone_until(1 << 40)) == []
+        assert store.events[-1] == (EventKind.SETTLED_RANGE, 10_000, 10_005, 0, 0, "", "")
 
     def test_what_is_settled_in_between_does_not_part_a_range(self) -> None:
         store = GroupPartition(GroupSettings())

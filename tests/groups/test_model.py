@@ -24,6 +24,7 @@ from brokerd.groups import (
     GroupPartition,
     GroupSettings,
     choice,
+    gone_until,
     store,
     tables,
 )
@@ -212,6 +213,11 @@ class LeaseStoreMachine(RuleBasedStateMachine):
         """Some records are removed, and not all that are left are taken."""
         self.acquire_some(owner, 10, limit, frozenset(filter(gone, range(self.end))), stop)
 
+    @rule(owner=some.owners, limit=some.limits, first=some.offsets, last=some.offsets)
+    def acquire_around_a_hole(self, owner: str, limit: int, first: int, last: int) -> None:
+        """All records of a range are removed, whatever became of them before."""
+        self.acquire_some(owner, 10, limit, hole=range(first, min(last + 1, self.end)))
+
     def acquire_some(
         self,
         owner: str,
@@ -219,8 +225,11 @@ class LeaseStoreMachine(RuleBasedStateMachine):
         limit: int,
         gone: frozenset[int] = frozenset(),
         stop: int | None = None,
+        hole: range = range(0),
     ) -> None:
         def takes(offset: int) -> int:
+            if offset in hole:
+                return gone_until(hole.stop)
             return GONE if offset in gone else STOP if offset == stop else TAKE
 
         def acquire() -> list[Grant]:
@@ -242,7 +251,10 @@ class LeaseStoreMachine(RuleBasedStateMachine):
                 if not self.store.cut_short:
                     return granted
 
-        self.both(acquire, lambda: self.model.acquire(self.now, owner, duration, limit, gone, stop))
+        self.both(
+            acquire,
+            lambda: self.model.acquire(self.now, owner, duration, limit, gone, stop, hole),
+        )
         for lease in self.model.leases():
             self.granted.setdefault(lease.offset, {})[lease.token] = None
 
