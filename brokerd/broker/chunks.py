@@ -1,10 +1,11 @@
 # Tests: tests/broker/test_chunks.py
 """Records in memory: chunks of columns, found by offset, bounded in bytes.
 
-A `Chunk` holds consecutive records of one partition as parallel columns. The newest chunk of a
-partition is the one being appended to; older ones stay cached until the `ChunkCache`, shared by
-all partitions, is over its budget and drops the oldest first. What has been dropped is read
-back from the log in chunks of the same kind.
+A `Chunk` holds records of consecutive offsets of one partition as parallel columns. The newest
+chunk of a partition is the one being appended to; older ones stay cached until the `ChunkCache`,
+shared by all partitions, is over its budget and drops the oldest first. What has been dropped is
+read back from the log in chunks of the same kind, and from the archive, where records may be
+removed, in such as have holes (`brokerd.broker.sparse`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from brokerd.values import Format, Record
 from brokerd.walformat import RecordColumns
@@ -29,15 +30,27 @@ CHUNK_BYTES = 256 * 1024
 RECORD_OVERHEAD_BYTES = 120
 """What one cached record costs besides its own bytes: object headers and column slots."""
 
+REMOVED = -1
+"""When a removed record expires: it always has, whatever the clock says."""
+
 _new_record: Callable[[tuple[Any, ...]], Record] = partial(tuple.__new__, Record)
 """`Record._make` without a step of Python: a fetch makes hundreds."""
 
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Column(Protocol[T_co]):
+    """A value for each offset of a chunk, by how far it is from the first."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> T_co: ...
+
 
 class Chunk:
-    """Consecutive records of one partition, as columns; ``base`` is the first offset."""
+    """Records of consecutive offsets of one partition, as columns; ``base`` is the first offset."""
 
     __slots__ = (
-        "_commits",
         "base",
         "cached_bytes",
         "encodings",
@@ -51,22 +64,89 @@ class Chunk:
         "values",
     )
 
+    values: Column[bytes]
+    keys: Column[bytes | None]
+    metadata: Column[bytes | None]
+    encodings: Column[int]
+    formats: Column[int]
+    producer_times: Column[int | None] | None
+    expires_at_us: Column[int] | None
+    """Also `REMOVED`, for offsets whose records are: the other columns mean nothing there."""
+    times_us: Column[int]
+    """Append times; shorter than ``values`` while a frame is being gathered."""
+
     def __init__(self, base: int) -> None:
         self.base = base
-        self.values: list[bytes] = []
-        self.keys: list[bytes | None] = []
-        self.metadata: list[bytes | None] = []
-        self.encodings = bytearray()
-        self.formats = bytearray()
-        self.producer_times: list[int | None] | None = None
-        self.expires_at_us: list[int] | None = None
-        self.times_us: list[int] = []
-        """Append times; shorter than ``values`` while a frame is being gathered."""
         self.cached_bytes = 0
         self.ticket = 0
         """The commit that makes the newest of these records durable."""
+
+    @property
+    def end(self) -> int:
+        return self.base + len(self.values)
+
+    def durable_end(self, durable_ticket: int) -> int:
+        """The first offset from ``base`` on that is not known to be on disk."""
+        return self.end
+
+    def behind(self, offset: int, count: int) -> int:
+        """The offset behind the next ``count`` records from ``offset`` on, or the chunk's end."""
+        return min(offset + count, self.end)
+
+    def hole_end(self, offset: int) -> int:
+        """Where the hole ends that an offset is in, as far as this chunk knows."""
+        return offset
+
+    def records(self, first: int, end: int) -> list[Record]:
+        """The records at offsets ``first`` to ``end``, exclusive, that are not removed."""
+        raise NotImplementedError
+
+    def content_bytes(self) -> int:
+        """What the records take in memory, near enough for a cache budget."""
+        raise NotImplementedError
+
+    def record(self, index: int, pending_time_us: int = 0) -> Record:
+        """The record at ``index``; ``pending_time_us`` for one whose frame is not built yet."""
+        times = self.times_us
+        return Record(
+            offset=self.base + index,
+            value=self.values[index],
+            key=self.keys[index],
+            encoding=self.encodings[index],
+            metadata=self.metadata[index],
+            append_time_us=times[index] if index < len(times) else pending_time_us,
+            producer_time=None if self.producer_times is None else self.producer_times[index],
+            expires_at_us=0 if self.expires_at_us is None else self.expires_at_us[index],
+            producer_format=Format(self.formats[index]),
+        )
+
+
+class DenseChunk(Chunk):
+    """One without holes, which can be appended to."""
+
+    __slots__ = ("_commits",)
+
+    values: list[bytes]
+    keys: list[bytes | None]
+    metadata: list[bytes | None]
+    encodings: bytearray
+    formats: bytearray
+    producer_times: list[int | None] | None
+    expires_at_us: list[int] | None
+    times_us: list[int]
+
+    def __init__(self, base: int) -> None:
+        super().__init__(base)
+        self.values = []
+        self.keys = []
+        self.metadata = []
+        self.encodings = bytearray()
+        self.formats = bytearray()
+        self.producer_times = None
+        self.expires_at_us = None
+        self.times_us = []
         self._commits: list[tuple[int, int]] = []
-        """Commits before that which may be under way: (ticket, records up to it)."""
+        """Commits before ``ticket`` which may be under way: (ticket, records up to it)."""
 
     def framed(self, count: int, time_us: int, ticket: int, durable_ticket: int) -> None:
         """The last ``count`` records are in a frame now, which ``ticket`` makes durable."""
@@ -126,10 +206,6 @@ class Chunk:
             + len(self.values) * RECORD_OVERHEAD_BYTES
         )
 
-    @property
-    def end(self) -> int:
-        return self.base + len(self.values)
-
     def optional_columns(self, producer_time: int | None, expires_at_us: int) -> None:
         """Append to the columns that most producers never use."""
         before = len(self.values) - 1
@@ -159,35 +235,24 @@ class Chunk:
 
     def records(self, first: int, end: int) -> list[Record]:
         """The records at offsets ``first`` to ``end``, exclusive, all of them in a frame."""
-        part = slice(first - self.base, end - self.base)
-        columns = zip(
-            range(first, end),
-            self.values[part],
-            self.keys[part],
-            self.encodings[part],
-            self.metadata[part],
-            self.times_us[part],
-            repeat(None) if self.producer_times is None else self.producer_times[part],
-            repeat(0) if self.expires_at_us is None else self.expires_at_us[part],
-            self.formats[part],
-            strict=False,  # two of them may have no end
-        )
-        return list(map(_new_record, columns))
+        return records_of(self, range(first, end), slice(first - self.base, end - self.base))
 
-    def record(self, index: int, pending_time_us: int = 0) -> Record:
-        """The record at ``index``; ``pending_time_us`` for one whose frame is not built yet."""
-        times = self.times_us
-        return Record(
-            offset=self.base + index,
-            value=self.values[index],
-            key=self.keys[index],
-            encoding=self.encodings[index],
-            metadata=self.metadata[index],
-            append_time_us=times[index] if index < len(times) else pending_time_us,
-            producer_time=None if self.producer_times is None else self.producer_times[index],
-            expires_at_us=0 if self.expires_at_us is None else self.expires_at_us[index],
-            producer_format=Format(self.formats[index]),
-        )
+
+def records_of(chunk: DenseChunk, offsets: Sequence[int], part: slice) -> list[Record]:
+    """The records of some rows, which have these offsets."""
+    columns = zip(
+        offsets,
+        chunk.values[part],
+        chunk.keys[part],
+        chunk.encodings[part],
+        chunk.metadata[part],
+        chunk.times_us[part],
+        repeat(None) if chunk.producer_times is None else chunk.producer_times[part],
+        repeat(0) if chunk.expires_at_us is None else chunk.expires_at_us[part],
+        chunk.formats[part],
+        strict=False,  # two of them may have no end
+    )
+    return list(map(_new_record, columns))
 
 
 def _column(column: Sequence[int] | int, count: int) -> list[int]:
@@ -205,7 +270,7 @@ class ChunkList:
     __slots__ = ("_bases", "_chunks", "_last", "open")
 
     def __init__(self) -> None:
-        self.open: Chunk | None = None
+        self.open: DenseChunk | None = None
         """The chunk being appended to."""
         self._bases: list[int] = []
         self._chunks: list[Chunk] = []

@@ -20,7 +20,7 @@ from brokerd.errors import InvalidRequest
 from brokerd.values import Record
 
 LOOKS = 1024
-"""Records that a fetch looks at in one turn of the reactor."""
+"""Records, and holes between them, that a fetch looks at in one turn of the reactor."""
 
 Fetched = Callable[[list[Record], int, Exception | None], None]
 
@@ -37,8 +37,8 @@ class Expiry:
         return column is not None and self.is_past(column[index])
 
     def is_past(self, expires_at_us: int) -> bool:
-        """Whether this time has come; 0 never does."""
-        return 0 < expires_at_us <= self.before_us()
+        """Whether this time has come; 0 never does, and `REMOVED` always has."""
+        return expires_at_us != 0 and expires_at_us <= self.before_us()
 
     def before_us(self) -> int:
         """Records that expire at this broker time or before it are gone; 0: none are."""
@@ -142,21 +142,21 @@ class _Fetch:
                 continue
             end = min(
                 chunk.durable_end(fetcher.journal.durable_ticket),
-                self._offset + min(looks, self._records_left),
+                chunk.behind(self._offset, min(looks, self._records_left)),
             )
             if self._offset >= end:
                 break
-            looks -= end - self._offset
-            if not self._take_from(chunk, end):
+            records = chunk.records(self._offset, end)
+            looks -= max(1, len(records))
+            if not self._take_from(chunk, records, end):
                 break
             if not looks:
                 fetcher.clock.callLater(0, self.go_on)
                 return
         self._finish(None)
 
-    def _take_from(self, chunk: Chunk, end: int) -> bool:
-        """Take records of a chunk below ``end``; False when no more are wanted."""
-        records = chunk.records(self._offset, end)
+    def _take_from(self, chunk: Chunk, records: list[Record], end: int) -> bool:
+        """Take records of a chunk, all below ``end``; False when no more are wanted."""
         if chunk.expires_at_us is not None:
             before_us = self._fetcher.expiry.before_us()
             records = [one for one in records if not 0 < one.expires_at_us <= before_us]

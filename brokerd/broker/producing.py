@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from brokerd.broker.chunks import Chunk, ChunkCache
+from brokerd.broker.chunks import ChunkCache, DenseChunk
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import RECORD_FRAME_BYTES, Journal
 from brokerd.broker.overview import Counters
@@ -132,13 +132,13 @@ class Producing:
             self._counters.bytes_produced += size
         return base_offset
 
-    def _open_chunk(self, partition: Partition) -> Chunk:
+    def _open_chunk(self, partition: Partition) -> DenseChunk:
         """Where the next record of a partition goes; the journal knows of the partition."""
         chunks = partition.chunks
         if partition.next_offset == partition.framed:
             self._journal.add_partition(partition)
             if chunks.open is None:
-                chunks.open = Chunk(partition.next_offset)
+                chunks.open = DenseChunk(partition.next_offset)
                 self._tail.add(chunks, chunks.open)
         assert chunks.open is not None
         return chunks.open

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from brokerd.broker.chunks import CHUNK_BYTES, CHUNK_RECORDS, Chunk, ChunkCache
+from brokerd.broker.chunks import CHUNK_BYTES, CHUNK_RECORDS, Chunk, ChunkCache, DenseChunk
 from brokerd.broker.quarantine import Place, Quarantine
 from brokerd.broker.topics import Partition
 from brokerd.errors import DamagedData, RecordRemoved
@@ -34,7 +34,7 @@ class Unreadable(DamagedData):
 
 def run_plan(plan: ReadPlan | None) -> list[Chunk]:
     """Read and decode what was planned; small neighbouring batches become one chunk."""
-    chunks: list[Chunk] = []
+    chunks: list[DenseChunk] = []
     for batch in plan.run() if plan is not None else ():
         chunk = chunks[-1] if chunks else None
         if (
@@ -43,13 +43,13 @@ def run_plan(plan: ReadPlan | None) -> list[Chunk]:
             or len(chunk.values) >= CHUNK_RECORDS
             or chunk.cached_bytes >= CHUNK_BYTES
         ):
-            chunk = Chunk(batch.base_offset)
+            chunk = DenseChunk(batch.base_offset)
             chunks.append(chunk)
         chunk.extend(batch.count, decode_records(batch.body, batch.count))
         chunk.cached_bytes += len(batch.body)
     for chunk in chunks:
         chunk.cached_bytes = chunk.content_bytes()
-    return chunks
+    return [*chunks]
 
 
 def _fail(error: Exception) -> list[Chunk]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from twisted.logger import Logger
 
-from brokerd.broker import GONE, STOP, TAKE, UNKNOWN, Broker, Chunk, Lane, key_hash
+from brokerd.broker import GONE, STOP, TAKE, UNKNOWN, Broker, Chunk, Lane, gone_until, key_hash
+from brokerd.broker.chunks import REMOVED
 
 GONE_MAX = 2_000
-"""Expired records that one acquire passes over before it tries again in another turn."""
+"""Expired records and holes that one acquire passes over before it tries again in another turn."""
 
 Cold = tuple[Lane, int]
 """A record that must be read from disk before it can be leased: lane and offset."""
@@ -55,15 +56,19 @@ class TakingInMemory:
         return key_hash(chunk.keys[offset - chunk.base])
 
     def takes(self, offset: int) -> int:
-        """Whether the record at ``offset`` of the lane may be leased: STOP, TAKE or GONE."""
+        """Whether the record at ``offset`` of the lane may be leased; answers as `Taking.takes`."""
         chunk = self._broker.find(self.lane.partition, offset)
         if chunk is None:
             self.cold = (self.lane, offset)
             self.stopped = True
             return STOP
         index = offset - chunk.base
-        if chunk.expires_at_us is not None and self._is_expired(chunk.expires_at_us[index]):
-            return self.passed_over()
+        if chunk.expires_at_us is not None:
+            expires_at_us = chunk.expires_at_us[index]
+            if expires_at_us == REMOVED:
+                return self.passed_over(gone_until(chunk.hole_end(offset)))
+            if self._is_expired(expires_at_us):
+                return self.passed_over()
         answer = self.fits(chunk, index)
         if answer == TAKE:
             self.taken.append((chunk, index))
@@ -75,11 +80,11 @@ class TakingInMemory:
         self.stopped = True
         return STOP
 
-    def passed_over(self) -> int:
-        """GONE, until the reactor should have its turn."""
+    def passed_over(self, answer: int = GONE) -> int:
+        """The answer that the record is gone, until the reactor should have its turn."""
         self._gone_left -= 1
         if self._gone_left:
-            return GONE
+            return answer
         self.stopped = self.cut_short = True
         return STOP
 

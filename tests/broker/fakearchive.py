@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from brokerd.archive.view import ArchivedRows, ArchiveUnavailable, DamagedArchive
-from brokerd.broker import Chunk
+from brokerd.broker.chunks import DenseChunk
 from brokerd.sim.bare import WAL_DIR, BareBroker
 from brokerd.values import Record
 from brokerd.walformat import (
@@ -85,7 +85,7 @@ class FakeView:
                 break
             stop += 1
         rows = held.records[at:stop]
-        return ArchivedRows(offset, end, list(held.offsets[at:stop]), _columns(rows))
+        return ArchivedRows(offset, end, list(held.offsets[at:stop]), columns_of(rows))
 
     def offset_at_time(self, topic_id: int, partition: int, time_us: int) -> int | None:
         self._reach()
@@ -222,7 +222,7 @@ def _size(record: Record) -> int:
     return len(record.value) + len(record.key or b"") + len(record.metadata or b"")
 
 
-def _columns(records: tuple[Record, ...]) -> RecordColumns:
+def columns_of(records: Sequence[Record]) -> RecordColumns:
     """Columns as a file gives them: those that most records never use may be None."""
     keys = [one.key for one in records]
     metadata = [one.metadata for one in records]
@@ -251,7 +251,7 @@ def _batches(house: BareBroker, name: str) -> Iterator[tuple[Key, list[Record]]]
         frame = data[position : position + header.length]
         for entry in iter_entries(frame, salt):
             if entry.kind == EntryKind.RECORDS:
-                chunk = Chunk(entry.base_offset)
+                chunk = DenseChunk(entry.base_offset)
                 chunk.extend(entry.count, decode_records(entry.body, entry.count))
                 records = chunk.records(chunk.base, chunk.end)
                 yield (entry.topic_id, entry.partition), records

@@ -1,0 +1,153 @@
+# Tests: tests/broker/test_holes.py
+"""Records of the archive in memory: chunks with holes, where records are removed.
+
+A hole takes no memory, however long it is. Nobody is ever given what is in one: by its column of
+times to live it has expired, whatever the clock says.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import Generic, TypeVar
+
+from brokerd.archive.view import ArchivedRows
+from brokerd.broker.chunks import (
+    CHUNK_BYTES,
+    CHUNK_RECORDS,
+    REMOVED,
+    Chunk,
+    DenseChunk,
+    records_of,
+)
+from brokerd.values import Record
+from brokerd.walformat import RecordColumns
+
+CHUNK_OVERHEAD_BYTES = 2_000
+"""What a chunk with holes costs besides its records."""
+
+OFFSET_BYTES = 16
+"""What a record of such a chunk costs more than others."""
+
+T = TypeVar("T")
+
+
+class SparseChunk(Chunk):
+    """Offsets ``base`` to ``end``, exclusive, of which only ``offsets``, which grow, have records.
+
+    ``rows`` holds these, one after another; there may be none.
+    """
+
+    __slots__ = ("_end", "_offsets", "_rows")
+
+    def __init__(self, base: int, end: int, offsets: Sequence[int], rows: DenseChunk) -> None:
+        super().__init__(base)
+        self._end = end
+        self._offsets = offsets
+        self._rows = rows
+        at = _Places(base, end - base, offsets)
+        self.values = _Sparse(at, rows.values, b"")
+        self.keys = _Sparse(at, rows.keys, None)
+        self.metadata = _Sparse(at, rows.metadata, None)
+        self.encodings = _Sparse(at, rows.encodings, 0)
+        self.formats = _Sparse(at, rows.formats, 0)
+        times = rows.producer_times
+        self.producer_times = None if times is None else _Sparse(at, times, None)
+        self.expires_at_us = _Sparse(at, rows.expires_at_us or [0] * len(offsets), REMOVED)
+        self.times_us = _Sparse(at, rows.times_us, 0)
+
+    @property
+    def end(self) -> int:
+        return self._end
+
+    def behind(self, offset: int, count: int) -> int:
+        at = bisect_left(self._offsets, offset) + count
+        return self._offsets[at] if at < len(self._offsets) else self._end
+
+    def hole_end(self, offset: int) -> int:
+        return self.behind(offset, 0)
+
+    def records(self, first: int, end: int) -> list[Record]:
+        offsets = self._offsets
+        part = slice(bisect_left(offsets, first), bisect_left(offsets, end))
+        return records_of(self._rows, offsets[part], part)
+
+    def content_bytes(self) -> int:
+        rows = self._rows
+        return rows.content_bytes() + len(rows.values) * OFFSET_BYTES + CHUNK_OVERHEAD_BYTES
+
+
+class _Places:
+    """Which rows the offsets of a sparse chunk have."""
+
+    __slots__ = ("base", "offsets", "size")
+
+    def __init__(self, base: int, size: int, offsets: Sequence[int]) -> None:
+        self.base = base
+        self.size = size
+        self.offsets = offsets
+
+
+class _Sparse(Generic[T]):
+    """A column with a value for each offset that has a row, and ``other`` for the others."""
+
+    __slots__ = ("_at", "_other", "_values")
+
+    def __init__(self, at: _Places, values: Sequence[T], other: T) -> None:
+        self._at = at
+        self._values = values
+        self._other = other
+
+    def __len__(self) -> int:
+        return self._at.size
+
+    def __getitem__(self, index: int, /) -> T:
+        offsets, offset = self._at.offsets, self._at.base + index
+        row = bisect_left(offsets, offset)
+        if row < len(offsets) and offsets[row] == offset:
+            return self._values[row]
+        return self._other
+
+
+def chunks_of(rows: ArchivedRows) -> list[Chunk]:
+    """What the archive gave back, as chunks that hold all its offsets, one after another."""
+    return list(_chunks(rows))
+
+
+def _chunks(rows: ArchivedRows) -> Iterator[Chunk]:
+    first, end, offsets, columns = rows
+    count = len(offsets)
+    step = _rows_a_chunk(columns, count)
+    for row in range(0, count, step):
+        stop = min(row + step, count)
+        part = offsets[row:stop]
+        base, last = part[0], part[-1]
+        chunk = DenseChunk(base)
+        chunk.extend(len(part), _part(columns, row, stop))
+        if last - base >= len(part):
+            yield _counted(SparseChunk(first, last + 1, part, chunk))
+        else:
+            if first < base:
+                yield _counted(SparseChunk(first, base, (), DenseChunk(base)))
+            yield _counted(chunk)
+        first = last + 1
+    if first < end:
+        yield _counted(SparseChunk(first, end, (), DenseChunk(first)))
+
+
+def _counted(chunk: Chunk) -> Chunk:
+    chunk.cached_bytes = chunk.content_bytes()
+    return chunk
+
+
+def _rows_a_chunk(columns: RecordColumns, count: int) -> int:
+    """About as many as the chunks of the log have."""
+    size = sum(map(len, columns.values)) if count else 0
+    return max(1, min(CHUNK_RECORDS, CHUNK_BYTES * count // (size or 1)))
+
+
+def _part(columns: RecordColumns, row: int, stop: int) -> RecordColumns:
+    return RecordColumns._make(
+        column if column is None or isinstance(column, int) else column[row:stop]
+        for column in columns
+    )
