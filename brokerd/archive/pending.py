@@ -1,0 +1,219 @@
+# Tests: tests/archive/test_pending.py
+"""What of a log is to be archived: its sealed segments from some LSN on, and why there are no more.
+
+Which files are segments, and what may be missing, is docs/wal-format.rst. Segments that were
+deleted on purpose, and damage that the broker knows, are passed over; anything else that is wrong
+ends what can be archived, and is told.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgpack
+
+from brokerd.archive.bounds import Bounds
+from brokerd.archive.sealed import DamagedSegment, SealedSegment, open_sealed
+from brokerd.errors import NewerFormat
+from brokerd.walformat import (
+    FRAME_HEADER_BYTES,
+    SEGMENT_HEADER_BYTES,
+    EntryKind,
+    FormatError,
+    entry_body,
+    entry_size,
+    parse_entry_header,
+    parse_frame_header,
+)
+
+_SEGMENT = re.compile(r"([0-9]{20})\.wal")
+_DELETED = re.compile(r"([0-9]{20})-([0-9]{20})\.deleted")
+
+Damage = Mapping[str, Sequence[tuple[int, int]]]
+"""Damaged places by the name of the segment file: position, end."""
+
+
+class Stop(NamedTuple):
+    """Why the log is archived no further."""
+
+    lsn: int
+    reason: str
+    is_problem: bool
+    """Whether somebody has to do something about it."""
+
+
+class _Known:
+    """Parts of the log of which it is known that they are not there."""
+
+    def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
+        self._ranges = sorted(ranges)
+
+    def end_of(self, lsn: int) -> int:
+        """The first LSN from ``lsn`` on that should be there."""
+        for first, end in self._ranges:
+            if first <= lsn < end:
+                lsn = end
+        return lsn
+
+
+def damaged_places(bounds: Bounds) -> dict[str, list[tuple[int, int]]]:
+    """Damage that the broker knows: positions by segment file."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for file, position, end in bounds.damage:
+        found.setdefault(file, []).append((position, end))
+    return found
+
+
+def _known_to_lack(names: Iterable[str], bounds: Bounds) -> _Known:
+    deleted = (match for match in map(_DELETED.fullmatch, names) if match is not None)
+    damage = (
+        (int(match[1]), place)
+        for place in bounds.damage
+        if (match := _SEGMENT.fullmatch(place.file)) is not None
+    )
+    return _Known(
+        [
+            *((int(match[1]), int(match[2])) for match in deleted),
+            *((lsn + place.position, lsn + place.end) for lsn, place in damage),
+        ]
+    )
+
+
+class _Names(NamedTuple):
+    """What stands in the log's directory."""
+
+    segments: list[int]
+    known: _Known
+
+
+def _names(wal: Path, bounds: Bounds) -> _Names:
+    names = os.listdir(wal)
+    segments = (match for match in map(_SEGMENT.fullmatch, names) if match is not None)
+    return _Names(sorted(int(match[1]) for match in segments), _known_to_lack(names, bounds))
+
+
+def end_of_log(wal: Path, bounds: Bounds) -> int:
+    """An LSN that the log has got to, for certain. Raises OSError."""
+    return max([bounds.lsn, *_names(wal, bounds).segments])
+
+
+def sealed_segments(wal: Path, bounds: Bounds, lsn: int) -> Iterator[SealedSegment | Stop]:
+    """The sealed segments of a log from ``lsn`` on, in order; then why there are no more.
+
+    Raises FileNotFoundError when the broker deleted one meanwhile, and OSError.
+    """
+    segments, known = _names(wal, bounds)
+    for first_lsn in (one for one in segments if one >= lsn):
+        lsn = known.end_of(lsn)
+        if lsn > first_lsn:
+            continue  # nothing in it could be read, or it is no segment: the broker told
+        path = wal / f"{first_lsn:020d}.wal"
+        if lsn < first_lsn:
+            yield _missing(lsn, first_lsn)
+            return
+        found = _open(path, first_lsn == segments[-1])
+        if isinstance(found, SealedSegment):
+            yield found
+            lsn = found.end_lsn
+        elif found.is_problem and known.end_of(lsn) > lsn + SEGMENT_HEADER_BYTES:
+            lsn = known.end_of(lsn)
+        else:
+            yield found
+            return
+    yield Stop(lsn, "all sealed segments are archived", False)
+
+
+def _missing(lsn: int, first_lsn: int) -> Stop:
+    return Stop(
+        lsn,
+        f"the log from LSN {lsn} to {first_lsn} is missing, and nothing says that it was deleted: "
+        "bring the segments back, or start the broker, which finds out what is lost, and run "
+        "`brokerctl wal repair`",
+        True,
+    )
+
+
+def _open(path: Path, is_last: bool) -> SealedSegment | Stop:
+    lsn = int(path.stem)
+    try:
+        found = open_sealed(path)
+    except FileNotFoundError as error:
+        if error.filename is None or not str(error.filename).endswith(".idx"):
+            raise
+        if not path.exists():
+            raise FileNotFoundError(error.errno, error.strerror, str(path)) from None
+        if is_last:
+            return Stop(lsn, f"{path.name} is not sealed yet", False)
+        return Stop(lsn, f"{path.name} has no index yet: the broker has still to write it", False)
+    except DamagedSegment as error:
+        return Stop(
+            lsn,
+            f"{path} at {error.position}: {error.problem}; start the broker, which makes a new "
+            "index, or run `brokerctl wal repair`",
+            True,
+        )
+    except NewerFormat as error:
+        return Stop(lsn, str(error), True)
+    if found.first_lsn != lsn:
+        return Stop(
+            lsn,
+            f"{path} says that it begins at LSN {found.first_lsn}: a file of another place was put "
+            "there; bring the right one back",
+            True,
+        )
+    return found
+
+
+# -- Names of new topics -------------------------------------------------------------------------
+
+
+def new_topics(wal: Path, bounds: Bounds) -> dict[int, str]:
+    """Names, by id, of topics that were made after the bounds were written. Raises OSError."""
+    found: dict[int, str] = {}
+    damage = damaged_places(bounds)
+    lsns = _names(wal, bounds).segments
+    for first_lsn, next_lsn in zip(lsns, [*lsns[1:], None], strict=True):
+        if next_lsn is not None and next_lsn <= bounds.lsn:
+            continue
+        try:
+            segment = open_sealed(wal / f"{first_lsn:020d}.wal")
+        except (FileNotFoundError, DamagedSegment):
+            continue  # not sealed, or nothing is archived from it anyway
+        found |= _created(segment, damage.get(os.path.basename(segment.path), ()))
+    return found
+
+
+def _created(
+    segment: SealedSegment, damage: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, str]]:
+    """Id and name of each topic that was made in a segment, as far as it can be read."""
+    with open(segment.path, "rb") as file:
+        data = file.read()
+    position = SEGMENT_HEADER_BYTES
+    while position < len(data):
+        try:
+            frame = parse_frame_header(data, segment.salt, position)
+            yield from _created_in_frame(data, segment.salt, position, frame.entry_count)
+            position += frame.length
+        except FormatError:
+            ends = [end for first, end in damage if first <= position < end]
+            position = max(ends, default=len(data))
+
+
+def _created_in_frame(
+    data: bytes, salt: int, position: int, entries: int
+) -> Iterator[tuple[int, str]]:
+    """They come before all other entries of their frame."""
+    position += FRAME_HEADER_BYTES
+    for _ in range(entries):
+        header = parse_entry_header(data, salt, position)
+        if header.kind != EntryKind.TOPIC:
+            return
+        fields = msgpack.unpackb(entry_body(data, header, position))
+        if fields.get("op") == "created":
+            yield header.topic_id, fields["name"]
+        position += entry_size(header.body_bytes)

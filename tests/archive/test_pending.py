@@ -1,0 +1,184 @@
+"""Which segments are archived next, and what is said of those that are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from brokerd.archive.bounds import Bounds, DamagedPlace, PartitionBounds, TopicBounds
+from brokerd.archive.pending import Stop, end_of_log, new_topics, sealed_segments
+from tests.archive.making import LOG_ID, LogMaker, damage, topic_entry
+
+
+def bounds(lsn: int = 0, next_topic_id: int = 2, **changes: object) -> Bounds:
+    topics = [
+        TopicBounds(number, f"topic-{number}", 0, False, [PartitionBounds(0, 0, 100)])
+        for number in range(1, next_topic_id)
+    ]
+    given = {"lsn": lsn, "next_topic_id": next_topic_id, "topics": topics, **changes}
+    return Bounds(log_id=LOG_ID, time_us=0, time_settled=True, **given)
+
+
+def log(tmp_path: Path, segments: int = 3) -> list[Path]:
+    """Sealed segments, and one that is being written."""
+    maker = LogMaker(tmp_path)
+    paths = []
+    for _ in range(segments):
+        maker.append(1, 0, [b"value"] * 3)
+        paths.append(maker.seal())
+    maker.append(1, 0, [b"not sealed"])
+    paths.append(maker.seal())
+    paths[-1].with_suffix(".idx").unlink()
+    return paths
+
+
+def lsn_of(path: Path) -> int:
+    return int(path.stem)
+
+
+def found(tmp_path: Path, lsn: int = 0, said: Bounds | None = None) -> tuple[list[str], Stop]:
+    """Names of the segments that are found, and why there are no more."""
+    *segments, stop = sealed_segments(tmp_path, said or bounds(), lsn)
+    assert isinstance(stop, Stop)
+    assert not any(isinstance(one, Stop) for one in segments)
+    return [Path(one.path).name for one in segments], stop
+
+
+def test_sealed_segments_come_in_order_and_the_growing_one_does_not(tmp_path: Path) -> None:
+    """Up to the one that has no index, which is no problem."""
+    paths = log(tmp_path)
+    names, stop = found(tmp_path)
+    assert names == [path.name for path in paths[:3]]
+    assert stop == (lsn_of(paths[3]), f"{paths[3].name} is not sealed yet", False)
+
+
+def test_only_what_follows_the_tables_is_taken(tmp_path: Path) -> None:
+    """Segments below the transaction are not looked at, also when all are."""
+    paths = log(tmp_path)
+    paths[0].write_bytes(b"nobody reads it")
+    assert found(tmp_path, lsn_of(paths[1]))[0] == [paths[1].name, paths[2].name]
+    paths[3].unlink()
+    names, stop = found(tmp_path, lsn_of(paths[3]))
+    assert (names, stop.is_problem) == ([], False)
+
+
+def test_deleted_segments_are_passed_over(tmp_path: Path) -> None:
+    """A file that says so stands in their place; one that is still there is not read either."""
+    paths = log(tmp_path)
+    (tmp_path / f"{0:020}-{lsn_of(paths[2]):020}.deleted").touch()
+    paths[0].unlink()
+    names, stop = found(tmp_path)
+    assert names == [paths[2].name]
+    assert not stop.is_problem
+
+
+def test_a_missing_segment_ends_it_unless_the_broker_knows(tmp_path: Path) -> None:
+    """What comes before it is taken; what is known to be damaged is passed over."""
+    paths = log(tmp_path)
+    paths[1].unlink()
+    names, stop = found(tmp_path)
+    assert names == [paths[0].name]
+    assert stop.is_problem
+    assert f"from LSN {lsn_of(paths[1])} to {lsn_of(paths[2])} is missing" in stop.reason
+    gone = DamagedPlace(paths[1].name, 0, lsn_of(paths[2]) - lsn_of(paths[1]))
+    assert found(tmp_path, said=bounds(damage=[gone]))[0] == [paths[0].name, paths[2].name]
+
+
+def test_a_segment_without_an_index_is_waited_for(tmp_path: Path) -> None:
+    """The broker has still to write it: no problem, but nothing after it is taken."""
+    paths = log(tmp_path)
+    paths[1].with_suffix(".idx").unlink()
+    names, stop = found(tmp_path)
+    assert names == [paths[0].name]
+    assert not stop.is_problem
+    assert "has no index yet" in stop.reason
+
+
+@pytest.mark.parametrize("suffix", [".wal", ".idx"])
+def test_a_damaged_header_or_index_ends_it(tmp_path: Path, suffix: str) -> None:
+    """What to do is said, with the file's name; damage that is known of all of it is passed."""
+    paths = log(tmp_path)
+    damage(paths[1].with_suffix(suffix), 20)
+    names, stop = found(tmp_path)
+    assert names == [paths[0].name]
+    assert stop.is_problem
+    assert str(paths[1]) in stop.reason and "start the broker" in stop.reason
+    header = DamagedPlace(paths[1].name, 0, 4096)
+    assert found(tmp_path, said=bounds(damage=[header]))[1].is_problem
+    whole = DamagedPlace(paths[1].name, 0, lsn_of(paths[2]) - lsn_of(paths[1]))
+    assert found(tmp_path, said=bounds(damage=[whole]))[0] == [paths[0].name, paths[2].name]
+
+
+def test_a_segment_that_was_cut_short_ends_it(tmp_path: Path) -> None:
+    """Its index is not that of the file any more."""
+    paths = log(tmp_path)
+    paths[1].write_bytes(paths[1].read_bytes()[:-8])
+    names, stop = found(tmp_path)
+    assert names == [paths[0].name]
+    assert stop.is_problem
+
+
+def test_a_segment_of_another_place_ends_it(tmp_path: Path) -> None:
+    """A copy under another segment's name is not taken for it."""
+    paths = log(tmp_path)
+    for suffix in (".wal", ".idx"):
+        copied = paths[0].with_suffix(suffix).read_bytes()
+        paths[1].with_suffix(suffix).write_bytes(copied)
+    names, stop = found(tmp_path)
+    assert names == [paths[0].name]
+    assert stop.is_problem
+    assert "says that it begins at LSN 0" in stop.reason
+
+
+def test_a_newer_format_ends_it(tmp_path: Path) -> None:
+    """It says to upgrade."""
+    paths = log(tmp_path)
+    from xxhash import xxh3_64_intdigest
+
+    data = bytearray(paths[1].read_bytes())
+    data[8] = 9
+    data[56:64] = xxh3_64_intdigest(bytes(data[:56]), 0).to_bytes(8, "little")
+    paths[1].write_bytes(data)
+    stop = found(tmp_path)[1]
+    assert stop.is_problem
+    assert "upgrade brokerd" in stop.reason
+
+
+def test_other_files_are_left_alone(tmp_path: Path) -> None:
+    """Names that are none of the log's mean nothing."""
+    log(tmp_path)
+    for name in ("spare-0.tmp", "1.wal", "notes.txt", "x.deleted", f"{7:020}.idx"):
+        (tmp_path / name).write_bytes(b"?")
+    assert len(found(tmp_path)[0]) == 3
+
+
+def test_the_log_is_known_to_reach_its_last_segment(tmp_path: Path) -> None:
+    """Or what the broker said last, if that is more."""
+    paths = log(tmp_path)
+    assert end_of_log(tmp_path, bounds(5)) == lsn_of(paths[3])
+    assert end_of_log(tmp_path, bounds(1 << 40)) == 1 << 40
+
+
+def test_names_of_topics_made_after_the_bounds_are_read_from_the_log(tmp_path: Path) -> None:
+    """Those made before are in the bounds; damage that is known ends no search."""
+    maker = LogMaker(tmp_path)
+    maker.add(topic_entry(1, "created", name="old", partitions=1))
+    maker.append(1, 0, [b"x"])
+    maker.seal()
+    lsn = maker.first_lsn
+    maker.append(1, 0, [b"y"])
+    maker.frame()
+    maker.add(topic_entry(2, "created", name="new", partitions=1))
+    maker.add(topic_entry(1, "configured", settings={}))
+    maker.append(2, 0, [b"z"])
+    path = maker.seal()
+    maker.seal()
+    assert new_topics(tmp_path, bounds(lsn)) == {2: "new"}
+    assert new_topics(tmp_path, bounds(maker.first_lsn)) == {}
+    assert new_topics(tmp_path, bounds(0)) == {1: "old", 2: "new"}
+    frame = path.read_bytes().index(b"BKfr", 4097)
+    damage(path, 4096)
+    assert new_topics(tmp_path, bounds(lsn)) == {}
+    known = DamagedPlace(path.name, 4096, frame)
+    assert new_topics(tmp_path, bounds(lsn, damage=[known])) == {2: "new"}
