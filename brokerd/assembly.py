@@ -18,7 +18,15 @@ from twisted.logger import Logger
 from twisted.web.resource import Resource
 
 from brokerd.admin.api import make_api
-from brokerd.broker import Broker, BrokerSettings, RetentionSettings, TopicSettings
+from brokerd.archive.address import address
+from brokerd.broker import (
+    ArchiveAccess,
+    ArchiveSettings,
+    Broker,
+    BrokerSettings,
+    RetentionSettings,
+    TopicSettings,
+)
 from brokerd.config import Config, parse_durability
 from brokerd.errors import StorageFailed
 from brokerd.groups import GroupSettings
@@ -35,6 +43,8 @@ from brokerd.sections import FIRST_BYTES, Blipmq
 from brokerd.wal import RecoveryReport, Snapshots, Wal, WalOptions
 
 READ_THREADS = 2
+ARCHIVE_THREADS = 2
+"""One reads while the other looks for a newer version."""
 TICK_SECONDS = 1.0
 """How often a segment's age is looked at and a failed allocation is tried again."""
 
@@ -110,6 +120,11 @@ def broker_settings(config: Config) -> BrokerSettings:
             dead_letter_us=config.retention.dead_letter_seconds * 1_000_000,
             check_us=config.retention.check_seconds * 1_000_000,
         ),
+        archive=ArchiveSettings(
+            poll_us=config.archive.poll_seconds * 1_000_000,
+            delete_segments=config.archive.delete_segments,
+            keep_wal_bytes=config.archive.keep_wal_bytes,
+        ),
     )
 
 
@@ -160,6 +175,14 @@ class BrokerCore:
         self._background = host.threads("wal-segments")
         self._snapshot_writer = host.threads("snapshots")
         self._readers = host.threads("reads", READ_THREADS)
+        self._archive_threads = host.threads("archive", ARCHIVE_THREADS)
+        self._threads = (
+            self._committer,
+            self._background,
+            self._snapshot_writer,
+            self._readers,
+            self._archive_threads,
+        )
         self._wal = Wal(
             host.disk,
             str(data_dir / "wal"),
@@ -190,6 +213,7 @@ class BrokerCore:
             host.wall_seconds,
             broker_settings(config),
             str(data_dir),
+            self._archive_access(),
         )
         self._limits = connection_limits(config)
         """As configured, until `lock` has seen what the process may open."""
@@ -197,6 +221,21 @@ class BrokerCore:
         self._loops: list[LoopingCall] = []
         self.recovery: RecoveryReport | None = None
         """What the replay found, once it is done."""
+
+    def _archive_access(self) -> ArchiveAccess | None:
+        """How to come to the archive; None on a host that has none. Raises ConfigError."""
+        root = address(self._config.archive.uri, self._data_dir)
+        open_archive = self._host.open_archive
+        if open_archive is None:
+            return None
+        return ArchiveAccess(
+            lambda log_id: open_archive(root, log_id),
+            self._archive_threads,
+            self._host.disk,
+            str(self._data_dir / "state"),
+            self._host.random_bytes,
+            str(root),
+        )
 
     # -- up -----------------------------------------------------------------------------------
 
@@ -218,7 +257,7 @@ class BrokerCore:
 
     def open(self) -> Deferred[None]:
         """Replay the log in a thread, then begin to serve."""
-        for threads in (self._committer, self._background, self._snapshot_writer, self._readers):
+        for threads in self._threads:
             threads.start()
         replayed: Deferred[RecoveryReport] = Deferred()
 
@@ -316,7 +355,7 @@ class BrokerCore:
             await self._write_last()
         finally:
             self._host.end_serving()
-        for threads in (self._committer, self._background, self._snapshot_writer, self._readers):
+        for threads in self._threads:
             threads.stop()
         self._lock.release()
 

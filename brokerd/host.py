@@ -11,15 +11,21 @@ import resource
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from brokerd.archive.lazy import LazyArchive
+from brokerd.archive.view import Archive
 from brokerd.garbage import FrozenGarbage
 from brokerd.wal import Committer, DirectoryLock, Disk, RealDisk, ThreadCommitter
 from brokerd.wal.committer import Mutex
 
 SWITCH_INTERVAL_SECONDS = 0.0005
 """How long a thread that finished a sync waits for a busy reactor to let it say so."""
+
+
+OpenArchive = Callable[[Path, str], Archive]
 
 
 class Threads(Committer, Protocol):
@@ -74,6 +80,10 @@ class Host(Protocol):
     def wall_seconds(self) -> float:
         """Seconds since the Unix epoch, as the wall clock has it; it may jump."""
 
+    @property
+    def open_archive(self) -> OpenArchive | None:
+        """Gives the archive in a directory, of the log with an id; None: there are no archives."""
+
 
 class RealHost:
     """This process, its files and its threads."""
@@ -110,6 +120,10 @@ class RealHost:
 
     def wall_seconds(self) -> float:
         return time.time()
+
+    @property
+    def open_archive(self) -> OpenArchive | None:
+        return LazyArchive
 
 
 def raise_descriptor_limit() -> int:

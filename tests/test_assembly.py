@@ -20,6 +20,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString
 from twisted.internet.threads import deferToThread
 
+from brokerd.archive.bounds import decode_bounds
 from brokerd.assembly import BrokerCore, connection_limits, make_core
 from brokerd.broker import Broker
 from brokerd.broker.quarantine import Place
@@ -112,6 +113,22 @@ async def test_a_broker_goes_on_where_it_stopped(tmp_path: Path, no_faults: None
     async with served(tmp_path) as again:
         assert again.core.status()["recovery"]["cut"] is None
         await again.ask(second)
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_job_of_the_archive_finds_what_it_needs(tmp_path: Path, no_faults: None) -> None:
+    """Whether the broker stopped well or not; and the log stays the one it is."""
+    bounds = tmp_path / "state" / "bounds"
+    running = await serve(tmp_path)
+    log_id = (tmp_path / "state" / "log_id").read_bytes()
+    await running.ask(lambda client: client.produce("orders", b"x"))
+    await until(bounds.exists)
+    await running.stop()
+    (topic,) = decode_bounds(bounds.read_bytes()).topics
+    assert (topic.name, topic.partitions[0].next) == ("orders", 1)
+    async with served(tmp_path) as again:
+        assert (tmp_path / "state" / "log_id").read_bytes() == log_id
+        assert again.core.status()["archive"]["bounds"]["error"] is None
 
 
 @pytest_twisted.ensureDeferred

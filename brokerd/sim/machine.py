@@ -106,6 +106,10 @@ class SimHost:
     def wall_seconds(self) -> float:
         return self._machine.wall_seconds()
 
+    @property
+    def open_archive(self) -> None:
+        return None
+
 
 class _Crash:
     """Something that ends the machine's process when so many more disk calls have begun."""

@@ -1,0 +1,55 @@
+# Tests: tests/archive/test_lazy.py
+"""An archive that is opened when it is there, so that a broker without one loads no library for it.
+
+pyarrow and deltalake take 90 MB of memory; most of it is taken when the table of records is seen
+for the first time.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+from brokerd.archive.view import Archive, ArchiveUnavailable, ArchiveView
+
+LOG_OF_RECORDS = Path("records", "_delta_log")
+"""What a directory with an archive holds."""
+
+
+class LazyArchive:
+    """The archive in the directory ``root``, of the log ``log_id``, as `brokerd.archive.view` says.
+
+    `refresh` belongs to one thread at a time.
+    """
+
+    def __init__(self, root: Path, log_id: str) -> None:
+        self._root = root
+        self._log_id = log_id
+        self._archive: Archive | None = None
+
+    def refresh(self) -> ArchiveView | None:
+        """The newest version, None while nothing was ever archived there; see `Archive.refresh`.
+
+        Raises `ArchiveUnavailable`, too, while the libraries are not installed.
+        """
+        if self._archive is None:
+            try:
+                is_there = (self._root / LOG_OF_RECORDS).is_dir()
+            except OSError as error:
+                raise ArchiveUnavailable(f"{self._root} cannot be read: {error}") from error
+            if not is_there:
+                return None
+            self._archive = _open(self._root, self._log_id)
+        return self._archive.refresh()
+
+
+def _open(root: Path, log_id: str) -> Archive:
+    try:
+        table = import_module("brokerd.archive.table")
+    except ImportError as error:
+        raise ArchiveUnavailable(
+            f"there is an archive in {root}, and reading it takes a library that is not installed "
+            f"({error}): pip install 'brokerd[archive]'"
+        ) from error
+    archive: Archive = table.open_archive(root, log_id)
+    return archive
