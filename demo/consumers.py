@@ -16,7 +16,7 @@ import msgpack
 from benchmarks.wire import ACQUIRE, SETTLE, Answer, Interrupted, Wire, dial, request
 
 from .course import TOPIC, Course, Worker, writer_of
-from .ledger import Delivery, is_to_fail
+from .ledger import Delivery, is_to_fail, reason_of
 from .views import NO_ROW
 
 GROUP = "arrivals"
@@ -33,7 +33,8 @@ class Consumer(Worker):
         who: dict[str, object] = {"log_id": TOPIC, "group_id": GROUP, "client_id": self.name}
         self._who = who
         self._acquire = request(ACQUIRE, {**who, "duration": course.ledger.lease_seconds})
-        self._to_settle: list[tuple[int, bool]] = []
+        self._to_settle: list[tuple[int, str | None]] = []
+        """Offsets, and why they failed; None: they did not."""
 
     def work(self) -> None:
         """Lease and settle until the demo ends, over as many connections as it takes."""
@@ -69,18 +70,19 @@ class Consumer(Worker):
             raise
         return self._book(settles, answers, asked_at) == acquires
 
-    def _settle_request(self, offset: int, success: bool) -> bytes:
-        return request(SETTLE, {**self._who, "message_id": offset, "success": success})
+    def _settle_request(self, offset: int, reason: str | None) -> bytes:
+        fate = {"success": reason is None, "reason": reason}
+        return request(SETTLE, {**self._who, "message_id": offset, **fate})
 
     def _book(
-        self, settles: Sequence[tuple[int, bool]], answers: Sequence[Answer], asked_at: float
+        self, settles: Sequence[tuple[int, str | None]], answers: Sequence[Answer], asked_at: float
     ) -> int:
         """Book answers and keep what is to be settled next; return how many messages came."""
         now = time.monotonic()
         ledger = self.course.ledger
-        for (offset, success), answer in zip(settles, answers, strict=False):
+        for (offset, reason), answer in zip(settles, answers, strict=False):
             if answer.get("status") == "settled":
-                ledger.settle(offset, success, now)
+                ledger.settle(offset, reason is None, now)
             elif answer.get("error") == _NOT_OWNER:
                 ledger.refuse()
             else:
@@ -92,7 +94,9 @@ class Consumer(Worker):
         messages = [m for m in acquired if m is not None and "id" in m]
         deliveries = [self._delivery(message, asked_at, now) for message in messages]
         ledger.deliver(deliveries)
-        self._to_settle = [(d.offset, not is_to_fail(d.row)) for d in deliveries]
+        self._to_settle = [
+            (d.offset, reason_of(d.row) if is_to_fail(d.row) else None) for d in deliveries
+        ]
         return len(messages)
 
     def _delivery(self, message: Answer, asked_at: float, received_at: float) -> Delivery:

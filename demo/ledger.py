@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 MAX_FAILURES = 3
+REASONS = ("fog", "no landing slot", "crew over its hours")
+"""Why rows fail."""
 _FINDINGS_MAX = 20
 
 
@@ -23,6 +25,11 @@ def is_to_fail(row: int) -> bool:
     Whoever wrote it: a thousand and one is no multiple of the number of formats.
     """
     return row % 1001 == 500
+
+
+def reason_of(row: int) -> str:
+    """Why a row that is to fail does."""
+    return REASONS[row // 1001 % len(REASONS)]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from brokerd.sections import FORMATS
 from demo import flights
 from demo.course import TOPIC, writer_of
 from demo.flights import DemoFailed, prepare
-from demo.ledger import Delivery, Ledger, is_to_fail
+from demo.ledger import REASONS, Delivery, Ledger, is_to_fail, reason_of
 from demo.progress import Progress
 from demo.rows import Row, RowsMissing, read_rows
 from demo.views import Seen, Views
@@ -177,6 +177,7 @@ class TestViews:
         """Dead letters come from all writers, not from one alone."""
         failing = [row for row in range(10_000) if is_to_fail(row)]
         assert {writer_of(row) for row in failing} == set(FORMATS)
+        assert {reason_of(row) for row in failing} == set(REASONS)
 
 
 class TestDirectory:
