@@ -97,8 +97,9 @@ def changed(settings: TopicSettings, changes: TopicChanges) -> TopicSettings:
         "retention_us": changes.retention_seconds,
         "retention_bytes": changes.retention_bytes,
         "ttl_us": changes.ttl_seconds,
+        "compact": changes.compact,
     }
-    values = {
+    values: dict[str, Any] = {
         name: us_of(value) if name.endswith("_us") and value is not None else value
         for name, value in said.items()
         if value is not UNSET
@@ -117,6 +118,7 @@ def _shape(topic: Topic) -> TopicShape:
             retention_seconds=_seconds(topic.settings.retention_us),
             retention_bytes=topic.settings.retention_bytes,
             ttl_seconds=_seconds(topic.settings.ttl_us),
+            compact=topic.settings.compact,
         ),
     )
 

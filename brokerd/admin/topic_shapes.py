@@ -13,11 +13,13 @@ from brokerd.admin.shapes import PAGE_MAX, Bytes, Index, Offset, Seconds
 
 
 class TopicSettingsShape(Struct):
-    """How long a topic keeps its records. null: as the broker is configured; 0: no limit."""
+    """What a topic keeps of its records. null: as the broker is configured; 0: no limit."""
 
     retention_seconds: float | None
     retention_bytes: int | None
     ttl_seconds: float | None
+    compact: bool | None
+    """Whether the archive has to keep only the latest record of each key; null: it keeps all."""
 
 
 class TopicChanges(Struct, forbid_unknown_fields=True):
@@ -26,6 +28,7 @@ class TopicChanges(Struct, forbid_unknown_fields=True):
     retention_seconds: Seconds | UnsetType | None = UNSET
     retention_bytes: Bytes | UnsetType | None = UNSET
     ttl_seconds: Seconds | UnsetType | None = UNSET
+    compact: bool | UnsetType | None = UNSET
 
 
 class NewTopic(Struct, forbid_unknown_fields=True):

@@ -16,6 +16,7 @@ from brokerd.cli.options import (
     setting,
     size,
     some,
+    truth,
     whole,
     whole_from,
     yes_option,
@@ -29,6 +30,8 @@ _NAME = click.argument("name")
 
 def _settings_options(command: Command) -> Command:
     seconds, count = setting(duration, none=0), setting(size, none=0)
+    compact = "yes or no: the archive has to keep only the latest record of each key."
+    command = click.option("--compact", type=setting(truth), help=compact)(command)
     for name, kind, meaning in (
         ("--ttl", seconds, "Records expire so long after they were produced."),
         ("--retention-bytes", count, "Of each partition, about so many of the newest bytes stay."),
@@ -66,12 +69,16 @@ def create_command(
     retention: list[Any] | None,
     retention_bytes: list[Any] | None,
     ttl: list[Any] | None,
+    compact: list[Any] | None,
 ) -> None:
     """Create a topic."""
     if not name:
         raise click.BadParameter("a topic made here must have a name, not ''", param_hint="NAME")
     settings = changes(
-        retention_seconds=retention, retention_bytes=retention_bytes, ttl_seconds=ttl
+        retention_seconds=retention,
+        retention_bytes=retention_bytes,
+        ttl_seconds=ttl,
+        compact=compact,
     )
     body = {"name": name, "partitions": partitions, "settings": settings}
     _show(context, server_of(context).post("topics", **body))
@@ -95,13 +102,17 @@ def configure_command(
     retention: list[Any] | None,
     retention_bytes: list[Any] | None,
     ttl: list[Any] | None,
+    compact: list[Any] | None,
 ) -> None:
     """Change a topic's settings; what is left out stays."""
     settings = changes(
-        retention_seconds=retention, retention_bytes=retention_bytes, ttl_seconds=ttl
+        retention_seconds=retention,
+        retention_bytes=retention_bytes,
+        ttl_seconds=ttl,
+        compact=compact,
     )
     if not settings:
-        raise click.UsageError("name a setting: --retention, --retention-bytes or --ttl")
+        raise click.UsageError("name a setting: --retention, --retention-bytes, --ttl or --compact")
     _show(context, server_of(context).patch("topics", name, "settings", **settings))
 
 
@@ -167,6 +178,7 @@ def _lines(topic: Answer) -> Iterator[str]:
             ("retention", _setting(settings["retention_seconds"], output.age)),
             ("retention bytes", _setting(settings["retention_bytes"], output.size)),
             ("ttl", _setting(settings["ttl_seconds"], output.age)),
+            ("compact", "yes" if settings["compact"] else "no"),
         ]
     )
     yield ""

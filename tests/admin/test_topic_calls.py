@@ -92,12 +92,13 @@ def test_settings_change_one_by_one(caller: Caller) -> None:
         "retention_seconds": None,
         "retention_bytes": None,
         "ttl_seconds": 1.5,
+        "compact": None,
     }
     for change, then in [
-        ({"retention_bytes": 4096}, (None, 4096, 1.5)),
-        ({"retention_seconds": 60, "ttl_seconds": None}, (60, 4096, None)),
-        ({"retention_bytes": 0}, (60, 0, None)),
-        ({}, (60, 0, None)),
+        ({"retention_bytes": 4096}, (None, 4096, 1.5, None)),
+        ({"retention_seconds": 60, "ttl_seconds": None}, (60, 4096, None, None)),
+        ({"retention_bytes": 0, "compact": True}, (60, 0, None, True)),
+        ({}, (60, 0, None, True)),
     ]:
         status, topic = caller.call("PATCH", "/topics/orders/settings", change)
         assert status == 200, topic
@@ -108,7 +109,13 @@ def test_settings_change_one_by_one(caller: Caller) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"ttl_seconds": -1}, {"ttl_seconds": 1e12}, {"retention_bytes": 1.5}, {"retention": 5}],
+    [
+        {"ttl_seconds": -1},
+        {"ttl_seconds": 1e12},
+        {"retention_bytes": 1.5},
+        {"compact": 1},
+        {"retention": 5},
+    ],
 )
 def test_settings_that_make_no_sense_are_refused(caller: Caller, change: dict[str, Any]) -> None:
     caller.post("/topics", {"name": "orders"})

@@ -26,6 +26,7 @@ def test_topics_are_created_listed_and_described(shell: Shell) -> None:
         "retention        default",
         "retention bytes  default",
         "ttl              12h",
+        "compact          no",
         "",
         "PARTITION  START  NEXT  RECORDS",
         "        0      0     0        0",
@@ -35,6 +36,7 @@ def test_topics_are_created_listed_and_described(shell: Shell) -> None:
         "retention_seconds": 0,
         "retention_bytes": 64 << 20,
         "ttl_seconds": None,
+        "compact": None,
     }
     assert [topic["name"] for topic in shell.json("topic", "list")["topics"]] == ["orders", "a"]
 
@@ -47,9 +49,13 @@ def test_a_topic_is_created_once(shell: Shell) -> None:
 def test_settings_change_one_by_one(shell: Shell) -> None:
     shell.run("topic", "create", "orders", "--ttl", "5s")
     topic = shell.json("topic", "configure", "orders", "--retention-bytes", "1KiB")
-    assert tuple(topic["settings"].values()) == (None, 1024, 5)
+    assert tuple(topic["settings"].values()) == (None, 1024, 5, None)
     topic = shell.json("topic", "configure", "orders", "--ttl", "default", "--retention", "7d")
-    assert tuple(topic["settings"].values()) == (604_800, 1024, None)
+    assert tuple(topic["settings"].values()) == (604_800, 1024, None, None)
+    topic = shell.json("topic", "configure", "orders", "--compact", "yes")
+    assert tuple(topic["settings"].values()) == (604_800, 1024, None, True)
+    assert "compact          yes" in shell.lines("topic", "describe", "orders")
+    assert "neither yes nor no" in shell.misused("topic", "configure", "orders", "--compact", "1")
     assert "name a setting" in shell.misused("topic", "configure", "orders")
     assert "no duration" in shell.misused("topic", "configure", "orders", "--ttl", "soon")
 
