@@ -11,20 +11,16 @@ An archive of another log, or one that `guard` refuses, is not used for anything
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from twisted.logger import Logger
 
-from brokerd.archive.view import (
-    Archive,
-    ArchivedRows,
-    ArchiveUnavailable,
-    ArchiveView,
-    ForeignArchive,
-)
+from brokerd.archive.view import Archive, ArchiveUnavailable, ArchiveView, ForeignArchive
+from brokerd.broker.chunks import Chunk
 from brokerd.broker.journal import Clock, DelayedCall
+from brokerd.broker.sparse import chunks_of
 from brokerd.broker.topics import Partition
 from brokerd.errors import DamagedData
 from brokerd.wal import Committer
@@ -32,8 +28,8 @@ from brokerd.wal import Committer
 Refreshed = Callable[[Exception | None], None]
 """Told when a look is over: None, or why it failed."""
 
-Rows = Callable[[ArchivedRows | None, Exception | None], None]
-"""Told what was read: `ArchiveView.read`, or why that failed."""
+Brought = Callable[[list[Chunk] | None, Exception | None], None]
+"""Told what was read, or why that failed."""
 
 Guard = Callable[[ArchiveView], None]
 """Raises `ForeignArchive` for an archive that cannot be of this log as it is now."""
@@ -75,8 +71,10 @@ class Archived:
         self.failed_refreshes = 0
         self.reads = 0
         self.failed_reads = 0
+        self._reads_fail = False
+        """Whether the last read did, which was told."""
         self.read_bytes = 0
-        """Bytes of keys, values and metadata that reads brought."""
+        """What reads brought, as it is in memory."""
         self.read_seconds = 0.0
         """How long reads took, from the request to what came of it."""
 
@@ -189,54 +187,76 @@ class Archived:
             self._log.error(
                 "the archive cannot be used: {error}; nothing is deleted because of it, and it is "
                 "tried again every {seconds} s",
-                error=str(error) or type(error).__name__,
+                error=_words(error),
                 seconds=self._poll_us / 1e6,
                 event_id="archive-unusable",
             )
 
     # -- reading ------------------------------------------------------------------------------
 
-    def read(self, partition: Partition, offset: int, max_bytes: int, done: Rows) -> None:
-        """Have read what the archive knows of a partition from ``offset`` on; later, as `Rows`.
+    def read(self, partition: Partition, offset: int, max_bytes: int, done: Brought) -> None:
+        """Have read what the archive knows of a partition from ``offset`` on; never at once.
 
-        ``done(None, None)``: it knows nothing of that offset, and the log never let go of it.
-        Errors: `DamagedArchive`, and `ArchiveUnavailable` for all that may pass.
+        ``done(chunks, None)``: they hold that offset and those that follow, or are none, where the
+        archive does not know it and the log never let go of it. ``done(None, error)``: DamagedData,
+        as `DamagedArchive`, or `ArchiveUnavailable`, which may pass.
         """
         self._read(partition, offset, max_bytes, done, is_retry=False)
 
     def _read(
-        self, partition: Partition, offset: int, max_bytes: int, done: Rows, is_retry: bool
+        self, partition: Partition, offset: int, max_bytes: int, done: Brought, is_retry: bool
     ) -> None:
         view = self._seen
         began_seconds = self._clock.seconds()
 
-        def work() -> ArchivedRows | None:
-            if view is None:
-                return None
-            return view.read(partition.topic.topic_id, partition.index, offset, max_bytes)
+        def work() -> list[Chunk]:
+            key = partition.topic.topic_id, partition.index
+            rows = None if view is None else view.read(*key, offset, max_bytes)
+            return [] if rows is None else chunks_of(rows)
 
-        def ended(rows: ArchivedRows | None, error: Exception | None) -> None:
+        def ended(chunks: list[Chunk] | None, error: Exception | None) -> None:
             self.reads += 1
             self.read_seconds += self._clock.seconds() - began_seconds
-            if rows is None and error is None and offset < partition.archived:
+            if error is None and not chunks and offset < partition.archived:
                 error = self._missing(view, partition, offset)
             if error is None or isinstance(error, DamagedData):
-                done(rows, error)
-            elif is_retry or self._stopped:
-                self.failed_reads += 1
-                done(None, _unavailable(error))
+                self._tell_reads(None)
+                self._count(chunks or ())
+                done(chunks, error)
+            elif is_retry:
+                give_up(error)
             else:
                 self.refresh(lambda _: again(error))
 
         def again(error: Exception) -> None:
             """Read once more if there is a newer version, whose files may be others."""
             if self._seen is view:
-                self.failed_reads += 1
-                done(None, _unavailable(error))
+                give_up(error)
             else:
                 self._read(partition, offset, max_bytes, done, is_retry=True)
 
+        def give_up(error: Exception) -> None:
+            if not isinstance(error, ArchiveUnavailable):
+                error = ArchiveUnavailable(f"the archive cannot be read: {_words(error)}")
+            self.failed_reads += 1
+            self._tell_reads(error)
+            done(None, error)
+
         self._pool.submit(work, ended)
+
+    def _count(self, chunks: Sequence[Chunk]) -> None:
+        """Count what a read brought: what its records take in memory."""
+        self.read_bytes += sum(chunk.cached_bytes for chunk in chunks)
+
+    def _tell_reads(self, error: Exception | None) -> None:
+        """Say that reads fail, once until one succeeds."""
+        if error is not None and not self._reads_fail:
+            self._log.error(
+                "records cannot be read: {error}; who asks for them is told to try again",
+                error=_words(error),
+                event_id="archive-read-failed",
+            )
+        self._reads_fail = error is not None
 
     def _missing(
         self, view: ArchiveView | None, partition: Partition, offset: int
@@ -249,7 +269,7 @@ class Archived:
             return ArchiveUnavailable(
                 f"{what}does not hold it in version {view.version}: has an older one been restored?"
             )
-        why = "is not there" if self._error is None else f"cannot be used: {self._error}"
+        why = "is not there" if self._error is None else f"cannot be used: {_words(self._error)}"
         return ArchiveUnavailable(f"{what}{why}")
 
     # -- what can be seen ---------------------------------------------------------------------
@@ -263,7 +283,7 @@ class Archived:
             "bytes": 0 if view is None else view.bytes,
             "records_lsn": 0 if view is None else view.records_lsn,
             "events_lsn": 0 if view is None else view.events_lsn,
-            "error": None if self._error is None else str(self._error),
+            "error": None if self._error is None else _words(self._error),
             "looked_seconds_ago": None if looked is None else self._clock.seconds() - looked,
             "refreshes": self.refreshes,
             "failed_refreshes": self.failed_refreshes,
@@ -274,8 +294,5 @@ class Archived:
         }
 
 
-def _unavailable(error: Exception) -> ArchiveUnavailable:
-    """What a reader is told, whatever it was that may pass."""
-    if isinstance(error, ArchiveUnavailable):
-        return error
-    return ArchiveUnavailable(f"the archive cannot be read: {error or type(error).__name__}")
+def _words(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -99,7 +99,11 @@ class Broker:
         self._tail = ChunkCache(settings.tail_cache_bytes, self._is_durable)
         self._cold = ChunkCache(settings.read_cache_bytes, lambda chunk: True)
         self._readers = readers
-        self._reader = ColdReader(wal, readers, self._cold, self.quarantine)
+        self._open_archive = None if archive is None else archive.open
+        self.archived = Archived(
+            readers if archive is None else archive.threads, clock, settings.archive.poll_us
+        )
+        self._reader = ColdReader(wal, readers, self._cold, self.quarantine, self.archived)
         self._waiters = Waiters(clock)
         self._remains = Remains(clock)
         self._snapshotter = Snapshotter(
@@ -134,10 +138,6 @@ class Broker:
         )
         self.lag = self._overview.lag
         self.commit_place = self._overview.commit_place
-        self._open_archive = None if archive is None else archive.open
-        self.archived = Archived(
-            readers if archive is None else archive.threads, clock, settings.archive.poll_us
-        )
         self._bounds: BoundsWriter | None = None
         if archive is not None:
             self._bounds = BoundsWriter(

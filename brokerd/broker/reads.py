@@ -1,6 +1,8 @@
 # Tests: tests/broker/test_reads.py
 """Records that are no longer in memory: read back from the log, off the reactor thread.
 
+The log is asked first, and the archive for what the log does not have, or not any more.
+
 One read a partition is under way at a time; whoever asks meanwhile waits for it and is often
 served by it, because a read takes in what follows the offset asked for.
 """
@@ -10,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from brokerd.archive.view import ArchiveUnavailable, DamagedArchive
+from brokerd.broker.archived import Archived
 from brokerd.broker.chunks import CHUNK_BYTES, CHUNK_RECORDS, Chunk, ChunkCache, DenseChunk
 from brokerd.broker.quarantine import Place, Quarantine
 from brokerd.broker.topics import Partition
@@ -24,7 +28,7 @@ Loaded = Callable[[Chunk | None, Exception | None], None]
 
 
 class Unreadable(DamagedData):
-    """Records of a partition that the log cannot give; offsets ``first`` to ``end``, exclusive."""
+    """Records of a partition that nobody can give any more; offsets ``first`` to ``end``, exclusive."""
 
     def __init__(self, problem: str, first: int, end: int) -> None:
         super().__init__(problem)
@@ -52,10 +56,6 @@ def run_plan(plan: ReadPlan | None) -> list[Chunk]:
     return [*chunks]
 
 
-def _fail(error: Exception) -> list[Chunk]:
-    raise error
-
-
 def _removed(partition: Partition, offset: int) -> RecordRemoved:
     return RecordRemoved(
         f"offset {offset} of topic {partition.topic.name!r} partition {partition.index} is "
@@ -64,18 +64,24 @@ def _removed(partition: Partition, offset: int) -> RecordRemoved:
 
 
 class ColdReader:
-    """Brings chunks from the log into ``cache``; ``pool`` runs the reading.
+    """Brings chunks into ``cache``: from the log, which ``pool`` reads, else from the archive.
 
     What cannot be read is told to ``quarantine``.
     """
 
     def __init__(
-        self, wal: Wal, pool: Committer, cache: ChunkCache, quarantine: Quarantine
+        self,
+        wal: Wal,
+        pool: Committer,
+        cache: ChunkCache,
+        quarantine: Quarantine,
+        archived: Archived,
     ) -> None:
         self._wal = wal
         self._pool = pool
         self._cache = cache
         self._quarantine = quarantine
+        self._archived = archived
         self._waiting: dict[Partition, list[tuple[int, Loaded]]] = {}
         self.reads = 0
 
@@ -90,7 +96,8 @@ class ColdReader:
 
         Call ``loaded(chunk, None)`` with a chunk that holds ``offset``, or
         ``loaded(None, error)``: `RecordRemoved` if it is below the start offset by now, or its
-        topic deleted, `Unreadable` if the log cannot give it, ``OSError`` if that may pass.
+        topic deleted, `Unreadable` if neither log nor archive can give it, ``OSError`` or
+        `ArchiveUnavailable` if that may pass.
         """
         waiting = self._waiting.get(partition)
         if waiting is not None:
@@ -98,22 +105,41 @@ class ColdReader:
             return
         self._waiting[partition] = [(offset, loaded)]
         self.reads += 1
-        work = self._work(partition, offset, ahead_bytes)
-        self._pool.submit(work, partial(self._done, partition, offset))
+        self._read_log(partition, offset, ahead_bytes)
 
-    def _work(
-        self, partition: Partition, offset: int, ahead_bytes: int
-    ) -> Callable[[], list[Chunk]]:
-        """What the pool has to do; failing to plan fails there too, so it is never at once."""
+    def _read_log(self, partition: Partition, offset: int, ahead_bytes: int) -> None:
+        """Failing to plan fails in the pool too, so that it is never at once."""
         if offset < partition.start_offset:
-            return partial(_fail, _removed(partition, offset))
+            self._fail(partition, offset, _removed(partition, offset))
+            return
         try:
             plan = self._wal.plan_read(
                 partition.topic.topic_id, partition.index, offset, ahead_bytes
             )
         except DamagedData as error:
-            return partial(_fail, error)
-        return partial(run_plan, plan)
+            self._fail(partition, offset, error)
+            return
+        if plan is None:
+            self._read_archive(partition, offset, ahead_bytes)
+            return
+
+        def ended(chunks: list[Chunk] | None, error: Exception | None) -> None:
+            if isinstance(error, RecordRemoved) or (error is None and not chunks):
+                self._read_archive(partition, offset, ahead_bytes)
+            else:
+                self._done(partition, offset, chunks, error)
+
+        self._pool.submit(partial(run_plan, plan), ended)
+
+    def _fail(self, partition: Partition, offset: int, error: Exception) -> None:
+        def work() -> None:
+            raise error
+
+        self._pool.submit(work, partial(self._done, partition, offset))
+
+    def _read_archive(self, partition: Partition, offset: int, ahead_bytes: int) -> None:
+        """The log does not have it, or not any more."""
+        self._archived.read(partition, offset, ahead_bytes, partial(self._done, partition, offset))
 
     def _done(
         self,
@@ -147,8 +173,13 @@ class ColdReader:
 
     def _told(self, partition: Partition, offset: int, error: Exception) -> Exception:
         """Tell the quarantine; returns the error for who waits, who knows partition and offset."""
+        if isinstance(error, ArchiveUnavailable):
+            return error  # `Archived` tells of it
         if isinstance(error, DamagedBatch):
             place, lost = Place(error.name, *error.positions, error.problem), error.offsets
+        elif isinstance(error, DamagedArchive):
+            place = Place("", -1, -1, str(error))
+            lost = error.first, max(error.end, offset + 1)
         elif isinstance(error, DamagedData):
             place, lost = Place("", -1, -1, str(error)), (offset, offset + 1)
         else:
