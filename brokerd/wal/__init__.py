@@ -17,7 +17,7 @@ from brokerd.wal.options import WalOptions
 from brokerd.wal.reader import Batch, DamagedBatch, ReadPlan
 from brokerd.wal.recovery import Cut, Damage, Frame, LostRange, RecoveryReport
 from brokerd.wal.removal import Removable, RemovalPlan
-from brokerd.wal.seeking import OffsetPlan
+from brokerd.wal.seeking import OffsetPlan, SizePlan
 from brokerd.wal.snapshot import LoadedSnapshot, SnapshotChunk, Snapshots
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "Removable",
     "RemovalPlan",
     "SegmentStatus",
+    "SizePlan",
     "SnapshotChunk",
     "Snapshots",
     "ThreadCommitter",

@@ -245,7 +245,7 @@ class Catalog:
         segment = self._segments.get(ordinal)
         return segment is not None and segment.header.created_us == self._began_us[ordinal]
 
-    def plan_offset_of_size(self, topic_id: int, partition: int, max_bytes: int) -> OffsetPlan:
+    def plan_offset_of_size(self, topic_id: int, partition: int, max_bytes: int) -> SizePlan:
         """Plan to find the first offset from which on there are at most ``max_bytes``."""
         firsts, ordinals = self._where.get((topic_id, partition), _NOWHERE)
         parts = partial(self._parts, topic_id, partition, firsts[::-1], ordinals[::-1])

@@ -33,7 +33,7 @@ from brokerd.wal.reader import ReadPlan
 from brokerd.wal.recovery import Frame, RecoveryReport
 from brokerd.wal.removal import Deleter, Removable, RemovalPlan, StartOffsets, is_kept
 from brokerd.wal.sealing import Sealer
-from brokerd.wal.seeking import OffsetPlan
+from brokerd.wal.seeking import OffsetPlan, SizePlan
 from brokerd.walformat import (
     FRAME_BYTES_MAX,
     FRAME_HEADER_BYTES,
@@ -507,12 +507,13 @@ class Wal:
         """
         return self._catalog.plan_offset_at_time(topic_id, partition, time_us)
 
-    def plan_offset_of_size(self, topic_id: int, partition: int, max_bytes: int) -> OffsetPlan:
+    def plan_offset_of_size(self, topic_id: int, partition: int, max_bytes: int) -> SizePlan:
         """Plan to find the first offset from which on a partition takes at most ``max_bytes``.
 
         The bytes are those of whole batches in the log, as written. ``plan.run()`` (as above)
         returns the first offset of a batch; the offset after the last batch if that alone is
-        larger; None if the log has nothing of the partition. It reads the index of each segment
+        larger; None if the log has nothing of the partition. ``plan.look()`` says, besides, how
+        many bytes there may be before that. It reads the index of each segment
         once for each partition, and remembers the sum: about 150 bytes for each pair of a segment
         and a partition that somebody asked for.
         """

@@ -76,6 +76,10 @@ class SizePlan:
         self._max_bytes = max_bytes
 
     def run(self) -> int | None:
+        return self.look()[0]
+
+    def look(self) -> tuple[int | None, int]:
+        """As `run`, and how many bytes there may be below the offset; 0 if no more may."""
         first: int | None = None
         left = self._max_bytes
         for part in self._parts():
@@ -84,16 +88,16 @@ class SizePlan:
                 try:
                     rows = part.load()
                 except RecordRemoved:
-                    return first
+                    return first, left
                 bodies = rows.body_bytes[:]
                 size = sum(bodies)
                 if part.is_final:
                     part.sizes[self._key] = size
                 if size > left:
-                    return _first_that_fits(rows, bodies, left, first)
+                    return _first_that_fits(rows, bodies, left, first), 0
             left -= size
             first = part.first_offset
-        return first
+        return first, left
 
 
 def _first_that_fits(rows: Rows, bodies: Sequence[int], left: int, after: int | None) -> int:

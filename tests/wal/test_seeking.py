@@ -75,6 +75,14 @@ class TestBySize:
         assert of_size(rig, sum(sizes) * 2) == 0
         assert of_size(rig, 0) == 80
 
+    def test_what_is_left_of_the_limit_is_told_if_all_fits(self) -> None:
+        """For whoever knows of records before those of the log."""
+        rig = log(3)
+        total = sum(len(records(2 * number, 2, size=2000).body) for number in range(3))
+        looks = [rig.wal.plan_offset_of_size(1, 0, total + more).look() for more in (-1, 0, 7)]
+        assert looks == [(2, 0), (0, 0), (0, 7)]
+        assert rig.wal.plan_offset_of_size(9, 0, 5).look() == (None, 5)
+
     def test_what_was_appended_since_counts(self) -> None:
         rig = log(3)
         size = len(records(0, 2, size=2000).body)
