@@ -18,6 +18,7 @@ from twisted.logger import Logger
 
 from brokerd.archive.bounds import DamagedPlace
 from brokerd.broker.archive_access import ArchiveAccess, ArchiveSettings
+from brokerd.broker.archive_guard import ArchiveGuard
 from brokerd.broker.archived import Archived
 from brokerd.broker.bounds_writer import BoundsWriter
 from brokerd.broker.chunks import Chunk, ChunkCache
@@ -100,8 +101,12 @@ class Broker:
         self._cold = ChunkCache(settings.read_cache_bytes, lambda chunk: True)
         self._readers = readers
         self._open_archive = None if archive is None else archive.open
+        archive_threads = readers if archive is None else archive.threads
         self.archived = Archived(
-            readers if archive is None else archive.threads, clock, settings.archive.poll_us
+            archive_threads,
+            clock,
+            settings.archive.poll_us,
+            ArchiveGuard(self._state, wal).check,
         )
         self._reader = ColdReader(wal, readers, self._cold, self.quarantine, self.archived)
         self._waiters = Waiters(clock)
@@ -152,6 +157,17 @@ class Broker:
                 self._damaged_places,
             )
         self._bind(clock, frame_bytes // (2 * EVENT_FRAME_BYTES))
+        self.sweep = Sweep(
+            self._state,
+            self.journal,
+            wal,
+            self._snapshotter,
+            archive_threads,
+            snapshot_writer,
+            self.archived,
+            self.mark_archived,
+            settings.archive,
+        )
         self._retention = Retention(
             self._state,
             self.journal,
@@ -160,7 +176,7 @@ class Broker:
             clock,
             self.time,
             self._remove,
-            Sweep(self._state, self.journal, wal, self._snapshotter, readers, snapshot_writer),
+            self.sweep,
             settings.retention,
         )
         self._recovery: RecoveryReport | None = None

@@ -115,6 +115,7 @@ class Retention:
 
     def start(self) -> None:
         """Begin the first round after ``check_us``."""
+        self._sweep.start()
         self._later(self._settings.check_us / 1e6, self._round)
 
     def stop(self) -> None:

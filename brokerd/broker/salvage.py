@@ -110,7 +110,7 @@ class Salvage:
         state.next_topic_id = max(state.next_topic_id, report.last_topic_id + 1)
         for (topic_id, index), next_offset in report.next_offsets.items():
             state.told(topic_id, index, next_offset)
-        report.take_back(state.starts)
+        report.take_back(state.needed_from())
         for hole in report.holes:
             partition = state.partition(hole.topic_id, hole.partition)
             if partition is not None:
@@ -149,7 +149,8 @@ class Salvage:
         for topic in self._state.by_id.values():
             for partition in topic.partitions:
                 key = topic.topic_id, partition.index
-                known = max(partition.start_offset, self._report.next_offsets.get(key, 0))
+                told = self._report.next_offsets.get(key, 0)
+                known = max(partition.start_offset, partition.archived, told)
                 for first, end in partition.without_gaps(known, partition.next_offset):
                     damage.lost.append(LostRange(*key, first, end))
                     partition.lack(first, end)

@@ -96,6 +96,8 @@ class Snapshotter:
         self._tick_call: DelayedCall | None = None
         self.wanted = False
         """Set to have one taken at the next frame boundary, however little the log grew."""
+        self.on_written: Callable[[], None] = lambda: None
+        """Called when another snapshot can be used."""
         self.written = 0
         self.last_lsn = 0
         self.last_bytes = 0
@@ -263,6 +265,7 @@ class Snapshotter:
             self.last_lsn = start_lsn
             self.last_error = None
             self._log.info("snapshot written at {lsn}", lsn=start_lsn, event_id="snapshot-written")
+            self.on_written()
         else:
             self.last_error = str(error)
             self._log.error(

@@ -188,6 +188,16 @@ class State:
             partition.archived = offset
             self.archived[partition.topic.topic_id, partition.index] = offset
 
+    def needed_from(self) -> dict[tuple[int, int], int]:
+        """From which offsets on the log has to hold records, where that is not 0.
+
+        By topic id and partition: what is below was removed, or an archive has it.
+        """
+        return {
+            key: max(self.starts.get(key, 0), self.archived.get(key, 0))
+            for key in self.starts.keys() | self.archived.keys()
+        }
+
     def existing_topic(self, name: str) -> Topic:
         """The topic of this name. Raises `UnknownTopic`."""
         topic = self.by_name.get(name)

@@ -188,23 +188,23 @@ class TopicChanges:
         self._waiters.serve({partition.topic.name for partition, _ in moved})
         return removed
 
-    def mark_archived(self, ends: list[tuple[Partition, int]]) -> None:
+    def mark_archived(self, ends: list[tuple[Partition, int]]) -> int:
         """Let the records of partitions below offsets be missing from the log: an archive has them.
 
-        All in one frame. Offsets that are no news change nothing, nor do deleted topics. Raises
-        `NoSpace` or `Congested`.
+        All in one frame. Offsets that are no news change nothing, nor do deleted topics; returns
+        how many were news. Raises `NoSpace` or `Congested`.
         """
         news = [
             (partition, end)
             for partition, end in ends
             if end > partition.archived and not partition.topic.deleted
         ]
-        if not news:
-            return
-        self._journal.admit_events(2 * BATCH_FRAME_BYTES * len(news))
+        if news:
+            self._journal.admit_events(2 * BATCH_FRAME_BYTES * len(news))
         for partition, end in news:
             self._journal.add_entry(topic_archived_entry(partition, end))
             self._state.archive(partition, end)
+        return len(news)
 
     def _tell_letters(self, partition: Partition, letters: int) -> None:
         if letters:

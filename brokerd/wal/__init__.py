@@ -16,7 +16,7 @@ from brokerd.wal.offsets import SNAPSHOT_TOPIC
 from brokerd.wal.options import WalOptions
 from brokerd.wal.reader import Batch, DamagedBatch, ReadPlan
 from brokerd.wal.recovery import Cut, Damage, Frame, LostRange, RecoveryReport
-from brokerd.wal.removal import Removable, RemovalPlan
+from brokerd.wal.removal import Coverage, Removable, RemovalPlan, Staying
 from brokerd.wal.seeking import OffsetPlan, SizePlan
 from brokerd.wal.snapshot import LoadedSnapshot, SnapshotChunk, Snapshots
 
@@ -24,6 +24,7 @@ __all__ = [
     "SNAPSHOT_TOPIC",
     "Batch",
     "Committer",
+    "Coverage",
     "Cut",
     "Damage",
     "DamagedBatch",
@@ -44,6 +45,7 @@ __all__ = [
     "SizePlan",
     "SnapshotChunk",
     "Snapshots",
+    "Staying",
     "ThreadCommitter",
     "Wal",
     "WalOptions",

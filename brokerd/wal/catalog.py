@@ -43,6 +43,15 @@ def index_name(first_lsn: int) -> str:
     return f"{first_lsn:020d}.idx"
 
 
+class Lack(NamedTuple):
+    """Why a segment stays although an archive should have all of it."""
+
+    number: int
+    """The version of the archive that lacks something (`Coverage.number`); 0: nobody can say."""
+    span: PartitionSpan
+    problem: str
+
+
 class Segment:
     """A segment in use. ``growing`` is its index until an index file has been written."""
 
@@ -65,6 +74,8 @@ class Segment:
         """How many of the partitions in its index have no record left, as far as is known."""
         self.kept_by: PartitionSpan | None = None
         """The next of them, when it was last looked at."""
+        self.lack: Lack | None = None
+        """What an archive was found to lack of it."""
         self.sizes: dict[tuple[int, int], int] = {}
         """Bytes of the batches of those partitions for which somebody asked."""
 

@@ -31,7 +31,7 @@ from brokerd.wal.opening import known_places, rebuild_index, replay, tidy
 from brokerd.wal.options import MARK_ROOM_BYTES, WalOptions
 from brokerd.wal.reader import ReadPlan
 from brokerd.wal.recovery import Frame, RecoveryReport
-from brokerd.wal.removal import Deleter, Removable, RemovalPlan, StartOffsets, is_kept
+from brokerd.wal.removal import Coverage, Deleter, Removable, RemovalPlan, StartOffsets
 from brokerd.wal.sealing import Sealer
 from brokerd.wal.seeking import OffsetPlan, SizePlan
 from brokerd.walformat import (
@@ -74,6 +74,8 @@ class Wal:
         self.options = options
         self.on_durable: Callable[[int], None] = lambda ticket: None
         self.on_room: Callable[[], None] = lambda: None
+        self.on_short: Callable[[], None] = lambda: None
+        """Called when the disk has no room for another segment."""
         self.on_fatal: Callable[[StorageFailed], None] = lambda error: None
         self.busy = False
         """Whether a commit is in flight."""
@@ -254,6 +256,8 @@ class Wal:
                 error=error,
                 event_id="allocation-failed",
             )
+            self._is_short = True
+            self.on_short()
         self._is_short = error is not None
 
     # -- appending ---------------------------------------------------------------------------
@@ -520,7 +524,11 @@ class Wal:
         return self._catalog.plan_offset_of_size(topic_id, partition, max_bytes)
 
     def removable(
-        self, starts: StartOffsets, topic_ids: Collection[int], below_lsn: int
+        self,
+        starts: StartOffsets,
+        topic_ids: Collection[int],
+        below_lsn: int,
+        coverage: Coverage | None = None,
     ) -> RemovalPlan:
         """Plan to find the segments that can be deleted, for :meth:`delete_segments`.
 
@@ -528,19 +536,20 @@ class Wal:
         its start offset in ``starts`` by (topic id, partition), or of a topic that is not among
         ``topic_ids``, those of all topics that are not deleted. Both must be durable, as they were
         when the log ended at ``below_lsn`` or above, and may not change before the plan has run.
+        Others may go because of an archive, as ``coverage`` says, once it is on record that their
+        records may be missing: `Removable.archived`.
         Only what ends at or below the start of the second-newest snapshot
         (`Snapshots.second_newest`) may be deleted. Cheap: under 1 us a segment;
         ``plan.run()`` reads the rest in another thread.
         """
-        candidates = [
+        sealed = [
             segment
             for segment in self._catalog.segments
-            if segment.sealed
-            and segment.growing is None
-            and segment.end_lsn <= below_lsn
-            and (segment.kept_by is None or not is_kept(segment.kept_by, starts, topic_ids))
+            if segment.sealed and segment.growing is None and segment.end_lsn <= below_lsn
         ]
-        return RemovalPlan(self._disk, self._path, self._catalog, candidates, starts, topic_ids)
+        return RemovalPlan(
+            self._disk, self._path, self._catalog, sealed, starts, topic_ids, coverage
+        )
 
     def delete_segments(
         self,

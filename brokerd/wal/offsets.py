@@ -1,5 +1,7 @@
 # Tests: tests/wal/test_verify.py
-"""The offsets that a snapshot says were given, for whoever finds the log to know of fewer.
+"""The offsets that a snapshot says were given, and from which on the log has to hold them.
+
+For whoever finds the log to know of fewer: what lies below was removed, or an archive has it.
 
 Of a chunk's body this module reads what a repair needs; all of it is the broker's
 (brokerd/broker/state.py).
@@ -39,8 +41,8 @@ def given_offsets(chunk: SnapshotChunk) -> list[LostRange]:
         raise _newer(error) from None
 
 
-def start_offsets(chunk: SnapshotChunk) -> dict[tuple[int, int], int]:
-    """Below which offsets records are removed, by (topic id, partition), as a chunk says.
+def needed_from(chunk: SnapshotChunk) -> dict[tuple[int, int], int]:
+    """From which offsets on the log has to hold records, by (topic id, partition), as a chunk says.
 
     Raises NewerFormat for a topic that this version cannot read.
     """
@@ -48,19 +50,22 @@ def start_offsets(chunk: SnapshotChunk) -> dict[tuple[int, int], int]:
         return {}
     try:
         fields = msgpack.unpackb(chunk.body, strict_map_key=False)
-        topic_id, starts = fields["topic_id"], fields.get("starts", {})
-        return {(topic_id, index): start for index, start in starts.items()}
+        starts, archived = fields.get("starts", {}), fields.get("archived", {})
+        return {
+            (fields["topic_id"], index): max(starts.get(index, 0), archived.get(index, 0))
+            for index in starts.keys() | archived.keys()
+        }
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise _newer(error) from None
 
 
-def moved_start(entry: Entry) -> tuple[tuple[int, int], int] | None:
-    """((topic id, partition), start offset) if an entry of the log moves one, else None."""
+def moved_need(entry: Entry) -> tuple[tuple[int, int], int] | None:
+    """((topic id, partition), offset) if an entry lets the log hold no records below it."""
     if entry.kind != EntryKind.TOPIC:
         return None
     try:
         fields = msgpack.unpackb(entry.body)
-        if fields["op"] != "start":
+        if fields["op"] not in ("start", "archived"):
             return None
         return (entry.topic_id, entry.partition), fields["offset"]
     except (ValueError, TypeError, KeyError):

@@ -157,21 +157,25 @@ class RecoveryReport:
             self.holes.append(hole)
         self.next_offsets[key] = max(expected, end)
 
-    def take_back(self, starts: Mapping[tuple[int, int], int]) -> None:
-        """Do not call lost what lies below the start offsets, by (topic id, partition).
+    def take_back(self, needed: Mapping[tuple[int, int], int]) -> None:
+        """Do not call lost what the log need not hold: `still_needed`.
 
         Where segments were deleted, offsets are missing that no damage took.
         """
-        self.holes = without_removed(self.holes, starts)
+        self.holes = still_needed(self.holes, needed)
         for damage in (*self.damages, *self.recorded):
-            damage.lost[:] = without_removed(damage.lost, starts)
+            damage.lost[:] = still_needed(damage.lost, needed)
 
 
-def without_removed(
-    lost: Iterable[LostRange], starts: Mapping[tuple[int, int], int]
+def still_needed(
+    lost: Iterable[LostRange], needed: Mapping[tuple[int, int], int]
 ) -> list[LostRange]:
-    """What of some ranges lies at or above the start offsets."""
-    clipped = (one._replace(first=max(one.first, starts.get(one[:2], 0))) for one in lost)
+    """What of some ranges the log has to hold.
+
+    These are, by (topic id, partition), the offsets from ``needed`` on: those below are removed, or
+    an archive has them.
+    """
+    clipped = (one._replace(first=max(one.first, needed.get(one[:2], 0))) for one in lost)
     return [one for one in clipped if one.first < one.end]
 
 

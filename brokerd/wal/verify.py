@@ -26,7 +26,7 @@ from brokerd.wal.directory import (
 )
 from brokerd.wal.disk import Disk
 from brokerd.wal.losses import decode_loss, tell_apart
-from brokerd.wal.offsets import given_offsets, moved_start, start_offsets
+from brokerd.wal.offsets import given_offsets, moved_need, needed_from
 from brokerd.wal.recovery import (
     Cut,
     Damage,
@@ -34,8 +34,8 @@ from brokerd.wal.recovery import (
     LostRange,
     RecoveryReport,
     SegmentReplay,
+    still_needed,
     told_by_index,
-    without_removed,
 )
 from brokerd.wal.scan import FoundFrame, SegmentScanner, Unreadable
 from brokerd.wal.snapshot import SnapshotFile
@@ -119,7 +119,7 @@ def verify(
     )
     _lose_the_end(report, replay, told.given)
     for damage in (*report.damages, *report.recorded):
-        damage.lost[:] = without_removed(damage.lost, told.starts)
+        damage.lost[:] = still_needed(damage.lost, told.needed)
     return report
 
 
@@ -129,16 +129,16 @@ class _Told:
     def __init__(self) -> None:
         self.given: list[LostRange] = []
         """Records that there were, by the newest sound snapshot that knows of any."""
-        self.starts: dict[tuple[int, int], int] = {}
-        """Below these, records are removed."""
+        self.needed: dict[tuple[int, int], int] = {}
+        """Below these, the log need not hold records."""
 
     def see(self, frame: Frame) -> None:
-        for moved in map(moved_start, frame.entries):
+        for moved in map(moved_need, frame.entries):
             if moved is not None:
-                self.begin(*moved)
+                self.need(*moved)
 
-    def begin(self, key: tuple[int, int], offset: int) -> None:
-        self.starts[key] = max(offset, self.starts.get(key, 0))
+    def need(self, key: tuple[int, int], offset: int) -> None:
+        self.needed[key] = max(offset, self.needed.get(key, 0))
 
 
 def _verify_deleted(
@@ -271,13 +271,13 @@ def _verify_snapshot(disk: Disk, path: str, name: str, report: VerifyReport, tol
         return  # a running broker deleted it meanwhile
     report.snapshots += 1
     given: list[LostRange] = []
-    starts: dict[tuple[int, int], int] = {}
+    needed: dict[tuple[int, int], int] = {}
     reached_lsn = 0
     try:
         snapshot = SnapshotFile(file, name)
         for chunk in snapshot.chunks():
             given += given_offsets(chunk)
-            starts |= start_offsets(chunk)
+            needed |= needed_from(chunk)
             reached_lsn = max(reached_lsn, chunk.lsn)
     except DamagedData as error:
         problem = str(error).removeprefix(name).lstrip()
@@ -286,8 +286,8 @@ def _verify_snapshot(disk: Disk, path: str, name: str, report: VerifyReport, tol
     report.start_lsn = max(report.start_lsn, snapshot.start_lsn)
     report.reached_lsn = max(report.reached_lsn, reached_lsn)
     told.given = given or told.given
-    for key, offset in starts.items():
-        told.begin(key, offset)
+    for key, offset in needed.items():
+        told.need(key, offset)
 
 
 def walk(disk: Disk, path: str, from_lsn: int = 0) -> Iterator[tuple[str, FoundFrame | Unreadable]]:

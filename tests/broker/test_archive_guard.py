@@ -1,0 +1,97 @@
+"""An archive that knows more of the log than there is belongs to a later state of it."""
+
+from __future__ import annotations
+
+from twisted.logger import capturedLogs
+
+from brokerd.archive.view import Archive
+from brokerd.sim.disk import SimDisk
+from tests.broker.desk import produce
+from tests.broker.fakearchive import FakeArchive
+from tests.house import House
+
+POLL_SECONDS = 5
+
+
+def make(archive: FakeArchive, disk: SimDisk | None = None) -> House:
+    def opened(log_id: str) -> Archive:
+        archive.log_id = log_id
+        for view in archive.versions:
+            view.log_id = log_id
+        return archive
+
+    return House(disk=disk, open_archive=opened)
+
+
+def archived(house: House, archive: FakeArchive) -> None:
+    house.wal.seal()
+    house.run()
+    archive.roll_up(house)
+
+
+def usable(house: House) -> bool:
+    house.pass_time(POLL_SECONDS + 1, step=0.5)
+    return house.broker.archived.view is not None
+
+
+def test_one_that_is_as_far_as_the_log_is_used() -> None:
+    archive = FakeArchive()
+    house = make(archive)
+    produce(house, "t", b"0")
+    house.run()
+    archived(house, archive)
+    assert usable(house)
+    assert usable(make(archive, house.disk))
+
+
+def test_one_that_is_ahead_of_the_log_is_refused_also_when_the_log_catches_up() -> None:
+    archive = FakeArchive()
+    house = make(archive)
+    produce(house, "t", b"0")
+    house.run()
+    older = house.disk.copy()
+    produce(house, "t", b"1")
+    house.run()
+    archived(house, archive)
+    house = make(archive, older)
+    with capturedLogs() as logs:
+        assert not usable(house)
+        for _ in range(20):
+            produce(house, "t", bytes(1000))
+        house.run()
+        assert house.wal.durable_lsn > archive.versions[-1].records_lsn
+        assert not usable(house)
+    (told,) = (event for event in logs if event.get("event_id") == "archive-unusable")
+    assert "older copy" in str(told["error"])
+    archive.cover((1, 0), 0, 9)
+    assert not usable(house), "nor is its next version used"
+
+
+def test_another_that_was_made_in_its_place_is_used() -> None:
+    archive = FakeArchive()
+    house = make(archive)
+    produce(house, "t", b"0")
+    house.run()
+    older = house.disk.copy()
+    produce(house, "t", b"1")
+    house.run()
+    archived(house, archive)
+    house = make(archive, older)
+    assert not usable(house)
+    archive.versions.clear()
+    assert not usable(house)
+    archive.cover((1, 0), 0, 1, lsn=8)
+    assert usable(house)
+
+
+def test_one_that_knows_topics_that_were_never_made_is_refused() -> None:
+    archive = FakeArchive()
+    house = make(archive)
+    produce(house, "t", b"0")
+    house.run()
+    archive.cover((2, 0), 0, 1, lsn=0)
+    assert not usable(house)
+    assert "topic id 2" in str(house.broker.archived.status()["error"])
+    produce(house, "u", b"0")
+    house.run()
+    assert not usable(house)
