@@ -287,5 +287,7 @@ def _environment(**changes: str) -> Iterator[None]:
 
 
 def _last_line(log: Path) -> str:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "it said nothing"
+    """The last line that Java said, but for where in its code that was."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+    lines = [line for line in lines if line and not line.startswith("at ")]
+    return lines[-1] if lines else "it said nothing"

@@ -184,5 +184,5 @@ def test_a_java_that_does_not_start_is_one_line(tmp_path: Path) -> None:
     assert rest == "['work.log']"
     said = run_session(tmp_path / "work", '"nonsense"', "pass", "os.environ")
     line, rest = said.splitlines()
-    assert line.startswith("Spark did not start: ") and "nonsense" in line
+    assert line.startswith("Java did not start: ") and "Master must" in line
     assert rest == "['work.log']"
