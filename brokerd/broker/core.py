@@ -20,6 +20,7 @@ from brokerd.archive.bounds import DamagedPlace
 from brokerd.broker.archive_access import ArchiveAccess, ArchiveSettings
 from brokerd.broker.archive_guard import ArchiveGuard
 from brokerd.broker.archived import Archived
+from brokerd.broker.archiving import Archiving
 from brokerd.broker.bounds_writer import BoundsWriter
 from brokerd.broker.chunks import Chunk, ChunkCache
 from brokerd.broker.clock import BrokerTime
@@ -100,7 +101,6 @@ class Broker:
         self._tail = ChunkCache(settings.tail_cache_bytes, self._is_durable)
         self._cold = ChunkCache(settings.read_cache_bytes, lambda chunk: True)
         self._readers = readers
-        self._open_archive = None if archive is None else archive.open
         archive_threads = readers if archive is None else archive.threads
         self.archived = Archived(
             archive_threads,
@@ -178,6 +178,16 @@ class Broker:
             self._remove,
             self.sweep,
             settings.retention,
+        )
+        self.archiving = Archiving(
+            archive,
+            self._state,
+            wal,
+            self.journal,
+            clock,
+            self.archived,
+            self.sweep,
+            self._bounds,
         )
         self._recovery: RecoveryReport | None = None
         self.ready = False
@@ -324,8 +334,7 @@ class Broker:
         )
         self._retention.start()
         self._firing.start()
-        if self._bounds is not None:
-            self._bounds.start(self._start_archive)
+        self.archiving.start()
         self.ready = True
 
     def stop(self) -> None:
@@ -341,9 +350,7 @@ class Broker:
         self._overview.stop()
         self._remains.stop()
         self._snapshotter.stop()
-        self.archived.stop()
-        if self._bounds is not None:
-            self._bounds.stop()
+        self.archiving.stop()
         self.journal.close()
 
     def write_last_snapshot(self) -> None:
@@ -399,19 +406,6 @@ class Broker:
             len(chunk.times_us) == len(chunk.values) and chunk.ticket <= self.journal.durable_ticket
         )
 
-    # -- the archive --------------------------------------------------------------------------
-
-    def _start_archive(self, log_id: str) -> None:
-        assert self._open_archive is not None
-        self.archived.start(self._open_archive(log_id), log_id)
-
-    def write_bounds(self, written: Callable[[Exception | None], None]) -> None:
-        """Have the bounds of what is so now written; call back when they are durable."""
-        if self._bounds is None:
-            written(None)
-        else:
-            self._bounds.request(written)
-
     # -- topics and records -------------------------------------------------------------------
 
     def topic(self, name: str) -> Topic | None:
@@ -457,7 +451,7 @@ class Broker:
             "subscriptions": self.subscriptions.count,
             "long_polls": self._waiters.count,
             "retention": self._retention.status(),
-            **self._archive_status(),
+            "archive": self.archiving.status(),
             "snapshots_written": self._snapshotter.written,
             "snapshot_lsn": self._snapshotter.last_lsn,
             "snapshot_error": self._snapshotter.last_error,
@@ -469,11 +463,6 @@ class Broker:
             "groups": groups,
             "groups_omitted": omitted,
         }
-
-    def _archive_status(self) -> dict[str, Any]:
-        if self._bounds is None:
-            return {}
-        return {"archive": {**self.archived.status(), "bounds": self._bounds.status()}}
 
     def delete_group(self, topic: str, group: str) -> None:
         """As `GroupChanges.delete_group`; with its group a subscription ends, in the same frame."""

@@ -74,6 +74,8 @@ class Wal:
         self.options = options
         self.on_durable: Callable[[int], None] = lambda ticket: None
         self.on_room: Callable[[], None] = lambda: None
+        self.on_sealed: Callable[[], None] = lambda: None
+        """Called when a segment is complete, its index on the disk."""
         self.on_short: Callable[[], None] = lambda: None
         """Called when the disk has no room for another segment."""
         self.on_fatal: Callable[[StorageFailed], None] = lambda error: None
@@ -107,6 +109,7 @@ class Wal:
         self._sealer = Sealer(
             disk, path, background, self._catalog, self.fail, self._close_when_idle
         )
+        self._sealer.on_sealed = lambda: self.on_sealed()
         self.deleter = Deleter(
             disk, path, background, self._catalog, self.fail, self._close_when_idle
         )
@@ -429,6 +432,14 @@ class Wal:
             return
         self._roll(spare)
         self._sealer.durable(self.durable_lsn)
+
+    @property
+    def sealed_lsn(self) -> int:
+        """All segments that end at or below this are complete, with their indexes on the disk."""
+        for segment in self._catalog.segments:
+            if not segment.sealed or segment.growing is not None:
+                return segment.first_lsn
+        return self.durable_lsn
 
     def seal_if_older(self, time_us: int) -> None:
         """Seal if the first frame of the active segment is ``seal_age_us`` old by broker time."""

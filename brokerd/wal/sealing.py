@@ -19,7 +19,10 @@ from brokerd.wal.opening import trim, write_index
 
 
 class Sealer:
-    """Calls ``failed(what, error)`` for a failed trim, ``idle()`` when a piece of work ended."""
+    """Calls ``failed(what, error)`` for a failed trim, ``idle()`` when a piece of work ended.
+
+    ``on_sealed()`` is called when a segment is complete, index and all.
+    """
 
     _log = Logger()
 
@@ -38,6 +41,7 @@ class Sealer:
         self._catalog = catalog
         self._failed = failed
         self._idle = idle
+        self.on_sealed: Callable[[], None] = lambda: None
         self._waiting: list[Segment] = []
         self._unindexed: list[Segment] = []
         self._working = 0
@@ -84,6 +88,7 @@ class Sealer:
         elif index_error is None:
             self._catalog.sealed(segment)
             self._log.info("{name} is sealed", name=segment.name, event_id="segment-sealed")
+            self.on_sealed()
             self.retry()
         else:
             self._unindexed.append(segment)

@@ -43,7 +43,7 @@ def found(house: House) -> Bounds:
 def asked(house: House) -> Bounds:
     """What it says when it was just asked for."""
     written: list[Exception | None] = []
-    house.broker.write_bounds(written.append)
+    house.broker.archiving.write_bounds(written.append)
     house.pass_time(0.1)
     assert written == [None]
     return found(house)
@@ -154,7 +154,7 @@ def test_only_what_is_durable_is_in_it(house: House) -> None:
     lease(house)
     settle(house, 0)
     written: list[Exception | None] = []
-    house.broker.write_bounds(written.append)
+    house.broker.archiving.write_bounds(written.append)
     house.clock.advance(0)
     while house.snapshot_writer.step():
         house.clock.advance(0)
@@ -171,7 +171,7 @@ def test_a_topic_made_while_it_is_captured_is_not_taken_for_deleted(
     monkeypatch.setattr(bounds_writer, "STEP_PIECES", 1)
     for name in "abc":
         house.broker.create_topic(name)
-    house.broker.write_bounds(lambda error: None)
+    house.broker.archiving.write_bounds(lambda error: None)
     house.clock.advance(0)
     house.broker.create_topic("late")
     house.broker.delete_topic("c")
@@ -234,7 +234,7 @@ def test_a_full_disk_is_told_and_tried_again(house: House) -> None:
     assert topic(asked(house)).partitions[0].next == 1
     house.disk.fail("create", error=errno.ENOSPC)
     written: list[Exception | None] = []
-    house.broker.write_bounds(written.append)
+    house.broker.archiving.write_bounds(written.append)
     house.pass_time(0.1)
     assert [str(error) for error in written] != ["None"]
     assert "No space" in house.broker.status()["archive"]["bounds"]["error"]
