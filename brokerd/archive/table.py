@@ -1,0 +1,389 @@
+# Tests: tests/archive/test_table.py
+"""The tables of an archive as the job has them: made, committed to, vacuumed. No Spark.
+
+Nothing is done to a directory that holds anything else, to the archive of another log, or to one of
+a later version: opening it raises ForeignArchive or NewerFormat. A commit is on the disk before
+anybody sees it, happens once however often it is tried, and never loses what somebody else
+committed meanwhile. What a disk refuses raises ArchiveUnavailable, naming the path.
+
+The layout is docs/archive-log.rst.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
+from uuid import uuid4
+
+import msgspec
+
+from brokerd.archive.checkpoints import checkpoint_if_due
+from brokerd.archive.deltalog import (
+    COMMITS,
+    READER_VERSION,
+    TAG,
+    WRITER_VERSION,
+    DeltaLog,
+    Facts,
+    Snapshot,
+    commit_name,
+    encode_commit,
+    encode_facts,
+    sync_directory,
+)
+from brokerd.archive.layout import LAYOUTS, LOG_ID_PROPERTY, VERSION, VERSION_PROPERTY, Layout
+from brokerd.archive.vacuum import vacuum
+from brokerd.archive.view import ArchiveUnavailable, ForeignArchive
+from brokerd.errors import BrokerdError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from brokerd.archive.files import FileInfo
+
+__all__ = ["Added", "Table", "TableConflict", "added", "ensure_tables"]
+
+BESIDE_TABLES = ("compaction", "lost+found")
+"""What may stand beside the tables before any of them is there."""
+TRIES = 100
+"""How often a commit looks at what others committed before it gives up."""
+
+_YEAR_9999_US = 253_370_764_800_000_000
+"""Times from here on are in no calendar that others have."""
+_PROPERTIES = {
+    VERSION_PROPERTY: str(VERSION),
+    "delta.checkpointInterval": "1000000",
+    "delta.enableExpiredLogCleanup": "false",
+}
+
+
+class TableConflict(BrokerdError):
+    """Somebody else changed the table in a way that a commit cannot follow; open it again."""
+
+    retryable = True
+
+
+class Added(NamedTuple):
+    """A file for a commit to add. It is on the disk already, with its directory."""
+
+    path: str
+    """Relative to the table; directories ``column=value`` are the values of partition columns."""
+    size: int
+    facts: Facts
+    minimum: Mapping[str, int | str] = {}
+    """The smallest value of some columns; times in microseconds."""
+    maximum: Mapping[str, int | str] = {}
+
+
+def added(file: FileInfo) -> Added:
+    """A file as `brokerd.archive.files.FileWriter` wrote it."""
+    time = "append_time" if "append_time" in file.minimum else "time"
+    facts = Facts(
+        rows=file.rows,
+        content=file.content,
+        first_time_us=file.minimum.get(time, -1),
+        last_time_us=file.maximum.get(time, -1),
+        first_lsn=file.minimum.get("lsn", -1),
+        last_lsn=file.maximum.get("lsn", -1),
+        keyed=file.keyed,
+        tombstones=file.tombstones,
+        expiring=file.expiring,
+    )
+    return Added(file.path, file.size, facts, file.minimum, file.maximum)
+
+
+class Table:
+    """One table, at the version that it had when it was opened, or that its last commit made."""
+
+    def __init__(self, root: Path, layout: Layout, log_id: str) -> None:
+        self.path = root / layout.name
+        self.layout = layout
+        self._log = DeltaLog(self.path, log_id)
+        self._snapshot = self._read()
+
+    def _read(self) -> Snapshot:
+        snapshot = self._log.read()
+        if snapshot is None:
+            raise ArchiveUnavailable(f"{self.path} is gone; bring it back")
+        return snapshot
+
+    def refresh(self) -> None:
+        """Go on to the newest version."""
+        self._snapshot = self._read()
+
+    @property
+    def version(self) -> int:
+        return self._snapshot.version
+
+    def transaction(self, app_id: str) -> int:
+        """The version of an app transaction, 0 if there was none."""
+        return self._snapshot.transactions.get(app_id, 0)
+
+    @property
+    def files(self) -> pa.Table:
+        """The live files: ``path``, relative to the table, ``size``, and the fields of `Facts`."""
+        return self._snapshot.files
+
+    def paths(self) -> list[str]:
+        """Paths of the live files, relative to the table."""
+        found: list[str] = self.files["path"].to_pylist()
+        return found
+
+    def commit(
+        self,
+        files: Sequence[Added],
+        removed: Sequence[str] = (),
+        transactions: Mapping[str, int] | None = None,
+        *,
+        now_ms: int,
+        operation: str = "WRITE",
+    ) -> bool:
+        """Add files, remove files and raise app transactions, all at once and durably.
+
+        :param files: to be added.
+        :param removed: paths of live files, relative to the table.
+        :param transactions: by app id; none goes back.
+        :param now_ms: wall clock in milliseconds, for the history of the table.
+        :param operation: what it is, for the history of the table.
+        :return: False if nothing was done, because a commit with these transactions, or later ones,
+            was there already.
+        :raises TableConflict: somebody else raised one of the transactions since this object looked
+            at the table last, removed one of the files, or added one. Nothing was done.
+        :raises ArchiveUnavailable: the disk is full, say. Nothing was done.
+        """
+        transactions = transactions or {}
+        for _ in range(TRIES):
+            newest = self._read()
+            if transactions and _is_done(transactions, newest):
+                self._snapshot = newest
+                return False
+            self._compare(newest, transactions)
+            _check_files(newest.files, [one.path for one in files], removed)
+            actions = [
+                *(_remove(path, now_ms) for path in removed),
+                *(_add(one, self.layout, now_ms) for one in files),
+                *(_transaction(app, version, now_ms) for app, version in transactions.items()),
+            ]
+            data = encode_commit(actions, operation, now_ms)
+            if _put(self.path / COMMITS / commit_name(newest.version + 1), data):
+                self.refresh()
+                with _disk(self.path):
+                    checkpoint_if_due(self.path, self.version)
+                return True
+        raise TableConflict(f"{self.path}: somebody else commits all the time; try again later")
+
+    def _compare(self, newest: Snapshot, transactions: Mapping[str, int]) -> None:
+        for app_id in transactions:
+            was, now = self.transaction(app_id), newest.transactions.get(app_id, 0)
+            if was != now:
+                raise TableConflict(
+                    f"{self.path}: somebody else raised {app_id} from {was} to {now}; start again"
+                )
+
+    def vacuum(self, hours: int, now_ms: int) -> list[str]:
+        """Delete files that no version needs that was the newest one in the last ``hours``.
+
+        So do files that no commit names and that are older than that, and old parts of the log.
+
+        :return: paths of the deleted files, relative to the table.
+        """
+        self.refresh()
+        with _disk(self.path):
+            return vacuum(self.path, set(self.paths()), hours, now_ms)
+
+
+def ensure_tables(root: Path, log_id: str, now_ms: int) -> dict[str, Table]:
+    """Open all tables of the archive of a log, by name, and make those that are not there yet.
+
+    :param root: directory of the archive; it is made if it is not there.
+    :raises ForeignArchive: it holds something else, or the archive of another log. Nothing is made.
+    :raises NewerFormat: a later version of brokerd made it.
+    :raises ArchiveUnavailable: the disk refuses.
+    """
+    with _disk(root):
+        _check_root(root)
+        missing = [layout for layout in LAYOUTS.values() if not _is_table(root / layout.name)]
+        for layout in missing:
+            _check_empty(root / layout.name)
+    present = [layout for layout in LAYOUTS.values() if layout not in missing]
+    tables = {layout.name: Table(root, layout, log_id) for layout in present}
+    for layout in missing:
+        _create(root, layout, log_id, now_ms)
+        tables[layout.name] = Table(root, layout, log_id)
+    return tables
+
+
+# -- Making tables -------------------------------------------------------------------------------
+
+
+def _check_root(root: Path) -> None:
+    if root.exists() and not root.is_dir():
+        raise ForeignArchive(f"{root} is no directory; set archive.uri to one")
+    names = os.listdir(root) if root.exists() else []
+    if COMMITS in names:
+        raise ForeignArchive(f"{root} is a Delta table itself; set archive.uri to a directory")
+    strange = sorted(set(names) - set(LAYOUTS) - set(BESIDE_TABLES))
+    if strange and not any(_is_table(root / name) for name in LAYOUTS):
+        raise ForeignArchive(
+            f"{root} holds something else already, such as {strange[0]!r}; set archive.uri to an "
+            "empty directory, or to one that is not there yet"
+        )
+
+
+def _is_table(path: Path) -> bool:
+    return any((path / COMMITS).glob("*.json")) or any((path / COMMITS).glob("*.parquet"))
+
+
+def _check_empty(path: Path) -> None:
+    """Look whether a table may be made here; a creation that was stopped leaves no more."""
+    if path.exists() and not path.is_dir():
+        raise ForeignArchive(f"{path} is no directory; remove it")
+    strange = sorted(set(os.listdir(path)) - {COMMITS}) if path.exists() else []
+    if strange:
+        raise ForeignArchive(
+            f"{path} holds {strange[0]!r}, but no Delta log: bring {COMMITS} back, or set "
+            "archive.uri to an empty directory"
+        )
+
+
+def _create(root: Path, layout: Layout, log_id: str, now_ms: int) -> None:
+    """Make a table, unless somebody else just did."""
+    columns = [
+        {"name": c.name, "type": c.type, "nullable": c.nullable, "metadata": {}}
+        for c in layout.columns
+    ]
+    metadata = {
+        "id": str(uuid4()),
+        "name": layout.name,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": msgspec.json.encode({"type": "struct", "fields": columns}).decode(),
+        "partitionColumns": list(layout.partition_by),
+        "configuration": {**_PROPERTIES, LOG_ID_PROPERTY: log_id},
+        "createdTime": now_ms,
+    }
+    protocol = {"minReaderVersion": READER_VERSION, "minWriterVersion": WRITER_VERSION}
+    data = encode_commit([{"protocol": protocol}, {"metaData": metadata}], "CREATE TABLE", now_ms)
+    directory = root / layout.name / COMMITS
+    with _disk(directory):
+        _make_directories(directory)
+    _put(directory / commit_name(0), data)
+
+
+def _make_directories(path: Path) -> None:
+    """Make a directory and those above it, durably. Raises OSError."""
+    if not path.parent.exists():
+        _make_directories(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_directory(path.parent)
+
+
+# -- Commits -------------------------------------------------------------------------------------
+
+
+def _is_done(transactions: Mapping[str, int], newest: Snapshot) -> bool:
+    return all(newest.transactions.get(app, 0) >= lsn for app, lsn in transactions.items())
+
+
+def _check_files(files: pa.Table, added: Sequence[str], removed: Sequence[str]) -> None:
+    live = set(files["path"].to_pylist()) if added or removed else set()
+    for path in removed:
+        if path not in live:
+            raise TableConflict(f"somebody else removed {path!r} from the table; start again")
+    for path in added:
+        if path in live:
+            raise TableConflict(f"{path!r} is in the table already; start again")
+
+
+def _add(file: Added, layout: Layout, now_ms: int) -> dict[str, Any]:
+    statistics = {
+        "numRecords": file.facts.rows,
+        "minValues": dict(_statistics(file.minimum, layout, 0)),
+        "maxValues": dict(_statistics(file.maximum, layout, 999)),
+        "nullCount": {},
+    }
+    return {
+        "add": {
+            "path": quote(file.path, safe="/=-._"),
+            "partitionValues": _partition_values(file.path),
+            "size": file.size,
+            "modificationTime": now_ms,
+            "dataChange": True,
+            "stats": msgspec.json.encode(statistics).decode(),
+            "tags": {TAG: encode_facts(file.facts)},
+        }
+    }
+
+
+def _statistics(
+    values: Mapping[str, int | str], layout: Layout, round_us: int
+) -> Iterator[tuple[str, int | str]]:
+    """As Delta has them: times are cut to milliseconds, so the largest has to be rounded up."""
+    times = {column.name for column in layout.columns if column.type == "timestamp"}
+    for name, value in values.items():
+        if name not in times or isinstance(value, str):
+            yield name, value
+        elif 0 <= value < _YEAR_9999_US:
+            since = timedelta(milliseconds=(value + round_us) // 1000)
+            moment = datetime.fromtimestamp(0, UTC) + since
+            yield name, moment.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+
+
+def _partition_values(path: str) -> dict[str, str]:
+    return dict(part.split("=", 1) for part in path.split("/")[:-1] if "=" in part)
+
+
+def _remove(path: str, now_ms: int) -> dict[str, Any]:
+    return {
+        "remove": {
+            "path": quote(path, safe="/=-._"),
+            "deletionTimestamp": now_ms,
+            "dataChange": True,
+            "extendedFileMetadata": False,
+        }
+    }
+
+
+def _transaction(app_id: str, version: int, now_ms: int) -> dict[str, Any]:
+    return {"txn": {"appId": app_id, "version": version, "lastUpdated": now_ms}}
+
+
+def _put(path: Path, data: bytes) -> bool:
+    """Write a file whole and durably, unless there is one of this name: then return False."""
+    temporary = path.with_name(f".commit-{secrets.token_hex(8)}.tmp")
+    with _disk(path):
+        try:
+            write_durably(temporary, data)
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                return False
+        finally:
+            with suppress(FileNotFoundError):
+                temporary.unlink()
+        sync_directory(path.parent)
+    return True
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write a file; its name may still be lost. Raises OSError."""
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _disk(path: Path) -> Iterator[None]:
+    """Say which path it was that a disk refused."""
+    try:
+        yield
+    except OSError as error:
+        raise ArchiveUnavailable(
+            f"{error.filename or path} cannot be written: {error.strerror}"
+        ) from error

@@ -1,0 +1,113 @@
+"""Checkpoints: made now and then, proved, and never in the way of whoever reads the log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from brokerd.archive.checkpoints import EVERY_COMMITS, LAST_CHECKPOINT
+from brokerd.archive.deltalog import COMMITS, SUMS, checkpoint_name, list_log, sum_name
+from brokerd.archive.layout import RECORDS
+from brokerd.archive.table import Table, ensure_tables
+from brokerd.archive.view import ArchiveUnavailable
+from tests.archive.adding import LOG_ID, NOW_MS, records_file
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return ensure_tables(tmp_path / "archive", LOG_ID, NOW_MS)[RECORDS.name]
+
+
+def commit(table: Table, count: int) -> None:
+    for _ in range(count):
+        version = table.version + 1
+        file = records_file(1, version * 10, version * 10 + 10, number=version)
+        assert table.commit([file], transactions={"app": version}, now_ms=NOW_MS)
+
+
+def again(table: Table) -> Table:
+    return Table(table.path.parent, RECORDS, LOG_ID)
+
+
+def checkpoint_path(table: Table, version: int) -> Path:
+    return table.path / COMMITS / checkpoint_name(version)
+
+
+def test_checkpoint_is_made_after_so_many_commits(table: Table) -> None:
+    commit(table, 2 * EVERY_COMMITS)
+    names = list_log(table.path)
+    assert sorted(names.proofs) == [EVERY_COMMITS - 1, 2 * EVERY_COMMITS - 1]
+    assert DeltaTable(table.path).version() == again(table).version == 2 * EVERY_COMMITS
+
+
+def test_checkpoint_that_was_not_finished_is_made_again(table: Table) -> None:
+    """As the power left it: half of it is there, no sum, and the other file names it."""
+    commit(table, EVERY_COMMITS)
+    proved = checkpoint_path(table, EVERY_COMMITS - 1)
+    half = proved.read_bytes()[:100]
+    proved.write_bytes(half)
+    (table.path / SUMS / sum_name(EVERY_COMMITS - 1)).unlink()
+    commit(table, 1)
+    newest = table.version
+    assert list_log(table.path).checkpoints == list_log(table.path).proofs == {newest}
+    assert str(newest) in (table.path / COMMITS / LAST_CHECKPOINT).read_text()
+    assert DeltaTable(table.path).version() == again(table).version == newest
+
+
+def test_checkpoint_of_another_program_stays_if_the_log_needs_it(table: Table) -> None:
+    """It took commits away; nothing but the checkpoint knows what they said."""
+    commit(table, 3)
+    DeltaTable(table.path).create_checkpoint()
+    (table.path / COMMITS / f"{2:020d}.json").unlink()
+    with pytest.raises(ArchiveUnavailable, match=f"{2:020d}"):
+        again(table)
+    assert checkpoint_path(table, 3).exists()
+
+
+def test_failing_checkpoint_is_told_and_the_commit_stays(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(table, EVERY_COMMITS - 2)
+    checkpoint_path(table, EVERY_COMMITS - 1).mkdir()
+    with pytest.raises(ArchiveUnavailable, match="checkpoint"):
+        commit(table, 1)
+    assert again(table).version == EVERY_COMMITS - 1
+
+
+@pytest.mark.parametrize("stop_at", range(9))
+def test_stop_at_any_point_of_making_one_leaves_a_log_that_goes_on(
+    table: Table, monkeypatch: pytest.MonkeyPatch, stop_at: int
+) -> None:
+    commit(table, EVERY_COMMITS - 2)
+    calls = [0]
+
+    class Stopped(Exception):
+        pass
+
+    def stopping(function: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: object) -> None:
+            if calls[0] == stop_at + 2:  # the commit itself syncs twice
+                raise Stopped
+            calls[0] += 1
+            function(*arguments)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", stopping(os.fsync))
+        patched.setattr(os, "replace", stopping(os.replace))
+        try:
+            commit(table, 1)
+        except Stopped:
+            stopped = True
+        else:
+            stopped = False
+    assert stopped == (stop_at < 8)
+    late = again(table)
+    commit(late, 2)
+    assert list_log(table.path).proofs
+    assert DeltaTable(table.path).version() == again(table).version == EVERY_COMMITS + 1
