@@ -1,5 +1,5 @@
 # Tests: tests/admin/test_api.py
-"""The JSON API below ``/api/v1``: topics, records, groups, leases and dead letters.
+"""The JSON API below ``/api/v1``: topics, records, groups, leases, dead letters, the archive.
 
 docs/admin-api.rst is the contract; ``/api/v1/openapi.json`` describes it to programs.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 from twisted.web import http
 from twisted.web.resource import Resource
 
-from brokerd.admin import group_calls, lease_calls, record_calls, topic_calls
+from brokerd.admin import archive_calls, group_calls, lease_calls, record_calls, topic_calls
 from brokerd.admin.openapi import describe
 from brokerd.admin.resources import JSONResource
 from brokerd.admin.routing import Api
@@ -20,6 +20,7 @@ ROUTES = [
     *record_calls.ROUTES,
     *group_calls.ROUTES,
     *lease_calls.ROUTES,
+    *archive_calls.ROUTES,
 ]
 OPENAPI = describe(ROUTES)
 

@@ -21,7 +21,7 @@ _REFUSED = {
     "413": "the body or a record is too large",
     "415": "a write without Content-Type: application/json",
     "500": "a failed write, damage, or a bug",
-    "503": "the broker is starting or stopping",
+    "503": "the broker is starting or stopping, or the archive cannot be used now",
     "507": "the disk is full",
 }
 _READ_REFUSED = ("400", "404", "500", "503")

@@ -64,6 +64,12 @@ class ReadFailed(BrokerdError):
     retryable = True
 
 
+class Unusable(BrokerdError):
+    """The archive cannot be used now."""
+
+    retryable = True
+
+
 class TooLarge(BrokerdError):
     """The body is larger than this request may have."""
 
@@ -79,6 +85,7 @@ class WrongType(BrokerdError):
 STATUSES |= {
     Exists: http.CONFLICT,
     NotFound: http.NOT_FOUND,
+    Unusable: http.SERVICE_UNAVAILABLE,
     TooLarge: http.REQUEST_ENTITY_TOO_LARGE,
     FromPage: http.FORBIDDEN,
     WrongType: http.UNSUPPORTED_MEDIA_TYPE,
