@@ -202,7 +202,7 @@ class BoundsWriter:
             lsn=self._wal.appended_lsn,
             time_us=self._time.time_us(),
             time_settled=self._time.settled,
-            next_topic_id=self._state.next_topic_id,
+            next_topic_id=self._state.topics_known_below,
             topics=[],
             damage=sorted(self._places()),
         )

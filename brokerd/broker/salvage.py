@@ -43,6 +43,8 @@ class Replay:
         """LSN of the last frame that told the next offset of a partition."""
         self.topic_created_at = -1
         """LSN up to which all topics are known."""
+        self.topics_known_below = 1
+        """All topics with lower ids are known: those of the snapshot."""
         self.token_told_at: dict[Lane, int] = {}
         """LSN of the last frame that told the last token of a lane."""
         self.groups_known_at = -1
@@ -191,6 +193,8 @@ class Salvage:
         lsn, end_lsn = _stretch(damage)
         # A piece of a snapshot may be of a moment when only some of the damaged bytes were written.
         self._state.next_topic_id += max(0, end_lsn - max(lsn, self._replay.topic_created_at))
+        if end_lsn > self._replay.groups_known_at:
+            self._doubt_topics()
         for topic in self._state.by_id.values():
             for partition in topic.partitions:
                 size = end_lsn - max(lsn, self._replay.told_at.get(partition, -1))
@@ -199,6 +203,11 @@ class Salvage:
                     partition.leave_out(size)
                     gaps.append((partition, (first, first + size)))
         return gaps
+
+    def _doubt_topics(self) -> None:
+        """Take no topic for deleted that damaged bytes may have told of."""
+        state, first = self._state, self._replay.topics_known_below
+        state.doubted_topic_id = min(state.doubted_topic_id or first, first)
 
 
 def _stretch(damage: Damage) -> tuple[int, int]:

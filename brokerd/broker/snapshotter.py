@@ -248,6 +248,7 @@ class Snapshotter:
             "jumped_us": self._time.jumped_us,
             "first_lsn": self._state.first_lsn,
             "token_base": self._state.token_base,
+            "doubted_topic_id": self._state.doubted_topic_id,
             "recorded": [
                 (one.name, one.position, one.end, one.problem, one.lost)
                 for one in self._state.recorded.values()

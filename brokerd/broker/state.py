@@ -84,6 +84,8 @@ class State:
         self.archived: dict[tuple[int, int], int] = {}
         """`Partition.archived` above 0, by topic id and partition."""
         self.next_topic_id = 1
+        self.doubted_topic_id = 0
+        """From this id on, damage may have made forget topics; 0: all that were made are known."""
         self.last_time_us = 0
         self.jumped_us = 0
         """Broker time of the first frame after the last leap that a jump of the clock explains."""
@@ -393,6 +395,8 @@ class State:
             self.jumped_us = fields.get("jumped_us", 0)
             self.first_lsn = fields.get("first_lsn", 0)
             self.token_base = fields.get("token_base", 0)
+            self.doubted_topic_id = fields.get("doubted_topic_id", 0)
+            self._replay.topics_known_below = fields["next_topic_id"]
             for name, position, end, problem, lost in fields.get("recorded", ()):
                 ranges = [LostRange(*one) for one in lost]
                 self.record(Damage(name, position, end, problem, ranges))
@@ -472,6 +476,11 @@ class State:
         for topic in self.by_id.values():
             for partition in topic.partitions:
                 partition.forget_gaps()
+
+    @property
+    def topics_known_below(self) -> int:
+        """A topic with an id below this that is not known was deleted."""
+        return self.doubted_topic_id or self.next_topic_id
 
     def record(self, damage: Damage) -> None:
         """Know a damaged place that a repair has put on record."""

@@ -248,7 +248,7 @@ def deleted_in_vain(deleted: LsnRange) -> Damage:
     first, end = deleted
     problem = (
         f"the log from LSN {first} to {end} was deleted because snapshots held what it did, and "
-        "none of them can be used any more: topics and groups of that time are gone"
+        "none of them can be used any more: topics, groups and offsets of that time are not known"
     )
     return Damage(segment_name(first), 0, end - first, problem)
 

@@ -137,8 +137,9 @@ class Wal:
         The log is known to begin at ``first_lsn``, and to have reached ``reached_lsn`` once: what
         is missing of it is reported. Places that ``changed`` since they were known to be damaged
         are read again wherever they are. Blocks; may run in any thread, before all else. Raises
-        NewerFormat, and DamagedData for a file of which nobody can say whether it is a segment,
-        before anything on disk is changed; and OSError.
+        NewerFormat, and DamagedData for a file of which nobody can say whether it is a segment, or
+        when segments from ``from_lsn`` on were deleted, before anything on disk is changed; and
+        OSError.
         """
         began = self._seconds()
         self._disk.make_directory(self._path)

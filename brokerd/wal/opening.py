@@ -62,11 +62,13 @@ def replay(
     The log is known to begin at ``first_lsn``, and to have reached ``reached_lsn`` once. Segments
     wholly below ``from_lsn`` are known by their indexes alone, if they have any and hold none of
     the places that ``changed`` since they were known to be damaged. Raises DamagedData for a file
-    of which nobody can say whether it is a segment, NewerFormat and OSError.
+    of which nobody can say whether it is a segment, and when segments were deleted from
+    ``from_lsn`` on and no repair has put that on record; NewerFormat and OSError.
     """
     report = RecoveryReport(first_lsn=first_lsn, next_lsn=first_lsn)
     deleted = deleted_ranges(disk, path)
-    report.damages += map(deleted_in_vain, deleted.after(from_lsn))
+    forgotten = list(map(deleted_in_vain, deleted.after(from_lsn)))
+    report.damages += forgotten
     report.odd = odd_names(disk, path)
     segments: list[tuple[Segment, list[PartitionSpan]]] = []
     last = segment_name(first_lsn)
@@ -116,9 +118,25 @@ def replay(
     suspects = {*changed, *(decode_loss(entry).place for entry in report.void_losses)}
     _read_again(disk, path, from_lsn, suspects, segments, report)
     report.damages, report.recorded = tell_apart(disk, path, report.damages, report.loss_entries)
+    _require_known([damage for damage in forgotten if damage in report.damages])
     report.next_lsn += -report.next_lsn % 8
     _check_way(disk, path, report)
     return Replayed(report, segments, synced)
+
+
+def _require_known(forgotten: list[Damage]) -> None:
+    """Raise DamagedData if nothing is known of parts that were deleted.
+
+    A broker that went on would take topics for new that are not, and an archive of theirs for one
+    of deleted topics.
+    """
+    if forgotten:
+        end_lsn = max(int(damage.name[:20]) + damage.end for damage in forgotten)
+        raise DamagedData(
+            f"{forgotten[0].problem}. Nothing was changed. Bring back state/ with a snapshot of "
+            f"LSN {end_lsn} or later, or an older copy of all of the data directory; or have "
+            "brokerctl wal repair give up what is not known"
+        )
 
 
 def _follow_told(report: RecoveryReport, found: SegmentFile) -> None:

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from twisted.logger import capturedLogs
 
+from brokerd.archive.bounds import Bounds, decode_bounds
 from brokerd.archive.view import Archive, ArchiveUnavailable, DamagedArchive
 from brokerd.broker import BrokerSettings, Congested
 from brokerd.broker.archive_access import ArchiveSettings
 from brokerd.broker.retention import RetentionSettings
 from brokerd.broker.topics import TopicSettings
-from brokerd.errors import NoSpace
+from brokerd.errors import DamagedData, NoSpace
 from brokerd.sim.bare import STATE_DIR, WAL_DIR
 from brokerd.sim.disk import SimDisk
 from brokerd.sim.state_text import describe
@@ -605,3 +606,75 @@ def test_topics_settings_are_still_topics_settings() -> None:
     (partition,) = house.broker.existing_topic("t").partitions
     assert partition.start_offset > partition.archived > 0
     assert house.crash().report.damages == []
+
+
+class TestLostState:
+    """All snapshots are lost, and the log that they stood for is in the archive."""
+
+    def shrunk(self) -> House:
+        archive = CountedArchive()
+        house = make(archive)
+        fill(house, 300, "t", "gone")
+        produce(house, "t", b"last")
+        house.run()
+        archive_all(house, archive)
+        house.stop()
+        assert marks(house)["gone"][0] > 20
+        return house
+
+    def lose_snapshots(self, house: House, how: str) -> None:
+        names = house.disk.list(STATE_DIR)
+        snapshots = [name for name in names if name.endswith(".snap")]
+        assert len(snapshots) == 2
+        for name in snapshots if how == "flipped" else names:
+            if how == "flipped":
+                house.disk.content(f"{STATE_DIR}/{name}")[100] ^= 1
+            else:
+                house.disk.unlink(f"{STATE_DIR}/{name}")
+        house.disk.sync_directory(STATE_DIR)
+
+    @pytest.mark.parametrize("how", ["flipped", "deleted"])
+    def test_a_start_is_refused_and_says_what_to_do(self, how: str) -> None:
+        house = self.shrunk()
+        whole = house.disk.copy()
+        self.lose_snapshots(house, how)
+        before = house.disk.files()
+        with pytest.raises(DamagedData, match=r"Nothing was changed\. Bring back state/"):
+            house.again()
+        assert house.disk.files() == before
+        for name in whole.list(STATE_DIR):
+            if how == "deleted":
+                house.disk.create(f"{STATE_DIR}/{name}")
+            data = bytes(whole.content(f"{STATE_DIR}/{name}"))
+            house.disk.content(f"{STATE_DIR}/{name}")[:] = data
+        assert list(describe(house.again().broker)) == list(describe(house.broker))
+
+    def test_after_a_repair_nothing_is_given_again_and_no_topic_passes_for_deleted(self) -> None:
+        house = self.shrunk()
+        before = house.broker._state.next_topic_id
+        self.lose_snapshots(house, "flipped")
+        rooms = Rooms.of("/data")
+        plan = examine(house.disk, rooms)
+        repair(house.disk, rooms, plan, "20231114T221320Z", lambda count: b"\7" * count)
+        house = house.again()
+        for name in ("new", "newer"):
+            assert house.report.damages == []
+            old = house.broker._state.partition(1, 0)
+            assert old is None or old.next_offset >= 31
+            new = house.broker.create_topic(name)
+            assert new.topic_id >= before
+            before = new.topic_id + 1
+            assert published(house).next_topic_id == 1, "of no id it is known that it was deleted"
+            house = house.crash()
+        house.stop()
+        assert published(house.again()).next_topic_id == 1
+
+    def test_a_sound_log_knows_all_of_its_topics(self) -> None:
+        assert published(self.shrunk().again()).next_topic_id == 3
+
+
+def published(house: House) -> Bounds:
+    """What the broker has the archive's job know."""
+    house.pass_time(2, step=0.5)
+    file = house.disk.open(f"{STATE_DIR}/bounds")
+    return decode_bounds(file.pread(file.size(), 0))

@@ -15,7 +15,7 @@ from typing import Literal
 import pytest
 from twisted.logger import capturedLogs
 
-from brokerd.errors import RecordRemoved
+from brokerd.errors import DamagedData, RecordRemoved
 from brokerd.sim.disk import Call, CrashModel, PowerLost, SimDisk
 from brokerd.wal import LostRange, RealDisk, SnapshotChunk, Snapshots
 from brokerd.wal.deleted import DeletedRanges, LsnRange, deleted_ranges, named_range
@@ -289,8 +289,9 @@ class TestAStartAfterwards:
         delete(rig, {(1, 0): firsts[3]}, {1, 2})
         name = rig.files()[0]
         content(rig.disk, name)[-100] ^= 1
-        report = rig.restart(from_lsn=lsn).report
-        (damage,) = report.damages or Rig(rig.disk.copy()).report.damages[-1:]
+        rig.disk.unlink(f"{PATH}/{name.replace('.wal', '.idx')}")
+        report = Rig(rig.disk.copy(), from_lsn=lsn).report
+        (damage,) = report.damages
         report.take_back({(1, 0): firsts[3]})
         assert report.holes == []
         assert [one for one in damage.lost if one.first >= firsts[3]] == []
@@ -340,46 +341,48 @@ class TestAStartAfterwards:
         rig = Rig(disk, from_lsn=far)
         rig.put(records(7))
         assert rig.files() == [f"{far:020d}.wal"]
-        report = Rig(rig.disk.copy()).report
-        assert [place(damage) for damage in report.damages] == [(f"{0:020d}.wal", 0, far)]
+        with pytest.raises(DamagedData, match=f"from LSN 0 to {far} was deleted"):
+            Rig(rig.disk.copy())
         assert Rig(rig.disk.copy(), from_lsn=far).report.damages == []
 
     def test_a_segment_of_which_nothing_can_be_read_follows_it(self) -> None:
         rig = log()
+        lsn = rig.wal.appended_lsn
         delete(rig, KEEP_ENDS, {1, 2})
         last = rig.files()[-1]
         data = content(rig.disk, last)
         data[:] = bytes(len(data))
-        report = Rig(rig.disk.copy()).report
+        report = Rig(rig.disk.copy(), from_lsn=lsn).report
         assert report.damages[-1].name == last
 
-    def test_a_start_without_a_snapshot_reports_it_as_damage(self) -> None:
-        """What groups and topics did then is gone: that must not pass for a sound start."""
+    def test_a_start_without_a_snapshot_is_refused_until_a_repair_gives_it_up(self) -> None:
+        """What groups and topics did then is not known: nobody may take offsets for new."""
         rig = log()
         segments = rig.wal.segments()
         delete(rig, KEEP_ENDS, {1, 2})
-        report = rig.restart().report
-        assert [place(damage) for damage in report.damages] == [
-            (segments[1].name, 0, segments[-1].first_lsn - segments[1].first_lsn)
-        ]
-        assert "snapshots" in report.damages[0].problem
+        before = rig.disk.files()
+        end_lsn = segments[-1].first_lsn
+        with pytest.raises(DamagedData, match=f"a snapshot of LSN {end_lsn} or later"):
+            rig.restart()
+        assert rig.disk.files() == before
         assert [place(damage) for damage in check(rig.disk).damages] == [
-            place(damage) for damage in report.damages
+            (segments[1].name, 0, end_lsn - segments[1].first_lsn)
         ]
         plan = examine(rig.disk, ROOMS)
         assert [action.deed for action in plan.actions] == [Deed.RECORD]
         repair(rig.disk, ROOMS, plan, "20231114T221320Z", lambda count: b"\7" * count)
         assert check(rig.disk).sound
-        assert Rig(rig.disk).report.damages == []
+        report = Rig(rig.disk).report
+        assert report.damages == []
+        assert [damage.name for damage in report.recorded] == [segments[1].name]
 
     def test_a_start_from_a_snapshot_inside_what_was_deleted_misses_only_the_rest(self) -> None:
         rig = log()
         segments = rig.wal.segments()
         delete(rig, KEEP_ENDS, {1, 2})
         inside = segments[2].first_lsn + 4096
-        (damage,) = rig.restart(from_lsn=inside).report.damages
-        assert int(damage.name[:20]) + damage.position == inside
-        assert int(damage.name[:20]) + damage.end == segments[-1].first_lsn
+        with pytest.raises(DamagedData, match=f"LSN {inside} to {segments[-1].first_lsn}"):
+            rig.restart(from_lsn=inside)
 
 
 def place(damage: object) -> tuple[str, int, int]:
