@@ -21,6 +21,7 @@ from brokerd import __version__
 from brokerd.errors import BrokerdError
 
 VERBS = {
+    "archive": "brokerd.cli.archive:archive_group",
     "bench": "brokerd.cli.bench:bench_command",
     "config": "brokerd.cli.config:config_group",
     "dlq": "brokerd.cli.dead_letters:dlq_group",

@@ -12,7 +12,7 @@ import pytest
 from brokerd.cli.main import cli
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-ASKING = ("topic", "group", "lease", "dlq", "schedule", "produce", "tail")
+ASKING = ("topic", "group", "lease", "dlq", "schedule", "produce", "tail", "archive")
 """The verbs that docs/cli.rst is about."""
 
 
