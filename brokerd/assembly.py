@@ -400,12 +400,13 @@ class BrokerCore:
     # -- what can be seen ---------------------------------------------------------------------
 
     def api(self) -> Resource:
-        """The JSON API of topics, groups and dead letters."""
+        """The JSON API of topics, groups, dead letters and the archive."""
         return make_api(self.broker)
 
     def degraded(self) -> str:
-        """Say why what is served is not all there was; "" if nothing is known to be damaged."""
-        return self.broker.quarantine.reason
+        """Say why what is served is not all there was; "" if nothing is known to be missing."""
+        reasons = (self.broker.quarantine.reason, self.broker.archiving.reason)
+        return "; ".join(reason for reason in reasons if reason)
 
     def status(self) -> dict[str, Any]:
         """Describe the core, in values that JSON can hold."""

@@ -471,6 +471,18 @@ def test_a_degraded_core_names_its_directory(tmp_path: Path) -> None:
     assert core.degraded().endswith(f"run brokerctl --data-dir {tmp_path} wal verify")
 
 
+def test_a_core_is_degraded_without_an_archive_that_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever else is wrong is said, too."""
+    core = make_core(CONFIG, tmp_path, reactor)
+    assert core.degraded() == ""
+    monkeypatch.setattr(type(core.broker.archiving), "reason", "the archive is away")
+    assert core.degraded() == "the archive is away"
+    core.broker.quarantine.found(Place("a.wal", 0, 1, "odd"), [])
+    assert "places: 1" in core.degraded() and core.degraded().endswith("; the archive is away")
+
+
 @pytest_twisted.ensureDeferred
 @pytest.mark.parametrize("repaired", [False, True], ids=["", "after a repair"])
 async def test_a_segment_that_is_brought_back_is_served_to_every_group(

@@ -120,6 +120,74 @@ DEFINITIONS = (
     Definition("wal.bytes", "brokerd_wal_bytes", G, "Bytes of the journal on disk"),
     Definition("wal.room_bytes", "brokerd_wal_room_bytes", G, "Allocated and not yet written"),
     Definition("wal.starved", "brokerd_wal_starved", G, "1 while work is refused for lack of room"),
+    Definition(
+        "archive.usable", "brokerd_archive_usable", G, "1 while the archive can be used, else 0"
+    ),
+    Definition("archive.version", "brokerd_archive_version", G, "Version that is in use"),
+    Definition("archive.files", "brokerd_archive_files", G, "Files of its table of records"),
+    Definition("archive.bytes", "brokerd_archive_bytes", G, "Bytes of its table of records"),
+    Definition(
+        "archive.records_lsn",
+        "brokerd_archive_records_lsn",
+        G,
+        "Journal position below which it has all records",
+    ),
+    Definition(
+        "archive.events_lsn",
+        "brokerd_archive_events_lsn",
+        G,
+        "Journal position below which it has all events of groups",
+    ),
+    Definition(
+        "archive.behind_bytes", "brokerd_archive_lag_bytes", G, "Bytes of the journal not in it"
+    ),
+    Definition(
+        "archive.behind_segments",
+        "brokerd_archive_lag_segments",
+        G,
+        "Journal files not in it, or not all of them",
+    ),
+    Definition(
+        "archive.waiting_bytes",
+        "brokerd_archive_waiting_bytes",
+        G,
+        "Bytes of sealed journal files that stay, by what they wait for",
+        "waits_for",
+    ),
+    Definition(
+        "archive.deleted_segments",
+        "brokerd_archive_segments_deleted",
+        C,
+        "Journal files deleted because the archive has them",
+    ),
+    Definition("archive.deleted_bytes", "brokerd_archive_deleted_bytes", C, "Bytes of these files"),
+    Definition("archive.refreshes", "brokerd_archive_refreshes", C, "Looks for a newer version"),
+    Definition(
+        "archive.failed_refreshes", "brokerd_archive_refresh_failures", C, "Looks that failed"
+    ),
+    Definition("archive.reads", "brokerd_archive_reads", C, "Reads from the archive"),
+    Definition(
+        "archive.failed_reads",
+        "brokerd_archive_failed_reads",
+        C,
+        "Reads from it that failed for now",
+    ),
+    Definition(
+        "archive.read_bytes",
+        "brokerd_archive_read_bytes",
+        C,
+        "Bytes of records read, as they are in memory",
+    ),
+    Definition(
+        "archive.read_seconds",
+        "brokerd_archive_read_seconds",
+        C,
+        "Time that reads took, waiting for their turn included",
+    ),
+    Definition("archive.bounds.written", "brokerd_bounds_written", C, "Times bounds were written"),
+    Definition(
+        "archive.bounds.lsn", "brokerd_bounds_lsn", G, "Journal position that the last tell of"
+    ),
     Definition("recovery.seconds", "brokerd_recovery_seconds", G, "How long the replay took"),
     Definition("recovery.frames", "brokerd_recovery_frames", G, "Frames that were replayed"),
     Definition(

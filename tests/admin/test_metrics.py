@@ -7,6 +7,7 @@ from typing import Any
 from prometheus_client import generate_latest
 
 from brokerd.admin.metrics import DEFINITIONS, make_registry
+from tests.broker.fakearchive import FakeArchive
 from tests.house import House
 
 
@@ -97,3 +98,21 @@ def test_damage_has_series_from_the_first_scrape_on() -> None:
         "brokerd_damaged_snapshots_total",
     ):
         assert f"{name} 0.0" in lines
+
+
+def test_the_figures_of_the_archive_are_those_of_the_broker() -> None:
+    """Each of them, once a version is in use: a renamed one would vanish from dashboards."""
+    archive = FakeArchive()
+    house = House(open_archive=archive.open)
+    house.append("t", b"x")
+    house.wal.seal()
+    house.run()
+    archive.roll_up(house)
+    house.pass_time(10)
+    lines = scraped(house.broker.status())
+    assert "brokerd_archive_usable 1.0" in lines
+    assert "brokerd_archive_files 1.0" in lines
+    assert 'brokerd_archive_waiting_bytes{waits_for="snapshot"} 0.0' in lines
+    names = [one.name for one in DEFINITIONS if one.path.startswith("archive.")]
+    assert len(names) > 15
+    assert [name for name in names if not any(line.startswith(name) for line in lines)] == []

@@ -25,6 +25,7 @@ from brokerd.admin.site import (
     make_site,
 )
 from brokerd.codecs.mamamia import Acquire, Produce
+from tests.broker.fakearchive import FakeArchive
 from tests.house import House, ask
 
 PEER = IPv4Address("TCP", "127.0.0.1", 4000)
@@ -267,6 +268,18 @@ def test_the_page_has_a_place_for_damage(browser: Browser) -> None:
     assert b'id="damage" class="damage" role="alert" hidden' in browser.get("/")[2]
     assert b"status.damage" in browser.get("/page.js")[2]
     assert b"`${name}, degraded`" in browser.get("/page.js")[2]
+
+
+def test_the_page_has_a_place_for_the_archive(browser: Browser) -> None:
+    """What it shows are facts of the status, and what is wrong is told with the damage."""
+    script = browser.get("/page.js")[2].decode()
+    assert "status.archive?.degraded" in script
+    body = script.partition("function archive(status) {")[2].partition("\n}")[0]
+    used = set(re.findall(r"\bknown\.(\w+)", body))
+    house = House(open_archive=FakeArchive().open)
+    assert {"version", "bytes", "files", "error"} <= used <= set(house.broker.status()["archive"])
+    places = set(re.findall(r'show\("([\w-]+)"', body))
+    assert places == set(re.findall(r'id="(archive-\w+)"', browser.get("/")[2].decode()))
 
 
 def test_the_page_shows_what_groups_are_in(browser: Browser) -> None:

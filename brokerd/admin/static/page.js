@@ -28,10 +28,10 @@ function phase(name, text) {
 }
 
 function badge(status) {
-  const { phase: name, reason, damage: known } = status;
+  const { phase: name, reason } = status;
   if (reason) {
     phase(name, `${name}: ${reason}`);
-  } else if (known?.degraded) {
+  } else if (status.damage?.degraded || status.archive?.degraded) {
     phase(`${name} degraded`, `${name}, degraded`);
   } else {
     phase(name, name);
@@ -101,6 +101,15 @@ function facts(status) {
   }));
 }
 
+function archive(status) {
+  const known = status.archive ?? {};
+  const there = (known.version ?? null) !== null;
+  show("archive-bytes", there ? bytes(known.bytes) : "–");
+  let text = there ? `${number(known.files)} files, ${bytes(known.behind_bytes)} of journal not in it` : "nothing archived yet";
+  if (known.error) { text = `cannot be used: ${known.error}`; }
+  show("archive-state", text);
+}
+
 function offsets(range) {
   return `topic "${range.topic}" partition ${range.partition} offsets ${range.first} to ${range.last}`;
 }
@@ -108,8 +117,9 @@ function offsets(range) {
 function damage(status) {
   const known = status.damage ?? {};
   const lost = (known.shown ?? []).flatMap((place) => place.lost).slice(0, SHOWN_LOST).map(offsets);
-  show("damage", known.degraded ? `Degraded: ${[known.degraded, ...lost].join(" · ")}` : "");
-  element("damage").hidden = !known.degraded;
+  const reasons = [known.degraded, ...lost, status.archive?.degraded].filter(Boolean);
+  show("damage", reasons.length ? `Degraded: ${reasons.join(" · ")}` : "");
+  element("damage").hidden = reasons.length === 0;
 }
 
 async function refresh() {
@@ -121,6 +131,7 @@ async function refresh() {
     rates(status);
     groups(status);
     facts(status);
+    archive(status);
     damage(status);
   } catch (error) {
     phase("gone", "no answer");
