@@ -65,7 +65,7 @@ def _facts(archive: Answer) -> Iterator[tuple[str, str]]:
             yield "waits", f"{output.size(archive['waiting_bytes'][reason])} {meaning}"
     if archive["lack"] is not None:
         yield "lacks", archive["lack"]
-    yield "bounds", archive["bounds"]["error"] or f"written up to LSN {archive['bounds']['lsn']}"
+    yield "bounds", _bounds(archive["bounds"])
 
 
 def _state(archive: Answer) -> str:
@@ -77,6 +77,12 @@ def _state(archive: Answer) -> str:
     if archive["version"] is None:
         return f"nothing was archived yet, looked at {looked} ago"
     return f"in use, looked at {looked} ago"
+
+
+def _bounds(bounds: Answer) -> str:
+    if bounds["error"] is not None:
+        return f"cannot be written: {bounds['error']}"
+    return f"written up to LSN {bounds['lsn']}" if bounds["written"] else "not written yet"
 
 
 def _files(count: int, size: int) -> str:
