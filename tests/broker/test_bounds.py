@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from brokerd.archive.bounds import Bounds, PartitionBounds, TopicBounds, decode_bounds
 from brokerd.archive.view import ArchiveView
 from brokerd.broker import TopicSettings, bounds_writer
+from brokerd.broker.bounds import PIECE_LOOKS, capture
 from brokerd.broker.bounds_writer import EVERY_SECONDS, RETRY_SECONDS, SOON_SECONDS
+from brokerd.errors import BrokerdError
+from brokerd.groups import GroupPartition
 from brokerd.sim.bare import STATE_DIR
 from tests.broker.desk import lease, produce, settle
 from tests.house import House
@@ -250,3 +256,111 @@ def test_a_broker_without_archive_writes_none() -> None:
     house.pass_time(3)
     house.stop()
     assert not [name for name in house.disk.files() if not name.endswith((".wal", ".snap", ".idx"))]
+
+
+OPERATIONS = st.one_of(
+    st.tuples(st.just("produce"), st.integers(1, 5)),
+    st.tuples(st.just("lease"), st.integers(0, 1), st.integers(1, 4)),
+    st.tuples(st.just("settle"), st.integers(0, 1), st.integers(0, 30)),
+    st.tuples(st.just("fail"), st.integers(0, 1), st.integers(0, 30)),
+    st.tuples(st.just("bury"), st.integers(0, 1), st.integers(0, 30)),
+    st.tuples(st.just("replay"), st.integers(0, 1)),
+    st.tuples(st.just("seek"), st.integers(0, 1), st.integers(0, 30)),
+    st.tuples(st.just("trim"), st.integers(0, 30)),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(OPERATIONS, max_size=25))
+def test_below_the_bound_no_group_has_anything_to_do(operations: list[Any]) -> None:
+    """And at the bound one has, unless it is the end: the archive keeps no more than it must."""
+    house = new_house()
+    house.broker.create_topic("t")
+    for name, *arguments in operations:
+        do(house, name, *arguments)
+        house.run()
+    partition = house.broker.existing_topic("t").partition(0)
+    bounds = topic(asked(house)).partitions[0]
+    assert (bounds.start, bounds.next) == (partition.start_offset, partition.next_offset)
+    todo = [
+        offset
+        for group in house.broker.existing_topic("t").groups.values()
+        for offset in to_do(group.lanes[0].store, bounds.next)
+    ]
+    assert bounds.compact_below == min(todo, default=bounds.next)
+
+
+def do(house: House, name: str, first: int, number: int = 0) -> None:
+    """One operation on the topic, or nothing where it makes no sense."""
+    broker, group = house.broker, f"g{first}"
+    topic = broker.existing_topic("t")
+    if name == "produce":
+        produce(house, "t", *[b"x"] * first)
+    elif name == "trim":
+        broker.trim_topic("t", 0, min(first, topic.partition(0).next_offset))
+    elif name == "lease":
+        lease(house, group=group, limit=number)
+    elif name == "seek":
+        broker.seek_group("t", group, number)
+    elif group in topic.groups:
+        if name == "replay":
+            broker.replay_dead_letters("t", group)
+        elif name == "bury":
+            if number < topic.partition(0).next_offset:
+                broker.dead_letter(topic.groups[group].lanes[0], number, "bad")
+        else:
+            with suppress(BrokerdError):
+                delay = 60.0 if name == "fail" else None
+                settle(house, number, name == "settle", group=group, delay_seconds=delay)
+
+
+def to_do(store: GroupPartition, end: int) -> Iterator[int]:
+    """What a group has leased, delayed, dead or open, by its own lists."""
+    yield from (one.offset for one in store.leases())
+    yield from (offset for offset, _ in store.delays())
+    yield from (one.offset for one in store.dead_letters())
+    yield from store.open(0, end)
+
+
+def test_a_wide_topic_is_captured_in_pieces(house: House) -> None:
+    """However many partitions and groups it has, the reactor has its turn in between."""
+    house.broker.create_topic("t", 30)
+    for number in range(20):
+        house.broker.seek_group("t", f"g{number}", 0)
+        house.run()
+    pieces = list(capture([house.broker.existing_topic("t")], house.broker.commit_place))
+    assert len(pieces) == 1 + (30 * 21) // PIECE_LOOKS
+    assert pieces[-1] is not None
+    assert len(pieces[-1].partitions) == 30
+
+
+def test_a_group_deleted_while_it_is_captured_has_nothing_to_do(house: House) -> None:
+    house.broker.create_topic("t", 200)
+    produce(house, "t", b"x", index=199)
+    house.broker.seek_group("t", "g", 0)
+    house.run()
+    pieces = capture([house.broker.existing_topic("t")], house.broker.commit_place)
+    assert next(pieces) is None
+    house.broker.delete_group("t", "g")
+    *_, last = pieces
+    assert last is not None
+    assert last.partitions[199].compact_below == 1
+
+
+def test_requests_while_one_is_on_are_for_the_next(house: House) -> None:
+    """What was applied before somebody asked is in what they are told of."""
+    house.pass_time(2)
+    house.broker.create_topic("a")
+    first: list[list[str]] = []
+    second: list[list[str]] = []
+
+    def names() -> list[str]:
+        return [one.name for one in found(house).topics]
+
+    house.broker.archiving.write_bounds(lambda error: first.append(names()))
+    house.clock.advance(0)
+    house.broker.create_topic("b")
+    house.broker.archiving.write_bounds(lambda error: second.append(names()))
+    house.pass_time(0.5)
+    assert first[0][:1] == ["a"]
+    assert second == [["a", "b"]]
