@@ -14,19 +14,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from msgspec import Struct
 from xxhash import xxh3_64_hexdigest
 
 from brokerd.archive.layout import LOG_ID_PROPERTY, VERSION, VERSION_PROPERTY
 from brokerd.archive.view import ArchiveUnavailable, ForeignArchive
 from brokerd.errors import NewerFormat
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 COMMITS = "_delta_log"
 """The directory of the log, below the table's."""
@@ -197,8 +197,6 @@ def encode_facts(facts: Facts) -> str:
 
 
 def _files_of(adds: Sequence[_Add]) -> pa.Table:
-    import pyarrow as pa
-
     return _file_table(
         pa.array([unquote(add.path) for add in adds], pa.string()),
         pa.array([add.size for add in adds], pa.int64()),
@@ -208,9 +206,6 @@ def _files_of(adds: Sequence[_Add]) -> pa.Table:
 
 def _file_table(paths: Any, sizes: Any, tags: Any) -> pa.Table:
     """Columns of files. Raises ValueError for a tag that holds no numbers."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     columns = {"path": paths, "size": sizes}
     numbers = pc.split_pattern(pc.fill_null(tags, encode_facts(Facts())), ",")
     for place, name in enumerate(Facts._fields):
@@ -220,9 +215,6 @@ def _file_table(paths: Any, sizes: Any, tags: Any) -> pa.Table:
 
 def apply(change: Change, version: int, before: Snapshot | None) -> Snapshot:
     """The version that a commit makes of the one before it."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if before is None:
         return Snapshot(version, dict(change.transactions), change.files)
     files = before.files
@@ -253,10 +245,6 @@ def proved_checkpoint(table: Path, version: int) -> bytes | None:
 
 def decode_checkpoint(data: bytes) -> Change:
     """Read a checkpoint that its sum has proved."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
     names = ["add.path", "add.size", "add.tags", "txn", "metaData.configuration", "protocol"]
     table = pq.ParquetFile(pa.BufferReader(data)).read(names, use_threads=False)
 

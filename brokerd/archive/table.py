@@ -6,7 +6,7 @@ a later version: opening it raises ForeignArchive or NewerFormat. A commit is on
 anybody sees it, happens once however often it is tried, and never loses what somebody else
 committed meanwhile. What a disk refuses raises ArchiveUnavailable, naming the path.
 
-The layout is docs/archive-log.rst.
+The layout is docs/archive-log.rst. `open_archive` is for the broker.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 from uuid import uuid4
 
 import msgspec
+import pyarrow as pa
 
 from brokerd.archive.checkpoints import checkpoint_if_due
 from brokerd.archive.deltalog import (
@@ -37,17 +38,14 @@ from brokerd.archive.deltalog import (
     encode_facts,
     sync_directory,
 )
+from brokerd.archive.files import FileInfo
 from brokerd.archive.layout import LAYOUTS, LOG_ID_PROPERTY, VERSION, VERSION_PROPERTY, Layout
+from brokerd.archive.readback import open_archive
 from brokerd.archive.vacuum import vacuum
 from brokerd.archive.view import ArchiveUnavailable, ForeignArchive
 from brokerd.errors import BrokerdError
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from brokerd.archive.files import FileInfo
-
-__all__ = ["Added", "Table", "TableConflict", "added", "ensure_tables"]
+__all__ = ["Added", "Table", "TableConflict", "added", "ensure_tables", "open_archive"]
 
 BESIDE_TABLES = ("compaction", "lost+found")
 """What may stand beside the tables before any of them is there."""

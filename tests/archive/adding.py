@@ -1,10 +1,16 @@
-"""What tests commit to a table: names of files that need not be there."""
+"""What tests commit to a table: names of files that need not be there, or files of few records."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+
 from brokerd.archive.deltalog import Facts
-from brokerd.archive.layout import Range, records_name
-from brokerd.archive.table import Added
+from brokerd.archive.files import FileInfo, FileWriter
+from brokerd.archive.layout import RECORDS, Range, arrow_schema, records_name
+from brokerd.archive.table import Added, Table
 
 NOW_MS = 1_700_000_000_000
 LOG_ID = "0123456789abcdef0123456789abcdef"
@@ -32,6 +38,48 @@ def shared_file(
     low: tuple[int, int], high: tuple[int, int], *, number: int = 0, **facts: int
 ) -> Added:
     """A file of records of several partitions, from (topic id, partition) to another."""
-    first, last = Range(*low, 0, 1), Range(*high, 0, 1)
+    first, last = Range(*low, 0, 1), Range(*high, 1, 2)
     path = records_name(low[0] % 16, first, last, tail(number))
     return Added(path, 2000, Facts(2, 200, 0, 1, 0, 1)._replace(**facts))
+
+
+def files_of(added: Iterable[Added]) -> pa.Table:
+    """The files as the snapshot of a table that has them."""
+    rows = [{"path": file.path, "size": file.size, **file.facts._asdict()} for file in added]
+    names = ("path", "size", *Facts._fields)
+    schema = pa.schema([(name, pa.string() if name == "path" else pa.int64()) for name in names])
+    return pa.Table.from_pylist(rows, schema)
+
+
+class Row(NamedTuple):
+    """A record, and the partition it is of."""
+
+    topic_id: int
+    partition: int
+    offset: int
+    value: bytes = b"value"
+    key: bytes | None = None
+    time_us: int = 0
+
+
+def write_records(table: Table, ranges: Sequence[Range], rows: Iterable[Row]) -> FileInfo:
+    """Write a file of records, sorted, which no commit names yet."""
+    rows = sorted(rows, key=lambda row: row[:3])
+    columns = {
+        "topic": [f"t{row.topic_id}" for row in rows],
+        "topic_id": [row.topic_id for row in rows],
+        "partition": [row.partition for row in rows],
+        "offset": [row.offset for row in rows],
+        "append_time": [row.time_us for row in rows],
+        "producer_time": [None] * len(rows),
+        "lsn": [row.time_us for row in rows],
+        "key": [row.key for row in rows],
+        "value": [row.value for row in rows],
+        "encoding": [0] * len(rows),
+        "metadata": [None] * len(rows),
+        "expires_at": [0] * len(rows),
+        "producer_format": [0] * len(rows),
+    }
+    with FileWriter(table.path, RECORDS, LOG_ID, ranges) as writer:
+        writer.write(pa.table(columns, schema=arrow_schema(RECORDS)))
+        return writer.close()

@@ -1,0 +1,241 @@
+# Tests: tests/archive/test_readback.py
+"""The archive as the broker reads it: `brokerd.archive.view`, from the files of the tables.
+
+A look at an archive that did not change takes some microseconds; one at a new version reads the
+commits that came, and makes the map of files anew, in the calling thread. Of what it reads nothing
+is believed that a checksum does not prove, so that neither wrong records nor a crash come of it.
+
+A file that a newer version replaced is read as long as it is there; once vacuum took it, the newest
+version is asked instead. So readers of an old version go on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, chain
+from pathlib import Path
+from typing import TypeVar
+
+from brokerd.archive.deltalog import DeltaLog, Snapshot
+from brokerd.archive.layout import EVENTS, RECORDS, ROLLUP_APP
+from brokerd.archive.map import FileMap, Piece, Shared
+from brokerd.archive.opened import OpenFiles, Ranges
+from brokerd.archive.reading import ArchiveFile
+from brokerd.archive.recent import Recent
+from brokerd.archive.seeking import offset_at_time, offset_of_size
+from brokerd.archive.view import ArchivedRows, ArchiveUnavailable, DamagedArchive
+
+T = TypeVar("T")
+
+
+def open_archive(root: Path, log_id: str) -> LocalArchive:
+    """The archive of a log in a local directory, whether or not anything is there yet."""
+    return LocalArchive(root, log_id)
+
+
+class LocalArchive:
+    """`brokerd.archive.view.Archive`, for any number of threads."""
+
+    def __init__(self, root: Path, log_id: str) -> None:
+        self.log_id = log_id
+        self.open_files = OpenFiles(root / RECORDS.name)
+        self._records = DeltaLog(root / RECORDS.name, log_id)
+        self._events = DeltaLog(root / EVENTS.name, log_id)
+        self._lock = threading.Lock()
+        """Held while the logs are read."""
+        self._seen: tuple[Snapshot, Snapshot | None] | None = None
+        self._view: LocalView | None = None
+
+    def refresh(self) -> LocalView | None:
+        """The newest version: see `brokerd.archive.view.Archive.refresh`."""
+        with self._lock:
+            records = self._records.read()
+            if records is None:
+                self._view = None
+                return None
+            events = self._events.read()
+            before, self._seen = self._seen, (records, events)
+            if self._view is not None and before is not None:
+                if before[0] is records and before[1] is events:
+                    return self._view
+                if before[0] is records:
+                    self._view = LocalView(self, self._view.map, records, events)
+                    return self._view
+            self._view = LocalView(self, FileMap(records.files), records, events)
+            return self._view
+
+
+class LocalView:
+    """`brokerd.archive.view.ArchiveView`."""
+
+    def __init__(
+        self, archive: LocalArchive, files: FileMap, records: Snapshot, events: Snapshot | None
+    ) -> None:
+        self._archive = archive
+        self._open_files = archive.open_files
+        self.map = files
+        self.log_id = archive.log_id
+        self.version = records.version
+        self.records_lsn = records.transactions.get(ROLLUP_APP, 0)
+        self.events_lsn = 0 if events is None else events.transactions.get(ROLLUP_APP, 0)
+        self.max_topic_id = files.max_topic_id
+        self.files = files.files
+        self.bytes = files.bytes
+
+    # -- what `ArchiveView` has --------------------------------------------------------------
+
+    def covers(self, topic_id: int, partition: int, first: int, end: int) -> bool:
+        """`ArchiveView.covers`: also looks whether files are there, and their footers sound."""
+        return self._ask(lambda view: view._covers(topic_id, partition, first, end))
+
+    def read(
+        self, topic_id: int, partition: int, offset: int, max_bytes: int
+    ) -> ArchivedRows | None:
+        """`ArchiveView.read`: of one row group at most."""
+        return self._ask(lambda view: view._read(topic_id, partition, offset, max_bytes))
+
+    def offset_at_time(self, topic_id: int, partition: int, time_us: int) -> int | None:
+        """`ArchiveView.offset_at_time`."""
+        return self._ask(lambda view: offset_at_time(view, topic_id, partition, time_us))
+
+    def offset_of_size(
+        self, topic_id: int, partition: int, below: int, max_bytes: int
+    ) -> int | None:
+        """`ArchiveView.offset_of_size`, to the record."""
+        return self._ask(lambda view: offset_of_size(view, topic_id, partition, below, max_bytes))
+
+    def _ask(self, question: Callable[[LocalView], T]) -> T:
+        """Ask this version; the newest one instead if a file of this one is gone."""
+        try:
+            return question(self)
+        except ArchiveUnavailable as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            newest = self._archive.refresh()
+            if newest is None or newest is self:
+                raise
+            return question(newest)
+
+    def _covers(self, topic_id: int, partition: int, first: int, end: int) -> bool:
+        while first < end:
+            piece = self._find(topic_id, partition, first)
+            if piece is None:
+                return False
+            try:
+                self._open_files.check(self.map.path(piece.row), self.map.size(piece.row))
+            except DamagedArchive as error:
+                raise _within(error, piece) from None
+            first = piece.end
+        return True
+
+    def _read(
+        self, topic_id: int, partition: int, offset: int, max_bytes: int
+    ) -> ArchivedRows | None:
+        piece = self._find(topic_id, partition, offset)
+        if piece is None:
+            return None
+        try:
+            return self.open(piece).read(topic_id, partition, offset, max_bytes)
+        except DamagedArchive as error:
+            raise _within(error, piece) from None
+
+    # -- its files -----------------------------------------------------------------------------
+
+    @property
+    def sizes(self) -> Recent[int]:
+        """Bytes that were counted before: `brokerd.archive.seeking`."""
+        return self._open_files.sizes
+
+    def path(self, row: int) -> str:
+        """The path of a file."""
+        return self.map.path(row)
+
+    def content(self, row: int) -> int:
+        """Bytes of keys, values and metadata of all records in a file."""
+        return self.map.content(row)
+
+    def last_time_us(self, row: int) -> int:
+        """The largest append time of a record in a file; -1: it has none."""
+        return self.map.last_time_us(row)
+
+    def open(self, piece: Piece) -> ArchiveFile:
+        """The file of a piece. Raises as `brokerd.archive.reading.open_file`."""
+        try:
+            return self._open_files.open(self.map.path(piece.row), self.map.size(piece.row))
+        except DamagedArchive as error:
+            raise _within(error, piece) from None
+
+    def pieces(self, topic_id: int, partition: int) -> Sequence[Piece]:
+        """What covers a partition, by offset; no piece lies within another."""
+        own = self.map.pieces(topic_id, partition)
+        shared = self.map.shared(topic_id, partition)
+        if not shared:
+            return own
+        found = [*own, *chain.from_iterable(self._parts(s, topic_id, partition) for s in shared)]
+        found.sort(key=lambda piece: (piece.first, -piece.end))
+        ends = accumulate((piece.end for piece in found), max, initial=-1)
+        return [piece for piece, reached in zip(found, ends, strict=False) if piece.end > reached]
+
+    def _parts(self, shared: Shared, topic_id: int, partition: int) -> Iterator[Piece]:
+        """What a shared file covers of a partition."""
+        for found in self._ranges(shared).of(topic_id, partition):
+            yield Piece(found.first, found.end, shared.row, True)
+
+    def _ranges(self, shared: Shared) -> Ranges:
+        return self._open_files.ranges(self.map.path(shared.row), self.map.size(shared.row))
+
+    def _find(self, topic_id: int, partition: int, offset: int) -> Piece | None:
+        """What covers an offset."""
+        piece = self.map.find(topic_id, partition, offset)
+        return piece or self._find_shared(topic_id, partition, offset)
+
+    def _find_shared(self, topic_id: int, partition: int, offset: int) -> Piece | None:
+        """The part of a shared file that covers an offset.
+
+        Files come in the order in which they were written, and so do a partition's offsets, unless
+        files were merged: the one in the middle tells in which half to look first.
+        """
+        candidates, passed_over = self.map.shared(topic_id, partition), list[Shared]()
+        problem: DamagedArchive | ArchiveUnavailable | None = None
+        while candidates or passed_over:
+            if not candidates:
+                candidates, passed_over = passed_over, []
+            at = len(candidates) // 2
+            shared, before, after = candidates[at], candidates[:at], candidates[at + 1 :]
+            candidates = before + after
+            try:
+                ranges = self._ranges(shared)
+            except (DamagedArchive, ArchiveUnavailable) as error:
+                problem = error
+                continue
+            found = ranges.find(topic_id, partition, offset)
+            if found is not None:
+                return Piece(found.first, found.end, shared.row, True)
+            side = ranges.side(topic_id, partition, offset)
+            if side < 0:
+                candidates, passed_over = before, passed_over + after
+            elif side > 0:
+                candidates, passed_over = after, passed_over + before
+        if isinstance(problem, DamagedArchive):
+            end = self._next_known(topic_id, partition, offset)
+            raise DamagedArchive(str(problem), offset, end)
+        if problem is not None:
+            raise problem
+        return None
+
+    def _next_known(self, topic_id: int, partition: int, offset: int) -> int:
+        """The first offset above one that a file covers that can be read; at least the next one."""
+        found = [piece.first for piece in self.map.pieces(topic_id, partition)]
+        for shared in self.map.shared(topic_id, partition):
+            try:
+                found += [part.first for part in self._parts(shared, topic_id, partition)]
+            except (DamagedArchive, ArchiveUnavailable):
+                continue  # which is why somebody asks
+        return min((first for first in found if first > offset), default=offset + 1)
+
+
+def _within(error: DamagedArchive, piece: Piece) -> DamagedArchive:
+    """The same problem, said of offsets that the damaged file covers."""
+    first, end = max(error.first, piece.first), min(error.end, piece.end)
+    return DamagedArchive(str(error), first, end)
