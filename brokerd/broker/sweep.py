@@ -100,8 +100,6 @@ class Sweep:
         self._archived.on_version.append(self.wake)
         self._wal.on_short = self.wake
         self._snapshotter.on_written = self._snapshot_written
-        if self._wal.allocation_error is not None:
-            self.wake()
 
     def stop(self) -> None:
         self._stopped = True
@@ -306,12 +304,12 @@ class Sweep:
 
 def _found(removables: list[Removable], known: Mapping[tuple[int, int], int]) -> _Found:
     """With what must be on record that is not ``known``; in the plan's thread."""
-    ends: dict[tuple[int, int], int] = {}
-    for removable in removables:
-        for topic_id, partition, end in removable.archived:
-            key = topic_id, partition
-            if end > ends.get(key, known.get(key, 0)):
-                ends[key] = end
+    ends = {
+        (topic_id, partition): end  # the last counts: segments are in order
+        for removable in removables
+        for topic_id, partition, end in removable.archived
+        if end > known.get((topic_id, partition), 0)
+    }
     return _Found(removables, list(ends.items()))
 
 

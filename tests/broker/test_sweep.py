@@ -142,14 +142,16 @@ class TestWhatGoes:
         assert min(int(name[:20]) for name in segments(house)) == lsn
         assert house.broker.sweep.status()["behind_bytes"] > 300 * KIB
 
-    def test_both_tables_must_have_got_there(self) -> None:
+    @pytest.mark.parametrize("table", ["records_lsn", "events_lsn"])
+    def test_both_tables_must_have_got_there(self, table: str) -> None:
         archive = CountedArchive()
         house = make(archive)
         fill(house, 600)
         view = archive.roll_up(house)
-        view.events_lsn = house.wal.segments()[2].end_lsn
+        lsn = house.wal.segments()[2].end_lsn
+        setattr(view, table, lsn)
         house.pass_time(POLL_SECONDS + 1, step=0.5)
-        assert min(int(name[:20]) for name in segments(house)) == view.events_lsn
+        assert min(int(name[:20]) for name in segments(house)) == lsn
         assert marks(house)["t"][0] == firsts(house)[1, 0]
 
     @pytest.mark.parametrize("keep_kib", [100, 350])
@@ -314,6 +316,23 @@ class TestAnArchiveThatCannotBeUsed:
         house.pass_time(2 * CHECK_SECONDS, step=0.5)
         assert set(before) <= set(segments(house))
 
+    def test_nothing_goes_when_it_is_lost_while_it_is_asked(self) -> None:
+        archive = CountedArchive()
+        house = make(archive)
+        fill(house, 600)
+        archive.read_failure = ArchiveUnavailable("not mounted")
+        archive_all(house, archive)
+        before = segments(house)
+        archive.failure, archive.read_failure = archive.read_failure, None
+        archive.asked = 0
+        house.broker.archived.refresh()
+        house.broker.sweep.wake()
+        house.snapshot_writer.step()
+        house.run()
+        assert archive.asked > 1
+        assert set(before) <= set(segments(house))
+        assert marks(house) == {"t": [0]}
+
     @pytest.mark.parametrize(
         "error", [ArchiveUnavailable("gone"), DamagedArchive("flipped", 0, 60), OSError(5, "I/O")]
     )
@@ -349,7 +368,10 @@ class TestAnArchiveThatCannotBeUsed:
 
 
 class TestCrashes:
-    def test_a_record_is_in_the_log_or_on_record_as_archived_at_every_moment(self) -> None:
+    @pytest.mark.parametrize("writes_last", [False, True])
+    def test_a_record_is_in_the_log_or_on_record_as_archived_at_every_moment(
+        self, writes_last: bool
+    ) -> None:
         """A crash may come before, between and after the marks and each step of the deletion."""
         archive = CountedArchive()
         house = make(archive, options=replace(SMALL, seal_age_us=1 << 60))
@@ -376,14 +398,14 @@ class TestCrashes:
                 assert first <= partition.archived, "nothing is gone that is not on record"
                 seen.add((first > 0, partition.archived > 0))
             assert produce(again, "t", b"new") == [25]
-            threads = (
+            threads = [
                 house.writer,
                 house.background,
                 house.archive_threads,
                 house.readers,
                 house.snapshot_writer,
-            )
-            for thread in threads:
+            ]
+            for thread in reversed(threads) if writes_last else threads:
                 if thread.step():
                     break
             else:
@@ -438,23 +460,50 @@ class TestDamage:
     def lanes(self, house: House) -> list[str]:
         return [line for line in describe(house.broker) if line.startswith("  ")]
 
-    def test_what_is_archived_is_not_called_lost(self) -> None:
+    @pytest.mark.parametrize("number", [0, 1])
+    def test_what_is_archived_is_not_called_lost(self, number: int) -> None:
         house, first = self.shrunk()
         before = self.lanes(house)
         names = segments(house)
-        self.lose(house, names[1])
+        self.lose(house, names[number])
         report = verify(house.disk.copy(), WAL_DIR, STATE_DIR)
         again = house.again(open_archive=None)
         for damages in (report.damages, again.report.damages):
             (damage,) = damages
             (lost,) = damage.lost
             assert lost[:2] == (1, 0)
-            assert first < lost.first < lost.end <= 60
+            assert lost.first == first if number == 0 else lost.first > first
+            assert lost.first < lost.end <= 60
         (partition,) = again.broker.existing_topic("t").partitions
         assert partition.gaps == [(lost.first, lost.end)]
         assert self.lanes(again) == [
             line.replace(f"lag {60 - 0}", f"lag {60 - (lost.end - lost.first)}") for line in before
         ]
+
+    def test_snapshots_tell_it_of_a_topic_that_was_quiet_since(self) -> None:
+        """What the log said of it is archived, too."""
+        archive = CountedArchive()
+        house = make(archive, settings=settings(200 * KIB, snapshot_interval_bytes=50 * KIB))
+        fill(house, 300, "quiet", "t")
+        archive_all(house, archive)
+        (mark,) = marks(house)["quiet"]
+        assert mark > 0
+        fill(house, 600)
+        archive_all(house, archive)
+        (mark,) = marks(house)["quiet"]
+        fill(house, 600)
+        archive_all(house, archive)
+        produce(house, "quiet", b"at last")
+        house.run()
+        house.disk.crash()
+        self.lose(house, segments(house)[0])
+        report = verify(house.disk.copy(), WAL_DIR, STATE_DIR)
+        again = house.again(open_archive=None)
+        assert marks(again)["quiet"] == [mark]
+        for damages in (report.damages, again.report.damages):
+            (damage,) = damages
+            assert damage.lost
+            assert all(lost.first >= mark for lost in damage.lost if lost.topic_id == 1)
 
     def test_a_repair_puts_no_archived_record_on_record_as_lost(self) -> None:
         house, first = self.shrunk()
@@ -527,6 +576,28 @@ class TestFullDisk:
         assert all(self.produces(house) for _ in range(20))
         assert not house.failures
         assert house.crash().report.damages == []
+
+    def test_the_log_shrinks_as_soon_as_the_disk_is_full(self) -> None:
+        archive = CountedArchive()
+        house = make(archive, disk=SimDisk(1 << 20), settings=settings(1 << 40), options=self.ROOM)
+        for number in range(150):
+            produce(house, f"t{number % 40}", bytes(2 * KIB))
+            house.run()
+        archive.roll_up(house)
+        house.pass_time(POLL_SECONDS + 1, step=0.5)
+        assert house.broker.sweep.status()["kept_bytes"] > 100 * KIB
+        full_at = 0
+        for number in range(1000):
+            try:
+                produce(house, f"t{number % 40}", bytes(2 * KIB))
+            except Congested:
+                house.run()
+            except NoSpace:
+                full_at = number
+                break
+        house.run()
+        assert full_at
+        assert self.produces(house)
 
     def test_when_there_is_no_room_to_put_it_on_record_nothing_goes_for_now(
         self, monkeypatch: pytest.MonkeyPatch
@@ -671,6 +742,43 @@ class TestLostState:
 
     def test_a_sound_log_knows_all_of_its_topics(self) -> None:
         assert published(self.shrunk().again()).next_topic_id == 3
+
+    def wipe(self, house: House, name: str, number: int) -> House:
+        """Damage the beginning of a frame, by its number in the segment, and start again."""
+        data = house.disk.content(f"{WAL_DIR}/{name}")
+        at = -1
+        for _ in range(number):
+            at = data.index(b"BKfr", at + 1)
+        data[at : at + 120] = bytes(120)
+        return house.again()
+
+    def test_topics_that_a_snapshot_tells_of_are_known_whatever_the_log_lost(self) -> None:
+        house = make(CountedArchive())
+        for name in "abc":
+            produce(house, name, b"0")
+            house.run()
+        house.stop()
+        house = self.wipe(house, segments(house)[0], 2)
+        assert house.report.damages
+        assert published(house).next_topic_id == 4
+        assert house.broker._state.next_topic_id == 4
+
+    def test_topics_that_are_newer_than_the_snapshot_may_be_lost(self) -> None:
+        house = make(CountedArchive())
+        for name in "abc":
+            produce(house, name, b"0")
+            house.run()
+        house.stop()
+        house = house.again()
+        for name in "defg":
+            produce(house, name, b"0")
+            house.run()
+        house.pass_time(1)
+        house.disk.crash()
+        house = self.wipe(house, segments(house)[1], 2)
+        assert house.report.damages
+        assert published(house).next_topic_id == 4
+        assert house.broker.create_topic("new").topic_id >= 8
 
 
 def published(house: House) -> Bounds:

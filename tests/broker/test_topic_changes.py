@@ -345,6 +345,7 @@ class TestArchivedMarks:
         archived(house, (partition, 2))
         house.broker.delete_topic("t")
         archived(house, (partition, 2))
+        assert house.broker._state.archived == {}
         produce(house, "t", b"new")
         for again in every_start(house):
             assert self.marks(again) == [[0]]
