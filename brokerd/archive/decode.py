@@ -14,21 +14,27 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from xxhash import xxh3_64_intdigest
 
+from brokerd.archive.columnar import (
+    ENTRY_FIELDS,
+    Bodies,
+    Integers,
+    Mask,
+    RowColumns,
+    byte_strings,
+    fields,
+    padded,
+)
 from brokerd.archive.layout import RECORDS, arrow_schema
 from brokerd.archive.sealed import (
-    Batch,
     Batches,
     DamagedBatch,
     Gathered,
-    Integers,
-    Octets,
     SealedSegment,
     gather,
 )
@@ -55,31 +61,22 @@ READ_BYTES = 8 << 20
 for each record, for those may be empty."""
 _ROW_BYTES = 64
 
+_CODES = ("<i4", "<u4", "<i8", "<i8", "<i8", "u1", "u1", "<i4")
+_TYPES = tuple(map(np.dtype, _CODES))
 _HEADERS_BYTES = ENTRY_HEADER_BYTES + RECORDS_HEADER_BYTES
-_HEADERS = np.dtype(
+_HEADERS = fields(
     {
-        "names": [
-            *("kind", "version", "flags", "body_bytes", "topic_id", "partition", "count"),
-            *("base_offset", "header_checksum", "body_checksum"),
-            *("kinds", "metadata_bytes", "key_bytes", "value_bytes"),
-            *(f"constant{column}" for column in range(8)),
-        ],
-        "formats": [
-            *("u1", "u1", "<u2", "<u4", "<u8", "<u4", "<u4", "<i8", "<u8", "<u8"),
-            *("<u4", "<u4", "<u4", "<u4"),
-            *("<i4", "<u4", "<i8", "<i8", "<i8", "u1", "u1", "<i4"),
-        ],
-        "offsets": [
-            *(0, 1, 2, 4, 8, 16, 20, 24, 32, 40),
-            *(48, 52, 56, 60),
-            *range(48 + 24, 48 + 88, 8),
-        ],
-        "itemsize": _HEADERS_BYTES,
-    }
+        **ENTRY_FIELDS,
+        "kinds": ("<u4", 48),
+        "metadata_bytes": ("<u4", 52),
+        "key_bytes": ("<u4", 56),
+        "value_bytes": ("<u4", 60),
+        **{f"constant{column}": (code, 72 + 8 * column) for column, code in enumerate(_CODES)},
+    },
+    _HEADERS_BYTES,
 )
 """The header of an entry and the fixed part of its body."""
 
-_TYPES = tuple(np.dtype(code) for code in ("<i4", "<u4", "<i8", "<i8", "<i8", "u1", "u1", "<i4"))
 _DEFAULTS = (-1, 0, 0, 0, 0, 0, 0, -1)
 _KINDS_ALLOWED = np.zeros((8, 16), bool)
 for _column, _kinds in enumerate(
@@ -137,29 +134,9 @@ def _check_places(path: str, batches: Batches, size: int) -> None:
     _raise_first(path, batches, ends > size, f"the segment ends at {size}, within the batch")
 
 
-def _raise_first(path: str, batches: Batches, wrong: npt.NDArray[np.bool_], problem: str) -> None:
+def _raise_first(path: str, batches: Batches, wrong: Mask, problem: str) -> None:
     if wrong.any():
         raise DamagedBatch(batches.batch(path, int(wrong.argmax())), problem)
-
-
-class _Bytes(NamedTuple):
-    """A column of byte strings: the length of each, below 0 for none, and all of their bytes."""
-
-    lengths: npt.NDArray[Any]
-    data: bytes
-
-    def array(self) -> pa.Array:
-        lengths = self.lengths
-        offsets = np.zeros(len(lengths) + 1, np.int32)
-        validity, nulls = None, 0
-        absent = lengths < 0
-        if absent.any():
-            nulls = int(absent.sum())
-            validity = pa.py_buffer(np.packbits(~absent, bitorder="little"))
-            lengths = np.where(absent, 0, lengths)
-        np.cumsum(lengths, out=offsets[1:])
-        buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(self.data)]
-        return pa.Array.from_buffers(pa.binary(), len(lengths), buffers, nulls)
 
 
 class _Decoder:
@@ -169,39 +146,30 @@ class _Decoder:
         self._segment = segment
         order = np.lexsort((batches.base_offset, batches.partition, batches.topic_id))
         self._batches = batches.select(order)
-        self._data: Octets = gathered.data
-        self._view = gathered.data.data
+        self._bodies = Bodies(gathered.data)
         self._at: Integers = gathered.position[order]
+        self._body_end = self._at + ENTRY_HEADER_BYTES + self._batches.body_bytes
         self._end = gathered.end
-        self._count = self._batches.count
-        self._first_row = np.cumsum(self._count) - self._count
-        self._total = int(self._count.sum())
-        self._row = np.arange(self._total, dtype=np.int64)
+        self._columns = RowColumns(self._bodies, self._batches.count)
 
     def rows(self, names: Mapping[int, str]) -> pa.RecordBatch:
         """All records of the batches, verified."""
-        self._require(self._at + ENTRY_HEADER_BYTES + self._batches.body_bytes <= self._end)
-        words = self._data[: len(self._data) & ~7].view("<u8")
-        headers = words[(self._at // 8)[:, None] + np.arange(_HEADERS_BYTES // 8)]
-        self._headers = headers.view(_HEADERS)[:, 0]
         self._verify()
         self._find_columns()
-        batches, offset = self._batches, self._per_batch(self._batches.base_offset)
-        offset += self._row - self._per_batch(self._first_row)
-        keys, values, metadata = self._all_bytes()
-        producer_time = pa.array(self._numbers(PRODUCER_TIME), mask=self._no_producer_time())
+        batches, repeat = self._batches, self._columns.repeat
+        values = self._values(names)
         columns = [
-            self._topics(names),
-            pa.array(self._per_batch(batches.topic_id)),
-            pa.array(self._per_batch(batches.partition.astype(np.int32))),
-            pa.array(offset),
+            values["topic"],
+            pa.array(repeat(batches.topic_id)),
+            pa.array(repeat(batches.partition.astype(np.int32))),
+            pa.array(repeat(batches.base_offset) + self._columns.row_in_body()),
             pa.array(self._numbers(APPEND_TIME)).view(pa.timestamp("us", tz="UTC")),
-            producer_time,
-            pa.array(self._per_batch(batches.position + self._segment.first_lsn)),
-            keys.array(),
-            values.array(),
+            pa.array(self._numbers(PRODUCER_TIME), mask=self._no_producer_time()),
+            pa.array(repeat(batches.position + self._segment.first_lsn)),
+            values["key"],
+            values["value"],
             pa.array(self._numbers(ENCODING).view(np.int8)),
-            metadata.array(),
+            values["metadata"],
             pa.array(self._numbers(EXPIRES_AT)),
             pa.array(self._numbers(ORIGIN).view(np.int8)),
         ]
@@ -209,14 +177,13 @@ class _Decoder:
 
     # -- Whether the bytes are what was written --------------------------------------------------
 
-    def _require(self, sound: npt.NDArray[np.bool_]) -> None:
+    def _require(self, sound: Mask) -> None:
         """Raise for the first batch that is not sound, saying exactly why."""
         if sound.all():
             return
         row = int((~sound).argmax())
         batch = self._batches.batch(self._segment.path, row)
-        at = int(self._at[row])
-        data = self._view[at : min(self._end, at + ENTRY_HEADER_BYTES + batch.body_bytes)]
+        data = self._bodies.view[int(self._at[row]) : min(self._end, int(self._body_end[row]))]
         try:
             head = parse_entry_header(data, self._segment.salt)
             decode_records(entry_body(data, head, 0), head.count)
@@ -230,7 +197,9 @@ class _Decoder:
 
     def _verify(self) -> None:
         """Compare headers with the index, and both checksums of each entry."""
-        heads, batches, view = self._headers, self._batches, self._view
+        batches, bodies = self._batches, self._bodies
+        self._require(self._body_end <= self._end)
+        heads = self._headers = bodies.headers(self._at, _HEADERS)
         self._require(
             (heads["kind"] == EntryKind.RECORDS)
             & (heads["version"] == 1)
@@ -241,101 +210,62 @@ class _Decoder:
             & (heads["count"] == batches.count)
             & (heads["base_offset"] == batches.base_offset)
         )
-        at = self._at.tolist()
-        sums = heads["header_checksum"]
-        pieces = [view[start : start + 32] for start in at]
-        found = list(map(xxh3_64_intdigest, pieces, repeat(self._segment.salt)))
-        self._require(sums == np.array(found, np.uint64))
-        ends = (self._at + ENTRY_HEADER_BYTES + batches.body_bytes).tolist()
-        pieces = [
-            view[start + ENTRY_HEADER_BYTES : end] for start, end in zip(at, ends, strict=True)
-        ]
-        found = list(map(xxh3_64_intdigest, pieces, sums.tolist()))
-        self._require(heads["body_checksum"] == np.array(found, np.uint64))
+        seeds = heads["header_checksum"]
+        found = bodies.checksums(self._at, self._at + 32, repeat(self._segment.salt))
+        self._require(seeds == found)
+        body = self._at + ENTRY_HEADER_BYTES
+        found = bodies.checksums(body, self._body_end, seeds.tolist())
+        self._require(heads["body_checksum"] == found)
 
     def _find_columns(self) -> None:
         """Find where each column of each batch begins, and check that they fill the bodies."""
-        heads, rows = self._headers, self._count
+        heads, rows = self._headers, self._batches.count
         self._kinds = [(heads["kinds"] >> np.uint32(4 * c) & 15).astype(np.intp) for c in range(8)]
         self._starts = []
         allowed = np.ones(len(rows), bool)
         start = self._at + _HEADERS_BYTES
         for kind, dtype, allow in zip(self._kinds, _TYPES, _KINDS_ALLOWED, strict=True):
             allowed &= allow[kind]
-            has_validity = kind == ARRAY_WITH_VALIDITY
-            start = start + np.where(has_validity, rows + 7 & ~7, 0)
+            start = start + np.where(kind == ARRAY_WITH_VALIDITY, padded(rows), 0)
             self._starts.append(start)
-            start = start + np.where(kind >= ARRAY, rows * dtype.itemsize + 7 & ~7, 0)
-        ends = [start]
-        for name in ("metadata_bytes", "key_bytes", "value_bytes"):
-            ends.append(ends[-1] + heads[name])
-        self._ends = ends
-        body_end = self._at + ENTRY_HEADER_BYTES + self._batches.body_bytes
-        self._require(allowed & (ends[-1] == body_end))
+            start = start + np.where(kind >= ARRAY, padded(rows * dtype.itemsize), 0)
+        self._metadata_start = start
+        self._keys_start = start + heads["metadata_bytes"]
+        self._values_start = self._keys_start + heads["key_bytes"]
+        values_end = self._values_start + heads["value_bytes"]
+        self._require(allowed & (values_end == self._body_end))
 
     # -- Columns ---------------------------------------------------------------------------------
-
-    def _per_batch(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """One value a batch -> one a row."""
-        return np.repeat(values, self._count)
 
     def _numbers(self, column: int) -> npt.NDArray[Any]:
         """A column of numbers, one a row; its default where it is absent."""
         kind = self._kinds[column]
         constants = self._headers[f"constant{column}"]
         wanted = np.where(kind == CONSTANT, constants, _DEFAULTS[column]).astype(_TYPES[column])
-        return self._fill(wanted, kind >= ARRAY, self._starts[column])
+        return self._columns.fill(wanted, kind >= ARRAY, self._starts[column])
 
-    def _fill(
-        self,
-        constant: npt.NDArray[Any],
-        is_array: npt.NDArray[np.bool_],
-        starts: Integers,
-    ) -> npt.NDArray[Any]:
-        """One value a row: the batch's constant, or from the array that begins at ``starts``."""
-        width = constant.dtype.itemsize
-        source = self._data[: len(self._data) & ~7].view(constant.dtype)
-        if is_array.all():
-            where = self._row + self._per_batch(starts // width - self._first_row)
-            found: npt.NDArray[Any] = source[where]
-            return found
-        filled = self._per_batch(constant)
-        if is_array.any():
-            rows = np.flatnonzero(self._per_batch(is_array))
-            shift = np.repeat((starts // width - self._first_row)[is_array], self._count[is_array])
-            filled[rows] = source[rows + shift]
-        return filled
-
-    def _no_producer_time(self) -> npt.NDArray[np.bool_] | None:
+    def _no_producer_time(self) -> Mask | None:
         """Which rows have none; None: all have one."""
         kind = self._kinds[PRODUCER_TIME]
         present = ((kind == CONSTANT) | (kind == ARRAY)).astype(np.uint8)
-        starts = self._starts[PRODUCER_TIME] - (self._count + 7 & ~7)
-        valid = self._fill(present, kind == ARRAY_WITH_VALIDITY, starts)
+        starts = self._starts[PRODUCER_TIME] - padded(self._batches.count)
+        valid = self._columns.fill(present, kind == ARRAY_WITH_VALIDITY, starts)
         return None if valid.all() else valid == 0
 
-    def _all_bytes(self) -> tuple[_Bytes, _Bytes, _Bytes]:
-        """Keys, values and metadata of all rows."""
-        columns_end, metadata_end, keys_end, values_end = self._ends
-        return (
-            self._bytes(KEY_LENGTH, metadata_end, keys_end),
-            self._bytes(VALUE_LENGTH, keys_end, values_end),
-            self._bytes(META_LENGTH, columns_end, metadata_end),
-        )
-
-    def _bytes(self, column: int, first: Integers, end: Integers) -> _Bytes:
-        lengths = self._numbers(column)
-        total = np.add.reduceat(np.maximum(lengths, 0), self._first_row, dtype=np.int64)
-        self._require(total == end - first)
-        view = self._view
-        some = np.flatnonzero(total)
-        places = zip(first[some].tolist(), end[some].tolist(), strict=True)
-        return _Bytes(lengths, b"".join([view[start:stop] for start, stop in places]))
-
-    def _topics(self, names: Mapping[int, str]) -> pa.Array:
+    def _values(self, names: Mapping[int, str]) -> dict[str, pa.Array]:
+        """Topics, keys, values and metadata of all rows."""
+        metadata, keys, values = self._metadata_start, self._keys_start, self._values_start
         ids, where = np.unique(self._batches.topic_id, return_inverse=True)
-        texts = pa.array([names[topic_id] for topic_id in ids.tolist()], pa.string())
-        return texts.take(pa.array(self._per_batch(where)))
+        topics = pa.array([names[topic_id] for topic_id in ids.tolist()], pa.string())
+        return {
+            "topic": topics.take(pa.array(self._columns.repeat(where))),
+            "key": self._pieces(KEY_LENGTH, keys, values),
+            "value": self._pieces(VALUE_LENGTH, values, self._body_end),
+            "metadata": self._pieces(META_LENGTH, metadata, keys),
+        }
 
-
-__all__ = ["Batch", "Batches", "DamagedBatch", "read_records"]
+    def _pieces(self, column: int, first: Integers, end: Integers) -> pa.Array:
+        """Byte strings, null where the length is below 0; each batch's lie together."""
+        lengths = self._numbers(column)
+        self._require(self._columns.sums(lengths) == end - first)
+        return byte_strings(lengths, self._bodies.joined(first, end), pa.binary())

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from brokerd.archive.columnar import Integers, Mask, Octets
 from brokerd.errors import DamagedData, NewerFormat
 from brokerd.walformat import (
     SEGMENT_HEADER_BYTES,
@@ -26,9 +27,6 @@ from brokerd.walformat import (
     segment_salt,
 )
 from brokerd.walindex import LoadedIndex
-
-Integers = npt.NDArray[np.int64]
-Octets = npt.NDArray[np.uint8]
 
 PIECE_GAP_BYTES = 64 << 10
 """Pieces of a file with less than this between them are read at once."""
@@ -91,7 +89,7 @@ class Batches(NamedTuple):
     """Of the entry's header, in bytes from the start of the file."""
     body_bytes: Integers
 
-    def select(self, rows: slice | npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> Batches:
+    def select(self, rows: slice | Mask | npt.NDArray[np.intp]) -> Batches:
         """Some of them: a slice, a mask, or row numbers."""
         return Batches(*(column[rows] for column in self))
 
@@ -195,15 +193,13 @@ def gather(
         yield _read(fd, rows, position[rows], ends[rows], apart[rows])
 
 
-def _runs(begins: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+def _runs(begins: Mask) -> Iterator[tuple[int, int]]:
     """First row and end of each run of rows; a run begins where it is said to."""
     firsts = np.flatnonzero(begins).tolist()
     return pairwise([*firsts, len(begins)])
 
 
-def _read(
-    fd: int, rows: slice, position: Integers, ends: Integers, apart: npt.NDArray[np.bool_]
-) -> Gathered:
+def _read(fd: int, rows: slice, position: Integers, ends: Integers, apart: Mask) -> Gathered:
     """Read some pieces; one that is ``apart`` is not read along with the one before it."""
     apart = apart.copy()
     apart[0] = True
