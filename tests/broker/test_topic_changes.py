@@ -342,7 +342,7 @@ class TestArchivedMarks:
         produce(house, "t", b"0", b"1")
         house.run()
         partition = house.broker.existing_topic("t").partitions[0]
-        archived(house, (partition, 2))
+        archived(house, (partition, 1))
         house.broker.delete_topic("t")
         archived(house, (partition, 2))
         assert house.broker._state.archived == {}
