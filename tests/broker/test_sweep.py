@@ -763,6 +763,7 @@ class TestLostState:
         assert published(house).next_topic_id == 4
         house.broker.create_topic("d")
         house.broker.delete_topic("d")
+        house.pass_time(61, step=1)
         assert published(house).next_topic_id == 5
 
     def test_topics_that_are_newer_than_the_snapshot_may_be_lost(self) -> None:
