@@ -21,17 +21,12 @@ CommitPlace = Callable[[Lane], int | None]
 
 
 def capture(topics: Iterable[Topic], commit_place: CommitPlace) -> Iterator[TopicBounds | None]:
-    """The bounds of each topic that is not deleted; None for each pause, in which all may change.
-
-    The records of a topic that serves another, such as delayed messages, all stay until its start
-    offset moves.
-    """
+    """The bounds of each topic that is not deleted; None for a pause, in which all may change."""
     looks = 0
     for topic in topics:
         partitions = []
         for partition in list(topic.partitions):
-            end = partition.next_offset
-            bound = end
+            start, bound, end = partition.start_offset, partition.next_offset, partition.next_offset
             for group in list(topic.groups.values()):
                 looks += 1
                 if looks % PIECE_LOOKS == 0:
@@ -41,9 +36,7 @@ def capture(topics: Iterable[Topic], commit_place: CommitPlace) -> Iterator[Topi
             looks += 1
             if looks % PIECE_LOOKS == 0:
                 yield None
-            start = partition.start_offset
-            bound = start if topic.internal_of else max(bound, start)
-            partitions.append(PartitionBounds(start, bound, max(end, start), partition.gaps))
+            partitions.append(PartitionBounds(start, bound, end, partition.gaps))
         if not topic.deleted:
             compact = bool(topic.settings.compact)
             yield TopicBounds(topic.topic_id, topic.name, topic.internal_of, compact, partitions)

@@ -208,8 +208,7 @@ class BoundsWriter:
         )
 
     def _step(self, writing: _Writing, pieces: Iterator[TopicBounds | None]) -> None:
-        if self._stopped:
-            return
+        self._call = None
         until = self._clock.seconds() + STEP_SECONDS
         for _ in range(STEP_PIECES):
             try:

@@ -44,11 +44,9 @@ class Sealing:
         self._journal.when_all_durable(lambda: self._seal(sealed))
 
     def _seal(self, sealed: Sealed) -> None:
-        end_lsn = self._wal.durable_lsn
-        if self._wal.sealed_lsn < end_lsn:
-            self._wal.seal()
+        self._wal.seal()
         call = self._clock.callLater(WAIT_SECONDS, self._give_up)
-        self._waiting.append((end_lsn, sealed, call))
+        self._waiting.append((self._wal.durable_lsn, sealed, call))
         if self._wal.allocation_error is not None:
             self._give_up()
         else:

@@ -135,6 +135,25 @@ def test_what_the_archive_has_is_deleted_after_a_refresh(
     assert "cannot be read from the archive: the disk is away" in status(house)["degraded"]
 
 
+def test_a_refresh_deletes_what_went_meanwhile(house: House) -> None:
+    """There may be no newer version, but records were removed."""
+    house.append("t", b"x")
+    seal(house)
+    house.broker.trim_topic("t", 0, 1)
+    for _ in range(2):
+        house.broker._snapshotter.begin()
+        house.pass_time(1)
+        house.append("u", b"x")
+        house.pass_time(1)
+    before = status(house)["bounds"]["lsn"]
+    refresh(house)
+    house.pass_time(SOON_SECONDS + 0.5)
+    seen = status(house)
+    assert seen["first_lsn"] > 0
+    assert seen["behind_bytes"] == house.wal.durable_lsn - seen["first_lsn"]
+    assert seen["bounds"]["lsn"] > before
+
+
 def test_an_archive_that_nothing_is_in_alone_degrades_nothing(
     house: House, archive: FakeArchive
 ) -> None:

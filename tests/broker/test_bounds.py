@@ -10,16 +10,27 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from twisted.logger import capturedLogs
 
-from brokerd.archive.bounds import Bounds, PartitionBounds, TopicBounds, decode_bounds
+from brokerd.archive.bounds import (
+    Bounds,
+    PartitionBounds,
+    TopicBounds,
+    decode_bounds,
+    encode_topic,
+)
 from brokerd.archive.view import ArchiveView
 from brokerd.broker import TopicSettings, bounds_writer
 from brokerd.broker.bounds import PIECE_LOOKS, capture
 from brokerd.broker.bounds_writer import EVERY_SECONDS, RETRY_SECONDS, SOON_SECONDS
-from brokerd.errors import BrokerdError
+from brokerd.broker.quarantine import Place
+from brokerd.errors import BrokerdError, DamagedData
 from brokerd.groups import GroupPartition
-from brokerd.sim.bare import STATE_DIR
-from tests.broker.desk import lease, produce, settle
+from brokerd.sim.bare import STATE_DIR, WAL_DIR
+from brokerd.wal.scan import FoundFrame
+from brokerd.wal.verify import walk
+from brokerd.walformat import EntryKind, entry_size
+from tests.broker.desk import lease, produce, read, settle
 from tests.house import House
 
 FILE = f"{STATE_DIR}/bounds"
@@ -46,11 +57,11 @@ def found(house: House) -> Bounds:
     return decode_bounds(bytes(house.disk.content(FILE)))
 
 
-def asked(house: House) -> Bounds:
+def asked(house: House, seconds: float = 0.1) -> Bounds:
     """What it says when it was just asked for."""
     written: list[Exception | None] = []
     house.broker.archiving.write_bounds(written.append)
-    house.pass_time(0.1)
+    house.pass_time(seconds)
     assert written == [None]
     return found(house)
 
@@ -250,6 +261,112 @@ def test_a_full_disk_is_told_and_tried_again(house: House) -> None:
     assert topic(found(house)).partitions[0].next == 2
 
 
+def test_a_write_that_fails_is_told_once(house: House) -> None:
+    """Until one succeeds; a full disk does not fill the log."""
+    house.pass_time(2)
+    with capturedLogs() as logs:
+        for _ in range(3):
+            house.disk.fail("create", error=errno.ENOSPC)
+            house.broker.archiving.write_bounds(lambda error: None)
+            house.pass_time(0.1)
+    assert [event["log_level"].name for event in logs if event["event_id"] == "bounds-failed"] == [
+        "error"
+    ]
+
+
+def test_a_large_one_is_not_written_all_the_time(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It rests longer than it took, but for those who ask."""
+    monkeypatch.setattr(bounds_writer, "STEP_PIECES", 1)
+    for number in range(20):
+        house.broker.create_topic(str(number))
+    house.pass_time(3)  # it takes one of them
+    assert house.broker.status()["archive"]["bounds"]["written"] == 1
+    house.broker.configure_topic("7", TopicSettings(compact=True))
+    house.pass_time(15)
+    assert not topic(found(house), "7").compact
+    house.pass_time(10)
+    assert topic(found(house), "7").compact
+    house.broker.configure_topic("7", TopicSettings(compact=False))
+    assert not topic(asked(house, 2), "7").compact
+
+
+def test_a_step_ends_when_its_time_is_over(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However cheap the topics before were."""
+    encoded: list[TopicBounds] = []
+
+    def encode(one: TopicBounds) -> bytes:
+        house.clock.rightNow += bounds_writer.STEP_SECONDS
+        encoded.append(one)
+        return encode_topic(one)
+
+    monkeypatch.setattr(bounds_writer, "encode_topic", encode)
+    for name in "abc":
+        house.broker.create_topic(name)
+    house.broker.archiving.write_bounds(lambda error: None)
+    house.clock.advance(0)
+    assert [one.name for one in encoded] == ["a"]
+
+
+def test_nothing_expires_by_a_clock_that_jumped(house: House) -> None:
+    """As in the broker itself."""
+    assert asked(house).time_settled
+    house.wall_seconds += 86_400
+    bounds = asked(house)
+    assert not bounds.time_settled
+    assert bounds.time_us == pytest.approx(house.broker.time.time_us(), abs=2_000_000)
+
+
+def test_damage_that_a_start_found_is_in_it(house: House) -> None:
+    """And the offsets of which nothing is left: the job goes on past both."""
+    for value in (b"a", b"b", b"c"):
+        house.append("t", value)
+    name, position, end = batch_of(house, 1)
+    house.disk.flip(f"{WAL_DIR}/{name}", position + 20, 0xFF)
+    again = house.crash()
+    bounds = asked(again)
+    (place,) = bounds.damage
+    assert place.file == name
+    assert place.position <= position + 20 < place.end <= end
+    assert topic(bounds).partitions[0].gaps == [(1, 2)]
+    assert asked(again.again()).damage == [place]
+
+
+def test_damage_that_a_read_found_is_in_it(house: House) -> None:
+    """The start does not look at what lies before its snapshot."""
+    house.append("t", b"a")
+    house.wal.seal()
+    house.append("t", b"b")
+    name, position, end = batch_of(house, 0)
+    house.stop()
+    house.disk.flip(f"{WAL_DIR}/{name}", position + 60, 0xFF)
+    again = house.again()
+    assert asked(again).damage == []
+    with pytest.raises(DamagedData):
+        read(again, "t", 0)
+    (place,) = asked(again).damage
+    assert (place.file, place.position, place.end) == (name, position, end)
+
+
+def test_damage_in_no_known_place_is_not_in_it(house: House) -> None:
+    """Nobody can go by that."""
+    house.append("t", b"a")
+    partition = house.broker.existing_topic("t").partition(0)
+    house.broker.quarantine.read_damaged(partition, 0, 1, Place("", -1, -1, "odd"))
+    assert asked(house).damage == []
+
+
+def batch_of(house: House, base_offset: int) -> tuple[str, int, int]:
+    """File, position and end of the batch that begins at an offset."""
+    for name, found in walk(house.disk, WAL_DIR):
+        for one in found.entries if isinstance(found, FoundFrame) else ():
+            entry = one.entry
+            if entry is not None and entry[:4] == (EntryKind.RECORDS, 1, 0, base_offset):
+                return name, one.position, one.position + entry_size(len(entry.body))
+    raise AssertionError("there is no such batch")
+
+
 def test_a_broker_without_archive_writes_none() -> None:
     house = House()
     house.append("t", b"x")
@@ -338,6 +455,7 @@ def test_a_group_deleted_while_it_is_captured_has_nothing_to_do(house: House) ->
     house.broker.create_topic("t", 200)
     produce(house, "t", b"x", index=199)
     house.broker.seek_group("t", "g", 0)
+    house.broker.seek_group("t", "other", "end")
     house.run()
     pieces = capture([house.broker.existing_topic("t")], house.broker.commit_place)
     assert next(pieces) is None

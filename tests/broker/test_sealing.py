@@ -85,6 +85,39 @@ def test_a_full_disk_is_said_at_once(house: House) -> None:
     assert "free some space" in str(error)
 
 
+def test_a_full_disk_is_nothing_to_a_log_that_is_sealed(house: House) -> None:
+    """There is nothing to do."""
+    house.append("t", b"x")
+    house.pass_time(1)
+    first = seal(house)
+    house.run()
+    house.pass_time(1)
+    seal(house)
+    house.run()
+    house.disk.capacity = house.disk.used_bytes
+    house.wal.request_room(1 << 30)
+    house.run()
+    assert house.wal.allocation_error is not None
+    answers = seal(house)
+    house.run()
+    assert answers == [(house.wal.durable_lsn, None)]
+    assert first[0][1] is None
+
+
+def test_who_was_answered_is_not_waited_for(house: House) -> None:
+    """The time of one that is sealed ends nobody else's."""
+    house.append("t", b"x")
+    seal(house)
+    house.pass_time(WAIT_SECONDS - 1)
+    house.append("t", b"y")
+    house.disk.fail("create", 2, errno.ENOSPC)
+    answers = seal(house)
+    house.pass_time(2)
+    assert not answers
+    house.pass_time(WAIT_SECONDS)
+    assert len(answers) == 1
+
+
 def test_an_index_that_is_not_written_is_said_after_a_while(house: House) -> None:
     """And written when there is room again."""
     house.append("t", b"x")
@@ -109,5 +142,5 @@ def test_a_stop_answers_nobody(house: House) -> None:
     answers = seal(house)
     house.run()
     house.stop()
-    house.clock.advance(2 * WAIT_SECONDS)
+    assert house.clock.getDelayedCalls() == []
     assert not answers
