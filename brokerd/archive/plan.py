@@ -195,12 +195,13 @@ def plan_lot(
     lot_bytes: int,
     file_bytes: int,
     room_bytes: int,
+    before: Stop | None = None,
 ) -> Lot:
     """What is to be archived next. The tables hold the log up to the two LSNs.
 
     At most ``lot_bytes`` of the log, but at least one segment. ``room_bytes`` is what may be
     written: a file of the archive takes at most what its records take in the log. Files are of
-    about ``file_bytes``.
+    about ``file_bytes``. Nothing is taken from ``before`` on, if it is given.
 
     Raises JobFailed when there is no room for one segment, FileNotFoundError when the broker
     deleted one meanwhile, and OSError.
@@ -215,6 +216,9 @@ def plan_lot(
     for found in sealed_segments(wal, bounds, since):
         if isinstance(found, Stop):
             stop = found
+            break
+        if before is not None and found.first_lsn >= before.lsn:
+            stop = before
             break
         segment = Segment(found.path, found.segment_id, found.first_lsn, found.end_lsn)
         if not segments and segment.bytes > room_bytes:

@@ -1,0 +1,205 @@
+# Tests: tests/archive/test_lots.py
+"""Takes the log into the tables ``records`` and ``events``, lot by lot.
+
+A lot is planned from what the tables say that they have, written by tasks of Spark, and committed
+to each table with the LSN that it then has the log up to. So a run that is stopped anywhere is gone
+on with by the next one, and nothing is added twice. What tasks left behind that no commit names is
+removed by vacuum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from brokerd.archive.files import FileInfo
+from brokerd.archive.layout import EVENTS, RECORDS, ROLLUP_APP, Layout
+from brokerd.archive.pending import Stop, end_of_log
+from brokerd.archive.plan import Lot, plan_lot
+from brokerd.archive.running import JobFailed, Run
+from brokerd.archive.table import Table, added
+from brokerd.archive.tasks import Problem, Target, write_events, write_records
+
+TRIES = 3
+"""How often a lot is planned whose segments the broker deletes meanwhile."""
+
+Task = TypeVar("Task")
+
+
+@dataclass
+class RolledUp:
+    """What was taken into the tables, and why no more."""
+
+    lots: int = 0
+    segments: int = 0
+    log_bytes: int = 0
+    records: int = 0
+    events: int = 0
+    files: int = 0
+    file_bytes: int = 0
+    records_lsn: int = 0
+    events_lsn: int = 0
+    stop: Stop | None = None
+
+
+def roll_up(
+    run: Run,
+    wal: Path,
+    tables: Mapping[str, Table],
+    free_bytes: Callable[[], int],
+    done: RolledUp,
+) -> None:
+    """Take all that is sealed into the tables, and count it in ``done``.
+
+    ``free_bytes`` tells how much may be written to the archive.
+
+    :raises JobFailed: it cannot go on; so do ArchiveUnavailable, TableConflict and OSError. What
+        is committed stays, and is in ``done``.
+    """
+    rolling = _Rolling(run, wal, tables, free_bytes, done)
+    rolling.check_log()
+    while done.stop is None:
+        rolling.next_lot()
+
+
+class _Written(NamedTuple):
+    """What the tasks of a lot returned."""
+
+    files: list[FileInfo]
+    problems: list[Problem]
+
+
+class _Rolling:
+    """A run of `roll_up`."""
+
+    def __init__(
+        self,
+        run: Run,
+        wal: Path,
+        tables: Mapping[str, Table],
+        free_bytes: Callable[[], int],
+        done: RolledUp,
+    ) -> None:
+        self.done = done
+        self._run = run
+        self._wal = wal
+        self._records = tables[RECORDS.name]
+        self._events = tables[EVENTS.name]
+        self._free_bytes = free_bytes
+        self._lot_bytes = run.settings.lot_bytes
+        self._before: Stop | None = None
+        self._tries = 0
+        self._look()
+
+    def _look(self) -> None:
+        """See what the tables have now."""
+        for table in (self._records, self._events):
+            table.refresh()
+        self.done.records_lsn = self._records.transaction(ROLLUP_APP)
+        self.done.events_lsn = self._events.transaction(ROLLUP_APP)
+
+    def check_log(self) -> None:
+        """Refuse a log that is older than the archive: what it does next, the archive has not."""
+        reached = max(self.done.records_lsn, self.done.events_lsn)
+        end = end_of_log(self._wal, self._run.bounds)
+        if reached > end:
+            raise JobFailed(
+                f"the archive has the log up to LSN {reached}, and {self._wal} ends at {end}: an "
+                "older copy of the log was brought back; bring back an archive that is not newer, "
+                "or name another archive"
+            )
+
+    def next_lot(self) -> None:
+        """Plan a lot, write it and commit it; or set why not."""
+        self._look()
+        try:
+            lot = self._plan()
+        except FileNotFoundError as error:
+            self._go_round(Problem("gone", f"{error.filename} is gone"), 0)
+            return
+        self._run.at("planned")
+        if not lot.segments:
+            self.done.stop = lot.stop
+            return
+        target = Target(str(self._run.root), self._run.bounds.log_id)
+        records = self._write("records", write_records, [(target, one) for one in lot.records])
+        events = self._write("events", write_events, [(target, one) for one in lot.events])
+        problems = [*records.problems, *events.problems]
+        if problems:
+            self._discard(RECORDS, records)
+            self._discard(EVENTS, events)
+            self._go_round(min(problems, key=lambda one: one.lsn), len(lot.segments))
+            return
+        self._commit(RECORDS, self._records, lot, records.files)
+        self._commit(EVENTS, self._events, lot, events.files)
+        self._tries = 0
+        self.done.lots += 1
+        self.done.segments += len(lot.segments)
+        self.done.log_bytes += lot.bytes
+        self.done.stop = lot.stop
+        self._look()
+
+    def _plan(self) -> Lot:
+        return plan_lot(
+            self._wal,
+            self._run.bounds,
+            self.done.records_lsn,
+            self.done.events_lsn,
+            lot_bytes=self._lot_bytes,
+            file_bytes=self._run.settings.file_bytes,
+            room_bytes=self._free_bytes(),
+            before=self._before,
+        )
+
+    def _write(
+        self, what: str, write: Callable[[Task], FileInfo | Problem | None], tasks: Sequence[Task]
+    ) -> _Written:
+        written = self._run.map(f"rollup {what}", write, tasks)
+        self._run.at(f"{what} written")
+        files = [one for one in written if isinstance(one, FileInfo)]
+        return _Written(files, [one for one in written if isinstance(one, Problem)])
+
+    def _discard(self, layout: Layout, written: _Written) -> None:
+        """Remove what nobody will commit: the disk may be short."""
+        for info in written.files:
+            (self._run.root / layout.name / info.path).unlink()
+
+    def _go_round(self, problem: Problem, segments: int) -> None:
+        """See to it that the next plan goes better, if one can."""
+        if problem.kind == "damaged":
+            reason = (
+                f"{problem.text}; nothing from there on is archived until the broker knows of the "
+                "damage: restart it, or run `brokerctl wal repair`"
+            )
+            self._before = Stop(problem.lsn, reason, True)
+        elif problem.kind == "full":
+            if segments == 1:
+                raise JobFailed(f"{problem.text}; free some space")
+            self._lot_bytes = 1
+        else:
+            self._tries += 1
+            if self._tries > TRIES:
+                raise JobFailed(
+                    f"{problem.text}: segments go as fast as they are planned; run again"
+                )
+
+    def _commit(self, layout: Layout, table: Table, lot: Lot, files: Sequence[FileInfo]) -> None:
+        if table.transaction(ROLLUP_APP) >= lot.end_lsn:
+            return
+        self._run.at(f"before {layout.name} commit")
+        table.commit(
+            [added(info) for info in files],
+            (),
+            {ROLLUP_APP: lot.end_lsn},
+            now_ms=self._run.now_ms(),
+        )
+        self._run.at(f"after {layout.name} commit")
+        self.done.files += len(files)
+        self.done.file_bytes += sum(info.size for info in files)
+        rows = sum(info.rows for info in files)
+        if layout is RECORDS:
+            self.done.records += rows
+        else:
+            self.done.events += rows

@@ -1,0 +1,212 @@
+# Tests: tests/archive/test_tasks.py
+"""What a task of a rollup does: reads its part of the log, writes one file, reads that back.
+
+Runs in Spark's workers: no Spark, nothing of the broker. A task that is killed leaves a file that
+no commit names; it is done again from the start, under another name.
+
+What planning again, or planning less, goes round is returned as a :class:`Problem`. Anything else
+is raised.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from brokerd.archive.decode import read_records
+from brokerd.archive.events import read_events
+from brokerd.archive.files import FileInfo, FileWriter, verify_written
+from brokerd.archive.layout import EVENTS, RECORDS, Layout, Range
+from brokerd.archive.plan import EventsSplit, Pieces, RecordsSplit, Segment
+from brokerd.archive.ranges import covered
+from brokerd.archive.sealed import (
+    Batches,
+    DamagedBatch,
+    SealedSegment,
+    batches_of,
+    open_sealed,
+)
+from brokerd.errors import DamagedData, NewerFormat
+from brokerd.walformat import ENTRY_HEADER_BYTES
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Problem(NamedTuple):
+    """Why a task wrote nothing."""
+
+    kind: Literal["damaged", "gone", "full"]
+    """Damaged: nothing from the segment at ``lsn`` on can be archived. Gone: the broker deleted a
+    segment since the plan was made. Full: the disk is."""
+    text: str
+    lsn: int = 0
+
+
+class Target(NamedTuple):
+    """Where files are written."""
+
+    root: str
+    """Directory of the archive."""
+    log_id: str
+
+
+class _Ended(Exception):
+    """The task ends with a problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.problem = problem
+
+
+def write_records(task: tuple[Target, RecordsSplit]) -> FileInfo | Problem | None:
+    """Write a file of records and prove it; None if known damage left nothing to write."""
+    return _guarded(_write_records, *task)
+
+
+def write_events(task: tuple[Target, EventsSplit]) -> FileInfo | Problem | None:
+    """Write a file of events and prove it; None if there are no events."""
+    return _guarded(_write_events, *task)
+
+
+def _guarded(
+    write: Callable[[Target, Any], FileInfo | None], target: Target, split: Any
+) -> FileInfo | Problem | None:
+    try:
+        return write(target, split)
+    except _Ended as ended:
+        return ended.problem
+    except OSError as error:
+        if error.errno in _NO_SPACE:
+            return Problem("full", f"{error.filename or target.root}: {error.strerror}")
+        raise
+
+
+@contextmanager
+def _reading(segment: Segment) -> Iterator[None]:
+    """End the task when a segment cannot be read."""
+    try:
+        yield
+    except (DamagedData, NewerFormat) as error:
+        raise _Ended(Problem("damaged", str(error), segment.first_lsn)) from error
+    except FileNotFoundError as error:
+        if str(error.filename).endswith((".wal", ".idx")):
+            raise _Ended(Problem("gone", f"{error.filename} is gone")) from error
+        raise
+
+
+def _open(segment: Segment) -> SealedSegment:
+    opened = open_sealed(segment.path)
+    if (opened.segment_id, opened.end_lsn) != (segment.segment_id, segment.end_lsn):
+        raise _Ended(Problem("gone", f"{segment.path} is another segment now"))
+    return opened
+
+
+def _write(
+    target: Target, layout: Layout, ranges: Sequence[Range], rows: Iterable[pa.Table]
+) -> FileInfo:
+    directory = Path(target.root, layout.name)
+    with FileWriter(directory, layout, target.log_id, ranges) as writer:
+        for some in rows:
+            writer.write(some)
+        info = writer.close()
+    verify_written(directory, info)
+    return info
+
+
+# -- Records -------------------------------------------------------------------------------------
+
+
+class _Part(NamedTuple):
+    """The batches of one segment that a task writes."""
+
+    segment: Segment
+    batches: Batches
+
+
+def _write_records(target: Target, split: RecordsSplit) -> FileInfo | None:
+    parts, lost = _parts(split)
+    ranges = covered([part.batches for part in parts], lost, split.gaps)
+    if not ranges:
+        return None
+    rows = _rows(parts, split)
+    if len({found[:2] for found in ranges}) > 1:
+        rows = _sorted(rows)
+    return _write(target, RECORDS, ranges, rows)
+
+
+def _parts(split: RecordsSplit) -> tuple[list[_Part], list[Batches]]:
+    """The batches of a task by segment, and those that are lost to damage that is known."""
+    parts, lost = [], []
+    for ordinal, segment in enumerate(split.segments):
+        pieces = split.pieces[split.pieces["segment"] == ordinal]
+        with _reading(segment):
+            opened = _open(segment)
+            batches = batches_of(opened.index).select(_row_numbers(pieces))
+            is_lost = _lost(opened, batches, split)
+        parts.append(_Part(segment, batches.select(~is_lost)))
+        lost.append(batches.select(is_lost))
+    return parts, lost
+
+
+def _row_numbers(pieces: Pieces) -> npt.NDArray[np.intp]:
+    runs = [np.arange(row, row + rows) for row, rows in pieces[["row", "rows"]].tolist()]
+    return np.concatenate(runs).astype(np.intp)
+
+
+def _lost(segment: SealedSegment, batches: Batches, split: RecordsSplit) -> npt.NDArray[np.bool_]:
+    """Which batches are lost: they cannot be read, and it is known that their place is damaged."""
+    lost = np.zeros(len(batches.position), np.bool_)
+    ends = batches.position + ENTRY_HEADER_BYTES + batches.body_bytes
+    for first, end in split.known_damage.get(Path(segment.path).name, ()):
+        for row in np.flatnonzero((batches.position < end) & (ends > first)).tolist():
+            one = batches.select(slice(row, row + 1))
+            try:
+                for _ in read_records(segment, one, split.topics):
+                    pass
+            except DamagedBatch:
+                lost[row] = True
+    return lost
+
+
+def _rows(parts: Iterable[_Part], split: RecordsSplit) -> Iterator[pa.Table]:
+    """The records, segment by segment; those of one partition come in order."""
+    for segment, batches in parts:
+        with _reading(segment):
+            for rows in read_records(_open(segment), batches, split.topics):
+                yield pa.Table.from_batches([rows])
+
+
+def _sorted(rows: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """All of them by topic id, partition and offset."""
+    together = pa.concat_tables(rows).combine_chunks()
+    keys = [together[name].to_numpy() for name in ("offset", "partition", "topic_id")]
+    yield together.take(pa.array(np.lexsort(keys)))
+
+
+# -- Events --------------------------------------------------------------------------------------
+
+
+def _write_events(target: Target, split: EventsSplit) -> FileInfo | None:
+    rows = _event_rows(split)
+    first = next(rows, None)
+    if first is None:
+        return None
+    ranges = [Range(0, 0, split.first_lsn, split.end_lsn)]
+    return _write(target, EVENTS, ranges, chain([first], rows))
+
+
+def _event_rows(split: EventsSplit) -> Iterator[pa.Table]:
+    for segment in split.segments:
+        places = split.known_damage.get(Path(segment.path).name, ())
+        with _reading(segment):
+            for rows in read_events(_open(segment), split.topics, places):
+                if len(rows):
+                    yield pa.Table.from_batches([rows])

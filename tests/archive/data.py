@@ -1,0 +1,157 @@
+"""A data directory with a log made by hand, an archive beside it, and rollups without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from deltalake import DeltaTable
+
+from brokerd.archive.bounds import (
+    FILE_NAME,
+    Bounds,
+    DamagedPlace,
+    PartitionBounds,
+    TopicBounds,
+    encode_bounds,
+)
+from brokerd.archive.lots import RolledUp, roll_up
+from brokerd.archive.running import JobFailed, Run, Settings
+from brokerd.archive.table import ensure_tables
+from brokerd.errors import BrokerdError
+from brokerd.walformat import EventKind
+from tests.archive.making import LOG_ID, LogMaker, events_entry, topic_entry
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+NOW_MS = 1_700_000_000_000
+NO_LIMIT = 1 << 60
+MIB = 1 << 20
+
+
+class InlineRun(Run):
+    """Does in this process what tasks would do."""
+
+    def map(
+        self, what: str, function: Callable[[Item], Result], items: Sequence[Item]
+    ) -> list[Result]:
+        try:
+            return [function(item) for item in items]
+        except BrokerdError as error:
+            raise JobFailed(f"{what}: {error}") from error
+
+
+class Data:
+    """The data directory of a broker that is not there, and what ought to be in its archive."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.wal = path / "wal"
+        self.root = path / "archive"
+        for directory in (self.wal, path / "state"):
+            directory.mkdir(parents=True)
+        self.log = LogMaker(self.wal)
+        self.starts: dict[int, int] = {}
+        self.gaps: list[tuple[int, int]] = []
+        self.damage: list[DamagedPlace] = []
+        self.appended: list[tuple[int, int, int, bytes]] = []
+        """Topic id, partition, offset and value of each record."""
+        self.happened: list[tuple[int, str, int, str]] = []
+        """Topic id, group, offset and owner of each lease."""
+
+    # -- The log -------------------------------------------------------------------------------
+
+    def append(self, topic_id: int, partition: int, *values: bytes) -> None:
+        """A frame with a batch of records; a topic is made when it is first used."""
+        if topic_id not in self.starts:
+            self.starts[topic_id] = 0
+            self.log.add(topic_entry(topic_id, "created", name=f"topic-{topic_id}", partitions=2))
+        base = self.log.append(topic_id, partition, values)
+        self.appended += [
+            (topic_id, partition, base + at, value) for at, value in enumerate(values)
+        ]
+        self.log.frame()
+
+    def lease(self, topic_id: int, group: str, offset: int, owner: str) -> None:
+        """A frame with an event of a group."""
+        event = (EventKind.LEASED, offset, 1_000_000, 7, 1, owner, "")
+        self.log.add(events_entry(topic_id, 0, group, [event]))
+        self.happened.append((topic_id, group, offset, owner))
+        self.log.frame()
+
+    def fill(self, segments: int = 3) -> list[Path]:
+        """Some segments in which something of everything happens."""
+        paths = []
+        for _ in range(segments):
+            for topic_id in (1, 2, 17):
+                at = len(self.appended)
+                self.append(topic_id, 0, *(b"value %d" % (at + n) for n in range(3)))
+                self.append(topic_id, 1, b"other %d" % at)
+                self.lease(topic_id, "workers", at, f"owner-{at}")
+            paths.append(self.log.seal())
+        return paths
+
+    def bounds(self) -> Bounds:
+        """What the broker would say now."""
+        topics = [
+            TopicBounds(
+                number,
+                f"topic-{number}",
+                0,
+                False,
+                [PartitionBounds(start, start, 1 << 40, self.gaps), PartitionBounds(0, 0, 1 << 40)],
+            )
+            for number, start in self.starts.items()
+        ]
+        highest = max(self.starts, default=0)
+        return Bounds(LOG_ID, self.log.first_lsn, 0, True, highest + 1, topics, self.damage)
+
+    def publish(self) -> None:
+        """Have the broker write the bounds."""
+        (self.path / "state" / FILE_NAME).write_bytes(encode_bounds(self.bounds()))
+
+    # -- The archive ---------------------------------------------------------------------------
+
+    def roll_up(
+        self,
+        at: Callable[[str], None] = lambda point: None,
+        free_bytes: Callable[[], int] = lambda: NO_LIMIT,
+        **settings: Any,
+    ) -> RolledUp:
+        """A rollup in this process."""
+        run = InlineRun(
+            root=self.root,
+            bounds=self.bounds(),
+            settings=Settings(**{"file_bytes": MIB, **settings}),
+            spark=lambda: None,  # type: ignore[arg-type, return-value]
+            now_ms=lambda: NOW_MS,
+            at=at,
+        )
+        done = RolledUp()
+        tables = ensure_tables(self.root, LOG_ID, NOW_MS)
+        roll_up(run, self.wal, tables, free_bytes, done)
+        return done
+
+    def _rows(self, table: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = (
+            DeltaTable(str(self.root / table)).to_pyarrow_table().to_pylist()
+        )
+        return found
+
+    def records(self) -> list[tuple[int, int, int, bytes]]:
+        """What the table of records has, as `appended`."""
+        names = ("topic_id", "partition", "offset", "value")
+        return sorted(tuple(row[name] for name in names) for row in self._rows("records"))
+
+    def events(self) -> list[tuple[int, str, int, str]]:
+        """What the table of events has, as `happened`."""
+        names = ("topic_id", "group_name", "offset", "owner")
+        rows = sorted(self._rows("events"), key=lambda row: (row["lsn"], row["seq"]))
+        return [tuple(row[name] for name in names) for row in rows]
+
+    def check(self) -> None:
+        """The archive has all that is sealed, once."""
+        assert self.records() == sorted(self.appended)
+        assert self.events() == self.happened
