@@ -4,26 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.walformat import EventKind, GroupEvent
-from tests.strategies.archive import Partition, group_histories, partitions
+from tests.archive.plain import Happened, deliveries, in_order, log_of
+from tests.strategies.archive import Partition, group_histories, on_spark, partitions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 transforms = pytest.importorskip("brokerd.archive.transforms", reason="needs pyspark")
-
-# One session of Spark serves all examples, and an example has many partitions at once.
-on_spark = settings(
-    max_examples=8,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
 
 NOW_US = 10_000_000
 TOMBSTONE_SECONDS = 4
@@ -102,7 +96,7 @@ def is_expired(one: Partition, row: Any) -> bool:
 worlds = st.lists(partitions(), min_size=1, max_size=40)
 
 
-@on_spark
+@on_spark(8)
 @given(worlds)
 def test_rules_choose_what_a_plain_loop_chooses(
     spark: SparkSession, world: list[Partition]
@@ -118,7 +112,7 @@ def test_rules_choose_what_a_plain_loop_chooses(
     assert places(tombstones) == chosen(world, is_old_tombstone)
 
 
-@on_spark
+@on_spark(8)
 @given(worlds)
 def test_a_record_goes_for_the_first_of_its_reasons(
     spark: SparkSession, world: list[Partition]
@@ -176,21 +170,6 @@ EVENT = (
 )
 
 
-class Happened(NamedTuple):
-    """An event of a group, with its place in the log."""
-
-    topic_id: int
-    partition: int
-    group: str
-    lsn: int
-    seq: int
-    event: GroupEvent
-
-    @property
-    def time_us(self) -> int:
-        return self.lsn * 1_000_000 + 7
-
-
 def events_frame(spark: SparkSession, log: Iterable[Happened]) -> DataFrame:
     from pyspark.sql import functions as F
 
@@ -207,58 +186,19 @@ def open_frame(spark: SparkSession, rows: list[Any]) -> DataFrame:
     return spark.createDataFrame(rows, transforms.OPEN)
 
 
-class Attempt:
-    """A record in a group, from its first attempt on."""
-
-    def __init__(self) -> None:
-        self.grants: int | None = None
-        self.failures = 0
-        self.first_us: int | None = None
-        self.owner: str | None = None
-
-
-def plain_deliveries(log: Iterable[Happened]) -> list[tuple[Any, ...]]:
-    """Outcomes by a loop over the events, one by one, in the order of the log."""
-    attempts: dict[tuple[int, int, str, int], Attempt] = {}
-    found = []
-    for h in log:
-        kind, offset, _, _, count, owner, reason = h.event
-        key = (h.topic_id, h.partition, h.group, offset)
-        one = attempts.setdefault(key, Attempt())
-        if kind == EventKind.LEASED:
-            if count == 1 and one.grants:
-                one = attempts[key] = Attempt()
-            if one.first_us is None:
-                one.first_us = h.time_us
-            one.grants, one.owner = count, owner
-        elif kind == EventKind.FAILED:
-            one.failures = max(one.failures, count)
-        elif kind in (EventKind.SETTLED, EventKind.DEAD):
-            is_dead = kind == EventKind.DEAD
-            failures = max(one.failures, count) if is_dead else one.failures
-            latency = None if one.first_us is None else h.time_us - one.first_us
-            outcome = "dead" if is_dead else "settled"
-            found.append(
-                (f"t{h.topic_id}", *key, outcome, reason or None if is_dead else None)
-                + (one.grants or 0, failures, one.first_us, h.time_us, latency, one.owner, h.lsn)
-            )
-            del attempts[key]
-    return sorted(found, key=lambda row: (row[13], *row[:5]))
-
-
 def delivery_rows(frame: DataFrame) -> list[tuple[Any, ...]]:
     from pyspark.sql import functions as F
 
     for name in ("first_lease_time", "outcome_time"):
         frame = frame.withColumn(name, F.unix_micros(name))
-    return sorted((tuple(row) for row in frame.collect()), key=lambda row: (row[13], *row[:5]))
+    return sorted((tuple(row) for row in frame.collect()), key=in_order)
 
 
 def no_bounds(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame([], transforms.BOUNDS)
 
 
-@on_spark
+@on_spark(8)
 @given(
     st.lists(group_histories(), min_size=1, max_size=30),
     st.lists(st.floats(0, 1), max_size=2).map(sorted),
@@ -267,26 +207,18 @@ def test_outcomes_are_those_of_a_plain_loop_wherever_runs_begin_and_end(
     spark: SparkSession, histories: list[list[list[GroupEvent]]], cuts: list[float]
 ) -> None:
     """Leases in one run, failures in the next, the settle in a third: one row, with all of it."""
-    entries = sorted(
-        (at, number, events)
-        for number, history in enumerate(histories)
-        for at, events in enumerate(history)
-    )
-    log = [
-        Happened(number % 2 + 1, number % 3, f"g{number}", lsn, seq, event)
-        for lsn, (_, number, events) in enumerate(entries, 1)
-        for seq, event in enumerate(events)
-    ]
+    log = log_of(histories)
+    entries = log[-1].lsn if log else 0
     open_rows: list[Any] = []
     found: list[tuple[Any, ...]] = []
-    marks = [0, *(int(len(entries) * cut) + 1 for cut in cuts), len(entries) + 1]
+    marks = [0, *(int(entries * cut) + 1 for cut in cuts), entries + 1]
     for begin, end in pairwise(marks):
         part = events_frame(spark, [h for h in log if begin <= h.lsn < end])
         attempted = transforms.attempts(part, open_frame(spark, open_rows)).cache()
         found += delivery_rows(transforms.deliveries(attempted))
         open_rows = transforms.still_open(attempted, no_bounds(spark), 0, 0, end).collect()
         attempted.unpersist()
-    assert sorted(found, key=lambda row: (row[13], *row[:5])) == plain_deliveries(log)
+    assert sorted(found, key=in_order) == deliveries(log)
 
 
 def test_open_attempts_are_dropped_when_no_outcome_can_come(spark: SparkSession) -> None:
@@ -351,7 +283,7 @@ def hourly_rows(spark: SparkSession, counts: list[Any], outcomes: list[Any]) -> 
 latencies = st.one_of(st.none(), st.integers(0, 9))
 
 
-@on_spark
+@on_spark(8)
 @given(
     st.lists(
         st.tuples(st.integers(-1, 1), st.integers(1, 2), st.sampled_from("gh"), latencies),

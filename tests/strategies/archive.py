@@ -6,6 +6,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import NamedTuple
 
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from brokerd.errors import LeaseLost, NotLeaseOwner
@@ -14,6 +15,17 @@ from brokerd.groups.store import GroupPartition
 from brokerd.walformat import GroupEvent
 
 RECORDS_MAX = 12
+
+
+def on_spark(examples: int) -> settings:
+    """For tests whose examples run on Spark: few of them, large, and never made smaller."""
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        phases=[Phase.explicit, Phase.reuse, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+
 
 keys = st.sampled_from([None, None, b"", b"a", b"b", b"c"])
 

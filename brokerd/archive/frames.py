@@ -1,0 +1,139 @@
+# Tests: tests/archive/test_derived.py
+"""Files of the archive's tables as data frames of Spark, and data frames as files of a table.
+
+What Spark writes is made in the directory ``staging`` beside the tables and renamed into a table
+when it is complete, so nothing of Spark's own is ever left in a table.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from brokerd.archive.deltalog import Facts, sync_directory
+from brokerd.archive.layout import Layout
+from brokerd.archive.running import Run
+from brokerd.archive.table import Added
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+STAGING = "staging"
+FILE = "file"
+ROW = "row"
+"""Columns that `read_files` adds when asked: the file's name without its directory, and the row's
+number in the file."""
+
+_GLOB = "{}[]*?\\,"
+"""Characters that mean something in the paths that Spark reads."""
+
+
+def ddl(layout: Layout, names: Sequence[str] | None = None) -> str:
+    """Columns of a table as Spark's schemas have them; all, or those named."""
+    columns = {column.name: column.type for column in layout.columns}
+    return ", ".join(f"{name} {columns[name]}" for name in names or columns)
+
+
+def read_files(
+    run: Run, layout: Layout, paths: Sequence[str], names: Sequence[str], placed: bool = False
+) -> DataFrame:
+    """Rows of files of a table, with the named columns.
+
+    :param paths: relative to the table. None at all is an empty frame.
+    :param placed: with the columns `FILE` and `ROW`.
+    """
+    from pyspark.sql import functions as F
+
+    spark = run.spark()
+    table = run.root / layout.name
+    place = [F.col("_metadata.file_name").alias(FILE), F.col("_metadata.row_index").alias(ROW)]
+    schema = ddl(layout, names)
+    if not paths:
+        return spark.createDataFrame(
+            [], schema + (f", {FILE} string, {ROW} long" if placed else "")
+        )
+    reader = spark.read.schema(schema).option("basePath", f"file://{table}")
+    reader = reader.option("parquet.page.verify-checksum.enabled", "true")
+    frame = reader.parquet(*(path_of(table / path) for path in paths))
+    return frame.select(*names, *(place if placed else ()))
+
+
+def path_of(path: Path) -> str:
+    """A path as Spark reads it: on this machine, and no pattern."""
+    return "file://" + "".join(f"\\{char}" if char in _GLOB else char for char in str(path))
+
+
+@contextmanager
+def staging(run: Run) -> Iterator[Path]:
+    """An empty directory on the disk of the archive. It is removed in the end, or by the next."""
+    directory = run.root / STAGING
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def write_frame(run: Run, frame: DataFrame, directory: Path, *by: str) -> list[Path]:
+    """Write a data frame into a directory that is not there yet; gives the files.
+
+    :param by: columns that the files do not have: each is of rows that agree in them.
+    """
+    run.spark().conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    frame.write.partitionBy(*by).option("compression", "zstd").parquet(f"file://{directory}")
+    return sorted(directory.rglob("part-*.parquet"))
+
+
+def adopt(
+    table: Path, layout: Layout, files: Sequence[Path], prefix: str, time: str
+) -> list[Added]:
+    """Move files that have rows into a table, durably, under other names, for a commit to add.
+
+    :param prefix: what their names begin with.
+    :param time: the column that tells the time of a row.
+    """
+    added = []
+    for file in files:
+        if not pq.read_metadata(file).num_rows:
+            continue
+        name = f"{prefix}-{secrets.token_hex(8)}.parquet"
+        added.append(_added(file, name, layout, time))
+        with open(file, "rb") as data:
+            os.fsync(data.fileno())
+        os.rename(file, table / name)
+    if files:
+        sync_directory(table)
+    return added
+
+
+def _added(file: Path, name: str, layout: Layout, time: str) -> Added:
+    """What a commit says of a file that Spark wrote."""
+    names = [column.name for column in layout.columns if column.name in (time, "lsn", "topic_id")]
+    least, most = _edges(pq.read_table(file, columns=names))
+    facts = Facts(
+        rows=pq.read_metadata(file).num_rows,
+        first_time_us=least[time],
+        last_time_us=most[time],
+        first_lsn=least.get("lsn", -1),
+        last_lsn=most.get("lsn", -1),
+    )
+    return Added(name, file.stat().st_size, facts, least, most)
+
+
+def _edges(rows: pa.Table) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """The smallest and the largest value of each column."""
+    edges: tuple[dict[str, int], dict[str, int]] = ({}, {})
+    for name in rows.column_names:
+        found = pc.min_max(rows[name].cast(pa.int64()))
+        edges[0][name], edges[1][name] = found["min"].as_py(), found["max"].as_py()
+    return edges
