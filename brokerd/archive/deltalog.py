@@ -11,6 +11,7 @@ https://github.com/delta-io/delta/blob/master/PROTOCOL.md, sections "Actions" an
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -36,6 +37,8 @@ TAG = "brokerd"
 """The tag of an added file that holds its `Facts`."""
 FILE_BYTES_MAX = 1 << 30
 """No commit and no checkpoint is larger; what is, is no such thing."""
+NEVER_WRITTEN = (errno.EROFS, errno.EINVAL)
+"""What file systems say that are read-only: there is nothing to sync."""
 READER_VERSION = 1
 WRITER_VERSION = 2
 _SUM_MAGIC = "brokerd checkpoint 1"
@@ -311,6 +314,9 @@ def sync_directory(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in NEVER_WRITTEN:
+            raise
     finally:
         os.close(descriptor)
 

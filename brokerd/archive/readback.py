@@ -17,6 +17,8 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import TypeVar
 
+import pyarrow as pa
+
 from brokerd.archive.deltalog import DeltaLog, Snapshot
 from brokerd.archive.layout import EVENTS, RECORDS, ROLLUP_APP
 from brokerd.archive.map import FileMap, Piece, Shared
@@ -54,7 +56,7 @@ class LocalArchive:
             if records is None:
                 self._view = None
                 return None
-            events = self._events.read()
+            events = self._read_events()
             before, self._seen = self._seen, (records, events)
             if self._view is not None and before is not None:
                 if before[0] is records and before[1] is events:
@@ -63,7 +65,15 @@ class LocalArchive:
                     self._view = LocalView(self, self._view.map, records, events)
                     return self._view
             self._view = LocalView(self, FileMap(records.files), records, events)
+            pa.default_memory_pool().release_unused()  # what reading the logs took
             return self._view
+
+    def _read_events(self) -> Snapshot | None:
+        """The table of events, None while it cannot be read: records are served, and no more."""
+        try:
+            return self._events.read()
+        except ArchiveUnavailable:
+            return None
 
 
 class LocalView:

@@ -156,6 +156,8 @@ class Table:
         :raises ArchiveUnavailable: the disk is full, say. Nothing was done.
         """
         transactions = transactions or {}
+        with _disk(self.path):
+            checkpoint_if_due(self.path, self._read().version)
         for _ in range(TRIES):
             newest = self._read()
             if transactions and _is_done(transactions, newest):
@@ -171,8 +173,6 @@ class Table:
             data = encode_commit(actions, operation, now_ms)
             if _put(self.path / COMMITS / commit_name(newest.version + 1), data):
                 self.refresh()
-                with _disk(self.path):
-                    checkpoint_if_due(self.path, self.version)
                 return True
         raise TableConflict(f"{self.path}: somebody else commits all the time; try again later")
 

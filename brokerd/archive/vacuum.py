@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from brokerd.archive.checkpoints import remove_log_before
-from brokerd.archive.deltalog import COMMITS, commit_name, decode_commit, list_log
+from brokerd.archive.deltalog import COMMITS, SUMS, commit_name, decode_commit, list_log
 
 HOUR_MS = 3_600_000
 LOG_HOURS = 7 * 24
@@ -34,7 +34,7 @@ def vacuum(table: Path, live: Collection[str], hours: int, now_ms: int) -> list[
     found = [path for path in _old_files(table, cutoff_ms) if path not in kept]
     for path in found:
         (table / path).unlink()
-    for temporary in (table / COMMITS).glob(".commit-*.tmp"):
+    for temporary in _temporary(table):
         if _is_old(temporary, cutoff_ms):
             temporary.unlink()
     remove_log_before(table, now_ms - max(hours, LOG_HOURS) * HOUR_MS)
@@ -47,6 +47,13 @@ def _removed_since(table: Path, cutoff_ms: int) -> Iterator[str]:
         path = table / COMMITS / commit_name(version)
         if not _is_old(path, cutoff_ms):
             yield from decode_commit(path.read_bytes(), path).removed
+
+
+def _temporary(table: Path) -> Iterator[Path]:
+    """What a stopped job, or deltalake in it, left of the log's files."""
+    yield from (table / COMMITS).glob(".commit-*.tmp")
+    yield from (table / COMMITS).glob("*#*")
+    yield from (table / SUMS).glob("*.tmp")
 
 
 def _old_files(table: Path, cutoff_ms: int) -> Iterator[str]:

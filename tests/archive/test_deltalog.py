@@ -178,13 +178,13 @@ def test_table_that_is_taken_away_is_no_table(table: Table) -> None:
 # -- Damage --------------------------------------------------------------------------------------
 
 
-def test_each_flipped_bit_of_a_commit_is_found_or_means_nothing(table: Table) -> None:
+def test_flipped_bit_of_a_commit_is_found_or_means_nothing(table: Table) -> None:
     fill(table, 2)
     expected = fresh(table)
-    for version in (0, 2):
+    for version, step in ((0, 7), (2, 1)):
         path = commit_path(table, version)
         data = path.read_bytes()
-        for place in range(len(data)):
+        for place in range(0, len(data), step):
             damaged = bytearray(data)
             damaged[place] ^= 1 << place % 8
             path.write_bytes(damaged)
@@ -201,13 +201,13 @@ def test_commit_that_is_cut_is_found(table: Table) -> None:
     fill(table, 1)
     path = commit_path(table, 1)
     data = path.read_bytes()
-    for length in range(len(data)):
+    for length in range(0, len(data), 3):
         path.write_bytes(data[:length])
         with pytest.raises((ArchiveUnavailable, ForeignArchive), match=commit_name(1)):
             fresh(table)
 
 
-def test_each_flipped_bit_of_a_checkpoint_or_its_sum_makes_an_older_state_the_base(
+def test_flipped_bit_of_a_checkpoint_or_its_sum_makes_an_older_state_the_base(
     table: Table,
 ) -> None:
     """While the commits are there nothing is lost; without them the missing one is named."""
@@ -222,7 +222,7 @@ def test_each_flipped_bit_of_a_checkpoint_or_its_sum_makes_an_older_state_the_ba
         table.path / SUMS / sum_name(2),
     ):
         data = path.read_bytes()
-        for place in range(0, len(data), 1 + len(data) // 400):
+        for place in range(0, len(data), 1 + len(data) // 150):
             damaged = bytearray(data)
             damaged[place] ^= 1 << place % 8
             path.write_bytes(damaged)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokerd.archive import opened
+from brokerd.archive.deltalog import COMMITS, commit_name
 from brokerd.archive.files import FileInfo
 from brokerd.archive.layout import EVENTS, RECORDS, ROLLUP_APP, Range
 from brokerd.archive.table import Table, added, ensure_tables, open_archive
@@ -185,6 +186,44 @@ def test_commit_to_the_table_of_events_is_seen_too(world: World) -> None:
     assert second.events_lsn == 4096
     assert second.version == first.version
     assert read_all(second, 1, 0) == read_all(first, 1, 0)
+
+
+def test_records_are_served_while_the_table_of_events_cannot_be_read(world: World) -> None:
+    """But the log has to keep all that it has."""
+    world.add(own(0, 10))
+    world.tables[EVENTS.name].commit([], transactions={ROLLUP_APP: 4096}, now_ms=NOW_MS)
+    assert world.view.events_lsn == 4096
+    path = world.root / EVENTS.name / COMMITS / commit_name(1)
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes(data[:-10])
+    assert world.view.events_lsn == 0
+    assert len(read_all(world.view, 1, 0)) == 10
+    path.write_bytes(data)
+    assert open_view(world).events_lsn == 4096
+
+
+def test_archive_on_a_read_only_file_system_is_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.add(own(0, 10))
+
+    def fsync(descriptor: int) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert len(read_all(open_view(world), 1, 0)) == 10
+
+
+def test_archive_whose_disk_fails_is_not_relied_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fsync(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(ArchiveUnavailable, match="Input/output error"):
+        open_archive(world.root, LOG_ID).refresh()
 
 
 def test_archive_that_is_taken_away_and_brought_back_is_read_again(world: World) -> None:

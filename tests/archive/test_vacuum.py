@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from brokerd.archive.checkpoints import EVERY_COMMITS
-from brokerd.archive.deltalog import COMMITS, list_log
+from brokerd.archive.deltalog import COMMITS, SUMS, list_log
 from brokerd.archive.layout import RECORDS
 from brokerd.archive.table import Added, Table, ensure_tables
 from brokerd.archive.view import ArchiveUnavailable
@@ -85,13 +85,18 @@ def test_what_is_not_ours_stays(table: Table) -> None:
     assert (table.path / "_open/1.parquet").exists()
 
 
-def test_temporary_commits_go_when_they_are_old(table: Table) -> None:
-    for name, hours in (("old", 25), ("young", 23)):
-        path = table.path / COMMITS / f".commit-{name}.tmp"
-        path.write_text("half")
-        age(path, hours)
-    table.vacuum(24, NOW_MS)
-    assert [path.name for path in (table.path / COMMITS).glob(".commit-*")] == [".commit-young.tmp"]
+def test_temporary_files_of_the_log_go_when_they_are_old(table: Table) -> None:
+    (table.path / SUMS).mkdir()
+    names = [
+        f"{COMMITS}/.commit-0123.tmp",
+        f"{COMMITS}/{1:020d}.checkpoint.parquet#1",
+        f"{SUMS}/{1:020d}.tmp",
+    ]
+    for hours in (25, 23):
+        for name in names:
+            put(table, name, hours)
+        table.vacuum(24, NOW_MS)
+        assert [(table.path / name).exists() for name in names] == [hours < 24] * 3
 
 
 def test_files_of_what_is_committed_meanwhile_stay(table: Table) -> None:
