@@ -27,6 +27,7 @@ WIRING = {
     "logs",
     "notify",
     "outcome",
+    "rollup",
     "sections",
     "service",
 }

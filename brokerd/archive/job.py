@@ -1,0 +1,231 @@
+# Tests: tests/archive/test_job.py
+"""The job that keeps an archive: takes the log into it, derives, cleans, vacuums. Needs Spark.
+
+It works beside a broker or without one, and reads no more of a data directory than ``state/bounds``
+and ``wal``. One job at a time has a data directory's archive: ``run/rollup.lock`` is held by fcntl,
+so that it is free as soon as the process is gone. Each step commits what it did by itself, and
+looks at what is there before it begins; so a job that is stopped anywhere is gone on with by the
+next one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from brokerd.archive.bounds import FILE_NAME, Bounds, decode_bounds
+from brokerd.archive.lazy import LazyArchive
+from brokerd.archive.lots import RolledUp, roll_up
+from brokerd.archive.plan import Lot, plan_lot
+from brokerd.archive.running import JobFailed, Progress, Quiet, Run, Settings, StepReport
+from brokerd.archive.table import ensure_tables
+from brokerd.errors import BrokerdError, DamagedData
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCK_NAME = "rollup.lock"
+NO_LIMIT = 1 << 62
+
+
+class RollupLocked(BrokerdError):
+    """Another job is at work."""
+
+    retryable = True
+
+
+class Job(NamedTuple):
+    """What to do, and with what."""
+
+    data_dir: Path
+    root: Path
+    """Directory of the archive."""
+    settings: Settings
+    open_spark: Callable[[], AbstractContextManager[SparkSession]]
+    """Starts Spark; called when there is something for it to do."""
+    now_ms: Callable[[], int]
+    """The wall clock in milliseconds."""
+    free_bytes: Callable[[Path], int]
+    """How much may be written to the disk that holds a directory, which is there."""
+    only: Sequence[str] = ()
+    """Names of the topics that removing and merging is limited to; none: all."""
+    at: Callable[[str], None] = lambda point: None
+    """Called at points with names, where tests stop the process."""
+    progress: Progress = Quiet()
+
+
+@dataclass
+class Summary:
+    """What a job did."""
+
+    rolled_up: RolledUp = field(default_factory=RolledUp)
+    steps: list[StepReport] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    """What somebody has to do something about."""
+
+    @property
+    def has_committed(self) -> bool:
+        """Whether the archive is another than before."""
+        return bool(self.rolled_up.lots or any(step.lines for step in self.steps))
+
+    @property
+    def left(self) -> str:
+        """Why no more of the log was taken; "" if nothing was looked at."""
+        return self.rolled_up.stop.reason if self.rolled_up.stop is not None else ""
+
+
+def run_job(job: Job) -> Summary:
+    """Do all of it. What goes wrong after the beginning is in the summary, and ends the job.
+
+    :raises RollupLocked: another one is at work.
+    :raises BrokerdError: there is nothing to begin with: no data directory, no bounds, an archive
+        that is somebody else's.
+    """
+    bounds = read_bounds(job.data_dir)
+    only = _topic_ids(job.only, bounds)
+    summary = Summary()
+    with locked(job.data_dir), ExitStack() as stack:
+        tables = ensure_tables(job.root, bounds.log_id, job.now_ms())
+        spark = _Session(job, stack)
+        run = Run(
+            root=job.root,
+            bounds=bounds,
+            settings=job.settings,
+            spark=spark.get,
+            now_ms=job.now_ms,
+            only=only,
+            at=job.at,
+            progress=job.progress,
+        )
+        try:
+            free_bytes = partial(job.free_bytes, job.root)
+            roll_up(run, job.data_dir / "wal", tables, free_bytes, summary.rolled_up)
+            for step in steps(job.settings):
+                summary.steps.append(step(run))
+        except BrokerdError as error:
+            summary.problems.append(str(error))
+        except OSError as error:
+            summary.problems.append(f"{error.filename or job.root}: {error.strerror or error}")
+    stop = summary.rolled_up.stop
+    if stop is not None and stop.is_problem:
+        summary.problems.append(stop.reason)
+    return summary
+
+
+def steps(settings: Settings) -> list[Callable[[Run], StepReport]]:
+    """What is done after the rollup, in order: derived first, for it needs what is removed then."""
+    from brokerd.archive.derived import derive_deliveries
+    from brokerd.archive.hours import derive_hourly
+
+    found: list[Callable[[Run], StepReport]] = []
+    if settings.derived:
+        found += [derive_deliveries, derive_hourly]
+    return found
+
+
+def plan_job(job: Job) -> Iterator[Lot]:
+    """What a job would take from the log, lot by lot. Changes nothing, needs no Spark and no lock.
+
+    :raises BrokerdError: as `run_job` does.
+    """
+    bounds = read_bounds(job.data_dir)
+    view = LazyArchive(job.root, bounds.log_id).refresh()
+    records_lsn, events_lsn = (view.records_lsn, view.events_lsn) if view is not None else (0, 0)
+    while True:
+        lot = plan_lot(
+            job.data_dir / "wal",
+            bounds,
+            records_lsn,
+            events_lsn,
+            lot_bytes=job.settings.lot_bytes,
+            file_bytes=job.settings.file_bytes,
+            room_bytes=NO_LIMIT,
+        )
+        yield lot
+        if lot.stop is not None:
+            return
+        records_lsn, events_lsn = max(records_lsn, lot.end_lsn), max(events_lsn, lot.end_lsn)
+
+
+# -- What is there -------------------------------------------------------------------------------
+
+
+def read_bounds(data_dir: Path) -> Bounds:
+    """What the broker said last.
+
+    :raises JobFailed: there is no such file, or it is damaged; it says what to do.
+    :raises NewerFormat: a later version of brokerd wrote it.
+    """
+    path = data_dir / "state" / FILE_NAME
+    try:
+        return decode_bounds(path.read_bytes())
+    except FileNotFoundError:
+        if not (data_dir / "wal").is_dir():
+            raise JobFailed(
+                f"{data_dir} is no data directory of a broker; name one with --data-dir"
+            ) from None
+        raise JobFailed(
+            f"{path} is not there: no broker that knows of archives has run here yet; start it once"
+        ) from None
+    except DamagedData as error:
+        raise JobFailed(f"{path} is damaged: {error}; start the broker, which writes it") from None
+
+
+def _topic_ids(names: Sequence[str], bounds: Bounds) -> frozenset[int] | None:
+    if not names:
+        return None
+    known = {topic.name: topic.id for topic in bounds.topics if not topic.internal_of}
+    for name in names:
+        if name not in known:
+            raise JobFailed(
+                f"there is no topic {name!r}; `brokerctl topic list` shows those there are"
+            )
+    return frozenset(known[name] for name in names)
+
+
+@contextmanager
+def locked(data_dir: Path) -> Iterator[None]:
+    """Hold the lock on a data directory's archive.
+
+    :raises RollupLocked: another process holds it; its id is named.
+    """
+    directory = data_dir / "run"
+    directory.mkdir(exist_ok=True)
+    descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            owner = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
+            raise RollupLocked(
+                f"another brokerd-rollup is at work in {data_dir}, process {owner}"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class _Session:
+    """Spark, from when it is first needed to the end of the job."""
+
+    def __init__(self, job: Job, stack: ExitStack) -> None:
+        self._job = job
+        self._stack = stack
+        self._session: SparkSession | None = None
+
+    def get(self) -> SparkSession:
+        if self._session is None:
+            self._job.progress.begin("starting Spark", 0)
+            try:
+                self._session = self._stack.enter_context(self._job.open_spark())
+            finally:
+                self._job.progress.end()
+        return self._session

