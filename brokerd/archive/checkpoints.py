@@ -17,11 +17,10 @@ from brokerd.archive.deltalog import (
     checkpoint_name,
     commit_name,
     encode_sum,
-    list_log,
-    proved_checkpoint,
     sum_name,
     sync_directory,
 )
+from brokerd.archive.logreader import list_log, proved_checkpoint
 from brokerd.archive.view import ArchiveUnavailable
 
 EVERY_COMMITS = 20

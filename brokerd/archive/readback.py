@@ -19,8 +19,9 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from brokerd.archive.deltalog import DeltaLog, Snapshot
+from brokerd.archive.deltalog import Snapshot
 from brokerd.archive.layout import EVENTS, RECORDS, ROLLUP_APP
+from brokerd.archive.logreader import DeltaLog
 from brokerd.archive.map import FileMap, Piece, Shared
 from brokerd.archive.opened import OpenFiles, Ranges
 from brokerd.archive.reading import ArchiveFile

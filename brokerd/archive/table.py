@@ -30,7 +30,6 @@ from brokerd.archive.deltalog import (
     READER_VERSION,
     TAG,
     WRITER_VERSION,
-    DeltaLog,
     Facts,
     Snapshot,
     commit_name,
@@ -40,6 +39,7 @@ from brokerd.archive.deltalog import (
 )
 from brokerd.archive.files import FileInfo
 from brokerd.archive.layout import LAYOUTS, LOG_ID_PROPERTY, VERSION, VERSION_PROPERTY, Layout
+from brokerd.archive.logreader import DeltaLog
 from brokerd.archive.readback import open_archive
 from brokerd.archive.vacuum import vacuum
 from brokerd.archive.view import ArchiveUnavailable, ForeignArchive

@@ -14,7 +14,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from brokerd.archive.checkpoints import remove_log_before
-from brokerd.archive.deltalog import COMMITS, SUMS, commit_name, decode_commit, list_log
+from brokerd.archive.deltalog import COMMITS, SUMS, commit_name, decode_commit
+from brokerd.archive.logreader import list_log
 
 HOUR_MS = 3_600_000
 LOG_HOURS = 7 * 24

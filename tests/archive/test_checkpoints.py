@@ -10,8 +10,9 @@ import pytest
 from deltalake import DeltaTable
 
 from brokerd.archive.checkpoints import EVERY_COMMITS, LAST_CHECKPOINT
-from brokerd.archive.deltalog import COMMITS, SUMS, checkpoint_name, list_log, sum_name
+from brokerd.archive.deltalog import COMMITS, SUMS, checkpoint_name, sum_name
 from brokerd.archive.layout import RECORDS
+from brokerd.archive.logreader import list_log
 from brokerd.archive.table import Table, ensure_tables
 from brokerd.archive.view import ArchiveUnavailable
 from tests.archive.adding import LOG_ID, NOW_MS, records_file

@@ -16,7 +16,6 @@ from brokerd.archive.checkpoints import checkpoint_if_due
 from brokerd.archive.deltalog import (
     COMMITS,
     SUMS,
-    DeltaLog,
     Snapshot,
     checkpoint_name,
     commit_name,
@@ -24,6 +23,7 @@ from brokerd.archive.deltalog import (
     sum_name,
 )
 from brokerd.archive.layout import RECORDS
+from brokerd.archive.logreader import DeltaLog
 from brokerd.archive.table import Added, Table, ensure_tables
 from brokerd.archive.view import ArchiveUnavailable, ForeignArchive
 from brokerd.errors import BrokerdError, NewerFormat

@@ -9,8 +9,9 @@ import pytest
 from deltalake import DeltaTable
 
 from brokerd.archive.checkpoints import EVERY_COMMITS
-from brokerd.archive.deltalog import COMMITS, SUMS, list_log
+from brokerd.archive.deltalog import COMMITS, SUMS
 from brokerd.archive.layout import RECORDS
+from brokerd.archive.logreader import list_log
 from brokerd.archive.table import Added, Table, ensure_tables
 from brokerd.archive.view import ArchiveUnavailable
 from tests.archive.adding import LOG_ID, NOW_MS, records_file

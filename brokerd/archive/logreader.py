@@ -1,0 +1,202 @@
+# Tests: tests/archive/test_deltalog.py
+"""Reads the log of a Delta table, again and again: docs/archive-log.rst, section "Reading".
+
+`DeltaLog.read` gives a `Snapshot`: what the newest version of the table holds. It is what was
+written, or an error that names the file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from brokerd.archive.deltalog import (
+    COMMITS,
+    FILE_BYTES_MAX,
+    READER_VERSION,
+    SUMS,
+    WRITER_VERSION,
+    Change,
+    Snapshot,
+    apply,
+    checkpoint_name,
+    commit_name,
+    damaged,
+    decode_checkpoint,
+    decode_commit,
+    encode_sum,
+    sum_name,
+    sync_directory,
+)
+from brokerd.archive.layout import LOG_ID_PROPERTY, VERSION, VERSION_PROPERTY
+from brokerd.archive.view import ArchiveUnavailable, ForeignArchive
+from brokerd.errors import NewerFormat
+
+
+class Names(NamedTuple):
+    """The versions of which a log has files."""
+
+    commits: frozenset[int]
+    checkpoints: frozenset[int]
+    sums: frozenset[int]
+
+    @property
+    def proofs(self) -> frozenset[int]:
+        """The checkpoints that have a sum; whether it is theirs, `proved_checkpoint` tells."""
+        return self.checkpoints & self.sums
+
+
+def list_log(table: Path) -> Names:
+    """What there is. Raises OSError."""
+    names = os.listdir(table / COMMITS)
+    try:
+        sums = os.listdir(table / SUMS)
+    except FileNotFoundError:
+        sums = []
+    return Names(
+        _versions(names, ".json"),
+        _versions(names, ".checkpoint.parquet"),
+        _versions(sums, ".sum"),
+    )
+
+
+def _versions(names: Iterable[str], suffix: str) -> frozenset[int]:
+    stems = (name.removesuffix(suffix) for name in names if name.endswith(suffix))
+    return frozenset(int(s) for s in stems if len(s) == 20 and s.isascii() and s.isdigit())
+
+
+def proved_checkpoint(table: Path, version: int) -> bytes | None:
+    """The bytes of a checkpoint if its sum is right. Raises OSError."""
+    checkpoint = _bytes_of(table / COMMITS / checkpoint_name(version))
+    found = _bytes_of(table / SUMS / sum_name(version))
+    return checkpoint if found == encode_sum(version, checkpoint) else None
+
+
+class DeltaLog:
+    """Reads the log of one table, again and again. For one thread at a time."""
+
+    def __init__(self, table: Path, log_id: str) -> None:
+        self.table = table
+        self._log_id = log_id
+        self._snapshot: Snapshot | None = None
+        self._directory: tuple[int, ...] = ()
+        """How the directory of commits was when the snapshot was made."""
+        self._commit: tuple[int, ...] = ()
+        """How the file of its commit was."""
+
+    def read(self) -> Snapshot | None:
+        """The newest version, the same object as before if that is it. None: there is no table.
+
+        :raises ArchiveUnavailable: a file cannot be read, is missing, or is damaged.
+        :raises ForeignArchive: it is not the table of a brokerd, or that of another log.
+        :raises NewerFormat: a later version of brokerd wrote it.
+        """
+        try:
+            return self._read()
+        except OSError as error:
+            where = error.filename or self.table
+            raise ArchiveUnavailable(f"{where} cannot be read: {error.strerror}") from error
+
+    def _read(self) -> Snapshot | None:
+        directory = _identity(self.table / COMMITS)
+        if directory is None:
+            self._snapshot = None
+            return None
+        known = self._snapshot
+        if known is not None and directory == self._directory and not self._has(known.version + 1):
+            return known
+        names = list_log(self.table)
+        newest = max(names.commits | names.proofs, default=None)
+        if newest is None:
+            self._snapshot = None
+            return None
+        sync_directory(self.table / COMMITS)
+        if known is not None and not self._goes_on(known, names, newest):
+            known = None
+        if known is None or known.version < newest:
+            known = self._follow(known or self._base(names), newest)
+        commit = _identity(self._path(known.version))
+        self._snapshot, self._directory, self._commit = known, directory, commit or ()
+        return known
+
+    def _has(self, version: int) -> bool:
+        return self._path(version).exists()
+
+    def _path(self, version: int) -> Path:
+        return self.table / COMMITS / commit_name(version)
+
+    def _goes_on(self, known: Snapshot, names: Names, newest: int) -> bool:
+        """Whether the log goes on from a version of it that was read."""
+        is_same = _identity(self._path(known.version)) == self._commit
+        return is_same and (newest == known.version or known.version + 1 in names.commits)
+
+    def _base(self, names: Names) -> Snapshot | None:
+        """The newest version that a checkpoint gives."""
+        for version in sorted(names.proofs, reverse=True):
+            checkpoint = proved_checkpoint(self.table, version)
+            if checkpoint is not None:
+                change = decode_checkpoint(checkpoint)
+                self._check(change)
+                return apply(change, version, None)
+        return None
+
+    def _follow(self, base: Snapshot | None, newest: int) -> Snapshot:
+        """Apply the commits after a version, up to the newest."""
+        for version in range(0 if base is None else base.version + 1, newest + 1):
+            path = self._path(version)
+            try:
+                data = _bytes_of(path)
+            except FileNotFoundError:
+                raise ArchiveUnavailable(
+                    f"{path} is missing, and no checkpoint takes its place; bring it back"
+                ) from None
+            change = decode_commit(data, path)
+            self._check(change)
+            base = apply(change, version, base)
+        assert base is not None
+        return base._replace(files=base.files.combine_chunks())
+
+    def _check(self, change: Change) -> None:
+        """Look at whose table it is, and of which version."""
+        if change.configuration is not None:
+            check_properties(change.configuration, self._log_id, self.table)
+        if change.protocol is not None and change.protocol != (READER_VERSION, WRITER_VERSION):
+            raise ForeignArchive(
+                f"{self.table}: somebody raised the table's Delta protocol to reader "
+                f"{change.protocol[0]}, writer {change.protocol[1]}, which brokerd does not know; "
+                "use another archive, or bring back the version before it (docs/operations.rst)"
+            )
+
+
+def check_properties(properties: Mapping[str, str], log_id: str, table: Path) -> None:
+    """Look at whose table it is. Raises ForeignArchive, NewerFormat."""
+    version = properties.get(VERSION_PROPERTY, "")
+    if not (version.isascii() and version.isdigit() and LOG_ID_PROPERTY in properties):
+        raise ForeignArchive(f"{table} is a Delta table, but not one of brokerd's; use another URI")
+    if int(version) > VERSION:
+        raise NewerFormat(
+            f"{table} is of version {version}, and this brokerd knows {VERSION}; upgrade brokerd"
+        )
+    if properties[LOG_ID_PROPERTY] != log_id:
+        raise ForeignArchive(
+            f"{table} is the archive of log {properties[LOG_ID_PROPERTY]!r}, not of {log_id!r}; "
+            "set archive.uri to the archive of this log, or to an empty directory"
+        )
+
+
+def _bytes_of(path: Path) -> bytes:
+    size = path.stat().st_size
+    if size > FILE_BYTES_MAX:
+        raise damaged(path, f"it has {size} bytes")
+    return path.read_bytes()
+
+
+def _identity(path: Path) -> tuple[int, ...] | None:
+    """What changes when another file, or another state of a directory, takes its place."""
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
