@@ -1,4 +1,4 @@
-# Tests: tests/archive/test_files.py
+# Tests: tests/archive/test_files.py, tests/archive/test_flips.py
 """Reads the files of ``records`` and ``events``; no byte is decoded before it is verified.
 
 The footer's checksum is in the file's name, those of the row groups are in the footer
