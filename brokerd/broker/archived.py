@@ -11,9 +11,9 @@ An archive of another log, or one that `guard` refuses, is not used for anything
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from twisted.logger import Logger
 
@@ -30,6 +30,8 @@ Refreshed = Callable[[Exception | None], None]
 
 Brought = Callable[[list[Chunk] | None, Exception | None], None]
 """Told what was read, or why that failed."""
+
+T = TypeVar("T")
 
 Guard = Callable[[ArchiveView], None]
 """Raises `ForeignArchive` for an archive that cannot be of this log as it is now."""
@@ -198,55 +200,86 @@ class Archived:
         """Have read what the archive knows of a partition from ``offset`` on; never at once.
 
         ``done(chunks, None)``: they hold that offset and those that follow, or are none, where the
-        archive does not know it and the log never let go of it. ``done(None, error)``: DamagedData,
-        as `DamagedArchive`, or `ArchiveUnavailable`, which may pass.
+        archive does not know it and the log never let go of it. ``done(None, error)`` as `ask`.
         """
-        self._read(partition, offset, max_bytes, done, is_retry=False)
-
-    def _read(
-        self, partition: Partition, offset: int, max_bytes: int, done: Brought, is_retry: bool
-    ) -> None:
-        view = self._seen
+        topic_id, index = partition.topic.topic_id, partition.index
+        is_needed = offset < partition.archived
         began_seconds = self._clock.seconds()
 
-        def work() -> list[Chunk]:
-            key = partition.topic.topic_id, partition.index
-            rows = None if view is None else view.read(*key, offset, max_bytes)
+        def question(view: ArchiveView) -> list[Chunk]:
+            rows = view.read(topic_id, index, offset, max_bytes)
+            if rows is None and is_needed:
+                raise ArchiveUnavailable(
+                    f"version {view.version} of the archive does not hold offset {offset} of topic "
+                    f"{partition.topic.name!r} partition {index}, which the log has not any more: "
+                    "has an older one been restored?"
+                )
             return [] if rows is None else chunks_of(rows)
 
         def ended(chunks: list[Chunk] | None, error: Exception | None) -> None:
             self.reads += 1
             self.read_seconds += self._clock.seconds() - began_seconds
-            if error is None and not chunks and offset < partition.archived:
-                error = self._missing(view, partition, offset)
+            self.read_bytes += sum(chunk.cached_bytes for chunk in chunks or ())
+            done(chunks, error)
+
+        if self._seen is None and not is_needed:
+            self._pool.submit(list, done)
+        else:
+            self.ask(question, ended)
+
+    def ask(
+        self,
+        question: Callable[[ArchiveView], T],
+        done: Callable[[T | None, Exception | None], None],
+    ) -> None:
+        """Ask the newest version in a thread, and tell ``done`` later; `question` may block.
+
+        ``done(None, error)``: DamagedData, as `DamagedArchive`, or `ArchiveUnavailable`, which may
+        pass.
+        """
+        self._ask(question, done, is_retry=False)
+
+    def _ask(
+        self,
+        question: Callable[[ArchiveView], T],
+        done: Callable[[T | None, Exception | None], None],
+        is_retry: bool,
+    ) -> None:
+        view = self._seen
+
+        def work() -> T:
+            if view is None:
+                raise ArchiveUnavailable(
+                    "what is in the archive alone is out of reach: there is none"
+                )
+            return question(view)
+
+        def ended(answer: T | None, error: Exception | None) -> None:
             if error is None or isinstance(error, DamagedData):
                 self._tell_reads(None)
-                self._count(chunks or ())
-                done(chunks, error)
+                done(answer, error)
             elif is_retry:
                 give_up(error)
             else:
                 self.refresh(lambda _: again(error))
 
         def again(error: Exception) -> None:
-            """Read once more if there is a newer version, whose files may be others."""
+            """Ask once more if there is a newer version, whose files may be others."""
             if self._seen is view:
                 give_up(error)
             else:
-                self._read(partition, offset, max_bytes, done, is_retry=True)
+                self._ask(question, done, is_retry=True)
 
         def give_up(error: Exception) -> None:
-            if not isinstance(error, ArchiveUnavailable):
-                error = ArchiveUnavailable(f"the archive cannot be read: {_words(error)}")
             self.failed_reads += 1
+            if view is None and self._error is not None:
+                error = ArchiveUnavailable(f"the archive cannot be used: {_words(self._error)}")
+            elif not isinstance(error, ArchiveUnavailable):
+                error = ArchiveUnavailable(f"the archive cannot be read: {_words(error)}")
             self._tell_reads(error)
             done(None, error)
 
         self._pool.submit(work, ended)
-
-    def _count(self, chunks: Sequence[Chunk]) -> None:
-        """Count what a read brought: what its records take in memory."""
-        self.read_bytes += sum(chunk.cached_bytes for chunk in chunks)
 
     def _tell_reads(self, error: Exception | None) -> None:
         """Say that reads fail, once until one succeeds."""
@@ -258,19 +291,17 @@ class Archived:
             )
         self._reads_fail = error is not None
 
-    def _missing(
-        self, view: ArchiveView | None, partition: Partition, offset: int
-    ) -> ArchiveUnavailable:
-        what = (
-            f"offset {offset} of topic {partition.topic.name!r} partition {partition.index} is "
-            "in the archive alone, which "
-        )
-        if view is not None:
-            return ArchiveUnavailable(
-                f"{what}does not hold it in version {view.version}: has an older one been restored?"
-            )
-        why = "is not there" if self._error is None else f"cannot be used: {_words(self._error)}"
-        return ArchiveUnavailable(f"{what}{why}")
+    def may_hold_below(self, partition: Partition, offset: int) -> bool:
+        """Whether the archive alone may have records right before one that the log has, or its end.
+
+        Else the log has the one before, or knows that there is none.
+        """
+        if not partition.start_offset < offset:
+            return False
+        for first, end in sorted(partition.gaps, reverse=True):
+            if first < offset <= end:
+                offset = first
+        return partition.start_offset < offset <= partition.archived
 
     # -- what can be seen ---------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from brokerd.archive.bounds import DamagedPlace
 from brokerd.broker.archive_access import ArchiveAccess, ArchiveSettings
 from brokerd.broker.archive_guard import ArchiveGuard
 from brokerd.broker.archived import Archived
+from brokerd.broker.archived_times import ArchivedTimes
 from brokerd.broker.archiving import Archiving
 from brokerd.broker.bounds_writer import BoundsWriter
 from brokerd.broker.chunks import Chunk, ChunkCache
@@ -30,6 +31,7 @@ from brokerd.broker.foresight import Foresight
 from brokerd.broker.group_changes import GroupChanges
 from brokerd.broker.journal import EVENT_FRAME_BYTES, Clock, Journal
 from brokerd.broker.leasing import Leasing
+from brokerd.broker.limits import Limits
 from brokerd.broker.offset_at_time import offset_at_time
 from brokerd.broker.overview import Counters, GroupInfo, Overview
 from brokerd.broker.producers import Producers
@@ -140,6 +142,7 @@ class Broker:
             self.counters,
             settings.groups.max_attempts,
             clock,
+            ArchivedTimes(self.archived),
         )
         self.lag = self._overview.lag
         self.commit_place = self._overview.commit_place
@@ -171,8 +174,7 @@ class Broker:
         self._retention = Retention(
             self._state,
             self.journal,
-            wal,
-            readers,
+            Limits(wal, readers, self.archived),
             clock,
             self.time,
             self._remove,
@@ -244,7 +246,9 @@ class Broker:
         self.leases = groups.leases
         self.replay_dead_letters = groups.replay_dead_letters
         self.purge_dead_letters = groups.purge_dead_letters
-        self.offset_at_time = partial(offset_at_time, self._wal, journal, self._readers)
+        self.offset_at_time = partial(
+            offset_at_time, self._wal, journal, self._readers, self.archived
+        )
 
         topics = TopicChanges(
             state,
@@ -289,7 +293,7 @@ class Broker:
             self._reader,
             expiry,
             scheduled,
-            Foresight(self._wal, self._readers, clock, self.time),
+            Foresight(self._wal, self._readers, self.archived, clock, self.time),
             topics.remove,
         )
         schedule = Schedule(

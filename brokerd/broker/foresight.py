@@ -13,16 +13,20 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from brokerd.archive.view import ArchiveView
+from brokerd.broker.archived import Archived
 from brokerd.broker.chunks import Chunk
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import Clock, DelayedCall
 from brokerd.broker.reads import READ_AHEAD_BYTES, run_plan
-from brokerd.broker.topics import Lane
+from brokerd.broker.sparse import chunks_of
+from brokerd.broker.topics import Lane, Partition
 from brokerd.errors import DamagedData
-from brokerd.wal import Committer, ReadPlan, Wal
+from brokerd.wal import Committer, Wal
 
 AHEAD_US = 20_000_000
 """How far ahead is looked."""
@@ -50,8 +54,8 @@ RUN_OFFSETS = 1024
 
 RUN_WANTED = 16
 
-Run = tuple[ReadPlan | None, list[int]]
-"""A read, and the offsets that it is to bring."""
+Run = tuple[Callable[[], list[Chunk]], list[int]]
+"""A read, which blocks, and the offsets that it is to bring."""
 
 
 class Message(NamedTuple):
@@ -82,11 +86,11 @@ def message_of(chunk: Chunk, offset: int) -> Message:
 def bring(runs: list[Run]) -> dict[int, Message]:
     """Read what is wanted; in a thread. What is damaged is left out: it is told when it is due."""
     found: dict[int, Message] = {}
-    for plan, wanted in runs:
+    for read, wanted in runs:
         if wanted[0] in found:
             continue  # the batch of the run before held it
         try:
-            chunks = run_plan(plan)
+            chunks = read()
         except DamagedData:
             continue
         for chunk in chunks:
@@ -94,6 +98,18 @@ def bring(runs: list[Run]) -> dict[int, Message]:
             for offset in wanted[first:stop]:
                 found[offset] = message_of(chunk, offset)
     return found
+
+
+def _bring_archived(
+    partition: Partition, lots: list[list[int]], view: ArchiveView
+) -> dict[int, Message]:
+    """As `bring`, from the archive."""
+
+    def read(wanted: list[int]) -> list[Chunk]:
+        rows = view.read(partition.topic.topic_id, partition.index, wanted[0], _ahead_bytes(wanted))
+        return [] if rows is None else chunks_of(rows)
+
+    return bring([(partial(read, wanted), wanted) for wanted in lots])
 
 
 class _Look:
@@ -131,8 +147,11 @@ def earliest(wanted: list[tuple[int, int]], count: int) -> tuple[list[tuple[int,
 class Foresight:
     """Holds delayed messages that were read ahead. ``pool`` runs the reading."""
 
-    def __init__(self, wal: Wal, pool: Committer, clock: Clock, time: BrokerTime) -> None:
+    def __init__(
+        self, wal: Wal, pool: Committer, archived: Archived, clock: Clock, time: BrokerTime
+    ) -> None:
         self._wal = wal
+        self._archived = archived
         self._pool = pool
         self._clock = clock
         self._time = time
@@ -270,20 +289,33 @@ class Foresight:
             self._end(look)
             return
         runs: list[Run] = []
-        while look.offsets and len(runs) < PLANS:
+        cold: list[list[int]] = []
+        while look.offsets and len(runs) + len(cold) < PLANS:
             wanted = _next_run(look.offsets)
-            ahead = READ_AHEAD_BYTES if len(wanted) > 1 else 0
             try:
                 plan = self._wal.plan_read(
-                    partition.topic.topic_id, partition.index, wanted[0], ahead
+                    partition.topic.topic_id, partition.index, wanted[0], _ahead_bytes(wanted)
                 )
             except DamagedData:  # told when the message is due
                 continue
-            runs.append((plan, wanted))
-        self._pool.submit(partial(bring, runs), partial(self._brought, runs))
+            is_cold = plan is None and wanted[0] < partition.archived
+            if runs if is_cold else cold:  # those come next
+                look.offsets += reversed(wanted)
+                break
+            if is_cold:
+                cold.append(wanted)
+            else:
+                runs.append((partial(run_plan, plan), wanted))
+        if cold:
+            self._archived.ask(
+                partial(_bring_archived, partition, cold), partial(self._brought, cold)
+            )
+        else:
+            lots = [wanted for _, wanted in runs]
+            self._pool.submit(partial(bring, runs), partial(self._brought, lots))
 
     def _brought(
-        self, runs: list[Run], found: dict[int, Message] | None, error: Exception | None
+        self, lots: list[list[int]], found: dict[int, Message] | None, error: Exception | None
     ) -> None:
         look = self._look
         if look is None or self._stopped:
@@ -297,7 +329,7 @@ class Foresight:
             if delayed(offset):
                 held[offset] = message
                 self.held_bytes += _size(message)
-        again = [o for _, wanted in runs for o in wanted[1:] if o not in found]
+        again = [o for wanted in lots for o in wanted[1:] if o not in found]
         look.offsets += reversed(again)
         self._read()
 
@@ -310,6 +342,11 @@ def _next_run(offsets: list[int]) -> list[int]:
     while many and offsets and offsets[-1] < first + RUN_OFFSETS:
         wanted.append(offsets.pop())
     return wanted
+
+
+def _ahead_bytes(wanted: list[int]) -> int:
+    """How much a read brings besides what it must."""
+    return READ_AHEAD_BYTES if len(wanted) > 1 else 0
 
 
 def _size(message: Message) -> int:

@@ -1,10 +1,12 @@
-# Tests: tests/broker/test_group_changes.py
+# Tests: tests/broker/test_group_changes.py, tests/broker/test_cold.py
 """Offsets by time, for groups that are to go on with everything since then."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from brokerd.archive.view import ArchiveView
+from brokerd.broker.archived import Archived
 from brokerd.broker.journal import Journal
 from brokerd.broker.topics import Partition
 from brokerd.errors import UnknownTopic
@@ -14,27 +16,45 @@ Found = Callable[[int | None, Exception | None], None]
 
 
 def offset_at_time(
-    wal: Wal, journal: Journal, pool: Committer, partition: Partition, time_us: int, found: Found
+    wal: Wal,
+    journal: Journal,
+    pool: Committer,
+    archived: Archived,
+    partition: Partition,
+    time_us: int,
+    found: Found,
 ) -> None:
     """Call ``found(offset, None)`` with the first offset appended at or after a broker time.
 
     It is the next offset, as it is now, when there is no such record, and never below the start
     offset. ``found(None, error)`` when that cannot be told: `UnknownTopic` if the topic is deleted
-    meanwhile, `DamagedData`, ``OSError``. It is never called before this returns. ``pool`` runs the
-    reading.
+    meanwhile, `DamagedData`, ``OSError``, `ArchiveUnavailable`. It is never called before this
+    returns. ``pool`` runs the reading of the log.
     """
     end = partition.next_offset
+    topic_id, index = partition.topic.topic_id, partition.index
 
     def look() -> None:
-        plan = wal.plan_offset_at_time(partition.topic.topic_id, partition.index, time_us)
-        pool.submit(plan.run, ended)
+        pool.submit(wal.plan_offset_at_time(topic_id, index, time_us).run, looked)
+
+    def looked(offset: int | None, error: Exception | None) -> None:
+        in_log = end if offset is None else offset
+
+        def question(view: ArchiveView) -> int:
+            before = view.offset_at_time(topic_id, index, time_us)
+            return in_log if before is None else min(before, in_log)
+
+        if error is None and archived.may_hold_below(partition, in_log):
+            archived.ask(question, ended)
+        else:
+            ended(in_log, error)
 
     def ended(offset: int | None, error: Exception | None) -> None:
         if partition.topic.deleted:
             found(None, UnknownTopic(f"topic {partition.topic.name!r} was deleted"))
-        elif error is not None:
+        elif offset is None or error is not None:
             found(None, error)
         else:
-            found(max(end if offset is None else offset, partition.start_offset), None)
+            found(max(offset, partition.start_offset), None)
 
     journal.when_all_durable(look)  # the log tells of durable records only

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from brokerd.broker.archived_times import ArchivedTimes
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import Clock
 from brokerd.broker.listing import Listing
@@ -67,12 +68,14 @@ class Overview:
         counters: Counters,
         max_attempts: int,
         clock: Clock,
+        archived_times: ArchivedTimes,
     ) -> None:
         self._state = state
         self._wal = wal
         self._time = time
         self._counters = counters
         self._max_attempts = max_attempts
+        self._archived_times = archived_times
         self._listing = Listing(state, clock, self._lane, self.lag)
         self.groups = self._listing.rows
         self.stop = self._listing.stop
@@ -174,11 +177,13 @@ class Overview:
             return None
         now_us = self._time.time_us()
         chunk = partition.find(offset)
-        if chunk is not None:
-            appended_us = chunk.record(offset - chunk.base, now_us).append_time_us
-            return max(0, now_us - appended_us)
+        if chunk is not None and chunk.hole_end(offset) < chunk.end:
+            index = chunk.hole_end(offset) - chunk.base
+            return max(0, now_us - chunk.record(index, now_us).append_time_us)
         try:
             found = self._wal.time_of(partition.topic.topic_id, partition.index, offset)
         except (DamagedData, OSError):
             return None  # reading the record will say why
+        if found is None:
+            found = self._archived_times.time_of(partition, offset)
         return None if found is None else max(0, now_us - found)

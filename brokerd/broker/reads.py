@@ -28,7 +28,7 @@ Loaded = Callable[[Chunk | None, Exception | None], None]
 
 
 class Unreadable(DamagedData):
-    """Records of a partition that nobody can give any more; offsets ``first`` to ``end``, exclusive."""
+    """Records of a partition that nobody can give; offsets ``first`` to ``end``, exclusive."""
 
     def __init__(self, problem: str, first: int, end: int) -> None:
         super().__init__(problem)

@@ -15,17 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from twisted.logger import Logger
 
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import Clock, Congested, DelayedCall, Journal
+from brokerd.broker.limits import Answer, Beginning, Limits, Look
 from brokerd.broker.state import State
 from brokerd.broker.sweep import Sweep
 from brokerd.broker.topics import Partition, TopicSettings
-from brokerd.errors import BrokerdError, DamagedData
-from brokerd.wal import Committer, OffsetPlan, Wal
+from brokerd.errors import BrokerdError
 
 STEP_LOOKS = 100
 """Partitions that one step looks up."""
@@ -64,23 +64,6 @@ class RetentionSettings:
     check_us: int = 60 * 1_000_000
 
 
-class _Look(NamedTuple):
-    """What is looked up of a partition: plans that a read thread runs."""
-
-    partition: Partition
-    end: int
-    """Offsets below this were durable when the plans were made."""
-    by_time: OffsetPlan | None
-    by_size: OffsetPlan | None
-
-
-class _Found(NamedTuple):
-    """The offsets to begin at, 0 for those that were not asked for."""
-
-    by_time: int
-    by_size: int
-
-
 class Retention:
     """Goes through the partitions every ``check_us``. ``remove`` moves their start offsets."""
 
@@ -90,8 +73,7 @@ class Retention:
         self,
         state: State,
         journal: Journal,
-        wal: Wal,
-        readers: Committer,
+        limits: Limits,
         clock: Clock,
         time: BrokerTime,
         remove: Remove,
@@ -100,8 +82,7 @@ class Retention:
     ) -> None:
         self._state = state
         self._journal = journal
-        self._wal = wal
-        self._readers = readers
+        self._limits = limits
         self._clock = clock
         self._time = time
         self._remove = remove
@@ -187,49 +168,34 @@ class Retention:
             return
         time_us = self._time.time_us() if self._time.settled else 0
         looks = [
-            self._look(partition, limits, end, time_us)
+            self._limits.look(partition, limits, end, time_us)
             for partition, limits, end in wanted
             if not partition.topic.deleted
         ]
-        self._readers.submit(
-            lambda: [_find(look) for look in looks],
-            lambda found, error: self._found(looks, found, error),
-        )
-
-    def _look(self, partition: Partition, limits: TopicSettings, end: int, time_us: int) -> _Look:
-        key = partition.topic.topic_id, partition.index
-        by_time = by_size = None
-        if limits.retention_us and time_us > limits.retention_us:
-            by_time = self._wal.plan_offset_at_time(*key, time_us - limits.retention_us)
-        if limits.retention_bytes:
-            by_size = self._wal.plan_offset_of_size(*key, limits.retention_bytes)
-        return _Look(partition, end, by_time, by_size)
+        self._limits.find(looks, lambda found, error: self._found(looks, found, error))
 
     def _found(
-        self,
-        looks: list[_Look],
-        found: list[_Found | DamagedData | OSError] | None,
-        error: Exception | None,
+        self, looks: list[Look], found: list[Answer] | None, error: Exception | None
     ) -> None:
         if self._stopped:
             return
         if error is not None:
             self._failed("looking up what is to go", error)
-        moves: list[tuple[Partition, _Found]] = []
+        moves: list[tuple[Partition, Beginning]] = []
         for look, one in zip(looks, found or (), strict=found is not None):
             partition = look.partition
             if isinstance(one, Exception):
                 self._failed(f"topic {partition.topic.name!r} partition {partition.index}", one)
-            else:
+            elif one is not None:
                 moves.append((partition, one))
         self._move(moves)
 
-    def _move(self, moves: list[tuple[Partition, _Found]]) -> None:
+    def _move(self, moves: list[tuple[Partition, Beginning]]) -> None:
         """Move start offsets, now or when the log has room, some in a turn, and go on."""
         if self._stopped:
             return
         starts: dict[str, list[tuple[Partition, int]]] = {}
-        again: list[tuple[Partition, _Found]] = []
+        again: list[tuple[Partition, Beginning]] = []
         done, left = 0, TURN_LOOKS
         while done < len(moves) and left > 0:
             partition, found = moves[done]
@@ -289,16 +255,3 @@ class Retention:
                     start, more = letter.offset, is_old
                     break
         return start, cost, more
-
-
-def _find(look: _Look) -> _Found | DamagedData | OSError:
-    """Run the plans of a look; in a read thread."""
-    try:
-        by_time = 0
-        if look.by_time is not None:
-            found = look.by_time.run()
-            by_time = look.end if found is None else found
-        by_size = look.by_size.run() if look.by_size is not None else None
-    except (DamagedData, OSError) as error:
-        return error
-    return _Found(by_time, by_size or 0)

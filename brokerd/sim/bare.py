@@ -12,7 +12,6 @@ from twisted.internet.task import Clock
 
 from brokerd.archive.view import Archive
 from brokerd.broker import (
-    GONE,
     NO_KEY,
     STOP,
     TAKE,
@@ -23,6 +22,7 @@ from brokerd.broker import (
     Chunk,
     Lane,
     Partition,
+    gone_until,
     key_hash,
 )
 from brokerd.errors import DamagedData, RecordRemoved
@@ -246,7 +246,7 @@ class _Taking:
         if chunk is None:
             return STOP
         if self._broker.is_expired(chunk, offset - chunk.base):
-            return GONE
+            return gone_until(max(chunk.hole_end(offset), offset + 1))
         self.records.append(chunk.record(offset - chunk.base))
         return TAKE
 

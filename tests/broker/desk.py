@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from brokerd.broker import GONE, STOP, TAKE, UNKNOWN, Chunk, Lane, key_hash
+from brokerd.broker import STOP, TAKE, UNKNOWN, Chunk, Lane, gone_until, key_hash
 from brokerd.values import Grant, Record
 from tests.house import House
 
@@ -27,7 +27,7 @@ class TakeAll:
         if chunk is None:
             return STOP
         if self._broker.is_expired(chunk, offset - chunk.base):
-            return GONE
+            return gone_until(max(chunk.hole_end(offset), offset + 1))
         self.values.append(chunk.values[offset - chunk.base])
         return TAKE
 
@@ -97,7 +97,7 @@ def grants(
 
     attempt()
     while not answers and not errors:
-        assert house.readers.step(), "a read waits for nothing"
+        step_read(house)
     if errors:
         raise errors[0]
     return answers[0]
@@ -136,12 +136,17 @@ def read(house: House, topic: str, offset: int, index: int = 0) -> Record:
         answers: list[tuple[Chunk | None, Exception | None]] = []
         house.broker.load(partition, offset, lambda *answer: answers.append(answer))
         while not answers:
-            assert house.readers.step(), "a read waits for nothing"
+            step_read(house)
         chunk, error = answers[0]
         if error is not None:
             raise error
     assert chunk is not None
     return chunk.record(offset - chunk.base, house.broker.journal.frame_time_us)
+
+
+def step_read(house: House) -> None:
+    """Let a thread that reads the log or the archive do one piece of work."""
+    assert house.readers.step() or house.archive_threads.step(), "a read waits for nothing"
 
 
 def acknowledged(house: House) -> list[bool]:

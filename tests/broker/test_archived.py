@@ -231,17 +231,35 @@ class TestReading:
         assert desk.read(10) == []
 
     def test_what_the_archive_alone_has_may_come_later(self) -> None:
-        """No archive, or one without it: the same read may succeed another time."""
-        desk = Desk(FakeArchive())
+        """No archive, one that cannot be used, or one without it: the read may succeed yet."""
+        archive = FakeArchive()
+        desk = Desk(archive)
         desk.partition.archived = 10
-        for archive in (None, with_records(5)):
-            if archive is not None:
-                desk.archived.stop()
-                desk.archived = Archived(desk.pool, desk.clock, 1_000_000)
-                desk.archived.start(archive, "")
-            desk.pool.run()
-            error = desk.read(7)
-            assert isinstance(error, ArchiveUnavailable) and "offset 7" in str(error)
+        desk.pool.run()
+        problems = [desk.read(7)]
+        archive.failure = OSError(5, "no such mount")
+        desk.poll()
+        problems.append(desk.read(7))
+        archive.failure = None
+        archive.cover(KEY, 0, 5, map(record, range(5)))
+        problems.append(desk.read(7))
+        assert all(isinstance(problem, ArchiveUnavailable) for problem in problems)
+        assert "there is none" in str(problems[0])
+        assert "no such mount" in str(problems[1])
+        assert "does not hold offset 7 of topic 't' partition 0" in str(problems[2])
+        archive.cover(KEY, 5, 10, map(record, range(5, 10)))
+        assert desk.read(7) == [7, 8, 9]
+
+    def test_that_reads_fail_is_told_once_until_one_succeeds(self) -> None:
+        archive = with_records()
+        desk = Desk(archive)
+        desk.pool.run()
+        with capturedLogs() as events:
+            for failure in (OSError("a"), OSError("b"), None, OSError("c")):
+                archive.read_failure = failure
+                desk.read(3)
+        assert [event["event_id"] for event in events] == ["archive-read-failed"] * 2
+        assert desk.archived.failed_reads == 3
 
     @pytest.mark.parametrize(
         "failure", [ArchiveUnavailable("x"), OSError(5, "x"), NewerFormat("x")]
