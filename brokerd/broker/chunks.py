@@ -101,10 +101,6 @@ class Chunk:
         """The records at offsets ``first`` to ``end``, exclusive, that are not removed."""
         raise NotImplementedError
 
-    def content_bytes(self) -> int:
-        """What the records take in memory, near enough for a cache budget."""
-        raise NotImplementedError
-
     def record(self, index: int, pending_time_us: int = 0) -> Record:
         """The record at ``index``; ``pending_time_us`` for one whose frame is not built yet."""
         times = self.times_us

@@ -264,7 +264,7 @@ class Schedule:
         late = ((offset, None) for offset in store.open(first_id, partition.next_offset))
         for offset, due_us in merge(waiting, late):
             chunk = partition.find(offset)
-            if chunk is None:
+            if chunk is None or chunk.hole_end(offset) > offset:
                 yield Scheduled(offset, time_us if due_us is None else due_us, None, None)
             else:
                 record = chunk.record(offset - chunk.base)

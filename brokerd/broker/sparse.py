@@ -15,6 +15,7 @@ from brokerd.archive.view import ArchivedRows
 from brokerd.broker.chunks import (
     CHUNK_BYTES,
     CHUNK_RECORDS,
+    RECORD_OVERHEAD_BYTES,
     REMOVED,
     Chunk,
     DenseChunk,
@@ -72,10 +73,6 @@ class SparseChunk(Chunk):
         part = slice(bisect_left(offsets, first), bisect_left(offsets, end))
         return records_of(self._rows, offsets[part], part)
 
-    def content_bytes(self) -> int:
-        rows = self._rows
-        return rows.content_bytes() + len(rows.values) * OFFSET_BYTES + CHUNK_OVERHEAD_BYTES
-
 
 class _Places:
     """Which rows the offsets of a sparse chunk have."""
@@ -123,21 +120,32 @@ def _chunks(rows: ArchivedRows) -> Iterator[Chunk]:
         part = offsets[row:stop]
         base, last = part[0], part[-1]
         chunk = DenseChunk(base)
-        chunk.extend(len(part), _part(columns, row, stop))
+        chunk.cached_bytes = _extend(chunk, len(part), _part(columns, row, stop))
         if last - base >= len(part):
-            yield _counted(SparseChunk(first, last + 1, part, chunk))
+            yield _sparse(first, last + 1, part, chunk)
         else:
             if first < base:
-                yield _counted(SparseChunk(first, base, (), DenseChunk(base)))
-            yield _counted(chunk)
+                yield _sparse(first, base, (), DenseChunk(base))
+            yield chunk
         first = last + 1
     if first < end:
-        yield _counted(SparseChunk(first, end, (), DenseChunk(first)))
+        yield _sparse(first, end, (), DenseChunk(first))
 
 
-def _counted(chunk: Chunk) -> Chunk:
-    chunk.cached_bytes = chunk.content_bytes()
+def _sparse(base: int, end: int, offsets: Sequence[int], rows: DenseChunk) -> SparseChunk:
+    chunk = SparseChunk(base, end, offsets, rows)
+    chunk.cached_bytes = rows.cached_bytes + len(offsets) * OFFSET_BYTES + CHUNK_OVERHEAD_BYTES
     return chunk
+
+
+def _extend(chunk: DenseChunk, count: int, columns: RecordColumns) -> int:
+    """Fill a chunk; what that takes in memory."""
+    chunk.extend(count, columns)
+    size = count * RECORD_OVERHEAD_BYTES + sum(map(len, columns.values))
+    for column in (columns.keys, columns.metadata):
+        if column is not None:
+            size += sum(len(item) for item in column if item)
+    return size
 
 
 def _rows_a_chunk(columns: RecordColumns, count: int) -> int:

@@ -571,6 +571,35 @@ class TestSchedule:
         assert [one.value for one in fetch(house, 0).records] == [value(n) for n in range(300)]
         assert house.broker.schedule_counters.lost == 0
 
+    def test_one_that_expired_and_was_removed_is_listed_until_it_is_due(self) -> None:
+        """Its own time to live ended first: then it is dropped."""
+        archive = FakeArchive()
+        house = cold_house(archive, read_cache_bytes=1 << 20)
+        topic = house.broker.create_topic("t")
+        soon_us = house.broker.time.time_us() + SECOND_US
+        for number in range(3):
+            house.broker.produce_later(
+                topic,
+                b"%d" % number,
+                delay_us=60 * SECOND_US,
+                expires_at_us=soon_us * (number != 1),
+            )
+        house.run()
+        archive_all(house, archive)
+        internal = house.broker.topic("t").internal  # type: ignore[union-attr]
+        archive.remove((internal.topic_id, 0), [0, 2])
+        house.pass_time(45, step=0.5)
+        house.broker.load(internal.partitions[0], 0, lambda chunk, error: None)
+        house.run()
+        assert [(one.id, one.preview) for one in house.broker.scheduled("t")] == [
+            (0, None),
+            (1, b"1"),
+            (2, None),
+        ]
+        house.pass_time(20, step=0.5)
+        assert [one.value for one in fetch(house, 0).records] == [b"1"]
+        assert house.broker.schedule_counters.expired == 2
+
 
 def test_a_broker_without_an_archive_asks_nobody() -> None:
     """What the log lacks is damage, as it always was."""
