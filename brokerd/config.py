@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 import msgspec
 from msgspec import Meta
 
-from brokerd.archive.address import check_uri
+from brokerd.archive.address import address, check_uri
 from brokerd.errors import ConfigError
 from brokerd.sections import (
     FIRST_BYTES,
@@ -232,6 +232,7 @@ def _build(listen: dict[str, str], settings: Iterable[Setting]) -> Loaded:
         sources[setting.name] = setting.source
     built: dict[str, Any] = {name: SECTIONS[name](**given) for name, given in values.items()}
     config = Config(data_dir=data_dir, listen=listen, **built)
+    address(config.archive.uri, Path(data_dir))
     return Loaded(config, sources, tuple(_shown(sources)))
 
 

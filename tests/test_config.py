@@ -196,6 +196,13 @@ def test_set_mistakes_name_the_option(assignment: str, said: str) -> None:
     assert "--set" in str(caught.value)
 
 
+def test_the_archive_is_not_put_among_the_broker_s_own_files(tmp_path: Path) -> None:
+    """The broker would take it for something of the journal's."""
+    load(assignments=[f"data_dir={tmp_path}", f"archive.uri={tmp_path}/elsewhere"])
+    with pytest.raises(ConfigError, match="the broker's own"):
+        load(assignments=[f"data_dir={tmp_path}", f"archive.uri={tmp_path}/wal"])
+
+
 def test_listen_options_replace_every_other_listener(file: Path) -> None:
     """With any --listen, only those listen."""
     file.write_text("[listen]\nmamamia = 'tcp:1'\n")
