@@ -6,7 +6,7 @@ minute while the log grows, on request, and soon after a change that takes back 
 seek, a commit further back, other settings of a topic. A write that fails is told and tried again.
 
 It is captured in steps so that the reactor is never held up, and written once all that it says is
-durable.
+on the disk, whatever the durability: what is removed because of it must not come back.
 """
 
 from __future__ import annotations
@@ -214,7 +214,9 @@ class BoundsWriter:
             try:
                 topic = next(pieces)
             except StopIteration:
-                self._journal.when_all_durable(lambda: self._submit(writing))
+                self._journal.when_all_durable(
+                    lambda: self._wal.when_synced(lambda error: self._submit(writing, error))
+                )
                 return
             if topic is not None:
                 writing.topics.append(encode_topic(topic))
@@ -222,8 +224,10 @@ class BoundsWriter:
                 break
         self._call = self._clock.callLater(STEP_SECONDS, self._step, writing, pieces)
 
-    def _submit(self, writing: _Writing) -> None:
-        if not self._stopped:
+    def _submit(self, writing: _Writing, error: Exception | None) -> None:
+        if error is not None:
+            self._done(writing, error)
+        elif not self._stopped:
             self._writer.submit(
                 lambda: self._write(writing.head, writing.topics),
                 lambda _, error: self._done(writing, error),

@@ -398,6 +398,23 @@ class Wal:
         self._syncing = True
         self._committer.submit(active.file.sync, lambda _, error: self._synced(lsn, error))
 
+    def when_synced(self, synced: Callable[[Exception | None], None]) -> None:
+        """Call back, now or later, when all that is durable is on the disk, in any mode.
+
+        For what must never know more than the log does after a power cut.
+        """
+        active = self._active
+        if self.options.durability == "fsync" or active is None or active.file is None:
+            synced(None)
+            return
+
+        def done(_: object, error: Exception | None) -> None:
+            if error is not None:
+                self.fail("syncing the log failed", error)
+            synced(error)
+
+        self._committer.submit(active.file.sync, done)
+
     def _synced(self, lsn: int, error: Exception | None) -> None:
         self._syncing = False
         if error is not None:
@@ -577,19 +594,14 @@ class Wal:
         plan is made. What was appended before is synced first, whatever the durability: the start
         offsets are among it.
         """
-        active = self._active
-        if self.options.durability == "fsync" or active is None or active.file is None:
-            self.deleter.delete(removables, done)
-            return
 
-        def synced(_: object, error: Exception | None) -> None:
+        def synced(error: Exception | None) -> None:
             if error is not None:
-                self.fail("syncing the log failed", error)
                 done(0, error)
             else:
                 self.deleter.delete(removables, done)
 
-        self._committer.submit(active.file.sync, synced)
+        self.when_synced(synced)
 
     # -- closing -----------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -27,6 +27,7 @@ from brokerd.broker.quarantine import Place
 from brokerd.errors import BrokerdError, DamagedData
 from brokerd.groups import GroupPartition
 from brokerd.sim.bare import STATE_DIR, WAL_DIR
+from brokerd.wal import WalOptions
 from brokerd.wal.scan import FoundFrame
 from brokerd.wal.verify import walk
 from brokerd.walformat import EntryKind, entry_size
@@ -179,6 +180,36 @@ def test_only_what_is_durable_is_in_it(house: House) -> None:
     house.run()
     assert written == [None]
     assert topic(found(house)).partitions[0].compact_below == 1
+
+
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+def test_a_power_cut_takes_nothing_back_that_it_says(
+    durability: Literal["fsync", "os"],
+) -> None:
+    """Whatever the durability: what the job removed because of it must not be there again."""
+    options = WalOptions(segment_bytes=1 << 20, free_bytes_min=0, durability=durability)
+    house = new_house(options=options)
+    for name in "ab":
+        house.append(name, b"x")
+    house.broker.delete_topic("a")
+    bounds = asked(house)
+    assert [one.name for one in bounds.topics] == ["b"]
+    again = house.crash()
+    assert again.wal.durable_lsn >= bounds.lsn
+    assert [one.name for one in again.broker.topics()] == ["b"]
+
+
+def test_a_sync_that_fails_ends_the_broker() -> None:
+    """As any does; and whoever asked for bounds hears of it."""
+    options = WalOptions(segment_bytes=1 << 20, free_bytes_min=0, durability="os")
+    house = new_house(options=options)
+    house.append("t", b"x")
+    house.disk.fail("sync")
+    written: list[Exception | None] = []
+    house.broker.archiving.write_bounds(written.append)
+    house.pass_time(0.1)
+    assert isinstance(written[0], OSError)
+    assert house.failures
 
 
 def test_a_topic_made_while_it_is_captured_is_not_taken_for_deleted(
