@@ -1,4 +1,4 @@
-# Tests: tests/broker/test_state.py, tests/broker/test_recovery.py
+# Tests: tests/broker/test_state.py, tests/broker/test_recovery.py, tests/broker/test_shrunk_log.py
 """What a replay keeps in mind, and what it does at its end about damage.
 
 Where the log is damaged, what is left of it is used: a topic whose creation is lost gets a name of

@@ -1,4 +1,4 @@
-# Tests: tests/broker/test_retention.py, tests/broker/test_sweep.py
+# Tests: tests/broker/test_sweep.py, tests/broker/test_sweep_model.py
 """Has segments of the log deleted that hold nothing any more that anybody needs.
 
 A segment goes when all its records are removed, or the archive has them, and the second-newest

@@ -318,7 +318,7 @@ class Catalog:
             if found is not None:
                 return found
             if segment.deleted:
-                raise RecordRemoved(f"{segment.name} was deleted: all its records are removed")
+                raise RecordRemoved(f"{segment.name} was deleted: nobody needs it any more")
             try:
                 return self._open_now(segment)
             except (DamagedData, OSError) as error:

@@ -1,4 +1,4 @@
-# Tests: tests/wal/test_verify.py
+# Tests: tests/wal/test_verify.py, tests/broker/test_shrunk_log.py
 """The offsets that a snapshot says were given, and from which on the log has to hold them.
 
 For whoever finds the log to know of fewer: what lies below was removed, or an archive has it.

@@ -1,4 +1,4 @@
-# Tests: tests/wal/test_deletion.py
+# Tests: tests/wal/test_deletion.py, tests/broker/test_sweep.py
 """Which segments hold nothing that anybody needs, and how they are deleted.
 
 A record is removed when it lies below the start offset of its partition, or its topic is deleted. A

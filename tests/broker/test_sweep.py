@@ -3,42 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from twisted.logger import capturedLogs
 
-from brokerd.archive.bounds import Bounds, decode_bounds
-from brokerd.archive.view import Archive, ArchiveUnavailable, DamagedArchive
-from brokerd.broker import BrokerSettings, Congested
-from brokerd.broker.archive_access import ArchiveSettings
+from brokerd.archive.view import ArchiveUnavailable, DamagedArchive
+from brokerd.broker import Congested
 from brokerd.broker.retention import RetentionSettings
 from brokerd.broker.topics import TopicSettings
-from brokerd.errors import DamagedData, NoSpace
+from brokerd.errors import NoSpace
 from brokerd.sim.bare import STATE_DIR, WAL_DIR
 from brokerd.sim.disk import SimDisk
 from brokerd.sim.state_text import describe
 from brokerd.wal import WalOptions
-from brokerd.wal.repair import Deed, Rooms, examine, repair
 from brokerd.wal.verify import verify
 from tests.broker.desk import SECOND_US, lease, produce
-from tests.broker.fakearchive import FakeArchive, FakeView
+from tests.broker.fakearchive import FakeView
+from tests.broker.shrinking import (
+    CHECK_SECONDS,
+    KIB,
+    POLL_SECONDS,
+    SMALL,
+    CountedArchive,
+    archive_all,
+    fill,
+    firsts,
+    make,
+    marks,
+    segments,
+    settings,
+    without_marks,
+)
 from tests.house import House
-
-KIB = 1024
-SMALL = WalOptions(segment_bytes=64 * KIB, free_bytes_min=0)
-CHECK_SECONDS = 60
-POLL_SECONDS = 5
-
-
-class CountedArchive(FakeArchive):
-    """Counts how often it is asked whether it covers something."""
-
-    asked = 0
-
-    def opened(self, log_id: str) -> Archive:
-        self.log_id = log_id
-        return self
 
 
 @pytest.fixture(autouse=True)
@@ -51,59 +47,6 @@ def _counts_questions(monkeypatch: pytest.MonkeyPatch) -> None:
         return really(self, *of)
 
     monkeypatch.setattr(FakeView, "covers", covers)
-
-
-def settings(keep_wal_bytes: int = 0, **changes: Any) -> BrokerSettings:
-    return BrokerSettings(
-        tail_cache_bytes=0,
-        read_cache_bytes=0,
-        snapshot_interval_bytes=changes.pop("snapshot_interval_bytes", 100 * KIB),
-        archive=ArchiveSettings(POLL_SECONDS * SECOND_US, keep_wal_bytes=keep_wal_bytes, **changes),
-        retention=RetentionSettings(check_us=CHECK_SECONDS * SECOND_US),
-    )
-
-
-def make(archive: CountedArchive, **changes: Any) -> House:
-    return House(
-        settings=changes.pop("settings", settings()),
-        options=changes.pop("options", SMALL),
-        open_archive=archive.opened,
-        **changes,
-    )
-
-
-def fill(house: House, kib: int, *topics: str) -> None:
-    """Produce so much in turns, in frames of some size."""
-    for number in range(kib // 10):
-        for topic in topics or ("t",):
-            produce(house, topic, b"%d" % number + bytes(10 * KIB))
-            house.run()
-
-
-def segments(house: House) -> list[str]:
-    return [name for name in house.disk.list(WAL_DIR) if name.endswith(".wal")]
-
-
-def marks(house: House) -> dict[str, list[int]]:
-    return {one.name: [p.archived for p in one.partitions] for one in house.broker.topics()}
-
-
-def firsts(house: House) -> dict[tuple[int, int], int]:
-    """The first offset that the log has of each partition, by topic id and partition."""
-    catalog = house.wal._catalog
-    return {key: where[0][0] for key, where in catalog._where.items()}
-
-
-def without_marks(house: House) -> list[str]:
-    return [line.partition(", archived")[0] for line in describe(house.broker)]
-
-
-def archive_all(house: House, archive: CountedArchive) -> None:
-    """Seal, roll up, and let it be time for the broker to see it."""
-    house.wal.seal()
-    house.run()
-    archive.roll_up(house)
-    house.pass_time(POLL_SECONDS + 1, step=0.5)
 
 
 class TestWhatGoes:
@@ -366,6 +309,23 @@ class TestAnArchiveThatCannotBeUsed:
             assert [offset for offset, _ in found] == list(range(first, 60))
             assert not again.broker.quarantine.status()["places"]
 
+    def test_its_records_come_late_and_are_not_lost(self) -> None:
+        archive = CountedArchive()
+        house = make(archive)
+        fill(house, 300)
+        archive_all(house, archive)
+        assert firsts(house).get((1, 0), 30) > 20
+        assert [offset for offset, _ in lease(house, limit=10)] == list(range(10))
+        archive.failure = archive.read_failure = ArchiveUnavailable("not mounted")
+        house.pass_time(POLL_SECONDS + 1, step=0.5)
+        with pytest.raises(ArchiveUnavailable):
+            lease(house, limit=30)
+        assert house.broker.group_info("t", "g").dead == 0
+        assert not house.broker.quarantine.status()["places"]
+        archive.failure = archive.read_failure = None
+        house.pass_time(POLL_SECONDS + 1, step=0.5)
+        assert [offset for offset, _ in lease(house, limit=30)] == list(range(10, 30))
+
 
 class TestCrashes:
     @pytest.mark.parametrize("writes_last", [False, True])
@@ -433,114 +393,6 @@ class TestCrashes:
         assert house.report.damages == []
         house.pass_time(CHECK_SECONDS, step=0.5)
         assert len(segments(house)) < 5
-
-
-class TestDamage:
-    """Damage to what is left of the log, when the archive has what came before."""
-
-    def shrunk(self) -> tuple[House, int]:
-        """A broker whose log has the newest records of one topic, and the first of them."""
-        archive = CountedArchive()
-        house = make(archive, settings=settings(200 * KIB, snapshot_interval_bytes=50 * KIB))
-        fill(house, 600)
-        lease(house, limit=3)
-        house.run()
-        archive_all(house, archive)
-        first = firsts(house)[1, 0]
-        assert 20 < first < 45
-        house.disk.crash()
-        return house, first
-
-    def lose(self, house: House, name: str) -> None:
-        for one in (name, name.replace(".wal", ".idx")):
-            if one in house.disk.list(WAL_DIR):
-                house.disk.unlink(f"{WAL_DIR}/{one}")
-        house.disk.sync_directory(WAL_DIR)
-
-    def lanes(self, house: House) -> list[str]:
-        return [line for line in describe(house.broker) if line.startswith("  ")]
-
-    @pytest.mark.parametrize("number", [0, 1])
-    def test_what_is_archived_is_not_called_lost(self, number: int) -> None:
-        house, first = self.shrunk()
-        before = self.lanes(house)
-        names = segments(house)
-        self.lose(house, names[number])
-        report = verify(house.disk.copy(), WAL_DIR, STATE_DIR)
-        again = house.again(open_archive=None)
-        for damages in (report.damages, again.report.damages):
-            (damage,) = damages
-            (lost,) = damage.lost
-            assert lost[:2] == (1, 0)
-            assert lost.first == first if number == 0 else lost.first > first
-            assert lost.first < lost.end <= 60
-        (partition,) = again.broker.existing_topic("t").partitions
-        assert partition.gaps == [(lost.first, lost.end)]
-        assert self.lanes(again) == [
-            line.replace(f"lag {60 - 0}", f"lag {60 - (lost.end - lost.first)}") for line in before
-        ]
-
-    def test_snapshots_tell_it_of_a_topic_that_was_quiet_since(self) -> None:
-        """What the log said of it is archived, too."""
-        archive = CountedArchive()
-        house = make(archive, settings=settings(200 * KIB, snapshot_interval_bytes=50 * KIB))
-        fill(house, 300, "quiet", "t")
-        archive_all(house, archive)
-        (mark,) = marks(house)["quiet"]
-        assert mark > 0
-        fill(house, 600)
-        archive_all(house, archive)
-        (mark,) = marks(house)["quiet"]
-        fill(house, 600)
-        archive_all(house, archive)
-        produce(house, "quiet", b"at last")
-        house.run()
-        house.disk.crash()
-        self.lose(house, segments(house)[0])
-        report = verify(house.disk.copy(), WAL_DIR, STATE_DIR)
-        again = house.again(open_archive=None)
-        assert marks(again)["quiet"] == [mark]
-        for damages in (report.damages, again.report.damages):
-            (damage,) = damages
-            assert damage.lost
-            assert all(lost.first >= mark for lost in damage.lost if lost.topic_id == 1)
-
-    def test_a_repair_puts_no_archived_record_on_record_as_lost(self) -> None:
-        house, first = self.shrunk()
-        names = segments(house)
-        rooms = Rooms.of("/data")
-        data = house.disk.content(f"{WAL_DIR}/{names[1]}")
-        data[200] ^= 1
-        data[9000] ^= 1
-        plan = examine(house.disk, rooms)
-        recorded = [action for action in plan.actions if action.deed == Deed.RECORD]
-        assert recorded
-        assert all(lost.first >= first for action in recorded for lost in action.lost)
-        repair(house.disk, rooms, plan, "20231114T221320Z", lambda count: b"\7" * count)
-        again = house.again(open_archive=None)
-        assert again.report.damages == []
-        assert again.broker._state.recorded
-
-    def test_an_archived_record_that_came_back_damaged_is_not_lost(self) -> None:
-        """Somebody brought the segment back, and the archive has what cannot be read of it."""
-        archive = CountedArchive()
-        house = make(archive)
-        fill(house, 600)
-        house.run()
-        old = house.disk.copy()
-        name = segments(house)[0]
-        archive_all(house, archive)
-        house.disk.crash()
-        data = bytearray(old.content(f"{WAL_DIR}/{name}"))
-        data[20_000] ^= 1
-        house.disk.create(f"{WAL_DIR}/{name}").pwrite(bytes(data), 0)
-        house.disk.sync_directory(WAL_DIR)
-        before = self.lanes(house)
-        again = house.again(open_archive=None)
-        assert self.lanes(again) == before
-        assert all(damage.lost == [] for damage in again.report.damages)
-        (partition,) = again.broker.existing_topic("t").partitions
-        assert partition.gaps == []
 
 
 class TestFullDisk:
@@ -677,115 +529,3 @@ def test_topics_settings_are_still_topics_settings() -> None:
     (partition,) = house.broker.existing_topic("t").partitions
     assert partition.start_offset > partition.archived > 0
     assert house.crash().report.damages == []
-
-
-class TestLostState:
-    """All snapshots are lost, and the log that they stood for is in the archive."""
-
-    def shrunk(self) -> House:
-        archive = CountedArchive()
-        house = make(archive)
-        fill(house, 300, "t", "gone")
-        produce(house, "t", b"last")
-        house.run()
-        archive_all(house, archive)
-        house.stop()
-        assert marks(house)["gone"][0] > 20
-        return house
-
-    def lose_snapshots(self, house: House, how: str) -> None:
-        names = house.disk.list(STATE_DIR)
-        snapshots = [name for name in names if name.endswith(".snap")]
-        assert len(snapshots) == 2
-        for name in snapshots if how == "flipped" else names:
-            if how == "flipped":
-                house.disk.content(f"{STATE_DIR}/{name}")[100] ^= 1
-            else:
-                house.disk.unlink(f"{STATE_DIR}/{name}")
-        house.disk.sync_directory(STATE_DIR)
-
-    @pytest.mark.parametrize("how", ["flipped", "deleted"])
-    def test_a_start_is_refused_and_says_what_to_do(self, how: str) -> None:
-        house = self.shrunk()
-        whole = house.disk.copy()
-        self.lose_snapshots(house, how)
-        before = house.disk.files()
-        with pytest.raises(DamagedData, match=r"Nothing was changed\. Bring back state/"):
-            house.again()
-        assert house.disk.files() == before
-        for name in whole.list(STATE_DIR):
-            if how == "deleted":
-                house.disk.create(f"{STATE_DIR}/{name}")
-            data = bytes(whole.content(f"{STATE_DIR}/{name}"))
-            house.disk.content(f"{STATE_DIR}/{name}")[:] = data
-        assert list(describe(house.again().broker)) == list(describe(house.broker))
-
-    def test_after_a_repair_nothing_is_given_again_and_no_topic_passes_for_deleted(self) -> None:
-        house = self.shrunk()
-        before = house.broker._state.next_topic_id
-        self.lose_snapshots(house, "flipped")
-        rooms = Rooms.of("/data")
-        plan = examine(house.disk, rooms)
-        repair(house.disk, rooms, plan, "20231114T221320Z", lambda count: b"\7" * count)
-        house = house.again()
-        for name in ("new", "newer"):
-            assert house.report.damages == []
-            old = house.broker._state.partition(1, 0)
-            assert old is None or old.next_offset >= 31
-            new = house.broker.create_topic(name)
-            assert new.topic_id >= before
-            before = new.topic_id + 1
-            assert published(house).next_topic_id == 1, "of no id it is known that it was deleted"
-            house = house.crash()
-        house.stop()
-        assert published(house.again()).next_topic_id == 1
-
-    def test_a_sound_log_knows_all_of_its_topics(self) -> None:
-        assert published(self.shrunk().again()).next_topic_id == 3
-
-    def wipe(self, house: House, name: str, number: int) -> House:
-        """Damage the beginning of a frame, by its number in the segment, and start again."""
-        data = house.disk.content(f"{WAL_DIR}/{name}")
-        at = -1
-        for _ in range(number):
-            at = data.index(b"BKfr", at + 1)
-        data[at : at + 120] = bytes(120)
-        return house.again()
-
-    def test_topics_that_a_snapshot_tells_of_are_known_whatever_the_log_lost(self) -> None:
-        house = make(CountedArchive())
-        for name in "abc":
-            produce(house, name, b"0")
-            house.run()
-        house.stop()
-        house = self.wipe(house, segments(house)[0], 2)
-        assert house.report.damages
-        assert published(house).next_topic_id == 4
-        house.broker.create_topic("d")
-        house.broker.delete_topic("d")
-        house.pass_time(61, step=1)
-        assert published(house).next_topic_id == 5
-
-    def test_topics_that_are_newer_than_the_snapshot_may_be_lost(self) -> None:
-        house = make(CountedArchive())
-        for name in "abc":
-            produce(house, name, b"0")
-            house.run()
-        house.stop()
-        house = house.again()
-        for name in "defg":
-            produce(house, name, b"0")
-            house.run()
-        house.pass_time(1)
-        house.disk.crash()
-        house = self.wipe(house, segments(house)[1], 2)
-        assert house.report.damages
-        assert published(house).next_topic_id == 4
-        assert house.broker.create_topic("new").topic_id >= 8
-
-
-def published(house: House) -> Bounds:
-    """What the broker has the archive's job know."""
-    house.pass_time(2, step=0.5)
-    file = house.disk.open(f"{STATE_DIR}/bounds")
-    return decode_bounds(file.pread(file.size(), 0))
