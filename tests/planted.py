@@ -506,8 +506,8 @@ BUGS = (
         "segments are deleted although only the newest snapshot, or none, is past them",
         "broker/sweep.py",
         (
-            "        goes = [one for one in found if one.segment.end_lsn <= covered_lsn]",
-            "        goes = [one for one in found if one.segment.end_lsn > 0]",
+            "found.removables if one.segment.end_lsn <= covered_lsn]",
+            "found.removables if one.segment.end_lsn > 0]",
         ),
     ),
     bug(
