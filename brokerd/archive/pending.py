@@ -107,10 +107,10 @@ def sealed_segments(wal: Path, bounds: Bounds, lsn: int) -> Iterator[SealedSegme
     Raises FileNotFoundError when the broker deleted one meanwhile, and OSError.
     """
     segments, known = _names(wal, bounds)
-    for first_lsn in (one for one in segments if one >= lsn):
+    for first_lsn in segments:
         lsn = known.end_of(lsn)
         if lsn > first_lsn:
-            continue  # nothing in it could be read, or it is no segment: the broker told
+            continue  # it is archived, deleted or damaged, or no segment at all
         path = wal / f"{first_lsn:020d}.wal"
         if lsn < first_lsn:
             yield _missing(lsn, first_lsn)
@@ -119,7 +119,7 @@ def sealed_segments(wal: Path, bounds: Bounds, lsn: int) -> Iterator[SealedSegme
         if isinstance(found, SealedSegment):
             yield found
             lsn = found.end_lsn
-        elif found.is_problem and known.end_of(lsn) > lsn + SEGMENT_HEADER_BYTES:
+        elif known.end_of(lsn) > lsn + SEGMENT_HEADER_BYTES:
             lsn = known.end_of(lsn)
         else:
             yield found
@@ -144,8 +144,6 @@ def _open(path: Path, is_last: bool) -> SealedSegment | Stop:
     except FileNotFoundError as error:
         if error.filename is None or not str(error.filename).endswith(".idx"):
             raise
-        if not path.exists():
-            raise FileNotFoundError(error.errno, error.strerror, str(path)) from None
         if is_last:
             return Stop(lsn, f"{path.name} is not sealed yet", False)
         return Stop(lsn, f"{path.name} has no index yet: the broker has still to write it", False)

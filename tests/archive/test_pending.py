@@ -85,6 +85,19 @@ def test_a_missing_segment_ends_it_unless_the_broker_knows(tmp_path: Path) -> No
     assert found(tmp_path, said=bounds(damage=[gone]))[0] == [paths[0].name, paths[2].name]
 
 
+def test_what_is_known_to_be_missing_may_touch(tmp_path: Path) -> None:
+    """Some of it deleted, some of it damaged, as often as it comes."""
+    paths = log(tmp_path, 5)
+    lsns = [lsn_of(path) for path in paths]
+    for path in paths[1:4]:
+        path.unlink()
+    (tmp_path / f"{lsns[1]:020}-{lsns[2]:020}.deleted").touch()
+    (tmp_path / f"{lsns[3]:020}-{lsns[4]:020}.deleted").touch()
+    gone = DamagedPlace(paths[2].name, 0, lsns[3] - lsns[2])
+    names = found(tmp_path, said=bounds(damage=[gone]))[0]
+    assert names == [paths[0].name, paths[4].name]
+
+
 def test_a_segment_without_an_index_is_waited_for(tmp_path: Path) -> None:
     """The broker has still to write it: no problem, but nothing after it is taken."""
     paths = log(tmp_path)
@@ -105,7 +118,7 @@ def test_a_damaged_header_or_index_ends_it(tmp_path: Path, suffix: str) -> None:
     assert stop.is_problem
     assert str(paths[1]) in stop.reason and "start the broker" in stop.reason
     header = DamagedPlace(paths[1].name, 0, 4096)
-    assert found(tmp_path, said=bounds(damage=[header]))[1].is_problem
+    assert found(tmp_path, said=bounds(damage=[header]))[1] == stop
     whole = DamagedPlace(paths[1].name, 0, lsn_of(paths[2]) - lsn_of(paths[1]))
     assert found(tmp_path, said=bounds(damage=[whole]))[0] == [paths[0].name, paths[2].name]
 

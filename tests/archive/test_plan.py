@@ -183,6 +183,16 @@ def test_a_small_limit_takes_one_segment_but_not_without_room(tmp_path: Path) ->
         plan(tmp_path, bounds(topic(1)), room_bytes=100)
 
 
+def test_a_segment_that_does_not_fit_is_for_the_next_lot(tmp_path: Path) -> None:
+    """If there is room for those before it, these are taken."""
+    maker = LogMaker(tmp_path)
+    for size in (1_000, 50_000):
+        maker.append(1, 0, [b"v" * size])
+        maker.seal()
+    lot = plan(tmp_path, bounds(topic(1)), room_bytes=20_000)
+    assert (len(lot.segments), lot.stop) == (1, None)
+
+
 def test_a_table_that_is_ahead_gets_nothing_twice(tmp_path: Path) -> None:
     """When a run was stopped between the two commits, only the table behind gets the segments."""
     maker = LogMaker(tmp_path)
