@@ -108,13 +108,14 @@ def sealed_segments(wal: Path, bounds: Bounds, lsn: int) -> Iterator[SealedSegme
     """
     segments, known = _names(wal, bounds)
     for first_lsn in segments:
-        lsn = known.end_of(lsn)
+        if lsn < first_lsn:
+            lsn = known.end_of(lsn)
         if lsn > first_lsn:
-            continue  # it is archived, deleted or damaged, or no segment at all
-        path = wal / f"{first_lsn:020d}.wal"
+            continue  # it is archived, or inside of what is gone, or no segment at all
         if lsn < first_lsn:
             yield _missing(lsn, first_lsn)
             return
+        path = wal / f"{first_lsn:020d}.wal"
         found = _open(path, first_lsn == segments[-1])
         if isinstance(found, SealedSegment):
             yield found

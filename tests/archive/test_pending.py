@@ -64,13 +64,17 @@ def test_only_what_follows_the_tables_is_taken(tmp_path: Path) -> None:
 
 
 def test_deleted_segments_are_passed_over(tmp_path: Path) -> None:
-    """A file that says so stands in their place; one that is still there is not read either."""
+    """A file that says so stands in their place; one that is still there is one of the log."""
     paths = log(tmp_path)
     (tmp_path / f"{0:020}-{lsn_of(paths[2]):020}.deleted").touch()
-    paths[0].unlink()
+    paths[1].unlink()
     names, stop = found(tmp_path)
-    assert names == [paths[2].name]
+    assert names == [paths[0].name, paths[2].name]
     assert not stop.is_problem
+    paths[0].with_suffix(".idx").unlink()
+    assert found(tmp_path)[0] == [paths[2].name]
+    paths[0].unlink()
+    assert found(tmp_path)[0] == [paths[2].name]
 
 
 def test_a_missing_segment_ends_it_unless_the_broker_knows(tmp_path: Path) -> None:
