@@ -101,6 +101,10 @@ class Chunk:
         """The records at offsets ``first`` to ``end``, exclusive, that are not removed."""
         raise NotImplementedError
 
+    def size(self, first: int, end: int) -> int:
+        """Bytes of their keys, values and metadata."""
+        raise NotImplementedError
+
     def record(self, index: int, pending_time_us: int = 0) -> Record:
         """The record at ``index``; ``pending_time_us`` for one whose frame is not built yet."""
         times = self.times_us
@@ -195,12 +199,7 @@ class DenseChunk(Chunk):
 
     def content_bytes(self) -> int:
         """What the records take in memory, near enough for a cache budget."""
-        return (
-            sum(map(len, self.values))
-            + sum(len(key) for key in self.keys if key)
-            + sum(len(item) for item in self.metadata if item)
-            + len(self.values) * RECORD_OVERHEAD_BYTES
-        )
+        return self.size(self.base, self.end) + len(self.values) * RECORD_OVERHEAD_BYTES
 
     def optional_columns(self, producer_time: int | None, expires_at_us: int) -> None:
         """Append to the columns that most producers never use."""
@@ -233,6 +232,9 @@ class DenseChunk(Chunk):
         """The records at offsets ``first`` to ``end``, exclusive, all of them in a frame."""
         return records_of(self, range(first, end), slice(first - self.base, end - self.base))
 
+    def size(self, first: int, end: int) -> int:
+        return size_of(self, slice(first - self.base, end - self.base))
+
 
 def records_of(chunk: DenseChunk, offsets: Sequence[int], part: slice) -> list[Record]:
     """The records of some rows, which have these offsets."""
@@ -249,6 +251,15 @@ def records_of(chunk: DenseChunk, offsets: Sequence[int], part: slice) -> list[R
         strict=False,  # two of them may have no end
     )
     return list(map(_new_record, columns))
+
+
+def size_of(chunk: DenseChunk, part: slice) -> int:
+    """Bytes of keys, values and metadata of some rows."""
+    size = sum(map(len, chunk.values[part]))
+    for column in (chunk.keys[part], chunk.metadata[part]):
+        if column.count(None) < len(column):
+            size += sum(map(len, filter(None, column)))
+    return size
 
 
 def _column(column: Sequence[int] | int, count: int) -> list[int]:

@@ -146,33 +146,42 @@ class _Fetch:
             )
             if self._offset >= end:
                 break
-            records = chunk.records(self._offset, end)
-            looks -= max(1, len(records))
-            if not self._take_from(chunk, records, end):
+            count = self._take_from(chunk, end)
+            looks -= max(1, count)
+            if self._offset < end:
                 break
-            if not looks:
+            if looks <= 0:
                 fetcher.clock.callLater(0, self.go_on)
                 return
         self._finish(None)
 
-    def _take_from(self, chunk: Chunk, records: list[Record], end: int) -> bool:
-        """Take records of a chunk, all below ``end``; False when no more are wanted."""
-        if chunk.expires_at_us is not None:
+    def _take_from(self, chunk: Chunk, end: int) -> int:
+        """Take records of a chunk below ``end``, or those that there is room for.
+
+        Returns how many were looked at.
+        """
+        records = chunk.records(self._offset, end)
+        count = len(records)
+        size = None
+        if chunk.expires_at_us is None:
+            size = chunk.size(self._offset, end)
+        else:
             before_us = self._fetcher.expiry.before_us()
             records = [one for one in records if not 0 < one.expires_at_us <= before_us]
-        count = self._fitting(records)
-        self._records_left -= count
-        if count < len(records):
-            self._offset = records[count].offset
-            self._records += records[:count]
-            return False
-        self._offset = end
-        self._records += records
-        return True
+        fit = self._fitting(records, size)
+        self._records_left -= fit
+        if fit < len(records):
+            self._offset = records[fit].offset
+            self._records += records[:fit]
+        else:
+            self._offset = end
+            self._records += records
+        return count
 
-    def _fitting(self, records: list[Record]) -> int:
-        """How many of the records there is room for; theirs is taken."""
-        size = _content_bytes(records)
+    def _fitting(self, records: list[Record], size: int | None) -> int:
+        """How many of the records, of ``size`` bytes, there is room for; theirs is taken."""
+        if size is None:
+            size = _content_bytes(records)
         if size <= self._bytes_left:
             self._bytes_left -= size
             return len(records)

@@ -15,11 +15,11 @@ from brokerd.archive.view import ArchivedRows
 from brokerd.broker.chunks import (
     CHUNK_BYTES,
     CHUNK_RECORDS,
-    RECORD_OVERHEAD_BYTES,
     REMOVED,
     Chunk,
     DenseChunk,
     records_of,
+    size_of,
 )
 from brokerd.values import Record
 from brokerd.walformat import RecordColumns
@@ -69,9 +69,15 @@ class SparseChunk(Chunk):
         return self.behind(offset, 0)
 
     def records(self, first: int, end: int) -> list[Record]:
-        offsets = self._offsets
-        part = slice(bisect_left(offsets, first), bisect_left(offsets, end))
-        return records_of(self._rows, offsets[part], part)
+        part = self._part(first, end)
+        return records_of(self._rows, self._offsets[part], part)
+
+    def size(self, first: int, end: int) -> int:
+        return size_of(self._rows, self._part(first, end))
+
+    def _part(self, first: int, end: int) -> slice:
+        """The rows of a range of offsets."""
+        return slice(bisect_left(self._offsets, first), bisect_left(self._offsets, end))
 
 
 class _Places:
@@ -120,7 +126,8 @@ def _chunks(rows: ArchivedRows) -> Iterator[Chunk]:
         part = offsets[row:stop]
         base, last = part[0], part[-1]
         chunk = DenseChunk(base)
-        chunk.cached_bytes = _extend(chunk, len(part), _part(columns, row, stop))
+        chunk.extend(len(part), _part(columns, row, stop))
+        chunk.cached_bytes = chunk.content_bytes()
         if last - base >= len(part):
             yield _sparse(first, last + 1, part, chunk)
         else:
@@ -136,16 +143,6 @@ def _sparse(base: int, end: int, offsets: Sequence[int], rows: DenseChunk) -> Sp
     chunk = SparseChunk(base, end, offsets, rows)
     chunk.cached_bytes = rows.cached_bytes + len(offsets) * OFFSET_BYTES + CHUNK_OVERHEAD_BYTES
     return chunk
-
-
-def _extend(chunk: DenseChunk, count: int, columns: RecordColumns) -> int:
-    """Fill a chunk; what that takes in memory."""
-    chunk.extend(count, columns)
-    size = count * RECORD_OVERHEAD_BYTES + sum(map(len, columns.values))
-    for column in (columns.keys, columns.metadata):
-        if column is not None:
-            size += sum(len(item) for item in column if item)
-    return size
 
 
 def _rows_a_chunk(columns: RecordColumns, count: int) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import repeat
 from struct import Struct
 
 from brokerd.codecs.flymq.fields import pack_text, pack_texts
@@ -80,29 +81,48 @@ def fetched_parts(request: Fetch, records: Sequence[Record], next_offset: int) -
 
 
 def _seed_parts(records: Sequence[Record], next_offset: int) -> list[bytes]:
-    parts = [b"", _U32.pack(len(records))]
+    first, last = _U32.pack(len(records)), _U64.pack(next_offset)
+    if not records:
+        return [b"", first, last]
+    if _have_no_keys(records):
+        offsets, values = _offsets_and_values(records)
+        lengths = list(map(len, values))
+        parts = [b""] * (2 * len(records) + 2)
+        parts[1] = first + _LENGTHS.pack(0, lengths[0])
+        parts[2::2] = values
+        parts[3:-1:2] = list(map(_OFFSET_LENGTHS.pack, offsets, repeat(0), lengths[1:]))
+        parts[-1] = _U64.pack(offsets[-1]) + last
+        return parts
+    parts = [b"", first]
     for record in records:
-        key = record.key
-        value = record.value
-        if key:
-            parts += _U32.pack(len(key)), key, _U32.pack(len(value))
-        else:
-            parts.append(_LENGTHS.pack(0, len(value)))
-        parts += value, _U64.pack(record.offset)
-    parts.append(_U64.pack(next_offset))
+        key, value = record.key or b"", record.value
+        parts += _U32.pack(len(key)), key, _U32.pack(len(value)), value, _U64.pack(record.offset)
+    parts.append(last)
     return parts
 
 
 def _sdk_parts(records: Sequence[Record], next_offset: int) -> list[bytes]:
-    parts = [b"", _COUNT_NEXT.pack(len(records), next_offset)]
+    first = _COUNT_NEXT.pack(len(records), next_offset)
+    if _have_no_keys(records):
+        offsets, values = _offsets_and_values(records)
+        parts = [b""] * (2 * len(records) + 2)
+        parts[1] = first
+        parts[2::2] = list(map(_OFFSET_LENGTHS.pack, offsets, repeat(0), map(len, values)))
+        parts[3::2] = values
+        return parts
+    parts = [b"", first]
     for record in records:
-        key = record.key
-        value = record.value
-        if key:
-            parts += _OFFSET_LENGTH.pack(record.offset, len(key)), key, _U32.pack(len(value)), value
-        else:
-            parts += _OFFSET_LENGTHS.pack(record.offset, 0, len(value)), value
+        key, value = record.key or b"", record.value
+        parts += _OFFSET_LENGTH.pack(record.offset, len(key)), key, _U32.pack(len(value)), value
     return parts
+
+
+def _have_no_keys(records: Sequence[Record]) -> bool:
+    return [record.key for record in records].count(None) == len(records)
+
+
+def _offsets_and_values(records: Sequence[Record]) -> tuple[list[int], list[bytes]]:
+    return [record.offset for record in records], [record.value for record in records]
 
 
 def ok(opcode: int) -> bytes:
