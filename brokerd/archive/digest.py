@@ -47,6 +47,8 @@ def _parts(array: pa.Array) -> list[Any]:
             return [array.to_numpy()]
         present = array.is_valid().cast(pa.uint8()).to_numpy()
         return [present, array.fill_null(0).to_numpy()]
+    if array.null_count == len(array):
+        return [np.full(len(array), -1, np.int32), b""]
     lengths = byte_lengths(array)
     if array.null_count:
         present = array.is_valid().to_numpy(zero_copy_only=False)

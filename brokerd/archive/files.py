@@ -41,7 +41,7 @@ from brokerd.archive.layout import (
     records_name,
 )
 from brokerd.archive.reading import FOOTER_BYTES_MAX, open_file
-from brokerd.archive.rowgroups import OrderChecker, RowGroups, content_lengths
+from brokerd.archive.rowgroups import GROUP_ROWS, OrderChecker, RowGroup, RowGroups
 from brokerd.errors import DamagedData
 
 
@@ -180,43 +180,42 @@ class FileWriter:
             return records_name(bucket_of(first.topic_id), first, last, tail)
         return events_name(first.first, last.end, tail)
 
-    def _write_group(self, table: pa.Table) -> None:
+    def _write_group(self, group: RowGroup) -> None:
+        table = group.table
         first, last = self._order.check(table)
         start = self._sink.begin()
         self._writer.write_table(table, row_group_size=len(table))
         self._digest.update(table)
-        content = self._count(table)
+        self._count(group)
         times = table["append_time" if self._layout is RECORDS else "time"].chunk(0)
         times = times.view(pa.int64()).to_numpy()
         size = self._sink.position - start
         self._groups.append(
             (
                 *(start, size, self._sink.checksum(), len(table), first, last),
-                *(int(times.min()), int(times.max()), content),
+                *(int(times.min()), int(times.max()), group.content),
             )
         )
 
-    def _count(self, table: pa.Table) -> int:
-        """Count a row group in; returns its bytes of content."""
+    def _count(self, group: RowGroup) -> None:
+        """Count a row group in."""
+        table, totals = group.table, self._totals
         for name in self._layout.statistics:
             column = table[name].chunk(0)
             numbers = column.view(pa.int64()) if pa.types.is_timestamp(column.type) else column
             low, high = int(numbers.to_numpy().min()), int(numbers.to_numpy().max())
             self._minimum[name] = min(low, self._minimum.get(name, low))
             self._maximum[name] = max(high, self._maximum.get(name, high))
-        totals = self._totals
         totals["rows"] += len(table)
-        if self._layout is not RECORDS:
-            return 0
-        keys, values = table["key"].chunk(0), table["value"].chunk(0)
-        totals["keyed"] += len(keys) - keys.null_count
-        if keys.null_count < len(keys):
-            is_keyed = keys.is_valid().to_numpy(zero_copy_only=False)
-            totals["tombstones"] += int((is_keyed & (byte_lengths(values) == 0)).sum())
-        totals["expiring"] += int(np.count_nonzero(table["expires_at"].chunk(0).to_numpy()))
-        content = int(content_lengths(table).sum())
-        totals["content"] += content
-        return content
+        totals["content"] += group.content
+        if self._layout is RECORDS:
+            keys = table["key"].chunk(0)
+            totals["keyed"] += len(keys) - keys.null_count
+            totals["expiring"] += int(np.count_nonzero(table["expires_at"].chunk(0).to_numpy()))
+            if keys.null_count < len(keys):
+                is_empty = byte_lengths(table["value"].chunk(0)) == 0
+                is_keyed = keys.is_valid().to_numpy(zero_copy_only=False)
+                totals["tombstones"] += int((is_keyed & is_empty).sum())
 
 
 def _options(layout: Layout) -> dict[str, Any]:
@@ -233,6 +232,7 @@ def _options(layout: Layout) -> dict[str, Any]:
         },
         "write_statistics": list(layout.statistics),
         "write_page_checksum": True,
+        "write_batch_size": GROUP_ROWS,  # one page a column, which is quicker
         "store_schema": False,
     }
 

@@ -31,16 +31,13 @@ from brokerd.archive.layout import (
     parse_events_name,
     parse_records_name,
 )
-from brokerd.archive.rowcolumns import NO_RECORDS, READ_COLUMNS, record_columns
-from brokerd.archive.rowgroups import content_lengths
+from brokerd.archive.rowcolumns import KEY_COLUMNS, NO_RECORDS, READ_COLUMNS, RecordRows
 from brokerd.archive.view import ArchivedRows, ArchiveUnavailable, DamagedArchive
 from brokerd.errors import DamagedData, NewerFormat
 
 FOOTER_BYTES_MAX = 64 << 20
 """A footer that says it is longer is none; nothing is allocated for it."""
 OFFSET_MAX = (1 << 63) - 1
-
-_KEY_COLUMNS = ("topic_id", "partition")
 
 
 class RowGroupCache:
@@ -49,25 +46,25 @@ class RowGroupCache:
     def __init__(self, limit_bytes: int = 32 << 20) -> None:
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
-        self._groups: OrderedDict[tuple[str, int], pa.Table] = OrderedDict()
+        self._groups: OrderedDict[tuple[str, int], RecordRows] = OrderedDict()
         self.used_bytes = 0
 
-    def get(self, path: str, group: int) -> pa.Table | None:
+    def get(self, path: str, group: int) -> RecordRows | None:
         """A row group of a file, None if it is not here."""
         with self._lock:
-            table = self._groups.get((path, group))
-            if table is not None:
+            rows = self._groups.get((path, group))
+            if rows is not None:
                 self._groups.move_to_end((path, group))
-            return table
+            return rows
 
-    def put(self, path: str, group: int, table: pa.Table) -> None:
+    def put(self, path: str, group: int, rows: RecordRows) -> None:
         """Keep a row group, and forget others for it."""
         with self._lock:
             before = self._groups.pop((path, group), None)
-            self.used_bytes += table.nbytes - (0 if before is None else before.nbytes)
-            self._groups[path, group] = table
+            self.used_bytes += rows.size - (0 if before is None else before.size)
+            self._groups[path, group] = rows
             while self.used_bytes > self._limit_bytes and len(self._groups) > 1:
-                self.used_bytes -= self._groups.popitem(last=False)[1].nbytes
+                self.used_bytes -= self._groups.popitem(last=False)[1].size
 
 
 def open_file(
@@ -245,18 +242,17 @@ class ArchiveFile:
         group, end = self._group_at(key, covered)
         if group < 0 or self.groups["last"][group].item() < key:
             return ArchivedRows(offset, end, [], NO_RECORDS)
-        table = self._rows_of(group, topic_id, partition, covered.first, end)
-        offsets = table["offset"].chunk(0).to_numpy() if len(table) else np.zeros(0, np.int64)
-        start, stop = np.searchsorted(offsets, [offset, end]).tolist()
+        rows = self._rows(group, topic_id, partition, covered.first, end)
+        low, high = rows.rows_of(topic_id, partition)
+        offsets = rows.offsets
+        start, stop = (low + np.searchsorted(offsets[low:high], [offset, end])).tolist()
         if start == stop:
             return ArchivedRows(offset, end, [], NO_RECORDS)
-        sizes = np.cumsum(content_lengths(table.slice(start, stop - start)))
-        count = max(1, int(np.searchsorted(sizes, max_bytes, "right")))
-        if start + count < stop:
-            stop = start + count
-            end = int(offsets[stop])
-        rows = table.slice(start, stop - start)
-        return ArchivedRows(offset, end, offsets[start:stop].tolist(), record_columns(rows))
+        fitting = rows.fit(start, stop, max_bytes)
+        if fitting < stop:
+            stop, end = fitting, int(offsets[fitting])
+        found = offsets[start:stop].tolist()
+        return ArchivedRows(offset, end, found, rows.columns(start, stop))
 
     def offset_at_time(self, topic_id: int, partition: int, time_us: int) -> int | None:
         """The first offset of a record appended at or after a time; None if there is none here.
@@ -266,13 +262,11 @@ class ArchiveFile:
         for group in self.groups_of(topic_id, partition):
             if self.groups["time_max"][group] < time_us:
                 continue
-            table = self._rows_of(group, topic_id, partition, 0, OFFSET_MAX)
-            if not len(table):
-                continue
-            times = table["append_time"].chunk(0).view(pa.int64()).to_numpy()
-            at = int(np.searchsorted(times, time_us))
-            if at < len(times):
-                return int(table["offset"][at].as_py())
+            rows = self._rows(group, topic_id, partition, 0, OFFSET_MAX)
+            low, high = rows.rows_of(topic_id, partition)
+            at = low + int(np.searchsorted(rows.append_times[low:high], time_us))
+            if at < high:
+                return int(rows.offsets[at])
         return None
 
     def _group_at(self, key: tuple[int, int, int], covered: Range) -> tuple[int, int]:
@@ -289,29 +283,23 @@ class ArchiveFile:
                 end = min(end, offset)
         return after - 1, end
 
-    def _rows_of(self, group: int, topic_id: int, partition: int, first: int, end: int) -> pa.Table:
-        """A partition's rows of a row group, which hold offsets between ``first`` and ``end``."""
+    def _rows(self, group: int, topic_id: int, partition: int, first: int, end: int) -> RecordRows:
+        """A row group, of which ``first`` to ``end`` are the partition's offsets."""
+        rows = None if self._cache is None else self._cache.get(self.path, group)
+        if rows is not None:
+            return rows
         low, high = self.groups["first"][group].item(), self.groups["last"][group].item()
-        wanted = (topic_id, partition)
-        if low[:2] == wanted:
-            first = max(first, low[2])
-        is_shared = not low[:2] == high[:2] == wanted
-        table = None if self._cache is None else self._cache.get(self.path, group)
+        is_shared = low[:2] != high[:2]
         try:
-            if table is None:
-                columns = (*READ_COLUMNS, *_KEY_COLUMNS) if is_shared else READ_COLUMNS
-                table = self._decode(group, columns)
-                if self._cache is not None:
-                    self._cache.put(self.path, group, table)
+            columns = (*READ_COLUMNS, *KEY_COLUMNS) if is_shared else READ_COLUMNS
+            rows = RecordRows(self._decode(group, columns))
         except DamagedData as error:
+            if low[:2] == (topic_id, partition):
+                first = max(first, low[2])
             raise DamagedArchive(f"{self._full_path} is damaged: {error}", first, end) from None
-        if not is_shared:
-            return table
-        is_wanted = np.ones(len(table), bool)
-        for name, number in zip(_KEY_COLUMNS, wanted, strict=True):
-            is_wanted &= table[name].chunk(0).to_numpy() == number
-        rows = np.flatnonzero(is_wanted)
-        return table.slice(int(rows[0]) if len(rows) else 0, len(rows))
+        if self._cache is not None:
+            self._cache.put(self.path, group, rows)
+        return rows
 
     # -- Row groups ------------------------------------------------------------------------------
 

@@ -1,67 +1,142 @@
 # Tests: tests/archive/test_files.py
-"""Rows of the table ``records`` -> the columns that the broker has records in."""
+"""A row group of the table ``records``, decoded, ready to be read piece by piece.
+
+Columns become what a slice of records is made of quickly: arrays of numbers, byte strings behind
+one another. Numbers that are equal in all rows, and what no row has, take no room.
+"""
 
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from brokerd.walformat import RecordColumns
+
+Integers = npt.NDArray[np.int64]
 
 READ_COLUMNS = (
     *("offset", "append_time", "producer_time", "key", "value", "encoding", "metadata"),
     *("expires_at", "producer_format"),
 )
 """The columns of the table that are needed."""
+KEY_COLUMNS = ("topic_id", "partition")
+"""And these, if there may be rows of several partitions."""
 
 NO_RECORDS = RecordColumns([])
 """The columns of no record."""
 
 
-def record_columns(rows: pa.Table) -> RecordColumns:
-    """Rows of the table ``records`` as the broker has records; at least one."""
-    column = {name: rows[name].chunk(0) for name in READ_COLUMNS}
-    producer_time, expires_at = column["producer_time"], column["expires_at"].to_numpy()
-    return RecordColumns(
-        values=_pieces(column["value"]),
-        keys=_optional(column["key"]),
-        encodings=_numbers(column["encoding"]),
-        metadata=_optional(column["metadata"]),
-        append_time_us=_numbers(column["append_time"].view(pa.int64())),
-        producer_time=None if producer_time.null_count == len(rows) else producer_time.to_pylist(),
-        expires_at_us=expires_at.tolist() if expires_at.any() else None,
-        producer_format=_numbers(column["producer_format"]),
-    )
+class RecordRows:
+    """Rows of the table ``records``; each column of ``table`` is one chunk."""
+
+    def __init__(self, table: pa.Table) -> None:
+        column = {name: table[name].chunk(0) for name in table.column_names}
+        self.size = table.nbytes
+        """Bytes in memory, near enough."""
+        self.offsets: Integers = column["offset"].to_numpy()
+        self.append_times: Integers = column["append_time"].view(pa.int64()).to_numpy()
+        self._keys_of = [column[name].to_numpy() for name in KEY_COLUMNS if name in column]
+        self._append_time = _constant(self.append_times)
+        self._encodings = _constant(column["encoding"].to_numpy())
+        self._formats = _constant(column["producer_format"].to_numpy())
+        self._expires_at = _constant(column["expires_at"].to_numpy())
+        self._producer_times = _Optional(column["producer_time"])
+        self._keys = _ByteStrings(column["key"])
+        self._values = _ByteStrings(column["value"])
+        self._metadata = _ByteStrings(column["metadata"])
+        parts = (self._keys, self._values, self._metadata)
+        self._content_ends = np.cumsum(sum(part.lengths for part in parts), dtype=np.int64)
+
+    def rows_of(self, topic_id: int, partition: int) -> tuple[int, int]:
+        """The first row of a partition, and where its rows end."""
+        if not self._keys_of:
+            return 0, len(self.offsets)
+        rows = np.flatnonzero((self._keys_of[0] == topic_id) & (self._keys_of[1] == partition))
+        return (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
+
+    def fit(self, first: int, end: int, max_bytes: int) -> int:
+        """How far rows from ``first`` on fit so many bytes of content; at least one does."""
+        ends = self._content_ends
+        before = int(ends[first - 1]) if first else 0
+        fitting = int(np.searchsorted(ends, before + max_bytes, "right"))
+        return min(end, max(first + 1, fitting))
+
+    def columns(self, first: int, end: int) -> RecordColumns:
+        """The records of some rows, at least one."""
+        rows = slice(first, end)
+        expires_at = self._expires_at
+        if isinstance(expires_at, int):
+            expiries = [expires_at] * (end - first) if expires_at else None
+        else:
+            expiries = expires_at[rows].tolist()
+        return RecordColumns(
+            values=self._values.pieces(first, end),
+            keys=self._keys.optional(first, end),
+            encodings=_slice(self._encodings, rows),
+            metadata=self._metadata.optional(first, end),
+            append_time_us=_slice(self._append_time, rows),
+            producer_time=self._producer_times.slice(first, end),
+            expires_at_us=expiries,
+            producer_format=_slice(self._formats, rows),
+        )
 
 
-def _numbers(array: pa.Array) -> list[int] | int:
-    """One number for all, or a list."""
-    numbers = array.to_numpy()
-    if (numbers == numbers[0]).all():
-        return int(numbers[0])
-    found: list[int] = numbers.tolist()
+def _constant(numbers: npt.NDArray[Any]) -> npt.NDArray[Any] | int:
+    """The number that all of them are, or the numbers."""
+    return int(numbers[0]) if (numbers == numbers[0]).all() else numbers
+
+
+def _slice(numbers: npt.NDArray[Any] | int, rows: slice) -> list[int] | int:
+    if isinstance(numbers, int):
+        return numbers
+    found: list[int] = numbers[rows].tolist()
     return found
 
 
-def _pieces(array: pa.Array) -> list[bytes]:
-    """The byte strings of an array; the empty one where it is null."""
-    _, offsets, data = array.buffers()
-    ends = np.frombuffer(offsets, np.int32, len(array) + 1, 4 * array.offset)
-    if ends[0] == ends[-1]:
-        return [b""] * len(array)
-    every = bytes(memoryview(data)[ends[0] : ends[-1]])
-    places = (ends - ends[0]).tolist()
-    return [every[start:end] for start, end in pairwise(places)]
+class _Optional:
+    """Numbers that some rows, or all, do not have."""
+
+    def __init__(self, array: pa.Array) -> None:
+        self._array = array if array.null_count < len(array) else None
+
+    def slice(self, first: int, end: int) -> list[int | None] | None:
+        """Those of some rows; None: no row has one."""
+        if self._array is None:
+            return None
+        part = self._array.slice(first, end - first)
+        found: list[int | None] = part.to_pylist() if part.null_count else part.to_numpy().tolist()
+        return found
 
 
-def _optional(array: pa.Array) -> list[bytes | None] | None:
-    """Keys or metadata; None if no record has any."""
-    if array.null_count == len(array):
-        return None
-    pieces = _pieces(array)
-    if not array.null_count:
-        return list(pieces)
-    present = array.is_valid().to_pylist()
-    return [piece if has else None for piece, has in zip(pieces, present, strict=True)]
+class _ByteStrings:
+    """Byte strings that some rows, or all, do not have."""
+
+    def __init__(self, array: pa.Array) -> None:
+        self._present = array.is_valid() if array.null_count else None
+        self._is_absent = array.null_count == len(array)
+        _, offsets, data = array.buffers()
+        self._ends = np.frombuffer(offsets, np.int32, len(array) + 1, 4 * array.offset)
+        self._data = memoryview(data if data is not None else b"")
+        self.lengths = np.diff(self._ends)
+
+    def pieces(self, first: int, end: int) -> list[bytes]:
+        """Those of some rows; the empty one where there is none."""
+        ends = self._ends[first : end + 1]
+        data = bytes(self._data[ends[0] : ends[-1]])
+        if not data:
+            return [b""] * (end - first)
+        return [data[start:stop] for start, stop in pairwise((ends - ends[0]).tolist())]
+
+    def optional(self, first: int, end: int) -> list[bytes | None] | None:
+        """Those of some rows, None where there is none; None: no row of the group has one."""
+        if self._is_absent:
+            return None
+        pieces = self.pieces(first, end)
+        if self._present is None:
+            return list(pieces)
+        present = self._present[first:end].to_pylist()
+        return [piece if has else None for piece, has in zip(pieces, present, strict=True)]

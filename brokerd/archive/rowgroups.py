@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +40,17 @@ def content_lengths(rows: pa.Table | pa.RecordBatch) -> Integers:
     return total
 
 
+class RowGroup(NamedTuple):
+    """Rows that are written together."""
+
+    table: pa.Table
+    """Each column is one chunk."""
+    content: int
+    """Bytes of keys, values and metadata."""
+
+
 class RowGroups:
-    """Takes rows in, gives row groups: tables in which each column is one chunk."""
+    """Takes rows in, gives row groups."""
 
     def __init__(self, schema: pa.Schema, layout: Layout) -> None:
         self._schema = schema
@@ -49,7 +59,7 @@ class RowGroups:
         self._rows = 0
         self._bytes = 0
 
-    def add(self, batch: pa.RecordBatch) -> Iterator[pa.Table]:
+    def add(self, batch: pa.RecordBatch) -> Iterator[RowGroup]:
         """Take some rows in; gives the row groups that are complete."""
         sizes = content_lengths(batch) if self._has_content else np.zeros(len(batch), np.int64)
         ends = np.cumsum(sizes)
@@ -67,14 +77,15 @@ class RowGroups:
             self._bytes += int(ends[at - 1]) - before
             before = int(ends[at - 1])
 
-    def rest(self) -> pa.Table | None:
+    def rest(self) -> RowGroup | None:
         """The last row group, None if there are no more rows."""
         return self._group() if self._rows else None
 
-    def _group(self) -> pa.Table:
+    def _group(self) -> RowGroup:
         table = pa.Table.from_batches(self._waiting, self._schema).combine_chunks()
+        group = RowGroup(table, self._bytes)
         self._waiting, self._rows, self._bytes = [], 0, 0
-        return table
+        return group
 
 
 class OrderChecker:
