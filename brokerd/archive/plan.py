@@ -284,6 +284,7 @@ class _Splitter:
 
     def _records_split(self, pieces: Pieces) -> RecordsSplit:
         ordinals, renumbered = np.unique(pieces["segment"], return_inverse=True)
+        pieces = pieces.copy()
         pieces["segment"] = renumbered
         segments = tuple(self._segments[one] for one in ordinals.tolist())
         heads = _heads(pieces["topic_id"], pieces["partition"])
@@ -350,8 +351,7 @@ def _cut(pieces: Pieces, size: int, file_bytes: int) -> Iterator[Pieces]:
     """Cut the pieces of one partition into files of nearly equal size."""
     target = size / -(-size // file_bytes)
     before = np.cumsum(pieces["bytes"]) - pieces["bytes"]
-    for part in np.split(pieces, _heads((before // target).astype(np.int64))[1:]):
-        yield part.copy()
+    yield from np.split(pieces, _heads((before // target).astype(np.int64))[1:])
 
 
 class _TopicNames:

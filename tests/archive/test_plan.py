@@ -83,19 +83,39 @@ def test_large_partitions_get_files_of_their_own(tmp_path: Path) -> None:
     maker = LogMaker(tmp_path)
     for _ in range(2):
         for _ in range(20):
-            maker.append(1, 0, [b"v" * 60_000])
+            maker.append(1, 0, [b"v" * 9_000])
             maker.append(17, 0, [b"v" * 100])
-            maker.append(33, 0, [b"v" * 9_000])
+            maker.append(33, 0, [b"v" * 60_000])
             maker.append(49, 0, [b"v" * 100])
         maker.seal()
     lot = plan(tmp_path, bounds(*(topic(number) for number in (1, 17, 33, 49))))
     keys = [sorted({batch[0] for batch in batches(split)}) for split in lot.records]
-    assert sorted(keys) == [[1], [1], [1], [17, 49], [33]]
+    assert keys == [[33], [33], [33], [1], [17, 49]]
     sizes = [split.bytes for split in lot.records]
-    assert sizes == sorted(sizes, reverse=True)
     assert max(sizes) <= MIB + MIB // 8
     assert min(sizes[:3]) > 700_000
     assert len(planned(lot)) == 160
+
+
+def test_small_partitions_share_files_that_are_not_too_large(tmp_path: Path) -> None:
+    """As many as fit, in order; other buckets have others. The largest files come first."""
+    maker = LogMaker(tmp_path)
+    for partition in range(30):
+        maker.append(1, partition, [b"v" * 100_000])
+        if partition < 9:
+            maker.append(2, partition, [b"v" * 100_000])
+    maker.seal()
+    lot = plan(tmp_path, bounds(topic(1), topic(2)))
+    partitions = [(s.bucket, [batch[1] for batch in batches(s)]) for s in lot.records]
+    assert sorted(partitions) == [
+        (1, [*range(10)]),
+        (1, [*range(10, 20)]),
+        (1, [*range(20, 30)]),
+        (2, [*range(9)]),
+    ]
+    sizes = [split.bytes for split in lot.records]
+    assert sizes == sorted(sizes, reverse=True)
+    assert max(sizes) <= MIB
 
 
 def test_a_batch_larger_than_a_file_is_not_cut(tmp_path: Path) -> None:

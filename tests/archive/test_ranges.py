@@ -37,6 +37,7 @@ def test_neighbours_are_one_range() -> None:
         ([(10, 12), (14, 15)], [(0, 5), (8, 12)]),
         ([(4, 9)], [(0, 10)]),
         ([(100, 200)], [(0, 5), (8, 10)]),
+        ([(1, 2)], [(0, 5), (8, 10)]),
     ],
 )
 def test_gaps_next_to_records_are_known(

@@ -100,7 +100,7 @@ def hurt_log(wal: Path) -> tuple[Path, int]:
     maker = LogMaker(wal)
     maker.append(1, 0, [b"first"] * 4)
     maker.seal()
-    maker.append(1, 0, [b"before"] * 4)
+    maker.append(1, 0, [b"before it", *[b"before"] * 3])
     maker.append(1, 0, [b"damaged here"])
     maker.append(2, 0, [b"other"])
     maker.append(1, 0, [b"after"] * 4)
@@ -134,11 +134,12 @@ def test_known_damage_leaves_out_what_is_lost(wal: Path) -> None:
     assert ranges[0] == ((1, 0, 0, 8), (1, 0, 9, 13))
 
 
-def test_damage_beside_the_known_place_is_told(wal: Path) -> None:
+@pytest.mark.parametrize("value", [b"before it", b"other"])
+def test_damage_beside_the_known_place_is_told(wal: Path, value: bytes) -> None:
     """What is known of one batch says nothing of another."""
     path, position = hurt_log(wal)
     place = DamagedPlace(path.name, position, position + 8)
-    damage(path, body_position(path, b"other"))
+    damage(path, body_position(path, value))
     problems = [one for one in written(wal, bounds(1, 2, damage=[place])) if one is not None]
     assert [one.kind for one in problems if isinstance(one, Problem)] == ["damaged"]
 
