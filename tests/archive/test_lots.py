@@ -179,10 +179,17 @@ def test_a_disk_that_is_full_meanwhile_is_tried_with_less(
         data.roll_up()
 
 
-def test_an_older_copy_of_the_log_is_refused(data: Data) -> None:
-    """It would go on otherwise than the archive has it."""
+@pytest.mark.parametrize("point", ["after records commit", "after events commit"])
+def test_an_older_copy_of_the_log_is_refused(data: Data, point: str) -> None:
+    """It would go on otherwise than the archive has it, be it only one of the tables."""
     paths = data.fill(3)
-    data.roll_up()
+
+    def stop(at: str) -> None:
+        if at == point:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        data.roll_up(at=stop)
     for path in paths[1:]:
         path.unlink()
         path.with_suffix(".idx").unlink()

@@ -14,9 +14,9 @@ from brokerd.archive import files
 from brokerd.archive.bounds import Bounds, DamagedPlace, PartitionBounds, TopicBounds
 from brokerd.archive.files import FileInfo
 from brokerd.archive.plan import Lot, plan_lot
-from brokerd.archive.tasks import Problem, Target, write_records
-from brokerd.walformat import ENTRY_HEADER_BYTES
-from tests.archive.making import LOG_ID, LogMaker, body_position, damage
+from brokerd.archive.tasks import Problem, Target, write_events, write_records
+from brokerd.walformat import ENTRY_HEADER_BYTES, EventKind
+from tests.archive.making import LOG_ID, LogMaker, body_position, damage, events_entry
 
 MIB = 1 << 20
 
@@ -156,6 +156,64 @@ def test_nothing_left_is_no_file(wal: Path) -> None:
     (info,) = written(wal, bounds(1, damage=[place], gaps=[(0, 1)]))
     assert rows(wal, info) == []
     assert info is not None and info.ranges == ((1, 0, 0, 1),)
+
+
+def lease(maker: LogMaker, topic_id: int, owner: str) -> None:
+    """A frame with an event of a group."""
+    event = (EventKind.LEASED, 0, 1_000_000, 7, 1, owner, "")
+    maker.add(events_entry(topic_id, 0, "workers", [event]))
+    maker.frame()
+
+
+def written_events(wal: Path, said: Bounds) -> FileInfo | Problem | None:
+    (split,) = plan(wal, said).events
+    return write_events((target(wal), split))
+
+
+def owners(wal: Path, info: object) -> list[str]:
+    assert isinstance(info, FileInfo)
+    found: list[str] = pq.read_table(Path(target(wal).root, "events", info.path))[
+        "owner"
+    ].to_pylist()
+    return found
+
+
+def test_a_file_of_events_covers_all_of_its_part_of_the_log(wal: Path) -> None:
+    """Of several segments, and of what was deleted before; deleted topics are left out."""
+    maker = LogMaker(wal)
+    maker.append(1, 0, [b"v"])
+    gone = maker.seal()
+    for turn in range(2):
+        lease(maker, 1, f"ann-{turn}")
+        lease(maker, 3, "of a deleted topic")
+        lease(maker, 2, f"bob-{turn}")
+        maker.seal()
+    (wal / f"{0:020}-{gone.stat().st_size:020}.deleted").touch()
+    gone.unlink()
+    info = written_events(wal, bounds(1, 2))
+    assert owners(wal, info) == ["ann-0", "bob-0", "ann-1", "bob-1"]
+    assert isinstance(info, FileInfo)
+    assert info.ranges == ((0, 0, 0, maker.first_lsn),)
+
+
+def test_no_events_are_no_file(wal: Path) -> None:
+    """Nor are those that are lost to damage that is known; unknown damage ends it."""
+    maker = LogMaker(wal)
+    maker.append(1, 0, [b"v"])
+    maker.seal()
+    assert written_events(wal, bounds(1)) is None
+    lease(maker, 1, "damaged here")
+    path = maker.seal()
+    position = body_position(path, b"damaged here")
+    damage(path, position)
+    problem = written_events(wal, bounds(1))
+    assert isinstance(problem, Problem)
+    assert (problem.kind, problem.lsn) == ("damaged", int(path.stem))
+    place = DamagedPlace(path.name, 4096, position + 100)
+    assert written_events(wal, bounds(1, damage=[place])) is None
+    lease(maker, 1, "sound")
+    maker.seal()
+    assert owners(wal, written_events(wal, bounds(1, damage=[place]))) == ["sound"]
 
 
 @pytest.mark.parametrize("suffix", [".wal", ".idx"])
