@@ -57,15 +57,17 @@ def _is_due(table: Path, version: int) -> bool:
 
 
 def _remove_unproved(table: Path) -> None:
-    """Remove checkpoints that were not finished, so that nobody reads one that is half written."""
+    """Remove checkpoints that were not finished, so that nobody reads one that is half written.
+
+    The table was read without them, so all commits that they were made of are there.
+    """
     names = list_log(table)
     newest = max(names.proofs, default=-1)
     unproved = sorted(version for version in names.checkpoints if version > newest)
-    if not unproved or not names.commits.issuperset(range(newest + 1, unproved[-1] + 1)):
-        return
     for version in unproved:
         (table / COMMITS / checkpoint_name(version)).unlink()
-    (table / COMMITS / LAST_CHECKPOINT).unlink(missing_ok=True)
+    if unproved:
+        (table / COMMITS / LAST_CHECKPOINT).unlink(missing_ok=True)
 
 
 def _make(table: Path) -> None:

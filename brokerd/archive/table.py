@@ -352,7 +352,10 @@ def _transaction(app_id: str, version: int, now_ms: int) -> dict[str, Any]:
 
 
 def _put(path: Path, data: bytes) -> bool:
-    """Write a file whole and durably, unless there is one of this name: then return False."""
+    """Give a durable file its name, unless there is one of this name: then return False.
+
+    The name is durable when the log has been read, which syncs the directory.
+    """
     temporary = path.with_name(f".commit-{secrets.token_hex(8)}.tmp")
     with _disk(path):
         try:
@@ -364,7 +367,6 @@ def _put(path: Path, data: bytes) -> bool:
         finally:
             with suppress(FileNotFoundError):
                 temporary.unlink()
-        sync_directory(path.parent)
     return True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -127,17 +128,32 @@ def test_commits_before_a_checkpoint_are_not_needed(table: Table) -> None:
     assert rows(found) == rows(expected)
 
 
-def test_broker_that_is_behind_the_commits_that_are_left_begins_anew(table: Table) -> None:
+@pytest.mark.parametrize("gone", [range(4), range(2, 4)])
+def test_broker_that_is_behind_the_commits_that_are_left_begins_anew(
+    table: Table, gone: range
+) -> None:
     fill(table, 1)
     behind = DeltaLog(table.path, LOG_ID)
     behind.read()
     fill(table, 4)
     checkpoint(table)
-    for version in range(4):
+    for version in gone:
         commit_path(table, version).unlink()
     found = behind.read()
     assert found is not None
     assert (found.version, len(found.files)) == (4, 4)
+
+
+def test_commit_within_one_tick_of_the_clock_is_seen(table: Table) -> None:
+    """The directory has the same time as before, which is all that such a disk knows."""
+    log = DeltaLog(table.path, LOG_ID)
+    log.read()
+    before = os.stat(table.path / COMMITS)
+    fill(table, 1)
+    os.utime(table.path / COMMITS, ns=(before.st_atime_ns, before.st_mtime_ns))
+    found = log.read()
+    assert found is not None
+    assert found.version == 1
 
 
 def test_missing_commit_is_named(table: Table) -> None:

@@ -33,6 +33,7 @@ keys = st.tuples(st.sampled_from([1, 17, 33, 49]), st.integers(0, 3))
 
 @given(own_files)
 @example([(1, 0, 0, 10), (1, 0, 2, 3), (1, 0, 5, 9)])
+@example([(1, 0, 5, 3), (1, 0, 5, 6)])
 def test_file_is_found_that_covers_an_offset_and_goes_on_the_furthest(
     drawn: list[tuple[int, int, int, int]],
 ) -> None:

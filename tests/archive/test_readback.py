@@ -261,7 +261,7 @@ def test_few_of_many_shared_files_are_opened_to_find_an_offset(
     world.table.commit([added(info) for info in infos], now_ms=NOW_MS)
     view = world.view
     opened_files = count_opened(monkeypatch)
-    assert view.read(1, 1, 333, 1) is not None
+    assert view.read(1, 1, 105, 1) is not None
     assert len(opened_files) <= 8
     assert len(read_all(view, 1, 1)) == 640
     assert len(opened_files) <= 64 + 8
@@ -305,6 +305,23 @@ def test_damaged_shared_file_takes_only_what_it_covers(world: World) -> None:
     with pytest.raises(DamagedArchive) as caught:
         open_view(world).read(17, 0, 25, 100)
     assert (caught.value.first, caught.value.end) == (25, 26)
+
+
+def test_shared_file_that_is_damaged_later_takes_what_it_covers(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What that is was known already when it was opened again."""
+    monkeypatch.setattr(opened, "OPEN_FILES_MAX", 1)
+    info = world.add(Range(1, 0, 10, 20), Range(17, 0, 10, 20))
+    world.add(Range(2, 0, 0, 1))
+    view = open_view(world)
+    assert view.read(1, 0, 15, 1) is not None
+    assert view.read(2, 0, 0, 1) is not None
+    damage(world.path(info), -20)
+    for ask in (lambda: view.read(1, 0, 15, 1), lambda: view.covers(1, 0, 12, 13)):
+        with pytest.raises(DamagedArchive) as caught:
+            ask()
+        assert (caught.value.first, caught.value.end) == (10, 20)
 
 
 def open_view(world: World) -> ArchiveView:

@@ -84,6 +84,14 @@ def test_seeking_gives_what_looking_at_every_record_gives(
                 assert sum(map(size, kept)) + size(gone[-1]) > max_bytes
 
 
+def test_files_that_lie_within_another_count_once(tmp_path: Path) -> None:
+    rows = [Row(*KEY, offset, b"v") for offset in range(10)]
+    shared = [Range(*KEY, 3, 6), Range(17, 0, 0, 1)]
+    view = view_of(tmp_path, [([Range(*KEY, 0, 10)], rows), (shared, [*rows[3:6], Row(17, 0, 0)])])
+    assert view.offset_of_size(*KEY, 10, 9) == 1
+    assert view.offset_of_size(*KEY, 10, 10) == 0
+
+
 def test_sizes_in_shared_files_are_counted_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

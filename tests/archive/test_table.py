@@ -176,6 +176,13 @@ def test_committing_twice_does_it_once_and_says_so(root: Path, table: Table) -> 
     assert (again(root).version, len(again(root).paths())) == (1, 1)
 
 
+def test_commit_of_which_one_transaction_is_new_is_done(table: Table) -> None:
+    assert table.commit([], transactions={APP: 10, "b": 5}, now_ms=NOW_MS)
+    assert table.commit([records_file(1, 0, 10)], transactions={APP: 10, "b": 6}, now_ms=NOW_MS)
+    assert not table.commit([], transactions={APP: 10, "b": 6}, now_ms=NOW_MS)
+    assert table.version == 2
+
+
 def test_commit_by_somebody_who_did_not_see_the_last_one_is_refused(
     root: Path, table: Table
 ) -> None:
@@ -323,15 +330,15 @@ def test_read_only_directory_is_named(root: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_statistics_let_other_programs_skip_files(root: Path, table: Table) -> None:
     """Times are rounded outward, to milliseconds."""
-    table.commit([records_file(1, 1_234_567, 9_000_001)], now_ms=NOW_MS)
+    table.commit([records_file(1, 1_234_567, 9_000_002)], now_ms=NOW_MS)
     found = pa.table(DeltaTable(table.path).get_add_actions(flatten=True))
     (row,) = found.to_pylist()
-    assert row["num_records"] == 9_000_001 - 1_234_567
+    assert row["num_records"] == 9_000_002 - 1_234_567
     assert row["partition.bucket"] == 1
     assert (row["min.topic_id"], row["max.topic_id"]) == (1, 1)
-    assert (row["min.offset"], row["max.offset"]) == (1_234_567, 9_000_000)
+    assert (row["min.offset"], row["max.offset"]) == (1_234_567, 9_000_001)
     assert row["min.append_time"] == datetime(1970, 1, 1, 0, 0, 1, 234_000, UTC)
-    assert row["max.append_time"] == datetime(1970, 1, 1, 0, 0, 9, 0, UTC)
+    assert row["max.append_time"] == datetime(1970, 1, 1, 0, 0, 9, 1_000, UTC)
     assert DeltaTable(table.path).file_uris(file_pruning_predicate="offset < 1000") == []
 
 
