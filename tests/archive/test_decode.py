@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brokerd.archive import sealed
 from brokerd.archive.decode import read_records
 from brokerd.archive.layout import RECORDS, arrow_schema
 from brokerd.archive.sealed import (
@@ -32,6 +34,7 @@ from brokerd.walformat import (
     RecordColumns,
     encode_records,
 )
+from brokerd.walindex import GrowingIndex
 from tests.archive.making import (
     HEADERS,
     TIME_US,
@@ -219,6 +222,23 @@ def test_a_segment_cut_short_is_damage(segment: SealedSegment) -> None:
             decode(segment)
 
 
+def test_a_segment_that_is_cut_while_it_is_read_is_damage(
+    segment: SealedSegment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes that were never read are not taken for records."""
+    every = batches_of(segment.index)
+    end = int((every.position + 48 + every.body_bytes).max())
+    preadv = os.preadv
+
+    def cut(fd: int, buffers: list[memoryview], position: int) -> int:
+        os.truncate(segment.path, end - 1)
+        return preadv(fd, buffers, position)
+
+    monkeypatch.setattr(sealed.os, "preadv", cut)
+    with pytest.raises(DamagedBatch, match="cut short"):
+        decode(segment)
+
+
 def test_a_segment_that_is_gone_says_so(segment: SealedSegment) -> None:
     """The broker may have deleted it: the job plans again."""
     Path(segment.path).unlink()
@@ -287,6 +307,7 @@ def test_an_index_that_lies_is_found(segment: SealedSegment) -> None:
     for change in (
         every._replace(base_offset=every.base_offset + 1),
         every._replace(topic_id=every.topic_id * 0 + 2),
+        every._replace(partition=every.partition + 1),
         every._replace(count=every.count + 1),
         every._replace(body_bytes=every.body_bytes - 8),
         every._replace(position=every.position + 8),
@@ -300,6 +321,37 @@ def test_an_index_that_lies_is_found(segment: SealedSegment) -> None:
     ):
         with pytest.raises(DamagedBatch):
             decode(segment, change)
+
+
+def test_an_index_that_tells_of_more_records_is_found(tmp_path: Path) -> None:
+    """Also where a batch has no bytes that could be too few."""
+    columns = RecordColumns([b""] * 3)
+    segment = open_sealed(make_segment(tmp_path, 0, [(TIME_US, [records_entry(1, 0, 0, columns)])]))
+    every = batches_of(segment.index)
+    with pytest.raises(DamagedBatch):
+        decode(segment, every._replace(count=every.count + 1))
+
+
+def test_an_entry_of_another_kind_is_no_batch(tmp_path: Path) -> None:
+    """Though its body could be one."""
+    entry = records_entry(1, 0, 0, RecordColumns([b"v"]))
+    path = make_segment(tmp_path, 0, [(TIME_US, [entry._replace(kind=EntryKind.SCHEMA)])])
+    index = GrowingIndex()
+    index.add(1, 0, 0, TIME_US, 1, 4096 + HEADERS - 48, len(entry.body))
+    path.with_suffix(".idx").write_bytes(index.encode(segment_id_of(0), 0, path.stat().st_size))
+    with pytest.raises(DamagedBatch, match="another entry"):
+        decode(open_sealed(path))
+
+
+def test_bytes_of_another_segment_are_damage(tmp_path: Path) -> None:
+    """The same batch at the same place, sound by itself, but written for a file used before."""
+    frames = [(TIME_US, [records_entry(1, 0, 0, RecordColumns([b"v"]))])]
+    stale = make_segment(tmp_path, 1 << 30, frames).read_bytes()
+    path = make_segment(tmp_path, 0, frames)
+    segment = open_sealed(path)
+    path.write_bytes(path.read_bytes()[:4096] + stale[4096:])
+    with pytest.raises(DamagedBatch, match="header checksum"):
+        decode(segment)
 
 
 def test_an_index_of_another_segment_seals_nothing(tmp_path: Path, segment: SealedSegment) -> None:
