@@ -94,9 +94,7 @@ class _Rolling:
         self._look()
 
     def _look(self) -> None:
-        """See what the tables have now."""
-        for table in (self._records, self._events):
-            table.refresh()
+        """See what the tables have."""
         self.done.records_lsn = self._records.transaction(ROLLUP_APP)
         self.done.events_lsn = self._events.transaction(ROLLUP_APP)
 
@@ -113,7 +111,6 @@ class _Rolling:
 
     def next_lot(self) -> None:
         """Plan a lot, write it and commit it; or set why not."""
-        self._look()
         try:
             lot = self._plan()
         except FileNotFoundError as error:
@@ -186,8 +183,7 @@ class _Rolling:
                 )
 
     def _commit(self, layout: Layout, table: Table, lot: Lot, files: Sequence[FileInfo]) -> None:
-        if table.transaction(ROLLUP_APP) >= lot.end_lsn:
-            return
+        """Add files to a table, unless it has them: then it was ahead, and there are none."""
         self._run.at(f"before {layout.name} commit")
         table.commit(
             [added(info) for info in files],
