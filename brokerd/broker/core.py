@@ -37,6 +37,7 @@ from brokerd.broker.overview import Counters, GroupInfo, Overview
 from brokerd.broker.producers import Producers
 from brokerd.broker.producing import Producing
 from brokerd.broker.quarantine import OffsetRange, Place, Quarantine
+from brokerd.broker.read_ahead import ReadAhead
 from brokerd.broker.reads import ColdReader, Loaded
 from brokerd.broker.remains import Remains
 from brokerd.broker.retention import Retention, RetentionSettings
@@ -110,7 +111,13 @@ class Broker:
             settings.archive.poll_us,
             ArchiveGuard(self._state, wal).check,
         )
-        self._reader = ColdReader(wal, readers, self._cold, self.quarantine, self.archived)
+        self._reader = ColdReader(
+            wal,
+            readers,
+            self._cold,
+            self.quarantine,
+            ReadAhead(self.archived, clock, settings.read_cache_bytes),
+        )
         self._waiters = Waiters(clock)
         self._remains = Remains(clock)
         self._snapshotter = Snapshotter(

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from functools import partial
 
 from brokerd.archive.view import ArchiveUnavailable, DamagedArchive
-from brokerd.broker.archived import Archived
 from brokerd.broker.chunks import CHUNK_BYTES, CHUNK_RECORDS, Chunk, ChunkCache, DenseChunk
 from brokerd.broker.quarantine import Place, Quarantine
+from brokerd.broker.read_ahead import ReadAhead
 from brokerd.broker.topics import Partition
 from brokerd.errors import DamagedData, RecordRemoved
 from brokerd.wal import Committer, DamagedBatch, ReadPlan, Wal
@@ -75,13 +75,13 @@ class ColdReader:
         pool: Committer,
         cache: ChunkCache,
         quarantine: Quarantine,
-        archived: Archived,
+        archive: ReadAhead,
     ) -> None:
         self._wal = wal
         self._pool = pool
         self._cache = cache
         self._quarantine = quarantine
-        self._archived = archived
+        self._archive = archive
         self._waiting: dict[Partition, list[tuple[int, Loaded]]] = {}
         self.reads = 0
 
@@ -139,7 +139,7 @@ class ColdReader:
 
     def _read_archive(self, partition: Partition, offset: int, ahead_bytes: int) -> None:
         """The log does not have it, or not any more."""
-        self._archived.read(partition, offset, ahead_bytes, partial(self._done, partition, offset))
+        self._archive.read(partition, offset, ahead_bytes, partial(self._done, partition, offset))
 
     def _done(
         self,

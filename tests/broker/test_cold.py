@@ -7,6 +7,7 @@ import pytest
 from brokerd.archive.view import ArchiveUnavailable
 from brokerd.broker import BrokerSettings, RetentionSettings, TopicSettings
 from brokerd.broker.fetching import LOOKS
+from brokerd.broker.read_ahead import AHEAD_MAX
 from brokerd.broker.reads import Unreadable
 from brokerd.errors import DamagedData, RecordRemoved
 from brokerd.groups import GroupSettings
@@ -139,6 +140,102 @@ class TestReading:
         for offset in range(0, 300, 7):
             read(house, "t", offset)
             assert house.broker.status()["read_cache_bytes"] <= budget
+
+
+class TestReadingOn:
+    """Row groups of 40 records; 300 in the archive."""
+
+    def house(self, **settings: object) -> tuple[House, FakeArchive]:
+        return filled(rows_max=40, read_cache_bytes=1 << 20, **settings)
+
+    def test_what_comes_next_is_under_way_before_anybody_asks(self) -> None:
+        house, archive = self.house()
+        fetch(house, 0, count=40)
+        assert archive.reads == 1, "whoever read once may not go on"
+        Fetch(house, 40, count=40)
+        house.archive_threads.step()
+        assert len(house.archive_threads) == 1, "the next one"
+        house.run()
+        assert archive.reads == 3
+        assert fetch(house, 80, count=40).offsets == list(range(80, 120))
+        assert archive.reads == 4
+
+    def test_nothing_is_read_twice_and_nothing_beyond_the_archive(self) -> None:
+        house, archive = self.house()
+        offset, found = 0, []
+        while (part := fetch(house, offset, count=25)).records:
+            found += part.offsets
+            offset = part.next_offset
+        assert found == list(range(350))
+        assert archive.reads == 8
+
+    def test_who_asks_while_it_is_under_way_gets_it_when_it_is_there(self) -> None:
+        house, archive = self.house()
+        fetch(house, 0, count=40)
+        found = [Fetch(house, 40, count=40)]
+        house.archive_threads.step()
+        house.turn()
+        found.append(Fetch(house, 80, count=40))
+        assert [one.answers for one in found] == [1, 0]
+        house.run()
+        assert found[1].offsets == list(range(80, 120))
+        assert archive.reads == 4
+
+    def test_a_reader_that_goes_elsewhere_is_not_given_what_was_read_for_it(self) -> None:
+        house, _ = self.house()
+        fetch(house, 0, count=80)
+        for offset in (200, 10, 150, 80):
+            assert fetch(house, offset, count=3).offsets == [offset, offset + 1, offset + 2]
+
+    def test_what_fails_before_anybody_asks_is_tried_again_then(self) -> None:
+        house, archive = self.house()
+        fetch(house, 0, count=40)
+        Fetch(house, 40, count=40)
+        house.archive_threads.step()
+        archive.read_failure = OSError(5, "gone")
+        house.run()
+        archive.read_failure = None
+        assert fetch(house, 80, count=40).offsets == list(range(80, 120))
+
+    def test_damage_ahead_is_told_when_somebody_comes_to_it(self) -> None:
+        house, archive = self.house()
+        archive.damage[KEY] = (80, 90)
+        fetch(house, 0, count=40)
+        assert fetch(house, 40, count=40).offsets == list(range(40, 80))
+        assert house.broker.status()["damage"]["records"] == 0
+        found = Fetch(house, 80)
+        house.run()
+        assert isinstance(found.error, Unreadable) and found.next_offset == 90
+
+    def test_many_readers_hold_little_that_nobody_asked_for(self) -> None:
+        archive = FakeArchive(rows_max=10)
+        house = cold_house(archive, read_cache_bytes=1 << 20)
+        for number in range(20):
+            produce(house, f"t{number}", *[value(offset) for offset in range(50)])
+            house.run()
+        archive_all(house, archive)
+        house = house.crash()
+        house.run()
+        for offset in (0, 10):
+            for number in range(20):
+                house.broker.fetch(
+                    partition_of(house, f"t{number}"), offset, 10, 1 << 20, lambda *found: None
+                )
+                house.run()
+        assert len(house.broker._reader._archive._aheads) <= AHEAD_MAX
+        for number in range(20):
+            values = [one.value for one in fetch_of(house, f"t{number}")]
+            assert values == [value(offset) for offset in range(50)]
+
+
+def fetch_of(house: House, topic: str) -> list[Record]:
+    """All records of a topic."""
+    found: list[Record] = []
+    house.broker.fetch(
+        partition_of(house, topic), 0, 1_000, 1 << 30, lambda records, *_: found.extend(records)
+    )
+    house.run()
+    return found
 
 
 class TestHoles:
