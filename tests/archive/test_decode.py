@@ -254,7 +254,7 @@ def test_a_topic_without_a_name_is_an_error(segment: SealedSegment) -> None:
         list(read_records(segment, batches_of(segment.index), {1: "flights"}))
 
 
-def entries_like(header: bytes, body: bytes, tmp_path: Path) -> SealedSegment:
+def segment_of(body: bytes, tmp_path: Path) -> SealedSegment:
     """A segment whose only batch has this body, with sound checksums."""
     entry = Entry(EntryKind.RECORDS, 1, 0, 0, 1, body)
     return open_sealed(make_segment(tmp_path, 0, [(TIME_US, [entry])]))
@@ -279,7 +279,15 @@ def test_a_sound_body_that_makes_no_sense_is_damage(
     body = bytearray(encode_records(RecordColumns([b"value"])))
     body[position : position + len(change)] = change
     with pytest.raises(DamagedBatch):
-        decode(entries_like(b"", bytes(body), tmp_path))
+        decode(segment_of(bytes(body), tmp_path))
+
+
+def test_a_column_that_must_be_there_is_missed(tmp_path: Path) -> None:
+    """Also where its default would be right."""
+    body = bytearray(encode_records(RecordColumns([b""])))
+    body[0] &= 0x0F
+    with pytest.raises(DamagedBatch, match="must not be absent"):
+        decode(segment_of(bytes(body), tmp_path))
 
 
 def test_a_newer_body_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
