@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from brokerd.protocols.connection import Limits
+from tests.broker.colddesk import archive_all, cold_house
+from tests.broker.fakearchive import FakeArchive
 from tests.cross.talk import TOPIC, Talk
 from tests.cross.tongues import TONGUES, Told, records
 from tests.house import House
@@ -20,6 +24,19 @@ def with_records(name: str) -> Talk:
     for data in RECORDS:
         talk.append(data)
     return talk
+
+
+def remove(talk: Talk, *offsets: int) -> None:
+    """Have records 0 to 5 in the archive alone, but for these, which compaction removed."""
+    archive = FakeArchive()
+    talk.begin(cold_house(archive))
+    talk.make()
+    for data in RECORDS:
+        talk.append(data)
+    archive_all(talk.house, archive)
+    archive.remove((1, 0), offsets)
+    talk.begin(talk.house.crash())  # which forgets what was in memory
+    talk.house.run()
 
 
 def expire(talk: Talk, *offsets: int) -> None:
@@ -63,23 +80,28 @@ EXPIRED = {
 """What is told of offset 0, and of 1, while 1 and 2 are expired; three are asked for."""
 
 
+GONE = pytest.mark.parametrize("go", [expire, remove])
+
+
+@GONE
 @pytest.mark.parametrize("name", TONGUES)
-def test_expired_records_are_gaps(name: str) -> None:
-    """Records 1 and 2 of 0 to 5 expired; the reader asks for three from 0, then from 1."""
+def test_records_that_expired_or_were_removed_are_gaps(name: str, go: Callable[..., None]) -> None:
+    """Records 1 and 2 of 0 to 5; the reader asks for three from 0, then from 1."""
     talk = Talk(TONGUES[name]())
     talk.make()
-    expire(talk, 1, 2)
+    go(talk, 1, 2)
     assert [talk.read_one(0, most=3), talk.read_one(1, most=3)] == EXPIRED[name]
 
 
+@GONE
 @pytest.mark.parametrize("name", TONGUES)
 def test_a_reader_that_goes_on_from_what_it_is_told_gets_every_record_that_is_there(
-    name: str,
+    name: str, go: Callable[..., None]
 ) -> None:
     """Whatever is missing: the records come in order, each once, and then there are no more."""
     talk = Talk(TONGUES[name]())
     talk.make()
-    expire(talk, 0, 2, 3, 5)
+    go(talk, 0, 2, 3, 5)
     talk.append(b"last")
     got: list[bytes] = []
     offset = 0

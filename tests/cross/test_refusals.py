@@ -9,6 +9,8 @@ import pytest
 from brokerd.broker import BrokerSettings
 from brokerd.protocols.connection import Limits
 from brokerd.sim.bare import FORGETFUL, WAL_DIR
+from tests.broker.colddesk import archive_all, cold_house, segments
+from tests.broker.fakearchive import FakeArchive
 from tests.cross.page import literals, matches, table
 from tests.cross.talk import TOPIC, Talk
 from tests.cross.tongues import DONE, TONGUES, QuietBlipMQ, Told
@@ -84,6 +86,42 @@ def damaged_record(talk: Talk) -> list[Told]:
     return passed_over(talk, "damaged")
 
 
+def archived(talk: Talk) -> FakeArchive:
+    """Two records that are in the archive alone, and in no memory."""
+    archive = FakeArchive()
+    talk.begin(cold_house(archive))
+    talk.make()
+    talk.append(b"first")
+    talk.append(b"next")
+    archive_all(talk.house, archive)
+    talk.begin(talk.house.crash())
+    talk.house.run()
+    assert len(segments(talk.house)) == 1
+    return archive
+
+
+def damaged_in_the_archive(talk: Talk) -> list[Told]:
+    archive = archived(talk)
+    archive.damage[1, 0] = (0, 1)
+    return passed_over(talk, "damaged")
+
+
+def out_of_reach(talk: Talk) -> list[Told]:
+    archive = archived(talk)
+    archive.read_failure = OSError(5, "not mounted")
+    told = talk.read()
+    topic = talk.house.broker.topic(TOPIC)
+    assert topic is not None
+    for group in topic.groups:
+        info = talk.house.broker.group_info(TOPIC, group)
+        assert (info.lag, info.leased, info.dead) == (2, 0, 0)
+    assert talk.house.broker.status()["damage"]["reads"] == 0
+    archive.read_failure = None
+    assert [answer.values for answer in talk.read()] == [(b"first",)]
+    archive.read_failure = OSError(5, "not mounted")
+    return told
+
+
 def too_large_to_read(talk: Talk) -> list[Told]:
     talk.make()
     talk.append(b"\xff" * (17 * MIB))
@@ -152,6 +190,8 @@ PROVOKE: dict[str, Callable[[Talk], list[Told]]] = {
     "More topics than ``limits.max_topics``": too_many_topics,
     "Offset behind the end, read from": behind_the_end,
     "Damaged record, read": damaged_record,
+    "Record damaged in the archive, read": damaged_in_the_archive,
+    "Record in the archive alone, which is out of reach, read": out_of_reach,
     "Record larger than the format reads": too_large_to_read,
     "Too much work waits for the disk": too_much_waits,
     "The broker is stopping": stopping,
