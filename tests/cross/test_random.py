@@ -1,10 +1,13 @@
-"""Any mixture of writers, removals, stops and crashes: all formats see the log that there is."""
+"""Any mixture of writers, removals, restarts and an archive: all formats see the log there is."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokerd.broker import BrokerSettings
+from tests.broker.colddesk import KEEPS_NOTHING, archive_all, segments
+from tests.broker.fakearchive import FakeArchive
 from tests.cross.talk import TOPIC, Talk
 from tests.cross.tongues import TONGUES, Mamamia, QuietBlipMQ
 from tests.house import House
@@ -16,7 +19,8 @@ STEPS = st.lists(
         st.tuples(st.just("write"), st.sampled_from(sorted(TONGUES)), VALUES),
         st.tuples(st.just("expire"), VALUES, st.integers(0, 3)),
         st.tuples(st.just("trim"), st.floats(0, 1)),
-        st.tuples(st.sampled_from(["stop", "crash", "look"])),
+        st.tuples(st.sampled_from(["stop", "crash", "look", "archive"])),
+        st.tuples(st.just("compact"), st.sets(st.integers(0, 40), max_size=30)),
     ),
     max_size=25,
 )
@@ -26,7 +30,10 @@ class Log:
     """One topic as it should be, and the broker that has it."""
 
     def __init__(self) -> None:
-        self.house = House()
+        self.archive = FakeArchive(rows_max=3)
+        self.house = House(
+            settings=BrokerSettings(archive=KEEPS_NOTHING), open_archive=self.archive.open
+        )
         self.values: list[bytes | None] = []
         """By offset; None is removed or expired."""
         self.looks = 0
@@ -65,6 +72,22 @@ class Log:
     def crash(self) -> None:
         """Lose power and start again."""
         self.house = self.house.crash()
+
+    def archive_all(self) -> None:
+        """Have what there is in the archive, and not in the log."""
+        archive_all(self.house, self.archive)
+        assert len(segments(self.house)) == 1
+
+    def compact(self, offsets: set[int]) -> None:
+        """Have the archive, which has all there is, remove some; and nothing in memory."""
+        self.archive_all()
+        gone = {offset for offset in offsets if offset < len(self.values)}
+        self.archive.remove((1, 0), gone)
+        self.archive.vacuum()
+        for offset in gone:
+            self.values[offset] = None
+        self.crash()
+        self.house.run()
 
     def look(self) -> None:
         """Read everything through each format."""
@@ -105,4 +128,4 @@ def test_all_formats_see_the_log_that_there_is(steps: list[tuple[object, ...]]) 
     """Whoever wrote it, whatever is removed, and after any start."""
     log = Log()
     for name, *arguments in [*steps, ("look",), ("crash",), ("look",)]:
-        getattr(log, str(name))(*arguments)
+        getattr(log, {"archive": "archive_all"}.get(str(name), str(name)))(*arguments)
