@@ -7,7 +7,7 @@ every checksum (`brokerd.archive.reading`), and what Spark then reads is what wa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from brokerd.archive.layout import Layout
@@ -28,24 +28,29 @@ class Files(NamedTuple):
     paths: tuple[str, ...]
 
 
-class Problem(NamedTuple):
-    """A file that cannot be used, and why."""
+class Checked(NamedTuple):
+    """A file that was read to its end."""
 
     path: str
-    text: str
+    problem: str = ""
+    """Why it cannot be used; "" if it can."""
+    keyed: int = 0
+    """Rows with a key."""
+    tombstones: int = 0
+    """Rows with a key and an empty value."""
 
 
-def check_files(run: Run, layout: Layout, sizes: dict[str, int], what: str) -> list[Problem]:
-    """Read files to their end, in tasks of Spark; gives those that are not what was written.
+def check_files(run: Run, layout: Layout, sizes: dict[str, int], what: str) -> list[Checked]:
+    """Read files to their end, in tasks of Spark.
 
     :param sizes: in bytes, by path relative to the table.
     :param what: names the stage.
     """
     tasks = list(parted(run, layout, sizes))
-    return [problem for problems in run.map(what, _check, tasks) for problem in problems]
+    return [one for found in run.map(what, _check, tasks) for one in found]
 
 
-def parted(run: Run, layout: Layout, sizes: dict[str, int]) -> Iterable[Files]:
+def parted(run: Run, layout: Layout, sizes: dict[str, int]) -> Iterator[Files]:
     """Files as tasks of about `TASK_BYTES` each."""
     table = str(run.root / layout.name)
     paths: list[str] = []
@@ -60,13 +65,15 @@ def parted(run: Run, layout: Layout, sizes: dict[str, int]) -> Iterable[Files]:
         yield Files(table, tuple(paths))
 
 
-def _check(task: Files) -> Sequence[Problem]:
-    problems = []
-    for path in task.paths:
-        try:
-            file = open_file(task.table, path)
-            for group in range(len(file.groups)):
-                file.read_table([group], ["lsn"])
-        except (DamagedArchive, ArchiveUnavailable, NewerFormat) as error:
-            problems.append(Problem(path, str(error)))
-    return problems
+def _check(task: Files) -> list[Checked]:
+    return [_check_one(task.table, path) for path in task.paths]
+
+
+def _check_one(table: str, path: str) -> Checked:
+    try:
+        file = open_file(table, path)
+        for group in range(len(file.groups)):
+            file.read_table([group], ["lsn"])
+    except (DamagedArchive, ArchiveUnavailable, NewerFormat) as error:
+        return Checked(path, str(error))
+    return Checked(path, "", file.footer.keyed, file.footer.tombstones)

@@ -16,15 +16,21 @@ from xxhash import xxh3_64
 
 from brokerd.archive.checking import check_files
 from brokerd.archive.deltalog import sync_directory
-from brokerd.archive.frames import adopt, path_of, read_files, staging, write_frame
+from brokerd.archive.frames import (
+    adopt,
+    bounds_frame,
+    read_files,
+    read_parquet,
+    staging,
+    write_frame,
+)
 from brokerd.archive.layout import DELIVERIES, EVENTS, ROLLUP_APP
 from brokerd.archive.running import JobFailed, Run, StepReport
 from brokerd.archive.table import Table
-from brokerd.archive.transforms import BOUNDS, OPEN, attempts, deliveries, still_open
+from brokerd.archive.transforms import OPEN, attempts, deliveries, still_open
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
 
 DELIVERIES_APP = "brokerd-deliveries"
 OPEN_DIRECTORY = "_open"
@@ -53,9 +59,9 @@ def derive_deliveries(run: Run) -> StepReport:
     before = _open_attempts(table.path, since)
     begin = since if before is not None else 0
     files = files_since(events.files, begin)
-    problems = check_files(run, EVENTS, files, "deliveries: check events")
-    if problems:
-        raise JobFailed(f"{problems[0].text}; bring it back from a backup")
+    for checked in check_files(run, EVENTS, files, "deliveries: check events"):
+        if checked.problem:
+            raise JobFailed(f"{checked.problem}; bring it back from a backup")
     with staging(run) as directory, run.described("deliveries"):
         paths, still = _attempts(run, list(files), before, (begin, since, end), directory)
         added = adopt(table.path, DELIVERIES, paths, f"d-{since}-{end}", "outcome_time")
@@ -76,16 +82,6 @@ def files_since(files: pa.Table, lsn: int) -> dict[str, int]:
     return {row["path"]: row["size"] for row in found if row["last_lsn"] >= lsn}
 
 
-def bounds_frame(run: Run) -> DataFrame:
-    """The bounds as `brokerd.archive.transforms` takes them."""
-    rows = [
-        (topic.id, index, partition.start, partition.compact_below, topic.compact)
-        for topic in run.bounds.topics
-        for index, partition in enumerate(topic.partitions)
-    ]
-    return run.spark().createDataFrame(rows, BOUNDS)
-
-
 def _attempts(
     run: Run,
     files: Sequence[str],
@@ -103,7 +99,7 @@ def _attempts(
     events = read_files(run, EVENTS, files, _EVENT_COLUMNS).where((lsn >= begin) & (lsn < end))
     known = spark.createDataFrame([], OPEN)
     if before is not None:
-        known = spark.read.schema(OPEN).parquet(path_of(before))
+        known = read_parquet(run, OPEN, [before])
     found = attempts(events, known).persist(StorageLevel.DISK_ONLY)
     try:
         outcomes = deliveries(found).where(lsn >= since)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +23,7 @@ from brokerd.archive.deltalog import Facts, sync_directory
 from brokerd.archive.layout import Layout
 from brokerd.archive.running import Run
 from brokerd.archive.table import Added
+from brokerd.archive.transforms import BOUNDS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,8 +34,8 @@ ROW = "row"
 """Columns that `read_files` adds when asked: the file's name without its directory, and the row's
 number in the file."""
 
-_GLOB = "{}[]*?\\,"
-"""Characters that mean something in the paths that Spark reads."""
+_NO_PATTERNS = {"__globPaths__": "false"}
+"""Spark's own name for it: paths are what they are, whatever characters are in them."""
 
 
 def ddl(layout: Layout, names: Sequence[str] | None = None) -> str:
@@ -61,15 +62,36 @@ def read_files(
         return spark.createDataFrame(
             [], schema + (f", {FILE} string, {ROW} long" if placed else "")
         )
-    reader = spark.read.schema(schema).option("basePath", f"file://{table}")
-    reader = reader.option("parquet.page.verify-checksum.enabled", "true")
-    frame = reader.parquet(*(path_of(table / path) for path in paths))
+    frame = read_parquet(run, schema, [table / path for path in paths], table)
     return frame.select(*names, *(place if placed else ()))
 
 
-def path_of(path: Path) -> str:
-    """A path as Spark reads it: on this machine, and no pattern."""
-    return "file://" + "".join(f"\\{char}" if char in _GLOB else char for char in str(path))
+def bounds_frame(run: Run, partitions: Collection[tuple[int, int]] | None = None) -> DataFrame:
+    """The bounds as `brokerd.archive.transforms` takes them.
+
+    :param partitions: (topic id, partition) of those that are wanted; None: all.
+    """
+    rows = [
+        (topic.id, index, partition.start, partition.compact_below, topic.compact)
+        for topic in run.bounds.topics
+        for index, partition in enumerate(topic.partitions)
+        if partitions is None or (topic.id, index) in partitions
+    ]
+    return run.spark().createDataFrame(rows, BOUNDS)
+
+
+def read_parquet(
+    run: Run, schema: str, paths: Sequence[Path], base: Path | None = None
+) -> DataFrame:
+    """Parquet files, or directories of them, as a data frame.
+
+    :param base: the directory below which names of directories are columns.
+    """
+    reader = run.spark().read.schema(schema).options(**_NO_PATTERNS)
+    reader = reader.option("parquet.page.verify-checksum.enabled", "true")
+    if base is not None:
+        reader = reader.option("basePath", f"file://{base}")
+    return reader.parquet(*(f"file://{path}" for path in paths))
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,27 +32,32 @@ class Drops(NamedTuple):
     """Their numbers in the file, in order, each once."""
     offsets: Integers
     """Their offsets, by which they are known again."""
-    reasons: npt.NDArray[np.str_]
+    reasons: npt.NDArray[np.object_]
 
 
 def read_drops(directories: Sequence[str], path: str) -> Drops:
     """Which rows of a file go: ``file=<name>/*.parquet`` with ``row``, ``offset``, ``reason``."""
+    parts = [pq.read_table(part, partitioning=None) for part in _parts(directories, path)]
+
+    def every(name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        return np.concatenate([np.zeros(0, dtype), *(part[name].to_numpy() for part in parts)])
+
+    rows, first = np.unique(every("row", np.int64), return_index=True)
+    return Drops(rows, every("offset", np.int64)[first], every("reason", np.object_)[first])
+
+
+def rows_to_drop(directories: Sequence[str], path: str) -> int:
+    """How many rows of a file go, or a few more: one that goes for two reasons may count twice."""
+    return sum(pq.read_metadata(part).num_rows for part in _parts(directories, path))
+
+
+def _parts(directories: Sequence[str], path: str) -> list[Path]:
     name = path.rpartition("/")[2]
-    parts = [
-        pq.read_table(part, columns=["row", "offset", "reason"], partitioning=None)
+    return [
+        part
         for directory in directories
         for part in sorted(Path(directory, f"file={name}").glob("*.parquet"))
     ]
-    if not parts:
-        return Drops(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.str_))
-    every = pa.concat_tables(parts)
-    rows, first = np.unique(every["row"].to_numpy(), return_index=True)
-    return Drops(
-        rows, every["offset"].to_numpy()[first], np.array(every["reason"].to_pylist())[first]
-    )
-
-
-# -- Rows that stay, in order --------------------------------------------------------------------
 
 
 class Source:

@@ -23,6 +23,8 @@ from brokerd.archive.files import FileInfo, FileWriter, verify_written
 from brokerd.archive.layout import LAYOUTS, Layout, Range
 from brokerd.archive.ordered import Source, in_order, read_drops
 from brokerd.archive.reading import ArchiveFile, open_file
+from brokerd.archive.view import ArchiveUnavailable
+from brokerd.errors import DamagedData
 
 
 class Trims(NamedTuple):
@@ -34,11 +36,21 @@ class Trims(NamedTuple):
     starts: Mapping[tuple[int, int], int] = {}
     """Start offsets above 0, by topic id and partition."""
 
+    def is_deleted(self, topic_id: int) -> bool:
+        """Whether the topic is gone."""
+        return topic_id < self.next_topic_id and topic_id not in self.live
+
+    def of_partition(self, topic_id: int, partition: int) -> Trims:
+        """The same, for files of one partition."""
+        start = self.starts.get((topic_id, partition), 0)
+        live = self.live & {topic_id}
+        return Trims(self.next_topic_id, live, {(topic_id, partition): start} if start else {})
+
     def kept(self, ranges: Iterable[Range]) -> list[Range]:
         """What has to stay covered."""
         found = []
         for one in ranges:
-            if one.topic_id < self.next_topic_id and one.topic_id not in self.live:
+            if self.is_deleted(one.topic_id):
                 continue
             first = max(one.first, self.starts.get(one[:2], 0))
             if first < one.end:
@@ -76,15 +88,17 @@ class Rewritten(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A unit that the disk had no room for, say; all is as it was."""
+    """Why a unit is as it was: the disk has no room for it, or one of its files is damaged."""
 
     text: str
 
 
 def rewrite(unit: Unit) -> Rewritten | Refused:
-    """Write a unit anew. Raises DamagedData, `DamagedArchive`, `ArchiveUnavailable`."""
+    """Write a unit anew."""
     try:
         return _rewrite(unit)
+    except (DamagedData, ArchiveUnavailable) as error:
+        return Refused(str(error))
     except OSError as error:
         return Refused(f"{error.filename or unit.root}: {error.strerror or error}")
 

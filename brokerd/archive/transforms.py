@@ -11,6 +11,7 @@ records and those that a function names; the rows that it returns are rows of it
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -91,19 +92,20 @@ def _where(records: DataFrame, bounds: DataFrame, condition: Column) -> DataFram
     return joined.where(condition).select(*records.columns)
 
 
-def removable(reasons: dict[str, DataFrame]) -> DataFrame:
-    """Records of several such frames, each once, with the ``reason`` that comes first.
+def removable(reasons: Mapping[str, DataFrame]) -> DataFrame:
+    """Rows of several such frames, each once, with the ``reason`` that comes first.
 
-    :return: ``file``, ``topic_id``, ``partition``, ``offset``, ``reason``.
+    :param reasons: at least one frame, with ``file`` and ``row``, the number of the row in it.
+    :return: ``file``, ``row``, ``offset``, ``reason``.
     """
-    names = list(reasons)
-    row = ["file", *PARTITION, "offset"]
+    place = ["file", "row", "offset"]
     frames = [
-        frame.select(*row, F.lit(at).alias("rank")) for at, frame in enumerate(reasons.values())
+        frame.select(*place, F.lit(at).alias("rank")) for at, frame in enumerate(reasons.values())
     ]
-    first = reduce(lambda one, other: one.union(other), frames).groupBy(*row).agg(F.min("rank"))
-    reason = F.element_at(F.array(*map(F.lit, names)), F.col("min(rank)") + 1)
-    return first.select(*row, reason.alias("reason"))
+    every = reduce(lambda one, other: one.union(other), frames)
+    first = every.groupBy(*place).agg(F.min("rank").alias("rank"))
+    reason = F.element_at(F.array(*map(F.lit, reasons)), F.col("rank") + 1)
+    return first.select(*place, reason.alias("reason"))
 
 
 # -- What came out -------------------------------------------------------------------------------

@@ -23,8 +23,8 @@ NOW_US = 10_000_000
 TOMBSTONE_SECONDS = 4
 NEXT_TOPIC_ID = 50
 RECORD = (
-    "file string, topic_id long, partition int, offset long, key binary, tombstone boolean, "
-    "append_us long, expires_at long"
+    "file string, row long, topic_id long, partition int, offset long, key binary, "
+    "tombstone boolean, append_us long, expires_at long"
 )
 
 
@@ -36,7 +36,15 @@ def records_frame(spark: SparkSession, world: list[Partition]) -> DataFrame:
     from pyspark.sql import functions as F
 
     rows = [
-        (f"file-{at}", at // 3 + 1, at % 3, r.offset, r.key, r.key is not None and r.is_empty)
+        (
+            f"file-{at}",
+            r.offset + 7,
+            at // 3 + 1,
+            at % 3,
+            r.offset,
+            r.key,
+            r.key is not None and r.is_empty,
+        )
         + (r.append_time_us, r.expires_at_us)
         for at, one in enumerate(world)
         for r in one.rows
@@ -124,16 +132,13 @@ def test_a_record_goes_for_the_first_of_its_reasons(
         "expired": transforms.expired(records, bounds, NOW_US),
     }
     assert all(frame.columns == records.columns for frame in reasons.values())
-    found = {
-        (r.file, r.topic_id, r.partition, r.offset): r.reason
-        for r in transforms.removable(reasons).collect()
-    }
+    found = {(r.file, r.row, r.offset): r.reason for r in transforms.removable(reasons).collect()}
     expected = {}
     for at, one in enumerate(world):
         for row in one.rows:
             trimmed = row.offset < one.start
             if trimmed or is_expired(one, row):
-                place = (f"file-{at}", at // 3 + 1, at % 3, row.offset)
+                place = (f"file-{at}", row.offset + 7, row.offset)
                 expected[place] = "trimmed" if trimmed else "expired"
     assert found == expected
 
@@ -142,8 +147,8 @@ def test_records_of_deleted_topics_go_and_those_of_topics_to_come_stay(spark: Sp
     """An id that the bounds do not know is deleted if it was given, else it is a newer one."""
     row = Partition([], 0, 0, False)
     bounds = bounds_frame(spark, [row] * 6)  # topics 1 and 2, three partitions each
-    ids = [(f"f{i}", i, 0, 7, None, False, 0, 0) for i in (1, 2, 3, NEXT_TOPIC_ID - 1)]
-    ids += [("f", NEXT_TOPIC_ID, 0, 7, None, False, 0, 0)]
+    ids = [(f"f{i}", 0, i, 0, 7, None, False, 0, 0) for i in (1, 2, 3, NEXT_TOPIC_ID - 1)]
+    ids += [("f", 0, NEXT_TOPIC_ID, 0, 7, None, False, 0, 0)]
     records = spark.createDataFrame(ids, RECORD)
     deleted = transforms.of_deleted(records, bounds, NEXT_TOPIC_ID)
     assert places(deleted) == [(3, 0, 7), (NEXT_TOPIC_ID - 1, 0, 7)]
@@ -152,8 +157,8 @@ def test_records_of_deleted_topics_go_and_those_of_topics_to_come_stay(spark: Sp
 
 def test_a_key_is_compared_by_its_bytes_and_in_its_partition_only(spark: SparkSession) -> None:
     """The same key elsewhere, a longer key, the empty key: each is another key."""
-    same = [("f", t, p, 0, b"k", False, 0, 0) for t, p in ((1, 0), (1, 1), (2, 0))]
-    others = [("f", 1, 0, at, key, False, 0, 0) for at, key in enumerate((b"k\0", b"", None), 1)]
+    same = [("f", 0, t, p, 0, b"k", False, 0, 0) for t, p in ((1, 0), (1, 1), (2, 0))]
+    others = [("f", 0, 1, 0, at, key, False, 0, 0) for at, key in enumerate((b"k\0", b"", None), 1)]
     records = spark.createDataFrame(same + others, RECORD)
     bounds = spark.createDataFrame(
         [(t, p, 0, 100, True) for t in (1, 2) for p in (0, 1)], transforms.BOUNDS
