@@ -7,6 +7,7 @@ bytes are arguments. What others may use is listed below.
 
 from brokerd.wal.catalog import SegmentStatus
 from brokerd.wal.committer import Committer, ThreadCommitter
+from brokerd.wal.coverage import Coverage, CoveragePlan, Staying
 from brokerd.wal.disk import Disk, File, RealDisk
 from brokerd.wal.known import KnownDamage
 from brokerd.wal.lock import DirectoryLock
@@ -16,7 +17,7 @@ from brokerd.wal.offsets import SNAPSHOT_TOPIC
 from brokerd.wal.options import WalOptions
 from brokerd.wal.reader import Batch, DamagedBatch, ReadPlan
 from brokerd.wal.recovery import Cut, Damage, Frame, LostRange, RecoveryReport
-from brokerd.wal.removal import Coverage, Removable, RemovalPlan, Staying
+from brokerd.wal.removal import Removable, RemovalPlan
 from brokerd.wal.seeking import OffsetPlan, SizePlan
 from brokerd.wal.snapshot import LoadedSnapshot, SnapshotChunk, Snapshots
 
@@ -25,6 +26,7 @@ __all__ = [
     "Batch",
     "Committer",
     "Coverage",
+    "CoveragePlan",
     "Cut",
     "Damage",
     "DamagedBatch",

@@ -24,6 +24,7 @@ from brokerd.wal.allocation import Allocator, Spare, is_full
 from brokerd.wal.catalog import Catalog, Segment, SegmentStatus
 from brokerd.wal.commit import QueuedFrame, SegmentWrite, by_segment, encode_frames, write_all
 from brokerd.wal.committer import Committer, Mutex
+from brokerd.wal.coverage import Coverage, CoveragePlan
 from brokerd.wal.deleted import deleted_ranges
 from brokerd.wal.disk import Disk
 from brokerd.wal.known import KnownDamage, is_unchanged
@@ -31,7 +32,7 @@ from brokerd.wal.opening import known_places, rebuild_index, replay, tidy
 from brokerd.wal.options import MARK_ROOM_BYTES, WalOptions
 from brokerd.wal.reader import ReadPlan
 from brokerd.wal.recovery import Frame, RecoveryReport
-from brokerd.wal.removal import Coverage, Deleter, Removable, RemovalPlan, StartOffsets
+from brokerd.wal.removal import Deleter, Removable, RemovalPlan, StartOffsets, is_kept
 from brokerd.wal.sealing import Sealer
 from brokerd.wal.seeking import OffsetPlan, SizePlan
 from brokerd.walformat import (
@@ -553,11 +554,7 @@ class Wal:
         return self._catalog.plan_offset_of_size(topic_id, partition, max_bytes)
 
     def removable(
-        self,
-        starts: StartOffsets,
-        topic_ids: Collection[int],
-        below_lsn: int,
-        coverage: Coverage | None = None,
+        self, starts: StartOffsets, topic_ids: Collection[int], below_lsn: int
     ) -> RemovalPlan:
         """Plan to find the segments that can be deleted, for :meth:`delete_segments`.
 
@@ -565,20 +562,41 @@ class Wal:
         its start offset in ``starts`` by (topic id, partition), or of a topic that is not among
         ``topic_ids``, those of all topics that are not deleted. Both must be durable, as they were
         when the log ended at ``below_lsn`` or above, and may not change before the plan has run.
-        Others may go because of an archive, as ``coverage`` says, once it is on record that their
-        records may be missing: `Removable.archived`.
         Only what ends at or below the start of the second-newest snapshot
         (`Snapshots.second_newest`) may be deleted. Cheap: under 1 us a segment;
         ``plan.run()`` reads the rest in another thread.
         """
-        sealed = [
+        candidates = [
             segment
-            for segment in self._catalog.segments
-            if segment.sealed and segment.growing is None and segment.end_lsn <= below_lsn
+            for segment in self._sealed_below(below_lsn)
+            if segment.kept_by is None or not is_kept(segment.kept_by, starts, topic_ids)
         ]
-        return RemovalPlan(
+        return RemovalPlan(self._disk, self._path, self._catalog, candidates, starts, topic_ids)
+
+    def covered(
+        self,
+        starts: StartOffsets,
+        topic_ids: Collection[int],
+        below_lsn: int,
+        coverage: Coverage,
+    ) -> CoveragePlan:
+        """Plan to find the segments that can be deleted because an archive has their records.
+
+        The others that a plan of :meth:`removable` has looked at, by the same rules. That records
+        may be missing must be on record before: `Removable.archived`. Cheap; ``plan.run()`` asks
+        the archive, and wants a thread of its own.
+        """
+        sealed = self._sealed_below(below_lsn)
+        return CoveragePlan(
             self._disk, self._path, self._catalog, sealed, starts, topic_ids, coverage
         )
+
+    def _sealed_below(self, lsn: int) -> list[Segment]:
+        return [
+            segment
+            for segment in self._catalog.segments
+            if segment.sealed and segment.growing is None and segment.end_lsn <= lsn
+        ]
 
     def delete_segments(
         self,

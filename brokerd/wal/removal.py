@@ -1,15 +1,13 @@
-# Tests: tests/wal/test_deletion.py, tests/broker/test_sweep.py
+# Tests: tests/wal/test_deletion.py
 """Which segments hold nothing that anybody needs, and how they are deleted.
 
 A record is removed when it lies below the start offset of its partition, or its topic is deleted. A
-segment can go when all its records are removed, or an archive has them, and two snapshots hold
-whatever else it says. Which segments that are is found out by :class:`RemovalPlan` in a thread,
-since it reads the directories of indexes.
+segment can go when all its records are removed and two snapshots hold whatever else it says. Which
+segments that are is found out by :class:`RemovalPlan` in a thread, since it reads the directories
+of indexes. Start offsets only grow and topics stay deleted, so what was found to be removed stays
+so: a segment remembers the first partition that keeps it, and the next plan goes on from there.
 
-Start offsets only grow and topics stay deleted, so what was found to be removed stays so: a segment
-remembers the first partition that keeps it, and the next plan goes on from there. An archive may be
-taken away. So nothing is remembered of what it has; what one version of it lacks, it lacks for
-good, so the segment is not asked for again before there is another.
+Segments may go because of an archive, too: brokerd/wal/coverage.py.
 """
 
 from __future__ import annotations
@@ -17,14 +15,13 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
 from twisted.logger import Logger
 
-from brokerd.errors import BrokerdError, DamagedData
-from brokerd.wal.catalog import Catalog, Lack, Segment, index_name
+from brokerd.errors import DamagedData
+from brokerd.wal.catalog import Catalog, Segment, index_name
 from brokerd.wal.committer import Committer
 from brokerd.wal.deleted import LsnRange, record_deleted
 from brokerd.wal.disk import Disk
@@ -33,10 +30,6 @@ from brokerd.walindex import PartitionSpan, iter_spans
 
 StartOffsets = Mapping[tuple[int, int], int]
 """(topic id, partition) -> records below are removed. One that is not in it begins at 0."""
-
-
-SPANS_MAX = 100_000
-"""A plan ends when what it found has so many partitions, counted for each segment: memory."""
 
 
 class Removable(NamedTuple):
@@ -55,40 +48,6 @@ class Removable(NamedTuple):
     def size(self) -> int:
         """Bytes of the segment's file."""
         return self.segment.position
-
-
-class Coverage(NamedTuple):
-    """What a version of an archive has, and which segments may go because of it.
-
-    ``covers(topic_id, partition, first, end)`` says whether the archive knows all of the offsets;
-    it is called in the plan's thread, may block, and may raise any `BrokerdError`, or OSError.
-    """
-
-    number: int
-    """Tells this version from any other that there was since the start; above 0."""
-    covers: Callable[[int, int, int, int], bool]
-    archived_lsn: int
-    """The archive has all that the log had below."""
-    kept_lsn: int
-    """Segments that end above stay, because reads from them are quicker."""
-    snapshot_lsn: int
-    """Where the second-newest snapshot begins."""
-
-
-@dataclass
-class Staying:
-    """Bytes of the sealed segments that an archive might let go, by what they wait for."""
-
-    archive: int = 0
-    """For the archive to get there."""
-    kept: int = 0
-    """For more log to follow."""
-    snapshot: int = 0
-    """For snapshots."""
-    lacking: int = 0
-    """For the archive to have what it should have."""
-    lack: str | None = None
-    """What that is, of one segment."""
 
 
 def first_kept(
@@ -112,6 +71,19 @@ def is_kept(span: PartitionSpan, starts: StartOffsets, topic_ids: Collection[int
     return topic_id in topic_ids and end_offset > starts.get((topic_id, partition), 0)
 
 
+def read_spans(
+    disk: Disk, path: str, catalog: Catalog, segment: Segment, at: int = 0
+) -> Iterator[PartitionSpan]:
+    """The directory of a sealed segment's index, from the span ``at`` on; blocks.
+
+    Raises DamagedData or OSError when the index can be neither read nor made again.
+    """
+    try:
+        return iter_spans(*read_directory(disk, path, segment, segment.end_lsn), at)
+    except (DamagedData, FileNotFoundError):
+        return islice(catalog.open(segment)[1].spans(), at, None)
+
+
 class RemovalPlan:
     """Finds out which of some sealed ``segments`` can be deleted, by :meth:`run` in a thread."""
 
@@ -123,7 +95,6 @@ class RemovalPlan:
         segments: Sequence[Segment],
         starts: StartOffsets,
         topic_ids: Collection[int],
-        coverage: Coverage | None = None,
     ) -> None:
         self._disk = disk
         self._path = path
@@ -131,103 +102,23 @@ class RemovalPlan:
         self._segments = segments
         self._starts = starts
         self._topic_ids = topic_ids
-        self._coverage = coverage
-        self.staying = Staying()
-        """What does not go, once the plan has run."""
-        self.is_cut_short = False
-        """Whether there are segments that the plan did not get to: `SPANS_MAX`."""
 
     def run(self) -> list[Removable]:
         """Read the indexes' directories; blocks. The segments that can go, oldest first.
 
         Raises DamagedData or OSError when an index can be neither read nor made again.
         """
-        found: list[Removable] = []
-        left = SPANS_MAX
+        found = []
         for segment in self._segments:
-            if left <= 0:
-                self.is_cut_short = True
-                break
-            removable = self._removable(segment)
-            if removable is not None:
-                found.append(removable)
-                left -= len(removable.partitions)
-        return found
-
-    def _removable(self, segment: Segment) -> Removable | None:
-        """The segment if it can go."""
-        if segment.kept_by is None or not self._is_kept(segment.kept_by):
             spans = self._spans(segment, segment.removed_spans)
             more, segment.kept_by = first_kept(spans, self._starts, self._topic_ids)
             segment.removed_spans += more
-        if segment.kept_by is None:
-            return Removable(segment, [span[:2] for span in self._spans(segment)])
-        if self._coverage is None or self._waits(segment, self._coverage):
-            return None
-        return self._archived(segment, self._coverage)
-
-    def _is_kept(self, span: PartitionSpan) -> bool:
-        return is_kept(span, self._starts, self._topic_ids)
-
-    def _needed(self, span: PartitionSpan) -> PartitionSpan:
-        """A span without the offsets at its beginning that are removed."""
-        start = self._starts.get(span[:2], 0)
-        return span if start <= span.first_offset else span._replace(first_offset=start)
-
-    def _waits(self, segment: Segment, coverage: Coverage) -> bool:
-        """Whether a segment has to wait, whatever the archive has of it."""
-        lack, size = segment.lack, segment.position
-        if segment.end_lsn > coverage.archived_lsn:
-            self.staying.archive += size
-        elif segment.end_lsn > coverage.kept_lsn:
-            self.staying.kept += size
-        elif segment.end_lsn > coverage.snapshot_lsn:
-            self.staying.snapshot += size
-        elif (
-            lack is not None
-            and lack.number == coverage.number
-            and self._needed(lack.span) == lack.span
-        ):
-            self._lacks(segment, lack)
-        else:
-            return False
-        return True
-
-    def _archived(self, segment: Segment, coverage: Coverage) -> Removable | None:
-        """The segment if the archive has all that is not removed."""
-        spans = list(self._spans(segment))
-        kept = [self._needed(span) for span in spans if self._is_kept(span)]
-        lack = _first_lack(kept, coverage)
-        if lack is not None:
-            self._lacks(segment, lack)
-            return None
-        archived = [(span.topic_id, span.partition, span.end_offset) for span in kept]
-        return Removable(segment, [span[:2] for span in spans], archived)
-
-    def _lacks(self, segment: Segment, lack: Lack) -> None:
-        segment.lack = lack
-        self.staying.lacking += segment.position
-        self.staying.lack = self.staying.lack or f"{segment.name}: {lack.problem}"
+            if segment.kept_by is None:
+                found.append(Removable(segment, [span[:2] for span in self._spans(segment)]))
+        return found
 
     def _spans(self, segment: Segment, at: int = 0) -> Iterator[PartitionSpan]:
-        try:
-            directory = read_directory(self._disk, self._path, segment, segment.end_lsn)
-            return iter_spans(*directory, at)
-        except (DamagedData, FileNotFoundError):
-            return islice(self._catalog.open(segment)[1].spans(), at, None)
-
-
-def _first_lack(spans: Iterable[PartitionSpan], coverage: Coverage) -> Lack | None:
-    """The first of ``spans`` that the archive does not know all of, or cannot be asked for."""
-    for span in spans:
-        topic_id, partition, first, end, _, _ = span
-        what = f"topic id {topic_id} partition {partition} offsets {first} to {end - 1}"
-        try:
-            if not coverage.covers(topic_id, partition, first, end):
-                return Lack(coverage.number, span, f"the archive does not know {what}")
-        except (BrokerdError, OSError) as error:
-            return Lack(0, span, f"whether the archive knows {what} cannot be said: {error}")
-    return None
+        return read_spans(self._disk, self._path, self._catalog, segment, at)
 
 
 Deleted = Callable[[int, Exception | None], None]

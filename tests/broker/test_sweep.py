@@ -197,7 +197,7 @@ class TestWhatGoes:
     def test_all_go_however_many_partitions_they_have(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("brokerd.wal.removal.SPANS_MAX", 3)
+        monkeypatch.setattr("brokerd.wal.coverage.SPANS_MAX", 3)
         archive = CountedArchive()
         house = make(archive)
         fill(house, 300, "t", "u")
@@ -309,6 +309,26 @@ class TestAnArchiveThatCannotBeUsed:
             assert [offset for offset, _ in found] == list(range(first, 60))
             assert not again.broker.quarantine.status()["places"]
 
+    def test_one_that_never_answers_holds_up_no_retention(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        archive = CountedArchive()
+        house = make(archive)
+        fill(house, 300, "t", "u")
+        archive.roll_up(house)
+        house.pass_time(POLL_SECONDS - 1, step=0.5)
+        house.run()
+        before = set(segments(house))
+        with monkeypatch.context() as patch:
+            patch.setattr(house.archive_threads, "step", lambda: False)
+            house.broker.delete_topic("t")
+            house.broker.delete_topic("u")
+            fill(house, 300, "v")
+            house.pass_time(4 * CHECK_SECONDS, step=1)
+            assert len(before & set(segments(house))) < 3
+        house.pass_time(CHECK_SECONDS, step=1)
+        assert not house.failures
+
     def test_its_records_come_late_and_are_not_lost(self) -> None:
         archive = CountedArchive()
         house = make(archive)
@@ -385,7 +405,7 @@ class TestCrashes:
         house.pass_time(POLL_SECONDS - 1, step=0.5)
         house.clock.advance(1)
         while len(segments(house)) > 8:
-            for thread in (house.writer, house.background, house.archive_threads):
+            for thread in (house.writer, house.background, house.archive_threads, house.readers):
                 thread.step()
             house.snapshot_writer.step()
             house.clock.advance(0.01)
