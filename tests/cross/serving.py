@@ -5,17 +5,56 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from brokerd.assembly import BrokerCore
 from brokerd.config import Config
+from brokerd.sections import Archive
 from tests.cross.peers import PEERS
-from tests.protocols.serving import listening, opened
+from tests.cross.rolling import roll_up_all
+from tests.protocols.serving import listening, opened, until
 
 LISTENERS = sorted({peer.listener for peer in PEERS.values()})
 
 
+ARCHIVED = Config(archive=Archive(keep_wal_bytes=0))
+"""Nothing stays in the log that the archive has."""
+
+
 async def serve_all(stack: AsyncExitStack, directory: Path) -> dict[str, str]:
     """Serve until the stack is left; where each wire format listens."""
-    core = await stack.enter_async_context(opened(directory, Config()))
+    return await listen_all(stack, await stack.enter_async_context(opened(directory, Config())))
+
+
+async def listen_all(stack: AsyncExitStack, core: BrokerCore) -> dict[str, str]:
+    """Listen until the stack is left; where each wire format does."""
     return {
         form: await stack.enter_async_context(listening(form, "tcp:0", core.factory(form)))
         for form in LISTENERS
     }
+
+
+async def archive_all(directory: Path) -> None:
+    """Have all that a broker holds, which does not run, in its archive and sealed."""
+    for _ in range(2):  # each stop leaves a snapshot, which vouches for groups and topics
+        async with opened(directory, ARCHIVED) as core:
+            topic = core.broker.create_topic("filler")
+            core.broker.produce(topic.partition(0), b"so that there is something new")
+    assert roll_up_all(directory).records > 0
+
+
+async def serve_archived(
+    stack: AsyncExitStack, directory: Path
+) -> tuple[BrokerCore, dict[str, str]]:
+    """Serve what `archive_all` archived, once the log has let go of it."""
+    core = await stack.enter_async_context(opened(directory, ARCHIVED))
+    lsn = 0
+
+    def let_go() -> bool:
+        nonlocal lsn
+        status = core.broker.archiving.status()
+        lsn = status["records_lsn"]
+        return lsn > 0 and status["first_lsn"] >= lsn
+
+    await until(let_go)
+    left = [int(path.stem) for path in (directory / "wal").glob("*.wal")]
+    assert min(left) >= lsn > 0
+    return core, await listen_all(stack, core)

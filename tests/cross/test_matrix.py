@@ -1,6 +1,6 @@
 """What any format writes any other reads: values to the byte, keys and offsets; over real sockets.
 
-The same again after SIGKILL of a real process, and after a start from a snapshot.
+The same again after SIGKILL of a real process, after a start from a snapshot, and from the archive.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.admin import fetch_status
 from benchmarks.process import BrokerProcess
 from brokerd.client.mamamia import MamamiaClient
 from tests.cross.matrix import Begun, cells, difference, expected, read, write_all
-from tests.cross.serving import LISTENERS, serve_all
+from tests.cross.serving import LISTENERS, archive_all, serve_all, serve_archived
 
 FREQUENT_SNAPSHOTS = ("wal.segment_bytes=1MiB", "wal.snapshot_interval_bytes=1MiB")
 
@@ -74,7 +74,18 @@ def snapshot_covers_all(broker: BrokerProcess) -> None:
             client.produce("filler", bytes(100_000))
 
 
-STAGES = ("running", "killed", "snapshot")
+async def archived(stack: AsyncExitStack, directory: Path) -> Filled:
+    """A core whose records are in the archive, and in its log no more."""
+    async with AsyncExitStack() as filling:
+        addresses = await serve_all(filling, directory)
+        begun = await deferToThread(write_all, addresses, ["archived"])
+    await archive_all(directory)
+    core, addresses = await serve_archived(stack, directory)
+    assert core.broker.archived.reads == 0
+    return Filled(addresses, begun, "archived")
+
+
+STAGES = ("running", "killed", "snapshot", "archived")
 
 
 @pytest_twisted.async_yield_fixture(scope="module", params=STAGES)
@@ -87,6 +98,8 @@ async def filled(
     async with AsyncExitStack() as stack:
         if stage == "running":
             yield await running(stack, directory)
+        elif stage == "archived":
+            yield await archived(stack, directory)
         else:
             processes = stack.enter_context(ExitStack())
             settings, wait = {

@@ -1,0 +1,73 @@
+"""A rollup into real files without Spark: plan, tasks and commits of the job, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+
+from brokerd.archive.files import FileWriter
+from brokerd.archive.job import read_bounds
+from brokerd.archive.layout import RECORDS, Range
+from brokerd.archive.lots import RolledUp, roll_up
+from brokerd.archive.reading import open_file
+from brokerd.archive.running import Run, Settings
+from brokerd.archive.table import Table, added, ensure_tables
+
+NOW_MS = 1_700_000_000_000
+
+
+class InlineRun(Run):
+    """Tasks run here, one after the other."""
+
+    def map(self, what: str, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        return [function(item) for item in items]
+
+
+def roll_up_all(data_dir: Path) -> RolledUp:
+    """Take all sealed segments of a broker's log into its archive, whether or not it runs."""
+    bounds = read_bounds(data_dir)
+    root = data_dir / "archive"
+    tables = ensure_tables(root, bounds.log_id, NOW_MS)
+    run = InlineRun(root, bounds, Settings(), _no_spark, lambda: NOW_MS)
+    done = RolledUp()
+    roll_up(run, data_dir / "wal", tables, lambda: 1 << 40, done)
+    assert done.stop is not None and not done.stop.is_problem, done.stop
+    return done
+
+
+def remove(data_dir: Path, topic_id: int, removed: Callable[[int], bool]) -> int:
+    """Write the files of partition 0 of a topic anew without some offsets; how many went.
+
+    Those that they replace are deleted at once, as vacuum does a day later.
+    """
+    bounds = read_bounds(data_dir)
+    table = Table(data_dir / "archive", RECORDS, bounds.log_id)
+    gone = 0
+    for path in table.paths():
+        file = open_file(table.path, path)
+        ranges = [Range(*one) for one in file.ranges.tolist()]
+        if not any(one[:2] == (topic_id, 0) for one in ranges):
+            continue
+        rows = file.read_table()
+        kept = [
+            not (place[:2] == (topic_id, 0) and removed(place[2]))
+            for place in zip(*(rows[name].to_pylist() for name in KEY), strict=True)
+        ]
+        gone += kept.count(False)
+        with FileWriter(table.path, RECORDS, bounds.log_id, ranges) as writer:
+            if any(kept):
+                writer.write(rows.filter(pc.scalar(True) if all(kept) else kept))
+            info = writer.close()
+        table.commit([added(info)], [path], now_ms=NOW_MS)
+        (table.path / path).unlink()
+    return gone
+
+
+KEY = ("topic_id", "partition", "offset")
+
+
+def _no_spark() -> Any:
+    raise AssertionError("nothing here needs Spark")
