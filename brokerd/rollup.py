@@ -112,9 +112,14 @@ def command(
 def main() -> None:
     """Run the command; what is wrong becomes a line on stderr, and an exit code."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(_TERMINATED))
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # what it says is said in our words
+    logging.basicConfig(handlers=[logging.NullHandler()])  # what Spark logs is said in our words
     try:
-        command(prog_name="brokerd-rollup")
+        sys.exit(command.main(prog_name="brokerd-rollup", standalone_mode=False))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        _refuse("ended; what is committed stays, and the next run goes on", _INTERRUPTED)
     except RollupLocked as error:
         _refuse(str(error), IN_USE)
     except BrokerdError as error:

