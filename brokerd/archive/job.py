@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from brokerd.archive.bounds import FILE_NAME, Bounds, decode_bounds
+from brokerd.archive.layout import LAYOUTS
 from brokerd.archive.lazy import LazyArchive
 from brokerd.archive.lots import RolledUp, roll_up
 from brokerd.archive.plan import Lot, plan_lot
 from brokerd.archive.running import JobFailed, Progress, Quiet, Run, Settings, StepReport
-from brokerd.archive.table import ensure_tables
+from brokerd.archive.table import Table, ensure_tables
 from brokerd.errors import BrokerdError, DamagedData
 
 if TYPE_CHECKING:
@@ -120,13 +121,30 @@ def run_job(job: Job) -> Summary:
 
 def steps(settings: Settings) -> list[Callable[[Run], StepReport]]:
     """What is done after the rollup, in order: derived first, for it needs what is removed then."""
+    from brokerd.archive.clean import clean
     from brokerd.archive.derived import derive_deliveries
     from brokerd.archive.hours import derive_hourly
 
     found: list[Callable[[Run], StepReport]] = []
     if settings.derived:
         found += [derive_deliveries, derive_hourly]
+    if settings.retention or settings.compaction or settings.merge:
+        found.append(clean)
+    if settings.vacuum:
+        found.append(vacuum)
     return found
+
+
+def vacuum(run: Run) -> StepReport:
+    """Delete what no version of the tables needs that was the newest in the last hours."""
+    files = 0
+    for layout in LAYOUTS.values():
+        run.at(f"before vacuum of {layout.name}")
+        table = Table(run.root, layout, run.bounds.log_id)
+        files += len(table.vacuum(run.settings.vacuum_hours, run.now_ms()))
+    what = "1 file" if files == 1 else f"{files:,} files"
+    lines = [f"deleted {what} that no version needs"] if files else []
+    return StepReport("vacuum", {"files": files}, lines)
 
 
 def plan_job(job: Job) -> Iterator[Lot]:
@@ -162,14 +180,12 @@ def read_bounds(data_dir: Path) -> Bounds:
     :raises JobFailed: there is no such file, or it is damaged; it says what to do.
     :raises NewerFormat: a later version of brokerd wrote it.
     """
+    if not (data_dir / "wal").is_dir():
+        raise JobFailed(f"{data_dir} is no data directory of a broker; name one with --data-dir")
     path = data_dir / "state" / FILE_NAME
     try:
         return decode_bounds(path.read_bytes())
     except FileNotFoundError:
-        if not (data_dir / "wal").is_dir():
-            raise JobFailed(
-                f"{data_dir} is no data directory of a broker; name one with --data-dir"
-            ) from None
         raise JobFailed(
             f"{path} is not there: no broker that knows of archives has run here yet; start it once"
         ) from None

@@ -169,6 +169,14 @@ def test_without_bounds_nothing_is_done(data: Data, bounds: bytes | None, expect
         run_job(job_of(data))
 
 
+def test_a_data_directory_without_a_log_is_refused(data: Data) -> None:
+    """Whatever else is in it."""
+    data.publish()
+    data.wal.rmdir()
+    with pytest.raises(JobFailed, match="is no data directory of a broker"):
+        run_job(job_of(data))
+
+
 def test_a_directory_that_is_no_brokers_is_refused(tmp_path: Path, data: Data) -> None:
     """Nothing is made in it."""
     (tmp_path / "other").mkdir()
@@ -195,6 +203,22 @@ def test_only_names_topics_that_there_are(data: Data) -> None:
     with pytest.raises(JobFailed, match="there is no topic 'topic-3'"):
         run_job(job_of(data, only=["topic-1", "topic-3"]))
     assert not data.root.exists()
+
+
+def test_what_nobody_committed_is_deleted_when_it_is_old(data: Data, spark: SparkSession) -> None:
+    """Vacuum goes by the wall clock; what the tables need stays."""
+    data.fill()
+    run(data, spark)
+    orphan = data.root / "records" / "bucket=1" / "p-1-0-0-9-00000000-0000000000000000.parquet"
+    orphan.touch()
+    touched_ms = int(orphan.stat().st_mtime * 1000)
+    only = TAKE_ONLY._replace(vacuum=True, vacuum_hours=24)
+    for hours, lines in ((23, []), (25, ["deleted 1 file that no version needs"])):
+        now_ms = touched_ms + hours * 3_600_000
+        summary = run(data, settings=only, now_ms=lambda now_ms=now_ms: now_ms)
+        assert [line for step in summary.steps for line in step.lines] == lines
+    assert not orphan.exists()
+    data.check()
 
 
 def test_without_spark_it_says_so_in_the_summary(data: Data) -> None:
