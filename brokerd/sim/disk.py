@@ -252,6 +252,14 @@ class SimDisk:
         """Every file as seen, by path, in order of the paths."""
         return {path: bytes(self._seen[path].seen.data) for path in sorted(self._seen)}
 
+    def paths(self, directory: str) -> list[str]:
+        """The files of a directory as seen, in order."""
+        return sorted(path for path in self._seen if os.path.dirname(path) == directory)
+
+    def read(self, path: str) -> bytes:
+        """All of a file as seen. Raises OSError if there is none."""
+        return bytes(self._file(path).seen.data)
+
     def digest(self) -> str:
         """SHA-256, in hex, of the names and contents as seen."""
         total = hashlib.sha256()

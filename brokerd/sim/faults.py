@@ -16,6 +16,7 @@ from brokerd.sim.disk import CrashModel, SimDisk
 from brokerd.sim.history import Boot, ClockStep
 from brokerd.sim.machine import Machine
 from brokerd.sim.network import Link, Network
+from brokerd.sim.rollup import Archiver
 from brokerd.sim.world import Event, World
 
 RESTART_US = 1_000_000
@@ -28,12 +29,18 @@ class Faults:
     """The faults of one run. Begins to act with `begin`."""
 
     def __init__(
-        self, world: World, machine: Machine, network: Network, faults: tuple[plan.AnyFault, ...]
+        self,
+        world: World,
+        machine: Machine,
+        network: Network,
+        faults: tuple[plan.AnyFault, ...],
+        archiver: Archiver,
     ) -> None:
         self._world = world
         self._machine = machine
         self._disk: SimDisk = machine.disk
         self._network = network
+        self._archiver = archiver
         self._faults = faults
         self._scheduled: list[Event] = []
         self._at_next_boot: list[plan.CallFault] = []
@@ -45,6 +52,7 @@ class Faults:
         self._is_full = False
         self.clock_steps: list[ClockStep] = []
         self.has_rotted = False
+        self.has_damaged_archive = False
         self.done: list[str] = []
         """What was done, in order, for people."""
 
@@ -64,6 +72,7 @@ class Faults:
         self._disk_error = None
         self._disk.capacity = None
         self._machine.slow_factor = 1
+        self._archive_well()
         self._machine.disarm()
         if not self._machine.is_up and (self._restart is None or self._restart.done):
             self._restart_after(0)
@@ -136,6 +145,7 @@ class Faults:
 
     def _power_off(self, model: plan.PowerModel, seed: int) -> None:
         self._say(f"power loss, {model}")
+        self._archiver.kill()
         self._machine.power_off(CrashModel(model), random.Random(seed))
 
     @_happen.register
@@ -207,6 +217,63 @@ class Faults:
             self._say(f"bit {bit} of byte {position} of {path} rots")
             self._disk.flip(path, position, 1 << bit)
             self.has_rotted = True
+
+    @_happen.register
+    def _rollup(self, fault: plan.Rollup) -> None:
+        if self._machine.archive is not None:
+            self._say("the archive's job is run")
+            self._archiver.start(fault)
+
+    @_happen.register
+    def _seal(self, fault: plan.Seal) -> None:
+        if self._machine.is_ready and self._machine.core is not None:
+            self._say("seal the log")
+            self._machine.core.broker.archiving.seal(lambda lsn, error: None)
+
+    @_happen.register
+    def _archive_away(self, fault: plan.ArchiveAway) -> None:
+        archive = self._machine.archive
+        if archive is not None:
+            self._say("the archive is gone" if fault.gone else "the archive is out of reach")
+            archive.problem = "" if fault.gone else "it is out of reach"
+            archive.is_gone = fault.gone
+            self._scheduled.append(self._world.call_after(fault.for_us, self._archive_back))
+
+    def _archive_back(self) -> None:
+        assert self._machine.archive is not None, "it was away"
+        self._say("the archive is back")
+        self._machine.archive.problem, self._machine.archive.is_gone = "", False
+
+    @_happen.register
+    def _archive_slow(self, fault: plan.ArchiveSlow) -> None:
+        archive = self._machine.archive
+        if archive is not None:
+            self._say(f"the archive is {fault.factor} times slower")
+            archive.slow_factor = fault.factor
+            self._scheduled.append(self._world.call_after(fault.for_us, self._archive_fast))
+
+    def _archive_fast(self) -> None:
+        assert self._machine.archive is not None, "it was slow"
+        self._machine.archive.slow_factor = 1
+
+    def _archive_well(self) -> None:
+        archive = self._machine.archive
+        if archive is not None:
+            archive.problem, archive.is_gone, archive.slow_factor = "", False, 1
+
+    @_happen.register
+    def _archive_damage(self, fault: plan.ArchiveDamage) -> None:
+        archive = self._machine.archive
+        held = sorted(archive.newest.held.items()) if archive is not None else []
+        if archive is not None and held:
+            chance = random.Random(fault.seed)
+            key, of_key = chance.choice(held)
+            first, end = chance.choice(of_key.covered)
+            first = chance.randrange(first, end)
+            end = min(end, first + chance.randint(1, 100))
+            self._say(f"the archive loses {first} to {end} of {key}")
+            archive.damage[key] = first, end
+            self.has_damaged_archive = True
 
     @_happen.register
     def _clock_step(self, fault: plan.ClockStep) -> None:

@@ -387,6 +387,26 @@ class Boot:
     """Whether power went at its end, or later but before the next boot; None: not told."""
 
 
+class Compacted(NamedTuple):
+    """A record that the archive has no longer, because a later one has its key."""
+
+    at_us: int
+    topic: str
+    partition: int
+    offset: int
+
+
+class Published(NamedTuple):
+    """A bound that the broker gave to the job that keeps its archive."""
+
+    at_us: int
+    """When the job could read it."""
+    topic: str
+    partition: int
+    below: int
+    """No group has a record to do below this offset."""
+
+
 class ClockStep(NamedTuple):
     """A step of the machine's wall clock; forward when positive."""
 
@@ -417,5 +437,7 @@ class History:
     """Every step of the wall clock; None: not told, there may have been any."""
     is_steady: bool = False
     """Whether the disk had room for everything, and in good time; False also when not told."""
+    compacted: list[Compacted] = field(default_factory=list)
+    published: list[Published] = field(default_factory=list)
     rotted: bool = False
     """Whether bytes that were synced were changed, so that the broker may rightly report damage."""

@@ -18,12 +18,15 @@ from typing import Any
 from twisted.internet.defer import Deferred, TimeoutError
 from twisted.python.failure import Failure
 
+from brokerd.archive.bounds import FILE_NAME as BOUNDS_NAME
 from brokerd.assembly import BrokerCore
 from brokerd.config import Config
 from brokerd.errors import BrokerdError, DirectoryLocked, StorageFailed
+from brokerd.host import OpenArchive
 from brokerd.protocols.factory import ConnectionFactory
 from brokerd.service import DRAIN_SECONDS
-from brokerd.sim.bare import DATA_DIR, WALL_SECONDS
+from brokerd.sim.archive import OpenedArchive, SimArchive
+from brokerd.sim.bare import DATA_DIR, STATE_DIR, WALL_SECONDS
 from brokerd.sim.disk import Call, CrashModel, PowerLost, SimDisk
 from brokerd.sim.history import Boot
 from brokerd.sim.network import Service
@@ -34,6 +37,9 @@ from brokerd.sim.world import Event, World
 MAMAMIA = "mamamia"
 FILES_MAX = 1_000_000
 SYNCS = ("sync", "sync_directory")
+BOUNDS = f"{STATE_DIR}/{BOUNDS_NAME}"
+ARCHIVE_US = 3_000
+"""How long a look into the archive takes at most, unless it is slow."""
 
 
 class SimReactor:
@@ -107,8 +113,15 @@ class SimHost:
         return self._machine.wall_seconds()
 
     @property
-    def open_archive(self) -> None:
-        return None
+    def open_archive(self) -> OpenArchive | None:
+        archive = self._machine.archive
+        if archive is None:
+            return None
+        return lambda path, log_id: OpenedArchive(archive, log_id, self._look)
+
+    def _look(self) -> None:
+        """Let the time pass that a look into the archive takes."""
+        self._process.sleep(self._machine.archive_us())
 
 
 class _Crash:
@@ -144,9 +157,11 @@ class Machine:
         config: Config,
         times: DiskTimes,
         formats: Iterable[str] = (MAMAMIA,),
+        archive: SimArchive | None = None,
     ) -> None:
         self.world = world
         self.disk = disk
+        self.archive = archive
         self.config = config
         self.times = times
         self.boots: list[Boot] = []
@@ -166,7 +181,10 @@ class Machine:
         """Whether the log is no longer whole, on purpose."""
         self.on_ready: Callable[[BrokerCore], None] = lambda core: None
         self.on_end: Callable[[Boot], None] = lambda boot: None
+        self.on_bounds: Callable[[], None] = lambda: None
+        """Called when the broker has written its bounds for the archive's job."""
         self._chance = world.chance("machine")
+        self._archive_chance = world.chance("archive")
         self._process: Process | None = None
         self._formats = tuple(formats)
         self._factories: dict[str, ConnectionFactory] = {}
@@ -182,6 +200,11 @@ class Machine:
     def lag_us(self) -> int:
         """How long a thread takes to begin, or the reactor to hear of it."""
         return self._chance.randint(1, 60)
+
+    def archive_us(self) -> int:
+        """How long a look into the archive takes."""
+        assert self.archive is not None, "somebody looks into it"
+        return self._archive_chance.randint(50, ARCHIVE_US) * self.archive.slow_factor
 
     def service(self, wire_format: str = MAMAMIA) -> Service | None:
         """Who answers now on the machine's port for a format."""
@@ -373,3 +396,5 @@ class Machine:
         name = os.path.basename(call.path)
         self.has_deleted_segments |= call.name == "create" and name.endswith(".deleted")
         self.world.trace(f"disk {call.name} {name} {call.position}+{call.length}")
+        if call.name == "rename" and call.path == BOUNDS:
+            self.on_bounds()

@@ -118,6 +118,12 @@ class Settings(Part, frozen=True, kw_only=True):
     blipmq_retry_base_us: int = 100_000
     """A multiple of 1,000."""
     blipmq_grace_seconds: int = 3_600
+    archive: bool = False
+    """Whether there is an archive; what fills it is a `Rollup`."""
+    archive_poll_seconds: int = 5
+    archive_keep_wal_bytes: int = 0
+    """Less than an operator may choose."""
+    archive_deletes: bool = True
     capacity_bytes: int | None = None
     """What the broker's files may take until the audit, beside what it leaves free on any disk."""
 
@@ -174,6 +180,8 @@ class Topic(Part, frozen=True, kw_only=True):
 
     name: str
     partitions: int = 1
+    compact: bool = False
+    """Whether the archive has to keep only the latest record of each key."""
 
 
 class ClientPlan(Part, frozen=True, kw_only=True):
@@ -349,6 +357,46 @@ class Rot(Fault, frozen=True, kw_only=True, tag="rot"):
     """Says which file, which byte and which bit."""
 
 
+class Rollup(Fault, frozen=True, kw_only=True, tag="rollup"):
+    """The job that keeps the archive is run, unless one is at work."""
+
+    step_us: int = 1_000
+    """How long each of its steps takes."""
+    steps_max: int | None = None
+    """It is killed after so many; None: it is not."""
+    lot_segments: int = 1_000
+    """How many segments it takes in one commit."""
+    cleans: bool = True
+    """Whether it removes what may go."""
+    vacuums: bool = False
+    """Whether it deletes files that were replaced, at once."""
+
+
+class Seal(Fault, frozen=True, kw_only=True, tag="seal"):
+    """Somebody asks the broker to seal what it has of its log."""
+
+
+class ArchiveAway(Fault, frozen=True, kw_only=True, tag="archive_away"):
+    """The archive cannot be reached for a while."""
+
+    for_us: int
+    gone: bool = False
+    """It seems that there never was one."""
+
+
+class ArchiveSlow(Fault, frozen=True, kw_only=True, tag="archive_slow"):
+    """Each look into the archive takes so many times longer."""
+
+    for_us: int
+    factor: int
+
+
+class ArchiveDamage(Fault, frozen=True, kw_only=True, tag="archive_damage"):
+    """Some records of one partition cannot be read from the archive any more."""
+
+    seed: int
+
+
 class ClockStep(Fault, frozen=True, kw_only=True, tag="clock_step"):
     """The machine's wall clock is set; ``by_us`` may be negative."""
 
@@ -367,6 +415,11 @@ AnyFault = (
     | StopReading
     | ClockStep
     | Rot
+    | Rollup
+    | Seal
+    | ArchiveAway
+    | ArchiveSlow
+    | ArchiveDamage
 )
 
 
@@ -398,9 +451,9 @@ class Plan(Part, frozen=True, kw_only=True):
 
     @property
     def is_steady(self) -> bool:
-        """Whether the disk always has room, and takes the time it usually takes."""
+        """Whether disk and archive take the time they usually do, and the disk has room."""
         return self.settings.capacity_bytes is None and not any(
-            isinstance(fault, NoSpace | SlowDisk | Rot)
+            isinstance(fault, NoSpace | SlowDisk | Rot | ArchiveAway | ArchiveSlow | ArchiveDamage)
             or (isinstance(fault, DiskError) and fault.error != "EIO")
             for fault in self.faults
         )

@@ -10,7 +10,12 @@ import pytest
 from brokerd.sim import oracle
 from brokerd.sim.history import NEVER, ClockStep, Delivery, GroupView, Letter, Message, Place
 from brokerd.sim.oracle import check, judge
-from tests.sim import test_oracle_changes, test_oracle_offsets, test_oracle_subscriptions
+from tests.sim import (
+    test_oracle_archive,
+    test_oracle_changes,
+    test_oracle_offsets,
+    test_oracle_subscriptions,
+)
 from tests.sim.story import LEASE_LOST, NOT_OWNER, SECOND_US, UNKNOWN, Story
 from tests.sim.tales import Tale, Tales, told
 
@@ -788,7 +793,12 @@ def damage_that_nobody_did(story: Story, wrong: bool) -> None:
 
 
 def all_tales() -> list[tuple[str, Tale, dict[str, object]]]:
-    others = test_oracle_changes, test_oracle_offsets, test_oracle_subscriptions
+    others = (
+        test_oracle_archive,
+        test_oracle_changes,
+        test_oracle_offsets,
+        test_oracle_subscriptions,
+    )
     return [*TALES.all, *(tale for module in others for tale in module.TALES.all)]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from brokerd.sim.draw.archive import add_archive
 from brokerd.sim.draw.broker import draw_disk, draw_network, draw_settings, draw_topics
 from brokerd.sim.draw.chance import FEATURES, LATER, NEEDS_FSYNC, SECOND, Chance, Frame
 from brokerd.sim.draw.clients import MIXES, NEEDS, draw_clients
@@ -48,4 +49,5 @@ def generate(seed: int) -> Plan:
         clients=clients,
         faults=draw_faults(frame, [client.name for client in clients]),
     )
-    return add_formats(plan, replace(frame, chance=Chance(f"plan/{seed}/formats")))
+    plan = add_formats(plan, replace(frame, chance=Chance(f"plan/{seed}/formats")))
+    return add_archive(plan, replace(frame, chance=Chance(f"plan/{seed}/archive")))

@@ -10,7 +10,7 @@ have happened, `records` which records there were, `removal` which may be gone. 
 `changes` turn what a group did with a record into events, `lease_search` looks for an order that
 `lease_model` and `group_model` allow, and `ordering`, `atomic`, `telling`, `views`, `audit` and
 `boots` check what is left. `reads`, `offsets`, `topics` and `subscriptions` are about formats that
-have no leases.
+have no leases, `bounds` is about the archive.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from brokerd.sim.history import NEVER, History, Operation
 from brokerd.sim.oracle.atomic import check_cancels, check_letter_changes
 from brokerd.sim.oracle.audit import Audit
 from brokerd.sim.oracle.boots import check_boots
+from brokerd.sim.oracle.bounds import check_bounds
 from brokerd.sim.oracle.generations import split_topics
 from brokerd.sim.oracle.lanes import LaneJudge, lanes_of
 from brokerd.sim.oracle.offsets import Offsets
@@ -108,6 +109,7 @@ def judge(history: History) -> Judgement:
         found += check_pauses(lives, lane)
         found += check_key_order(history.rules, lives, records, removal, lane)
         found += views.check(lane)
+    found += check_bounds(whole, lives, records, removal, lanes)
     found += Audit(history, lives, records, removal, lanes).check()
     if history.rotted:
         found = [each for each in found if each.promise in HOLDS_OF_ROTTEN_FILES]

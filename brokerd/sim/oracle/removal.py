@@ -18,6 +18,7 @@ from brokerd.sim.history import (
     History,
     Message,
     Operation,
+    Place,
     Produce,
     TopicRules,
     Trim,
@@ -65,6 +66,11 @@ class Removal:
                     self._tell(op, op.topic, partition, start)
             elif isinstance(op, Position) and op.succeeded and op.mode == "earliest":
                 self._tell(op, op.topic, op.partition, op.offset)
+        self._compacted = {
+            (one.topic, Place(one.partition, one.offset)): one.at_us for one in history.compacted
+        }
+        self._compacts = {one.topic: one.at_us for one in reversed(history.compacted)}
+        """When a topic was compacted for the first time."""
         self._sent = {topic: self._sizes(topic) for topic in {p.topic for p in records.produces}}
 
     def _tell(self, op: Operation, topic: str, partition: int, start: int) -> None:
@@ -82,17 +88,25 @@ class Removal:
                 told.start for (of, _), tolds in self._told.items() if of == topic for told in tolds
             )
             or self._has_ttl(topic)
+            or topic in self._compacts
         )
 
     def expires(self, record: Record) -> Span:
-        """When the record expires: EVER_US for never, or when nobody knows."""
+        """When the record expires: EVER_US for never, or when nobody knows.
+
+        One that was compacted may be gone from then on, as if it had expired.
+        """
         possible = self._records.possible(record)
         spans = [self._expires(sent.produce, sent.message, record.stored) for sent in possible]
-        return Span(min(s.first_us for s in spans), max(s.last_us for s in spans))
+        compacted_us = self._compacted.get((record.topic, record.place), EVER_US)
+        return Span(min(compacted_us, *(s.first_us for s in spans)), max(s.last_us for s in spans))
 
     def expires_of(self, produce: Produce, message: Message) -> Span:
         """When a message expires that nobody has seen, wherever it is stored."""
-        return self._expires(produce, message, Span(self._lives.span(produce).first_us, EVER_US))
+        span = self._expires(produce, message, Span(self._lives.span(produce).first_us, EVER_US))
+        if message.key is None:
+            return span
+        return Span(min(span.first_us, self._compacts.get(produce.topic, EVER_US)), span.last_us)
 
     def _expires(self, produce: Produce, message: Message, stored: Span) -> Span:
         """A message's own time runs from when it was sent, the topic's from when it is stored."""
