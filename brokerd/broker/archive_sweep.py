@@ -99,25 +99,21 @@ class ArchiveSweep:
         """Begin nothing any more; what a thread is at comes to nothing."""
         self._stopped = True
 
-    def run(self, basis: Basis) -> bool:
-        """Delete what can go; returns whether a look has begun.
-
-        While the archive is still being asked, another look comes later.
-        """
+    def run(self, basis: Basis) -> None:
+        """Delete what can go. While the archive is still being asked, another look comes later."""
         if self._is_running:
             self._is_wanted = True
-            return False
+            return
         coverage = self._coverage(basis.snapshot_lsn)
         if coverage is None:
             self.staying = Staying()
-            return False
+            return
         self._is_running = True
         plan = self._wal.covered(basis.starts, basis.topic_ids, basis.lsn, coverage)
         known = dict(self._state.archived)
         self._archive_thread.submit(
             lambda: _with_marks(plan.run(), known), partial(self._found, plan)
         )
-        return True
 
     def _coverage(self, snapshot_lsn: int) -> Coverage | None:
         """What the archive lets go, if it may let go anything."""

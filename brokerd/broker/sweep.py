@@ -143,8 +143,8 @@ class Sweep:
         goes = [one for one in found if one.segment.end_lsn <= basis.snapshot_lsn]
         waits = [one for one in found if one.segment.end_lsn > basis.snapshot_lsn]
         self._removed_waiting_bytes = sum(one.size for one in waits)
-        if not self._archive_sweep.run(basis):
-            self._take_snapshot_for(self._removed_waiting_bytes)
+        self._take_snapshot_for(self._removed_waiting_bytes)
+        self._archive_sweep.run(basis)
         if goes:
             self._wal.delete_segments(goes, lambda count, error: self._deleted(error))
         else:

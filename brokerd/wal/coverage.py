@@ -1,4 +1,4 @@
-# Tests: tests/broker/test_sweep.py, tests/broker/test_sweep_model.py
+# Tests: tests/wal/test_deletion.py, tests/broker/test_sweep.py
 """Which segments can go because an archive has their records that are not removed.
 
 An archive may be taken away, so nothing is remembered of what it has. But what one version of it
@@ -92,7 +92,7 @@ class CoveragePlan:
         found: list[Removable] = []
         left = SPANS_MAX
         for segment in self._segments:
-            if segment.kept_by is None or segment.deleted or self._waits(segment):
+            if segment.kept_by is None or self._waits(segment):
                 continue
             if left <= 0:
                 self.is_cut_short = True

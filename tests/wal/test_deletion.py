@@ -10,14 +10,21 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from twisted.logger import capturedLogs
 
 from brokerd.errors import DamagedData, RecordRemoved
 from brokerd.sim.disk import Call, CrashModel, PowerLost, SimDisk
-from brokerd.wal import LostRange, RealDisk, SnapshotChunk, Snapshots
+from brokerd.wal import (
+    Coverage,
+    CoveragePlan,
+    LostRange,
+    RealDisk,
+    SnapshotChunk,
+    Snapshots,
+)
 from brokerd.wal.deleted import DeletedRanges, LsnRange, deleted_ranges, named_range
 from brokerd.wal.repair import Deed, Rooms, examine, repair
 from brokerd.wal.verify import VerifyReport, verify, walk
@@ -170,6 +177,43 @@ class TestWhatIsRemovable:
         names = rig.files()
         content(rig.disk, names[1].replace(".wal", ".idx"))[70] ^= 1
         assert delete(rig, KEEP_ENDS, {1, 2}) == names[1:-1]
+
+
+class TestWhatAnArchiveHas:
+    """Of topic 1, which is in all segments; topic 2 is removed."""
+
+    def plan(self, rig: Rig, starts: dict[tuple[int, int], int], **changes: Any) -> CoveragePlan:
+        kept = rig.wal.removable(starts, {1, 2}, LSN_MAX).run()
+        assert len(kept) < 3
+        coverage = Coverage(1, lambda *of: True, LSN_MAX, LSN_MAX, LSN_MAX)._replace(**changes)
+        return rig.wal.covered(starts, {1, 2}, LSN_MAX, coverage)
+
+    def test_segments_can_go_with_what_must_be_on_record_before(self) -> None:
+        rig = log()
+        names, firsts = rig.files(), first_offsets(rig)
+        found = self.plan(rig, {(2, 0): 2}).run()
+        assert [one.name for one in found] == names
+        assert [one.archived for one in found] == [[(1, 0, end)] for end in (*firsts[1:], 60)]
+
+    def test_offsets_that_are_removed_are_not_asked_for(self) -> None:
+        rig = log()
+        firsts = first_offsets(rig)
+        asked: list[tuple[int, ...]] = []
+
+        def covers(*of: int) -> bool:
+            asked.append(of)
+            return True
+
+        start = firsts[1] + 2
+        self.plan(rig, {(1, 0): start, (2, 0): 2}, covers=covers).run()
+        assert asked[0] == (1, 0, start, firsts[2])
+
+    def test_one_that_is_deleted_meanwhile_is_passed_over(self) -> None:
+        rig = log()
+        names = rig.files()
+        plan = self.plan(rig, {})
+        assert delete(rig, KEEP_ENDS, {1, 2}) == names[1:-1]
+        assert [one.name for one in plan.run()] == [names[0], names[-1]]
 
 
 class TestReads:
