@@ -343,7 +343,9 @@ class ArchiveFile:
         source = pa.PythonFile(_Piece(data, position), mode="r")
         wanted = None if columns is None else list(columns)
         try:
-            file = pq.ParquetFile(source, metadata=self._metadata)
+            # With pre_buffer a thread of Arrow's reads, and ends the process if it still has to do
+            # with Python's objects when that exits.
+            file = pq.ParquetFile(source, metadata=self._metadata, pre_buffer=False)
             table = file.read_row_group(group, columns=wanted, use_threads=False)
         except (pa.ArrowException, OSError) as error:
             raise DamagedData(f"row group {group} at {position}: {error}") from None

@@ -161,17 +161,27 @@ def test_records_without_bytes_are_not_decoded_all_at_once(tmp_path: Path) -> No
     assert max(len(chunk) for chunk in table["value"].chunks) <= 30_000
 
 
-def test_far_pieces_are_read_by_themselves(tmp_path: Path) -> None:
-    """Batches of one partition between large ones of others."""
+def test_far_pieces_are_read_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of one partition between large ones of others, which are not read along."""
     log = LogMaker(tmp_path)
     for n in range(6):
         log.append(1, 0, [b"small %d" % n])
         log.append(2, 0, [b"x" * (PIECE_GAP_BYTES + 1 if n % 2 else 100)])
     segment = open_sealed(log.seal())
     every = batches_of(segment.index)
+    reads: list[int] = []
+    preadv = os.preadv
+
+    def counted(fd: int, buffers: list[memoryview], position: int) -> int:
+        reads.append(len(buffers[0]))
+        return preadv(fd, buffers, position)
+
+    monkeypatch.setattr(sealed.os, "preadv", counted)
     table = decode(segment, every.select(every.topic_id == 1))
     assert table["value"].to_pylist() == [b"small %d" % n for n in range(6)]
     assert table["value"].num_chunks == 1
+    assert len(reads) == 3
+    assert max(reads) < 1000
 
 
 def test_nothing_asked_for_is_nothing_read(segment: SealedSegment) -> None:
@@ -319,15 +329,24 @@ def test_an_index_that_lies_is_found(segment: SealedSegment) -> None:
         every._replace(count=every.count + 1),
         every._replace(body_bytes=every.body_bytes - 8),
         every._replace(position=every.position + 8),
+    ):
+        with pytest.raises(DamagedBatch):
+            decode(segment, change)
+
+
+def test_an_index_that_tells_what_cannot_be_is_found(segment: SealedSegment) -> None:
+    """Nothing is read or allocated for it."""
+    every = batches_of(segment.index)
+    for change in (
         every._replace(position=every.position + 4),
         every._replace(position=every.position * 0),
+        every._replace(position=np.sort(every.position)[[0, 0, 0]]),
         every._replace(count=every.count * 0),
         every._replace(count=every.count + BATCH_RECORDS_MAX),
         every._replace(body_bytes=every.body_bytes * 0),
         every._replace(body_bytes=every.body_bytes + FRAME_BYTES_MAX),
-        every._replace(position=np.sort(every.position)[[0, 0, 0]]),
     ):
-        with pytest.raises(DamagedBatch):
+        with pytest.raises(DamagedBatch, match="cannot be there"):
             decode(segment, change)
 
 

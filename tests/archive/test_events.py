@@ -269,21 +269,41 @@ def test_an_index_that_lies_is_found(tmp_path: Path) -> None:
     path = make_segment(tmp_path, 0, frames)
     at = 4096 + 64 + 48
     size = len(frames[0][1][1].body)
-    for rows in (
-        [(0, at, size + 8)],
-        [(0, at - 8, size)],
-        [(0, at - 72, size)],
-        [(0, at, size), (1, at + 8, size)],
-        [(0, at, size + 800)],
-        [(0, at + 4, size)],
+    batch = "a batch that cannot be there"
+    for problem, *rows in (
+        (batch, (0, at, size + 800)),
+        (batch, (0, at + 4, size)),
+        (batch, (0, at, size), (1, at + 8, size)),
+        ("runs into a batch", (0, at - 8, size)),
+        ("a frame header runs into a batch", (0, at - 72, size)),
+        ("cut short", (0, at, size + 8)),
     ):
         index = GrowingIndex()
         for base, position, body_bytes in rows:
             index.add(1, 0, base, TIME_US, 1, position, body_bytes)
         encoded = index.encode(segment_id_of(0), 0, path.stat().st_size)
         path.with_suffix(".idx").write_bytes(encoded)
-        with pytest.raises(DamagedSegment):
+        with pytest.raises(DamagedSegment, match=problem):
             read(open_sealed(path))
+
+
+def test_a_frame_header_of_another_place_is_damage(tmp_path: Path) -> None:
+    """It is sound, but would give events another time."""
+    frame = [events_entry(1, 0, "g", [SETTLED])]
+    path = make_segment(tmp_path, 0, [(TIME_US, frame), (TIME_US + 9, frame)])
+    data = path.read_bytes()
+    half = (len(data) - 4096) // 2
+    path.write_bytes(data[: 4096 + half] + data[4096 : 4096 + 64] + data[4096 + half + 64 :])
+    with pytest.raises(DamagedSegment, match="another place"):
+        read(open_sealed(path))
+
+
+def test_rows_come_in_lots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment may hold millions of events: memory stays bounded."""
+    monkeypatch.setattr(walk, "LOT_ROWS", 10)
+    entries = [events_entry(1, 0, "g", [SETTLED] * rows) for rows in (4, 4, 4, 30, 1, 1)]
+    segment = open_sealed(make_segment(tmp_path, 0, [(TIME_US, entries)]))
+    assert [len(lot) for lot in read_events(segment, NAMES)] == [8, 4, 30, 2]
 
 
 def sealed(tmp_path: Path, body: bytes, count: int = 1) -> SealedSegment:

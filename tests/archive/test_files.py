@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -679,6 +681,30 @@ def test_threads_read_one_file_together(root: Path) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_reading_and_writing_start_no_threads(tmp_path: Path) -> None:
+    """A thread of Arrow's that ends after the interpreter ends the process with an abort."""
+    write(tmp_path, [Range(3, 0, 0, 3)], table_of(3, 0, [0, 1, 2]))
+    code = """
+import os, sys
+from brokerd.archive.files import FileWriter, verify_written
+from brokerd.archive.layout import RECORDS, Range
+from brokerd.archive.reading import open_file
+
+root, path = sys.argv[1:]
+before = len(os.listdir("/proc/self/task"))
+file = open_file(root, path)
+assert file.read(3, 0, 0, 100).offsets == [0, 1, 2]
+with FileWriter(root, RECORDS, "0" * 32, [Range(3, 0, 0, 3)]) as writer:
+    writer.write(file.read_table())
+    verify_written(root, writer.close())
+assert len(os.listdir("/proc/self/task")) == before
+"""
+    found = next(tmp_path.rglob("*.parquet")).relative_to(tmp_path)
+    command = [sys.executable, "-c", code, str(tmp_path), str(found)]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_the_layout_of_a_row_group_is_that_of_the_page() -> None:
