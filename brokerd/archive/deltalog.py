@@ -178,7 +178,7 @@ def decode_commit(data: bytes, path: Path) -> Change:
     if not signature and (adds or removed or transactions):
         raise ForeignArchive(
             f"{path} was written by {infos[0].engine_info}, which changed what the table holds; "
-            "use another archive, or bring back the version before it (docs/operations.rst)"
+            "use another archive, or bring back the version before it (docs/archive-log.rst)"
         )
     metadata = [line.meta_data.configuration for line in lines if line.meta_data is not None]
     protocols = [line.protocol for line in lines if line.protocol is not None]

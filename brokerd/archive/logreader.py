@@ -166,7 +166,7 @@ class DeltaLog:
             raise ForeignArchive(
                 f"{self.table}: somebody raised the table's Delta protocol to reader "
                 f"{change.protocol[0]}, writer {change.protocol[1]}, which brokerd does not know; "
-                "use another archive, or bring back the version before it (docs/operations.rst)"
+                "use another archive, or bring back the version before it (docs/archive-log.rst)"
             )
 
 
