@@ -46,15 +46,11 @@ async def serve_archived(
 ) -> tuple[BrokerCore, dict[str, str]]:
     """Serve what `archive_all` archived, once the log has let go of it."""
     core = await stack.enter_async_context(opened(directory, ARCHIVED))
-    lsn = 0
 
-    def let_go() -> bool:
-        nonlocal lsn
-        status = core.broker.archiving.status()
-        lsn = status["records_lsn"]
-        return lsn > 0 and status["first_lsn"] >= lsn
+    def has_let_go() -> bool:
+        lsn = core.broker.archiving.status()["records_lsn"]
+        left = (directory / "wal").glob("*.wal")
+        return lsn > 0 and all(int(path.stem) >= lsn for path in left)
 
-    await until(let_go)
-    left = [int(path.stem) for path in (directory / "wal").glob("*.wal")]
-    assert min(left) >= lsn > 0
+    await until(has_let_go)
     return core, await listen_all(stack, core)
