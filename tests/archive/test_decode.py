@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.archive import sealed
@@ -75,7 +75,6 @@ def segment(tmp_path: Path) -> SealedSegment:
     return open_sealed(log.seal())
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     found=st.lists(st.tuples(st.integers(1, 2), st.integers(0, 2), batches()), min_size=1),
     read_bytes=st.integers(1, 5000),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.archive import walk
@@ -73,7 +73,6 @@ def whole(found: pa.Table) -> list[tuple[object, ...]]:
     return list(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     frames=st.lists(st.lists(entries | st.none(), min_size=1, max_size=5), max_size=6),
     window=st.sampled_from([64, 512, 1 << 20]),
@@ -178,18 +177,18 @@ def test_flipped_bits_are_found(segment: SealedSegment) -> None:
     expected = read(segment)
     harmless = 0
     for position in covered(segment):
-        for bit in (0, 3, 7):
-            damage(Path(segment.path), position, bit)
-            try:
-                assert read(segment).equals(expected)
-                harmless += 1
-            except DamagedSegment as error:
-                assert error.path == segment.path
-                assert error.position <= position
-                assert str(error.position) in str(error)
-            damage(Path(segment.path), position, bit)
+        bit = position * 5 % 8
+        damage(Path(segment.path), position, bit)
+        try:
+            assert read(segment).equals(expected)
+            harmless += 1
+        except DamagedSegment as error:
+            assert error.path == segment.path
+            assert error.position <= position
+            assert str(error.position) in str(error)
+        damage(Path(segment.path), position, bit)
     padding = 8 * 8
-    assert harmless <= 3 * (64 + padding)
+    assert harmless <= 64 + padding
 
 
 def test_damage_that_is_known_is_passed_over(segment: SealedSegment) -> None:
@@ -197,17 +196,17 @@ def test_damage_that_is_known_is_passed_over(segment: SealedSegment) -> None:
     expected = whole(read(segment))
     end = int(batches_of(segment.index).position[0])
     for position in range(4096, end):
-        for bit in (0, 6):
-            damage(Path(segment.path), position, bit)
-            found = whole(read(segment, [(4096, end)]))
-            times = [row[5] for row in found]
-            assert found[-2:] == expected[-2:]
-            assert [row[3] for row in found] in (
-                ["first", "second", "third", "third"],
-                ["second", "third", "third"],
-            )
-            assert times == sorted(times)
-            damage(Path(segment.path), position, bit)
+        bit = position * 5 % 8
+        damage(Path(segment.path), position, bit)
+        found = whole(read(segment, [(4096, end)]))
+        times = [row[5] for row in found]
+        assert found[-2:] == expected[-2:]
+        assert [row[3] for row in found] in (
+            ["first", "second", "third", "third"],
+            ["second", "third", "third"],
+        )
+        assert times == sorted(times)
+        damage(Path(segment.path), position, bit)
 
 
 def test_zeros_in_a_damaged_place_are_passed_over(segment: SealedSegment) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.archive import files, reading, rowgroups
@@ -100,7 +100,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("records")
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     found=st.lists(st.tuples(st.sampled_from([3, 19]), st.integers(0, 1), batches()), min_size=1),
     group_rows=st.integers(1, 20),
