@@ -91,7 +91,8 @@ class RowColumns:
 
     def row_in_body(self) -> Integers:
         """For each row, which one of its body's it is."""
-        return self._row - self.repeat(self.first_row)
+        found: Integers = self._row - self.repeat(self.first_row)
+        return found
 
     def repeat(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """One value a body -> one a row."""
