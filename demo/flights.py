@@ -314,7 +314,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--archive",
         action=argparse.BooleanOptionalAction,
-        default=False,
+        default=True,
         help="go on with Spark and the archive",
     )
     return parser.parse_args(arguments)

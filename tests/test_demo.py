@@ -272,18 +272,22 @@ class TestProgress:
 
 
 class TestDemo:
+    @pytest.mark.slow
     def test_a_whole_run_is_proven_and_can_be_repeated(
         self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ) -> None:
-        """Write, read, SIGKILL, restart, finish, prove: exit code 0, twice in a row."""
+        """Write, read, SIGKILL, restart, finish, prove: exit code 0, twice in a row; then Spark."""
         table = write_table(tmp_path / "t.zip", 3000)
-        arguments = ["--rows=all", f"--table={table}", f"--directory={tmp_path / 'demo'}"]
-        for _ in range(2):
-            code = flights.main(arguments)
+        directory = tmp_path / "demo"
+        arguments = ["--rows=all", f"--table={table}", f"--directory={directory}"]
+        for more, proofs in (["--no-archive"], 1), ([], 2):
+            code = flights.main([*arguments, *more])
             out = capfd.readouterr()
             assert code == 0, out.out + out.err
             assert "SIGKILL" in out.out
-            assert "Proven" in out.out
+            assert out.out.count("Proven") == proofs
+        assert "|fog " in out.out
+        assert (directory / "flights.png").read_bytes().startswith(b"\x89PNG")
 
     def test_a_missing_table_is_one_line(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
