@@ -29,6 +29,9 @@ SHOWN_MAX = 100
 """How many places a status describes, and ranges of each, and a start logs one by one."""
 
 
+ARCHIVE_ADVICE = "bring the damaged files of the archive back from a backup"
+
+
 class OffsetRange(NamedTuple):
     """Offsets of a partition; ``end`` is exclusive."""
 
@@ -128,8 +131,10 @@ class Quarantine:
 
     def __init__(self, data_dir: str = "DATA_DIR") -> None:
         self._advice = f"run brokerctl --data-dir {shlex.quote(data_dir)} wal verify"
+        self._in_log = False
+        self._in_archive = False
         self.places = 0
-        """Damaged places of the log."""
+        """Damaged places of the log and the archive."""
         self.ranges = 0
         """Ranges of offsets that cannot be read; those that touch are one."""
         self.records = 0
@@ -157,6 +162,7 @@ class Quarantine:
         ranges = list(lost)
         for one in ranges:
             self._lose(one)
+        self._in_log = True
         self._show(place, ranges[:SHOWN_MAX])
         self._log.error(
             "damage in the log, not served: {place}{lost}; {advice}",
@@ -190,7 +196,9 @@ class Quarantine:
                 **what.described(),
             )
 
-    def read_damaged(self, partition: Partition, first: int, end: int, place: Place) -> None:
+    def read_damaged(
+        self, partition: Partition, first: int, end: int, place: Place, in_archive: bool = False
+    ) -> None:
         """A read met damage."""
         self.reads += 1
         lost = OffsetRange(partition.topic.name, partition.index, first, end)
@@ -198,11 +206,13 @@ class Quarantine:
         if recorded is not None and recorded.hold(first, end):
             return
         if self._lose(lost):
+            self._in_archive |= in_archive
+            self._in_log |= not in_archive
             self._show(place, [lost])
             self._log.error(
                 "{lost} cannot be read: {place}; {advice}",
                 event_id="read-damaged",
-                advice=self._advice,
+                advice=ARCHIVE_ADVICE if in_archive else self._advice,
                 lost=str(lost),
                 place=str(place),
                 **lost.described(),
@@ -254,9 +264,13 @@ class Quarantine:
         """Why the broker is degraded, "" if it is not."""
         if not self.places:
             return ""
+        where = [("the log", self._advice, self._in_log)]
+        where.append(("the archive", ARCHIVE_ADVICE, self._in_archive))
+        what = " and ".join(name for name, _, is_damaged in where if is_damaged)
+        advice = ", ".join(text for _, text, is_damaged in where if is_damaged)
         return (
-            f"the log is damaged (places: {self.places}, records known to be lost: {self.records})"
-            f"; the rest is served; see damage in /api/v1/status, {self._advice}"
+            f"{what} is damaged (places: {self.places}, records known to be lost: {self.records})"
+            f"; the rest is served; see damage in /api/v1/status, {advice}"
         )
 
     def status(self) -> dict[str, Any]:

@@ -185,5 +185,6 @@ class ColdReader:
         else:
             self._quarantine.read_failed(partition, offset, error)
             return error
-        self._quarantine.read_damaged(partition, *lost, place)
+        in_archive = isinstance(error, DamagedArchive)
+        self._quarantine.read_damaged(partition, *lost, place, in_archive)
         return Unreadable(str(place), *lost)

@@ -502,6 +502,8 @@ class TestDamage:
         assert fetch(house, 150).offsets == list(range(150, 350))
         damage = house.broker.status()["damage"]
         assert (damage["places"], damage["records"]) == (1, 50)
+        assert "the archive is damaged" in damage["degraded"]
+        assert "from a backup" in damage["degraded"] and "wal verify" not in damage["degraded"]
 
     def test_a_group_makes_dead_letters_of_it_as_of_damage_in_the_log(self) -> None:
         house, archive = filled()
