@@ -54,6 +54,9 @@ class Data:
             directory.mkdir(parents=True)
         self.log = LogMaker(self.wal)
         self.starts: dict[int, int] = {}
+        """The start offset of partition 0, by topic id."""
+        self.compacted: set[int] = set()
+        """Topics of which only the latest record of a key has to be kept."""
         self.gaps: list[tuple[int, int]] = []
         self.damage: list[DamagedPlace] = []
         self.appended: list[tuple[int, int, int, bytes]] = []
@@ -63,12 +66,12 @@ class Data:
 
     # -- The log -------------------------------------------------------------------------------
 
-    def append(self, topic_id: int, partition: int, *values: bytes) -> None:
+    def append(self, topic_id: int, partition: int, *values: bytes, **columns: Any) -> None:
         """A frame with a batch of records; a topic is made when it is first used."""
         if topic_id not in self.starts:
             self.starts[topic_id] = 0
             self.log.add(topic_entry(topic_id, "created", name=f"topic-{topic_id}", partitions=2))
-        base = self.log.append(topic_id, partition, values)
+        base = self.log.append(topic_id, partition, values, **columns)
         self.appended += [
             (topic_id, partition, base + at, value) for at, value in enumerate(values)
         ]
@@ -100,13 +103,17 @@ class Data:
                 number,
                 f"topic-{number}",
                 0,
-                False,
-                [PartitionBounds(start, start, 1 << 40, self.gaps), PartitionBounds(0, 0, 1 << 40)],
+                number in self.compacted,
+                [
+                    PartitionBounds(start, 1 << 40, 1 << 40, self.gaps),
+                    PartitionBounds(0, 1 << 40, 1 << 40),
+                ],
             )
             for number, start in self.starts.items()
         ]
         highest = max(self.starts, default=0)
-        return Bounds(LOG_ID, self.log.first_lsn, 0, True, highest + 1, topics, self.damage)
+        time_us = self.log.time_us
+        return Bounds(LOG_ID, self.log.first_lsn, time_us, True, highest + 1, topics, self.damage)
 
     def publish(self) -> None:
         """Have the broker write the bounds."""

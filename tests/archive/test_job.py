@@ -21,6 +21,7 @@ from brokerd.archive.spark import NoSpark
 from brokerd.archive.view import ForeignArchive
 from brokerd.errors import NewerFormat
 from tests.archive.data import MIB, NO_LIMIT, NOW_MS, Data
+from tests.archive.eventlog import jobs_with_tasks
 from tests.archive.making import body_position, damage
 
 if TYPE_CHECKING:
@@ -75,6 +76,28 @@ def test_a_job_takes_the_log_and_derives(data: Data, spark: SparkSession) -> Non
     again = run(data, settings=ALL_STEPS)
     assert (again.problems, again.has_committed) == ([], False)
     assert again.left == "all sealed segments are archived"
+
+
+def test_each_step_is_tasks_of_spark(data: Data, spark: SparkSession, event_log: Path) -> None:
+    """Spark's event log names them: rollup, deliveries, hourly, retention, compaction."""
+    data.fill()
+    run(data, spark, settings=ALL_STEPS)
+    for turn in range(3):
+        data.append(5, 0, *(b"%d of this key" % turn for _ in range(40)), keys=[b"key"] * 40)
+    data.append(6, 0, *(b"record %d" % at for at in range(40)))
+    data.log.seal()
+    run(data, spark, settings=ALL_STEPS)
+    data.starts[6] = 20
+    data.compacted = {5}
+    summary = run(data, spark, settings=ALL_STEPS._replace(rewrite_percent=1))
+    assert summary.problems == []
+    left = [record for record in data.records() if record[0] in (5, 6)]
+    assert left == [
+        (5, 0, 119, b"2 of this key"),
+        *((6, 0, at, b"record %d" % at) for at in range(20, 40)),
+    ]
+    steps = {"rollup records", "rollup events", "deliveries", "hourly", "retention", "compaction"}
+    assert steps <= jobs_with_tasks(event_log)
 
 
 def test_the_log_is_left_as_it_was(data: Data, spark: SparkSession) -> None:

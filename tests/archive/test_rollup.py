@@ -16,6 +16,7 @@ import pytest
 
 from brokerd import rollup
 from tests.archive.data import Data
+from tests.archive.eventlog import jobs_with_tasks
 from tests.archive.making import body_position, damage
 
 if TYPE_CHECKING:
@@ -258,24 +259,6 @@ def at_terminal(arguments: list[str], variables: dict[str, str]) -> Shown:
     return Shown(started.returncode, (out + seen).decode())
 
 
-def jobs_in(directory: Path) -> set[str]:
-    """What the tasks that ran were for, by Spark's event log."""
-    events = [
-        json.loads(line)
-        for path in directory.rglob("*")
-        if path.is_file() and not path.name.startswith((".", "appstatus"))
-        for line in path.read_text().splitlines()
-    ]
-    groups = {
-        stage: event["Properties"].get("spark.job.description", "")
-        for event in events
-        if event["Event"] == "SparkListenerJobStart"
-        for stage in event["Stage IDs"]
-    }
-    done = {event["Stage ID"] for event in events if event["Event"] == "SparkListenerTaskEnd"}
-    return {groups[stage] for stage in done}
-
-
 def spark_defaults(directory: Path, events: Path) -> str:
     """A directory with settings for Spark, as an operator would have it: keep an event log."""
     directory.mkdir()
@@ -300,7 +283,7 @@ def test_a_run_at_a_terminal_shows_its_steps(data: Data, tmp_path: Path) -> None
     for word in ("starting Spark", "rollup records", "rollup events", "took 3 journal files"):
         assert word in shown.text
     assert "WARN" not in shown.text
-    assert {"rollup records", "rollup events", "deliveries"} <= jobs_in(tmp_path / "events")
+    assert {"rollup records", "rollup events", "deliveries"} <= jobs_with_tasks(tmp_path / "events")
     assert remains(data) == ["rollup.lock", "rollup.log"]
     data.check()
 
