@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -76,6 +77,22 @@ def test_the_plugin_directory_has_no_init() -> None:
     assert not (ROOT / "twisted" / "plugins" / "__init__.py").exists()
 
 
+def test_a_broker_reads_an_archive_with_what_its_extra_brings(tmp_path: Path) -> None:
+    """Neither Spark nor deltalake: those are the job's."""
+    metadata = ConfigParser()
+    metadata.read(ROOT / "setup.cfg")
+    extras = metadata["options.extras_require"]
+    brought = {re.match(r"[\w.-]+", line)[0] for line in extras["archive"].split()}  # type: ignore[index]
+    assert brought == {"pyarrow", "numpy"}
+    code = (
+        "import sys; sys.modules |= dict.fromkeys(['pyspark', 'py4j', 'deltalake', 'pandas'])\n"
+        "from pathlib import Path\n"
+        "from brokerd.archive.table import open_archive\n"
+        f"print(open_archive(Path({str(tmp_path)!r}), '0' * 32).refresh())"
+    )
+    assert run(sys.executable, "-c", code, cwd=ROOT) == "None\n"
+
+
 @packaging
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     """Every module, the plugin, the page and the type marker; no tests, no demo, no simulator."""
@@ -97,6 +114,23 @@ def test_twistd_lists_brokerd_once_installed(environment: Path) -> None:
     """The plugin is registered by the wheel itself."""
     assert "  brokerd " in run(environment / "bin" / "twistd", "--help", cwd=environment)
     run(environment / "bin" / "brokerctl", "config", "check", ROOT / "etc" / "brokerd.toml")
+
+
+@packaging
+def test_the_job_says_what_is_not_installed(environment: Path) -> None:
+    """The wheel alone brings no Spark; the command is there and names what does."""
+    asked = subprocess.run(
+        [environment / "bin" / "brokerd-rollup", "--dry-run"],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        env={**os.environ, "PYTHONPATH": ""},
+        cwd=environment,
+    )
+    assert (asked.returncode, asked.stdout) == (1, "")
+    assert asked.stderr.startswith("brokerd-rollup: ")
+    assert "`pip install 'brokerd[spark]'`" in asked.stderr
+    assert len(asked.stderr.splitlines()) == 1
 
 
 @packaging
