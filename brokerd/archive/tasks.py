@@ -37,6 +37,8 @@ from brokerd.archive.sealed import (
 from brokerd.errors import DamagedData, NewerFormat
 from brokerd.walformat import ENTRY_HEADER_BYTES
 
+_SORTED_ROWS = 64 << 10
+"""Sorted rows are copied so many at a time."""
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -187,8 +189,9 @@ def _rows(parts: Iterable[_Part], split: RecordsSplit) -> Iterator[pa.Table]:
 def _sorted(rows: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """All of them by topic id, partition and offset."""
     together = pa.concat_tables(rows).combine_chunks()
-    keys = [together[name].to_numpy() for name in ("offset", "partition", "topic_id")]
-    yield together.take(pa.array(np.lexsort(keys)))
+    order = np.lexsort([together[name].to_numpy() for name in ("offset", "partition", "topic_id")])
+    for first in range(0, len(order), _SORTED_ROWS):
+        yield together.take(pa.array(order[first : first + _SORTED_ROWS]))
 
 
 # -- Events --------------------------------------------------------------------------------------

@@ -56,8 +56,12 @@ def rows(wal: Path, info: object) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_shared_file_has_all_records_in_order(wal: Path) -> None:
+@pytest.mark.parametrize("at_once", [7, 1_000])
+def test_a_shared_file_has_all_records_in_order(
+    wal: Path, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of several topics, partitions and segments, with all that belongs to them."""
+    monkeypatch.setattr("brokerd.archive.tasks._SORTED_ROWS", at_once)
     maker = LogMaker(wal)
     for turn in range(3):
         for key in ((17, 0), (1, 1), (33, 2), (1, 0)):
