@@ -506,8 +506,8 @@ BUGS = (
         "segments are deleted although only the newest snapshot, or none, is past them",
         "broker/sweep.py",
         (
-            "found.removables if one.segment.end_lsn <= covered_lsn]",
-            "found.removables if one.segment.end_lsn > 0]",
+            "        goes = [one for one in found if one.segment.end_lsn <= basis.snapshot_lsn]",
+            "        goes = [one for one in found if one.segment.end_lsn > 0]",
         ),
     ),
     bug(
@@ -528,6 +528,97 @@ BUGS = (
             "        time_us = self._time.time_us() if self._time.settled else 0",
             "        time_us = self._time.time_us()",
         ),
+    ),
+    bug(
+        "archive-not-asked",
+        "segments are deleted whatever the archive has got to, and whatever it knows",
+        "wal/coverage.py",
+        (
+            "        if segment.end_lsn > coverage.archived_lsn:",
+            "        if segment.end_lsn < 0:",
+        ),
+        (
+            "            if not coverage.covers(topic_id, partition, first, end):",
+            "            if end < first:",
+        ),
+    ),
+    bug(
+        "delete-for-the-newest-snapshot",
+        "segments that the archive has are deleted although the older snapshot needs them",
+        "wal/coverage.py",
+        (
+            "        elif segment.end_lsn > coverage.snapshot_lsn:",
+            "        elif coverage.snapshot_lsn < 0:",
+        ),
+    ),
+    bug(
+        "delete-before-the-mark",
+        "segments are deleted before it is durable that records may be missing from the log",
+        "broker/archive_sweep.py",
+        (
+            "            if news:\n",
+            "            if news < 0:\n",
+        ),
+    ),
+    bug(
+        "mark-ignored-at-the-start",
+        "a start takes records that only the archive has for lost",
+        "broker/salvage.py",
+        (
+            "max(partition.start_offset, partition.archived, told)",
+            "max(partition.start_offset, told)",
+        ),
+    ),
+    bug(
+        "forget-the-mark",
+        "a snapshot forgets below which offsets records are in the archive alone",
+        "broker/captured.py",
+        ("p.index: p.archived for p in topic.partitions if p.archived", ""),
+    ),
+    bug(
+        "hole-delivered",
+        "where the archive has no record any more, an empty one is given out",
+        "broker/sparse.py",
+        (
+            "rows.expires_at_us or [0] * len(offsets), REMOVED)",
+            "rows.expires_at_us or [0] * len(offsets), 0)",
+        ),
+    ),
+    bug(
+        "archive-seen-long-ago",
+        "segments are deleted because of an archive that cannot be found any more",
+        "broker/archived.py",
+        ("return self._seen if self._error is None else None", "return self._seen"),
+    ),
+    bug(
+        "away-is-damaged",
+        "records of an archive that is out of reach count as lost",
+        "broker/reads.py",
+        (
+            "            return error  # `Archived` tells of it\n",
+            "            error = DamagedData(str(error))\n",
+        ),
+    ),
+    bug(
+        "bound-above-dead-letters",
+        "records may be compacted that are dead letters",
+        "broker/bounds.py",
+        ("    if not store.dead:\n", "    if store.floor >= 0:\n"),
+    ),
+    bug(
+        "bound-of-one-group",
+        "of the groups of a topic the last one says what may be compacted",
+        "broker/bounds.py",
+        (
+            "bound = min(bound, first_to_do(group.lanes[partition.index], commit_place))",
+            "bound = first_to_do(group.lanes[partition.index], commit_place)",
+        ),
+    ),
+    bug(
+        "old-files-for-ever",
+        "who finds a file of the archive deleted does not look for its successor",
+        "broker/archived.py",
+        ("            elif is_retry:\n", "            elif error is not None:\n"),
     ),
     bug(
         "seek-below-the-start",
@@ -558,8 +649,8 @@ BUGS = (
         "a fetch that meets its limit within a chunk goes on one record too late",
         "broker/fetching.py",
         (
-            "            self._offset = records[count].offset\n",
-            "            self._offset = records[count].offset + 1\n",
+            "            self._offset = records[fit].offset\n",
+            "            self._offset = records[fit].offset + 1\n",
         ),
     ),
     bug(

@@ -189,8 +189,8 @@ class _Run:
         except WrongAnswer as error:
             self._violate("wire", str(error))
         except AuditFailed as error:
-            if self._has_another_id():
-                self._world.trace("the audit cannot read what the log let go of")
+            if self._has_another_id() or self._is_about_damage(error):
+                self._world.trace(f"the audit ends: {error}")
             else:
                 self._violate("wire", str(error))
         finally:
@@ -271,6 +271,10 @@ class _Run:
             if not topic.internal_of
             for number, partition in enumerate(topic.partitions)
         )
+
+    def _is_about_damage(self, error: AuditFailed) -> bool:
+        """Whether the audit ended at records that the archive lost; not every format can go on."""
+        return self._faults.has_damaged_archive and "damaged" in str(error)
 
     def _has_another_id(self) -> bool:
         """Whether rot took both files that know the log's id, so that its archive is another's."""

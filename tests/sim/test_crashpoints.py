@@ -12,7 +12,7 @@ import pytest
 from brokerd.sim.bare import STATE_DIR, WAL_DIR
 from brokerd.sim.crash import CrashModel
 from brokerd.sim.crashpoints import __main__ as command
-from brokerd.sim.crashpoints import changes
+from brokerd.sim.crashpoints import archive, changes
 from brokerd.sim.crashpoints.expect import (
     UNTOUCHED,
     Boundary,
@@ -82,13 +82,24 @@ def test_nothing_acknowledged_is_lost_at_any_crash_point(workload: str) -> None:
     assert outcome.checks.total() >= outcome.points // EVERY * 4
 
 
-def test_what_changes_groups_and_topics_is_atomic_and_durable_at_every_crash_point() -> None:
+@pytest.mark.parametrize("workload", ["changes", "archive"])
+def test_what_a_plan_does_is_atomic_and_durable_at_every_crash_point(workload: str) -> None:
     """A smaller slice, for each point is a whole run; the models take turns."""
     for turn, model in enumerate(CrashModel):
-        outcome = sweep("changes", lambda number, turn=turn: number % 120 == turn * 30, (model,))
+        outcome = sweep(workload, lambda number, turn=turn: number % 120 == turn * 30, (model,))
         assert not outcome.findings, texts(outcome)
-        assert outcome.points >= 500
+        assert outcome.points >= 400
         assert outcome.checks.total() >= outcome.points // 120
+
+
+def test_in_the_archive_workload_the_log_shrinks_and_is_read_from_the_archive() -> None:
+    """Bounds are written, records compacted, and the mark of what is archived is journaled."""
+    result = run(archive.PLAN)
+    assert result.violations == []
+    assert result.counts["archive deleted_segments"] >= 3
+    assert result.counts["archive reads"] >= 5
+    assert result.counts["compacted"] >= 10
+    assert sum("rename bounds" in line for line in result.lines) >= 5
 
 
 # -- the workloads ---------------------------------------------------------------------------------

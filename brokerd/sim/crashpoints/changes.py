@@ -1,33 +1,15 @@
 # Tests: tests/sim/test_crashpoints.py
-"""A run of the simulator that loses its power at each disk call, judged by the oracle.
+"""A plan that has everything that is done to groups and topics, for `brokerd.sim.crashpoints.runs`.
 
-The plan below has everything that is done to groups and topics: settings, order by key, pauses,
-seeks, deletions, releases, replays, purges, schedules, cancels, expiry, resends, trims, retention,
-and segments that go. One point is one run: the same plan with a loss of power at one call.
+Settings, order by key, pauses, seeks, deletions, releases, replays, purges, schedules, cancels,
+expiry, resends, trims, retention, and segments that go.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from typing import Any, NamedTuple, get_args
+from typing import Any
 
-from msgspec.structs import replace
-
-from brokerd.sim.crash import CrashModel
-from brokerd.sim.crashpoints.points import CHANGING, LOST
-from brokerd.sim.oracle import Violation
-from brokerd.sim.plan import (
-    Action,
-    ClientPlan,
-    DiskCall,
-    Plan,
-    PowerLoss,
-    PowerModel,
-    Settings,
-    Topic,
-)
-from brokerd.sim.run import Result, run
+from brokerd.sim.plan import Action, ClientPlan, Plan, Settings, Topic
 
 SECOND = 1_000_000
 SEED = 6
@@ -146,54 +128,3 @@ PLAN = Plan(
     ),
 )
 """Two workers and two operators: one changes a topic's groups, one ends groups and a topic."""
-
-
-class Strike(NamedTuple):
-    """A moment at which the power goes: before the effect of the ``nth`` call of a name."""
-
-    call: DiskCall
-    nth: int
-
-
-def strikes() -> list[Strike]:
-    """All of them: each call that changes the disk, while clients are at work."""
-    calls = Counter(_calls(run(PLAN)))
-    names: tuple[DiskCall, ...] = get_args(DiskCall)
-    return [
-        Strike(name, nth) for name in names if name in CHANGING for nth in range(1, calls[name] + 1)
-    ]
-
-
-def problems(strike: Strike, model: CrashModel) -> list[str]:
-    """What is wrong with the run in which the power goes then."""
-    powers: tuple[PowerModel, ...] = get_args(PowerModel)
-    (power,) = (name for name in powers if name == model.value)
-    loss = PowerLoss(
-        at_us=0,
-        at_call=strike.nth,
-        at_name=strike.call,
-        model=power,
-        seed=strike.nth,
-        down_us=20_000,
-    )
-    result = run(replace(PLAN, faults=(loss,)))
-    found = [f"{lost(each)}{each.promise}: {each.text}" for each in result.violations]
-    return found if result.counts["faults"] else [*found, "the power never went"]
-
-
-def lost(violation: Violation) -> str:
-    """How the text about an acknowledged loss begins."""
-    return LOST if violation.promise in ("P1-kept", "P1-settled") else ""
-
-
-def _calls(result: Result) -> Iterator[str]:
-    """The disk calls between the first moment that the broker serves and the end of its work."""
-    is_serving = False
-    for line in result.lines:
-        words = line.split()
-        if words[1:2] == ["ready"]:
-            is_serving = True
-        elif is_serving and words[1:4] == ["end", "of", "the"]:
-            return
-        elif is_serving and words[1:2] == ["disk"]:
-            yield words[2]

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from brokerd.errors import BrokerdError
 from brokerd.sim.crash import CrashModel
-from brokerd.sim.crashpoints import changes
+from brokerd.sim.crashpoints import archive, changes
 from brokerd.sim.crashpoints.check import PROBLEMS_MAX, check_broker
 from brokerd.sim.crashpoints.expect import Hindsight
 from brokerd.sim.crashpoints.log import LogScript, check_log
 from brokerd.sim.crashpoints.points import LOST, Point, Points
+from brokerd.sim.crashpoints.runs import problems, strikes
 from brokerd.sim.crashpoints.script import Script
+from brokerd.sim.plan import Plan
 
 Visit = Callable[[Point, CrashModel], list[str]]
 
@@ -82,24 +84,27 @@ def _sweep_log(wanted: Callable[[int], bool], models: tuple[CrashModel, ...]) ->
     return _sweep("log", known, script, problem, _Share(wanted, models, check))
 
 
-def _sweep_changes(wanted: Callable[[int], bool], models: tuple[CrashModel, ...]) -> Outcome:
+def _sweep_runs(
+    workload: str, plan: Plan, wanted: Callable[[int], bool], models: tuple[CrashModel, ...]
+) -> Outcome:
     checks: Counter[str] = Counter()
     findings: list[Finding] = []
-    strikes = changes.strikes()
-    for number, strike in enumerate(strikes, 1):
+    found = strikes(plan)
+    for number, strike in enumerate(found, 1):
         for model in models if wanted(number) else ():
             checks[strike.call] += 1
-            point = Point("changes", number, "before", strike.call, f"call {strike.nth}")
-            texts = changes.problems(strike, model)
+            point = Point(workload, number, "before", strike.call, f"call {strike.nth}")
+            texts = problems(plan, strike, model)
             findings += (Finding(point, model, text) for text in texts[:PROBLEMS_MAX])
-    calls = Counter[str](strike.call for strike in strikes)
-    return Outcome("changes", calls, len(strikes), checks, findings)
+    calls = Counter[str](strike.call for strike in found)
+    return Outcome(workload, calls, len(found), checks, findings)
 
 
 WORKLOADS: dict[str, Callable[[Callable[[int], bool], tuple[CrashModel, ...]], Outcome]] = {
     "broker": _sweep_broker,
     "log": _sweep_log,
-    "changes": _sweep_changes,
+    "changes": partial(_sweep_runs, "changes", changes.PLAN),
+    "archive": partial(_sweep_runs, "archive", archive.PLAN),
 }
 
 
