@@ -113,7 +113,7 @@ def _ask_java(executable: str) -> Java | str:
     except OSError as error:
         return f"cannot be run: {error.strerror}"
     version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr)
-    if answer.returncode or version is None:
+    if version is None:
         return "does not tell its version"
     has_vector = not _run([executable, _VECTOR, "-version"]).returncode
     return Java(executable, int(version[1]), has_vector)

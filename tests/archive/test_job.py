@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -293,6 +294,16 @@ def test_workers_that_are_killed_are_made_again(
     assert summary.problems == []
     assert killed
     data.check()
+
+
+def test_a_disk_that_fails_is_told_in_the_summary(data: Data) -> None:
+    """With the path."""
+    data.fill()
+
+    def fail(path: Path) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    assert run(data, free_bytes=fail).problems == [f"{data.root}: Input/output error"]
 
 
 @pytest.mark.slow
