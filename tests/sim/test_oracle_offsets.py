@@ -397,6 +397,21 @@ def test_what_an_unanswered_request_committed_may_be_told_or_not() -> None:
         assert check(story.history) == []
 
 
+def test_an_empty_value_is_that_of_a_message_that_was_due_and_not_of_a_later_one() -> None:
+    """Empty text and empty bytes are different payloads, and one value."""
+    story = Story()
+    story.schedule(b"\xc4\x00", SECOND_US)
+    story.acquire()
+    story.wait(2 * SECOND_US)
+    read(story, (0, b""))
+    story.change(Trim, partition=0, offset=1, start=1)
+    story.acquire()
+    story.schedule(b"\xa0", SECOND_US, number=1)
+    story.wait(2 * SECOND_US)
+    story.audit((1, b"\xa0"), drain=[(1, b"\xa0")])
+    assert check(story.history) == []
+
+
 def test_text_is_read_as_its_bytes() -> None:
     story = Story()
     story.produce(b"\xa3abc")

@@ -251,7 +251,7 @@ class _Values:
         self, produces: list[Produce], claims: dict[tuple[str, Place, bytes], Record]
     ) -> None:
         self._produces = produces
-        self._sent: dict[tuple[str, bytes], bytes] | None = None
+        self._sent: dict[tuple[str, bytes], list[Sent]] | None = None
         self._at: dict[tuple[str, Place], list[bytes]] = defaultdict(list)
         for topic, place, payload in claims:
             self._at[topic, place].append(payload)
@@ -262,18 +262,19 @@ class _Values:
         if isinstance(operation, Poll):
             handed = operation.handed
             if handed is not None and handed.place is not None:
-                yield Delivery(handed.place, self._payload(topic, handed.place, handed.value))
+                payload = self._payload(topic, handed.place, handed.value, operation.answered_us)
+                yield Delivery(handed.place, payload)
             return
         for place, value, key, tells_key, timestamp in operation.readings:
             yield Delivery(
                 place,
-                self._payload(topic, place, value),
+                self._payload(topic, place, value, operation.answered_us),
                 key=key,
                 tells_key=tells_key,
                 timestamp=timestamp,
             )
 
-    def _payload(self, topic: str, place: Place, value: bytes) -> bytes:
+    def _payload(self, topic: str, place: Place, value: bytes, seen_us: int) -> bytes:
         """The payload that was seen, or was sent, or would have been sent."""
         known = self._at[topic, place]
         for payload in known:
@@ -281,17 +282,30 @@ class _Values:
                 return payload
         if self._sent is None:
             self._sent = self._by_value()
-        payload = self._sent.get((topic, value)) or payload_of(value)
+        sent = self._sent.get((topic, value))
+        payload = _likeliest(sent, seen_us) if sent else payload_of(value)
         known.append(payload)
         return payload
 
-    def _by_value(self) -> dict[tuple[str, bytes], bytes]:
-        """What was sent; of equal values one without an answer, if there is any."""
-        sent = {}
-        for produce in sorted(self._produces, key=lambda op: (not op.error, not op.succeeded)):
-            for message in produce.messages:
-                sent[produce.topic, value_of(message.payload)] = message.payload
+    def _by_value(self) -> dict[tuple[str, bytes], list[Sent]]:
+        """What was sent, by topic and value; different payloads may have one value."""
+        sent: dict[tuple[str, bytes], list[Sent]] = defaultdict(list)
+        for produce in self._produces:
+            for index, message in enumerate(produce.messages):
+                sent[produce.topic, value_of(message.payload)].append(Sent(produce, index))
         return sent
+
+
+def _likeliest(sent: list[Sent], seen_us: int) -> bytes:
+    """The payload of one of these that was seen by then, where no answer named: best one without
+    a place of its own, that was due.
+    """
+
+    def rank(one: Sent) -> tuple[bool, bool, bool]:
+        due_us = one.produce.sent_us + (one.message.delay_us or 0)
+        return bool(one.produce.error), one.is_placed, due_us > seen_us
+
+    return min(sent, key=rank).message.payload
 
 
 def check_places(records: Records, lives: Lives) -> Iterator[Violation]:
