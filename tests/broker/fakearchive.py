@@ -184,7 +184,7 @@ class FakeArchive:
         lsn = self.versions[-1].records_lsn if self.versions else 0
         for segment in house.wal.segments():
             if segment.sealed and segment.end_lsn > lsn:
-                for key, records in _batches(house, segment.name):
+                for key, records in batches(house, segment.name):
                     ranges.setdefault(key, []).append((records[0].offset, records[-1].offset + 1))
                     found.setdefault(key, []).extend(records)
                 lsn = segment.end_lsn
@@ -240,7 +240,7 @@ def columns_of(records: Sequence[Record]) -> RecordColumns:
     )
 
 
-def _batches(house: BareBroker, name: str) -> Iterator[tuple[Key, list[Record]]]:
+def batches(house: BareBroker, name: str) -> Iterator[tuple[Key, list[Record]]]:
     """The batches of records in a segment's file, in order."""
     file = house.disk.open(os.path.join(WAL_DIR, name))
     data = file.pread(file.size(), 0)

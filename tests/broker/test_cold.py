@@ -12,9 +12,17 @@ from brokerd.broker.reads import Unreadable
 from brokerd.errors import DamagedData, RecordRemoved
 from brokerd.groups import GroupSettings
 from brokerd.values import Encoding, Format, Record
-from tests.broker.colddesk import KIB, archive_all, cold_house, partition_of, roll_up, segments
+from tests.broker.colddesk import (
+    KIB,
+    archive_all,
+    cold_house,
+    partition_of,
+    roll_up,
+    segments,
+    take_snapshot,
+)
 from tests.broker.desk import SECOND_US, grants, lease, produce, read, settle
-from tests.broker.fakearchive import FakeArchive
+from tests.broker.fakearchive import FakeArchive, batches
 from tests.broker.test_fetching import Fetch, fetch
 from tests.house import House
 
@@ -140,6 +148,47 @@ class TestReading:
         for offset in range(0, 300, 7):
             read(house, "t", offset)
             assert house.broker.status()["read_cache_bytes"] <= budget
+
+
+class TestTheMiddle:
+    """Of three files of the log the archive has the second, and the log has the others alone."""
+
+    def house(self) -> tuple[House, int, int]:
+        """Also where the middle begins and ends."""
+        archive = FakeArchive()
+        house = cold_house(archive)
+        for offset in range(250):
+            produce(house, "t", value(offset))
+            house.run()
+            house.wall_seconds += 1
+            house.clock.advance(1)
+        middle = house.wal.segments()[1]
+        records = [one for _, batch in batches(house, middle.name) for one in batch]
+        first, end = records[0].offset, records[-1].offset + 1
+        archive.cover(KEY, first, end, records, middle.end_lsn)
+        house.wal.seal()
+        house.run()
+        house.broker.archived.refresh()
+        for _ in range(2):
+            take_snapshot(house)
+        house.broker.sweep.wake()
+        house.run()
+        assert middle.name not in segments(house) and len(segments(house)) > 2
+        house = house.crash()  # no index is at hand
+        house.run()
+        return house, first, end
+
+    def test_all_of_it_is_read_wherever_a_reader_begins(self) -> None:
+        house, first, end = self.house()
+        for offset in (first + 3, 0, first, end - 1, end, 249, first - 1):
+            assert fetch(house, offset).offsets == list(range(offset, 250))
+
+    def test_an_offset_is_found_by_time_in_each_part(self) -> None:
+        house, first, end = self.house()
+        times_us = [one.append_time_us for one in fetch(house, 0).records]
+        for offset in (0, 5, first - 1, first, first + 7, end - 1, end, end + 1, 249):
+            assert TestByTime().at(house, times_us[offset]) == offset
+            assert TestByTime().at(house, times_us[offset] + 1) == offset + 1
 
 
 class TestReadingOn:
@@ -420,12 +469,14 @@ class TestGroups:
         age_us = house.broker.group_info("t", "g").oldest_age_us
         assert age_us is not None and 100 * SECOND_US <= age_us < 110 * SECOND_US
 
-    def test_the_age_of_a_hole_is_that_of_what_follows(self) -> None:
-        house, archive = filled()
+    @pytest.mark.parametrize("cache", [0, 1 << 20])
+    def test_the_age_of_a_hole_is_that_of_what_follows(self, cache: int) -> None:
+        house, archive = filled(read_cache_bytes=cache)
         archive.remove(KEY, range(20))
         house.broker.archived.refresh()
         house.broker.seek_group("t", "g", 3)
         house.run()
+        fetch(house, 2, count=1)
         house.broker.group_info("t", "g")
         house.run()
         wanted_us = (
@@ -448,8 +499,8 @@ class TestUnavailable:
         assert fetch(house, 300).offsets == list(range(300, 350)), "the log is served"
         with pytest.raises(ArchiveUnavailable):
             lease(house)
-        status = house.broker.status()
-        assert status["damage"]["degraded"] == "" and status["damage"]["records"] == 0
+        damage = house.broker.status()["damage"]
+        assert (damage["degraded"], damage["records"], damage["failed_reads"]) == ("", 0, 0)
         info = house.broker.group_info("t", "g")
         assert (info.dead, info.leased, info.floor) == (0, 0, 0)
         archive.failure = archive.read_failure = None
@@ -579,6 +630,18 @@ class TestByTime:
         house.run()
         assert self.at(house, time_us) == 300
 
+    def test_gaps_of_the_log_do_not_hide_the_archive(self) -> None:
+        """Damage took what came next: the archive knows of the time before that."""
+        house, _ = self.spread()
+        (time_us,) = self.times(house, [299])
+        partition = partition_of(house)
+        partition.gaps.append((300, 310))
+        partition.archived = 300
+        house.broker.trim_topic("t", 0, 10)
+        house.run()
+        house.wal.plan_offset_at_time = lambda *key: Told(310)  # type: ignore[method-assign]
+        assert self.at(house, time_us) == 299
+
     def test_records_in_the_archive_go_by_age_when_it_is_time_and_not_before(self) -> None:
         archive = FakeArchive()
         house = cold_house(archive, **retention(retention_us=100 * SECOND_US))
@@ -639,6 +702,16 @@ class TestByTime:
 def retention(retention_us: int = 0, retention_bytes: int = 0) -> dict[str, RetentionSettings]:
     topics = TopicSettings(retention_us, retention_bytes, 0)
     return {"retention": RetentionSettings(topics, 0, 10 * SECOND_US)}
+
+
+class Told:
+    """A plan of the log that finds an offset."""
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def run(self) -> int:
+        return self._offset
 
 
 class TestSchedule:

@@ -96,6 +96,7 @@ def test_many_rows_become_chunks_of_the_usual_size() -> None:
     """So that the cache drops them little by little."""
     chunks = chunks_of(dense_rows(7, 3 * CHUNK_RECORDS + 1))
     assert [chunk.end - chunk.base for chunk in chunks] == [CHUNK_RECORDS] * 3 + [1]
+    assert all(chunk.expires_at_us is None for chunk in chunks), "looked up by no search"
 
 
 def test_large_values_make_chunks_of_few_records() -> None:

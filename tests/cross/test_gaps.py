@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from brokerd.protocols.connection import Limits
+from brokerd.values import Record
 from tests.broker.colddesk import archive_all, cold_house
 from tests.broker.fakearchive import FakeArchive
 from tests.cross.talk import TOPIC, Talk
@@ -111,6 +112,31 @@ def test_a_reader_that_goes_on_from_what_it_is_told_gets_every_record_that_is_th
         if told.next_offset is not None:
             offset = told.next_offset
     assert got == [b"1", b"4", b"last"]
+
+
+@pytest.mark.parametrize("name", TONGUES)
+def test_a_reader_is_behind_a_hole_of_any_length_at_once(name: str) -> None:
+    """Two billion records were removed between the first and the last."""
+    archive = FakeArchive()
+    talk = Talk(TONGUES[name](), cold_house(archive))
+    talk.make()
+    talk.append(b"first")
+    last = 2_000_000_000
+    topic = talk.house.broker.topic(TOPIC)
+    assert topic is not None
+    topic.partitions[0].restore(last)
+    topic.partitions[0].archived = last
+    talk.append(b"last")
+    archive.cover((1, 0), 0, last, [Record(0, b"first")])
+    talk.house.broker.archived.refresh()
+    talk.house.run()
+    got: list[bytes] = []
+    offset = 0
+    for _ in range(4):
+        told = talk.read_one(offset)
+        got += told.values
+        offset = told.next_offset or offset
+    assert got == [b"first", b"last"]
 
 
 TOO_LARGE = {
