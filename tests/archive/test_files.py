@@ -566,6 +566,9 @@ def test_damage_names_the_offsets_it_takes(root: Path) -> None:
         with pytest.raises(DamagedArchive):
             file.read_table()
         assert file.read(3, 0, 5, 1 << 20) is not None
+        hole = file.read(3, 0, 10, 1 << 20)
+        assert hole is not None
+        assert (hole.first, hole.end, hole.offsets) == (10, 12, [])
         damage(root / info.path, position)
     assert file.read_table().num_rows == 7
 
