@@ -12,13 +12,11 @@ from typing import NamedTuple
 
 from brokerd.archive.bounds import Bounds
 from brokerd.archive.looked import PartitionLook
-from brokerd.archive.merging import deepest, neighbours_to_merge
+from brokerd.archive.merging import FILES_MAX, deepest, neighbours_to_merge, pieces
 from brokerd.archive.surveying import RecordsFile
 
 DEPTH_MAX = 8
 """So many large shared files may hold one partition before they are sorted into each other."""
-FILES_MAX = 64
-"""So many files are merged at once: all of them may be open together."""
 SMALL_ROWS = 8192
 """A partition with no more records is looked at whenever there is anything new."""
 
@@ -69,13 +67,8 @@ def _touching(files: Iterable[RecordsFile]) -> list[list[RecordsFile]]:
 
 def _merged(run: Sequence[RecordsFile], file_bytes: int) -> list[list[RecordsFile]]:
     """Parts of a run that are worth merging."""
-    places = neighbours_to_merge([file.size for file in run], file_bytes)
-    return [
-        list(run[at : min(at + FILES_MAX, found.stop)])
-        for found in places
-        for at in range(found.start, found.stop, FILES_MAX)
-        if min(at + FILES_MAX, found.stop) - at > 1
-    ]
+    runs = neighbours_to_merge([file.size for file in run], file_bytes)
+    return [[run[at] for at in piece] for piece in pieces(runs)]
 
 
 def _sorted_into_each_other(

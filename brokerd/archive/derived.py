@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ from brokerd.archive.frames import (
 )
 from brokerd.archive.layout import DELIVERIES, EVENTS, ROLLUP_APP
 from brokerd.archive.running import JobFailed, Run, StepReport
-from brokerd.archive.table import Table
+from brokerd.archive.table import Added, Table
 from brokerd.archive.transforms import OPEN, attempts, deliveries, still_open
 
 if TYPE_CHECKING:
@@ -62,10 +63,14 @@ def derive_deliveries(run: Run) -> StepReport:
     for checked in check_files(run, EVENTS, files, "deliveries: check events"):
         if checked.problem:
             raise JobFailed(f"{checked.problem}; bring it back from a backup")
-    with staging(run) as directory, run.described("deliveries"):
-        paths, still = _attempts(run, list(files), before, (begin, since, end), directory)
-        added = adopt(table.path, DELIVERIES, paths, f"d-{since}-{end}", "outcome_time")
-        _keep_open(table.path, end, still)
+    added: list[Added] = []
+    if files:
+        with staging(run) as directory, run.described("deliveries"):
+            paths, still = _attempts(run, list(files), before, (begin, since, end), directory)
+            added = adopt(table.path, DELIVERIES, paths, f"d-{since}-{end}", "outcome_time")
+            _keep_open(table.path, end, still)
+    elif before is not None:
+        _keep_open(table.path, end, before)
     run.at("before deliveries commit")
     table.commit(added, (), {DELIVERIES_APP: end}, now_ms=run.now_ms(), operation="DERIVE")
     run.at("after deliveries commit")
@@ -104,7 +109,8 @@ def _attempts(
     try:
         outcomes = deliveries(found).where(lsn >= since)
         parts = outcomes.count() // FILE_ROWS + 1
-        ordered = outcomes.repartitionByRange(parts, "lsn").sortWithinPartitions("lsn")
+        few = outcomes.repartitionByRange(parts, "lsn") if parts > 1 else outcomes.coalesce(1)
+        ordered = few.sortWithinPartitions("lsn")
         rest = still_open(found, bounds_frame(run), bounds.next_topic_id, bounds.lsn, end)
         (still,) = write_frame(run, rest.coalesce(1), directory / "open")
         return write_frame(run, ordered, directory / "outcomes"), still
@@ -124,19 +130,20 @@ def _open_attempts(table: Path, lsn: int) -> Path | None:
 
 
 def _keep_open(table: Path, lsn: int, file: Path) -> None:
-    """Move a file to where the run that goes on from an LSN looks for it, durably."""
+    """Let the run that goes on from an LSN find a file, durably."""
     directory = table / OPEN_DIRECTORY
     directory.mkdir(exist_ok=True)
     with open(file, "rb") as data:
         os.fsync(data.fileno())
-    os.rename(file, directory / _open_name(lsn, file))
+    with suppress(FileExistsError):  # a run that was stopped made it
+        os.link(file, directory / _open_name(lsn, file))
     sync_directory(directory)
     sync_directory(table)
 
 
 def _forget_open(table: Path, lsn: int) -> None:
     """Remove what belongs to other transactions."""
-    for path in (table / OPEN_DIRECTORY).iterdir():
+    for path in (table / OPEN_DIRECTORY).glob("*.parquet"):
         if not path.name.startswith(f"{lsn:020d}-"):
             path.unlink()
 

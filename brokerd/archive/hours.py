@@ -23,7 +23,7 @@ from brokerd.archive.layout import DELIVERIES, HOURLY, RECORDS, ROLLUP_APP
 from brokerd.archive.reading import ArchiveFile, open_file
 from brokerd.archive.rowgroups import content_lengths
 from brokerd.archive.running import Run, StepReport
-from brokerd.archive.table import Table
+from brokerd.archive.table import Added, Table
 from brokerd.archive.transforms import HOUR_US, hour_of, hourly
 
 if TYPE_CHECKING:
@@ -65,12 +65,14 @@ def derive_hourly(run: Run) -> StepReport:
         return report
     run.at("before hourly")
     counts = _count(run, records.files, since, end)
-    with staging(run) as directory, run.described("hourly"):
-        hours = _hours_of(run, files_since(outcomes.files, since), since, end)
-        days = {hour // DAY_US * DAY_US for hour in (*hours, *(at for at, _ in counts.numbers))}
-        replaced = _within(table.files, days, DAY_US)
-        frame = _merged(run, counts, hours, _within(outcomes.files, hours, HOUR_US), replaced)
-        added = adopt(table.path, HOURLY, _write(run, frame, directory), f"h-{end}", "hour")
+    hours = _hours_of(run, files_since(outcomes.files, since), since, end)
+    days = {hour // DAY_US * DAY_US for hour in (*hours, *(at for at, _ in counts.numbers))}
+    replaced = _within(table.files, days, DAY_US)
+    added: list[Added] = []
+    if days:
+        with staging(run) as directory, run.described("hourly"):
+            frame = _merged(run, counts, hours, _within(outcomes.files, hours, HOUR_US), replaced)
+            added = adopt(table.path, HOURLY, _write(run, frame, directory), f"h-{end}", "hour")
     run.at("before hourly commit")
     table.commit(added, replaced, {HOURLY_APP: end}, now_ms=run.now_ms(), operation="DERIVE")
     run.at("after hourly commit")
@@ -94,10 +96,13 @@ def _hours_of(run: Run, files: Collection[str], since: int, end: int) -> list[in
     """The beginnings of the hours in which outcomes came whose LSNs are of a range."""
     from pyspark.sql import functions as F
 
-    rows = read_files(run, DELIVERIES, list(files), ["outcome_time", "lsn"])
-    new = rows.where((F.col("lsn") >= since) & (F.col("lsn") < end))
-    hours = new.select(F.unix_micros(hour_of("outcome_time")).alias("hour")).distinct().collect()
-    return sorted(row.hour for row in hours)
+    if not files:
+        return []
+    with run.described("hourly: find hours"):
+        rows = read_files(run, DELIVERIES, list(files), ["outcome_time", "lsn"])
+        new = rows.where((F.col("lsn") >= since) & (F.col("lsn") < end))
+        hour = F.unix_micros(hour_of("outcome_time")).alias("hour")
+        return sorted(row.hour for row in new.select(hour).distinct().collect())
 
 
 def _merged(

@@ -6,7 +6,10 @@ Pure: sizes and spans of keys in, positions out. The rules are docs/archive-tabl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+FILES_MAX = 64
+"""So many files are merged at once: all of them may be open together."""
 
 Span = tuple[tuple[int, int], tuple[int, int]]
 """The smallest and the largest (topic id, partition) that a shared file may hold."""
@@ -31,6 +34,16 @@ def neighbours_to_merge(sizes: Sequence[int], limit: int) -> list[range]:
             first = at
         total += sizes[at]
     return [run for run in [*found, range(first, end)] if len(run) > 1]
+
+
+def pieces(runs: Iterable[range], most: int = FILES_MAX) -> list[range]:
+    """The same runs, none longer than ``most``; what is left of one alone is no run."""
+    cut = [
+        range(at, min(at + most, run.stop))
+        for run in runs
+        for at in range(run.start, run.stop, most)
+    ]
+    return [piece for piece in cut if len(piece) > 1]
 
 
 def deepest(spans: Sequence[Span]) -> list[int]:

@@ -7,7 +7,6 @@ import pytest
 from brokerd.archive.bounds import Bounds, PartitionBounds, TopicBounds
 from brokerd.archive.choosing import (
     DEPTH_MAX,
-    FILES_MAX,
     Held,
     compactable,
     files_to_merge,
@@ -15,6 +14,7 @@ from brokerd.archive.choosing import (
 )
 from brokerd.archive.layout import Range, parse_records_name, records_name
 from brokerd.archive.looked import PartitionLook
+from brokerd.archive.merging import FILES_MAX
 from brokerd.archive.surveying import RecordsFile
 
 TAIL = f"{'0' * 8}-{'0' * 16}"

@@ -1,0 +1,157 @@
+# Tests: tests/archive/test_history.py
+"""Keeps the tables ``events`` and ``deliveries`` in few files, and as long as it is configured.
+
+What goes, and what is merged, is docs/archive-tables.rst. Each is a commit of its own.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from brokerd.archive.derived import DELIVERIES_APP
+from brokerd.archive.frames import adopt, staging
+from brokerd.archive.hours import DAY_US, HOURLY_APP
+from brokerd.archive.layout import DELIVERIES, EVENTS, HOURLY, arrow_schema
+from brokerd.archive.merging import neighbours_to_merge, pieces
+from brokerd.archive.rewriting import Refused, Unit, rewrite
+from brokerd.archive.running import JobFailed, Run, StepReport
+from brokerd.archive.table import Added, Table, added
+
+GROUP_ROWS = 128 << 10
+"""Rows of a row group of deliveries."""
+NO_LSN = 1 << 63
+
+
+class File(NamedTuple):
+    """A live file of a table whose rows are in the order of the log."""
+
+    path: str
+    size: int
+    rows: int
+    first_lsn: int
+    last_lsn: int
+    last_time_us: int
+
+
+def keep_history(run: Run) -> StepReport:
+    """Remove what is too old, and merge small files; nothing if only some topics are meant.
+
+    Raises JobFailed, ArchiveUnavailable, ForeignArchive, NewerFormat, TableConflict, OSError.
+    """
+    report = StepReport("history")
+    if run.only is not None:
+        return report
+    for layout, used_by, app in (
+        (EVENTS, DELIVERIES, DELIVERIES_APP),
+        (DELIVERIES, HOURLY, HOURLY_APP),
+    ):
+        table = Table(run.root, layout, run.bounds.log_id)
+        used_lsn = NO_LSN
+        if run.settings.derived:
+            used_lsn = Table(run.root, used_by, run.bounds.log_id).transaction(app)
+        rows = _remove_old(run, table, used_lsn)
+        files = _merge(run, table) if run.settings.merge else 0
+        report.numbers |= {f"old_{layout.name}": rows, f"merged_{layout.name}": files}
+        if rows:
+            report.lines.append(f"removed {rows:,} {layout.name} that are too old")
+        if files:
+            report.lines.append(f"merged {files:,} files of {layout.name}")
+    return report
+
+
+def _files(table: Table) -> list[File]:
+    """Live files by LSN."""
+    rows = table.files.select(list(File._fields)).to_pylist()
+    return sorted((File(**row) for row in rows), key=lambda file: (file.first_lsn, file.path))
+
+
+def _remove_old(run: Run, table: Table, used_lsn: int) -> int:
+    """Remove files whose rows are all too old, unless a derived table needs them; gives the rows.
+
+    :param used_lsn: no derived table needs what is below.
+    """
+    days, bounds = run.settings.events_days, run.bounds
+    if not (days and bounds.time_settled):
+        return 0
+    cutoff_us = bounds.time_us - days * DAY_US
+    old = [f for f in _files(table) if f.last_time_us < cutoff_us and f.last_lsn < used_lsn]
+    if old:
+        run.at(f"before {table.layout.name} are removed")
+        paths = [file.path for file in old]
+        table.commit([], paths, now_ms=run.now_ms(), operation="DELETE")
+    return sum(file.rows for file in old)
+
+
+# -- Merging -------------------------------------------------------------------------------------
+
+
+def _merge(run: Run, table: Table) -> int:
+    """Merge neighbours that are worth it; gives how many files there were of them."""
+    files = _files(table)
+    runs = neighbours_to_merge([file.size for file in files], run.settings.file_bytes)
+    some = [[files[at].path for at in piece] for piece in pieces(runs)]
+    if not some:
+        return 0
+    merge = _merge_events if table.layout is EVENTS else _merge_deliveries
+    with staging(run) as directory:
+        new = merge(run, table, some, directory)
+        run.at(f"before {table.layout.name} are merged")
+        paths = [path for one in some for path in one]
+        table.commit(new, paths, now_ms=run.now_ms(), operation="OPTIMIZE")
+    return len(paths)
+
+
+def _merge_events(
+    run: Run, table: Table, some: Sequence[Sequence[str]], directory: Path
+) -> list[Added]:
+    log_id = run.bounds.log_id
+    units = [Unit(str(run.root), EVENTS.name, log_id, tuple(paths)) for paths in some]
+    results = run.map("merge events", rewrite, units)
+    refused = [one.text for one in results if isinstance(one, Refused)]
+    if refused:
+        raise JobFailed(refused[0])
+    return [added(info) for one in results if not isinstance(one, Refused) for info in one.added]
+
+
+class _Join(NamedTuple):
+    """Files of deliveries that one takes the place of."""
+
+    paths: tuple[str, ...]
+    target: str
+
+
+def _merge_deliveries(
+    run: Run, table: Table, some: Sequence[Sequence[str]], directory: Path
+) -> list[Added]:
+    tasks = [
+        _Join(
+            tuple(str(table.path / path) for path in paths),
+            str(directory / f"{secrets.token_hex(8)}.parquet"),
+        )
+        for paths in some
+    ]
+    run.map("merge deliveries", _join, tasks)
+    targets = [Path(task.target) for task in tasks]
+    return adopt(table.path, DELIVERIES, targets, "d-merged", "outcome_time")
+
+
+def _join(task: _Join) -> None:
+    """Write the rows of some files into one, in their order."""
+    schema = arrow_schema(DELIVERIES)
+    with pq.ParquetWriter(task.target, schema, compression="zstd") as writer:
+        waiting: list[pa.Table] = []
+        for path in task.paths:
+            file = pq.ParquetFile(path, page_checksum_verification=True)
+            for group in range(file.num_row_groups):
+                waiting.append(file.read_row_group(group).select(schema.names).cast(schema))
+                if sum(map(len, waiting)) >= GROUP_ROWS:
+                    writer.write_table(pa.concat_tables(waiting))
+                    waiting = []
+        if waiting:
+            writer.write_table(pa.concat_tables(waiting))

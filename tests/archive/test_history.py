@@ -1,0 +1,133 @@
+"""Events and deliveries: as long as it is configured, in few files, nothing else gone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from brokerd.archive.layout import Range
+from brokerd.archive.reading import open_file
+from brokerd.archive.rewriting import joined, ranges_of
+from brokerd.archive.running import Settings
+from brokerd.walformat import EventKind
+from tests.archive import plain
+from tests.archive.plain import Happened
+from tests.archive.world import World
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+history = pytest.importorskip("brokerd.archive.history", reason="needs pyspark")
+derived = pytest.importorskip("brokerd.archive.derived", reason="needs pyspark")
+hours = pytest.importorskip("brokerd.archive.hours", reason="needs pyspark")
+
+DAY_US = 24 * 3_600_000_000
+DAY = DAY_US // 1_000_000
+"""In LSNs: each is a second in these tests."""
+
+
+@pytest.fixture
+def world(tmp_path: Path, spark: SparkSession) -> World:
+    return World(tmp_path, spark)
+
+
+def roll(world: World, lsn: int, *offsets: int, derive: bool = True) -> None:
+    """One run: some records are settled at an LSN."""
+    log = [Happened(1, 0, "g", lsn, seq, settled(at)) for seq, at in enumerate(offsets)]
+    world.roll_events(log, lsn + 1)
+    world.roll_records([], lsn + 1)
+    world.lsn = lsn + 1
+    world.time_us = lsn * 1_000_000
+    if derive:
+        derived.derive_deliveries(world.run())
+        hours.derive_hourly(world.run())
+
+
+def settled(offset: int) -> Any:
+    return (int(EventKind.SETTLED), offset, 0, 0, 0, "", "")
+
+
+def rows(world: World, name: str) -> list[tuple[int, int]]:
+    """(LSN, offset) of the rows of a table."""
+    return sorted((row["lsn"], row["offset"]) for row in world.rows(name))
+
+
+def test_many_small_files_become_few(world: World) -> None:
+    """Each row is there as before, in the order of the log, and what is covered stays covered."""
+    for lsn in range(1, 4):
+        roll(world, lsn, lsn, lsn + 100)
+    before = {name: world.rows(name) for name in ("events", "deliveries")}
+    report = history.keep_history(world.run())
+    assert report.lines == ["merged 3 files of events", "merged 3 files of deliveries"]
+    for name, found in before.items():
+        assert len(world.files(name)) == 1
+        merged = world.rows(name)
+        assert [row["lsn"] for row in merged] == sorted(row["lsn"] for row in found)
+        assert sorted(map(str, merged)) == sorted(map(str, found))
+    (path,) = world.files("events")
+    assert joined(ranges_of(open_file(world.root / "events", path))) == [Range(0, 0, 0, 4)]
+    assert history.keep_history(world.run()).lines == []
+    roll(world, 7, 1)
+    assert rows(world, "deliveries")[-1] == (7, 1)
+
+
+def test_what_is_too_old_goes_file_by_file(world: World) -> None:
+    """When all of a file is older than configured; the counts by the hour stay."""
+    world.settings = Settings(events_days=2, merge=False)
+    for day in range(4):
+        roll(world, 1 + day * DAY, day)
+    counted = world.rows("hourly")
+    report = history.keep_history(world.run())
+    kept = [(1 + day * DAY, day) for day in (1, 2, 3)]
+    assert rows(world, "events") == kept
+    assert rows(world, "deliveries") == kept
+    assert report.lines == [
+        "removed 1 events that are too old",
+        "removed 1 deliveries that are too old",
+    ]
+    assert world.rows("hourly") == counted
+
+
+def test_nothing_goes_that_was_not_counted_yet(world: World) -> None:
+    """While deliveries lag behind, their events stay, however old they are."""
+    world.settings = Settings(events_days=1, merge=False)
+    for day in range(4):
+        roll(world, 1 + day * DAY, day, derive=day == 0)
+    history.keep_history(world.run())
+    assert rows(world, "events") == [(1 + day * DAY, day) for day in (1, 2, 3)]
+    world.settings = world.settings._replace(derived=False)
+    history.keep_history(world.run())
+    assert rows(world, "events") == [(1 + day * DAY, day) for day in (2, 3)]
+
+
+@pytest.mark.parametrize("why", ["unsettled", "forever", "other topics"])
+def test_nothing_goes_without_a_reason(world: World, why: str) -> None:
+    """The time is in doubt, there is no limit, or only one topic is meant."""
+    world.settings = Settings(events_days=0 if why == "forever" else 1, merge=why != "forever")
+    for day in range(3):
+        roll(world, 1 + day * DAY, day)
+    world.time_settled = why != "unsettled"
+    world.settings = world.settings._replace(merge=False)
+    run = replace(world.run(), only=frozenset({1}) if why == "other topics" else None)
+    assert history.keep_history(run).lines == []
+    assert len(rows(world, "events")) == 3
+
+
+def test_outcomes_are_right_after_events_were_merged(world: World) -> None:
+    """A lease in a file that was merged, or is gone, still counts for the settle after it."""
+    leased = (int(EventKind.LEASED), 9, 30, 1, 1, "ann", "")
+    world.settings = Settings(events_days=1)
+    log = [Happened(1, 0, "g", 1, 0, leased), Happened(1, 0, "g", 5 * DAY, 0, settled(9))]
+    for one in log:
+        world.roll_events([one], one.lsn + 1)
+        world.roll_records([], one.lsn + 1)
+        world.lsn, world.time_us = one.lsn + 1, one.time_us
+        derived.derive_deliveries(world.run())
+        hours.derive_hourly(world.run())
+        history.keep_history(world.run())
+    assert rows(world, "events") == [(5 * DAY, 9)]
+    found = [tuple(row.values()) for row in world.rows("deliveries")]
+    assert found == plain.deliveries(log)
