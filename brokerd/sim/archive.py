@@ -83,6 +83,8 @@ class SimArchive:
         """Looks that found it out of reach."""
         self._rewrites: dict[Key, list[int]] = defaultdict(list)
         """In which versions files of a partition were written anew, without some records."""
+        self._restored = 0
+        """Files of versions before this one are gone: an older copy took their place."""
         self._vacuumed = -1
         """Files that were replaced in this version, or before, are deleted."""
 
@@ -117,10 +119,13 @@ class SimArchive:
         """Delete the files that the newest version has not."""
         self._vacuumed = self.newest.number
 
-    def restore(self, number: int) -> None:
-        """Put back what there was in an older version, under a number of its own."""
-        older = self.versions[number]
-        self.versions.append(older._replace(number=self.newest.number + 1))
+    def restore(self, lsn: int) -> None:
+        """Put the oldest copy there was back that has all of the log below ``lsn``, if any has."""
+        for older in self.versions:
+            if min(older.records_lsn, older.events_lsn) >= lsn:
+                self._restored = self.newest.number + 1
+                self.versions.append(older._replace(number=self._restored))
+                return
 
     def reach(self) -> None:
         """Raise `ArchiveUnavailable` if it cannot be reached."""
@@ -130,7 +135,9 @@ class SimArchive:
     def reach_files(self, key: Key, number: int) -> None:
         """Raise `ArchiveUnavailable` if a version's files of a partition cannot be read."""
         self.reach()
-        if any(number < one <= self._vacuumed for one in self._rewrites.get(key, ())):
+        if number < self._restored or any(
+            number < one <= self._vacuumed for one in self._rewrites.get(key, ())
+        ):
             raise ArchiveUnavailable(f"files of version {number} are gone")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Callable
 from functools import partial, singledispatchmethod
 
 from brokerd.sim import plan
@@ -21,6 +22,9 @@ from brokerd.sim.world import Event, World
 
 RESTART_US = 1_000_000
 """How long the supervisor waits when a plan does not say."""
+WATCH_US = 100_000
+DELETING_US = 10_000_000
+"""After so long nothing is deleted any more for a reason that is gone, on a disk in order."""
 SHORT_BYTES_MAX = 2048
 """How much a short write may have written."""
 
@@ -53,6 +57,10 @@ class Faults:
         self.clock_steps: list[ClockStep] = []
         self.has_rotted = False
         self.has_damaged_archive = False
+        self._away = 0
+        """Counts the times at which the archive goes and comes."""
+        self._older_lsn: int | None = None
+        """What an older copy must have of the log to take the archive's place."""
         self.done: list[str] = []
         """What was done, in order, for people."""
 
@@ -237,12 +245,40 @@ class Faults:
             self._say("the archive is gone" if fault.gone else "the archive is out of reach")
             archive.problem = "" if fault.gone else "it is out of reach"
             archive.is_gone = fault.gone
-            self._scheduled.append(self._world.call_after(fault.for_us, self._archive_back))
+            self._away += 1
+            if fault.older:
+                self._watch_looks(self._away, archive.failed_looks)
+            self._later(fault.for_us, self._archive_back)
+
+    def _watch_looks(self, away: int, looks: int) -> None:
+        """Wait until the broker knows that the archive is away, and has deleted what it was at."""
+        archive = self._machine.archive
+        if archive is None or away != self._away:
+            return
+        if archive.failed_looks > looks:
+            self._later(DELETING_US, self._choose_older, away)
+        else:
+            self._later(WATCH_US, self._watch_looks, away, looks)
+
+    def _choose_older(self, away: int) -> None:
+        if away == self._away:
+            self._older_lsn = self._archiver.let_go_lsn()
 
     def _archive_back(self) -> None:
-        assert self._machine.archive is not None, "it was away"
-        self._say("the archive is back")
-        self._machine.archive.problem, self._machine.archive.is_gone = "", False
+        archive, older_lsn = self._machine.archive, self._older_lsn
+        assert archive is not None, "it was away"
+        self._away += 1
+        self._older_lsn = None
+        archive.problem, archive.is_gone = "", False
+        if older_lsn is None:
+            self._say("the archive is back")
+        else:
+            self._say(f"an older copy of the archive is back, with the log to {older_lsn}")
+            self._archiver.kill()
+            archive.restore(older_lsn)
+
+    def _later(self, us: int, function: Callable[..., object], *arguments: object) -> None:
+        self._scheduled.append(self._world.call_after(us, function, *arguments))
 
     @_happen.register
     def _archive_slow(self, fault: plan.ArchiveSlow) -> None:

@@ -382,6 +382,8 @@ class ArchiveAway(Fault, frozen=True, kw_only=True, tag="archive_away"):
     for_us: int
     gone: bool = False
     """It seems that there never was one."""
+    older: bool = False
+    """An older copy comes back, that still has all that the log let go while it could be seen."""
 
 
 class ArchiveSlow(Fault, frozen=True, kw_only=True, tag="archive_slow"):

@@ -78,6 +78,13 @@ class Archiver:
     def is_running(self) -> bool:
         return self._due is not None
 
+    def let_go_lsn(self) -> int:
+        """Up to where the log may lack something that only the archive has."""
+        newest = self._archive.newest
+        archived_lsn = min(newest.records_lsn, newest.events_lsn)
+        deleted = [found for name in self._names() if (found := _DELETED.fullmatch(name))]
+        return max((min(int(one[2]), archived_lsn) for one in deleted), default=0)
+
     def start(self, how: Rollup) -> None:
         """Run it, unless another one is at work."""
         if self.is_running:

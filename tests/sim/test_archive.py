@@ -128,6 +128,22 @@ def test_what_befalls_an_archive_is_told_as_a_real_one_would() -> None:
     assert OpenedArchive(archive, "log", lambda: None).refresh() is None
 
 
+def test_an_older_copy_takes_the_place_of_what_there_was() -> None:
+    """The oldest that has enough of the log; whoever has the newest open reads no more of it."""
+    archive = archive_of(0)
+    archive.commit({}, events_lsn=100)
+    archive.commit({KEY: Held(((0, 10),), ())}, records_lsn=200)
+    archive.commit({}, events_lsn=200)
+    newest = view_of(archive)
+    archive.restore(100)
+    with pytest.raises(ArchiveUnavailable):
+        newest.read(*KEY, 0, 100)
+    older = view_of(archive)
+    rows = older.read(*KEY, 0, 100)
+    assert rows is not None
+    assert (older.version, older.records_lsn, list(rows.offsets)) == (4, 100, [0])
+
+
 # -- runs ------------------------------------------------------------------------------------------
 
 
@@ -194,13 +210,17 @@ def test_a_job_that_is_killed_anywhere_is_made_good_by_the_next(steps: int) -> N
         (plan.Seal(at_us=SECOND), "seal the log"),
         (plan.ArchiveAway(at_us=3 * SECOND, for_us=5 * SECOND), "out of reach"),
         (plan.ArchiveAway(at_us=3 * SECOND, for_us=5 * SECOND, gone=True), "is gone"),
+        (
+            plan.ArchiveAway(at_us=3 * SECOND, for_us=15 * SECOND, older=True),
+            "an older copy of the archive is back",
+        ),
         (plan.ArchiveSlow(at_us=3 * SECOND, for_us=5 * SECOND, factor=500), "500 times slower"),
         (plan.ArchiveDamage(at_us=5 * SECOND, seed=3), "the archive loses"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, plan.Fault) else "",
 )
 def test_what_befalls_the_archive_is_survived(fault: plan.AnyFault, said: str) -> None:
-    result = run(plan_of(fault))
+    result = run(plan_of(fault, end_us=20 * SECOND, clients=(client("a", 1, think_us=400_000),)))
     assert result.violations == []
     assert any(said in line for line in result.lines)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from brokerd.sim.draw.chance import KIB, MS, Frame
+from brokerd.sim.draw.chance import KIB, MS, SECOND, Frame
 from brokerd.sim.draw.faults import draw_span
 from brokerd.sim.plan import (
     AnyFault,
@@ -29,6 +29,8 @@ ARCHIVE = 0.4
 """How likely a run has one."""
 ROLLUPS_MAX = 16
 COMPACTS = 0.4
+LONG_US = 12 * SECOND
+"""How long an archive is away, at least, of which an older copy comes back."""
 EXCLUDES = frozenset(("lazy durability", "many partitions"))
 """Runs with these have no archive: they lose what it may have already, or have too much to keep."""
 
@@ -105,7 +107,12 @@ def draw_seal(frame: Frame) -> AnyFault:
 
 
 def draw_away(frame: Frame) -> AnyFault:
-    return ArchiveAway(at_us=frame.when(), for_us=draw_span(frame), gone=frame.chance.on(0.3))
+    chance = frame.chance
+    gone, span_us = chance.on(0.3), draw_span(frame)
+    if "slow disk" in frame.features or chance.on(0.6):
+        return ArchiveAway(at_us=frame.when(), for_us=span_us, gone=gone)
+    at_us = chance.randrange(max(1, frame.end_us - LONG_US))
+    return ArchiveAway(at_us=at_us, for_us=LONG_US + span_us, gone=gone, older=True)
 
 
 def draw_slow(frame: Frame) -> AnyFault:
