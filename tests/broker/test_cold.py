@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from twisted.logger import capturedLogs
 
 from brokerd.archive.view import ArchiveUnavailable
 from brokerd.broker import BrokerSettings, RetentionSettings, TopicSettings
@@ -470,13 +471,14 @@ class TestGroups:
         assert age_us is not None and 100 * SECOND_US <= age_us < 110 * SECOND_US
 
     @pytest.mark.parametrize("cache", [0, 1 << 20])
-    def test_the_age_of_a_hole_is_that_of_what_follows(self, cache: int) -> None:
+    @pytest.mark.parametrize("also_removed", [0, 30])
+    def test_the_age_of_a_hole_is_that_of_what_follows(self, cache: int, also_removed: int) -> None:
         house, archive = filled(read_cache_bytes=cache)
-        archive.remove(KEY, range(20))
+        archive.remove(KEY, [*range(1, 20), also_removed])
         house.broker.archived.refresh()
         house.broker.seek_group("t", "g", 3)
         house.run()
-        fetch(house, 2, count=1)
+        fetch(house, 0, count=1)
         house.broker.group_info("t", "g")
         house.run()
         wanted_us = (
@@ -547,8 +549,12 @@ class TestDamage:
         archive.damage[KEY] = (100, 150)
         assert fetch(house, 0).offsets == list(range(100))
         found = Fetch(house, 100)
-        house.run()
+        with capturedLogs() as events:
+            house.run()
         assert isinstance(found.error, Unreadable) and found.next_offset == 150
+        assert [(one["event_id"], "backup" in one["advice"]) for one in events] == [
+            ("read-damaged", True)
+        ]
         assert (found.error.first, found.error.end) == (100, 150)
         assert fetch(house, 150).offsets == list(range(150, 350))
         damage = house.broker.status()["damage"]
