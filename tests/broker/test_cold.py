@@ -547,9 +547,9 @@ class TestDamage:
     def test_what_is_damaged_is_told_once_and_the_rest_is_served(self) -> None:
         house, archive = filled()
         archive.damage[KEY] = (100, 150)
-        assert fetch(house, 0).offsets == list(range(100))
-        found = Fetch(house, 100)
         with capturedLogs() as events:
+            assert fetch(house, 0).offsets == list(range(100))
+            found = Fetch(house, 100)
             house.run()
         assert isinstance(found.error, Unreadable) and found.next_offset == 150
         assert [(one["event_id"], "backup" in one["advice"]) for one in events] == [
