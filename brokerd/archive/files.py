@@ -102,7 +102,7 @@ class FileWriter:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._path = self._directory / f"{UNFINISHED}{os.urandom(8).hex()}.parquet"
         self._sink = _HashingFile(self._path)
-        self._writer = pq.ParquetWriter(self._sink, self._schema, **_options(layout))
+        self._writer = pq.ParquetWriter(self._sink, self._schema, **parquet_options(layout))
 
     def __enter__(self) -> FileWriter:
         return self
@@ -218,7 +218,7 @@ class FileWriter:
                 totals["tombstones"] += int((is_keyed & is_empty).sum())
 
 
-def _options(layout: Layout) -> dict[str, Any]:
+def parquet_options(layout: Layout) -> dict[str, Any]:
     """How Parquet writes the columns of a table."""
     columns = layout.file_columns()
     texts = {c.name for c in columns if c.type in ("string", "binary")}

@@ -1,0 +1,422 @@
+# Tests: tests/test_bench_archive.py
+"""The archive: how fast a log goes into it, and how fast what is there comes back.
+
+``python -m benchmarks.archive``. A rollup is the job itself, with Spark, on 1, 2 and 4 cores: once
+in a session that has worked before (warm), then as the command ``brokerd-rollup`` (cold). Beside
+it, in the same run, as many processes do the same without Spark: they decode the same tasks and
+write the same Parquet, and prove nothing. Both sync what they write. Method and figures:
+docs/benchmarks.rst.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from brokerd.archive.bounds import decode_bounds
+from brokerd.archive.decode import read_records
+from brokerd.archive.files import parquet_options
+from brokerd.archive.job import NO_LIMIT, Job, run_job
+from brokerd.archive.layout import RECORDS, arrow_schema
+from brokerd.archive.plan import Lot, RecordsSplit, plan_lot
+from brokerd.archive.readback import open_archive
+from brokerd.archive.rowgroups import GROUP_ROWS
+from brokerd.archive.running import Settings
+from brokerd.archive.sealed import batches_of, open_sealed
+from brokerd.archive.spark import SparkOptions, spark_session
+from brokerd.cli.formats.flymq import look_fetched
+from brokerd.cli.machine import describe
+from brokerd.codecs.flymq import Fetch, encode_request
+
+from .admin import fetch_status
+from .children import ChildFailed, answer, run_child
+from .long_log import LOG_ID, PARTITIONS, TOPICS, Shape, make_log
+from .process import BrokerFailed, BrokerProcess
+
+MIB = 1 << 20
+CORES = (1, 2, 4)
+LOOKS = 200
+"""Cold fetches that are timed."""
+FETCH_RECORDS = 500
+_CHILD_SECONDS = 3600.0
+_ONLY_ROLLUP = Settings(derived=False, retention=False, compaction=False, merge=False, vacuum=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run from the command line and return the exit code."""
+    options = _parse(arguments)
+    if options.step:
+        step = json.loads(options.step)
+        return answer(partial(_STEPS[step.pop("do")], **step))
+
+    def show(line: str) -> None:
+        print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
+
+    try:
+        with tempfile.TemporaryDirectory(prefix=".bench-", dir=options.directory) as name:
+            report = measure(Path(name), options.scale, options.cores, show)
+    except (ChildFailed, BrokerFailed, OSError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
+    if options.json:
+        print(json.dumps(report))
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.archive", description=(__doc__ or "").split("\n\n")[0]
+    )
+    parser.add_argument("--scale", type=float, default=1.0, help="1: 10 M records (default: 1)")
+    parser.add_argument(
+        "--cores", type=int, action="append", help="may be repeated (default: 1, 2 and 4)"
+    )
+    parser.add_argument("--directory", type=Path, default=Path(), help="on the disk to measure")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument("--step", help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def measure(
+    directory: Path,
+    scale: float,
+    cores: Sequence[int] | None,
+    show: Callable[[str], None],
+    frames: Sequence[int] = (200, 10),
+) -> dict[str, Any]:
+    """Measure all of it in a directory; ``scale`` 1 is 10 M records of 200 bytes.
+
+    ``frames`` are the records of a frame, a log for each; what comes back is that of the first.
+    """
+    machine = describe(directory)
+    counts = [n for n in cores or CORES if n <= machine.cores] or [machine.cores]
+    show(f"{machine.cpu}, {machine.cores} cores, {machine.file_system}; 200-byte values")
+    report: dict[str, Any] = {"rollups": []}
+    for frame_records in frames:
+        shape = Shape(int(10_000_000 * scale), frame_records)
+        data_dir = directory / f"log{frame_records}"
+        size = make_log(data_dir, shape)
+        show(
+            f"{shape.records:,} records, frames of {frame_records}: {size / MIB:,.0f} MiB of log; "
+            "files are synced by both, the job reads back and proves what it wrote"
+        )
+        show(f"{'':<28}{'cores':>6}{'records/s':>14}{'MB/s':>9}{'of plain':>10}{'driver MiB':>12}")
+        for count in counts:
+            report["rollups"] += _rollups(data_dir, shape, size, count, show)
+        if frame_records == frames[0]:
+            report["command"] = _command(data_dir, shape, size, max(counts), show)
+            report |= _read_back(data_dir, show)
+            report["sequential"] = _sequential(data_dir, shape, show)
+        shutil.rmtree(data_dir)
+    return report
+
+
+# -- Into the archive ----------------------------------------------------------------------------
+
+
+def _rollups(
+    data_dir: Path, shape: Shape, size: int, cores: int, show: Callable[[str], None]
+) -> Iterator[dict[str, Any]]:
+    spec = {"data_dir": str(data_dir), "cores": cores}
+    plain = run_child("benchmarks.archive", {"do": "plain", **spec}, _CHILD_SECONDS)
+    spark = run_child("benchmarks.archive", {"do": "spark", **spec}, _CHILD_SECONDS)
+    for name, found in (("plain, decode and write", plain), ("job, warm", spark)):
+        line = _rate(name, shape, size, cores, found["seconds"])
+        line["of_plain"] = plain["seconds"] / found["seconds"]
+        line["driver_bytes"] = found.get("driver_bytes", 0)
+        show(_rate_text(line))
+        yield line
+    only = _rate("plain, write only", shape, size, cores, plain["write_seconds"])
+    only["of_plain"] = plain["seconds"] / plain["write_seconds"]
+    only["driver_bytes"] = 0
+    show(_rate_text(only))
+    yield only
+
+
+def _rate(name: str, shape: Shape, size: int, cores: int, seconds: float) -> dict[str, Any]:
+    return {
+        "name": name,
+        "frame_records": shape.frame_records,
+        "cores": cores,
+        "seconds": seconds,
+        "records_per_s": shape.records / seconds,
+        "mb_per_s": size / 1e6 / seconds,
+    }
+
+
+def _rate_text(line: dict[str, Any]) -> str:
+    return (
+        f"  {line['name']:<26}{line['cores']:>6}{line['records_per_s']:>14,.0f}"
+        f"{line['mb_per_s']:>9,.0f}{line['of_plain']:>10.0%}{line['driver_bytes'] / MIB:>12,.0f}"
+    )
+
+
+def _plan(data_dir: Path) -> Lot:
+    bounds = decode_bounds((data_dir / "state" / "bounds").read_bytes())
+    return plan_lot(
+        data_dir / "wal",
+        bounds,
+        0,
+        0,
+        lot_bytes=NO_LIMIT,
+        file_bytes=Settings().file_bytes,
+        room_bytes=NO_LIMIT,
+    )
+
+
+def _plain(data_dir: str, cores: int) -> dict[str, Any]:
+    """The same tasks in processes of Python."""
+    lot = _plan(Path(data_dir))
+    with (
+        tempfile.TemporaryDirectory(dir=data_dir) as out,
+        get_context("spawn").Pool(cores) as pool,
+    ):
+        pool.map(abs, range(cores * 4))  # they have begun
+        began = time.monotonic()
+        done = pool.map(partial(_write_plain, out), lot.records, chunksize=1)
+        seconds = time.monotonic() - began
+    return {"seconds": seconds, "write_seconds": sum(done) / cores}
+
+
+def _write_plain(out: str, split: RecordsSplit) -> float:
+    """Decode and write a task's records; returns the seconds that writing took."""
+    writing = 0.0
+    path = Path(out, f"{random.getrandbits(64):x}.parquet")
+    options = parquet_options(RECORDS)
+    with pq.ParquetWriter(path, arrow_schema(RECORDS), **options) as writer:
+        for ordinal, segment in enumerate(split.segments):
+            opened = open_sealed(segment.path)
+            pieces = split.pieces[split.pieces["segment"] == ordinal]
+            runs = [np.arange(row, row + rows) for row, rows in pieces[["row", "rows"]].tolist()]
+            batches = batches_of(opened.index).select(np.concatenate(runs))
+            for batch in read_records(opened, batches, split.topics):
+                began = time.monotonic()
+                writer.write_table(pa.Table.from_batches([batch]), row_group_size=GROUP_ROWS)
+                writing += time.monotonic() - began
+        began = time.monotonic()
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    return writing + time.monotonic() - began
+
+
+def _spark(data_dir: str, cores: int) -> dict[str, Any]:
+    """The job, after it has done it once before in the same session."""
+    data = Path(data_dir)
+    options = SparkOptions(f"local[{cores}]")
+    with spark_session("bench", options, data / "run" / "rollup", os.environ) as session:
+        for root in (data / "warm", data / "archive"):
+            shutil.rmtree(root, ignore_errors=True)
+            job = Job(
+                data_dir=data,
+                root=root,
+                settings=_ONLY_ROLLUP,
+                open_spark=lambda: nullcontext(session),
+                now_ms=lambda: time.time_ns() // 1_000_000,
+                free_bytes=lambda path: shutil.disk_usage(path).free,
+            )
+            began = time.monotonic()
+            summary = run_job(job)
+            seconds = time.monotonic() - began
+            if summary.problems:
+                raise ChildFailed("; ".join(summary.problems))
+            driver_bytes = _driver_bytes()
+        shutil.rmtree(data / "warm")
+    return {"seconds": seconds, "driver_bytes": driver_bytes}
+
+
+def _driver_bytes() -> int:
+    """Peak memory of this process and of Java, which is the child that it has."""
+    java = 0
+    for children in Path("/proc/self/task").glob("*/children"):
+        for child in children.read_text().split():
+            status = Path("/proc", child, "status").read_text()
+            if "\nVmHWM:" in status and status.startswith("Name:\tjava"):
+                java += int(status.split("VmHWM:")[1].split()[0]) << 10
+    return java + (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
+
+
+def _command(
+    data_dir: Path, shape: Shape, size: int, cores: int, show: Callable[[str], None]
+) -> dict[str, Any]:
+    """The command, from its start to its end, all of its steps."""
+    shutil.rmtree(data_dir / "archive", ignore_errors=True)
+    command = [sys.executable, "-m", "brokerd.rollup", "--data-dir", str(data_dir)]
+    began = time.monotonic()
+    done = subprocess.run(
+        [*command, "--master", f"local[{cores}]"], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise ChildFailed(f"brokerd-rollup: {done.stderr.strip()}")
+    line = _rate("brokerd-rollup, cold, all", shape, size, cores, time.monotonic() - began)
+    show(
+        f"  {line['name']:<26}{cores:>6}{line['records_per_s']:>14,.0f}{line['mb_per_s']:>9,.0f}"
+        f"  {line['seconds']:.1f} s"
+    )
+    return line
+
+
+# -- And back ------------------------------------------------------------------------------------
+
+
+def _read_back(data_dir: Path, show: Callable[[str], None]) -> dict[str, Any]:
+    found = run_child(
+        "benchmarks.archive", {"do": "look", "data_dir": str(data_dir)}, _CHILD_SECONDS
+    )
+    for name in ("cold", "footer_cached"):
+        times = found[name]
+        show(
+            f"  {FETCH_RECORDS} records, {name.replace('_', ' ')}: "
+            f"p50 {times['p50_ms']:.1f} ms, p95 {times['p95_ms']:.1f} ms"
+        )
+    return {"look": found}
+
+
+def _look(data_dir: str) -> dict[str, Any]:
+    """Single fetches in random places; the system's cache of the files is dropped before each."""
+    root = Path(data_dir, "archive")
+    chance = random.Random(1)
+    archive = open_archive(root, LOG_ID)
+    view = archive.refresh()
+    assert view is not None
+    ends = {key: _end(view, *key) for key in _lanes()}
+    times: dict[str, list[float]] = {"cold": [], "footer_cached": []}
+    for name, spent in times.items():
+        for _ in range(LOOKS):
+            if name == "cold":
+                view = open_archive(root, LOG_ID).refresh()
+                assert view is not None
+            lane = chance.choice(list(ends))
+            offset = chance.randrange(max(1, ends[lane] - FETCH_RECORDS))
+            _drop_cached(root)
+            began = time.monotonic()
+            rows = view.read(*lane, offset, FETCH_RECORDS * 200)
+            spent.append((time.monotonic() - began) * 1e3)
+            assert rows is not None and rows.first == offset
+    return {
+        name: {"p50_ms": statistics.median(t), "p95_ms": statistics.quantiles(t, n=20)[18]}
+        for name, t in times.items()
+    }
+
+
+def _lanes() -> Iterator[tuple[int, int]]:
+    for topic in range(TOPICS):
+        for partition in range(PARTITIONS):
+            yield topic + 1, partition
+
+
+def _end(view: Any, topic_id: int, partition: int) -> int:
+    """The end of what is archived of a partition, by halving."""
+    low, high = 0, 1 << 32
+    while low < high:
+        middle = (low + high) // 2
+        if view.covers(topic_id, partition, middle, middle + 1):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _drop_cached(root: Path) -> None:
+    for path in root.glob("records/*/*.parquet"):
+        descriptor = os.open(path, os.O_RDONLY)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+def _sequential(data_dir: Path, shape: Shape, show: Callable[[str], None]) -> dict[str, Any]:
+    """FlyMQ FETCH from offset 0 on, of a broker whose log was deleted because it is archived."""
+    settings = ("archive.keep_wal_bytes=0", "retention.check_seconds=1")
+    with BrokerProcess(data_dir, data_dir / "log", settings, formats=("flymq",)) as broker:
+        broker.start(_CHILD_SECONDS)
+        _await_deletion(broker)
+        spec = {"do": "fetch", "address": broker.address_of("flymq"), "records": shape.records}
+        found = run_child("benchmarks.archive", spec, _CHILD_SECONDS)
+        durability = fetch_status(broker.admin)["durability"]
+        broker.stop()
+    show(
+        f"  FlyMQ FETCH of {FETCH_RECORDS}, 0 to the end, durability {durability}: "
+        f"{found['records_per_s']:,.0f} records/s, {found['mb_per_s']:,.0f} MB/s of values"
+    )
+    return found
+
+
+def _await_deletion(broker: BrokerProcess) -> None:
+    """Wait until the log holds next to nothing."""
+    for _ in range(600):
+        if len(list((broker.data_dir / "wal").glob("*.idx"))) < 3:
+            return
+        time.sleep(0.5)
+    raise BrokerFailed("the log was not deleted within 5 minutes although it is archived")
+
+
+READERS = 4
+"""Connections that read at once, each a partition of its own."""
+READ_RECORDS = 2_000
+
+
+def _fetch(address: str, records: int) -> dict[str, Any]:
+    """Follow every partition from offset 0 to its end, some at a time."""
+    lanes = [(topic, index) for topic in range(TOPICS) for index in range(PARTITIONS)]
+    began = time.monotonic()
+    with ThreadPoolExecutor(READERS) as pool:
+        counts = list(pool.map(partial(_follow, address), lanes))
+    seconds = time.monotonic() - began
+    if sum(counts) != records:
+        raise ChildFailed(f"{sum(counts):,} records came back, not {records:,}")
+    return {
+        "seconds": seconds,
+        "records_per_s": records / seconds,
+        "mb_per_s": records * 200 / 1e6 / seconds,
+    }
+
+
+def _follow(address: str, lane: tuple[int, int]) -> int:
+    """Fetch a partition; returns how many records came, after a look at each answer's head."""
+    topic, partition = lane
+    host, port = address.rsplit(":", 1)
+    count = offset = 0
+    with socket.create_connection((host, int(port))) as sock:
+        while True:
+            request = Fetch(f"bench{topic}", partition, offset, READ_RECORDS, "", True)
+            sock.sendall(encode_request(request))
+            said = b""
+            while (seen := look_fetched(said, 0)) is None:
+                said += sock.recv(1 << 20)
+            if seen.messages == 0:
+                return count
+            if seen.messages < 0:
+                raise ChildFailed(f"FETCH at {offset} of {lane} was refused: {said[:200]!r}")
+            count += seen.messages
+            offset = seen.next_offset
+
+
+_STEPS: dict[str, Callable[..., dict[str, Any]]] = {
+    "plain": _plain,
+    "spark": _spark,
+    "look": _look,
+    "fetch": _fetch,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())
