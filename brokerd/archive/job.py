@@ -123,6 +123,7 @@ def steps(settings: Settings) -> list[Callable[[Run], StepReport]]:
     """What is done after the rollup, in order: derived first, for it needs what is removed then."""
     from brokerd.archive.clean import clean
     from brokerd.archive.derived import derive_deliveries
+    from brokerd.archive.history import keep_history
     from brokerd.archive.hours import derive_hourly
 
     found: list[Callable[[Run], StepReport]] = []
@@ -130,6 +131,8 @@ def steps(settings: Settings) -> list[Callable[[Run], StepReport]]:
         found += [derive_deliveries, derive_hourly]
     if settings.retention or settings.compaction or settings.merge:
         found.append(clean)
+    if settings.merge or settings.events_days:
+        found.append(keep_history)
     if settings.vacuum:
         found.append(vacuum)
     return found

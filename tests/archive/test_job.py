@@ -73,9 +73,12 @@ def test_a_job_takes_the_log_and_derives(data: Data, spark: SparkSession) -> Non
     assert summary.problems == []
     assert summary.has_committed
     assert summary.rolled_up.records == len(data.appended)
+    names = [step.name for step in summary.steps]
+    assert names == ["deliveries", "hourly", "clean", "history", "vacuum"]
     data.check()
     again = run(data, settings=ALL_STEPS)
     assert (again.problems, again.has_committed) == ([], False)
+    assert [step.name for step in run(data).steps] == []
     assert again.left == "all sealed segments are archived"
 
 
