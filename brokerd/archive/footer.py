@@ -79,7 +79,8 @@ def unpack_groups(data: bytes, footer_position: int) -> Groups:
         raise DamagedData("its list of row groups is cut short")
     groups: Groups = np.frombuffer(data, GROUP)
     edges = np.append(groups["position"], footer_position)
-    if edges[0] != FIRST_GROUP_POSITION or (np.diff(edges) != groups["bytes"]).any():
+    sizes = np.diff(edges)
+    if edges[0] != FIRST_GROUP_POSITION or (sizes != groups["bytes"]).any() or (sizes <= 0).any():
         raise DamagedData("its row groups do not fill it")
     return groups
 

@@ -8,7 +8,7 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from brokerd.archive import files, reading, rowgroups
 from brokerd.archive.decode import read_records
 from brokerd.archive.digest import RowsDigest
 from brokerd.archive.files import FileInfo, FileWriter, verify_written
-from brokerd.archive.footer import GROUP, METADATA_KEY
+from brokerd.archive.footer import GROUP, METADATA_KEY, unpack_groups, unpack_ranges
 from brokerd.archive.layout import EVENTS, RECORDS, Range, arrow_schema
 from brokerd.archive.reading import ArchiveFile, RowGroupCache, open_file
 from brokerd.archive.rowcolumns import RecordRows
@@ -619,6 +619,24 @@ def test_a_footer_that_makes_no_sense_is_damage(root: Path, old: bytes, new: byt
     info = write(root, [Range(3, 0, 0, 3)], table_of(3, 0, [0, 1, 2]))
     with pytest.raises(DamagedArchive):
         open_file(root, with_footer(root, info, old, new))
+
+
+@pytest.mark.parametrize(
+    ("position", "size", "end"), [(5, 10, 15), (4, 10, 15), (4, 11, 14), (4, -4, 0)]
+)
+def test_row_groups_fill_a_file(position: int, size: int, end: int) -> None:
+    """What lies between the magic and the footer is row groups, all of it, or it is damage."""
+    groups = np.zeros(1, GROUP)
+    groups["position"], groups["bytes"] = position, size
+    with pytest.raises(DamagedData, match="do not fill"):
+        unpack_groups(groups.tobytes(), end)
+
+
+@pytest.mark.parametrize("unpack", [unpack_ranges, lambda data: unpack_groups(data, 4)])
+def test_lists_that_are_cut_short_are_damage(unpack: Callable[[bytes], object]) -> None:
+    """A list of ranges or row groups has whole ones."""
+    with pytest.raises(DamagedData, match="cut short"):
+        unpack(bytes(31))
 
 
 # -- Cache and threads ---------------------------------------------------------------------------
