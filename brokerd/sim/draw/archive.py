@@ -31,14 +31,14 @@ ROLLUPS_MAX = 16
 COMPACTS = 0.4
 LONG_US = 12 * SECOND
 """How long an archive is away, at least, of which an older copy comes back."""
-EXCLUDES = frozenset(("lazy durability", "many partitions"))
-"""Runs with these have no archive: they lose what it may have already, or have too much to keep."""
+EXCLUDES = "many partitions"
+"""Runs with these have no archive: they have too much to keep."""
 
 
 def add_archive(plan: Plan, frame: Frame) -> Plan:
     """The plan with an archive, or as it is. ``frame`` has a chance of its own."""
     chance, features = frame.chance, frame.features
-    if not chance.on(ARCHIVE) or features & EXCLUDES:
+    if not chance.on(ARCHIVE) or EXCLUDES in features:
         return plan
     plan = replace(
         plan,
