@@ -563,10 +563,10 @@ BUGS = (
     bug(
         "mark-ignored-at-the-start",
         "a start takes records that only the archive has for lost",
-        "broker/salvage.py",
+        "broker/state.py",
         (
-            "max(partition.start_offset, partition.archived, told)",
-            "max(partition.start_offset, told)",
+            "key: max(self.starts.get(key, 0), self.archived.get(key, 0))",
+            "key: self.starts.get(key, 0)",
         ),
     ),
     bug(
@@ -613,12 +613,6 @@ BUGS = (
             "bound = min(bound, first_to_do(group.lanes[partition.index], commit_place))",
             "bound = first_to_do(group.lanes[partition.index], commit_place)",
         ),
-    ),
-    bug(
-        "old-files-for-ever",
-        "who finds a file of the archive deleted does not look for its successor",
-        "broker/archived.py",
-        ("            elif is_retry:\n", "            elif error is not None:\n"),
     ),
     bug(
         "seek-below-the-start",
