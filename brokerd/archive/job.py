@@ -80,9 +80,25 @@ class Summary:
         """Why no more of the log was taken; "" if nothing was looked at."""
         return self.rolled_up.stop.reason if self.rolled_up.stop is not None else ""
 
+    @contextmanager
+    def telling(self, root: Path) -> Iterator[None]:
+        """Add what goes wrong to the problems; ``root`` is the place if nothing else is named."""
+        problem = ""
+        try:
+            yield
+        except BrokerdError as error:
+            problem = str(error)
+        except OSError as error:
+            problem = f"{error.filename or root}: {error.strerror or error}"
+        if problem and problem not in self.problems:
+            self.problems.append(problem)
+
 
 def run_job(job: Job) -> Summary:
-    """Do all of it. What goes wrong after the beginning is in the summary, and ends the job.
+    """Do all of it. What goes wrong after the beginning is in the summary.
+
+    The steps after a rollup that failed are done all the same: they need nothing that is not in the
+    archive, and may free the space that the rollup lacks.
 
     :raises RollupLocked: another one is at work.
     :raises BrokerdError: there is nothing to begin with: no data directory, no bounds, an archive
@@ -104,15 +120,15 @@ def run_job(job: Job) -> Summary:
             at=job.at,
             progress=job.progress,
         )
-        try:
+        with summary.telling(job.root):
             free_bytes = partial(job.free_bytes, job.root)
             roll_up(run, job.data_dir / "wal", tables, free_bytes, summary.rolled_up)
+        with summary.telling(job.root):
             for step in steps(job.settings):
                 summary.steps.append(step(run))
-        except BrokerdError as error:
-            summary.problems.append(str(error))
-        except OSError as error:
-            summary.problems.append(f"{error.filename or job.root}: {error.strerror or error}")
+        if job.settings.vacuum:
+            with summary.telling(job.root):
+                summary.steps.append(vacuum(run))
     stop = summary.rolled_up.stop
     if stop is not None and stop.is_problem:
         summary.problems.append(stop.reason)
@@ -120,7 +136,10 @@ def run_job(job: Job) -> Summary:
 
 
 def steps(settings: Settings) -> list[Callable[[Run], StepReport]]:
-    """What is done after the rollup, in order: derived first, for it needs what is removed then."""
+    """What is done after the rollup, in order; if one fails, those after it are left out.
+
+    Derived first, for it needs what is removed then.
+    """
     from brokerd.archive.clean import clean
     from brokerd.archive.derived import derive_deliveries
     from brokerd.archive.history import keep_history
@@ -133,8 +152,6 @@ def steps(settings: Settings) -> list[Callable[[Run], StepReport]]:
         found.append(clean)
     if settings.merge or settings.events_days:
         found.append(keep_history)
-    if settings.vacuum:
-        found.append(vacuum)
     return found
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from brokerd.archive.bounds import MAGIC
 from brokerd.archive.job import Job, RollupLocked, Summary, locked, plan_job, run_job
-from brokerd.archive.running import JobFailed, Settings
+from brokerd.archive.running import JobFailed, Run, Settings, StepReport
 from brokerd.archive.spark import NoSpark
 from brokerd.archive.view import ForeignArchive
 from brokerd.errors import NewerFormat
@@ -306,7 +306,38 @@ def test_a_disk_that_fails_is_told_in_the_summary(data: Data) -> None:
     def fail(path: Path) -> int:
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
-    assert run(data, free_bytes=fail).problems == [f"{data.root}: Input/output error"]
+    summary = run(data, free_bytes=fail)
+    assert summary.problems == [f"{data.root}: Input/output error"]
+    assert summary.steps == []
+
+
+def test_a_full_disk_is_cleaned_all_the_same(data: Data, spark: SparkSession) -> None:
+    """What nobody needs goes, so that the next run has room."""
+    data.append(1, 0, *(b"record %d" % at for at in range(10)))
+    data.log.seal()
+    run(data, spark)
+    data.starts[1] = 10
+    data.fill(1)
+    summary = run(data, spark, settings=ALL_STEPS, free_bytes=lambda path: 100)
+    (problem,) = summary.problems
+    assert problem.startswith("there are 100 bytes free for the archive")
+    assert {step.name: step.numbers for step in summary.steps}["clean"]["trimmed"] == 10
+    assert data.records() == []
+
+
+def test_a_step_that_fails_leaves_out_those_after_it(
+    data: Data, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for vacuum: nothing is removed that is not counted yet."""
+
+    def fail(run: Run) -> StepReport:
+        raise JobFailed("deliveries: no good")
+
+    monkeypatch.setattr("brokerd.archive.derived.derive_deliveries", fail)
+    data.fill(1)
+    summary = run(data, spark, settings=ALL_STEPS)
+    assert summary.problems == ["deliveries: no good"]
+    assert [step.name for step in summary.steps] == ["vacuum"]
 
 
 @pytest.mark.slow
