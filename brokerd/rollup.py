@@ -188,20 +188,25 @@ def _tell_broker(job: Job, summary: Summary) -> list[str]:
 
 
 class _Bar:
-    """A bar on the terminal, gone when what it shows is over."""
+    """A bar on the terminal, or a name if nobody knows how long it takes; gone in the end."""
 
     def __init__(self) -> None:
         self._bar: Any = None
         self._done = 0
 
     def begin(self, what: str, tasks: int) -> None:
+        if not tasks:
+            self._bar = None
+            click.echo(f"{what} ...", nl=False, err=True)
+            return
         self._done = 0
         self._bar = click.progressbar(length=tasks, label=f"{what:24}", file=sys.stderr)
         self._bar.render_progress()
 
     def advance(self, tasks: int) -> None:
-        self._bar.update(tasks - self._done)
-        self._done = tasks
+        if self._bar is not None:
+            self._bar.update(tasks - self._done)
+            self._done = tasks
 
     def end(self) -> None:
         click.echo("\r\x1b[K", nl=False, err=True)
