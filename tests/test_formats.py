@@ -14,8 +14,8 @@ from brokerd.cli.formats import FORMATS as LOADED
 from brokerd.sections import DEFAULT_LISTENERS, FORMATS
 from brokerd.sim.draw import FORMATS as DRAWN
 from brokerd.sim.plan import WireFormat
-from demo.flights import PLACES
 from demo.readers import READERS
+from demo.summary import PLACES
 from demo.writers import PENS
 from tests.codecs.every import DECODERS
 from tests.cross.peers import PEERS
