@@ -186,7 +186,8 @@ class SimView:
         self.bytes = sum(size_of(one) for held in version.held.values() for one in held.records)
 
     def covers(self, topic_id: int, partition: int, first: int, end: int) -> bool:
-        held = self._reach((topic_id, partition))
+        self._wait()  # the names of files tell: none has to be there
+        held = self._held.get((topic_id, partition), NOTHING)
         return first >= end or held.range_of(first)[1] >= end
 
     def read(

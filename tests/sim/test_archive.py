@@ -93,7 +93,7 @@ def test_a_view_stays_as_it_is_until_its_files_are_deleted() -> None:
     archive.vacuum()
     with pytest.raises(ArchiveUnavailable, match="gone"):
         old.read(*KEY, 0, 100)
-    assert old.covers(8, 0, 0, 1)
+    assert old.read(8, 0, 0, 100) is not None
     rows = view_of(archive).read(*KEY, 0, 100)
     assert rows is not None
     assert (rows.first, list(rows.offsets)) == (0, [1])
@@ -123,7 +123,8 @@ def test_what_befalls_an_archive_is_told_as_a_real_one_would() -> None:
         OpenedArchive(archive, "another", lambda: None).refresh()
     archive.problem = "it is out of reach"
     with pytest.raises(ArchiveUnavailable, match="out of reach"):
-        view.covers(*KEY, 0, 1)
+        view.read(*KEY, 0, 1)
+    assert view.covers(*KEY, 0, 10)
     archive.problem, archive.is_gone = "", True
     assert OpenedArchive(archive, "log", lambda: None).refresh() is None
 

@@ -7,7 +7,7 @@ compacted, while one client leases and one reads everything again and again.
 
 from __future__ import annotations
 
-from brokerd.sim.plan import ClientPlan, Plan, Rollup, Seal, Settings, Topic
+from brokerd.sim.plan import ArchiveSlow, ClientPlan, DiskTimes, Plan, Rollup, Seal, Settings, Topic
 
 SECOND = 1_000_000
 TOPIC = Topic(name="t", partitions=2, compact=True)
@@ -24,6 +24,7 @@ PLAN = Plan(
         archive=True,
         archive_poll_seconds=1,
     ),
+    disk=DiskTimes(stuck_permille=200, stuck_us_max=50_000),
     topics=(TOPIC,),
     clients=(
         ClientPlan(
@@ -49,10 +50,11 @@ PLAN = Plan(
             role="worker",
             format="flymq",
             seed=22,
-            operations=40,
-            think_us=200_000,
+            operations=200,
+            think_us=40_000,
             topics=(TOPIC,),
             mix={"read": 1},
+            reconnect_us_max=1_000,
         ),
         ClientPlan(
             name="op",
@@ -66,13 +68,20 @@ PLAN = Plan(
             mix={"seek": 1, "describe": 1},
         ),
     ),
-    faults=tuple(
-        event
-        for half_seconds in range(2, 10)
-        for event in (
-            Seal(at_us=half_seconds * SECOND // 2),
-            Rollup(at_us=half_seconds * SECOND // 2 + 200_000, step_us=5_000, vacuums=True),
-        )
+    faults=(
+        ArchiveSlow(at_us=0, for_us=5 * SECOND, factor=50),
+        *(
+            event
+            for half_seconds in range(2, 10)
+            for event in (
+                Seal(at_us=half_seconds * SECOND // 2),
+                Rollup(at_us=half_seconds * SECOND // 2 + 200_000, step_us=5_000, vacuums=True),
+            )
+        ),
     ),
 )
-"""Clients that make the log long, and a job that makes it short again."""
+"""Clients that make the log long, and a job that makes it short again.
+
+Syncs get stuck, so that segments may be deleted while a commit is under way; and looks into the
+archive take long, so that a start is asked for records before it has seen the archive.
+"""
