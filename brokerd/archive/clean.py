@@ -30,7 +30,7 @@ from brokerd.archive.files import FileInfo
 from brokerd.archive.frames import staging
 from brokerd.archive.layout import BUCKETS, RECORDS, parse_records_name
 from brokerd.archive.looked import Looked, PartitionLook, read_looked, write_looked
-from brokerd.archive.ordered import rows_to_drop
+from brokerd.archive.ordered import REASONS, rows_to_drop
 from brokerd.archive.retaining import write_retention_drops
 from brokerd.archive.rewriting import Refused, Rewritten, Trims, Unit, rewrite
 from brokerd.archive.running import JobFailed, Run, StepReport
@@ -74,13 +74,12 @@ class _Done:
     bytes_added: int = 0
 
     def report(self) -> StepReport:
-        names = ("deleted", "trimmed", "expired", "superseded", "tombstone")
-        numbers = {name: self.gone[name] for name in names}
+        numbers = {name: self.gone[name] for name in REASONS}
         numbers["files_removed"], numbers["files_added"] = self.files_removed, self.files_added
         numbers["bytes_removed"], numbers["bytes_added"] = self.bytes_removed, self.bytes_added
         lines = []
         if self.gone.total():
-            parts = [f"{self.gone[name]:,} {_WORDS[name]}" for name in names if self.gone[name]]
+            parts = [f"{self.gone[name]:,} {_WORDS[name]}" for name in REASONS if self.gone[name]]
             lines.append(f"removed {self.gone.total():,} records: {', '.join(parts)}")
         if self.files_removed:
             lines.append(

@@ -24,6 +24,9 @@ Key = tuple[int, ...]
 
 # -- Rows that go --------------------------------------------------------------------------------
 
+REASONS = ("deleted", "trimmed", "expired", "superseded", "tombstone")
+"""Why a record goes: docs/archive-tables.rst."""
+
 
 class Drops(NamedTuple):
     """Rows of a file that go."""
@@ -36,14 +39,19 @@ class Drops(NamedTuple):
 
 
 def read_drops(directories: Sequence[str], path: str) -> Drops:
-    """Which rows of a file go: ``file=<name>/*.parquet`` with ``row``, ``offset``, ``reason``."""
+    """Which rows of a file go: ``file=<name>/*.parquet`` with ``row``, ``offset``, ``reason``.
+
+    A row that is there more than once goes for the first of its reasons as `REASONS` has them.
+    """
     parts = [pq.read_table(part, partitioning=None) for part in _parts(directories, path)]
 
     def every(name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         return np.concatenate([np.zeros(0, dtype), *(part[name].to_numpy() for part in parts)])
 
-    rows, first = np.unique(every("row", np.int64), return_index=True)
-    return Drops(rows, every("offset", np.int64)[first], every("reason", np.object_)[first])
+    rows, reasons = every("row", np.int64), every("reason", np.object_)
+    order = np.lexsort(([REASONS.index(reason) for reason in reasons], rows))
+    rows, first = np.unique(rows[order], return_index=True)
+    return Drops(rows, every("offset", np.int64)[order][first], reasons[order][first])
 
 
 def rows_to_drop(directories: Sequence[str], path: str) -> int:

@@ -61,10 +61,10 @@ def expired(records: DataFrame, bounds: DataFrame, now_us: int) -> DataFrame:
 
 def superseded(records: DataFrame, bounds: DataFrame) -> DataFrame:
     """Records with a ``key`` of which ``records`` has a later one, if they may be compacted."""
+    of_key = Window.partitionBy(*KEY).orderBy("offset")
     keyed = records.where(F.col("key").isNotNull())
-    latest = keyed.groupBy(*KEY).agg(F.max("offset").alias("latest"))
-    older = _compactable(keyed, bounds).join(latest, [*KEY])
-    return older.where(F.col("offset") < F.col("latest")).select(*records.columns)
+    older = keyed.withColumn("later", F.lead("offset").over(of_key)).where("later is not null")
+    return _compactable(older, bounds).select(*records.columns)
 
 
 def old_tombstones(
@@ -93,19 +93,16 @@ def _where(records: DataFrame, bounds: DataFrame, condition: Column) -> DataFram
 
 
 def removable(reasons: Mapping[str, DataFrame]) -> DataFrame:
-    """Rows of several such frames, each once, with the ``reason`` that comes first.
+    """Rows of several such frames, each with its ``reason``; a row may be there more than once.
 
     :param reasons: at least one frame, with ``file`` and ``row``, the number of the row in it.
     :return: ``file``, ``row``, ``offset``, ``reason``.
     """
-    place = ["file", "row", "offset"]
     frames = [
-        frame.select(*place, F.lit(at).alias("rank")) for at, frame in enumerate(reasons.values())
+        frame.select("file", "row", "offset", F.lit(reason).alias("reason"))
+        for reason, frame in reasons.items()
     ]
-    every = reduce(lambda one, other: one.union(other), frames)
-    first = every.groupBy(*place).agg(F.min("rank").alias("rank"))
-    reason = F.element_at(F.array(*map(F.lit, reasons)), F.col("rank") + 1)
-    return first.select(*place, reason.alias("reason"))
+    return reduce(lambda one, other: one.union(other), frames)
 
 
 # -- What came out -------------------------------------------------------------------------------

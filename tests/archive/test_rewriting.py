@@ -118,7 +118,7 @@ def test_what_stays_is_there_once_and_in_order(
             (r.topic_id, r.partition, o) for r, os_ in file for o in os_ if trims.kept([r]) != []
         }
         drops = {
-            at: "because"
+            at: "expired"
             for at, (topic_id, partition, offset) in enumerate(numbers)
             if offset in gone
             or offset < starts.get((topic_id, partition), 0)
@@ -188,11 +188,11 @@ def test_nothing_is_written_when_nothing_has_to_be_known(world: World) -> None:
     assert rewritten(world, [info.path], trims=trims).added == ()
 
 
-def test_reasons_of_the_first_directory_count(world: World) -> None:
-    """A row that goes for two reasons is counted once."""
+def test_a_row_that_goes_for_two_reasons_is_counted_once(world: World) -> None:
+    """For the one that comes first in the list of them, whoever tells it."""
     info = world.records_file([record(0), record(1)], [Range(1, 0, 0, 2)])
-    drop(world.root / "one", info.path, {0: "expired"}, {0: 0})
-    drop(world.root / "two", info.path, {0: "superseded", 1: "superseded"}, {0: 0, 1: 1})
+    drop(world.root / "one", info.path, {0: "superseded", 1: "superseded"}, {0: 0, 1: 1})
+    drop(world.root / "two", info.path, {0: "expired"}, {0: 0})
     directories = (str(world.root / "one"), str(world.root / "two"))
     found = rewritten(world, [info.path], drops=directories)
     assert found.gone == {"expired": 1, "superseded": 1}
