@@ -562,11 +562,11 @@ BUGS = (
     ),
     bug(
         "mark-ignored-at-the-start",
-        "a start takes records that only the archive has for lost",
+        "a start forgets that the log says which records are in the archive",
         "broker/state.py",
         (
-            "key: max(self.starts.get(key, 0), self.archived.get(key, 0))",
-            "key: self.starts.get(key, 0)",
+            'self.archive(self._partition_given(entry, fields["offset"]), fields["offset"])',
+            'self.archive(self._partition_given(entry, fields["offset"]), 0)',
         ),
     ),
     bug(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from brokerd.archive.bounds import FILE_NAME, Bounds, PartitionBounds, TopicBounds, decode_bounds
@@ -288,19 +289,35 @@ def _superseded(topic: TopicBounds, partition: PartitionBounds, held: Held) -> f
 
 def _decode(data: bytes, segment_id: bytes, lsn: int) -> Sealed:
     """All batches of a segment. Raises FormatError."""
-    salt = segment_salt(segment_id)
     ranges: dict[Key, list[tuple[int, int]]] = {}
     records: dict[Key, list[Record]] = {}
+    for key, chunk in _batches(data, segment_id):
+        ranges.setdefault(key, []).append((chunk.base, chunk.end))
+        records.setdefault(key, []).extend(chunk.records(chunk.base, chunk.end))
+    return Sealed(lsn, lsn + len(data), ranges, records)
+
+
+def _batches(data: bytes, segment_id: bytes) -> Iterator[tuple[Key, DenseChunk]]:
+    """The batches of a segment, in order. Raises FormatError where there are no more frames."""
+    salt = segment_salt(segment_id)
     position = SEGMENT_HEADER_BYTES
     while position < len(data):
         length = parse_frame_header(data, salt, position).length
         for entry in iter_entries(data[position : position + length], salt):
-            if entry.kind != EntryKind.RECORDS:
-                continue
-            key = entry.topic_id, entry.partition
-            chunk = DenseChunk(entry.base_offset)
-            chunk.extend(entry.count, decode_records(entry.body, entry.count))
-            ranges.setdefault(key, []).append((chunk.base, chunk.end))
-            records.setdefault(key, []).extend(chunk.records(chunk.base, chunk.end))
+            if entry.kind == EntryKind.RECORDS:
+                chunk = DenseChunk(entry.base_offset)
+                chunk.extend(entry.count, decode_records(entry.body, entry.count))
+                yield (entry.topic_id, entry.partition), chunk
         position += length
-    return Sealed(lsn, lsn + len(data), ranges, records)
+
+
+def offsets_in_log(disk: SimDisk) -> dict[Key, set[int]]:
+    """Which records the log of a disk has, sealed or not."""
+    found: dict[Key, set[int]] = {}
+    for path in disk.paths(WAL_DIR):
+        if path.endswith(".wal"):
+            data = disk.read(path)
+            with suppress(FormatError):
+                for key, chunk in _batches(data, decode_segment_header(data).segment_id):
+                    found.setdefault(key, set()).update(range(chunk.base, chunk.end))
+    return found

@@ -39,7 +39,7 @@ from brokerd.sim.machine import BOUNDS, MAMAMIA, Machine
 from brokerd.sim.network import Network
 from brokerd.sim.oracle import Violation
 from brokerd.sim.plan import Plan, Rollup, Settings
-from brokerd.sim.rollup import Archiver
+from brokerd.sim.rollup import Archiver, offsets_in_log
 from brokerd.sim.state_text import state_of, without_newest_snapshot, without_snapshots
 from brokerd.sim.world import World
 from brokerd.wal.verify import verify
@@ -242,6 +242,7 @@ class _Run:
 
     def _ready(self, core: BrokerCore) -> None:
         self._judge_damage()
+        self._judge_marks(core)
         for topic in self._plan.topics:
             settings = TopicSettings(compact=True) if topic.compact else None
             core.broker.create_topic(topic.name, topic.partitions, settings)
@@ -286,6 +287,23 @@ class _Run:
     def _rollup_failed(self, reason: str) -> None:
         if not self._broken_modes():
             self._violate("rollup", f"the archive's job cannot go on: {reason}")
+
+    def _judge_marks(self, core: BrokerCore) -> None:
+        """What the log lacks of what was archived is removed, or known to be in the archive."""
+        if self._archive is None or self._broken_modes():
+            return
+        in_log = offsets_in_log(self._disk)
+        held = self._archive.newest.held
+        for topic in core.broker.topics():
+            for each in (topic, topic.internal):
+                for partition in each.partitions if each is not None else ():
+                    key = partition.topic.topic_id, partition.index
+                    known = max(partition.start_offset, partition.archived)
+                    for first, end in held[key].covered if key in held else ():
+                        lacking = set(range(max(first, known), end)) - in_log.get(key, set())
+                        if lacking:
+                            text = f"{topic.name}/{partition.index} lacks {sorted(lacking)[:5]}"
+                            self._violate("P1-mark", f"{text} in the log, and does not know why")
 
     def _begin(self) -> None:
         self._faults.begin()

@@ -71,6 +71,7 @@ def test_nothing_is_said_of_groups_that_were_moved_or_came_later() -> None:
         publish(story, 1)
         assert check(story.history) == []
     story = Story()
+    story.acquire()
     story.produce(b"a", at=(0,))
     publish(story, 1)
     story.acquire((0, b"a"))

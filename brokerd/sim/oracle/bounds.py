@@ -2,7 +2,8 @@
 """What the broker let the archive's job remove: nothing that a group has still to do: promise 5.
 
 A bound is captured some time before it can be read, and after the one before it could be. So only
-groups count that were there by then, and whatever they have done until it can be read excuses it.
+groups count that had leased something by then, which is when a group begins; and whatever they have
+done until it can be read excuses it.
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ def check_bounds(
             continue
         if any(isinstance(change, MOVES) for change in lane.changes):
             continue
-        there_us = min((op.answered_us for op in lane.acquires if op.succeeded), default=EVER_US)
+        there_us = min(
+            (op.answered_us for op in lane.acquires if op.succeeded and op.deliveries),
+            default=EVER_US,
+        )
         for (of, partition), bounds in published.items():
             if of == topic:
                 yield from _check_lane(records, removal, lane, partition, there_us, bounds)
