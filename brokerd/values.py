@@ -7,6 +7,8 @@ epoch, never going backwards); ``now_us`` arguments elsewhere are monotonic time
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -61,6 +63,35 @@ class Record(NamedTuple):
     expires_at_us: int = 0
     """Broker time after which the record is gone; 0 means never."""
     producer_format: int = Format.UNKNOWN
+
+
+class Columns(NamedTuple):
+    """Records as columns, for who wants no more of them."""
+
+    offsets: Sequence[int]
+    keys: Sequence[bytes | None] | None
+    """None if no record has one."""
+    values: Sequence[bytes]
+
+
+class Records(Sequence[Record]):
+    """Records that are columns, and become `Record` values where these are wanted."""
+
+    @abstractmethod
+    def columns(self) -> Columns:
+        """All of them."""
+
+
+def columns_of(records: Sequence[Record]) -> Columns:
+    """Records as columns."""
+    if isinstance(records, Records):
+        return records.columns()
+    keys = [record.key for record in records]
+    return Columns(
+        [record.offset for record in records],
+        None if keys.count(None) == len(keys) else keys,
+        [record.value for record in records],
+    )
 
 
 class Grant(NamedTuple):

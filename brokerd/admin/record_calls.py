@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 
 from twisted.internet.defer import Deferred
@@ -152,9 +153,9 @@ async def read_records(call: Call) -> RecordList:
 
 def fetch(
     broker: Broker, partition: Partition, offset: int, max_records: int, max_bytes: int
-) -> Deferred[tuple[list[Record], int, Exception | None]]:
+) -> Deferred[tuple[Sequence[Record], int, Exception | None]]:
     """`Fetcher.fetch` as a Deferred."""
-    fetched: Deferred[tuple[list[Record], int, Exception | None]] = Deferred()
+    fetched: Deferred[tuple[Sequence[Record], int, Exception | None]] = Deferred()
     broker.fetch(partition, offset, max_records, max_bytes, lambda *found: fetched.callback(found))
     return fetched
 

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from brokerd.values import Format, Record
 from brokerd.walformat import RecordColumns
@@ -97,13 +97,13 @@ class Chunk:
         """Where the hole ends that an offset is in, as far as this chunk knows."""
         return offset
 
-    def records(self, first: int, end: int) -> list[Record]:
-        """The records at offsets ``first`` to ``end``, exclusive, that are not removed."""
+    def rows(self, first: int, end: int) -> Rows:
+        """Those of the records at offsets ``first`` to ``end``, exclusive, all of them framed."""
         raise NotImplementedError
 
-    def size(self, first: int, end: int) -> int:
-        """Bytes of their keys, values and metadata."""
-        raise NotImplementedError
+    def records(self, first: int, end: int) -> list[Record]:
+        """The records at offsets ``first`` to ``end``, exclusive, that are not removed."""
+        return self.rows(first, end).records()
 
     def record(self, index: int, pending_time_us: int = 0) -> Record:
         """The record at ``index``; ``pending_time_us`` for one whose frame is not built yet."""
@@ -199,7 +199,7 @@ class DenseChunk(Chunk):
 
     def content_bytes(self) -> int:
         """What the records take in memory, near enough for a cache budget."""
-        return self.size(self.base, self.end) + len(self.values) * RECORD_OVERHEAD_BYTES
+        return self.rows(self.base, self.end).size() + len(self.values) * RECORD_OVERHEAD_BYTES
 
     def optional_columns(self, producer_time: int | None, expires_at_us: int) -> None:
         """Append to the columns that most producers never use."""
@@ -228,38 +228,48 @@ class DenseChunk(Chunk):
             producer_format=_collapse(self.formats, first),
         )
 
-    def records(self, first: int, end: int) -> list[Record]:
-        """The records at offsets ``first`` to ``end``, exclusive, all of them in a frame."""
-        return records_of(self, range(first, end), slice(first - self.base, end - self.base))
-
-    def size(self, first: int, end: int) -> int:
-        return size_of(self, slice(first - self.base, end - self.base))
+    def rows(self, first: int, end: int) -> Rows:
+        return Rows(self, range(first, end), slice(first - self.base, end - self.base))
 
 
-def records_of(chunk: DenseChunk, offsets: Sequence[int], part: slice) -> list[Record]:
-    """The records of some rows, which have these offsets."""
-    columns = zip(
-        offsets,
-        chunk.values[part],
-        chunk.keys[part],
-        chunk.encodings[part],
-        chunk.metadata[part],
-        chunk.times_us[part],
-        repeat(None) if chunk.producer_times is None else chunk.producer_times[part],
-        repeat(0) if chunk.expires_at_us is None else chunk.expires_at_us[part],
-        chunk.formats[part],
-        strict=False,  # two of them may have no end
-    )
-    return list(map(_new_record, columns))
+class Rows(NamedTuple):
+    """Some rows of a chunk, which nobody copies before they are wanted."""
 
+    chunk: DenseChunk
+    offsets: Sequence[int]
+    """Of the records in these rows."""
+    part: slice
+    """Which rows; both ends are given."""
 
-def size_of(chunk: DenseChunk, part: slice) -> int:
-    """Bytes of keys, values and metadata of some rows."""
-    size = sum(map(len, chunk.values[part]))
-    for column in (chunk.keys[part], chunk.metadata[part]):
-        if column.count(None) < len(column):
-            size += sum(map(len, filter(None, column)))
-    return size
+    def cut(self, first: int, end: int) -> Rows:
+        """Those from the number ``first`` to ``end``, exclusive."""
+        start = self.part.start
+        return Rows(self.chunk, self.offsets[first:end], slice(start + first, start + end))
+
+    def records(self) -> list[Record]:
+        chunk, offsets, part = self
+        columns = zip(
+            offsets,
+            chunk.values[part],
+            chunk.keys[part],
+            chunk.encodings[part],
+            chunk.metadata[part],
+            chunk.times_us[part],
+            repeat(None) if chunk.producer_times is None else chunk.producer_times[part],
+            repeat(0) if chunk.expires_at_us is None else chunk.expires_at_us[part],
+            chunk.formats[part],
+            strict=False,  # two of them may have no end
+        )
+        return list(map(_new_record, columns))
+
+    def size(self) -> int:
+        """Bytes of keys, values and metadata."""
+        chunk, _, part = self
+        size = sum(map(len, chunk.values[part]))
+        for column in (chunk.keys[part], chunk.metadata[part]):
+            if column.count(None) < len(column):
+                size += sum(map(len, filter(None, column)))
+        return size
 
 
 def _column(column: Sequence[int] | int, count: int) -> list[int]:

@@ -8,11 +8,11 @@ only, so nobody reads what a crash may take back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import chain
+from collections.abc import Callable, Iterator, Sequence
 
-from brokerd.broker.chunks import Chunk
+from brokerd.broker.chunks import Chunk, Rows
 from brokerd.broker.clock import BrokerTime
+from brokerd.broker.fetched import FetchedRecords
 from brokerd.broker.journal import Clock, Journal
 from brokerd.broker.reads import Loaded, Unreadable
 from brokerd.broker.topics import Partition
@@ -22,7 +22,7 @@ from brokerd.values import Record
 LOOKS = 1024
 """Records, and holes between them, that a fetch looks at in one turn of the reactor."""
 
-Fetched = Callable[[list[Record], int, Exception | None], None]
+Fetched = Callable[[Sequence[Record], int, Exception | None], None]
 
 
 class Expiry:
@@ -81,13 +81,13 @@ class Fetcher:
                 f"a fetch of {max_records} records and {max_bytes} bytes gets nowhere; "
                 "ask for 1 record or more"
             )
-        record = self._in_memory(partition, offset) if max_records == 1 else None
-        if record is not None:
-            done([record], offset + 1, None)
+        rows = self._in_memory(partition, offset) if max_records == 1 else None
+        if rows is not None:
+            done(FetchedRecords(rows), offset + 1, None)
             return
         _Fetch(self, partition, offset, max_records, max_bytes, done).go_on()
 
-    def _in_memory(self, partition: Partition, offset: int) -> Record | None:
+    def _in_memory(self, partition: Partition, offset: int) -> Rows | None:
         """The record at this very offset, if it is in memory, durable, and not expired."""
         chunk = partition.find(offset)
         if chunk is None or not partition.start_offset <= offset < chunk.durable_end(
@@ -97,7 +97,7 @@ class Fetcher:
         index = offset - chunk.base
         if self.expiry.is_expired(chunk, index):
             return None
-        return chunk.record(index)
+        return chunk.rows(offset, offset + 1)
 
 
 class _Fetch:
@@ -118,7 +118,7 @@ class _Fetch:
         self._records_left = max_records
         self._bytes_left = max_bytes
         self._done = done
-        self._records: list[Record] = []
+        self._records = FetchedRecords()
 
     def go_on(self) -> None:
         """Take what is in memory; have read what is not; come back when it is much."""
@@ -160,37 +160,47 @@ class _Fetch:
 
         Returns how many were looked at.
         """
-        records = chunk.records(self._offset, end)
-        count = len(records)
-        size = None
-        if chunk.expires_at_us is None:
-            size = chunk.size(self._offset, end)
-        else:
-            before_us = self._fetcher.expiry.before_us()
-            records = [one for one in records if not 0 < one.expires_at_us <= before_us]
-        fit = self._fitting(records, size)
-        self._records_left -= fit
-        if fit < len(records):
-            self._offset = records[fit].offset
-            self._records += records[:fit]
+        rows = chunk.rows(self._offset, end)
+        for part in self._unexpired(rows):
+            fit = self._fitting(part)
+            self._records_left -= fit
+            if fit < len(part.offsets):
+                self._records.add(part.cut(0, fit))
+                self._offset = part.offsets[fit]
+                break
+            self._records.add(part)
         else:
             self._offset = end
-            self._records += records
-        return count
+        return len(rows.offsets)
 
-    def _fitting(self, records: list[Record], size: int | None) -> int:
-        """How many of the records, of ``size`` bytes, there is room for; theirs is taken."""
-        if size is None:
-            size = _content_bytes(records)
+    def _unexpired(self, rows: Rows) -> Iterator[Rows]:
+        """The runs of rows that have not expired."""
+        column = rows.chunk.expires_at_us
+        before_us = 0 if column is None else self._fetcher.expiry.before_us()
+        if column is None or not before_us:
+            yield rows
+            return
+        first = 0
+        for at, expires_at_us in enumerate(column[rows.part]):
+            if 0 < expires_at_us <= before_us:
+                if first < at:
+                    yield rows.cut(first, at)
+                first = at + 1
+        if first < len(rows.offsets):
+            yield rows.cut(first, len(rows.offsets))
+
+    def _fitting(self, rows: Rows) -> int:
+        """How many of the records there is room for; theirs is taken."""
+        size, count = rows.size(), len(rows.offsets)
         if size <= self._bytes_left:
             self._bytes_left -= size
-            return len(records)
-        for count, record in enumerate(records):
-            size = _content_bytes([record])
-            if size > self._bytes_left and (count or self._records):
-                return count
+            return count
+        for at in range(count):
+            size = rows.cut(at, at + 1).size()
+            if size > self._bytes_left and (at or self._records):
+                return at
             self._bytes_left -= size
-        return len(records)
+        return count
 
     def _skip_gap(self) -> bool:
         """Go on behind the gap that the offset is in, if it is in one."""
@@ -211,13 +221,4 @@ class _Fetch:
             self._finish(error)
 
     def _finish(self, error: Exception | None) -> None:
-        records, self._records = self._records, []
-        self._done(records, self._offset, error)
-
-
-def _content_bytes(records: list[Record]) -> int:
-    """Bytes of keys, values and metadata."""
-    if not records:
-        return 0
-    _, values, keys, _, metadata, *_ = zip(*records, strict=True)
-    return sum(map(len, chain(values, filter(None, keys), filter(None, metadata))))
+        self._done(self._records, self._offset, error)

@@ -18,10 +18,8 @@ from brokerd.broker.chunks import (
     REMOVED,
     Chunk,
     DenseChunk,
-    records_of,
-    size_of,
+    Rows,
 )
-from brokerd.values import Record
 from brokerd.walformat import RecordColumns
 
 CHUNK_OVERHEAD_BYTES = 2_000
@@ -68,16 +66,9 @@ class SparseChunk(Chunk):
     def hole_end(self, offset: int) -> int:
         return self.behind(offset, 0)
 
-    def records(self, first: int, end: int) -> list[Record]:
-        part = self._part(first, end)
-        return records_of(self._rows, self._offsets[part], part)
-
-    def size(self, first: int, end: int) -> int:
-        return size_of(self._rows, self._part(first, end))
-
-    def _part(self, first: int, end: int) -> slice:
-        """The rows of a range of offsets."""
-        return slice(bisect_left(self._offsets, first), bisect_left(self._offsets, end))
+    def rows(self, first: int, end: int) -> Rows:
+        part = slice(bisect_left(self._offsets, first), bisect_left(self._offsets, end))
+        return Rows(self._rows, self._offsets[part], part)
 
 
 class _Places:

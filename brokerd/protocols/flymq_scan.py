@@ -8,7 +8,7 @@ connection.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from brokerd.broker import Clock, Fetched, Partition
@@ -67,7 +67,9 @@ class Scan:
             self._partition, self._offset, SLICE_RECORDS, SLICE_BYTES, self._fetched
         )
 
-    def _fetched(self, records: list[Record], next_offset: int, error: Exception | None) -> None:
+    def _fetched(
+        self, records: Sequence[Record], next_offset: int, error: Exception | None
+    ) -> None:
         """Look at the records of a slice; without any the scan is over."""
         self._slices += 1
         if records:
@@ -100,7 +102,7 @@ class Scan:
         else:
             self._fetch()
 
-    def _look(self, records: list[Record]) -> Iterator[None]:
+    def _look(self, records: Sequence[Record]) -> Iterator[None]:
         """Keep those that pass; yields after each step of the work."""
         for record in records:
             for passes in self._filter.steps(record):

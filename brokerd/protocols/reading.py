@@ -96,7 +96,7 @@ class _Reading:
         self._connection.hold(Hold.READING)
         self._place = self._connection.pending()
 
-    def _done(self, records: list[Record], next_offset: int, error: Exception | None) -> None:
+    def _done(self, records: Sequence[Record], next_offset: int, error: Exception | None) -> None:
         self._is_done = True
         connection = self._connection
         if self._place is None:
@@ -105,14 +105,14 @@ class _Reading:
             connection.guarded(self._late, self._place, records, next_offset, error)
 
     def _late(
-        self, place: Answers, records: list[Record], next_offset: int, error: Exception | None
+        self, place: Answers, records: Sequence[Record], next_offset: int, error: Exception | None
     ) -> None:
         connection = self._connection
         connection.resolve(place, *self._parts(records, next_offset, error), is_read=True)
         connection.release(Hold.READING)
 
     def _parts(
-        self, records: list[Record], next_offset: int, error: Exception | None
+        self, records: Sequence[Record], next_offset: int, error: Exception | None
     ) -> tuple[bytes, ...]:
         answer = self._answer(records, next_offset, error)
         return (answer,) if isinstance(answer, bytes) else answer

@@ -20,7 +20,7 @@ from brokerd.codecs.rustlog import (
     fetched_length,
 )
 from brokerd.protocols.rustlog_refusals import FETCH_FAILED, PRODUCE_FAILED, Refusal
-from brokerd.values import Record
+from brokerd.values import Record, columns_of
 
 BINARY_RECORDS_MAX = 65_536
 BINARY_BYTES_MAX = MAX_PAYLOAD - FETCHED_BYTES - BINARY_RECORDS_MAX * LENGTH_BYTES
@@ -49,11 +49,10 @@ def fetched(
         return Fetched((), (), next_offset)
     if not _fits(dialect, records[0].offset, records[0].value):
         raise _too_large(records[0])
+    offsets, _, values = columns_of(records)
     if dialect is Dialect.BINARY:
-        return _without_gaps(offset, records)
-    return Fetched(
-        [record.offset for record in records], [record.value for record in records], next_offset
-    )
+        return _without_gaps(offset, offsets, values)
+    return Fetched(offsets, values, next_offset)
 
 
 def _unreadable(error: Exception, next_offset: int) -> Refusal:
@@ -92,16 +91,13 @@ def _too_large(record: Record) -> Refusal:
     )
 
 
-def _without_gaps(offset: int, records: Sequence[Record]) -> Fetched:
+def _without_gaps(offset: int, offsets: Sequence[int], values: Sequence[bytes]) -> Fetched:
     """The records up to the first gap; none, and where they go on, if there is one at once."""
-    first = records[0].offset
-    if first != offset:
-        return Fetched((), (), first)
-    count = len(records)
-    if records[-1].offset != offset + count - 1:
-        count = next(
-            index for index, record in enumerate(records) if record.offset != offset + index
-        )
-        records = records[:count]
+    if offsets[0] != offset:
+        return Fetched((), (), offsets[0])
+    count = len(offsets)
+    if offsets[-1] != offset + count - 1:
+        count = next(index for index, one in enumerate(offsets) if one != offset + index)
+        values = values[:count]
     end = offset + count
-    return Fetched(range(offset, end), [record.value for record in records], end)
+    return Fetched(range(offset, end), values, end)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 
 import pytest
 
@@ -39,9 +40,9 @@ class Fetch:
         partition = house.broker.existing_topic("t").partition(0)
         house.broker.fetch(partition, offset, count, size, self._done)
 
-    def _done(self, records: list[Record], next_offset: int, error: Exception | None) -> None:
+    def _done(self, records: Sequence[Record], next_offset: int, error: Exception | None) -> None:
         self.answers += 1
-        self.records, self.next_offset, self.error = records, next_offset, error
+        self.records, self.next_offset, self.error = list(records), next_offset, error
 
     @property
     def offsets(self) -> list[int]:

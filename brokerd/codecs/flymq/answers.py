@@ -13,7 +13,7 @@ from brokerd.codecs.flymq.fields import pack_text, pack_texts
 from brokerd.codecs.flymq.frames import frame, header
 from brokerd.codecs.flymq.values import Fetch, Opcode, PartitionOffsets, PartitionPlace
 from brokerd.errors import escaped
-from brokerd.values import Record
+from brokerd.values import Columns, Record, columns_of
 
 FETCHED_BYTES = 12
 """Payload of a FETCH answer without records."""
@@ -76,53 +76,43 @@ def fetched_parts(request: Fetch, records: Sequence[Record], next_offset: int) -
     Values of `LARGE_BYTES` and more are parts of their own and not copied.
     """
     if request.answer_is_sdk:
-        return _in_parts(request.opcode, _sdk_parts(records, next_offset))
-    return _in_parts(request.opcode, _seed_parts(records, next_offset))
+        return _in_parts(request.opcode, _sdk_parts(columns_of(records), next_offset))
+    return _in_parts(request.opcode, _seed_parts(columns_of(records), next_offset))
 
 
-def _seed_parts(records: Sequence[Record], next_offset: int) -> list[bytes]:
-    first, last = _U32.pack(len(records)), _U64.pack(next_offset)
-    if not records:
-        return [b"", first, last]
-    if _have_no_keys(records):
-        offsets, values = _offsets_and_values(records)
+def _seed_parts(records: Columns, next_offset: int) -> list[bytes]:
+    offsets, keys, values = records
+    first, last = _U32.pack(len(values)), _U64.pack(next_offset)
+    if keys is None and values:
         lengths = list(map(len, values))
-        parts = [b""] * (2 * len(records) + 2)
+        parts = [b""] * (2 * len(values) + 2)
         parts[1] = first + _LENGTHS.pack(0, lengths[0])
         parts[2::2] = values
         parts[3:-1:2] = list(map(_OFFSET_LENGTHS.pack, offsets, repeat(0), lengths[1:]))
         parts[-1] = _U64.pack(offsets[-1]) + last
         return parts
     parts = [b"", first]
-    for record in records:
-        key, value = record.key or b"", record.value
-        parts += _U32.pack(len(key)), key, _U32.pack(len(value)), value, _U64.pack(record.offset)
+    for offset, key, value in zip(offsets, keys or (), values, strict=True):
+        key = key or b""
+        parts += _U32.pack(len(key)), key, _U32.pack(len(value)), value, _U64.pack(offset)
     parts.append(last)
     return parts
 
 
-def _sdk_parts(records: Sequence[Record], next_offset: int) -> list[bytes]:
-    first = _COUNT_NEXT.pack(len(records), next_offset)
-    if _have_no_keys(records):
-        offsets, values = _offsets_and_values(records)
-        parts = [b""] * (2 * len(records) + 2)
+def _sdk_parts(records: Columns, next_offset: int) -> list[bytes]:
+    offsets, keys, values = records
+    first = _COUNT_NEXT.pack(len(values), next_offset)
+    if keys is None:
+        parts = [b""] * (2 * len(values) + 2)
         parts[1] = first
         parts[2::2] = list(map(_OFFSET_LENGTHS.pack, offsets, repeat(0), map(len, values)))
         parts[3::2] = values
         return parts
     parts = [b"", first]
-    for record in records:
-        key, value = record.key or b"", record.value
-        parts += _OFFSET_LENGTH.pack(record.offset, len(key)), key, _U32.pack(len(value)), value
+    for offset, key, value in zip(offsets, keys, values, strict=True):
+        key = key or b""
+        parts += _OFFSET_LENGTH.pack(offset, len(key)), key, _U32.pack(len(value)), value
     return parts
-
-
-def _have_no_keys(records: Sequence[Record]) -> bool:
-    return [record.key for record in records].count(None) == len(records)
-
-
-def _offsets_and_values(records: Sequence[Record]) -> tuple[list[int], list[bytes]]:
-    return [record.offset for record in records], [record.value for record in records]
 
 
 def ok(opcode: int) -> bytes:
