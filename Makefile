@@ -20,7 +20,7 @@ SOAK_SECONDS ?= 14400
 
 help:
 	@echo 'make run    serve on the default ports, data in ./brokerd-data'
-	@echo 'make demo   real data through five wire formats of a broker that is killed (ROWS=all for all rows)'
+	@echo 'make demo   real data through five wire formats of a broker that is killed, and through Spark (ROWS=all for all rows)'
 	@echo 'make test   the whole test suite'
 	@echo 'make sim    a few hundred simulated runs, and crashes at thousands of disk calls (JOBS=2: in two processes)'
 	@echo 'make fuzz   every wire format gets wrong bytes, 60 seconds each (ARGS="--seconds 600")'
