@@ -39,15 +39,15 @@ class Origin(NamedTuple):
     """The producer's own count."""
 
 
-def make_payload(seed: int, origin: Origin) -> bytes:
+def make_payload(seed: int, origin: Origin, bytes_max: int = _PAYLOAD_BYTES_MAX) -> bytes:
     """The bytes of a record: its name, then bytes and a length that follow from name and seed."""
     name = b"%d:%d:" % origin
-    stream = hashlib.shake_128(b"%d:%s" % (seed, name)).digest(2 + _PAYLOAD_BYTES_MAX)
-    size = int.from_bytes(stream[:2], "big") % (_PAYLOAD_BYTES_MAX + 1)
+    stream = hashlib.shake_128(b"%d:%s" % (seed, name)).digest(2 + bytes_max)
+    size = int.from_bytes(stream[:2], "big") % (bytes_max + 1)
     return name + stream[2 : 2 + size]
 
 
-def read_payload(seed: int, payload: object) -> Origin | None:
+def read_payload(seed: int, payload: object, bytes_max: int = _PAYLOAD_BYTES_MAX) -> Origin | None:
     """Recognise a record by its bytes; None when they are not exactly those that were sent."""
     if not isinstance(payload, bytes):
         return None
@@ -55,7 +55,7 @@ def read_payload(seed: int, payload: object) -> Origin | None:
     if len(parts) != 3 or not (parts[0].isdigit() and parts[1].isdigit()):
         return None
     origin = Origin(int(parts[0]), int(parts[1]))
-    return origin if payload == make_payload(seed, origin) else None
+    return origin if payload == make_payload(seed, origin, bytes_max) else None
 
 
 @dataclass

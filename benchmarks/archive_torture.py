@@ -1,0 +1,486 @@
+# Tests: tests/test_archive_torture.py
+"""``python -m benchmarks.archive_torture --rounds 30``: SIGKILL while the log becomes an archive.
+
+Writers of all wire formats fill small journal files, readers of all formats follow from offset 0 to
+the tail, and in each round the log is rolled up, compacted and deleted. In each round somebody is
+killed: the job's driver, its workers or the broker, at a point of the job that has a name, or while
+the broker takes a new version of the archive, or deletes journal files. A job that was ended runs
+again, as cron would have it.
+
+After each round the table of records has to have every (topic, partition, offset) exactly once. In
+the end every reader, and one more of each format that begins then, has to have seen each record
+once, in order, and the digest of what they saw has to be that of what producers were acknowledged.
+
+Exit codes: 0 every promise kept, 1 a promise broken (the data directory is kept), 2 it could not be
+tried. Which kills there are follows ``--seed``; what everybody is doing then does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from deltalake import DeltaTable
+
+from brokerd.cli.server import Server, find
+from brokerd.client.mega import MegaClient
+from brokerd.errors import BrokerdError
+
+from .crowd import (
+    BLIPMQ_SETTINGS,
+    KEYED,
+    SHARED,
+    WRITERS,
+    BlipmqReads,
+    Follower,
+    Stage,
+    Writer,
+    key_of,
+    readers,
+)
+from .held_rollup import HeldRollup, Outcome
+from .ledger import Ledger, Seen
+from .process import BrokerFailed, BrokerProcess, interrupt_on_signals
+
+MIB = 1 << 20
+ROUND_BYTES = 4 * MIB
+SETTINGS = (
+    "wal.segment_bytes=1MiB",
+    "wal.snapshot_interval_bytes=1MiB",
+    "broker.tail_cache_bytes=1MiB",
+    "broker.read_cache_bytes=1MiB",
+    "retention.check_seconds=1",
+    "archive.keep_wal_bytes=0",
+    "archive.poll_seconds=1",
+    *BLIPMQ_SETTINGS,
+)
+POINTS = (
+    "planned",
+    "records written",
+    "events written",
+    "before records commit",
+    "after records commit",
+    "before events commit",
+    "after events commit",
+    "before deliveries",
+    "before deliveries commit",
+    "after deliveries commit",
+    "before hourly",
+    "before hourly commit",
+    "after hourly commit",
+    "clean planned",
+    "clean looked",
+    "before clean commit",
+    "after clean commit",
+    "before events are merged",
+    "before deliveries are merged",
+    "before vacuum of records",
+)
+"""Where the job stops and somebody is killed."""
+_WORKED_AT = ("planned", "before deliveries", "before hourly", "clean planned")
+"""After these points workers are at work."""
+_LEAVES_UNDONE = ("driver", "workers")
+"""Whose death ends a job, so that it has to run again."""
+REFRESHED, DELETING = "refreshed", "deleting"
+_DELETING_SECONDS = 20.0
+_ROUND_SECONDS = 180.0
+_FOLLOW_SECONDS = 300.0
+
+
+class Kill(NamedTuple):
+    """Who is killed, and when."""
+
+    victim: str
+    when: str
+
+    def __str__(self) -> str:
+        return f"{self.victim} at {self.when!r}"
+
+
+KILLS = (
+    *(Kill("driver", point) for point in POINTS),
+    *(Kill("broker", point) for point in POINTS),
+    *(Kill("worker", point) for point in _WORKED_AT),
+    *(Kill("workers", point) for point in _WORKED_AT),
+    *(Kill("broker", when) for when in (REFRESHED, DELETING) * 4),
+)
+"""Everything that can be done to a round."""
+
+
+@dataclass
+class Summary:
+    """What a run came to."""
+
+    rounds: int = 0
+    seconds: float = 0.0
+    kills: Counter[str] = field(default_factory=Counter)
+    """How many of each victim."""
+    missed: list[Kill] = field(default_factory=list)
+    """What was not met: the job did not come to that point."""
+    acknowledged: int = 0
+    archived: int = 0
+    compacted: int = 0
+    segments_deleted: int = 0
+    readers: int = 0
+    seen: int = 0
+    digest: str = ""
+    findings: list[str] = field(default_factory=list)
+
+    def text(self) -> str:
+        """The summary for people."""
+        kills = ", ".join(f"{count} of {victim}" for victim, count in sorted(self.kills.items()))
+        lines = [
+            f"{self.rounds} rounds in {self.seconds:.0f} s, kills: {kills or 'none'}",
+            f"{self.acknowledged:,} records acknowledged, {self.archived:,} in the archive, "
+            f"{self.compacted:,} compacted, {self.segments_deleted} journal files deleted",
+            f"{self.readers} readers saw {self.seen:,} records, each once, in order; "
+            f"digest {self.digest[:16]}",
+        ]
+        if self.missed:
+            lines.append(f"never came to: {'; '.join(map(str, self.missed))}")
+        lines += [f"BROKEN: {finding}" for finding in self.findings]
+        lines.append("broken promises" if self.findings else "every promise kept")
+        return "\n".join(lines)
+
+
+class Torture:
+    """One run, in a directory of its own, with a broker that has not been started."""
+
+    def __init__(
+        self,
+        broker: BrokerProcess,
+        seed: int,
+        say: Callable[[str], None],
+        round_bytes: int = ROUND_BYTES,
+        derived: bool = True,
+    ) -> None:
+        self.summary = Summary()
+        self._broker = broker
+        self._ledger = Ledger(seed)
+        self._chance = random.Random(seed)
+        self._say = say
+        self._round_bytes = round_bytes
+        self._derived = derived
+        self._began = time.monotonic()
+        self._data_dir = broker.data_dir
+        self._followers: list[Follower] = []
+        self._last: list[Follower] = []
+        """Those who have to see all of it."""
+        self._writers: list[Writer] = []
+
+    def run(self, kills: Sequence[Kill]) -> Summary:
+        """Do a round for each kill, and judge what is there in the end.
+
+        :raises BrokerFailed: the broker does not come back.
+        """
+        self._broker.start()
+        addresses = {
+            form: self._broker.address_of(form)
+            for form in ("mamamia", "flymq", "blipmq", "rustlog", "mega")
+        }
+        stage = Stage(addresses, self._ledger)
+        try:
+            self._set_up(stage)
+            for number, kill in enumerate(kills):
+                if not stage.is_on():
+                    break
+                self._round(stage, number, kill)
+            if stage.is_on():
+                self._end(stage, len(kills))
+        finally:
+            stage.over.set()
+        self._judge()
+        return self.summary
+
+    def _set_up(self, stage: Stage) -> None:
+        with MegaClient(stage.addresses["mega"]) as client:
+            client.create_topic(SHARED)
+            client.create_topic(KEYED)
+        self._ask("patch", "topics", KEYED, "settings", compact=True)
+        self._follow(BlipmqReads(stage, "BlipMQ"))
+        self._writers = [
+            Writer(stage, number, topic, connect) for number, (topic, connect) in enumerate(WRITERS)
+        ]
+        for writer in self._writers:
+            writer.start()
+
+    def _follow(self, follower: Follower) -> None:
+        self._followers.append(follower)
+        follower.start()
+
+    # -- A round ---------------------------------------------------------------------------------
+
+    def _round(self, stage: Stage, number: int, kill: Kill) -> None:
+        began = time.monotonic()
+        for reader in readers(stage, number):
+            self._follow(reader)
+        self._write(stage)
+        self._ask("post", "wal", "seal")
+        had = self._segments()
+        for writer in self._writers:
+            writer.write(self._round_bytes // len(self._writers) // 8)
+        is_met = self._run_and_kill(kill)
+        if not is_met:
+            self.summary.missed.append(kill)
+        if kill.victim in _LEAVES_UNDONE:
+            self._run_job()
+        self._await_followers(stage)
+        archived = self._check_table()
+        self.summary.rounds += 1
+        self.summary.segments_deleted += len(had - self._segments())
+        what = str(kill) if is_met else f"never came to: {kill}"
+        self._say(
+            f"round {number}, {what}: {archived:,} archived of {self._ledger.count:,}, "
+            f"{time.monotonic() - began:.1f} s"
+        )
+
+    def _write(self, stage: Stage) -> None:
+        """Have everybody write their share of a round."""
+        for writer in self._writers:
+            writer.write(self._round_bytes // len(self._writers))
+        deadline = time.monotonic() + _ROUND_SECONDS
+        for writer in self._writers:
+            while stage.is_on() and not writer.idle.wait(0.1):
+                if time.monotonic() > deadline:
+                    raise BrokerFailed(f"{writer.name} was not done within {_ROUND_SECONDS:.0f} s")
+
+    def _run_and_kill(self, kill: Kill) -> bool:
+        """Run the job, and kill somebody once; whether that came about."""
+        is_met = False
+        with self._job() as job:
+            while (point := job.next_point()) is not None:
+                if is_met or point != kill.when:
+                    job.go_on()
+                    continue
+                is_met = self._kill_at_point(kill.victim, job)
+            outcome = job.outcome()
+        if kill.victim == "broker":
+            self._judge_outcome(kill, outcome)
+            if kill.when == REFRESHED:
+                time.sleep(self._chance.uniform(0.0, 0.5))
+                return self._kill_broker()
+            if kill.when == DELETING:
+                return self._await_deletion() and self._kill_broker()
+        elif kill.victim == "worker" or not is_met:
+            self._judge_outcome(kill, outcome)
+        return is_met
+
+    def _kill_at_point(self, victim: str, job: HeldRollup) -> bool:
+        if victim == "driver":
+            job.kill()
+        elif victim == "broker":
+            self._kill_broker()
+            job.go_on()
+            return True
+        else:
+            job.go_on()
+            delay = self._chance.uniform(0.0, 0.3)
+            if not (
+                job.kill_a_worker(delay)
+                if victim == "worker"
+                else job.kill_workers(self._chance.uniform(1.0, 6.0))
+            ):
+                return False
+        self.summary.kills[victim] += 1
+        return True
+
+    def _kill_broker(self) -> bool:
+        self._broker.kill()
+        self._broker.start()
+        self.summary.kills["broker"] += 1
+        return True
+
+    def _judge_outcome(self, kill: Kill, outcome: Outcome) -> None:
+        for problem in outcome.problems:
+            # A broker that was killed while it was told is told by its own looks.
+            if "could not be told" not in problem:
+                self._ledger.report(f"the job, {kill}: {problem}")
+
+    def _run_job(self) -> None:
+        """Run the job again, as cron would; now it has to work."""
+        with self._job() as job:
+            while job.next_point() is not None:
+                job.go_on()
+            outcome = job.outcome()
+        for problem in outcome.problems:
+            self._ledger.report(f"the job, run again: {problem}")
+
+    def _await_deletion(self) -> bool:
+        """Write on, and wait until the broker deletes a journal file.
+
+        It does when two snapshots were taken since, which is why more is written.
+        """
+        had = self._segments()
+        for writer in self._writers:
+            writer.write(self._round_bytes // len(self._writers))
+        deadline = time.monotonic() + _DELETING_SECONDS
+        while time.monotonic() < deadline:
+            if had - self._segments():
+                return True
+            time.sleep(0.002)
+        return False
+
+    def _segments(self) -> set[str]:
+        return {path.name for path in (self._data_dir / "wal").glob("*.wal")}
+
+    def _await_followers(self, stage: Stage) -> None:
+        """Let readers who began in earlier rounds come to an end, so that there are never many."""
+        for follower in self._followers:
+            if not isinstance(follower, BlipmqReads):
+                follower.finish.set()
+        self._join(stage, [one for one in self._followers if not isinstance(one, BlipmqReads)])
+
+    def _join(self, stage: Stage, followers: Sequence[Follower]) -> None:
+        deadline = time.monotonic() + _FOLLOW_SECONDS
+        for follower in followers:
+            while follower.is_alive() and stage.is_on():
+                follower.join(0.1)
+                if time.monotonic() > deadline:
+                    self._ledger.report(
+                        f"{follower.name} has not come to the tail after {_FOLLOW_SECONDS:.0f} s: "
+                        f"{len(follower.seen):,} records"
+                    )
+                    stage.over.set()
+
+    # -- The end ---------------------------------------------------------------------------------
+
+    def _end(self, stage: Stage, number: int) -> None:
+        """All is archived, the log is gone but for its end, and everybody reads all of it."""
+        self._write(stage)
+        self._ask("post", "wal", "seal")
+        self._run_job()
+        had = self._segments()
+        self._await_deletion()
+        self.summary.segments_deleted += len(had - self._segments())
+        for reader in readers(stage, number):
+            self._follow(reader)
+            self._last.append(reader)
+        for follower in self._followers:
+            follower.finish.set()
+        self._join(stage, self._followers)
+        self._last += [one for one in self._followers if isinstance(one, BlipmqReads)]
+        self._check_table()
+
+    def _judge(self) -> None:
+        summary, ledger = self.summary, self._ledger
+        shared = [one for one in self._followers if one.topic == SHARED]
+        whole = max((one.seen for one in shared), key=len, default=[])
+        ledger.audit(SHARED, "all readers", whole)
+        for follower in self._followers:
+            summary.seen += len(follower.seen)
+            if follower.topic == KEYED:
+                ledger.audit_order(KEYED, follower.name, follower.seen)
+            elif (place := _differ_at(follower.seen, whole)) is not None:
+                ledger.report(f"{follower.name} saw something else than others, at record {place}")
+        for follower in self._last:
+            if follower.topic == KEYED:
+                summary.compacted = ledger.audit_latest(KEYED, follower.name, follower.seen, key_of)
+            elif len(follower.seen) != len(whole):
+                ledger.report(f"{follower.name} saw {len(follower.seen)} of {len(whole)} records")
+        code = self._broker.stop()
+        if code:
+            ledger.report(f"the broker stopped with exit code {code}:\n{self._broker.log_tail()}")
+        self._verify()
+        summary.readers = len(self._followers)
+        summary.acknowledged = ledger.count
+        summary.digest = ledger.digest(SHARED)
+        summary.findings = ledger.findings
+        summary.seconds = time.monotonic() - self._began
+
+    def _check_table(self) -> int:
+        """Judge the table of records: each (topic, partition, offset) exactly once, its bytes."""
+        path = self._data_dir / "archive" / "records"
+        columns = ["topic", "partition", "offset", "value"]
+        rows = DeltaTable(str(path)).to_pyarrow_table(columns=columns).to_pylist()
+        places = Counter((row["topic"], row["partition"], row["offset"]) for row in rows)
+        twice = [place for place, count in places.items() if count > 1]
+        if twice:
+            self._ledger.report(f"{len(twice)} records are there twice, as {sorted(twice)[:5]}")
+        shared = sorted(offset for topic, _, offset in places if topic == SHARED)
+        if shared != list(range(len(shared))):
+            gaps = sorted(set(range(shared[-1])) - set(shared))
+            self._ledger.report(f"the table has not {len(gaps)} offsets of {SHARED}: {gaps[:5]}")
+        for topic in (SHARED, KEYED):
+            there = [Seen(row["offset"], row["value"]) for row in rows if row["topic"] == topic]
+            self._ledger.audit_order(topic, "the table", sorted(set(there)))
+        self.summary.archived = len(rows)
+        return len(rows)
+
+    def _verify(self) -> None:
+        """Let ``brokerctl wal verify`` read every byte of what is left of the log."""
+        brokerctl = Path(sys.executable).with_name("brokerctl")
+        command = [str(brokerctl), "--data-dir", str(self._data_dir), "wal", "verify"]
+        verified = subprocess.run(command, capture_output=True, text=True, check=False)
+        if verified.returncode:
+            self._ledger.report(f"wal verify: {(verified.stdout + verified.stderr).strip()}")
+
+    # -- The admin API ---------------------------------------------------------------------------
+
+    def _ask(self, verb: str, *parts: str, **body: object) -> None:
+        getattr(Server(find(None, str(self._data_dir))), verb)(*parts, **body)
+
+    def _job(self) -> HeldRollup:
+        return HeldRollup(self._data_dir, self._data_dir.with_name("rollup.log"), self._derived)
+
+
+def _differ_at(seen: Sequence[Seen], whole: Sequence[Seen]) -> int | None:
+    """The first place where values that were seen are not those of the whole."""
+    pairs = enumerate(zip(seen, whole, strict=False))
+    return next((at for at, (one, other) in pairs if one.value != other.value), None)
+
+
+def some_kills(rounds: int, seed: int) -> list[Kill]:
+    """So many kills, all of `KILLS` in some order before any comes again."""
+    chance = random.Random(seed)
+    found: list[Kill] = []
+    while len(found) < rounds:
+        found += chance.sample(KILLS, len(KILLS))
+    return found[:rounds]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run from the command line and return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.archive_torture", description=(__doc__ or "").split("\n\n")[0]
+    )
+    parser.add_argument("--rounds", type=int, default=30, help="default: 30")
+    parser.add_argument("--seed", type=int, default=None, help="default: a new one, printed")
+    parser.add_argument("--only", metavar="VICTIM", help="driver, worker, workers or broker")
+    options = parser.parse_args(arguments)
+    seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
+    kills = some_kills(max(options.rounds, len(KILLS)), seed)
+    kills = [one for one in kills if options.only in (None, one.victim)][: options.rounds]
+    interrupt_on_signals()
+    directory = Path(tempfile.mkdtemp(prefix="brokerd-archive-torture-"))
+    print(f"torture: {len(kills)} rounds, seed {seed}, data in {directory}", flush=True)
+    try:
+        with BrokerProcess(directory / "data", directory / "broker.log", SETTINGS) as broker:
+            torture = Torture(broker, seed, lambda line: print(f"  {line}", flush=True))
+            summary = torture.run(kills)
+    except KeyboardInterrupt:
+        shutil.rmtree(directory)
+        print("torture: interrupted; nothing is left", file=sys.stderr)
+        return 130
+    except (BrokerFailed, BrokerdError, OSError) as error:
+        print(f"torture: {error}\ntorture: the data is kept in {directory}", file=sys.stderr)
+        return 2
+    print(summary.text())
+    if summary.findings:
+        print(f"the data is kept in {directory}, the seed was {seed}")
+        return 1
+    shutil.rmtree(directory)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+# Tests: tests/test_archive_torture.py
+"""A rollup that asks at each of its points whether it may go on, so that it can be killed there.
+
+``python -m benchmarks.held_rollup DATA_DIR`` makes its job as ``brokerd-rollup`` does, only that it
+says the name of each point on stdout (``at before records commit``) and waits for a line on stdin.
+At last it tells the broker and says ``done`` and what became of it, as JSON. :class:`HeldRollup` is
+the other side of that. Only processes of its own are ever signalled, by their ids.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from brokerd.archive.job import Job, run_job
+from brokerd.archive.running import Settings
+from brokerd.archive.spark import SparkOptions, spark_session
+from brokerd.cli.server import NoBroker, Server, find
+from brokerd.errors import BrokerdError
+
+from .process import die_with_parent
+
+MIB = 1 << 20
+SETTINGS = Settings(lot_bytes=2 * MIB, file_bytes=MIB, rewrite_percent=1, tombstone_seconds=0)
+"""Small lots and files, so that a few megabytes of log take the job through all that it can do."""
+_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Java begins quicker; it does not live long."""
+
+
+class Outcome(NamedTuple):
+    """How a run ended."""
+
+    killed: bool
+    problems: list[str]
+    left: str
+    lots: int
+    records: int
+
+
+class HeldRollup:
+    """A run in a process of its own; use it as a context, which ends it."""
+
+    def __init__(self, data_dir: Path, log: Path, derived: bool = True) -> None:
+        self._data_dir = data_dir
+        self._log = log
+        self._derived = derived
+        self._outcome: Outcome | None = None
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> HeldRollup:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "benchmarks.held_rollup"),
+                    *(str(self._data_dir), "derived" if self._derived else ""),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, "JAVA_TOOL_OPTIONS": _JAVA_OPTIONS},
+                preexec_fn=die_with_parent,
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        for pipe in (self._running.stdin, self._running.stdout):
+            assert pipe is not None
+            with pipe:
+                pass
+
+    @property
+    def _running(self) -> subprocess.Popen[str]:
+        assert self._process is not None
+        return self._process
+
+    def next_point(self) -> str | None:
+        """Wait until the run is at a point, where it stays until `go_on`; None if it is over."""
+        said: IO[str] | None = self._running.stdout
+        assert said is not None
+        for line in said:
+            word, _, rest = line.rstrip("\n").partition(" ")
+            if word == "at":
+                return rest
+            if word == "done":
+                self._outcome = Outcome(**json.loads(rest))
+        return None
+
+    def go_on(self) -> None:
+        """Let it go on from the point where it is."""
+        asked = self._running.stdin
+        assert asked is not None
+        try:
+            asked.write("\n")
+            asked.flush()
+        except BrokenPipeError:
+            pass  # It was killed, which `outcome` tells.
+
+    def kill(self) -> None:
+        """SIGKILL the driver; Java, which it started, ends by itself when it sees that."""
+        self._running.kill()
+        self._running.wait()
+
+    def kill_workers(self, seconds: float) -> int:
+        """SIGKILL every worker of Python that there is in so many seconds; how many were."""
+        killed: set[int] = set()
+        deadline = time.monotonic() + seconds
+        while self._running.poll() is None and time.monotonic() < deadline:
+            for pid in workers(self._running.pid):
+                if pid not in killed:
+                    killed.add(pid)
+                    _kill(pid)
+            time.sleep(0.002)
+        return len(killed)
+
+    def kill_a_worker(self, delay: float, seconds: float = 60.0) -> bool:
+        """SIGKILL one worker, a moment after it was first seen; False if there never was one."""
+        deadline = time.monotonic() + seconds
+        while self._running.poll() is None and time.monotonic() < deadline:
+            for pid in workers(self._running.pid):
+                time.sleep(delay)
+                return _kill(pid)
+            time.sleep(0.002)
+        return False
+
+    def outcome(self) -> Outcome:
+        """How it ended, once `next_point` said that it is over."""
+        self._running.wait()
+        if self._outcome is not None:
+            return self._outcome
+        if self._running.returncode < 0:
+            return Outcome(True, [], "", 0, 0)
+        return Outcome(False, [f"exit code {self._running.returncode}"], "", 0, 0)
+
+
+def workers(driver: int) -> list[int]:
+    """The ids of a driver's workers: of Spark's daemon for Python, which Java starts, the forks."""
+    daemons = [pid for java in _children(driver) for pid in _children(java)]
+    return [pid for daemon in daemons for pid in _children(daemon)]
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += map(int, path.read_text().split())
+        except OSError:
+            continue  # That thread has ended meanwhile.
+    return found
+
+
+def _kill(pid: int) -> bool:
+    try:
+        os.kill(pid, 9)
+    except ProcessLookupError:
+        return False  # It had ended by itself.
+    return True
+
+
+# -- The process itself --------------------------------------------------------------------------
+
+
+def _hold(point: str) -> None:
+    print(f"at {point}", flush=True)
+    if not sys.stdin.readline():
+        sys.exit("nobody says when to go on")
+
+
+def main(data_dir: Path, derived: bool) -> int:
+    """Be the run."""
+    job = Job(
+        data_dir=data_dir,
+        root=data_dir / "archive",
+        settings=SETTINGS._replace(derived=derived),
+        open_spark=partial(
+            spark_session,
+            "torture",
+            SparkOptions("local[2]", 512 * MIB),
+            data_dir / "run" / "rollup",
+            os.environ,
+        ),
+        now_ms=lambda: time.time_ns() // 1_000_000,
+        free_bytes=lambda path: shutil.disk_usage(path).free,
+        at=_hold,
+    )
+    summary = run_job(job)
+    problems = list(summary.problems)
+    if summary.has_committed:
+        problems += _tell_broker(data_dir)
+    rolled_up = summary.rolled_up
+    outcome = Outcome(False, problems, summary.left, rolled_up.lots, rolled_up.records)
+    print(f"done {json.dumps(outcome._asdict())}", flush=True)
+    return 0
+
+
+def _tell_broker(data_dir: Path) -> list[str]:
+    try:
+        Server(find(None, str(data_dir))).post("archive", "refresh")
+    except NoBroker:
+        return []  # It looks by itself when it is there again.
+    except BrokerdError as error:
+        return [f"the broker could not be told: {error}"]
+    return []
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), bool(sys.argv[2])))
