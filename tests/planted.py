@@ -643,8 +643,8 @@ BUGS = (
         "a fetch that meets its limit within a chunk goes on one record too late",
         "broker/fetching.py",
         (
-            "            self._offset = records[fit].offset\n",
-            "            self._offset = records[fit].offset + 1\n",
+            "                self._offset = part.offsets[fit]\n",
+            "                self._offset = part.offsets[fit] + 1\n",
         ),
     ),
     bug(
