@@ -49,6 +49,8 @@ FREE_BYTES = 64 << 20
 NO_DIGITS = str.maketrans("", "", "0123456789")
 OWN_FAULT = "own fault"
 AUDIT_SECONDS = 3_600
+MEGA_CANNOT = "INTERNAL_ERROR"
+"""What MEGA's auditor is told of a record that cannot be read."""
 EVENTS_MAX = 3_000_000
 """A run that takes more goes round in circles."""
 
@@ -275,7 +277,9 @@ class _Run:
 
     def _is_about_damage(self, error: AuditFailed) -> bool:
         """Whether the audit ended at records that the archive lost; not every format can go on."""
-        return self._faults.has_damaged_archive and "damaged" in str(error)
+        return self._faults.has_damaged_archive and any(
+            words in str(error) for words in ("damaged", MEGA_CANNOT)
+        )
 
     def _has_another_id(self) -> bool:
         """Whether rot took both files that know the log's id, so that its archive is another's."""
