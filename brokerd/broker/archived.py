@@ -222,10 +222,20 @@ class Archived:
             self.read_bytes += sum(chunk.cached_bytes for chunk in chunks or ())
             done(chunks, error)
 
-        if self._seen is None and not is_needed:
+        def looked(error: Exception | None) -> None:
+            if self._seen is not None:
+                self.ask(question, ended)
+            elif error is not None:
+                done(None, _unusable(error))
+            else:
+                done([], None)
+
+        if self._seen is not None or is_needed:
+            self.ask(question, ended)
+        elif self._archive is None or self._stopped:
             self._pool.submit(list, done)
         else:
-            self.ask(question, ended)
+            self.refresh(looked)
 
     def ask(
         self,
@@ -273,7 +283,7 @@ class Archived:
         def give_up(error: Exception) -> None:
             self.failed_reads += 1
             if view is None and self._error is not None:
-                error = ArchiveUnavailable(f"the archive cannot be used: {_words(self._error)}")
+                error = _unusable(self._error)
             elif not isinstance(error, ArchiveUnavailable):
                 error = ArchiveUnavailable(f"the archive cannot be read: {_words(error)}")
             self._tell_reads(error)
@@ -323,6 +333,10 @@ class Archived:
             "read_bytes": self.read_bytes,
             "read_seconds": self.read_seconds,
         }
+
+
+def _unusable(error: Exception) -> ArchiveUnavailable:
+    return ArchiveUnavailable(f"the archive cannot be used: {_words(error)}")
 
 
 def _words(error: Exception) -> str:

@@ -202,7 +202,7 @@ class TestFailingLooks:
         desk = Desk(archive)
         desk.pool.run()
         assert (desk.archived.view, desk.archived.seen) == (None, None)
-        assert desk.read(3) == []
+        assert isinstance(desk.read(3), ArchiveUnavailable)
         assert "log " + "f" * 32 in desk.archived.status()["error"]
 
     def test_one_that_the_guard_refuses_is_used_for_nothing_although_it_was_fine(self) -> None:
@@ -249,6 +249,19 @@ class TestReading:
         assert "does not hold offset 7 of topic 't' partition 0" in str(problems[2])
         archive.cover(KEY, 5, 10, map(record, range(5, 10)))
         assert desk.read(7) == [7, 8, 9]
+
+    def test_what_the_log_lost_is_not_given_up_before_the_archive_was_seen(self) -> None:
+        """The log never let go of it, and the first look is under way, or fails."""
+        archive = with_records()
+        desk = Desk(archive)
+        assert desk.read(3) == list(range(3, 10))
+        desk = Desk(archive)
+        archive.failure = ArchiveUnavailable("not mounted")
+        desk.pool.run()
+        error = desk.read(3)
+        assert isinstance(error, ArchiveUnavailable) and "not mounted" in str(error)
+        empty = Desk(FakeArchive())
+        assert empty.read(3) == []
 
     def test_that_reads_fail_is_told_once_until_one_succeeds(self) -> None:
         archive = with_records()
