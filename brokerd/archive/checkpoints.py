@@ -11,29 +11,36 @@ import fcntl
 import os
 from pathlib import Path
 
+import pyarrow as pa
+
 from brokerd.archive.deltalog import (
     COMMITS,
+    FILE_BYTES_MAX,
     SUMS,
+    Snapshot,
+    apply,
     checkpoint_name,
     commit_name,
+    decode_checkpoint,
     encode_sum,
     sum_name,
     sync_directory,
 )
 from brokerd.archive.logreader import list_log, proved_checkpoint
+from brokerd.archive.regular import read_regular
 from brokerd.archive.view import ArchiveUnavailable
 
 EVERY_COMMITS = 20
 LAST_CHECKPOINT = "_last_checkpoint"
 
 
-def checkpoint_if_due(table: Path, version: int) -> bool:
-    """Make a checkpoint of the newest version, if the newest one is so many commits behind.
+def checkpoint_if_due(table: Path, newest: Snapshot, every: int = EVERY_COMMITS) -> bool:
+    """Make a checkpoint of the newest version, if the last one is ``every`` commits behind.
 
     One process at a time makes one; the others leave it to that. Raises OSError, and
-    ArchiveUnavailable when deltalake cannot do it.
+    ArchiveUnavailable when deltalake cannot do it, or makes one that says something else.
     """
-    if not _is_due(table, version):
+    if not _is_due(table, newest.version, every):
         return False
     directory = table / SUMS
     if not directory.exists():
@@ -42,9 +49,9 @@ def checkpoint_if_due(table: Path, version: int) -> bool:
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _is_due(table, version):
+        if _is_due(table, newest.version, every):
             _remove_unproved(table)
-            _make(table)
+            _make(table, newest)
     except BlockingIOError:
         return False  # somebody else makes one
     finally:
@@ -52,39 +59,62 @@ def checkpoint_if_due(table: Path, version: int) -> bool:
     return True
 
 
-def _is_due(table: Path, version: int) -> bool:
-    return version - max(list_log(table).proofs, default=-1) >= EVERY_COMMITS
+def _is_due(table: Path, version: int, every: int) -> bool:
+    return version - max(list_log(table).proofs, default=-1) >= every
 
 
 def _remove_unproved(table: Path) -> None:
-    """Remove checkpoints that were not finished, so that nobody reads one that is half written.
+    """Remove the checkpoints after the newest one that is proved: unfinished, damaged, or others'.
 
-    The table was read without them, so all commits that they were made of are there.
+    Else deltalake would begin with one of them. The table was read without them, so all commits
+    that they were made of are there. What names the newest is no more than a hint.
     """
-    names = list_log(table)
-    newest = max(names.proofs, default=-1)
-    unproved = sorted(version for version in names.checkpoints if version > newest)
-    for version in unproved:
+    for version in sorted(list_log(table).checkpoints, reverse=True):
+        if _is_proved(table, version):
+            break
         (table / COMMITS / checkpoint_name(version)).unlink()
-    if unproved:
-        (table / COMMITS / LAST_CHECKPOINT).unlink(missing_ok=True)
+    (table / COMMITS / LAST_CHECKPOINT).unlink(missing_ok=True)
 
 
-def _make(table: Path) -> None:
+def _is_proved(table: Path, version: int) -> bool:
+    try:
+        return proved_checkpoint(table, version) is not None
+    except FileNotFoundError:  # it has no sum
+        return False
+
+
+def _make(table: Path, newest: Snapshot) -> None:
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     try:
-        opened = DeltaTable(table)
+        opened = DeltaTable(table, version=newest.version)
         opened.create_checkpoint()
     except DeltaError as error:
         raise ArchiveUnavailable(f"{table}: no checkpoint could be made: {error}") from error
-    version = opened.version()
-    path = table / COMMITS / checkpoint_name(version)
+    path = table / COMMITS / checkpoint_name(newest.version)
+    data = read_regular(path, FILE_BYTES_MAX)
+    if not _says(data, newest):
+        path.unlink()
+        (table / COMMITS / LAST_CHECKPOINT).unlink(missing_ok=True)
+        raise ArchiveUnavailable(
+            f"{table}: the checkpoint of version {newest.version} that deltalake made is not what "
+            "the log says; it was removed, and another is tried with the next commit"
+        )
     for made in (path, table / COMMITS / LAST_CHECKPOINT):
         _sync(made)
     sync_directory(table / COMMITS)
-    _write_sum(table, version, encode_sum(version, path.read_bytes()))
+    _write_sum(table, newest.version, encode_sum(newest.version, data))
+
+
+def _says(data: bytes, newest: Snapshot) -> bool:
+    """Whether a checkpoint is that of a version."""
+    found = apply(decode_checkpoint(data), newest.version, None)
+    return found.transactions == newest.transactions and _by_path(found).equals(_by_path(newest))
+
+
+def _by_path(snapshot: Snapshot) -> pa.Table:
+    return snapshot.files.sort_by("path").combine_chunks()
 
 
 def _write_sum(table: Path, version: int, data: bytes) -> None:

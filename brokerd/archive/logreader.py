@@ -23,7 +23,6 @@ from brokerd.archive.deltalog import (
     apply,
     checkpoint_name,
     commit_name,
-    damaged,
     decode_checkpoint,
     decode_commit,
     encode_sum,
@@ -31,6 +30,7 @@ from brokerd.archive.deltalog import (
     sync_directory,
 )
 from brokerd.archive.layout import LOG_ID_PROPERTY, VERSION, VERSION_PROPERTY
+from brokerd.archive.regular import read_regular
 from brokerd.archive.view import ArchiveUnavailable, ForeignArchive
 from brokerd.errors import NewerFormat
 
@@ -187,10 +187,7 @@ def check_properties(properties: Mapping[str, str], log_id: str, table: Path) ->
 
 
 def _bytes_of(path: Path) -> bytes:
-    size = path.stat().st_size
-    if size > FILE_BYTES_MAX:
-        raise damaged(path, f"it has {size} bytes")
-    return path.read_bytes()
+    return read_regular(path, FILE_BYTES_MAX)
 
 
 def _identity(path: Path) -> tuple[int, ...] | None:

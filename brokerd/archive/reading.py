@@ -31,6 +31,7 @@ from brokerd.archive.layout import (
     parse_events_name,
     parse_records_name,
 )
+from brokerd.archive.regular import open_regular
 from brokerd.archive.rowcolumns import KEY_COLUMNS, NO_RECORDS, READ_COLUMNS, RecordRows
 from brokerd.archive.view import ArchivedRows, ArchiveUnavailable, DamagedArchive
 from brokerd.errors import DamagedData, NewerFormat
@@ -84,7 +85,7 @@ def open_file(
     first, end = (only.first, only.end) if only is not None else (0, OFFSET_MAX)
     full = Path(directory) / path
     try:
-        file = io.FileIO(full)
+        file = io.FileIO(open_regular(full))
         footer = _read_footer(file, name.footer_hash, size)
         return ArchiveFile(file, str(full), path, footer, cache)
     except OSError as error:

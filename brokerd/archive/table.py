@@ -45,7 +45,15 @@ from brokerd.archive.vacuum import vacuum
 from brokerd.archive.view import ArchiveUnavailable, ForeignArchive
 from brokerd.errors import BrokerdError
 
-__all__ = ["Added", "Table", "TableConflict", "added", "ensure_tables", "open_archive"]
+__all__ = [
+    "Added",
+    "Table",
+    "TableConflict",
+    "added",
+    "ensure_tables",
+    "open_archive",
+    "open_tables",
+]
 
 BESIDE_TABLES = ("compaction", "lost+found")
 """What may stand beside the tables before any of them is there."""
@@ -157,7 +165,7 @@ class Table:
         """
         transactions = transactions or {}
         with _disk(self.path):
-            checkpoint_if_due(self.path, self._read().version)
+            checkpoint_if_due(self.path, self._read())
         for _ in range(TRIES):
             newest = self._read()
             if transactions and _is_done(transactions, newest):
@@ -204,6 +212,19 @@ def ensure_tables(root: Path, log_id: str, now_ms: int) -> dict[str, Table]:
     :raises NewerFormat: a later version of brokerd made it.
     :raises ArchiveUnavailable: the disk refuses.
     """
+    tables = open_tables(root, log_id)
+    for layout in LAYOUTS.values():
+        if layout.name not in tables:
+            _create(root, layout, log_id, now_ms)
+            tables[layout.name] = Table(root, layout, log_id)
+    return tables
+
+
+def open_tables(root: Path, log_id: str) -> dict[str, Table]:
+    """Open the tables that are there, by name; make nothing. Raises as `ensure_tables`.
+
+    Raises also where the others could not be made, or these not be written to.
+    """
     with _disk(root):
         _check_root(root)
         missing = [layout for layout in LAYOUTS.values() if not _is_table(root / layout.name)]
@@ -211,9 +232,16 @@ def ensure_tables(root: Path, log_id: str, now_ms: int) -> dict[str, Table]:
             _check_empty(root / layout.name)
     present = [layout for layout in LAYOUTS.values() if layout not in missing]
     tables = {layout.name: Table(root, layout, log_id) for layout in present}
-    for layout in missing:
-        _create(root, layout, log_id, now_ms)
-        tables[layout.name] = Table(root, layout, log_id)
+    written = [root / layout.name for layout in present]
+    written += [path / COMMITS for path in written]
+    if missing:
+        written.append(next(path for path in (root, *root.parents) if path.exists()))
+    for path in written:
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise ArchiveUnavailable(
+                f"{path} cannot be written to: see that user {os.geteuid()} may, and that its file "
+                "system is not mounted read-only"
+            )
     return tables
 
 

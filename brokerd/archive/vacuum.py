@@ -14,8 +14,9 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from brokerd.archive.checkpoints import remove_log_before
-from brokerd.archive.deltalog import COMMITS, SUMS, commit_name, decode_commit
+from brokerd.archive.deltalog import COMMITS, FILE_BYTES_MAX, SUMS, commit_name, decode_commit
 from brokerd.archive.logreader import list_log
+from brokerd.archive.regular import read_regular
 
 HOUR_MS = 3_600_000
 LOG_HOURS = 7 * 24
@@ -47,7 +48,7 @@ def _removed_since(table: Path, cutoff_ms: int) -> Iterator[str]:
     for version in list_log(table).commits:
         path = table / COMMITS / commit_name(version)
         if not _is_old(path, cutoff_ms):
-            yield from decode_commit(path.read_bytes(), path).removed
+            yield from decode_commit(read_regular(path, FILE_BYTES_MAX), path).removed
 
 
 def _temporary(table: Path) -> Iterator[Path]:

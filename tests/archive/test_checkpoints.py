@@ -69,6 +69,36 @@ def test_checkpoint_of_another_program_stays_if_the_log_needs_it(table: Table) -
     assert checkpoint_path(table, 3).exists()
 
 
+@pytest.mark.parametrize("bit", range(0, 8 * 4000, 2999))
+def test_a_flipped_bit_of_a_checkpoint_is_not_handed_on(table: Table, bit: int) -> None:
+    """The next one is made from an older one and the log, not from what is damaged."""
+    commit(table, 2 * EVERY_COMMITS - 1)
+    damaged = checkpoint_path(table, EVERY_COMMITS - 1)
+    data = bytearray(damaged.read_bytes())
+    data[bit // 8 % len(data)] ^= 1 << bit % 8
+    damaged.write_bytes(data)
+    commit(again(table), 2)
+    before = again(table).paths()
+    for version in range(2 * EVERY_COMMITS - 1):
+        (table.path / COMMITS / f"{version:020d}.json").unlink()
+    assert sorted(again(table).paths()) == sorted(before)
+    assert len(before) == 2 * EVERY_COMMITS + 1
+
+
+@pytest.mark.parametrize("hint", ["a version that is not there", "nothing", "rubbish"])
+def test_what_names_the_newest_checkpoint_is_no_more_than_a_hint(table: Table, hint: str) -> None:
+    commit(table, EVERY_COMMITS)
+    path = table.path / COMMITS / LAST_CHECKPOINT
+    path.write_text(
+        {
+            "nothing": "",
+            "rubbish": "{[",
+        }.get(hint, '{"version":7,"size":3}')
+    )
+    commit(again(table), EVERY_COMMITS)
+    assert len(list_log(table.path).proofs) == 2
+
+
 def test_commit_that_cannot_make_its_checkpoint_is_not_done(table: Table) -> None:
     commit(table, EVERY_COMMITS - 1)
     checkpoint_path(table, EVERY_COMMITS - 1).mkdir()
