@@ -10,11 +10,11 @@ removed, in such as have holes (`brokerd.broker.sparse`).
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import repeat
+from itertools import islice, repeat, takewhile
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from brokerd.values import Format, Record
@@ -282,7 +282,11 @@ def _collapse(column: bytearray, first: int) -> Sequence[int] | int:
 
 
 class ChunkList:
-    """The cached chunks of one partition in offset order, with gaps where some were dropped."""
+    """The cached chunks of one partition in offset order, with gaps where some were dropped.
+
+    Chunks may overlap, but none lies within another: so the last one that begins at an offset or
+    before it is the one that reaches farthest, and holds the offset if any does.
+    """
 
     __slots__ = ("_bases", "_chunks", "_last", "open")
 
@@ -294,6 +298,7 @@ class ChunkList:
         self._last: Chunk | None = None
 
     def add(self, chunk: Chunk) -> None:
+        """Take a chunk in that lies within no other, and has none within it."""
         at = bisect_right(self._bases, chunk.base)
         self._bases.insert(at, chunk.base)
         self._chunks.insert(at, chunk)
@@ -307,6 +312,17 @@ class ChunkList:
             self._last = None
         if self.open is chunk:
             self.open = None
+
+    def holds_all_of(self, chunk: Chunk) -> bool:
+        """Whether a chunk lies within one that is here."""
+        at = bisect_right(self._bases, chunk.base) - 1
+        return at >= 0 and self._chunks[at].end >= chunk.end
+
+    def within(self, chunk: Chunk) -> list[Chunk]:
+        """The chunks here that lie within another one."""
+        first = bisect_left(self._bases, chunk.base)
+        found = takewhile(lambda inner: inner.end <= chunk.end, islice(self._chunks, first, None))
+        return list(found)
 
     def take_all(self) -> list[Chunk]:
         """Hold no chunks any more; returns those that were held."""
@@ -348,6 +364,18 @@ class ChunkCache:
         chunks.add(chunk)
         self._order[chunk] = chunks
 
+    def add_read(self, chunks: ChunkList, chunk: Chunk) -> None:
+        """Take in what was read, wherever it begins and ends: log and archive cut differently.
+
+        Chunks that lie within it go, and so does it if it lies within one.
+        """
+        if chunks.holds_all_of(chunk):
+            return
+        for inner in chunks.within(chunk):
+            self._forget(inner)
+        self.add(chunks, chunk)
+        self.used_bytes += chunk.cached_bytes
+
     def grow(self, chunk: Chunk, added_bytes: int) -> None:
         """Count bytes that were appended to a chunk of this cache."""
         chunk.cached_bytes += added_bytes
@@ -361,14 +389,16 @@ class ChunkCache:
         """
         looks = min(TRIM_LOOKS, len(self._order))
         while self.used_bytes > self.limit_bytes and looks and self._order:
-            chunk, chunks = next(iter(self._order.items()))
+            chunk = next(iter(self._order))
             if self._may_drop(chunk):
-                del self._order[chunk]
-                chunks.remove(chunk)
-                self.used_bytes -= chunk.cached_bytes
+                self._forget(chunk)
             else:
                 self._order.move_to_end(chunk)
                 looks -= 1
+
+    def _forget(self, chunk: Chunk) -> None:
+        self._order.pop(chunk).remove(chunk)
+        self.used_bytes -= chunk.cached_bytes
 
     def drop(self, lists: Iterable[ChunkList]) -> None:
         """Forget the chunks of partitions that are gone: O(those), whatever else is held."""

@@ -149,9 +149,8 @@ class ColdReader:
         error: Exception | None,
     ) -> None:
         for chunk in chunks or ():
-            if not partition.topic.deleted and partition.cold.find(chunk.base) is None:
-                self._cache.add(partition.cold, chunk)
-                self._cache.used_bytes += chunk.cached_bytes
+            if not partition.topic.deleted:
+                self._cache.add_read(partition.cold, chunk)
         if error is None and partition.cold.find(offset) is None:
             error = DamagedData(NOT_IN_LOG)
         if error is not None and offset >= partition.start_offset:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import time
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from brokerd.broker.chunks import RECORD_OVERHEAD_BYTES, ChunkCache, ChunkList, DenseChunk
 from brokerd.values import Encoding, Format, Record
 from brokerd.walformat import decode_records, encode_records
@@ -74,6 +77,22 @@ def test_find_gives_the_chunk_that_holds_the_offset_or_none() -> None:
     chunks.add(first)
     found = [chunks.find(offset) for offset in range(-1, 6)]
     assert found == [None, first, first, None, None, third, None]
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 12)), max_size=12))
+def test_whatever_was_read_is_found_however_reads_overlap(reads: list[tuple[int, int]]) -> None:
+    """And each byte that is counted is of a chunk that is held."""
+    cache, chunks, held = ChunkCache(1 << 30, lambda chunk: True), ChunkList(), set[int]()
+    for base, count in reads:
+        chunk = filled(base, *[b"%d" % offset for offset in range(base, base + count)])
+        chunk.cached_bytes = count
+        cache.add_read(chunks, chunk)
+        held |= set(range(base, base + count))
+        for offset in range(26):
+            found = chunks.find(offset)
+            assert (found is not None) == (offset in held)
+            assert found is None or found.record(offset - found.base).value == b"%d" % offset
+    assert cache.used_bytes == sum(len(chunk.values) for chunk in chunks.take_all())
 
 
 def test_the_oldest_chunk_goes_first_and_the_budget_holds() -> None:

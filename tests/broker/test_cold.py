@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 
 from brokerd.archive.view import ArchiveUnavailable
@@ -76,6 +78,29 @@ class TestReading:
             (offset, value(offset)) for offset in range(350)
         ]
         assert found.next_offset == 350
+
+    @given(
+        rows_max=st.sampled_from([1, 3, 7, 11, 1 << 30]),
+        offsets=st.lists(st.integers(0, 149), min_size=1, max_size=25),
+        cache=st.sampled_from([20 * KIB, 1 << 20]),
+    )
+    @settings(max_examples=25, deadline=None)
+    def test_a_record_is_the_same_whether_log_or_archive_is_asked(
+        self, rows_max: int, offsets: list[int], cache: int
+    ) -> None:
+        """Both have the middle, and neither cuts it where the other does."""
+        archive = FakeArchive(rows_max=rows_max)
+        house = cold_house(archive, read_cache_bytes=cache)
+        produced(house, 0, 70)
+        archive_all(house, archive)
+        produced(house, 70, 100)
+        roll_up(house, archive)
+        produced(house, 100, 150)
+        for offset in offsets:
+            assert read(house, "t", offset).value == value(offset)
+        found = fetch(house, offsets[0])
+        assert [one.offset for one in found.records] == [*range(offsets[0], 150)]
+        assert house.broker.status()["damage"]["records"] == 0
 
     def test_every_column_of_a_record_is_as_it_was(self) -> None:
         archive = FakeArchive()
