@@ -248,9 +248,13 @@ class Torture:
         """Have everybody write their share of a round."""
         for writer in self._writers:
             writer.write(self._round_bytes // len(self._writers))
+        self._await_writers(stage)
+
+    def _await_writers(self, stage: Stage) -> None:
         deadline = time.monotonic() + _ROUND_SECONDS
         for writer in self._writers:
-            while stage.is_on() and not writer.idle.wait(0.1):
+            while stage.is_on() and not writer.is_idle():
+                time.sleep(0.05)
                 if time.monotonic() > deadline:
                     raise BrokerFailed(f"{writer.name} was not done within {_ROUND_SECONDS:.0f} s")
 
@@ -361,6 +365,7 @@ class Torture:
         self._run_job()
         had = self._segments()
         self._await_deletion()
+        self._await_writers(stage)
         self.summary.segments_deleted += len(had - self._segments())
         for reader in readers(stage, number):
             self._follow(reader)

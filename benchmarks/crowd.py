@@ -10,6 +10,7 @@ every record once, in order.
 
 from __future__ import annotations
 
+import queue
 import random
 import threading
 import time
@@ -70,7 +71,7 @@ Write = Callable[[str, Sequence[tuple[Origin, bytes]]], Sequence[int]]
 
 
 class Writer(threading.Thread):
-    """Writes ``share`` bytes whenever it is told to, and is idle then."""
+    """Writes its share of bytes whenever it is told to, and is idle then."""
 
     def __init__(
         self,
@@ -85,26 +86,28 @@ class Writer(threading.Thread):
         self._topic = topic
         self._connect = connect
         self._chance = random.Random(f"{stage.ledger.seed}:{number}")
-        self._allowed = threading.Semaphore(0)
-        self.idle = threading.Event()
-        self.idle.set()
+        self._shares: queue.Queue[int] = queue.Queue()
         self._number = 0
         self._left = 0
 
     def write(self, size: int) -> None:
         """Have it write about so many bytes more."""
-        self.idle.clear()
-        self._left = size
-        self._allowed.release()
+        self._shares.put(size)
+
+    def is_idle(self) -> bool:
+        """Whether all is written that it was to write."""
+        return self._shares.unfinished_tasks == 0
 
     def run(self) -> None:
         try:
             while self._stage.is_on():
-                if not self._allowed.acquire(timeout=_IDLE_SECONDS):
+                try:
+                    self._left = self._shares.get(timeout=_IDLE_SECONDS)
+                except queue.Empty:
                     continue
                 while self._left > 0 and self._stage.is_on():
                     self._connected()
-                self.idle.set()
+                self._shares.task_done()
         except Exception as error:  # Whatever it is, it ends the run as a finding.
             self._stage.fail(self.name, error)
 

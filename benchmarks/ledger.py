@@ -142,6 +142,7 @@ class Ledger:
         for origin, offset in gone:
             if offset is None or offset >= latest.get(key_of(origin), -1):
                 self.report(f"{who}: {topic}: {origin} at {offset}, latest of its key, is gone")
+                break
         return len(gone)
 
 
