@@ -473,7 +473,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             torture = Torture(broker, seed, lambda line: print(f"  {line}", flush=True))
             summary = torture.run(kills)
     except KeyboardInterrupt:
-        shutil.rmtree(directory)
+        shutil.rmtree(directory, ignore_errors=True)  # Java may be at it, too
         print("torture: interrupted; nothing is left", file=sys.stderr)
         return 130
     except (BrokerFailed, BrokerdError, OSError) as error:
@@ -483,7 +483,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if summary.findings:
         print(f"the data is kept in {directory}, the seed was {seed}")
         return 1
-    shutil.rmtree(directory)
+    shutil.rmtree(directory, ignore_errors=True)  # Java may be at it, too
     return 0
 
 
