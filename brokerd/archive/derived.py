@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 from xxhash import xxh3_64
 
 from brokerd.archive.checking import check_files
@@ -28,7 +29,7 @@ from brokerd.archive.frames import (
 from brokerd.archive.layout import DELIVERIES, EVENTS, ROLLUP_APP
 from brokerd.archive.running import JobFailed, Run, StepReport
 from brokerd.archive.table import Added, Table
-from brokerd.archive.transforms import OPEN, attempts, deliveries, still_open
+from brokerd.archive.transforms import ATTEMPTED, OPEN, attempts, deliveries, still_open
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -95,7 +96,6 @@ def _attempts(
     directory: Path,
 ) -> tuple[list[Path], Path]:
     """Files of what became of records: outcomes, and, in one, what has none yet."""
-    from pyspark import StorageLevel
     from pyspark.sql import functions as F
 
     begin, since, end = lsns
@@ -105,17 +105,13 @@ def _attempts(
     known = spark.createDataFrame([], OPEN)
     if before is not None:
         known = read_parquet(run, OPEN, [before])
-    found = attempts(events, known).persist(StorageLevel.DISK_ONLY)
-    try:
-        outcomes = deliveries(found).where(lsn >= since)
-        parts = outcomes.count() // FILE_ROWS + 1
-        few = outcomes.repartitionByRange(parts, "lsn") if parts > 1 else outcomes.coalesce(1)
-        ordered = few.sortWithinPartitions("lsn")
-        rest = still_open(found, bounds_frame(run), bounds.next_topic_id, bounds.lsn, end)
-        (still,) = write_frame(run, rest.coalesce(1), directory / "open")
-        return write_frame(run, ordered, directory / "outcomes"), still
-    finally:
-        found.unpersist()
+    every = write_frame(run, attempts(events, known), directory / "attempts")
+    found = read_parquet(run, ATTEMPTED, every)
+    rest = still_open(found, bounds_frame(run), bounds.next_topic_id, bounds.lsn, end)
+    (still,) = write_frame(run, rest.coalesce(1), directory / "open")
+    parts = sum(pq.read_metadata(path).num_rows for path in every) // FILE_ROWS + 1
+    outcomes = deliveries(found).where(lsn >= since).coalesce(parts)
+    return write_frame(run, outcomes.sortWithinPartitions("lsn"), directory / "outcomes"), still
 
 
 # -- What has no outcome yet ---------------------------------------------------------------------

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 
 HOUR_US = 3_600_000_000
 PARTITION = ("topic_id", "partition")
-KEY = (*PARTITION, "key")
-ATTEMPT = (*PARTITION, "group_name", "offset")
-"""What an attempt is about: one record, in one group."""
+KEY = ("key", *PARTITION)
+ATTEMPT = ("offset", *PARTITION, "group_name")
+"""What an attempt is about: one record, in one group.
+
+Spark sorts by these, and by the first of them much faster: one with many values."""
 
 BOUNDS = "topic_id long, partition int, start long, compact_below long, compact boolean"
 OPEN = (
@@ -36,6 +38,10 @@ OPEN = (
 
 ``lsn`` and ``seq`` are those of its newest event; no outcome comes from ``over_lsn`` on, if it is
 not null. ``grants`` is null while it was never leased."""
+
+
+ATTEMPTED = f"{OPEN}, outcome string, reason string, outcome_time timestamp"
+"""Columns of attempts; ``outcome`` is null while there is none."""
 
 
 # -- What goes -----------------------------------------------------------------------------------
@@ -113,8 +119,8 @@ def attempts(events: DataFrame, open_attempts: DataFrame) -> DataFrame:
 
     :param events: rows of the table of events, in any order.
     :param open_attempts: what earlier events left without an outcome; columns as `OPEN`.
-    :return: the columns of `OPEN`, ``outcome`` (null: none yet), ``reason``, ``outcome_time``.
-        What has none and was followed by another attempt at the record is over, and left out.
+    :return: columns as `ATTEMPTED`. What has no outcome and was followed by another attempt at the
+        record is over, and left out.
     """
     steps = _steps(events).unionByName(open_attempts, allowMissingColumns=True)
     return (
@@ -135,8 +141,9 @@ def attempts(events: DataFrame, open_attempts: DataFrame) -> DataFrame:
         )
         .where(F.col("outcome").isNotNull() | ~F.col("is_followed"))
         .select(
-            *("topic", *ATTEMPT, "at.lsn", "at.seq", "grants", "failures", "first_lease_time"),
-            *("lease.owner", "over_lsn", "outcome", "reason", "outcome_time"),
+            *("topic", *PARTITION, "group_name", "offset", "at.lsn", "at.seq", "grants"),
+            *("failures", "first_lease_time", "lease.owner", "over_lsn", "outcome", "reason"),
+            "outcome_time",
         )
     )
 
@@ -181,7 +188,7 @@ def deliveries(attempted: DataFrame) -> DataFrame:
     """Rows of the table of deliveries: what `attempts` gave that has an outcome."""
     latency = F.unix_micros("outcome_time") - F.unix_micros("first_lease_time")
     return attempted.where(F.col("outcome").isNotNull()).select(
-        *("topic", *ATTEMPT, "outcome", "reason"),
+        *("topic", *PARTITION, "group_name", "offset", "outcome", "reason"),
         F.coalesce("grants", F.lit(0)).cast("long").alias("grants"),
         F.coalesce("failures", F.lit(0)).cast("long").alias("failures"),
         *("first_lease_time", "outcome_time"),
