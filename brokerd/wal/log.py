@@ -402,19 +402,25 @@ class Wal:
     def when_synced(self, synced: Callable[[Exception | None], None]) -> None:
         """Call back, now or later, when all that is durable is on the disk, in any mode.
 
-        For what must never know more than the log does after a power cut.
+        For what must never know more than the log does after a power cut. The active segment may
+        have no name yet, while the one before is still to be synced in the background.
         """
-        active = self._active
-        if self.options.durability == "fsync" or active is None or active.file is None:
+        segments = [*self._sealer.unsynced, *([self._active] if self._active else ())]
+        files = [segment.file for segment in segments if segment.file is not None]
+        if self.options.durability == "fsync" or not files:
             synced(None)
             return
+
+        def work() -> None:
+            for file in files:
+                file.sync()
 
         def done(_: object, error: Exception | None) -> None:
             if error is not None:
                 self.fail("syncing the log failed", error)
             synced(error)
 
-        self._committer.submit(active.file.sync, done)
+        self._committer.submit(work, done)
 
     def _synced(self, lsn: int, error: Exception | None) -> None:
         self._syncing = False

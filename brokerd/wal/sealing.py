@@ -43,13 +43,18 @@ class Sealer:
         self._idle = idle
         self.on_sealed: Callable[[], None] = lambda: None
         self._waiting: list[Segment] = []
+        self._under_way: list[Segment] = []
         self._unindexed: list[Segment] = []
-        self._working = 0
 
     @property
     def busy(self) -> bool:
         """Whether work is under way in the background."""
-        return self._working > 0
+        return bool(self._under_way)
+
+    @property
+    def unsynced(self) -> list[Segment]:
+        """Segments that get no more frames and are not known to be synced yet."""
+        return [*self._under_way, *self._waiting]
 
     def add(self, segment: Segment) -> None:
         """Complete a segment that gets no more frames, once all of them are durable."""
@@ -71,7 +76,7 @@ class Sealer:
             self._finish(segment)
 
     def _finish(self, segment: Segment) -> None:
-        self._working += 1
+        self._under_way.append(segment)
 
         def work() -> OSError | None:
             trim(self._disk, self._path, segment)
@@ -82,7 +87,7 @@ class Sealer:
     def _finished(
         self, segment: Segment, index_error: OSError | None, error: Exception | None
     ) -> None:
-        self._working -= 1
+        self._under_way.remove(segment)
         if error is not None:
             self._failed(f"trimming {segment.name} failed", error)
         elif index_error is None:

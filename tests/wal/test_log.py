@@ -162,6 +162,23 @@ class TestDurabilityModes:
         assert [entry.base_offset for entry in after.entries()] == list(range(len(after.entries())))
         assert len(after.entries()) >= 15
 
+    @pytest.mark.parametrize("mode", ["os", "interval"])
+    def test_what_waits_for_a_sync_is_told_when_a_segment_just_closed_is_on_the_disk_too(
+        self, mode: str
+    ) -> None:
+        """Else a file that tells of the log would know more than the log after a power cut."""
+        rig = Rig(options=WalOptions(64 << 10, mode, free_bytes_min=0))  # type: ignore[arg-type]
+        rig.put(records(0))
+        rig.put(records(1))
+        rig.wal.seal()  # the background has it to trim and sync, and is slow
+        told: list[Exception | None] = []
+        rig.wal.when_synced(told.append)
+        rig.commits.run()
+        assert told == [None]
+        again = rig.restart()
+        assert [entry.base_offset for entry in again.entries()] == [0, 1]
+        assert again.report.damages == []
+
 
 class TestFailures:
     @pytest.mark.parametrize("call", ["pwrite", "sync"])
