@@ -60,6 +60,14 @@ def test_a_record_may_be_gone_once_it_was_compacted_and_not_before() -> None:
     assert check(story.history) == []
 
 
+@breaks("P5-removed")
+def a_start_that_passes_more_than_was_compacted(story: Story, wrong: bool) -> None:
+    story.produce(Message(b"a", key=b"k"), Message(b"b", key=b"k"), at=(0, 1))
+    story.history.compacted.append(Compacted(story.now_us, "t", 0, 0))
+    story.wait(1_000)
+    story.describe(start=2 if wrong else 1)
+
+
 def test_nothing_is_said_of_groups_that_were_moved_or_came_later() -> None:
     """What they have to do changes by other things than settles."""
     for kind, fields in ((Seek, {"to": "end"}), (DeleteGroup, {})):

@@ -195,8 +195,9 @@ class Removal:
                 yield violation("P5-expired", text, record.sent.produce, sight.acquire)
 
     def _check_kept(self, record: Record) -> Iterator[Violation]:
-        """P5: nothing is removed before its time."""
+        """P5: nothing is removed before its time, but what has expired or was compacted anyway."""
         may_us, told = self.removed(record)
+        may_us = min(may_us, self.expires(record).first_us)
         if told is not None and told.span.last_us < may_us:
             text = f"{record.name} is below the start {told.start}, and must be kept until {may_us}"
             yield violation("P5-removed", text, record.sent.produce, told.operation)
