@@ -5,17 +5,16 @@ A look at an archive that did not change takes some microseconds; one at a new v
 commits that came, and makes the map of files anew, in the calling thread. Of what it reads nothing
 is believed that a checksum does not prove, so that neither wrong records nor a crash come of it.
 
-A file that a newer version replaced is read as long as it is there; once vacuum took it, the newest
-version is asked instead. So readers of an old version go on.
+A file that a newer version replaced is read as long as it is there; once vacuum took it, an old
+version is unavailable. Who asked looks for the newest one and asks that, if it is one to rely on.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import TypeVar
 
 import pyarrow as pa
 
@@ -28,8 +27,6 @@ from brokerd.archive.reading import ArchiveFile
 from brokerd.archive.recent import Recent
 from brokerd.archive.seeking import offset_at_time, offset_of_size
 from brokerd.archive.view import ArchivedRows, ArchiveUnavailable, DamagedArchive
-
-T = TypeVar("T")
 
 
 def open_archive(root: Path, log_id: str) -> LocalArchive:
@@ -83,7 +80,6 @@ class LocalView:
     def __init__(
         self, archive: LocalArchive, files: FileMap, records: Snapshot, events: Snapshot | None
     ) -> None:
-        self._archive = archive
         self._open_files = archive.open_files
         self.map = files
         self.log_id = archive.log_id
@@ -98,37 +94,6 @@ class LocalView:
 
     def covers(self, topic_id: int, partition: int, first: int, end: int) -> bool:
         """`ArchiveView.covers`: also looks whether files are there, and their footers sound."""
-        return self._ask(lambda view: view._covers(topic_id, partition, first, end))
-
-    def read(
-        self, topic_id: int, partition: int, offset: int, max_bytes: int
-    ) -> ArchivedRows | None:
-        """`ArchiveView.read`: of one row group at most."""
-        return self._ask(lambda view: view._read(topic_id, partition, offset, max_bytes))
-
-    def offset_at_time(self, topic_id: int, partition: int, time_us: int) -> int | None:
-        """`ArchiveView.offset_at_time`."""
-        return self._ask(lambda view: offset_at_time(view, topic_id, partition, time_us))
-
-    def offset_of_size(
-        self, topic_id: int, partition: int, below: int, max_bytes: int
-    ) -> int | None:
-        """`ArchiveView.offset_of_size`, to the record."""
-        return self._ask(lambda view: offset_of_size(view, topic_id, partition, below, max_bytes))
-
-    def _ask(self, question: Callable[[LocalView], T]) -> T:
-        """Ask this version; the newest one instead if a file of this one is gone."""
-        try:
-            return question(self)
-        except ArchiveUnavailable as error:
-            if not isinstance(error.__cause__, FileNotFoundError):
-                raise
-            newest = self._archive.refresh()
-            if newest is None or newest is self:
-                raise
-            return question(newest)
-
-    def _covers(self, topic_id: int, partition: int, first: int, end: int) -> bool:
         while first < end:
             piece = self._find(topic_id, partition, first)
             if piece is None:
@@ -140,9 +105,10 @@ class LocalView:
             first = piece.end
         return True
 
-    def _read(
+    def read(
         self, topic_id: int, partition: int, offset: int, max_bytes: int
     ) -> ArchivedRows | None:
+        """`ArchiveView.read`: of one row group at most."""
         piece = self._find(topic_id, partition, offset)
         if piece is None:
             return None
@@ -150,6 +116,16 @@ class LocalView:
             return self.open(piece).read(topic_id, partition, offset, max_bytes)
         except DamagedArchive as error:
             raise _within(error, piece) from None
+
+    def offset_at_time(self, topic_id: int, partition: int, time_us: int) -> int | None:
+        """`ArchiveView.offset_at_time`."""
+        return offset_at_time(self, topic_id, partition, time_us)
+
+    def offset_of_size(
+        self, topic_id: int, partition: int, below: int, max_bytes: int
+    ) -> int | None:
+        """`ArchiveView.offset_of_size`, to the record."""
+        return offset_of_size(self, topic_id, partition, below, max_bytes)
 
     # -- its files -----------------------------------------------------------------------------
 
