@@ -27,7 +27,7 @@ class ArchivedTimes:
 
     def __init__(self, archived: Archived) -> None:
         self._archived = archived
-        self._known: OrderedDict[Place, int | None] = OrderedDict()
+        self._known: OrderedDict[Place, int] = OrderedDict()
         self._asked: set[Place] = set()
 
     def time_of(self, partition: Partition, offset: int) -> int | None:
@@ -49,15 +49,17 @@ class ArchivedTimes:
         self._asked.add(place)
 
         def question(view: ArchiveView) -> int | None:
-            rows = view.read(*place, 0)
-            if rows is None or not rows.offsets:
-                return None
-            times = rows.columns.append_time_us
-            return times if isinstance(times, int) else times[0]
+            topic_id, index, offset = place
+            while (rows := view.read(topic_id, index, offset, 0)) is not None:
+                if rows.offsets:
+                    times = rows.columns.append_time_us
+                    return times if isinstance(times, int) else times[0]
+                offset = rows.end
+            return None
 
-        def told(time_us: int | None, error: Exception | None) -> None:
+        def told(time_us: int | None, _: Exception | None) -> None:
             self._asked.discard(place)
-            if error is None:
+            if time_us is not None:
                 self._known[place] = time_us
                 if len(self._known) > KNOWN_MAX:
                     self._known.popitem(last=False)

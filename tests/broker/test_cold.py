@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 
-from brokerd.archive.view import ArchiveUnavailable
+from brokerd.archive.view import ArchivedRows, ArchiveUnavailable
 from brokerd.broker import BrokerSettings, RetentionSettings, TopicSettings
 from brokerd.broker.fetching import LOOKS
 from brokerd.broker.read_ahead import AHEAD_MAX
@@ -25,7 +25,7 @@ from tests.broker.colddesk import (
     take_snapshot,
 )
 from tests.broker.desk import SECOND_US, grants, lease, produce, read, settle
-from tests.broker.fakearchive import FakeArchive, batches
+from tests.broker.fakearchive import FakeArchive, FakeView, batches, columns_of
 from tests.broker.test_fetching import Fetch, fetch
 from tests.house import House
 
@@ -510,6 +510,44 @@ class TestGroups:
             house.broker.time.time_us() - fetch(house, 20, count=1).records[0].append_time_us
         )
         assert house.broker.group_info("t", "g").oldest_age_us == wanted_us
+
+    def test_the_age_is_known_behind_a_hole_that_fills_what_one_read_gives(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As a row group of which all is removed, or the rest of a file."""
+        really = FakeView.read
+
+        def read_hole(view: FakeView, *asked: int) -> ArchivedRows | None:
+            rows = really(view, *asked)
+            if rows is None or rows.offsets[:1] == [rows.first]:
+                return rows
+            end = min(rows.first + 4, rows.offsets[0] if rows.offsets else rows.end)
+            return ArchivedRows(rows.first, end, [], columns_of([]))
+
+        house, archive = filled()
+        archive.remove(KEY, range(20))
+        monkeypatch.setattr(FakeView, "read", read_hole)
+        self.assert_age_is_known(house)
+
+    def test_the_age_is_known_when_the_archive_that_did_not_know_it_does(self) -> None:
+        house, archive = filled()
+        whole = archive.newest._held[KEY]
+        archive.forget(KEY)
+        house.broker.archived.refresh()
+        house.broker.seek_group("t", "g", 3)
+        for _ in range(2):
+            house.run()
+            assert house.broker.group_info("t", "g").oldest_age_us is None
+        archive.cover(KEY, 0, 300, whole.records)
+        self.assert_age_is_known(house)
+
+    def assert_age_is_known(self, house: House) -> None:
+        house.broker.archived.refresh()
+        house.broker.seek_group("t", "g", 3)
+        house.run()
+        house.broker.group_info("t", "g")
+        house.run()
+        assert house.broker.group_info("t", "g").oldest_age_us is not None
 
 
 class TestUnavailable:
