@@ -61,11 +61,11 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks $(ARGS)
 
-# A point of "changes" is a whole run: a share of them here, all of them in soak.
+# A point of "changes" or "archive" is a whole run: a share of them here, all of them in soak.
 sim: $(READY)
 	$(BIN)/python -m brokerd.sim --seeds 0..299 $(WITH_JOBS)
 	$(BIN)/python -m brokerd.sim.crashpoints --workload broker --workload log $(WITH_JOBS)
-	$(BIN)/python -m brokerd.sim.crashpoints --workload changes --every 11 $(WITH_JOBS)
+	$(BIN)/python -m brokerd.sim.crashpoints --workload changes --workload archive --every 11 $(WITH_JOBS)
 
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz $(WITH_JOBS) $(ARGS)
