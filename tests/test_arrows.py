@@ -44,7 +44,9 @@ ARROWS: dict[str, set[str]] = {
     "wal": WAIST | {"walformat", "walindex"},
     "security": WAIST,
     "archive": WAIST | {"walformat", "walindex"},
-    "broker": WAIST | {"groups", "wal", "walformat", "security", "archive.view", "archive.bounds"},
+    "broker": WAIST
+    | {"groups", "wal", "walformat", "security", "archive.view", "archive.bounds"}
+    | {"archive.relied"},
     "protocols": WAIST | {"codecs", "broker", "security"},
     "admin": WAIST | {"broker"},
     "client": WAIST | {"codecs"},

@@ -26,6 +26,7 @@ from brokerd.archive.lots import RolledUp, roll_up
 from brokerd.archive.plan import Lot, plan_lot
 from brokerd.archive.running import JobFailed, Progress, Quiet, Run, Settings, StepReport
 from brokerd.archive.table import Table, ensure_tables
+from brokerd.archive.together import check_together
 from brokerd.errors import BrokerdError, DamagedData
 
 if TYPE_CHECKING:
@@ -102,12 +103,13 @@ def run_job(job: Job) -> Summary:
 
     :raises RollupLocked: another one is at work.
     :raises BrokerdError: there is nothing to begin with: no data directory, no bounds, an archive
-        that is somebody else's.
+        that is somebody else's, or is not that of the log as it is now.
     """
     bounds = read_bounds(job.data_dir)
     only = _topic_ids(job.only, bounds)
     summary = Summary()
     with locked(job.data_dir), ExitStack() as stack:
+        check_together(job.data_dir, job.root, bounds)
         tables = ensure_tables(job.root, bounds.log_id, job.now_ms())
         spark = _Session(job, stack)
         run = Run(
@@ -173,6 +175,7 @@ def plan_job(job: Job) -> Iterator[Lot]:
     :raises BrokerdError: as `run_job` does.
     """
     bounds = read_bounds(job.data_dir)
+    check_together(job.data_dir, job.root, bounds)
     view = LazyArchive(job.root, bounds.log_id).refresh()
     records_lsn, events_lsn = (view.records_lsn, view.events_lsn) if view is not None else (0, 0)
     while True:

@@ -19,6 +19,10 @@ VERSION = 1
 LOG_ID_PROPERTY = "brokerd.log_id"
 VERSION_PROPERTY = "brokerd.version"
 ROLLUP_APP = "brokerd-rollup"
+SEGMENT_APP = "brokerd-segment"
+"""Its version is the `brokerd.archive.relied.segment_mark` of the last segment that was taken."""
+ARCHIVE_APP = "brokerd-archive"
+"""Its version is drawn when a table is made; that of ``records`` tells archives apart."""
 """The Delta app transaction whose version says up to which LSN a table holds the log."""
 
 BUCKETS = 16

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from brokerd.archive.files import FileInfo
-from brokerd.archive.layout import EVENTS, RECORDS, ROLLUP_APP, Layout
-from brokerd.archive.pending import Stop, end_of_log
+from brokerd.archive.layout import EVENTS, RECORDS, ROLLUP_APP, SEGMENT_APP, Layout
+from brokerd.archive.pending import Stop
 from brokerd.archive.plan import Lot, plan_lot
+from brokerd.archive.relied import segment_mark
 from brokerd.archive.running import JobFailed, Run
 from brokerd.archive.table import Table, added
 from brokerd.archive.tasks import Problem, Target, write_events, write_records
@@ -59,7 +60,6 @@ def roll_up(
         is committed stays, and is in ``done``.
     """
     rolling = _Rolling(run, wal, tables, free_bytes, done)
-    rolling.check_log()
     while done.stop is None:
         rolling.next_lot()
 
@@ -97,17 +97,6 @@ class _Rolling:
         """See what the tables have."""
         self.done.records_lsn = self._records.transaction(ROLLUP_APP)
         self.done.events_lsn = self._events.transaction(ROLLUP_APP)
-
-    def check_log(self) -> None:
-        """Refuse a log that is older than the archive: what it does next, the archive has not."""
-        reached = max(self.done.records_lsn, self.done.events_lsn)
-        end = end_of_log(self._wal, self._run.bounds)
-        if reached > end:
-            raise JobFailed(
-                f"the archive has the log up to LSN {reached}, and {self._wal} ends at {end}: an "
-                "older copy of the log was brought back; bring back an archive that is not newer, "
-                "or name another archive"
-            )
 
     def next_lot(self) -> None:
         """Plan a lot, write it and commit it; or set why not."""
@@ -189,6 +178,7 @@ class _Rolling:
             [added(info) for info in files],
             (),
             {ROLLUP_APP: lot.end_lsn},
+            marks={SEGMENT_APP: segment_mark(lot.segments[-1].segment_id)},
             now_ms=self._run.now_ms(),
         )
         self._run.at(f"after {layout.name} commit")

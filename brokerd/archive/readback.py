@@ -19,12 +19,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from brokerd.archive.deltalog import Snapshot
-from brokerd.archive.layout import EVENTS, RECORDS, ROLLUP_APP
+from brokerd.archive.layout import ARCHIVE_APP, EVENTS, RECORDS, ROLLUP_APP, SEGMENT_APP
 from brokerd.archive.logreader import DeltaLog
 from brokerd.archive.map import FileMap, Piece, Shared
 from brokerd.archive.opened import OpenFiles, Ranges
 from brokerd.archive.reading import ArchiveFile
 from brokerd.archive.recent import Recent
+from brokerd.archive.relied import archive_id
 from brokerd.archive.seeking import offset_at_time, offset_of_size
 from brokerd.archive.view import ArchivedRows, ArchiveUnavailable, DamagedArchive
 
@@ -83,9 +84,11 @@ class LocalView:
         self._open_files = archive.open_files
         self.map = files
         self.log_id = archive.log_id
+        self.archive_id = archive_id(records.transactions.get(ARCHIVE_APP, 0))
         self.version = records.version
         self.records_lsn = records.transactions.get(ROLLUP_APP, 0)
         self.events_lsn = 0 if events is None else events.transactions.get(ROLLUP_APP, 0)
+        self.segment_mark = records.transactions.get(SEGMENT_APP, 0)
         self.max_topic_id = files.max_topic_id
         self.files = files.files
         self.bytes = files.bytes

@@ -38,7 +38,14 @@ from brokerd.archive.deltalog import (
     sync_directory,
 )
 from brokerd.archive.files import FileInfo
-from brokerd.archive.layout import LAYOUTS, LOG_ID_PROPERTY, VERSION, VERSION_PROPERTY, Layout
+from brokerd.archive.layout import (
+    ARCHIVE_APP,
+    LAYOUTS,
+    LOG_ID_PROPERTY,
+    VERSION,
+    VERSION_PROPERTY,
+    Layout,
+)
 from brokerd.archive.logreader import DeltaLog
 from brokerd.archive.readback import open_archive
 from brokerd.archive.vacuum import vacuum
@@ -147,6 +154,7 @@ class Table:
         removed: Sequence[str] = (),
         transactions: Mapping[str, int] | None = None,
         *,
+        marks: Mapping[str, int] | None = None,
         now_ms: int,
         operation: str = "WRITE",
     ) -> bool:
@@ -155,6 +163,7 @@ class Table:
         :param files: to be added.
         :param removed: paths of live files, relative to the table.
         :param transactions: by app id; none goes back.
+        :param marks: versions of app transactions that go along with those, and may be any.
         :param now_ms: wall clock in milliseconds, for the history of the table.
         :param operation: what it is, for the history of the table.
         :return: False if nothing was done, because a commit with these transactions, or later ones,
@@ -164,6 +173,7 @@ class Table:
         :raises ArchiveUnavailable: the disk is full, say. Nothing was done.
         """
         transactions = transactions or {}
+        raised = {**transactions, **(marks or {})}
         with _disk(self.path):
             checkpoint_if_due(self.path, self._read())
         for _ in range(TRIES):
@@ -176,7 +186,7 @@ class Table:
             actions = [
                 *(_remove(path, now_ms) for path in removed),
                 *(_add(one, self.layout, now_ms) for one in files),
-                *(_transaction(app, version, now_ms) for app, version in transactions.items()),
+                *(_transaction(app, version, now_ms) for app, version in raised.items()),
             ]
             data = encode_commit(actions, operation, now_ms)
             if _put(self.path / COMMITS / commit_name(newest.version + 1), data):
@@ -294,7 +304,9 @@ def _create(root: Path, layout: Layout, log_id: str, now_ms: int) -> None:
         "createdTime": now_ms,
     }
     protocol = {"minReaderVersion": READER_VERSION, "minWriterVersion": WRITER_VERSION}
-    data = encode_commit([{"protocol": protocol}, {"metaData": metadata}], "CREATE TABLE", now_ms)
+    drawn = _transaction(ARCHIVE_APP, 1 + secrets.randbelow((1 << 62) - 1), now_ms)
+    actions: list[dict[str, Any]] = [{"protocol": protocol}, {"metaData": metadata}, drawn]
+    data = encode_commit(actions, "CREATE TABLE", now_ms)
     directory = root / layout.name / COMMITS
     with _disk(directory):
         _make_directories(directory)

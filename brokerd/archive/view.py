@@ -59,12 +59,17 @@ class ArchiveView(Protocol):
 
     log_id: str
     """The log that this is the archive of: `brokerd.archive.bounds.Bounds.log_id`."""
+    archive_id: str
+    """16 hexadecimal digits that were drawn when the archive was made; "": it is older than that.
+    """
     version: int
     """Of the table of records; each commit raises it by one."""
     records_lsn: int
     """The table of records holds all that the log had below this LSN."""
     events_lsn: int
     """The table of events does."""
+    segment_mark: int
+    """`segment_mark` of the segment of the log that ends at ``records_lsn``; 0: it is not known."""
     max_topic_id: int
     """The largest topic id it holds records of; 0: none."""
     files: int

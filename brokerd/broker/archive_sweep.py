@@ -4,7 +4,7 @@
 Nothing goes unless the last look found the archive in order, both its tables have got past the
 segment's end, and so much newer log follows as is to be kept, unless the disk is full. The archive
 knows every offset that goes. For each partition it is on record, durably, that records may be
-missing from the log, before any is.
+missing from the log, before any is; and so it is which archive the log relies on, and up to where.
 
 The archive is asked in a thread of its own: one that never answers holds up nothing else.
 """
@@ -17,10 +17,12 @@ from typing import Any, NamedTuple
 
 from twisted.logger import Logger
 
+from brokerd.archive.relied import Relied
 from brokerd.archive.view import ArchiveView
 from brokerd.broker.archive_access import ArchiveSettings
 from brokerd.broker.archived import Archived
 from brokerd.broker.journal import Congested, Journal
+from brokerd.broker.reliance import Reliance
 from brokerd.broker.state import State
 from brokerd.broker.topics import Partition
 from brokerd.errors import BrokerdError, NoSpace
@@ -69,6 +71,7 @@ class ArchiveSweep:
         wal: Wal,
         archive_thread: Committer,
         archived: Archived,
+        reliance: Reliance,
         mark_archived: MarkArchived,
         settings: ArchiveSettings,
         looked: Callable[[], None],
@@ -80,6 +83,7 @@ class ArchiveSweep:
         self._wal = wal
         self._archive_thread = archive_thread
         self._archived = archived
+        self._reliance = reliance
         self._mark_archived = mark_archived
         self._settings = settings
         self._looked = looked
@@ -160,7 +164,7 @@ class ArchiveSweep:
 
     def _mark(self, marks: list[Mark], lot: int, goes: Sequence[Removable]) -> None:
         """Put on record that records may be missing, ``lot`` partitions a frame, then delete."""
-        while marks and not self._stopped and self._archived.view is not None:
+        while marks and not self._stopped and self._is_in_order:
             try:
                 news = self._mark_archived(list(self._partitions(marks[-lot:])))
             except Congested:
@@ -178,7 +182,26 @@ class ArchiveSweep:
                 return
         if self._stopped:
             return
-        if goes and self._archived.view is not None:
+        view = self._view
+        if not goes or view is None or not self._is_in_order:
+            self._finish(None)
+            return
+        relied = Relied(view.archive_id, max(one.segment.end_lsn for one in goes))
+        self._reliance.raise_to(relied, partial(self._delete, goes))
+
+    @property
+    def _is_in_order(self) -> bool:
+        """Whether the last look found the archive that was asked."""
+        asked, view = self._view, self._archived.view
+        return asked is not None and view is not None and view.archive_id == asked.archive_id
+
+    def _delete(self, goes: Sequence[Removable], error: Exception | None) -> None:
+        """Delete segments, now that it is on record that the archive has to have them."""
+        if self._stopped:
+            return
+        if error is not None:
+            self._finish(error)
+        elif self._is_in_order:
             self._wal.delete_segments(goes, lambda count, error: self._finish(error))
         else:
             self._finish(None)

@@ -33,8 +33,11 @@ Brought = Callable[[list[Chunk] | None, Exception | None], None]
 
 T = TypeVar("T")
 
-Guard = Callable[[ArchiveView], None]
-"""Raises `ForeignArchive` for an archive that cannot be of this log as it is now."""
+Guard = Callable[[ArchiveView | None], None]
+"""Raises `ForeignArchive` for an archive that cannot be of this log as it is now.
+
+None is no archive; `ArchiveUnavailable` is raised if there has to be one.
+"""
 
 
 class Archived:
@@ -105,6 +108,14 @@ class Archived:
         """The newest version that was ever found, for reads."""
         return self._seen
 
+    @property
+    def events_lsn(self) -> int | None:
+        """Up to where events are archived for certain; None if nobody archives them, it seems."""
+        if self._seen is not None:
+            return self._seen.events_lsn
+        begins = self._archive is not None and self._looked_seconds is None
+        return 0 if begins or isinstance(self._error, ArchiveUnavailable) else None
+
     def refresh(self, done: Refreshed = lambda error: None) -> None:
         """Look now; ``done`` is called when a look that began after this is over, or at once.
 
@@ -158,21 +169,21 @@ class Archived:
 
     def _take(self, view: ArchiveView | None) -> Exception | None:
         """Use a version from now on, or say why not."""
-        if view is None:
-            if self._seen is None:
-                return None
+        if view is None and self._seen is not None:
             return ArchiveUnavailable("the archive that was there is gone; bring it back")
-        if view is self._seen:
+        if view is self._seen and view is not None:
             return None
         try:
-            if view.log_id != self._log_id:
+            if view is not None and view.log_id != self._log_id:
                 raise ForeignArchive(
                     f"it is the archive of log {view.log_id}, and this log is {self._log_id}: "
                     "give it back its own archive, or another archive.uri"
                 )
             self._guard(view)
-        except ForeignArchive as error:
+        except (ForeignArchive, ArchiveUnavailable) as error:
             return error
+        if view is None:
+            return None
         self._seen = view
         for call in self.on_version:
             call()

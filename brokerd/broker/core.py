@@ -39,6 +39,7 @@ from brokerd.broker.producing import Producing
 from brokerd.broker.quarantine import OffsetRange, Place, Quarantine
 from brokerd.broker.read_ahead import ReadAhead
 from brokerd.broker.reads import ColdReader, Loaded
+from brokerd.broker.reliance import Reliance
 from brokerd.broker.remains import Remains
 from brokerd.broker.retention import Retention, RetentionSettings
 from brokerd.broker.schedule import Schedule, ScheduleCounters
@@ -105,11 +106,12 @@ class Broker:
         self._cold = ChunkCache(settings.read_cache_bytes, lambda chunk: True)
         self._readers = readers
         archive_threads = readers if archive is None else archive.threads
+        self._reliance = Reliance(archive, snapshot_writer)
         self.archived = Archived(
             archive_threads,
             clock,
             settings.archive.poll_us,
-            ArchiveGuard(self._state, wal).check,
+            ArchiveGuard(self._state, wal, self._reliance).check,
         )
         self._reader = ColdReader(
             wal,
@@ -176,6 +178,7 @@ class Broker:
             snapshot_writer,
             archive_threads,
             self.archived,
+            self._reliance,
             self.mark_archived,
             settings.archive,
         )
@@ -328,6 +331,7 @@ class Broker:
         self._recovery = self._snapshotter.replay()
         if self._bounds is not None:
             self._bounds.find_log_id()
+        self._reliance.find()
         return self._recovery
 
     def start(self) -> None:

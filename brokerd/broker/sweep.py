@@ -6,6 +6,9 @@ and verified each time, begins at or past its end: then two snapshots hold whate
 What removed the records is durable before. Then `ArchiveSweep` deletes those whose records the
 archive has, by the same snapshot.
 
+While an archive is in use, a segment without records stays until its events are in it, too, unless
+the disk is full.
+
 Snapshots follow the growth of the log. Where it does not grow, segments that could go wait for
 them; so one is taken when those waiting are worth more than it costs: when they have more bytes
 than the last snapshot and at least a segment, or when the disk is full.
@@ -23,6 +26,7 @@ from brokerd.broker.archive_access import ArchiveSettings
 from brokerd.broker.archive_sweep import ArchiveSweep, Basis, MarkArchived
 from brokerd.broker.archived import Archived
 from brokerd.broker.journal import BATCH_FRAME_BYTES, Journal
+from brokerd.broker.reliance import Reliance
 from brokerd.broker.snapshotter import Snapshotter
 from brokerd.broker.state import State
 from brokerd.errors import BrokerdError
@@ -44,6 +48,7 @@ class Sweep:
         snapshot_thread: Committer,
         archive_thread: Committer,
         archived: Archived,
+        reliance: Reliance,
         mark_archived: MarkArchived,
         settings: ArchiveSettings,
     ) -> None:
@@ -60,6 +65,7 @@ class Sweep:
             wal,
             archive_thread,
             archived,
+            reliance,
             mark_archived,
             settings,
             looked=lambda: self._take_snapshot_for(self.waiting_bytes),
@@ -140,6 +146,9 @@ class Sweep:
         if self._finished(error):
             return
         assert found is not None
+        events_lsn = self._archived.events_lsn
+        if events_lsn is not None and self._wal.allocation_error is None:
+            found = [one for one in found if one.segment.end_lsn <= events_lsn]
         goes = [one for one in found if one.segment.end_lsn <= basis.snapshot_lsn]
         waits = [one for one in found if one.segment.end_lsn > basis.snapshot_lsn]
         self._removed_waiting_bytes = sum(one.size for one in waits)

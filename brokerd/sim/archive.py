@@ -55,6 +55,9 @@ class Held(NamedTuple):
 
 NOTHING = Held()
 
+ARCHIVE_ID = "a" * 16
+"""There is one archive only, whatever befalls it."""
+
 
 class Version(NamedTuple):
     """What one commit left."""
@@ -63,6 +66,7 @@ class Version(NamedTuple):
     held: Mapping[Key, Held]
     records_lsn: int = 0
     events_lsn: int = 0
+    segment_mark: int = 0
 
 
 class SimArchive:
@@ -98,6 +102,7 @@ class SimArchive:
         records_lsn: int | None = None,
         events_lsn: int | None = None,
         is_rewrite: bool = False,
+        segment_mark: int | None = None,
     ) -> None:
         """Make a version, durable at once, with other contents of some partitions."""
         last = self.newest
@@ -112,6 +117,7 @@ class SimArchive:
                 held,
                 last.records_lsn if records_lsn is None else records_lsn,
                 last.events_lsn if events_lsn is None else events_lsn,
+                last.segment_mark if segment_mark is None else segment_mark,
             )
         )
 
@@ -178,6 +184,8 @@ class SimView:
         self._held = version.held
         self._wait = wait
         self.log_id = archive.log_id
+        self.archive_id = ARCHIVE_ID
+        self.segment_mark = version.segment_mark
         self.version = version.number
         self.records_lsn = version.records_lsn
         self.events_lsn = version.events_lsn

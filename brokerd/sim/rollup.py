@@ -39,6 +39,8 @@ from brokerd.walindex import LoadedIndex
 _SEGMENT = re.compile(r"([0-9]{20})\.wal")
 _DELETED = re.compile(r"([0-9]{20})-([0-9]{20})\.deleted")
 
+_RELIED = re.compile(rb"brokerd archived [0-9a-f]{16} ([0-9]{20}) ")
+
 Steps = Iterator[str]
 """What was done just now, for the trace; the next step comes later."""
 
@@ -55,6 +57,7 @@ class Sealed(NamedTuple):
     ranges: dict[Key, list[tuple[int, int]]]
     """Offsets (first, end) of its batches."""
     records: dict[Key, list[Record]]
+    mark: int
 
 
 class Archiver:
@@ -84,7 +87,16 @@ class Archiver:
         newest = self._archive.newest
         archived_lsn = min(newest.records_lsn, newest.events_lsn)
         deleted = [found for name in self._names() if (found := _DELETED.fullmatch(name))]
-        return max((min(int(one[2]), archived_lsn) for one in deleted), default=0)
+        let_go = (min(int(one[2]), archived_lsn) for one in deleted)
+        return max(self._relied_lsn(), *let_go, 0)
+
+    def _relied_lsn(self) -> int:
+        """What the broker says of it, before it deletes anything; 0 if it says nothing."""
+        path = f"{STATE_DIR}/archived"
+        if path not in self._disk.paths(STATE_DIR):
+            return 0
+        found = _RELIED.match(self._disk.read(path))
+        return 0 if found is None else int(found[1])
 
     def start(self, how: Rollup) -> None:
         """Run it, unless another one is at work."""
@@ -172,7 +184,7 @@ class Archiver:
                 changed[key] = held.with_more(wanted, records)
         yield "wrote files"
         if end_lsn > records_lsn:
-            self._archive.commit(changed, records_lsn=end_lsn)
+            self._archive.commit(changed, records_lsn=end_lsn, segment_mark=lot[-1].mark)
             yield f"committed records to {end_lsn}"
         self._archive.commit({}, events_lsn=end_lsn)
         self.lots += 1
@@ -294,7 +306,7 @@ def _decode(data: bytes, segment_id: bytes, lsn: int) -> Sealed:
     for key, chunk in _batches(data, segment_id):
         ranges.setdefault(key, []).append((chunk.base, chunk.end))
         records.setdefault(key, []).extend(chunk.records(chunk.base, chunk.end))
-    return Sealed(lsn, lsn + len(data), ranges, records)
+    return Sealed(lsn, lsn + len(data), ranges, records, segment_salt(segment_id) >> 2)
 
 
 def _batches(data: bytes, segment_id: bytes) -> Iterator[tuple[Key, DenseChunk]]:

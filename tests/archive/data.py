@@ -19,6 +19,7 @@ from brokerd.archive.bounds import (
 from brokerd.archive.lots import RolledUp, roll_up
 from brokerd.archive.running import JobFailed, Run, Settings
 from brokerd.archive.table import ensure_tables
+from brokerd.archive.together import check_together
 from brokerd.errors import BrokerdError
 from brokerd.walformat import EventKind
 from tests.archive.making import LOG_ID, LogMaker, events_entry, topic_entry
@@ -128,6 +129,7 @@ class Data:
         **settings: Any,
     ) -> RolledUp:
         """A rollup in this process."""
+        check_together(self.path, self.root, self.bounds())
         run = InlineRun(
             root=self.root,
             bounds=self.bounds(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,13 +15,21 @@ from threading import Timer
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from deltalake import DeltaTable
 
 from brokerd.archive.bounds import MAGIC
 from brokerd.archive.job import Job, RollupLocked, Summary, locked, plan_job, run_job
+from brokerd.archive.relied import Relied, archive_id, encode_relied
 from brokerd.archive.running import JobFailed, Run, Settings, StepReport
 from brokerd.archive.spark import NoSpark
+from brokerd.archive.table import ensure_tables
 from brokerd.archive.view import ForeignArchive
 from brokerd.errors import NewerFormat
+from brokerd.walformat import (
+    SEGMENT_HEADER_BYTES,
+    decode_segment_header,
+    encode_segment_header,
+)
 from tests.archive.data import MIB, NO_LIMIT, NOW_MS, Data
 from tests.archive.eventlog import jobs_with_tasks
 from tests.archive.making import body_position, damage
@@ -246,6 +255,79 @@ def test_what_nobody_committed_is_deleted_when_it_is_old(data: Data, spark: Spar
         assert [line for step in summary.steps for line in step.lines] == lines
     assert not orphan.exists()
     data.check()
+
+
+def relied(data: Data, lsn: int) -> None:
+    """The broker let go of segments that the archive has."""
+    drawn = DeltaTable(str(data.root / "records")).transaction_version("brokerd-archive")
+    said = encode_relied(Relied(archive_id(drawn or 0), lsn))
+    (data.path / "state" / "archived").write_bytes(said)
+
+
+def refused(data: Data, match: str) -> None:
+    """Both a run and a look at what it would do; nothing is made, changed or deleted."""
+    before = files_of(data.root)
+    everything = ALL_STEPS._replace(vacuum_hours=0)
+    with pytest.raises(JobFailed, match=match):
+        run_job(job_of(data, settings=everything, now_ms=lambda: NOW_MS * 2))
+    with pytest.raises(JobFailed, match=match):
+        list(plan_job(job_of(data)))
+    assert files_of(data.root) == before
+
+
+def test_no_archive_is_made_in_place_of_one_that_is_not_mounted(data: Data) -> None:
+    """Nor is another taken for it; the right one is gone on with."""
+    data.fill()
+    data.roll_up()
+    relied(data, data.log.first_lsn)
+    data.fill(1)
+    data.publish()
+    data.root.rename(data.path / "unmounted")
+    data.root.mkdir()
+    refused(data, r"records is not there, .* is the disk mounted")
+    ensure_tables(data.root, data.bounds().log_id, NOW_MS)
+    refused(data, "it is another archive than the one that has what the log let go of")
+    shutil.rmtree(data.root)
+    (data.path / "unmounted").rename(data.root)
+    data.roll_up()
+    data.check()
+
+
+@pytest.mark.parametrize("table", ["records", "events"])
+def test_an_archive_that_lost_commits_is_not_gone_on_with(data: Data, table: str) -> None:
+    """What no commit names any more is not vacuumed."""
+    data.fill()
+    data.roll_up()
+    relied(data, data.log.first_lsn)
+    data.publish()
+    commits = sorted((data.root / table / "_delta_log").glob("*.json"))
+    kept = commits[-1].rename(data.path / "lost")
+    refused(data, "has the log up to LSN 0 only, .*commits were lost")
+    kept.rename(commits[-1])
+    data.roll_up()
+    data.check()
+
+
+def test_a_damaged_word_of_what_the_log_relies_on_stops_it(data: Data) -> None:
+    """The broker has to see it first."""
+    data.fill()
+    data.roll_up()
+    data.publish()
+    (data.path / "state" / "archived").write_bytes(b"brokerd archived\n")
+    refused(data, "archived is not as a broker wrote it; restart the broker")
+
+
+def test_another_log_than_was_archived_is_not_taken(data: Data) -> None:
+    """An older copy was brought back, and is as long by now as the archive knows the log."""
+    paths = data.fill(2)
+    data.roll_up()
+    data.publish()
+    header = bytearray(paths[-1].read_bytes())
+    block = decode_segment_header(bytes(header[:SEGMENT_HEADER_BYTES]))
+    other = block._replace(segment_id=bytes(16))
+    header[:SEGMENT_HEADER_BYTES] = encode_segment_header(other)
+    paths[-1].write_bytes(header)
+    refused(data, "holds another segment there: an older copy of the log")
 
 
 def test_without_spark_it_says_so_in_the_summary(data: Data) -> None:

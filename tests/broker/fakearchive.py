@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from brokerd.archive.relied import segment_mark
 from brokerd.archive.view import ArchivedRows, ArchiveUnavailable, DamagedArchive
 from brokerd.broker.chunks import DenseChunk
 from brokerd.sim.bare import WAL_DIR, BareBroker
@@ -46,10 +47,14 @@ class Held(NamedTuple):
 class FakeView:
     """One version; it never changes, but that its files may be made unreachable or damaged."""
 
-    def __init__(self, archive: FakeArchive, version: int, held: dict[Key, Held], lsn: int) -> None:
+    def __init__(
+        self, archive: FakeArchive, version: int, held: dict[Key, Held], lsn: int, mark: int = 0
+    ) -> None:
         self._archive = archive
         self._held = held
         self.log_id = archive.log_id
+        self.archive_id = archive.archive_id
+        self.segment_mark = mark
         self.version = version
         self.records_lsn = self.events_lsn = lsn
         self.max_topic_id = max((topic_id for topic_id, _ in held), default=0)
@@ -128,6 +133,7 @@ class FakeArchive:
 
     def __init__(self, log_id: str = "", rows_max: int = 1 << 30) -> None:
         self.log_id = log_id
+        self.archive_id = "a" * 16
         self.rows_max = rows_max
         """Rows that one read gives, as from a row group."""
         self.failure: Exception | None = None
@@ -182,24 +188,26 @@ class FakeArchive:
         ranges: dict[Key, list[tuple[int, int]]] = {}
         found: dict[Key, list[Record]] = {}
         lsn = self.versions[-1].records_lsn if self.versions else 0
+        mark = self.versions[-1].segment_mark if self.versions else 0
         for segment in house.wal.segments():
             if segment.sealed and segment.end_lsn > lsn:
                 for key, records in batches(house, segment.name):
                     ranges.setdefault(key, []).append((records[0].offset, records[-1].offset + 1))
                     found.setdefault(key, []).extend(records)
-                lsn = segment.end_lsn
+                lsn, mark = segment.end_lsn, segment_mark(segment.segment_id)
         added = {key: _added(self._of(key), ranges[key], found[key]) for key in found}
-        return self._commit(added, lsn)
+        return self._commit(added, lsn, mark)
 
     def _of(self, key: Key) -> Held:
         return self.versions[-1]._held.get(key, Held()) if self.versions else Held()
 
-    def _commit(self, changed: dict[Key, Held], lsn: int | None) -> FakeView:
+    def _commit(self, changed: dict[Key, Held], lsn: int | None, mark: int = 0) -> FakeView:
         before = self.newest
         held = {**(before._held if before is not None else {}), **changed}
         if lsn is None:
             lsn = before.records_lsn if before is not None else 0
-        self.versions.append(FakeView(self, len(self.versions), held, lsn))
+            mark = before.segment_mark if before is not None else 0
+        self.versions.append(FakeView(self, len(self.versions), held, lsn, mark))
         return self.versions[-1]
 
 
