@@ -66,10 +66,13 @@ def expired(records: DataFrame, bounds: DataFrame, now_us: int) -> DataFrame:
 
 
 def superseded(records: DataFrame, bounds: DataFrame) -> DataFrame:
-    """Records with a ``key`` of which ``records`` has a later one, if they may be compacted."""
-    of_key = Window.partitionBy(*KEY).orderBy("offset")
+    """Records with a ``key`` of which ``records`` has a later one, if they may be compacted.
+
+    Files may overlap: a second copy of a record, at the same offset, is no later one.
+    """
     keyed = records.where(F.col("key").isNotNull())
-    older = keyed.withColumn("later", F.lead("offset").over(of_key)).where("later is not null")
+    newest = F.max("offset").over(Window.partitionBy(*KEY))
+    older = keyed.withColumn("newest", newest).where("newest > offset")
     return _compactable(older, bounds).select(*records.columns)
 
 
@@ -78,14 +81,15 @@ def old_tombstones(
 ) -> DataFrame:
     """Records that may be compacted, with a key and no value, that are old and alone.
 
-    Alone: ``records`` has no other of the ``key``, older or later. Old: appended at least
-    ``tombstone_seconds`` before ``now_us``. Needs ``key``, ``append_time`` and ``tombstone``,
+    Alone: ``records`` has none of the ``key`` at another offset, older or later. Old: appended at
+    least ``tombstone_seconds`` before ``now_us``. Needs ``key``, ``append_time`` and ``tombstone``,
     which tells whether the record has a key and an empty value.
     """
     is_old = F.unix_micros("append_time") <= now_us - tombstone_seconds * 1_000_000
     found = _compactable(records.where(F.col("tombstone") & is_old), bounds)
     of_key = records.join(found.select(*KEY).distinct(), [*KEY], "left_semi")
-    alone = of_key.groupBy(*KEY).count().where(F.col("count") == 1)
+    spans = of_key.groupBy(*KEY).agg(F.min("offset").alias("first"), F.max("offset").alias("last"))
+    alone = spans.where("first = last")
     return found.join(alone, [*KEY], "left_semi").select(*records.columns)
 
 

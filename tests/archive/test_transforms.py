@@ -120,6 +120,19 @@ def test_rules_choose_what_a_plain_loop_chooses(
     assert places(tombstones) == chosen(world, is_old_tombstone)
 
 
+def test_a_second_copy_of_a_record_in_another_file_supersedes_nothing(spark: SparkSession) -> None:
+    """Two files cover the same offsets: of each key its newest record stays, or is alone."""
+    from pyspark.sql import functions as F
+
+    rows = [Row(0, b"a", False, 0, 0), Row(1, b"a", False, 0, 0), Row(2, b"b", True, 0, 0)]
+    world = [Partition(rows, 0, 3, True)]
+    records, bounds = records_frame(spark, world), bounds_frame(spark, world)
+    both = records.unionByName(records.withColumn("file", F.lit("copy")))
+    assert places(transforms.superseded(both, bounds)) == [(1, 0, 0)] * 2
+    tombstones = transforms.old_tombstones(both, bounds, NOW_US, TOMBSTONE_SECONDS)
+    assert places(tombstones) == [(1, 0, 2)] * 2
+
+
 def test_a_record_may_go_for_several_reasons(spark: SparkSession) -> None:
     """Each is told; what a rule returns has the columns that it was given."""
     world = [Partition([Row(0, None, False, 0, 1), Row(1, None, False, 0, 0)], 1, 2, False)]
