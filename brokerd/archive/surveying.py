@@ -65,11 +65,6 @@ class RecordsFile:
     held: list[Held] = field(default_factory=list)
     """What it holds of the partitions that are compacted."""
 
-    @property
-    def is_gone(self) -> bool:
-        """Whether nobody has to know of any of its offsets any more."""
-        return self.share >= 1
-
 
 class Survey(NamedTuple):
     """The files of records, and those that cannot be read."""
