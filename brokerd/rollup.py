@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 import click
@@ -32,7 +33,7 @@ import msgspec
 from brokerd import __version__
 from brokerd.archive.address import address
 from brokerd.archive.running import Quiet, Settings
-from brokerd.archive.spark import SparkOptions, spark_session
+from brokerd.archive.spark import SparkOptions, check_master, find_java, spark_session
 from brokerd.cli.options import some
 from brokerd.cli.output import plain, size
 from brokerd.cli.server import NoBroker, Server, find
@@ -49,6 +50,13 @@ except ModuleNotFoundError as missing:
 _INTERRUPTED = 130
 """As of a process that SIGINT ended."""
 _TERMINATED = 143
+_OPTIONS = {"data_dir": "--data-dir", "archive.uri": "--archive", "archive.master": "--master"}
+"""Those that stand for some of the configuration."""
+_ENDED = "ended; what is committed stays, and the next run goes on"
+
+
+class _Terminated(SystemExit):
+    """SIGTERM came."""
 
 
 class Unfinished(BrokerdError):
@@ -89,15 +97,17 @@ def command(
     Works while the broker runs and while it does not, and may be stopped at any time.
     """
     began = time.monotonic()
+    if dry_run and seal:
+        raise click.UsageError("--dry-run changes nothing, and --seal does: give one of them")
     given = {"data_dir": data_dir, "archive.uri": archive, "archive.master": master}
     try:
         config = load(file, os.environ, assignments, options=_settings(given)).config
         job = _job(config, only, as_json)
         if dry_run:
-            _show_plan(list(plan_job(job)), as_json)
+            _show_plan(job, _plan(job), as_json)
             return
         if seal:
-            Server(find(None, str(job.data_dir))).post("wal", "seal")
+            _seal(job)
         summary = run_job(job)
         notes = _tell_broker(job, summary)
         _show(summary, notes, time.monotonic() - began, as_json)
@@ -111,7 +121,7 @@ def command(
 
 def main() -> None:
     """Run the command; what is wrong becomes a line on stderr, and an exit code."""
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(_TERMINATED))
+    signal.signal(signal.SIGTERM, _terminate)
     logging.basicConfig(handlers=[logging.NullHandler()])  # what Spark logs is said in our words
     try:
         sys.exit(command.main(prog_name="brokerd-rollup", standalone_mode=False))
@@ -119,7 +129,9 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except click.Abort:
-        _refuse("ended; what is committed stays, and the next run goes on", _INTERRUPTED)
+        _refuse(_ENDED, _INTERRUPTED)
+    except _Terminated:
+        _refuse(_ENDED, _TERMINATED)
     except RollupLocked as error:
         _refuse(str(error), IN_USE)
     except BrokerdError as error:
@@ -127,6 +139,10 @@ def main() -> None:
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         _refuse(f"{place}{error.strerror or error}", USAGE)
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    raise _Terminated(_TERMINATED)
 
 
 def _refuse(text: str, code: int) -> NoReturn:
@@ -141,7 +157,7 @@ def _refuse(text: str, code: int) -> NoReturn:
 def _settings(given: dict[str, str | None]) -> list[Setting]:
     """Options of the command line that stand for some of the configuration."""
     return [
-        Setting(name, value, f"--{name.removeprefix('archive.').replace('_', '-')}", True)
+        Setting(name, value, _OPTIONS[name], True)
         for name, value in given.items()
         if value is not None
     ]
@@ -158,7 +174,7 @@ def _job(config: Config, only: Sequence[str], as_json: bool) -> Job:
         open_spark=partial(
             spark_session,
             "brokerd-rollup",
-            SparkOptions(config.archive.master, config.archive.driver_memory_bytes),
+            SparkOptions(check_master(config.archive.master), config.archive.driver_memory_bytes),
             data_dir / "run" / "rollup",
             os.environ,
         ),
@@ -167,6 +183,23 @@ def _job(config: Config, only: Sequence[str], as_json: bool) -> Job:
         only=only,
         progress=_Bar() if on_terminal else Quiet(),
     )
+
+
+def _seal(job: Job) -> None:
+    """Have the running broker close its journal file."""
+    try:
+        Server(find(None, str(job.data_dir))).post("wal", "seal")
+    except NoBroker as error:
+        reason = str(error).partition(";")[0]
+        raise NoBroker(f"--seal: {reason}; start the broker, or leave out --seal") from error
+
+
+def _plan(job: Job) -> list[Lot]:
+    """What a run would take; raises where one could not begin."""
+    lots = list(plan_job(job))
+    if any(lot.segments for lot in lots) and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        find_java(os.environ)
+    return lots
 
 
 def _tell_broker(job: Job, summary: Summary) -> list[str]:
@@ -216,7 +249,10 @@ def _show(summary: Summary, notes: Sequence[str], seconds: float, as_json: bool)
     if as_json:
         click.echo(json.dumps(_facts(summary, notes, seconds)))
         return
-    for line in [*_lines(summary), *notes, f"took {seconds:.1f} s"]:
+    lines = [*_lines(summary), *notes]
+    if lines:
+        lines.append(f"took {seconds:.1f} s")
+    for line in lines:
         click.echo(plain(line))
 
 
@@ -246,20 +282,28 @@ def _lines(summary: Summary) -> Iterator[str]:
         )
     for step in summary.steps:
         yield from step.lines
+    if summary.problems:
+        return
     if not taken.segments and not any(step.lines for step in summary.steps):
         yield "nothing to do"
-    if summary.left and not summary.problems:
+    if summary.left:
         yield f"left: {summary.left}"
 
 
-def _show_plan(lots: Sequence[Lot], as_json: bool) -> None:
-    """What a run would take. Records that damage took are counted, too."""
+def _show_plan(job: Job, lots: Sequence[Lot], as_json: bool) -> None:
+    """What a run would take. Records that damage took are counted, too.
+
+    :raises Unfinished: something is wrong with what comes next.
+    """
     splits = [split for lot in lots for split in lot.records]
     pieces = [(split.pieces["first"], split.pieces["end"]) for split in splits]
     stop = lots[-1].stop
+    problems = [stop.reason] if stop is not None and stop.is_problem else []
     facts: dict[str, Any] = {
-        "ok": stop is None or not stop.is_problem,
+        "ok": not problems,
+        "problems": problems,
         "dry_run": True,
+        "archive": str(job.root),
         "lots": sum(bool(lot.segments) for lot in lots),
         "segments": sum(len(lot.segments) for lot in lots),
         "log_bytes": sum(lot.bytes for lot in lots),
@@ -269,7 +313,15 @@ def _show_plan(lots: Sequence[Lot], as_json: bool) -> None:
     }
     if as_json:
         click.echo(json.dumps(facts))
-        return
+    else:
+        _tell_plan(facts)
+    if problems:
+        raise Unfinished("\n".join(problems))
+
+
+def _tell_plan(facts: dict[str, Any]) -> None:
+    """What a run would take, for people."""
+    click.echo(plain(f"archive: {facts['archive']}"))
     if facts["segments"]:
         click.echo(
             f"would take {some(facts['segments'], 'journal file')}, {size(facts['log_bytes'])}, "
@@ -277,7 +329,8 @@ def _show_plan(lots: Sequence[Lot], as_json: bool) -> None:
         )
     else:
         click.echo("nothing to take from the log")
-    click.echo(plain(f"left: {facts['left']}"))
+    if facts["left"] and facts["ok"]:
+        click.echo(plain(f"left: {facts['left']}"))
     click.echo("what would be derived, removed and merged is not looked at without doing it")
 
 

@@ -33,7 +33,7 @@ from brokerd.archive.looked import Looked, PartitionLook, read_looked, write_loo
 from brokerd.archive.ordered import REASONS, rows_to_drop
 from brokerd.archive.retaining import write_retention_drops
 from brokerd.archive.rewriting import Refused, Rewritten, Trims, Unit, rewrite
-from brokerd.archive.running import JobFailed, Run, StepReport
+from brokerd.archive.running import JobFailed, Run, StepReport, counted
 from brokerd.archive.surveying import AT_ONCE, NEVER, RecordsFile, survey, trims_by_bucket
 from brokerd.archive.table import Table, TableConflict, added
 
@@ -80,12 +80,13 @@ class _Done:
         lines = []
         if self.gone.total():
             parts = [f"{self.gone[name]:,} {_WORDS[name]}" for name in REASONS if self.gone[name]]
-            lines.append(f"removed {self.gone.total():,} records: {', '.join(parts)}")
-        if self.files_removed:
-            lines.append(
-                f"{self.files_added:,} files took the place of {self.files_removed:,}: "
-                f"{self.bytes_added / 1e6:,.1f} MB instead of {self.bytes_removed / 1e6:,.1f}"
-            )
+            lines.append(f"removed {counted(self.gone.total(), 'record')}: {', '.join(parts)}")
+        if self.files_added:
+            wrote = counted(self.files_added, "file")
+            lines.append(f"wrote {wrote} of records in the place of {self.files_removed:,}")
+        elif self.files_removed:
+            gone = counted(self.files_removed, "file")
+            lines.append(f"took {gone} of records away, of which nothing is kept")
         return StepReport("clean", numbers, lines)
 
 

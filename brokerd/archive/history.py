@@ -19,8 +19,8 @@ from brokerd.archive.frames import adopt, staging
 from brokerd.archive.hours import DAY_US, HOURLY_APP
 from brokerd.archive.layout import DELIVERIES, EVENTS, HOURLY, arrow_schema
 from brokerd.archive.merging import neighbours_to_merge, pieces
-from brokerd.archive.rewriting import Refused, Unit, rewrite
-from brokerd.archive.running import JobFailed, Run, StepReport
+from brokerd.archive.rewriting import Refused, Rewritten, Unit, rewrite
+from brokerd.archive.running import JobFailed, Run, StepReport, counted
 from brokerd.archive.table import Added, Table, added
 
 GROUP_ROWS = 128 << 10
@@ -42,9 +42,11 @@ class File(NamedTuple):
 def keep_history(run: Run) -> StepReport:
     """Remove what is too old, and merge small files; nothing if only some topics are meant.
 
+    What cannot be merged stays as it is, and is told at the end, when all else is done.
+
     Raises JobFailed, ArchiveUnavailable, ForeignArchive, NewerFormat, TableConflict, OSError.
     """
-    report = StepReport("history")
+    report, problems = StepReport("history"), list[str]()
     if run.only is not None:
         return report
     for layout, used_by, app in (
@@ -56,12 +58,18 @@ def keep_history(run: Run) -> StepReport:
         if run.settings.derived:
             used_lsn = Table(run.root, used_by, run.bounds.log_id).transaction(app)
         rows = _remove_old(run, table, used_lsn)
-        files = _merge(run, table) if run.settings.merge else 0
+        try:
+            files = _merge(run, table, problems) if run.settings.merge else 0
+        except JobFailed as error:
+            problems.append(str(error))
+            files = 0
         report.numbers |= {f"old_{layout.name}": rows, f"merged_{layout.name}": files}
         if rows:
             report.lines.append(f"removed {rows:,} {layout.name} that are too old")
         if files:
-            report.lines.append(f"merged {files:,} files of {layout.name}")
+            report.lines.append(f"merged {counted(files, 'file')} of {layout.name}")
+    if problems:
+        raise JobFailed("; ".join(problems[:3]))
     return report
 
 
@@ -91,8 +99,22 @@ def _remove_old(run: Run, table: Table, used_lsn: int) -> int:
 # -- Merging -------------------------------------------------------------------------------------
 
 
-def _merge(run: Run, table: Table) -> int:
-    """Merge neighbours that are worth it; gives how many files there were of them."""
+class _Merged(NamedTuple):
+    """What became of files that were to be merged."""
+
+    paths: list[str]
+    """Those that were."""
+    added: list[Added]
+    """What takes their place."""
+    problems: list[str]
+    """Why others were not."""
+
+
+def _merge(run: Run, table: Table, problems: list[str]) -> int:
+    """Merge neighbours that are worth it; gives how many files there were of them.
+
+    Adds to ``problems`` why some stay as they are.
+    """
     files = _files(table)
     runs = neighbours_to_merge([file.size for file in files], run.settings.file_bytes)
     some = [[files[at].path for at in piece] for piece in pieces(runs)]
@@ -100,23 +122,26 @@ def _merge(run: Run, table: Table) -> int:
         return 0
     merge = _merge_events if table.layout is EVENTS else _merge_deliveries
     with staging(run) as directory:
-        new = merge(run, table, some, directory)
-        run.at(f"before {table.layout.name} are merged")
-        paths = [path for one in some for path in one]
-        table.commit(new, paths, now_ms=run.now_ms(), operation="OPTIMIZE")
-    return len(paths)
+        merged = merge(run, table, some, directory)
+        problems += merged.problems
+        if merged.paths:
+            run.at(f"before {table.layout.name} are merged")
+            table.commit(merged.added, merged.paths, now_ms=run.now_ms(), operation="OPTIMIZE")
+    return len(merged.paths)
 
 
 def _merge_events(
     run: Run, table: Table, some: Sequence[Sequence[str]], directory: Path
-) -> list[Added]:
+) -> _Merged:
     log_id = run.bounds.log_id
     units = [Unit(str(run.root), EVENTS.name, log_id, tuple(paths)) for paths in some]
     results = run.map("merge events", rewrite, units)
-    refused = [one.text for one in results if isinstance(one, Refused)]
-    if refused:
-        raise JobFailed(refused[0])
-    return [added(info) for one in results if not isinstance(one, Refused) for info in one.added]
+    done = [one for one in results if isinstance(one, Rewritten)]
+    return _Merged(
+        [path for one in done for path in one.paths],
+        [added(info) for one in done for info in one.added],
+        [one.text for one in results if isinstance(one, Refused)],
+    )
 
 
 class _Join(NamedTuple):
@@ -128,7 +153,7 @@ class _Join(NamedTuple):
 
 def _merge_deliveries(
     run: Run, table: Table, some: Sequence[Sequence[str]], directory: Path
-) -> list[Added]:
+) -> _Merged:
     tasks = [
         _Join(
             tuple(str(table.path / path) for path in paths),
@@ -138,7 +163,8 @@ def _merge_deliveries(
     ]
     run.map("merge deliveries", _join, tasks)
     targets = [Path(task.target) for task in tasks]
-    return adopt(table.path, DELIVERIES, targets, "d-merged", "outcome_time")
+    new = adopt(table.path, DELIVERIES, targets, "d-merged", "outcome_time")
+    return _Merged([path for paths in some for path in paths], new, [])
 
 
 def _join(task: _Join) -> None:

@@ -22,7 +22,7 @@ from brokerd.archive.frames import adopt, read_files, staging, write_frame
 from brokerd.archive.layout import DELIVERIES, HOURLY, RECORDS, ROLLUP_APP
 from brokerd.archive.reading import ArchiveFile, open_file
 from brokerd.archive.rowgroups import content_lengths
-from brokerd.archive.running import Run, StepReport
+from brokerd.archive.running import Run, StepReport, counted
 from brokerd.archive.table import Added, Table
 from brokerd.archive.transforms import HOUR_US, hour_of, hourly
 
@@ -78,7 +78,7 @@ def derive_hourly(run: Run) -> StepReport:
     run.at("after hourly commit")
     total = sum(found for found, _ in counts.numbers.values())
     report.numbers = {"records": total, "days": len(days)}
-    report.lines = [f"counted {total:,} records in the table hourly"] if total else []
+    report.lines = [f"counted {counted(total, 'record')} in the table hourly"] if total else []
     return report
 
 

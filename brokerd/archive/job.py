@@ -24,8 +24,8 @@ from brokerd.archive.layout import LAYOUTS
 from brokerd.archive.lazy import LazyArchive
 from brokerd.archive.lots import RolledUp, roll_up
 from brokerd.archive.plan import Lot, plan_lot
-from brokerd.archive.running import JobFailed, Progress, Quiet, Run, Settings, StepReport
-from brokerd.archive.table import Table, ensure_tables
+from brokerd.archive.running import JobFailed, Progress, Quiet, Run, Settings, StepReport, counted
+from brokerd.archive.table import Table, ensure_tables, open_tables
 from brokerd.archive.together import check_together
 from brokerd.errors import BrokerdError, DamagedData
 
@@ -78,7 +78,7 @@ class Summary:
 
     @property
     def left(self) -> str:
-        """Why no more of the log was taken; "" if nothing was looked at."""
+        """Why no more of the log was taken; "" if nothing is left, or nothing was looked at."""
         return self.rolled_up.stop.reason if self.rolled_up.stop is not None else ""
 
     @contextmanager
@@ -164,8 +164,7 @@ def vacuum(run: Run) -> StepReport:
         run.at(f"before vacuum of {layout.name}")
         table = Table(run.root, layout, run.bounds.log_id)
         files += len(table.vacuum(run.settings.vacuum_hours, run.now_ms()))
-    what = "1 file" if files == 1 else f"{files:,} files"
-    lines = [f"deleted {what} that no version needs"] if files else []
+    lines = [f"deleted {counted(files, 'file')} that no version needs"] if files else []
     return StepReport("vacuum", {"files": files}, lines)
 
 
@@ -175,6 +174,8 @@ def plan_job(job: Job) -> Iterator[Lot]:
     :raises BrokerdError: as `run_job` does.
     """
     bounds = read_bounds(job.data_dir)
+    _topic_ids(job.only, bounds)
+    open_tables(job.root, bounds.log_id)
     check_together(job.data_dir, job.root, bounds)
     view = LazyArchive(job.root, bounds.log_id).refresh()
     records_lsn, events_lsn = (view.records_lsn, view.events_lsn) if view is not None else (0, 0)

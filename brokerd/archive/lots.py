@@ -168,7 +168,7 @@ class _Rolling:
             self._tries += 1
             if self._tries > TRIES:
                 raise JobFailed(
-                    f"{problem.text}: segments go as fast as they are planned; run again"
+                    f"{problem.text}: journal files go as fast as they are planned; run again"
                 )
 
     def _commit(self, layout: Layout, table: Table, lot: Lot, files: Sequence[FileInfo]) -> None:

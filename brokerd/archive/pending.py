@@ -125,14 +125,14 @@ def sealed_segments(wal: Path, bounds: Bounds, lsn: int) -> Iterator[SealedSegme
         else:
             yield found
             return
-    yield Stop(lsn, "all sealed segments are archived", False)
+    yield Stop(lsn, "", False)
 
 
 def _missing(lsn: int, first_lsn: int) -> Stop:
     return Stop(
         lsn,
         f"the log from LSN {lsn} to {first_lsn} is missing, and nothing says that it was deleted: "
-        "bring the segments back, or start the broker, which finds out what is lost, and run "
+        "bring the journal files back, or start the broker, which finds out what is lost, and run "
         "`brokerctl wal repair`",
         True,
     )
@@ -146,7 +146,7 @@ def _open(path: Path, is_last: bool) -> SealedSegment | Stop:
         if error.filename is None or not str(error.filename).endswith(".idx"):
             raise
         if is_last:
-            return Stop(lsn, f"{path.name} is not sealed yet", False)
+            return Stop(lsn, f"{path.name} is not closed yet", False)
         return Stop(lsn, f"{path.name} has no index yet: the broker has still to write it", False)
     except DamagedSegment as error:
         return Stop(

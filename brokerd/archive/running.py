@@ -34,6 +34,11 @@ class JobFailed(BrokerdError):
     """The job cannot go on; what it has committed stays."""
 
 
+def counted(count: int, what: str) -> str:
+    """``1 file``, ``2,000 files``."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
 class Settings(NamedTuple):
     """What the job is configured to do: section ``[archive]`` of the configuration."""
 

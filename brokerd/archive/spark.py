@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from brokerd.errors import BrokerdError
+from brokerd.errors import BrokerdError, ConfigError
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
@@ -35,6 +35,10 @@ TASK_ATTEMPTS = 4
 _VECTOR = "--add-modules=jdk.incubator.vector"
 """What Spark starts Java with, and what a Java without that module refuses."""
 _ANSWER_SECONDS = 60.0
+_MASTER = re.compile(
+    r"local(\[(\d+|\*)(, *\d+)?\])?|local-cluster\[[\d, ]+\]|(spark|k8s)://.+|yarn", re.ASCII
+)
+"""https://spark.apache.org/docs/latest/submitting-applications.html, "Master URLs"."""
 
 _LOG4J = """\
 rootLogger.level = warn
@@ -187,6 +191,16 @@ def spark_session(
         if gateway is not None:
             _end_java(gateway)
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def check_master(master: str) -> str:
+    """A name of where Spark runs, as it is. Raises ConfigError for what Spark takes for none."""
+    if not _MASTER.fullmatch(master):
+        raise ConfigError(
+            f"archive.master: {master!r} is nothing that Spark runs on: name local[*], local[4], "
+            "spark://HOST:PORT, yarn or k8s://HOST:PORT"
+        )
+    return master
 
 
 def with_attempts(master: str) -> str:

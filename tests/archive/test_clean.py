@@ -449,7 +449,7 @@ def test_many_small_files_become_few(world: World) -> None:
     assert len(world.files("records")) == 2
     assert sorted(map(str, world.rows("records"))) == before
     assert report.numbers["files_removed"] == 24
-    assert "2 files took the place of 24" in report.lines[0]
+    assert "wrote 2 files of records in the place of 24" in report.lines[0]
     assert covered(world) == [Range(1, 0, 0, 600), Range(17, 0, 0, 12), Range(33, 0, 0, 12)]
 
 

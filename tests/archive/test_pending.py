@@ -50,7 +50,7 @@ def test_sealed_segments_come_in_order_and_the_growing_one_does_not(tmp_path: Pa
     paths = log(tmp_path)
     names, stop = found(tmp_path)
     assert names == [path.name for path in paths[:3]]
-    assert stop == (lsn_of(paths[3]), f"{paths[3].name} is not sealed yet", False)
+    assert stop == (lsn_of(paths[3]), f"{paths[3].name} is not closed yet", False)
 
 
 def test_only_what_follows_the_tables_is_taken(tmp_path: Path) -> None:

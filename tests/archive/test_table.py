@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 from brokerd.archive.deltalog import COMMITS, Facts, encode_commit
 from brokerd.archive.files import FileWriter
 from brokerd.archive.layout import DELIVERIES, EVENTS, LAYOUTS, RECORDS, Layout, Range, arrow_schema
-from brokerd.archive.table import Added, Table, TableConflict, added, ensure_tables
+from brokerd.archive.table import Added, Table, TableConflict, added, ensure_tables, open_tables
 from brokerd.archive.view import ArchiveUnavailable, ForeignArchive
 from tests.archive.adding import LOG_ID, NOW_MS, OTHER_LOG_ID, records_file
 
@@ -323,6 +323,18 @@ def test_read_only_directory_is_named(root: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Path, "mkdir", mkdir)
     with pytest.raises(ArchiveUnavailable, match=r"archive cannot be written: Read-only file"):
         ensure_tables(root, LOG_ID, NOW_MS)
+
+
+def test_tables_that_cannot_be_written_to_are_found_before_any_work(
+    root: Path, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a file system that is mounted read-only; so is a place where none can be made."""
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
+    for name in ("archive", "elsewhere/archive"):
+        place = root.parent / name
+        with pytest.raises(ArchiveUnavailable, match=f"^{root.parent}.* cannot be written to: see"):
+            open_tables(place, LOG_ID)
+    assert not (root.parent / "elsewhere").exists()
 
 
 # -- What other programs see ---------------------------------------------------------------------
