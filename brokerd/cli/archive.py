@@ -59,7 +59,9 @@ def _facts(archive: Answer) -> Iterator[tuple[str, str]]:
         yield "version", str(archive["version"])
         yield "records", f"{some(archive['files'], 'file')}, {output.size(archive['bytes'])}"
     yield "not in it", _files(archive["behind_segments"], archive["behind_bytes"])
-    yield "deleted", _files(archive["deleted_segments"], archive["deleted_bytes"])
+    yield "journal", f"begins at LSN {archive['first_lsn']}"
+    deleted = _files(archive["deleted_segments"], archive["deleted_bytes"])
+    yield "deleted", f"{deleted}, since the start"
     for reason, meaning in _WAITS.items():
         if archive["waiting_bytes"][reason]:
             yield "waits", f"{output.size(archive['waiting_bytes'][reason])} {meaning}"
@@ -74,6 +76,8 @@ def _state(archive: Answer) -> str:
         return "not looked at yet"
     if archive["error"] is not None:
         return f"cannot be used, looked at {looked} ago: {archive['error']}"
+    if archive["version"] is None and archive["degraded"]:
+        return f"is not there, looked at {looked} ago"
     if archive["version"] is None:
         return f"nothing was archived yet, looked at {looked} ago"
     return f"in use, looked at {looked} ago"

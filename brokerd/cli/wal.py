@@ -131,7 +131,7 @@ def _report_lines(report: VerifyReport, names: TopicNames) -> Iterator[str]:
             f"{report.torn.problem}; no damage, the next start cuts it off"
         )
     for first, end in report.deleted:
-        yield f"deleted, since all its records are removed: LSN {first} to {end}"
+        yield f"deleted on purpose, since its records are removed or archived: LSN {first} to {end}"
     yield (
         f"{report.segments} segments, {report.frames} frames, {report.entries} entries, "
         f"{report.records} records, {report.bytes} bytes, up to LSN {report.next_lsn}; "

@@ -34,6 +34,8 @@ def test_a_seal_and_a_refresh_bring_what_was_written_into_the_archive(
         "state      nothing was archived yet, looked at 0s ago",
     ]
     assert any(line.startswith("not in it  1 file of the journal, 4.") for line in lines)
+    assert "journal    begins at LSN 0" in lines
+    assert "deleted    0 files of the journal, 0 B, since the start" in lines
     archive.roll_up(shell.caller.house)
     lines = shell.lines("archive", "refresh")
     assert lines[1:4] == [

@@ -102,7 +102,7 @@ class TestVerify:
         assert len(list((data_dir / "wal").glob("*.wal"))) == 1
         result = run(data_dir, "verify")
         assert result.exit_code == 0
-        told = f"deleted, since all its records are removed: LSN 0 to {end}"
+        told = f"deleted on purpose, since its records are removed or archived: LSN 0 to {end}"
         assert told in result.output.splitlines()
         assert result.output.endswith("sound\n")
         fields = json.loads(run(data_dir, "verify", as_json=True).output)
