@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from brokerd.archive.layout import Range
+from brokerd.archive.merging import pieces
 from brokerd.archive.reading import open_file
 from brokerd.archive.rewriting import joined, ranges_of
-from brokerd.archive.running import Settings
+from brokerd.archive.running import JobFailed, Settings
 from brokerd.walformat import EventKind
 from tests.archive import plain
 from tests.archive.plain import Happened
@@ -72,6 +74,27 @@ def test_many_small_files_become_few(world: World) -> None:
     assert history.keep_history(world.run()).lines == []
     roll(world, 7, 1)
     assert rows(world, "deliveries")[-1] == (7, 1)
+
+
+def test_damage_in_one_file_holds_up_no_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are merged, it is named, and nothing is left over that is in no table."""
+    monkeypatch.setattr(history, "pieces", partial(pieces, most=2))
+    for lsn in range(1, 5):
+        roll(world, lsn, lsn)
+    paths = sorted(world.files("events"))
+    damaged = world.root / "events" / paths[0]
+    data = bytearray(damaged.read_bytes())
+    data[8] ^= 1
+    damaged.write_bytes(data)
+    with pytest.raises(JobFailed, match=paths[0]):
+        history.keep_history(world.run())
+    live = world.files("events")
+    assert len(live) == 3 and set(paths) - set(live) and paths[0] in live
+    on_disk = {file.name for file in (world.root / "events").glob("*.parquet")}
+    assert on_disk == {*live, *paths}
+    assert len(world.files("deliveries")) == 2
 
 
 def test_what_is_too_old_goes_file_by_file(world: World) -> None:
