@@ -293,6 +293,7 @@ class _HashingFile:
     """What Parquet writes to: a new file, with a checksum of what came since `begin`."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         self._hash = xxh3_64()
         self._discarding = False
@@ -309,12 +310,16 @@ class _HashingFile:
         return self._hash.intdigest()
 
     def write(self, data: bytes) -> int:
-        """Append bytes. Raises OSError."""
+        """Append bytes. Raises OSError, which names the file."""
         if not self._discarding:
             self._hash.update(data)
             rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(self._fd, rest) :]
+            try:
+                while rest:
+                    rest = rest[os.write(self._fd, rest) :]
+            except OSError as error:
+                error.filename = str(self._path)
+                raise
         self.position += len(data)
         return len(data)
 
@@ -323,8 +328,12 @@ class _HashingFile:
         self._discarding = True
 
     def sync(self) -> None:
-        """Make it durable."""
-        os.fsync(self._fd)
+        """Make it durable. Raises OSError, which names the file."""
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            error.filename = str(self._path)
+            raise
 
     def close(self) -> None:
         """Done with it."""

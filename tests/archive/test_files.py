@@ -384,7 +384,7 @@ def test_a_writer_that_is_not_closed_leaves_nothing(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_no_half_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """Whatever fails first; the error is the system's own."""
+    """Whatever fails first; the error is the system's own, and names the file."""
     left = 3
 
     def fail(*args: object) -> int:
@@ -399,6 +399,8 @@ def test_a_full_disk_leaves_no_half_file(
     with pytest.raises(OSError, match="No space") as caught:
         write(tmp_path, [Range(3, 0, 0, 9)], table_of(3, 0, [0]))
     assert caught.value.errno == errno.ENOSPC
+    if call in ("write", "fsync"):
+        assert str(caught.value.filename).startswith(str(tmp_path))
     monkeypatch.undo()
     assert not list(tmp_path.rglob("*.parquet"))
 
