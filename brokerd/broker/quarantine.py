@@ -270,8 +270,8 @@ class Quarantine:
         advice = ", ".join(text for _, text, is_damaged in where if is_damaged)
         return (
             f"{what} is damaged (places: {self.places}, records known to be lost: {self.records})"
-            f"; the rest is served; see damage in /api/v1/status, {advice}; "
-            "this is said until the broker is restarted"
+            "; the rest is served, and this is said until a restart; see damage in "
+            f"/api/v1/status, {advice}"
         )
 
     def status(self) -> dict[str, Any]:
