@@ -140,8 +140,7 @@ def adopt(
 
 def _added(file: Path, name: str, layout: Layout, time: str) -> Added:
     """What a commit says of a file that Spark wrote."""
-    names = [column.name for column in layout.columns if column.name in (time, "lsn", "topic_id")]
-    least, most = _edges(pq.read_table(file, columns=names))
+    least, most = _edges(pq.read_table(file, columns=list(layout.statistics)))
     facts = Facts(
         rows=pq.read_metadata(file).num_rows,
         first_time_us=least[time],

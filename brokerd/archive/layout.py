@@ -124,6 +124,7 @@ DELIVERIES = Layout(
         Column("owner", "string", nullable=True),
         Column("lsn", "long"),
     ),
+    statistics=("topic_id", "outcome_time", "lsn"),
 )
 
 HOURLY = Layout(
@@ -142,6 +143,7 @@ HOURLY = Layout(
         Column("latency_p99_us", "long", nullable=True),
         Column("latency_max_us", "long", nullable=True),
     ),
+    statistics=("hour", "topic_id"),
 )
 
 LAYOUTS = {layout.name: layout for layout in (RECORDS, EVENTS, DELIVERIES, HOURLY)}

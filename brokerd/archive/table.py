@@ -69,6 +69,8 @@ TRIES = 100
 
 _YEAR_9999_US = 253_370_764_800_000_000
 """Times from here on are in no calendar that others have."""
+_STATISTICS_PROPERTY = "delta.dataSkippingStatsColumns"
+"""Without it deltalake's data set takes a column without statistics for one that is never right."""
 _PROPERTIES = {
     VERSION_PROPERTY: str(VERSION),
     "delta.checkpointInterval": "1000000",
@@ -300,7 +302,11 @@ def _create(root: Path, layout: Layout, log_id: str, now_ms: int) -> None:
         "format": {"provider": "parquet", "options": {}},
         "schemaString": msgspec.json.encode({"type": "struct", "fields": columns}).decode(),
         "partitionColumns": list(layout.partition_by),
-        "configuration": {**_PROPERTIES, LOG_ID_PROPERTY: log_id},
+        "configuration": {
+            **_PROPERTIES,
+            _STATISTICS_PROPERTY: ",".join(layout.statistics),
+            LOG_ID_PROPERTY: log_id,
+        },
         "createdTime": now_ms,
     }
     protocol = {"minReaderVersion": READER_VERSION, "minWriterVersion": WRITER_VERSION}

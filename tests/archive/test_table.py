@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
@@ -23,7 +24,14 @@ from brokerd.archive.files import FileWriter
 from brokerd.archive.layout import DELIVERIES, EVENTS, LAYOUTS, RECORDS, Layout, Range, arrow_schema
 from brokerd.archive.table import Added, Table, TableConflict, added, ensure_tables, open_tables
 from brokerd.archive.view import ArchiveUnavailable, ForeignArchive
-from tests.archive.adding import LOG_ID, NOW_MS, OTHER_LOG_ID, records_file
+from tests.archive.adding import (
+    LOG_ID,
+    NOW_MS,
+    OTHER_LOG_ID,
+    Row,
+    records_file,
+    write_records,
+)
 
 APP = "brokerd-rollup"
 
@@ -387,6 +395,21 @@ def test_file_of_records_is_added_as_it_was_written(table: Table) -> None:
     (told,) = pa.table(DeltaTable(table.path).get_add_actions(flatten=True)).to_pylist()
     assert (told["min.offset"], told["max.offset"], told["max.expires_at"]) == (100, 104, 4)
     assert DeltaTable(table.path).to_pyarrow_table()["value"].to_pylist() == [b"xy"] * 5
+
+
+def test_others_may_ask_for_columns_of_which_files_tell_nothing(root: Path) -> None:
+    """A data set of deltalake with a filter on such a column finds the rows that there are."""
+    tables = ensure_tables(root, LOG_ID, NOW_MS)
+    table = tables[RECORDS.name]
+    info = write_records(table, [Range(1, 0, 0, 5)], [Row(1, 0, offset) for offset in range(5)])
+    assert table.commit([added(info)], now_ms=NOW_MS)
+    found = DeltaTable(table.path).to_pyarrow_dataset()
+    assert found.count_rows(filter=pc.field("topic") == "t1") == 5
+    assert found.count_rows(filter=pc.field("offset") > 2) == 2
+    for name, one in tables.items():
+        properties = DeltaTable(one.path).metadata().configuration
+        named = properties["delta.dataSkippingStatsColumns"].split(",")
+        assert tuple(named) == LAYOUTS[name].statistics != ()
 
 
 def test_file_of_events_is_added_as_it_was_written(root: Path) -> None:
