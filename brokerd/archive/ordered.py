@@ -49,7 +49,8 @@ def read_drops(directories: Sequence[str], path: str) -> Drops:
         return np.concatenate([np.zeros(0, dtype), *(part[name].to_numpy() for part in parts)])
 
     rows, reasons = every("row", np.int64), every("reason", np.object_)
-    order = np.lexsort(([REASONS.index(reason) for reason in reasons], rows))
+    ranks = np.array([REASONS.index(reason) for reason in reasons], np.int64)
+    order = np.lexsort((ranks, rows))
     rows, first = np.unique(rows[order], return_index=True)
     return Drops(rows, every("offset", np.int64)[order][first], reasons[order][first])
 
