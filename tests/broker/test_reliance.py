@@ -210,6 +210,7 @@ def test_they_wait_after_a_restart_until_the_archive_was_looked_at() -> None:
     """And while it cannot be reached."""
     house, archive = trimmed()
     count = len(segments(house))
+    assert count > 5
     archive.failure = ArchiveUnavailable("away")
     house = again(house, archive)
     house.pass_time(2 * CHECK_SECONDS + 1, step=0.5)
