@@ -7,7 +7,7 @@ from pathlib import Path
 
 from brokerd.assembly import BrokerCore
 from brokerd.config import Config
-from brokerd.sections import Archive
+from brokerd.sections import Archive, Blipmq
 from tests.cross.peers import PEERS
 from tests.cross.rolling import roll_up_all
 from tests.protocols.serving import listening, opened, until
@@ -15,8 +15,8 @@ from tests.protocols.serving import listening, opened, until
 LISTENERS = sorted({peer.listener for peer in PEERS.values()})
 
 
-ARCHIVED = Config(archive=Archive(keep_wal_bytes=0))
-"""Nothing stays in the log that the archive has."""
+ARCHIVED = Config(archive=Archive(keep_wal_bytes=0), blipmq=Blipmq(retry_base_ms=60_000))
+"""Nothing stays in the log that the archive has; no message comes again to who is slow."""
 
 
 async def serve_all(stack: AsyncExitStack, directory: Path) -> dict[str, str]:
