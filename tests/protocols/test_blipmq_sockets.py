@@ -35,7 +35,8 @@ def served(
 
 
 def made(broker: Broker) -> BlipmqFactory:
-    return BlipmqFactory(broker, reactor, Limits(), BlipmqSettings(api_keys=(KEY,)))
+    settings = BlipmqSettings(api_keys=(KEY,), retry_base_us=60_000_000)  # a busy machine is slow
+    return BlipmqFactory(broker, reactor, Limits(), settings)
 
 
 def next_offset(running: Served[BlipmqFactory]) -> int:
