@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 
 from brokerd.walformat import EventKind, GroupEvent
 
+STEP_US = 20 * 60_000_000
+"""Time goes on by this from LSN to LSN."""
+
 
 class Happened(NamedTuple):
     """An event of a group, with its place in the log."""
@@ -20,7 +23,7 @@ class Happened(NamedTuple):
 
     @property
     def time_us(self) -> int:
-        return self.lsn * 1_000_000 + 7
+        return self.lsn * STEP_US + 7
 
 
 def log_of(histories: list[list[list[GroupEvent]]]) -> list[Happened]:

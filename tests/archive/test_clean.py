@@ -189,7 +189,7 @@ def rows_of(world: World) -> dict[tuple[int, int, int], Record]:
     return found
 
 
-@on_spark(3)
+@on_spark(2)
 @given(st.randoms(use_true_random=False))
 def test_what_is_left_is_what_a_naive_model_keeps(
     tmp_path_factory: pytest.TempPathFactory, spark: SparkSession, dice: random.Random

@@ -16,7 +16,7 @@ from brokerd.archive.running import JobFailed
 from brokerd.archive.table import Table
 from brokerd.walformat import EventKind, GroupEvent
 from tests.archive import plain
-from tests.archive.plain import Happened, log_of
+from tests.archive.plain import STEP_US, Happened, log_of
 from tests.archive.world import LOG_ID, NOW_US, World, record
 from tests.strategies.archive import group_histories, on_spark
 
@@ -250,7 +250,7 @@ def test_full_row_groups_are_counted_by_their_footers(
 
 def test_only_what_is_in_both_tables_is_counted(world: World) -> None:
     """A rollup that was stopped between two tables: the next one counts the rest, once."""
-    world.roll_records([[record(0, lsn=3)], [record(9, lsn=15)]], 20)
+    world.roll_records([[record(0, lsn=3), record(9, lsn=15)]], 20)
     world.roll_events([event(EventKind.SETTLED, 0, 5)], 10)
     derived.derive_deliveries(world.run())
     hours.derive_hourly(world.run())
@@ -261,6 +261,24 @@ def test_only_what_is_in_both_tables_is_counted(world: World) -> None:
     assert sorted((row["records"], row["settled"]) for row in world.rows("hourly")) == [
         (0, 1),
         (2, 0),
+    ]
+
+
+def test_hours_without_anything_new_stay_as_they_are(world: World) -> None:
+    """Their file is written again because of a later hour of the day; their counts are not."""
+    for at, lsn in enumerate((1, 5, 6)):
+        world.roll_records([[record(at, lsn=lsn, append_time=lsn * STEP_US)]], lsn + 1)
+        world.roll_events([event(EventKind.SETTLED, at, lsn)], lsn + 1)
+        derived.derive_deliveries(world.run())
+        hours.derive_hourly(world.run())
+    assert len(world.files("hourly")) == 1
+    assert [(row[0] // HOUR_US, row[3], row[4] + row[6]) for row in hourly(world)] == [
+        (0, "", 1),
+        (0, "g", 1),
+        (1, "", 1),
+        (1, "g", 1),
+        (2, "", 1),
+        (2, "g", 1),
     ]
 
 

@@ -16,7 +16,7 @@ from brokerd.archive.rewriting import joined, ranges_of
 from brokerd.archive.running import JobFailed, Settings
 from brokerd.walformat import EventKind
 from tests.archive import plain
-from tests.archive.plain import Happened
+from tests.archive.plain import STEP_US, Happened
 from tests.archive.world import World
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ derived = pytest.importorskip("brokerd.archive.derived", reason="needs pyspark")
 hours = pytest.importorskip("brokerd.archive.hours", reason="needs pyspark")
 
 DAY_US = 24 * 3_600_000_000
-DAY = DAY_US // 1_000_000
-"""In LSNs: each is a second in these tests."""
+DAY = DAY_US // STEP_US
+"""In LSNs."""
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def roll(world: World, lsn: int, *offsets: int, derive: bool = True) -> None:
     world.roll_events(log, lsn + 1)
     world.roll_records([], lsn + 1)
     world.lsn = lsn + 1
-    world.time_us = lsn * 1_000_000
+    world.time_us = lsn * STEP_US
     if derive:
         derived.derive_deliveries(world.run())
         hours.derive_hourly(world.run())

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerd.archive import rewriting
+from brokerd.archive import rewriting, rowgroups
 from brokerd.archive.layout import EVENTS, Range
 from brokerd.archive.reading import open_file
 from brokerd.archive.rewriting import Refused, Rewritten, Trims, Unit, joined, rewrite
@@ -87,6 +87,7 @@ def shared_files(draw: st.DrawFn) -> list[list[tuple[Range, list[int]]]]:
     st.sampled_from([frozenset({1, 17, 33}), frozenset({1, 17})]),
     st.sampled_from([1, 2000, 1 << 40]),
     st.sampled_from([1, 1 << 40]),
+    st.sampled_from([2, 8192]),
 )
 def test_what_stays_is_there_once_and_in_order(
     tmp_path_factory: pytest.TempPathFactory,
@@ -96,8 +97,9 @@ def test_what_stays_is_there_once_and_in_order(
     live: frozenset[int],
     own_bytes: int,
     file_bytes: int,
+    group_rows: int,
 ) -> None:
-    """However files overlap, and into however many files the rows go."""
+    """However files overlap, and into however many files and row groups the rows go."""
     world = World(tmp_path_factory.mktemp("world"), None)  # type: ignore[arg-type]
     trims = Trims(40, live, starts)
     every: dict[Place, None] = {}
@@ -109,7 +111,9 @@ def test_what_stays_is_there_once_and_in_order(
             for range_, offsets in file
             for offset in offsets
         ]
-        info = world.records_file(rows, [range_ for range_, _ in file])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rowgroups, "GROUP_ROWS", group_rows)
+            info = world.records_file(rows, [range_ for range_, _ in file])
         paths.append(info.path)
         covered += [range_ for range_, _ in file]
         numbers = [(row["topic_id"], row["partition"], row["offset"]) for row in rows]
@@ -151,6 +155,12 @@ def test_what_stays_is_there_once_and_in_order(
         assert all("/p-" in info.path for info in found.added)
     for path in paths:
         assert (world.root / "records" / path).exists()
+
+
+def test_ranges_are_joined_whatever_their_order() -> None:
+    """Those that touch, overlap or lie in one another; never those of two partitions."""
+    found = joined([Range(1, 0, 8, 9), Range(1, 0, 0, 8), Range(1, 0, 2, 5), Range(1, 1, 9, 10)])
+    assert found == [Range(1, 0, 0, 9), Range(1, 1, 9, 10)]
 
 
 def test_values_keys_and_all_else_come_back(world: World) -> None:
