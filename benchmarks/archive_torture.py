@@ -23,9 +23,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -233,7 +235,7 @@ class Torture:
         if not is_met:
             self.summary.missed.append(kill)
         if kill.victim in _LEAVES_UNDONE:
-            self._run_job()
+            self._run_job_again()
         self._await_followers(stage)
         archived = self._check_table()
         self.summary.rounds += 1
@@ -246,8 +248,7 @@ class Torture:
 
     def _write(self, stage: Stage) -> None:
         """Have everybody write their share of a round."""
-        for writer in self._writers:
-            writer.write(self._round_bytes // len(self._writers))
+        self._write_more()
         self._await_writers(stage)
 
     def _await_writers(self, stage: Stage) -> None:
@@ -260,6 +261,8 @@ class Torture:
 
     def _run_and_kill(self, kill: Kill) -> bool:
         """Run the job, and kill somebody once; whether that came about."""
+        if kill.when == DELETING:
+            return self._run_and_kill_deleting(kill)
         is_met = False
         with self._job() as job:
             while (point := job.next_point()) is not None:
@@ -273,11 +276,29 @@ class Torture:
             if kill.when == REFRESHED:
                 time.sleep(self._chance.uniform(0.0, 0.5))
                 return self._kill_broker()
-            if kill.when == DELETING:
-                return self._await_deletion() and self._kill_broker()
         elif kill.victim == "worker" or not is_met:
             self._judge_outcome(kill, outcome)
         return is_met
+
+    def _run_and_kill_deleting(self, kill: Kill) -> bool:
+        """The same for a broker that deletes, which may be before the job is over, or after.
+
+        The job then goes on without a broker. What a thread starts ends with the thread; so the
+        broker is started here.
+        """
+        is_over = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            killed = pool.submit(self._kill_at_deletion, is_over)
+            try:
+                self._judge_outcome(kill, self._run_job())
+                self._write_more()
+            finally:
+                is_over.set()
+        if not killed.result():
+            return False
+        self._broker.start()
+        self.summary.kills["broker"] += 1
+        return True
 
     def _kill_at_point(self, victim: str, job: HeldRollup) -> bool:
         if victim == "driver":
@@ -310,29 +331,42 @@ class Torture:
             if "could not be told" not in problem:
                 self._ledger.report(f"the job, {kill}: {problem}")
 
-    def _run_job(self) -> None:
-        """Run the job again, as cron would; now it has to work."""
+    def _run_job(self) -> Outcome:
+        """Run the job from its beginning to its end."""
         with self._job() as job:
             while job.next_point() is not None:
                 job.go_on()
-            outcome = job.outcome()
-        for problem in outcome.problems:
+            return job.outcome()
+
+    def _run_job_again(self) -> None:
+        """As cron would; now it has to work."""
+        for problem in self._run_job().problems:
             self._ledger.report(f"the job, run again: {problem}")
 
-    def _await_deletion(self) -> bool:
-        """Write on, and wait until the broker deletes a journal file.
-
-        It does when two snapshots were taken since, which is why more is written.
-        """
-        had = self._segments()
+    def _write_more(self) -> None:
+        """A round's share: enough for two snapshots, without which nothing is deleted."""
         for writer in self._writers:
             writer.write(self._round_bytes // len(self._writers))
-        deadline = time.monotonic() + _DELETING_SECONDS
-        while time.monotonic() < deadline:
-            if had - self._segments():
-                return True
+
+    def _kill_at_deletion(self, is_over: threading.Event) -> bool:
+        """Kill the broker when it deletes a journal file, at last some time after the job."""
+        had = self._segments()
+        deadline: float | None = None
+        while not had - self._segments():
+            if is_over.is_set():
+                deadline = deadline or time.monotonic() + _DELETING_SECONDS
+                if time.monotonic() > deadline:
+                    return False
             time.sleep(0.002)
-        return False
+        self._broker.kill()
+        return True
+
+    def _await_deletion_of(self, names: set[str]) -> None:
+        """Wait, but not for ever, until none of some journal files is left, and count them."""
+        deadline = time.monotonic() + _DELETING_SECONDS
+        while names & self._segments() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        self.summary.segments_deleted += len(names - self._segments())
 
     def _segments(self) -> set[str]:
         return {path.name for path in (self._data_dir / "wal").glob("*.wal")}
@@ -360,13 +394,13 @@ class Torture:
 
     def _end(self, stage: Stage, number: int) -> None:
         """All is archived, the log is gone but for its end, and everybody reads all of it."""
+        had = self._segments()
         self._write(stage)
         self._ask("post", "wal", "seal")
-        self._run_job()
-        had = self._segments()
-        self._await_deletion()
+        self._run_job_again()
+        self._write_more()
         self._await_writers(stage)
-        self.summary.segments_deleted += len(had - self._segments())
+        self._await_deletion_of(had)
         for reader in readers(stage, number):
             self._follow(reader)
             self._last.append(reader)
