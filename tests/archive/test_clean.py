@@ -491,6 +491,21 @@ def offsets_of_sound(world: World, damaged: str) -> list[tuple[int, int]]:
     return sorted(found)
 
 
+def test_a_tombstone_stays_while_a_file_of_its_partition_is_damaged(world: World) -> None:
+    """Nobody can say whether that holds an older record of the key, and may be cured."""
+    roll(world, keyed(b"a"), keyed(b"a", first=1, value=b"", append_time=OLD_US))
+    roll(world, keyed(b"b", partition=1, value=b"", append_time=OLD_US))
+    world.topic(1, (0, 2), (0, 1), compact=True)
+    (path,) = [path for path in world.files("records") if "p-1-0-0-1" in path]
+    file = world.root / "records" / path
+    data = bytearray(file.read_bytes())
+    data[30] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(JobFailed, match=path):
+        clean(world)
+    assert offsets_of_sound(world, path) == [(0, 1)]
+
+
 @pytest.mark.parametrize("damage", ["footer", "gone"])
 def test_a_file_that_cannot_be_opened_is_named(world: World, damage: str) -> None:
     """The others are cleaned; the table still has it, for somebody may bring it back."""

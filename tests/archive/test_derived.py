@@ -142,6 +142,23 @@ def test_a_damaged_file_of_events_stops_it_and_is_named(world: World) -> None:
     assert delivered(world) == []
 
 
+@pytest.mark.parametrize("loss", ["gone", "damaged"])
+def test_what_was_kept_of_leases_is_found_again_if_it_is_lost(world: World, loss: str) -> None:
+    """From all events before; no outcome is added twice for it."""
+    before = [event(EventKind.LEASED, at, 5 + at, 1, "ann") for at in range(2)]
+    world.roll_events([*before, event(EventKind.SETTLED, 0, 8)], 10)
+    derived.derive_deliveries(world.run())
+    (kept,) = (world.root / "deliveries" / "_open").iterdir()
+    if loss == "gone":
+        kept.unlink()
+    else:
+        kept.write_bytes(kept.read_bytes()[:-1])
+    world.roll_events([event(EventKind.SETTLED, 1, 15)], 20)
+    derived.derive_deliveries(world.run())
+    found = [(row["offset"], row["owner"]) for row in world.rows("deliveries")]
+    assert sorted(found) == [(0, "ann"), (1, "ann")]
+
+
 def test_what_belongs_to_other_runs_is_removed(world: World) -> None:
     """One file of open attempts stays, however many runs there were."""
     for lsn in (10, 20, 30):
