@@ -132,9 +132,7 @@ def test_a_segment_that_vanishes_each_time_ends_it(
     monkeypatch.setattr(
         "brokerd.archive.lots.write_records", lambda task: Problem("gone", "0.wal is gone")
     )
-    with pytest.raises(
-        JobFailed, match=r"^0\.wal is gone: journal files go as fast as"
-    ):
+    with pytest.raises(JobFailed, match=r"^0\.wal is gone: journal files go as fast as"):
         data.roll_up()
 
 
