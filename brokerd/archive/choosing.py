@@ -83,7 +83,7 @@ def _sorted_into_each_other(
 # -- Compaction ----------------------------------------------------------------------------------
 
 
-class Held(NamedTuple):
+class Extent(NamedTuple):
     """What the archive holds of a partition that may be compacted."""
 
     first: int
@@ -102,20 +102,20 @@ def compactable(bounds: Bounds, only: Collection[int] | None = None) -> dict[Par
     }
 
 
-def held_of(files: Iterable[RecordsFile]) -> dict[Partition, Held]:
+def held_of(files: Iterable[RecordsFile]) -> dict[Partition, Extent]:
     """What files hold of partitions, as far as it was asked."""
-    found: dict[Partition, Held] = {}
+    found: dict[Partition, Extent] = {}
     for file in files:
         for topic_id, partition, first, end, rows in file.held:
-            before = found.get((topic_id, partition), Held(first, end, 0))
-            found[topic_id, partition] = Held(
+            before = found.get((topic_id, partition), Extent(first, end, 0))
+            found[topic_id, partition] = Extent(
                 min(first, before.first), max(end, before.end), before.rows + rows
             )
     return found
 
 
 def partitions_to_look_at(
-    held: Mapping[Partition, Held],
+    held: Mapping[Partition, Extent],
     below: Mapping[Partition, int],
     looked: Mapping[Partition, PartitionLook],
     percent: int,

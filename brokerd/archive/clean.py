@@ -18,7 +18,7 @@ from pathlib import Path
 
 from brokerd.archive.checking import Checked, check_files
 from brokerd.archive.choosing import (
-    Held,
+    Extent,
     Partition,
     compactable,
     files_to_merge,
@@ -104,7 +104,7 @@ class _Choice:
     """Files to look at, or to write anew anyway; by path."""
 
     merged: list[list[RecordsFile]]
-    held: Mapping[Partition, Held]
+    held: Mapping[Partition, Extent]
     """What there is of the partitions that may be compacted."""
     partitions: set[Partition]
     """To be compacted now."""

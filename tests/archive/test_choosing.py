@@ -7,7 +7,7 @@ import pytest
 from brokerd.archive.bounds import Bounds, PartitionBounds, TopicBounds
 from brokerd.archive.choosing import (
     DEPTH_MAX,
-    Held,
+    Extent,
     compactable,
     files_to_merge,
     partitions_to_look_at,
@@ -94,22 +94,22 @@ def test_only_topics_that_are_set_so_are_compacted_below_their_bound() -> None:
 @pytest.mark.parametrize(
     ("held", "below", "look", "is_chosen"),
     [
-        (Held(0, 100_000, 100_000), 50, None, True),
-        (Held(60, 100_000, 90_000), 50, None, False),
-        (Held(0, 100_000, 100_000), 50_000, (100_000, 50_000, 0, False), False),
-        (Held(0, 110_000, 100_000), 50_000, (100_000, 50_000, 0, False), False),
-        (Held(0, 120_000, 100_000), 50_000, (100_000, 50_000, 0, False), True),
-        (Held(0, 110_000, 100_000), 60_000, (100_000, 50_000, 0, False), True),
-        (Held(0, 100_000, 100_000), 1 << 40, (100_000, 100_000, 0, False), False),
-        (Held(0, 1001, 1000), 500, (1000, 500, 0, False), True),
-        (Held(0, 1000, 1000), 500, (1000, 500, 0, False), False),
-        (Held(0, 1000, 1000), 500, (1000, 500, 0, True), True),
-        (Held(0, 1000, 1000), 500, (1000, 500, 70, False), True),
-        (Held(0, 1000, 1000), 500, (1000, 500, 71, False), False),
+        (Extent(0, 100_000, 100_000), 50, None, True),
+        (Extent(60, 100_000, 90_000), 50, None, False),
+        (Extent(0, 100_000, 100_000), 50_000, (100_000, 50_000, 0, False), False),
+        (Extent(0, 110_000, 100_000), 50_000, (100_000, 50_000, 0, False), False),
+        (Extent(0, 120_000, 100_000), 50_000, (100_000, 50_000, 0, False), True),
+        (Extent(0, 110_000, 100_000), 60_000, (100_000, 50_000, 0, False), True),
+        (Extent(0, 100_000, 100_000), 1 << 40, (100_000, 100_000, 0, False), False),
+        (Extent(0, 1001, 1000), 500, (1000, 500, 0, False), True),
+        (Extent(0, 1000, 1000), 500, (1000, 500, 0, False), False),
+        (Extent(0, 1000, 1000), 500, (1000, 500, 0, True), True),
+        (Extent(0, 1000, 1000), 500, (1000, 500, 70, False), True),
+        (Extent(0, 1000, 1000), 500, (1000, 500, 71, False), False),
     ],
 )
 def test_a_partition_is_looked_at_when_enough_is_new(
-    held: Held, below: int, look: tuple[int, int, int, bool] | None, is_chosen: bool
+    held: Extent, below: int, look: tuple[int, int, int, bool] | None, is_chosen: bool
 ) -> None:
     """New are records above those seen, and those that the bound has passed; or a tombstone is."""
     looked = {} if look is None else {(1, 0): PartitionLook(1, 0, *look)}
