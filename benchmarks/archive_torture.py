@@ -94,7 +94,7 @@ _WORKED_AT = ("planned", "before deliveries", "before hourly", "clean planned")
 _LEAVES_UNDONE = ("driver", "workers")
 """Whose death ends a job, so that it has to run again."""
 REFRESHED, DELETING = "refreshed", "deleting"
-_DELETING_SECONDS = 20.0
+_DELETING_SECONDS = 90.0
 _ROUND_SECONDS = 180.0
 _FOLLOW_SECONDS = 300.0
 
