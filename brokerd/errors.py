@@ -86,6 +86,24 @@ class ShuttingDown(BrokerdError):
     retryable = True
 
 
+class AuthenticationRequired(BrokerdError):
+    """Anonymous may not do this; somebody who logs in might."""
+
+
+class Denied(BrokerdError):
+    """The principal may not do this. The message never says whether what it names exists."""
+
+
+class LoginFailed(BrokerdError):
+    """A name, password, key or certificate does not let anybody in."""
+
+
+class LoginThrottled(BrokerdError):
+    """Too many logins failed of late; the message says when the next is looked at."""
+
+    retryable = True
+
+
 class StorageFailed(BrokerdError):
     """A write or sync failed; the process must stop and replay (never retried)."""
 

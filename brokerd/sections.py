@@ -137,6 +137,19 @@ class Blipmq(Struct, frozen=True):
     subscription_grace_seconds: PositiveSeconds = 3600
     look_back_ms: Milliseconds = 0
     message_ttl_seconds: Seconds = 0
+    principal: str = ""
+
+
+class Mamamia(Struct, frozen=True):
+    """What is Mamamia's alone."""
+
+    principal: str = ""
+
+
+class Mega(Struct, frozen=True):
+    """What is MEGA's alone."""
+
+    principal: str = ""
 
 
 class Flymq(Struct, frozen=True):
@@ -146,12 +159,15 @@ class Flymq(Struct, frozen=True):
     error_layout: Literal["auto", "seed", "sdk"] = "auto"
     cluster_id: str = "standalone"
     advertised: str = ""
+    principal: str = ""
+    auth_success_layout: Literal["seed", "sdk", "neutral", "padded"] = "seed"
 
 
 class Rustlog(Struct, frozen=True):
     """What is RustLog's alone."""
 
     group_rules: Literal["seed", "reference"] = "seed"
+    principal: str = ""
 
 
 class Log(Struct, frozen=True):
@@ -171,6 +187,25 @@ class Security(Struct, frozen=True):
     """Who may do what."""
 
     auth: Literal["off", "on"] = "off"
+    admin_user: str = "admin"
+    admin_password: tuple[str, ...] = ()
+    admin_password_file: str = ""
+    allow_anonymous: bool = False
+    default_public: bool = False
+    allow_insecure: bool = False
+    audit: bool = True
+    audit_seconds: PositiveSeconds = 7_776_000
+
+
+class Tls(Struct, frozen=True):
+    """TLS on listeners, which needs a certificate and its key; without them there is none."""
+
+    certificate_file: str = ""
+    key_file: str = ""
+    listeners: tuple[str, ...] = ()
+    client_ca_file: str = ""
+    client_auth: Literal["none", "optional", "required"] = "none"
+    principals: tuple[str, ...] = ()
 
 
 DEFAULT_LISTENERS = {
@@ -195,15 +230,21 @@ class Config(Struct, frozen=True):
     retention: Retention = Retention()
     archive: Archive = Archive()
     limits: Limits = Limits()
+    mamamia: Mamamia = Mamamia()
     blipmq: Blipmq = Blipmq()
+    mega: Mega = Mega()
     flymq: Flymq = Flymq()
     rustlog: Rustlog = Rustlog()
     log: Log = Log()
     admin: Admin = Admin()
     security: Security = Security()
+    tls: Tls = Tls()
 
 
-SECRETS = {"blipmq.api_keys": "blipmq.api_keys_file"}
+SECRETS = {
+    "blipmq.api_keys": "blipmq.api_keys_file",
+    "security.admin_password": "security.admin_password_file",
+}
 """Options that others must not read, and those that name a file with the same, a line each."""
 SECTIONS: dict[str, type[Struct]] = {
     "wal": Wal,
@@ -212,10 +253,13 @@ SECTIONS: dict[str, type[Struct]] = {
     "groups": Groups,
     "retention": Retention,
     "limits": Limits,
+    "mamamia": Mamamia,
     "blipmq": Blipmq,
+    "mega": Mega,
     "flymq": Flymq,
     "rustlog": Rustlog,
     "log": Log,
     "admin": Admin,
     "security": Security,
+    "tls": Tls,
 }

@@ -8,26 +8,30 @@ taken back, because only ``brokerctl wal repair`` and a new start can say that i
 A place is one however often damage is found in it. Where nobody can tell the place, as when the
 header of an entry is gone that a read looks for, all such damage of a partition is one.
 
-Memory: at most `RANGES_MAX` ranges of offsets, as many places to tell apart, and `SHOWN_MAX`
-descriptions; what reads find beyond that is known to their groups' dead letters alone.
+Memory: at most `RANGES_MAX` ranges of offsets, as many places to tell apart, `SHOWN_MAX`
+descriptions, and `BURIED_MAX` ranges that groups came to; what reads find beyond that is known to
+their groups' dead letters alone.
 """
 
 from __future__ import annotations
 
 import shlex
 from bisect import bisect_left, bisect_right
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
 from twisted.logger import Logger
 
-from brokerd.broker.topics import Partition
+from brokerd.broker.topics import Lane, Partition
 
 RANGES_MAX = 10_000
 SHOWN_MAX = 100
 """How many places a status describes, and ranges of each, and a start logs one by one."""
 
+BURIED_MAX = 1_000
+"""Of how many groups' partitions it is known to which damaged range they came last."""
 
 ARCHIVE_ADVICE = "bring the damaged files of the archive back from a backup"
 
@@ -150,6 +154,8 @@ class Quarantine:
         """Damaged places that a repair has put on record; they are not among ``places``."""
         self.recorded_records = 0
         """Offsets known to be lost in them."""
+        self._buried: OrderedDict[tuple[int, int, str], OffsetRange] = OrderedDict()
+        """The damaged range that a group came to last: by topic id, partition and its name."""
         self._recorded: dict[tuple[str, int], _Spans] = {}
         self._recorded_shown: list[dict[str, Any]] = []
         self._left_out: list[dict[str, Any]] = []
@@ -218,6 +224,28 @@ class Quarantine:
                 **lost.described(),
                 **place._asdict(),
             )
+
+    def buried(self, lane: Lane, first: int, end: int, damage: str) -> None:
+        """A record of a damaged range became a dead letter; told once a group and range."""
+        partition = lane.partition
+        key = partition.topic.topic_id, partition.index, lane.group.name
+        told = self._buried.pop(key, None)
+        lost = OffsetRange(partition.topic.name, partition.index, first, end)
+        if told is not None and told.first <= first and end <= told.end:
+            lost = told
+        else:
+            self._log.error(
+                "{lost} are damaged, and each that group {group!r} comes to is a dead letter of "
+                "it now: {damage}",
+                event_id="record-damaged",
+                lost=str(lost),
+                group=lane.group.name,
+                damage=damage,
+                **lost.described(),
+            )
+        self._buried[key] = lost
+        if len(self._buried) > BURIED_MAX:
+            self._buried.popitem(last=False)
 
     def read_failed(self, partition: Partition, offset: int, error: Exception) -> None:
         """A read failed in a way that may pass."""

@@ -29,7 +29,8 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from brokerd.broker import Broker
-from brokerd.protocols.transport import lose_sending, prepare, send_all
+from brokerd.protocols.transport import lose_sending, peer_text, prepare, send_all
+from brokerd.security import OPEN, Access
 
 if TYPE_CHECKING:
     from brokerd.protocols.factory import ConnectionFactory
@@ -114,6 +115,8 @@ class Connection(Protocol):
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.journal = broker.journal
+        self.access: Access = OPEN
+        """Who this is, and what it may do; the factory says so when the connection is made."""
         self.answers: list[bytes] = []
         self.holds = 0
         self.unfinished = False
@@ -458,6 +461,7 @@ class Connection(Protocol):
         prepare(self.transport)
         self.transport.registerProducer(self, True)
         self._last_data_us = self.broker.time.now_us()
+        self.access = self.factory.guard.begin(self.factory.name, peer_text(self.transport))
         self.factory.opened(self)
 
     def readConnectionLost(self) -> None:

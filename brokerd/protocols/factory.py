@@ -13,6 +13,7 @@ from twisted.logger import Logger
 from brokerd.broker import Broker, Clock, DelayedCall
 from brokerd.protocols.connection import Connection, Limits
 from brokerd.protocols.turns import Turns
+from brokerd.security import OPEN_GUARD, Guard
 
 
 class ConnectionFactory(Factory):
@@ -32,6 +33,8 @@ class ConnectionFactory(Factory):
         """Those that are open, oldest first."""
         self.count_open: Callable[[], int] = lambda: len(self.connections)
         """How many count against the limit; all those of the listeners that share one."""
+        self.guard: Guard = OPEN_GUARD
+        """Says who connects."""
         self.accepted = 0
         self.refused = 0
         self._refused_told = 0

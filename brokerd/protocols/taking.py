@@ -7,18 +7,15 @@ not stops the acquire, and is loaded before it is tried again.
 
 from __future__ import annotations
 
-from twisted.logger import Logger
-
 from brokerd.broker import GONE, STOP, TAKE, UNKNOWN, Broker, Chunk, Lane, gone_until, key_hash
 from brokerd.broker.chunks import REMOVED
+from brokerd.broker.reads import Unreadable
 
 GONE_MAX = 2_000
 """Expired records and holes that one acquire passes over before it tries again in another turn."""
 
 Cold = tuple[Lane, int]
 """A record that must be read from disk before it can be leased: lane and offset."""
-
-_log = Logger()
 
 
 class TakingInMemory:
@@ -100,13 +97,7 @@ def bury_damaged(broker: Broker, cold: Cold, damage: Exception) -> None:
     """Make a record that cannot be read a dead letter, and say so. Raises as `dead_letter`."""
     lane, offset = cold
     if broker.dead_letter(lane, offset, "damaged"):
-        _log.error(
-            "topic {topic!r} partition {partition} offset {offset} is damaged, and a "
-            "dead letter of group {group!r} now: {damage}",
-            event_id="record-damaged",
-            damage=str(damage),
-            topic=lane.partition.topic.name,
-            partition=lane.partition.index,
-            offset=offset,
-            group=lane.group.name,
-        )
+        first, end = offset, offset + 1
+        if isinstance(damage, Unreadable):
+            first, end = min(first, damage.first), max(end, damage.end)
+        broker.quarantine.buried(lane, first, end, str(damage))

@@ -92,3 +92,8 @@ def prepare(transport: Any) -> None:
     if type(transport) is not unix.Server and ITCPTransport.providedBy(transport):
         transport.setTcpNoDelay(True)
         transport.setTcpKeepAlive(True)
+
+
+def peer_text(transport: Any) -> str:
+    """The address of the peer without its port; ``unix`` for a socket in the file system."""
+    return getattr(transport.getPeer(), "host", None) or "unix"

@@ -1,0 +1,10 @@
+# Tests: tests/security/test_access.py
+"""Who may do what: principals, roles, access lists, passwords. Pure: no wire, no disk, no threads.
+
+docs/security.rst is the contract.
+"""
+
+from brokerd.security.access import ADMIN, MONITOR, OPEN, READ, WRITE, Access
+from brokerd.security.guard import OPEN_GUARD, Guard
+
+__all__ = ["ADMIN", "MONITOR", "OPEN", "OPEN_GUARD", "READ", "WRITE", "Access", "Guard"]

@@ -1,0 +1,59 @@
+# Tests: tests/security/test_access.py
+"""What one connection may do, as somebody: asked before each request is carried out.
+
+Permissions are bits of an integer, because each request asks. Whoever asks does so *before* looking
+for the topic, so that an answer never tells whether there is one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+READ: Final = 1
+"""Fetch, lease, settle, commit; see groups and dead letters of a topic."""
+WRITE: Final = 2
+"""Append to a topic, now or later, and bring it about by that."""
+ADMIN: Final = 4
+"""Create, configure, trim, delete a topic; seek, pause, delete its groups; purge dead letters."""
+MONITOR: Final = 8
+"""See status, metrics and the page: of the whole broker."""
+ANY: Final = READ | WRITE | ADMIN
+"""Whoever has any of these may know that a topic exists."""
+
+NAMES: Final = {READ: "read", WRITE: "write", ADMIN: "admin", MONITOR: "monitor"}
+
+
+class Access:
+    """Somebody who may do everything: what a connection has while security is off."""
+
+    name = ""
+    """The principal; empty for anonymous."""
+    roles: tuple[str, ...] = ()
+    permissions = READ | WRITE | ADMIN | MONITOR
+    """Those on everything, by role."""
+    is_known = True
+    """Whether this is somebody who has logged in, in whatever way, and is let in now."""
+
+    def require(self, permission: int, topic_name: str) -> None:
+        """Go on if this permission on a topic is given, whether or not the topic exists.
+
+        :raises AuthenticationRequired: anonymous has not got it, and somebody might.
+        :raises Denied: this principal has not got it.
+        """
+
+    def require_any(self, topic_name: str) -> None:
+        """Go on if any of READ, WRITE and ADMIN is given on a topic; raises as `require`."""
+
+    def require_server(self, permission: int) -> None:
+        """Go on if this permission is given on everything, by role; raises as `require`."""
+
+    def require_known(self) -> None:
+        """Go on for anybody but anonymous; raises `AuthenticationRequired` or `Denied`."""
+
+    def may(self, permission: int, topic_name: str) -> bool:
+        """Whether any of these permissions on a topic is given; for lists, and never a denial."""
+        return True
+
+
+OPEN: Final = Access()
+"""Security is off."""
