@@ -411,7 +411,7 @@ class TestFromDisk:
             assert client.poll_all(one) == [b"b"]
         assert letters(house, one) == [(0, "damaged")]
         (event,) = [each for each in logs if each.get("event_id") == "record-damaged"]
-        assert "offset 0 is damaged" in formatEvent(event)
+        assert "offsets 0 to 0 are damaged" in formatEvent(event)
 
     def test_a_damaged_one_waits_for_room_in_the_log(self, monkeypatch: pytest.MonkeyPatch) -> None:
         house, client, one = self.read_fails(monkeypatch, DamagedData("checksum"))

@@ -332,12 +332,12 @@ def test_a_damaged_record_becomes_a_dead_letter() -> None:
     ((_, letter),) = house.broker.dead_letters("orders", "g")
     assert (letter.offset, letter.reason) == (1, "damaged")
     (told,) = [event for event in captured if event.get("event_id") == "record-damaged"]
-    place = (told["topic"], told["partition"], told["offset"], told["group"])
-    assert place == ("orders", 0, 1, "g")
+    place = [told[name] for name in ("topic", "partition", "first", "last", "group")]
+    assert place == ["orders", 0, 1, 1, "g"]
 
 
-def test_each_damaged_record_has_a_line_of_its_own() -> None:
-    """All of a batch are hit at once: each line names topic, partition, offset and group."""
+def test_a_damaged_range_has_one_line_for_each_group() -> None:
+    """It names topic, partition, offsets, group and place; each record is a dead letter."""
     house = House(settings=BrokerSettings(tail_cache_bytes=0, read_cache_bytes=0))
     messages = tuple(mm.BatchMessage(b"spoil-%d" % at) for at in range(3))
     ask(house, mm.ProduceBatch("orders", messages))
@@ -347,13 +347,18 @@ def test_each_damaged_record_has_a_line_of_its_own() -> None:
         if at >= 0:
             content[at] ^= 1
     with capturedLogs() as captured:
-        assert ids(ask(house, acquire())) == [None]
-    lines = [formatEvent(event) for event in captured if event.get("event_id") == "record-damaged"]
-    for offset, line in enumerate(lines):
-        assert f"topic 'orders' partition 0 offset {offset} is damaged" in line
-        assert "dead letter of group 'g'" in line
+        assert ids(ask(house, acquire(), mm.Acquire("orders", "other", "c", 30.0, 0.0))) == [
+            None,
+            None,
+        ]
+    events = [event for event in captured if event.get("event_id") == "record-damaged"]
+    for group, event in zip(("g", "other"), events, strict=True):
+        line = formatEvent(event)
+        assert "topic 'orders' partition 0 offsets 0 to 2 are damaged" in line
+        assert f"group {group!r} comes to is a dead letter" in line
         assert "00000000000000000000.wal at " in line
-    assert len(lines) == 3
+        letters = [letter.offset for _, letter in house.broker.dead_letters("orders", group)]
+        assert letters == [0, 1, 2]
 
 
 def test_a_failing_disk_is_told_and_can_be_asked_again() -> None:
