@@ -11,6 +11,8 @@ class WaitingShape(Struct):
 
     archive: int
     """For the archive to have them."""
+    events: int
+    """Those without records: for the archive to have their events."""
     newer: int
     """For more journal to follow: archive.keep_wal_bytes."""
     snapshot: int

@@ -129,6 +129,7 @@ class Archiving:
             "deleted_bytes": sweep["deleted_bytes"],
             "waiting_bytes": {
                 "archive": sweep["behind_bytes"],
+                "events": sweep["events_bytes"],
                 "newer": sweep["kept_bytes"],
                 "snapshot": sweep["snapshot_bytes"],
                 "lacking": sweep["lacking_bytes"],

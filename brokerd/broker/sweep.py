@@ -79,6 +79,8 @@ class Sweep:
         self._is_running = False
         self._stopped = False
         self._removed_waiting_bytes = 0
+        self._events_waiting_bytes = 0
+        """Of segments without records that stay until the archive has their events."""
         self.errors = 0
         self.last_error: str | None = None
 
@@ -95,7 +97,7 @@ class Sweep:
 
     def status(self) -> dict[str, Any]:
         """What went because of the archive, and what stays although it might."""
-        return self._archive_sweep.status()
+        return {**self._archive_sweep.status(), "events_bytes": self._events_waiting_bytes}
 
     @property
     def waiting_bytes(self) -> int:
@@ -146,9 +148,7 @@ class Sweep:
         if self._finished(error):
             return
         assert found is not None
-        events_lsn = self._archived.events_lsn
-        if events_lsn is not None and self._wal.allocation_error is None:
-            found = [one for one in found if one.segment.end_lsn <= events_lsn]
+        found = self._with_events(found)
         goes = [one for one in found if one.segment.end_lsn <= basis.snapshot_lsn]
         waits = [one for one in found if one.segment.end_lsn > basis.snapshot_lsn]
         self._removed_waiting_bytes = sum(one.size for one in waits)
@@ -158,6 +158,17 @@ class Sweep:
             self._wal.delete_segments(goes, lambda count, error: self._deleted(error))
         else:
             self._finish()
+
+    def _with_events(self, found: Sequence[Removable]) -> list[Removable]:
+        """Those whose events need not stay; the others are counted."""
+        events_lsn = self._archived.events_lsn
+        if events_lsn is None or self._wal.allocation_error is not None:
+            self._events_waiting_bytes = 0
+            return [*found]
+        self._events_waiting_bytes = sum(
+            one.size for one in found if one.segment.end_lsn > events_lsn
+        )
+        return [one for one in found if one.segment.end_lsn <= events_lsn]
 
     def _deleted(self, error: Exception | None) -> None:
         if not self._finished(error):

@@ -13,6 +13,7 @@ from brokerd.cli.server import Answer, server_of
 
 _WAITS = {
     "archive": "for the archive to have them",
+    "events": "without records, for the archive to have their events",
     "newer": "for newer journal (archive.keep_wal_bytes)",
     "snapshot": "for two snapshots",
     "lacking": "for something that the archive lacks",

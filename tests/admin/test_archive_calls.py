@@ -29,7 +29,9 @@ def test_it_is_described_before_there_is_one(caller: Caller) -> None:
     status, answer = caller.get("/archive")
     assert status == 200
     assert (answer["version"], answer["usable"], answer["files"]) == (None, False, 0)
-    assert answer["waiting_bytes"] == {"archive": 0, "newer": 0, "snapshot": 0, "lacking": 0}
+    assert answer["waiting_bytes"] == dict.fromkeys(
+        ("archive", "events", "newer", "snapshot", "lacking"), 0
+    )
     assert answer["bounds"]["error"] is None
 
 

@@ -181,14 +181,30 @@ def trimmed() -> tuple[House, CountedArchive]:
     return house, archive
 
 
+def waits_for_events(house: House) -> int:
+    """What the status says of them, in bytes."""
+    waiting: int = house.broker.status()["archive"]["waiting_bytes"]["events"]
+    return waiting
+
+
+def sealed_bytes_above(house: House, lsn: int) -> int:
+    return sum(
+        one.end_lsn - one.first_lsn
+        for one in house.wal.segments()
+        if lsn < one.end_lsn <= house.wal.sealed_lsn
+    )
+
+
 def test_segments_without_records_wait_for_their_events_to_be_archived() -> None:
     house, archive = trimmed()
     first_lsn = house.wal.segments()[0].first_lsn
     assert first_lsn <= archive.versions[-1].events_lsn
     assert len(segments(house)) > 5
+    assert waits_for_events(house) == sealed_bytes_above(house, archive.versions[-1].events_lsn)
     archive_all(house, archive)
     house.pass_time(CHECK_SECONDS + 1, step=0.5)
     assert len(segments(house)) < 5
+    assert waits_for_events(house) == 0
 
 
 def test_when_the_disk_is_full_they_go_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,6 +212,7 @@ def test_when_the_disk_is_full_they_go_all_the_same(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(type(house.wal), "allocation_error", property(lambda wal: OSError("full")))
     house.pass_time(CHECK_SECONDS + 1, step=0.5)
     assert len(segments(house)) < 5
+    assert waits_for_events(house) == 0
 
 
 def test_so_they_do_when_the_archive_is_refused() -> None:
