@@ -75,6 +75,10 @@ class FlymqSettings:
     """Cluster and node in CLUSTER_METADATA."""
     advertised: str = ""
     """Address in CLUSTER_METADATA, ``host:port``; empty: the connection's own end."""
+    principal: str = ""
+    """Who a client is that has not logged in; empty: anonymous. The factory's guard knows it too."""
+    auth_success_layout: Literal["seed", "sdk", "neutral", "padded"] = "seed"
+    """Layout of a successful AUTH: the document's, the SDKs', one without names, or both."""
 
 
 Stored = tuple[str, int, int, Chunk, int, int]
