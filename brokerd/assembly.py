@@ -45,6 +45,8 @@ from brokerd.wal import RecoveryReport, Snapshots, Wal, WalOptions
 READ_THREADS = 2
 ARCHIVE_THREADS = 2
 """One reads while the other looks for a newer version."""
+ARCHIVE_STOP_SECONDS = 5.0
+"""How long each of them may take to end: whoever asked has been answered, or told to ask again."""
 TICK_SECONDS = 1.0
 """How often a segment's age is looked at and a failed allocation is tried again."""
 
@@ -181,7 +183,6 @@ class BrokerCore:
             self._background,
             self._snapshot_writer,
             self._readers,
-            self._archive_threads,
         )
         self._wal = Wal(
             host.disk,
@@ -257,7 +258,7 @@ class BrokerCore:
 
     def open(self) -> Deferred[None]:
         """Replay the log in a thread, then begin to serve."""
-        for threads in self._threads:
+        for threads in (*self._threads, self._archive_threads):
             threads.start()
         replayed: Deferred[RecoveryReport] = Deferred()
 
@@ -357,6 +358,12 @@ class BrokerCore:
             self._host.end_serving()
         for threads in self._threads:
             threads.stop()
+        if not self._archive_threads.stop(ARCHIVE_STOP_SECONDS):
+            self._log.warn(
+                "the archive does not answer; the stop waits no longer for it than {seconds} s",
+                event_id="archive-hangs",
+                seconds=ARCHIVE_STOP_SECONDS,
+            )
         self._lock.release()
 
     async def _write_last(self) -> None:

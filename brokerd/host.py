@@ -33,8 +33,11 @@ class Threads(Committer, Protocol):
 
     def start(self) -> None: ...
 
-    def stop(self) -> None:
-        """Let the threads finish what was submitted, and wait for them."""
+    def stop(self, seconds: float | None = None) -> bool:
+        """Let the threads finish what was submitted, and wait for them; False if they did not.
+
+        Wait for each ``seconds`` at most, None: for as long as it takes.
+        """
 
 
 class Lock(Protocol):

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -19,8 +20,10 @@ import pytest_twisted
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString
 from twisted.internet.threads import deferToThread
+from twisted.logger import capturedLogs, formatEvent
 
 from brokerd.archive.bounds import decode_bounds
+from brokerd.archive.lazy import LazyArchive
 from brokerd.assembly import BrokerCore, connection_limits, make_core
 from brokerd.broker import Broker
 from brokerd.broker.quarantine import Place
@@ -276,6 +279,32 @@ async def test_a_stop_answers_long_polls_and_leaves_nobody_connected(
     assert all(peer.recv(1) == b"" for peer in idle)
     for peer in idle:
         peer.close()
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_stop_does_not_wait_for_an_archive_that_never_answers(
+    tmp_path: Path, no_faults: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line says so; the log is closed well, and the directory is free."""
+    asked, away = threading.Event(), threading.Event()
+
+    def refresh(archive: LazyArchive) -> None:
+        asked.set()
+        away.wait()
+
+    monkeypatch.setattr(LazyArchive, "refresh", refresh)
+    monkeypatch.setattr("brokerd.assembly.ARCHIVE_STOP_SECONDS", 0.05)
+    running = await serve(tmp_path)
+    await running.ask(lambda client: client.produce("orders", b"x"))
+    assert asked.wait(10)
+    with capturedLogs() as captured:
+        await running.stop()
+    away.set()
+    lines = [formatEvent(event) for event in captured if event.get("event_id") == "archive-hangs"]
+    assert lines == ["the archive does not answer; the stop waits no longer for it than 0.05 s"]
+    monkeypatch.undo()
+    async with served(tmp_path) as again:
+        assert again.core.status()["recovery"]["cut"] is None
 
 
 @pytest_twisted.ensureDeferred

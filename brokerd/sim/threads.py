@@ -183,8 +183,11 @@ class SimThreads:
     def _tell(self, done: Done, result: object, error: Exception | None) -> None:
         self._process.call_after(self._lag_us(), done, result, error)
 
-    def stop(self) -> None:
-        """Let what was submitted be done; the caller waits, so nothing else happens meanwhile."""
+    def stop(self, seconds: float | None = None) -> bool:
+        """Let what was submitted be done; the caller waits, so nothing else happens meanwhile.
+
+        No time passes, so it never takes too long.
+        """
         self._started = False
         if self._work and not self._busy:
             self._new_thread()
@@ -192,3 +195,4 @@ class SimThreads:
             for thread in list(self._busy):
                 thread.hurried = True
                 thread.resume()
+        return True

@@ -69,13 +69,19 @@ class ThreadCommitter:
             thread.start()
             self._threads.append(thread)
 
-    def stop(self) -> None:
-        """Let the threads finish what was submitted, and join them."""
+    def stop(self, seconds: float | None = None) -> bool:
+        """Let the threads finish what was submitted, and join them; False if they did not.
+
+        Wait for each ``seconds`` at most, None: for as long as it takes. Those that are left end
+        with the process.
+        """
         for _ in self._threads:
             self._work.put(None)
         for thread in self._threads:
-            thread.join()
+            thread.join(seconds)
+        has_ended = not any(thread.is_alive() for thread in self._threads)
         self._threads.clear()
+        return has_ended
 
     def submit(self, work: Work, done: Done) -> None:
         self._work.put((work, done))

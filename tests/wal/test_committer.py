@@ -72,6 +72,20 @@ def test_stop_finishes_what_was_submitted_and_joins_the_threads() -> None:
     assert threading.active_count() == before
 
 
+def test_a_stop_waits_no_longer_than_it_is_told_to() -> None:
+    """For work that never ends; what is behind it is not begun."""
+    reactor, forever = Reactor(), threading.Event()
+    committer = ThreadCommitter(reactor.call_from_thread)
+    committer.start()
+    committer.submit(forever.wait, lambda result, error: None)
+    assert not committer.stop(0.05)
+    forever.set()
+    reactor.run(1)
+    others = ThreadCommitter(reactor.call_from_thread, threads=2)
+    others.start()
+    assert others.stop(10.0)
+
+
 def test_the_inline_one_runs_when_told() -> None:
     committer = InlineCommitter()
     answers: list[Any] = []
