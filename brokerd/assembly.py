@@ -15,9 +15,10 @@ from msgspec import structs
 from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
-from twisted.web.resource import Resource
 
 from brokerd.admin.api import make_api
+from brokerd.admin.asker import Asker
+from brokerd.admin.routing import Api
 from brokerd.archive.address import address
 from brokerd.broker import (
     ArchiveAccess,
@@ -40,6 +41,7 @@ from brokerd.protocols.mamamia import MamamiaFactory
 from brokerd.protocols.mega import MegaFactory
 from brokerd.protocols.rustlog import RustlogFactory, RustlogSettings
 from brokerd.sections import FIRST_BYTES, Blipmq
+from brokerd.security import OPEN_GUARD, Guard
 from brokerd.wal import RecoveryReport, Snapshots, Wal, WalOptions
 
 READ_THREADS = 2
@@ -216,6 +218,8 @@ class BrokerCore:
             str(data_dir),
             self._archive_access(),
         )
+        self.guard: Guard = OPEN_GUARD
+        """Says who connects."""
         self._limits = connection_limits(config)
         """As configured, until `lock` has seen what the process may open."""
         self._factories: dict[str, ConnectionFactory] = {}
@@ -322,6 +326,7 @@ class BrokerCore:
             )
         else:
             factory = FACTORIES[form](Parts(self.broker, self._reactor, self._limits, self._config))
+        factory.guard = self.guard
         self._factories[form] = factory
         factory.count_open = self._count_open
         return factory
@@ -406,9 +411,12 @@ class BrokerCore:
 
     # -- what can be seen ---------------------------------------------------------------------
 
-    def api(self) -> Resource:
+    def api(self) -> Api:
         """The JSON API of topics, groups, dead letters and the archive."""
-        return make_api(self.broker)
+        return make_api(
+            self.broker,
+            Asker(self.guard, self._reactor.seconds, self._host.random_bytes(32)),
+        )
 
     def degraded(self) -> str:
         """Say why what is served is not all there was; "" if nothing is known to be missing."""

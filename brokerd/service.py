@@ -30,10 +30,10 @@ from twisted.internet.interfaces import (
 )
 from twisted.logger import ILogObserver, Logger
 from twisted.python.failure import Failure
-from twisted.web.resource import Resource
 
 from brokerd import outcome
 from brokerd.admin.health import Health, Phase
+from brokerd.admin.routing import Api
 from brokerd.endpoints import address_text
 from brokerd.errors import BrokerdError, DirectoryLocked, StorageFailed
 from brokerd.notify import Notifier
@@ -73,7 +73,7 @@ class Core(Protocol):
     def degraded(self) -> str:
         """Say why what is served is not all there was, "" if it is; asked at any moment."""
 
-    def api(self) -> Resource:
+    def api(self) -> Api:
         """Make what hangs below ``/api/v1`` of the admin site, besides the status."""
 
     def abandon(self) -> None:

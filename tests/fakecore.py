@@ -15,10 +15,12 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.protocol import Factory, Protocol
-from twisted.web.resource import Resource
 
 from brokerd import errors
+from brokerd.admin.asker import Asker
+from brokerd.admin.routing import Api
 from brokerd.config import Config
+from brokerd.security import OPEN_GUARD
 
 SERVES_SECONDS = 0.2
 
@@ -73,8 +75,9 @@ class FakeCore:
     def degraded(self) -> str:
         return str(self.trouble.get("degraded", ""))
 
-    def api(self) -> Resource:
-        return Resource()
+    def api(self) -> Api:
+        nothing: Any = None
+        return Api(nothing, [], Asker(OPEN_GUARD, lambda: 0.0, bytes(32)))
 
 
 def _from_environment(config: Config, data_dir: Path, reactor: Any) -> FakeCore:

@@ -48,7 +48,7 @@ ARROWS: dict[str, set[str]] = {
     | {"groups", "wal", "walformat", "security", "archive.view", "archive.bounds"}
     | {"archive.relied"},
     "protocols": WAIST | {"codecs", "broker", "security"},
-    "admin": WAIST | {"broker"},
+    "admin": WAIST | {"broker", "security"},
     "client": WAIST | {"codecs"},
     "cli": WAIST | {"client", "codecs", "wal", "walformat", "config", "endpoints"},
     "sim": EVERYTHING,

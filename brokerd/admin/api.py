@@ -7,9 +7,9 @@ docs/admin-api.rst is the contract; ``/api/v1/openapi.json`` describes it to pro
 from __future__ import annotations
 
 from twisted.web import http
-from twisted.web.resource import Resource
 
 from brokerd.admin import archive_calls, group_calls, lease_calls, record_calls, topic_calls
+from brokerd.admin.asker import Asker
 from brokerd.admin.openapi import describe
 from brokerd.admin.resources import JSONResource
 from brokerd.admin.routing import Api
@@ -25,8 +25,8 @@ ROUTES = [
 OPENAPI = describe(ROUTES)
 
 
-def make_api(broker: Broker) -> Resource:
+def make_api(broker: Broker, asker: Asker) -> Api:
     """The resource to be hung up at ``/api/v1``."""
-    api = Api(broker, ROUTES)
+    api = Api(broker, ROUTES, asker)
     api.putChild(b"openapi.json", JSONResource(lambda request: (http.OK, OPENAPI)))
     return api

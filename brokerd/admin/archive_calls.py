@@ -8,6 +8,7 @@ from twisted.internet.defer import Deferred
 
 from brokerd.admin.archive_shapes import ArchiveShape, Sealed
 from brokerd.admin.routing import Call, NotFound, Route, Unusable
+from brokerd.security import ADMIN, MONITOR
 
 
 def describe_archive(call: Call) -> ArchiveShape:
@@ -39,10 +40,18 @@ async def seal_wal(call: Call) -> Sealed:
 
 
 ROUTES = [
-    Route("GET", "/archive", "The archive, and what waits for it", describe_archive, ArchiveShape),
+    Route(
+        "GET",
+        "/archive",
+        MONITOR,
+        "The archive, and what waits for it",
+        describe_archive,
+        ArchiveShape,
+    ),
     Route(
         "POST",
         "/archive/refresh",
+        ADMIN,
         "Use the newest version of the archive",
         refresh_archive,
         ArchiveShape,
@@ -50,6 +59,7 @@ ROUTES = [
     Route(
         "POST",
         "/wal/seal",
+        ADMIN,
         "Seal the journal's last file, so that it can be archived",
         seal_wal,
         Sealed,

@@ -33,6 +33,7 @@ from brokerd.broker import Broker, ConsumerGroup, GroupSettings, Lane, Partition
 from brokerd.broker.asking import ask
 from brokerd.broker.topics import unknown_group
 from brokerd.errors import BrokerdError, InvalidRequest, UnknownTopic
+from brokerd.security import ADMIN, READ
 
 LANES_MAX = 1_000
 """How many partitions a description of a group tells of."""
@@ -253,20 +254,29 @@ def _lane(broker: Broker, lane: Lane) -> LaneShape:
 
 GROUPS, GROUP = "/topics/{topic}/groups", "/topics/{topic}/groups/{group}"
 ROUTES = [
-    Route("GET", GROUPS, "A topic's groups", list_groups, GroupList, query=Page),
-    Route("GET", GROUP, "Where a group stands", describe_group, GroupShape),
-    Route("DELETE", GROUP, "Forget a group", delete_group, Deleted),
+    Route("GET", GROUPS, READ, "A topic's groups", list_groups, GroupList, query=Page),
+    Route("GET", GROUP, READ, "Where a group stands", describe_group, GroupShape),
+    Route("DELETE", GROUP, ADMIN, "Forget a group", delete_group, Deleted),
     Route(
         "PATCH",
         f"{GROUP}/settings",
+        ADMIN,
         "Change a group's settings",
         configure_group,
         GroupShape,
         body=GroupChanges,
     ),
     Route(
-        "POST", f"{GROUP}/pause", "Give out no more records", pause_group, GroupShape, body=Pause
+        "POST",
+        f"{GROUP}/pause",
+        ADMIN,
+        "Give out no more records",
+        pause_group,
+        GroupShape,
+        body=Pause,
     ),
-    Route("POST", f"{GROUP}/resume", "Give out records again", resume_group, GroupShape),
-    Route("POST", f"{GROUP}/seek", "Go on from elsewhere", seek_group, GroupShape, body=Seek),
+    Route("POST", f"{GROUP}/resume", ADMIN, "Give out records again", resume_group, GroupShape),
+    Route(
+        "POST", f"{GROUP}/seek", ADMIN, "Go on from elsewhere", seek_group, GroupShape, body=Seek
+    ),
 ]

@@ -31,6 +31,7 @@ from brokerd.admin.shapes import (
 from brokerd.broker import Broker, DeadLetter, Lane, Lease
 from brokerd.broker.asking import ask
 from brokerd.errors import InvalidRequest
+from brokerd.security import ADMIN, READ, WRITE
 
 LOOKS_MAX = 20_000
 """Dead letters, or offsets for leases, that one request looks at, so that it never holds up the
@@ -230,6 +231,7 @@ ROUTES = [
     Route(
         "GET",
         f"{GROUP}/leases",
+        READ,
         "A group's leases, by partition and offset",
         list_leases,
         LeaseList,
@@ -238,6 +240,7 @@ ROUTES = [
     Route(
         "POST",
         f"{GROUP}/leases/release",
+        ADMIN,
         "End leases without a failure",
         release_leases,
         Released,
@@ -246,6 +249,7 @@ ROUTES = [
     Route(
         "GET",
         LETTERS,
+        READ,
         "A group's dead letters, by partition and offset",
         list_dead_letters,
         LetterList,
@@ -254,6 +258,7 @@ ROUTES = [
     Route(
         "GET",
         f"{LETTERS}/{{partition}}/{{offset}}",
+        READ,
         "A dead letter with its record",
         peek_dead_letter,
         LetterWithRecord,
@@ -261,6 +266,7 @@ ROUTES = [
     Route(
         "POST",
         f"{LETTERS}/replay",
+        WRITE,
         "Make dead letters ready again",
         replay_dead_letters,
         Changed,
@@ -269,6 +275,7 @@ ROUTES = [
     Route(
         "POST",
         f"{LETTERS}/purge",
+        ADMIN,
         "Forget dead letters",
         purge_dead_letters,
         Changed,

@@ -32,6 +32,7 @@ from brokerd.broker.asking import ask
 from brokerd.broker.journal import RECORD_FRAME_BYTES
 from brokerd.broker.schedule import BATCH_LATER_BYTES, LATER_FRAME_BYTES, check_delay
 from brokerd.errors import DamagedData, RecordTooLarge, UnknownPartition
+from brokerd.security import READ, WRITE
 from brokerd.values import MAX_RECORD_BYTES, Format, Record
 
 PRODUCE_BODY_BYTES_MAX = 16 << 20
@@ -207,16 +208,18 @@ ROUTES = [
     Route(
         "POST",
         RECORDS,
+        WRITE,
         "Append records, all or none; create the topic if there is none",
         append_records,
         AppendedList,
         body=NewRecords,
         body_bytes_max=PRODUCE_BODY_BYTES_MAX,
     ),
-    Route("GET", RECORDS, "Read records", read_records, RecordList, query=RecordQuery),
+    Route("GET", RECORDS, READ, "Read records", read_records, RecordList, query=RecordQuery),
     Route(
         "GET",
         SCHEDULED,
+        READ,
         "Messages that wait for their time",
         list_scheduled,
         ScheduledList,
@@ -225,6 +228,7 @@ ROUTES = [
     Route(
         "DELETE",
         f"{SCHEDULED}/{{schedule_id}}",
+        WRITE,
         "Cancel a delayed message",
         cancel_scheduled,
         Cancelled,

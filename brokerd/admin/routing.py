@@ -3,7 +3,8 @@
 
 A `Route` says which method and path lead to which function, what it takes and what it answers; the
 OpenAPI description (`brokerd.admin.openapi`) is made from the same table. Query strings and bodies
-are read by msgspec into the declared types. What the broker refuses becomes the status of its
+are read by msgspec into the declared types. Each route says which permission it needs, and that is
+asked before anything of the request is looked at. What the broker refuses becomes the status of its
 error's class in `STATUSES`.
 """
 
@@ -23,15 +24,20 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
 from brokerd import errors
+from brokerd.admin.asker import REALM, Asker
 from brokerd.admin.resources import METHODS, Branch, json_answer, refusal
 from brokerd.broker import Broker
 from brokerd.errors import BrokerdError, InvalidRequest
+from brokerd.security import ANY, Access
 
 BODY_BYTES_MAX = 1 << 20
 """Largest body of a request that says nothing else."""
 
 VALUES_MAX = 200_000
 """About how many values a body's JSON may hold: more would hold up the broker while it is read."""
+
+TOO_MANY_REQUESTS = 429
+"""RFC 6585, section 4."""
 
 STATUSES: dict[type[BrokerdError], int] = {
     errors.InvalidName: http.BAD_REQUEST,
@@ -46,6 +52,10 @@ STATUSES: dict[type[BrokerdError], int] = {
     errors.RecordTooLarge: http.REQUEST_ENTITY_TOO_LARGE,
     errors.NoSpace: http.INSUFFICIENT_STORAGE_SPACE,
     errors.ShuttingDown: http.SERVICE_UNAVAILABLE,
+    errors.AuthenticationRequired: http.UNAUTHORIZED,
+    errors.LoginFailed: http.UNAUTHORIZED,
+    errors.Denied: http.FORBIDDEN,
+    errors.LoginThrottled: TOO_MANY_REQUESTS,
 }
 """The status of each refusal; one that is not named, nor its base, is 500."""
 
@@ -96,6 +106,8 @@ class Call(NamedTuple):
     """What a route's function gets."""
 
     broker: Broker
+    access: Access
+    """Who asks, and what else he may do."""
     path: dict[str, str]
     """The names in the path, such as ``topic``."""
     query: Any
@@ -117,6 +129,9 @@ class Route:
 
     method: str
     path: str
+    need: int
+    """The permission that it takes: on the path's topic, or on everything where there is none. 0:
+    the function asks for it, because the topic stands elsewhere."""
     summary: str
     act: Callable[[Call], Struct | Coroutine[Deferred[Any], Any, Struct]]
     answer: type[Struct]
@@ -128,6 +143,17 @@ class Route:
     @property
     def is_write(self) -> bool:
         return self.method != "GET"
+
+    def check(self, access: Access, names: dict[str, str]) -> None:
+        """Go on if the route's permission is given; raises as `Access.require`."""
+        if not self.need:
+            return
+        if self.need == ANY:
+            access.require_any(names["topic"])
+        elif "topic" in names:
+            access.require(self.need, names["topic"])
+        else:
+            access.require_server(self.need)
 
     def match(self, parts: list[str]) -> dict[str, str] | None:
         """The names in a path, or None if it is not this route's."""
@@ -146,10 +172,11 @@ class Route:
 class Api(Branch):
     """Serves a table of routes; children that were put by hand come first."""
 
-    def __init__(self, broker: Broker, routes: list[Route]) -> None:
+    def __init__(self, broker: Broker, routes: list[Route], asker: Asker) -> None:
         super().__init__()
         self._broker = broker
         self._routes = routes
+        self.asker = asker
 
     def getChild(self, path: bytes, request: Request) -> Resource:
         """The resource of a whole path; names in it were percent-decoded part by part."""
@@ -167,7 +194,7 @@ class Api(Branch):
         }
         if not found:
             return super().getChild(path, request)
-        return _Endpoint(self._broker, found)
+        return _Endpoint(self._broker, found, self.asker)
 
 
 class _Endpoint(Resource):
@@ -175,9 +202,12 @@ class _Endpoint(Resource):
 
     isLeaf = True
 
-    def __init__(self, broker: Broker, found: dict[str, tuple[Route, dict[str, str]]]) -> None:
+    def __init__(
+        self, broker: Broker, found: dict[str, tuple[Route, dict[str, str]]], asker: Asker
+    ) -> None:
         super().__init__()
         self._broker = broker
+        self._asker = asker
         self._found = found
 
     def render(self, request: Request) -> Any:
@@ -191,7 +221,7 @@ class _Endpoint(Resource):
                 http.NOT_ALLOWED,
                 refusal(f"{method} is not for this path: use {' or '.join(allowed)}"),
             )
-        _Reply(request).begin(self._broker, *self._found[method])
+        _Reply(request, self._asker).begin(self._broker, *self._found[method])
         return NOT_DONE_YET
 
 
@@ -200,8 +230,9 @@ class _Reply:
 
     _log = Logger()
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, asker: Asker) -> None:
         self._request = request
+        self._asker = asker
 
     def begin(self, broker: Broker, route: Route, names: dict[str, str]) -> None:
         """Make the call; the answer leaves when it is there."""
@@ -213,9 +244,13 @@ class _Reply:
         working.addErrback(self._fault)
 
     async def _work(self, broker: Broker, route: Route, names: dict[str, str]) -> Struct:
-        call = Call(broker, names, _query(self._request, route), _body(self._request, route))
         if not broker.ready:
             raise errors.ShuttingDown("the broker is starting or stopping; try again later")
+        access = await self._asker.ask(self._request)
+        route.check(access, names)
+        call = Call(
+            broker, access, names, _query(self._request, route), _body(self._request, route)
+        )
         result = route.act(call)
         return result if isinstance(result, Struct) else await result
 
@@ -225,8 +260,9 @@ class _Reply:
     def _refuse(self, failure: Failure, route: Route) -> None:
         failure.trap(BrokerdError)
         said: Any = failure.value
-        kinds = [kind for kind in type(said).__mro__ if kind in STATUSES]
-        status = STATUSES[kinds[0]] if kinds else http.INTERNAL_SERVER_ERROR
+        status = status_of(said)
+        if status == http.UNAUTHORIZED:
+            self._request.setHeader(b"www-authenticate", REALM)
         error = {"error": str(said), "retryable": said.retryable}
         self._send(status, msgspec.json.encode(error))
 
@@ -249,6 +285,12 @@ class _Reply:
         request.setHeader(b"content-length", b"%d" % (len(body) + 1))
         request.write(body + b"\n")
         request.finish()
+
+
+def status_of(refusal: BrokerdError) -> int:
+    """The HTTP status of a refusal."""
+    kinds = [kind for kind in type(refusal).__mro__ if kind in STATUSES]
+    return STATUSES[kinds[0]] if kinds else http.INTERNAL_SERVER_ERROR
 
 
 def _query(request: Request, route: Route) -> Any:

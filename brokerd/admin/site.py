@@ -23,7 +23,10 @@ from twisted.web.server import Request, Site
 
 from brokerd.admin.health import Health, Phase
 from brokerd.admin.metrics import make_registry
+from brokerd.admin.permitted import Permitted
 from brokerd.admin.resources import Answer, Branch, JSONResource
+from brokerd.admin.routing import Api
+from brokerd.security import MONITOR
 
 IDLE_SECONDS = 30
 REQUEST_SECONDS = 30.0
@@ -44,7 +47,7 @@ _STATIC = {
 
 def make_site(
     status: Status,
-    api: Resource,
+    api: Api,
     health: Health,
     metrics: MetricsResource,
     reactor: Any,
@@ -64,18 +67,20 @@ class _Root(Branch):
     def __init__(
         self,
         status: Status,
-        version: Resource,
+        version: Api,
         health: Health,
         metrics: MetricsResource,
     ) -> None:
         super().__init__()
         self._health = health
+        self._guard = version.asker.guard
         branch = Branch()
         branch.putChild(b"live", JSONResource(self._live))
         branch.putChild(b"ready", JSONResource(self._ready))
         self.putChild(b"health", branch)
-        self.putChild(b"metrics", _Metrics(status, metrics))
-        version.putChild(b"status", JSONResource(lambda request: (http.OK, status())))
+        self.putChild(b"metrics", Permitted(version.asker, MONITOR, _Metrics(status, metrics)))
+        facts = JSONResource(lambda request: (http.OK, status()))
+        version.putChild(b"status", Permitted(version.asker, MONITOR, facts))
         api = Branch()
         api.putChild(b"v1", version)
         self.putChild(b"api", api)
@@ -84,11 +89,17 @@ class _Root(Branch):
 
     def _live(self, request: Request) -> tuple[int, Answer]:
         failed = self._health.phase is Phase.FAILED
-        return (http.SERVICE_UNAVAILABLE if failed else http.OK), self._health.describe()
+        return (http.SERVICE_UNAVAILABLE if failed else http.OK), self._described()
 
     def _ready(self, request: Request) -> tuple[int, Answer]:
         code = http.OK if self._health.ready else http.SERVICE_UNAVAILABLE
-        return code, self._health.describe()
+        return code, self._described()
+
+    def _described(self) -> Answer:
+        """The phase; with security on not what is wrong, which may name topics."""
+        if self._guard.auth:
+            return {"phase": self._health.phase.value}
+        return self._health.describe()
 
 
 class _Metrics(Resource):

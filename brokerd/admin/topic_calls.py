@@ -29,12 +29,14 @@ from brokerd.admin.topic_shapes import (
 from brokerd.broker import Topic
 from brokerd.broker.asking import ask
 from brokerd.broker.topics import TopicSettings
+from brokerd.security import ADMIN, ANY
 
 
 def list_topics(call: Call) -> TopicList:
-    """A page of topics; one with partitions by the thousand ends it."""
+    """A page of the topics that the asker may know; one with partitions by the thousand ends it."""
     query: Page = call.query
-    topics, following = query.of(call.broker.topics(), 1)
+    known = (topic for topic in call.broker.topics() if call.access.may(ANY, topic.name))
+    topics, following = query.of(known, 1)
     page: list[TopicShape] = []
     partitions = 0
     for topic in topics:
@@ -54,6 +56,7 @@ def describe_topic(call: Call) -> TopicShape:
 async def create_topic(call: Call) -> TopicShape:
     """A new topic. Raises `Exists`, and as `Broker.create_topic`."""
     new: NewTopic = call.body
+    call.access.require(ADMIN, new.name)
     settings = changed(TopicSettings(), new.settings)
 
     def create() -> Topic:
@@ -129,27 +132,35 @@ def _seconds(duration_us: int | None) -> float | None:
 
 TOPICS, TOPIC = "/topics", "/topics/{topic}"
 ROUTES = [
-    Route("GET", TOPICS, "All topics, in order of creation", list_topics, TopicList, query=Page),
+    Route("GET", TOPICS, 0, "All topics, in order of creation", list_topics, TopicList, query=Page),
     Route(
         "POST",
         TOPICS,
+        0,
         "Create a topic",
         create_topic,
         TopicShape,
         body=NewTopic,
         status=http.CREATED,
     ),
-    Route("GET", TOPIC, "One topic", describe_topic, TopicShape),
-    Route("DELETE", TOPIC, "Delete a topic and all that is in it", delete_topic, Deleted),
+    Route("GET", TOPIC, ANY, "One topic", describe_topic, TopicShape),
+    Route("DELETE", TOPIC, ADMIN, "Delete a topic and all that is in it", delete_topic, Deleted),
     Route(
         "PATCH",
         f"{TOPIC}/settings",
+        ADMIN,
         "Change a topic's settings",
         configure_topic,
         TopicShape,
         body=TopicChanges,
     ),
     Route(
-        "POST", f"{TOPIC}/trim", "Remove records below an offset", trim_topic, Trimmed, body=Trim
+        "POST",
+        f"{TOPIC}/trim",
+        ADMIN,
+        "Remove records below an offset",
+        trim_topic,
+        Trimmed,
+        body=Trim,
     ),
 ]

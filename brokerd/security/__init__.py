@@ -4,7 +4,7 @@
 docs/security.rst is the contract.
 """
 
-from brokerd.security.access import ADMIN, MONITOR, OPEN, READ, WRITE, Access
+from brokerd.security.access import ADMIN, ANY, MONITOR, OPEN, READ, WRITE, Access
 from brokerd.security.guard import OPEN_GUARD, Guard
 
-__all__ = ["ADMIN", "MONITOR", "OPEN", "OPEN_GUARD", "READ", "WRITE", "Access", "Guard"]
+__all__ = ["ADMIN", "ANY", "MONITOR", "OPEN", "OPEN_GUARD", "READ", "WRITE", "Access", "Guard"]

@@ -9,10 +9,13 @@ from urllib.parse import quote
 from prometheus_client import generate_latest
 from twisted.internet.testing import StringTransport
 from twisted.logger import Logger
+from twisted.web.static import Data
 
 from brokerd.admin.api import make_api
+from brokerd.admin.asker import Asker
 from brokerd.admin.health import Health
 from brokerd.admin.site import make_site
+from brokerd.security import OPEN_GUARD, Guard
 from tests.house import House
 
 JSON = "content-type: application/json\r\n"
@@ -31,13 +34,14 @@ class Wire(StringTransport):
 class Caller:
     """A client of the API of one broker; each call is a connection of its own."""
 
-    def __init__(self, house: House | None = None) -> None:
+    def __init__(self, house: House | None = None, guard: Guard = OPEN_GUARD) -> None:
         self.house = house or House()
+        self.asker = Asker(guard, self.house.clock.seconds, bytes(32))
         self.site = make_site(
             dict,
-            make_api(self.house.broker),
+            make_api(self.house.broker, self.asker),
             Health(),
-            lambda registry: generate_latest(registry),
+            lambda registry: Data(generate_latest(registry), "text/plain"),
             self.house.clock,
             Logger(),
         )

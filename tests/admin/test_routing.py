@@ -12,6 +12,7 @@ from twisted.internet.error import ConnectionLost
 from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 
+from brokerd.admin.asker import Asker
 from brokerd.admin.routing import BODY_BYTES_MAX, STATUSES, Api, Call, Route
 from brokerd.admin.shapes import Offset
 from brokerd.errors import (
@@ -26,6 +27,7 @@ from brokerd.errors import (
     UnknownOffset,
     UnknownTopic,
 )
+from brokerd.security import OPEN_GUARD, READ, WRITE
 from tests.admin.caller import JSON, Caller, answer_of
 from tests.house import House
 
@@ -48,16 +50,18 @@ class Office(Caller):
 
     def __init__(self, *routes: Route) -> None:
         super().__init__()
-        api = Api(self.house.broker, list(routes))
+        api = Api(
+            self.house.broker, list(routes), Asker(OPEN_GUARD, self.house.clock.seconds, bytes(32))
+        )
         self.site.resource.children[b"api"].children[b"v1"] = api  # type: ignore[attr-defined]
 
 
 def reading(act: Any, **options: Any) -> Route:
-    return Route("GET", "/things/{thing}", "A thing", act, Said, **options)
+    return Route("GET", "/things/{thing}", READ, "A thing", act, Said, **options)
 
 
 def writing(act: Any, method: str = "POST", **options: Any) -> Route:
-    return Route(method, "/things/{thing}", "Change it", act, Said, **options)
+    return Route(method, "/things/{thing}", WRITE, "Change it", act, Said, **options)
 
 
 def say(call: Call) -> Said:
@@ -198,7 +202,7 @@ def test_a_query_that_nobody_reads_is_400() -> None:
 def test_a_body_is_bounded() -> None:
     """Each route has its own bound; over it nothing is read."""
     office = Office(
-        writing(say, body=Asked), Route("PUT", "/a/{thing}", "", say, Said, body_bytes_max=5)
+        writing(say, body=Asked), Route("PUT", "/a/{thing}", WRITE, "", say, Said, body_bytes_max=5)
     )
     blanks = b" " * (BODY_BYTES_MAX - 2)
     assert office.call("POST", "/things/box", b"{}" + blanks)[0] == 200

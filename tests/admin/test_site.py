@@ -17,6 +17,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
 from brokerd.admin.api import make_api
+from brokerd.admin.asker import Asker
 from brokerd.admin.health import Health, Phase
 from brokerd.admin.site import (
     IDLE_SECONDS,
@@ -25,6 +26,7 @@ from brokerd.admin.site import (
     make_site,
 )
 from brokerd.codecs.mamamia import Acquire, Produce
+from brokerd.security import OPEN_GUARD
 from tests.broker.fakearchive import FakeArchive
 from tests.house import House, ask
 
@@ -50,7 +52,7 @@ class Browser:
         self.slow = False
         self.site = make_site(
             lambda: {"phase": self.health.phase.value, "topics": 2},
-            make_api(House().broker),
+            make_api(House().broker, Asker(OPEN_GUARD, self.clock.seconds, bytes(32))),
             self.health,
             lambda registry: Printed(registry, self.slow),
             self.clock,

@@ -1,0 +1,113 @@
+# Tests: tests/admin/test_asker.py
+"""Who sends a request to the admin site: by HTTP Basic (RFC 7617), a Bearer key (RFC 6750), or not.
+
+A right password is remembered for a while, because checking one is slow on purpose: by a keyed
+digest, in memory, and no longer than accounts and keys stay as they are.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from collections import OrderedDict
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.web.server import Request
+
+from brokerd.errors import BrokerdError, InvalidRequest
+from brokerd.security import OPEN, Access, Guard
+
+REMEMBERED_MAX = 1_000
+"""Right passwords that are remembered."""
+REMEMBERED_SECONDS = 300.0
+
+REALM = b'Basic realm="brokerd", charset="UTF-8"'
+"""What a request that lacks a login is told (RFC 7617, section 2.1)."""
+
+
+class Asker:
+    """Makes somebody of each request.
+
+    :param seconds: a monotonic clock.
+    :param secret: 32 random bytes of this process.
+    """
+
+    def __init__(self, guard: Guard, seconds: Callable[[], float], secret: bytes) -> None:
+        self.guard = guard
+        self._seconds = seconds
+        self._secret = secret
+        self._remembered: OrderedDict[bytes, tuple[int, float, Access]] = OrderedDict()
+
+    def ask(self, request: Request) -> Deferred[Access]:
+        """Find out who sent the request.
+
+        Fails with `LoginFailed`, `LoginThrottled`, and with `InvalidRequest` for a header that
+        cannot be read.
+        """
+        if not self.guard.auth:
+            return succeed(OPEN)
+        try:
+            header = request.getHeader("authorization")
+            if header is None:
+                return succeed(self.guard.begin("admin", peer_of(request)))
+            scheme, _, given = header.strip().partition(" ")
+            if scheme.lower() == "bearer":
+                return succeed(self.guard.log_in_with_key("admin", peer_of(request), given.strip()))
+            if scheme.lower() == "basic":
+                return self._basic(request, given.strip())
+            raise InvalidRequest("the header Authorization must be Basic or Bearer")
+        except BrokerdError as refusal:
+            return fail(refusal)
+
+    def _basic(self, request: Request, given: str) -> Deferred[Access]:
+        name, password = _credentials(given)
+        digest = blake2b(given.encode("utf-8", "replace"), key=self._secret).digest()
+        remembered = self._recall(digest)
+        if remembered is not None:
+            return succeed(remembered)
+        version = self.guard.version
+        answer: Deferred[Access] = Deferred()
+
+        def done(access: Access | None, refusal: BrokerdError | None) -> None:
+            if access is None:
+                answer.errback(refusal)
+                return
+            self._remembered[digest] = version, self._seconds(), access
+            if len(self._remembered) > REMEMBERED_MAX:
+                self._remembered.popitem(last=False)
+            answer.callback(access)
+
+        self.guard.log_in("admin", peer_of(request), name, password, done)
+        return answer
+
+    def _recall(self, digest: bytes) -> Access | None:
+        """Who showed this a short while ago, if nothing has changed since."""
+        found = self._remembered.get(digest)
+        if found is None:
+            return None
+        version, since, access = found
+        if version != self.guard.version or self._seconds() - since > REMEMBERED_SECONDS:
+            del self._remembered[digest]
+            return None
+        return access
+
+
+def peer_of(request: Request) -> str:
+    """The address that a request came from, without a port."""
+    address: Any = request.getClientAddress()
+    return getattr(address, "host", None) or "unix"
+
+
+def _credentials(given: str) -> tuple[str, str]:
+    """Name and password out of a Basic header. Raises `InvalidRequest`."""
+    try:
+        text = b64decode(given, validate=True).decode()
+    except (binascii.Error, ValueError):
+        raise InvalidRequest("the header Authorization is not Basic as RFC 7617 has it") from None
+    name, colon, password = text.partition(":")
+    if not colon:
+        raise InvalidRequest("the header Authorization has no colon between name and password")
+    return name, password

@@ -1,0 +1,219 @@
+"""Who sends a request to the admin site, and what it may see, by bytes on the wire."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from typing import Any
+
+import pytest
+
+from brokerd.errors import (
+    AuthenticationRequired,
+    BrokerdError,
+    Denied,
+    LoginFailed,
+    LoginThrottled,
+)
+from brokerd.security import ANY, MONITOR, READ, Access, Guard
+from brokerd.security.guard import LoggedIn
+from tests.admin.caller import Caller, answer_of
+
+
+class Allowed(Access):
+    """Somebody who has permissions on topics, and others on everything."""
+
+    def __init__(self, name: str, topics: dict[str, int], server: int = 0) -> None:
+        self.name = name
+        self._topics = topics
+        self._server = server
+
+    def _refuse(self) -> BrokerdError:
+        return (
+            Denied("unauthorized")
+            if self.name
+            else AuthenticationRequired("authentication required")
+        )
+
+    def require(self, permission: int, topic_name: str) -> None:
+        if not permission & (self._topics.get(topic_name, 0) | self._server):
+            raise self._refuse()
+
+    def require_any(self, topic_name: str) -> None:
+        self.require(ANY, topic_name)
+
+    def require_server(self, permission: int) -> None:
+        if not permission & self._server:
+            raise self._refuse()
+
+    def may(self, permission: int, topic_name: str) -> bool:
+        return bool(permission & (self._topics.get(topic_name, 0) | self._server))
+
+
+class Door(Guard):
+    """Knows ann, who reads orders, root, who may do everything, and one key."""
+
+    auth = True
+
+    def __init__(self) -> None:
+        self.checked = 0
+        self.known = {
+            ("ann", "pw"): Allowed("ann", {"orders": READ}),
+            ("root", "pw"): Allowed("root", {}, 15),
+            ("eye", "pw"): Allowed("eye", {}, MONITOR),
+        }
+
+    def begin(self, form: str, peer: str) -> Access:
+        return Allowed("", {})
+
+    def log_in(self, form: str, peer: str, name: str, password: str, done: LoggedIn) -> None:
+        self.checked += 1
+        access = self.known.get((name, password))
+        if name == "busy":
+            done(None, LoginThrottled("too many failed logins; try again in 3 s"))
+        elif access is None:
+            done(None, LoginFailed("invalid username or password"))
+        else:
+            done(access, None)
+
+    def log_in_with_key(self, form: str, peer: str, key: str) -> Access:
+        if key != "secret-key":
+            raise LoginFailed("invalid key")
+        return self.known["ann", "pw"]
+
+
+@pytest.fixture
+def door() -> Door:
+    return Door()
+
+
+@pytest.fixture
+def caller(door: Door) -> Caller:
+    caller = Caller(guard=door)
+    caller.house.broker.create_topic("orders")
+    caller.house.broker.create_topic("secret")
+    caller.house.run()
+    return caller
+
+
+def basic(name: str, password: str = "pw") -> str:
+    return f"authorization: Basic {b64encode(f'{name}:{password}'.encode()).decode()}\r\n"
+
+
+def ask(caller: Caller, path: str, head: str = "") -> tuple[int, Any]:
+    return caller.call("GET", path, head=head)
+
+
+def test_without_a_login_nothing_is_shown_and_browsers_are_asked_for_one(caller: Caller) -> None:
+    _, wire = caller.send("GET", "/topics/orders", head="")
+    caller.house.run()
+    assert b"401 Unauthorized" in wire.value()
+    assert b'www-authenticate: Basic realm="brokerd"' in wire.value().lower().replace(
+        b"basic", b"Basic"
+    )
+    assert ask(caller, "/topics/orders")[1] == {
+        "error": "authentication required",
+        "retryable": False,
+    }
+
+
+def test_a_topic_that_is_there_and_one_that_is_not_are_refused_alike(caller: Caller) -> None:
+    for path in ("", "/records", "/groups", "/groups/g", "/groups/g/leases"):
+        there = ask(caller, f"/topics/secret{path}", basic("ann"))
+        missing = ask(caller, f"/topics/nothing{path}", basic("ann"))
+        assert there == missing == (403, {"error": "unauthorized", "retryable": False})
+
+
+def test_who_may_read_a_topic_reads_it_and_does_not_delete_it(caller: Caller) -> None:
+    assert ask(caller, "/topics/orders/records", basic("ann"))[0] == 200
+    assert (
+        caller.call(
+            "DELETE", "/topics/orders", head=basic("ann") + "content-type: application/json\r\n"
+        )[0]
+        == 403
+    )
+    assert caller.house.broker.topic("orders") is not None
+
+
+def test_a_list_shows_what_one_may_know(caller: Caller) -> None:
+    assert [one["name"] for one in ask(caller, "/topics", basic("ann"))[1]["topics"]] == ["orders"]
+    assert len(ask(caller, "/topics", basic("root"))[1]["topics"]) == 2
+    assert ask(caller, "/topics")[1]["topics"] == []
+
+
+def test_making_a_topic_needs_admin_and_does_not_tell_whether_it_is_there(caller: Caller) -> None:
+    head = basic("ann") + "content-type: application/json\r\n"
+    answers = [caller.call("POST", "/topics", {"name": name}, head) for name in ("orders", "new")]
+    assert answers == [(403, {"error": "unauthorized", "retryable": False})] * 2
+
+
+def test_a_key_lets_in_and_a_wrong_one_does_not(caller: Caller) -> None:
+    assert ask(caller, "/topics/orders", "authorization: Bearer secret-key\r\n")[0] == 200
+    assert ask(caller, "/topics/orders", "authorization: Bearer other\r\n")[0] == 401
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (basic("ann", "wrong"), 401),
+        (basic("busy"), 429),
+        ("authorization: Basic !!!\r\n", 400),
+        ("authorization: Basic YW5u\r\n", 400),
+        ("authorization: Digest x\r\n", 400),
+    ],
+)
+def test_a_login_that_does_not_work_is_told(caller: Caller, head: str, status: int) -> None:
+    answer = ask(caller, "/topics/orders", head)
+    assert answer[0] == status and answer[1]["error"]
+    assert "wrong" not in answer[1]["error"]
+
+
+def test_a_right_password_is_checked_once_until_accounts_change(caller: Caller, door: Door) -> None:
+    for _ in range(3):
+        ask(caller, "/topics/orders", basic("ann"))
+    assert door.checked == 1
+    door.version += 1
+    ask(caller, "/topics/orders", basic("ann"))
+    assert door.checked == 2
+    caller.house.clock.advance(301)
+    ask(caller, "/topics/orders", basic("ann"))
+    assert door.checked == 3
+
+
+def test_a_wrong_password_is_checked_each_time(caller: Caller, door: Door) -> None:
+    for _ in range(3):
+        ask(caller, "/topics/orders", basic("ann", "wrong"))
+    assert door.checked == 3
+
+
+@pytest.mark.parametrize("path", ["/api/v1/status", "/metrics"])
+def test_status_and_metrics_are_for_monitors(caller: Caller, path: str) -> None:
+    def get(head: str) -> int:
+        channel, wire = caller.connect()
+        lines = f"GET {path} HTTP/1.1\r\nhost: here\r\nconnection: close\r\n{head}\r\n"
+        channel.dataReceived(lines.encode())
+        caller.house.run()
+        return int(wire.value().split()[1])
+
+    assert get("") == 401
+    assert get(basic("ann")) == 403
+    assert get(basic("eye")) == get(basic("root")) == 200
+
+
+def test_health_is_open_and_says_no_more_than_the_phase(caller: Caller) -> None:
+    channel, wire = caller.connect()
+    channel.dataReceived(b"GET /health/live HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n")
+    caller.house.run()
+    status, body = answer_of(wire)
+    assert status == 200 and set(body) == {"phase"}
+
+
+def test_a_bad_body_is_not_looked_at_for_who_may_not_write(caller: Caller) -> None:
+    head = basic("ann") + "content-type: application/json\r\n"
+    status, body = caller.call("POST", "/topics/secret/records", b"{", head)
+    assert status == 403 and json.dumps(body)
+
+
+def test_admin_by_role_is_needed_for_the_journal(caller: Caller) -> None:
+    head = basic("eye") + "content-type: application/json\r\n"
+    assert caller.call("POST", "/wal/seal", {}, head)[0] == 403
