@@ -104,6 +104,18 @@ class LoginThrottled(BrokerdError):
     retryable = True
 
 
+class UnknownAccount(BrokerdError):
+    """There is no account of this name."""
+
+
+class AccountExists(BrokerdError):
+    """There is an account of this name already."""
+
+
+class UnknownKey(BrokerdError):
+    """There is no API key with this id."""
+
+
 class StorageFailed(BrokerdError):
     """A write or sync failed; the process must stop and replay (never retried)."""
 

@@ -28,11 +28,24 @@ class Access:
 
     name = ""
     """The principal; empty for anonymous."""
-    roles: tuple[str, ...] = ()
-    permissions = READ | WRITE | ADMIN | MONITOR
-    """Those on everything, by role."""
-    is_known = True
-    """Whether this is somebody who has logged in, in whatever way, and is let in now."""
+    form = ""
+    """The wire format that it came in by, or ``admin``; for the audit trail."""
+    peer = ""
+    """Its address without a port, if it has one."""
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def permissions(self) -> int:
+        """Those on everything, by role."""
+        return READ | WRITE | ADMIN | MONITOR
+
+    @property
+    def is_known(self) -> bool:
+        """Whether this is somebody who has logged in, in whatever way, and is let in now."""
+        return True
 
     def require(self, permission: int, topic_name: str) -> None:
         """Go on if this permission on a topic is given, whether or not the topic exists.

@@ -1,0 +1,1 @@
+"""Accounts, access lists and keys, and what is left of them after a restart."""
