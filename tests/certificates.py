@@ -4,32 +4,144 @@ from __future__ import annotations
 
 import datetime
 import ssl
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+DAY = datetime.timedelta(days=1)
+
+
+class Issued(NamedTuple):
+    """A certificate and its key, as PEM files."""
+
+    certificate: Path
+    key: Path
+
+
+def subject(*common_names: str, organization: str = "") -> x509.Name:
+    """A name as it stands in certificates: the most specific part last."""
+    parts = [x509.NameAttribute(NameOID.COMMON_NAME, name) for name in common_names]
+    if organization:
+        parts.insert(0, x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization))
+    return x509.Name(parts)
+
+
+class Authority:
+    """Somebody who signs certificates, in a directory of its own."""
+
+    def __init__(self, directory: Path, name: str = "authority") -> None:
+        self.directory = directory / name
+        self.directory.mkdir(parents=True)
+        self._name = subject(name)
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        built = (
+            _builder(self._name, self._name, self._key, (-DAY, 30 * DAY))
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(_signs_certificates(), critical=True)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
+            )
+            .sign(self._key, hashes.SHA256())
+        )
+        self.certificate = self.directory / "ca.pem"
+        """What those trust who trust this authority."""
+        self.certificate.write_bytes(built.public_bytes(Encoding.PEM))
+
+    def issue(
+        self,
+        common_name: str | Sequence[str],
+        organization: str = "",
+        *,
+        file: str = "",
+        valid: tuple[datetime.timedelta, datetime.timedelta] = (-DAY, DAY),
+        usage: x509.ObjectIdentifier | None = None,
+    ) -> Issued:
+        """Sign a certificate; ``valid`` is from when to when, counted from now."""
+        names = [common_name] if isinstance(common_name, str) else common_name
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = _builder(subject(*names, organization=organization), self._name, key, valid)
+        builder = builder.add_extension(
+            x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False
+        ).add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+            critical=False,
+        )
+        if usage is not None:
+            builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        built = builder.sign(self._key, hashes.SHA256())
+        file = file or names[0]
+        return _written(self.directory / f"{file}.pem", self.directory / f"{file}.key", built, key)
+
+    def issue_for_servers_only(self, common_name: str) -> Issued:
+        """A certificate that a client must not show."""
+        return self.issue(common_name, usage=ExtendedKeyUsageOID.SERVER_AUTH)
+
+    def client_context(self, issued: Issued | None = None) -> ssl.SSLContext:
+        """For a client that trusts this authority and shows a certificate, or none."""
+        context = ssl.create_default_context(cafile=str(self.certificate))
+        if issued is not None:
+            context.load_cert_chain(issued.certificate, issued.key)
+        return context
+
+    def tls(self, server: Issued, **more: object) -> Mapping[str, object]:
+        """Options of ``[tls]`` for a broker with this certificate, and whatever else is given."""
+        return {
+            "certificate_file": str(server.certificate),
+            "key_file": str(server.key),
+            **more,
+        }
+
+
+def _signs_certificates() -> x509.KeyUsage:
+    others = (
+        *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
+        *("key_agreement", "crl_sign", "encipher_only", "decipher_only"),
+    )
+    return x509.KeyUsage(key_cert_sign=True, **dict.fromkeys(others, False))
+
+
+def _builder(
+    name: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    valid: tuple[datetime.timedelta, datetime.timedelta],
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder(issuer, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now + valid[0])
+        .not_valid_after(now + valid[1])
+    )
+
+
+def _written(
+    certificate_file: Path,
+    key_file: Path,
+    built: x509.Certificate,
+    key: ec.EllipticCurvePrivateKey,
+) -> Issued:
+    certificate_file.write_bytes(built.public_bytes(Encoding.PEM))
+    key_file.touch(mode=0o600)
+    key_file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return Issued(certificate_file, key_file)
 
 
 def certificate(directory: Path) -> tuple[Path, Path]:
     """A self-signed certificate for "broker" and its key, as PEM files."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")])
-    day = datetime.timedelta(days=1)
-    today = datetime.datetime.now(datetime.UTC)
+    name = subject("broker")
     built = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(today - day)
-        .not_valid_after(today + day)
+        _builder(name, name, key, (-DAY, DAY))
         .add_extension(x509.SubjectAlternativeName([x509.DNSName("broker")]), critical=False)
         .sign(key, hashes.SHA256())
     )
-    paths = directory / "cert.pem", directory / "key.pem"
-    paths[0].write_bytes(built.public_bytes(Encoding.PEM))
-    paths[1].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    return paths
+    return _written(directory / "cert.pem", directory / "key.pem", built, key)
 
 
 def tls(directory: Path) -> tuple[str, ssl.SSLContext]:

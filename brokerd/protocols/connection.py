@@ -22,15 +22,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from twisted.internet.interfaces import IHalfCloseableProtocol, IPushProducer
+from twisted.internet.interfaces import (
+    IHalfCloseableProtocol,
+    IHandshakeListener,
+    IPushProducer,
+)
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from brokerd.broker import Broker
+from brokerd.errors import LoginFailed, LoginThrottled
 from brokerd.protocols.transport import lose_sending, peer_text, prepare, send_all
 from brokerd.security import OPEN, Access
+from brokerd.security.certificates import peer_subject
 
 if TYPE_CHECKING:
     from brokerd.protocols.factory import ConnectionFactory
@@ -100,7 +106,7 @@ class Answers:
         """Bytes it counts in the backlog: its requests and answers."""
 
 
-@implementer(IHalfCloseableProtocol, IPushProducer)
+@implementer(IHalfCloseableProtocol, IHandshakeListener, IPushProducer)
 class Connection(Protocol):
     """One connection of some wire format.
 
@@ -463,6 +469,32 @@ class Connection(Protocol):
         self._last_data_us = self.broker.time.now_us()
         self.access = self.factory.guard.begin(self.factory.name, peer_text(self.transport))
         self.factory.opened(self)
+        self.identify()
+
+    def handshakeCompleted(self) -> None:
+        """TLS is agreed on: a client that showed a certificate is whom it names."""
+        self.identify()
+
+    def identify(self) -> None:
+        """Become whom the client's certificate names, if there is a verified one."""
+        self.guarded(self._become_certified)
+
+    def _become_certified(self) -> None:
+        try:
+            subject = peer_subject(self.transport)
+            if subject is not None:
+                self.access = self.factory.guard.by_certificate(
+                    self.factory.name, peer_text(self.transport), *subject
+                )
+        except (LoginFailed, LoginThrottled) as refusal:
+            self._log.warn(
+                "{listener}: the certificate of {peer} lets nobody in: {reason}",
+                listener=self.factory.name,
+                peer=peer_text(self.transport),
+                reason=str(refusal),
+                event_id="certificate-refused",
+            )
+            self.abort()
 
     def readConnectionLost(self) -> None:
         """The peer will send no more; answer what it sent, then close.

@@ -40,6 +40,9 @@ class Undecided(Connection):
         chosen.makeConnection(self.transport)
         chosen.dataReceived(data)
 
+    def identify(self) -> None:
+        """The connection of a format asks for the certificate, once it is chosen."""
+
     def readConnectionLost(self) -> None:
         """The peer will send no more."""
         if self.chosen is not None:

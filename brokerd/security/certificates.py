@@ -1,0 +1,104 @@
+# Tests: tests/security/test_certificates.py
+"""Whom a client's certificate names: its subject, and the principal that belongs to it.
+
+Only certificates that TLS has verified come here. A subject is written as in RFC 4514: the most
+specific part first, ``CN=orders,O=Acme``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from brokerd.errors import ConfigError, LoginFailed
+
+ARROW = "=>"
+
+
+class Subject(NamedTuple):
+    """Whom a certificate was issued to."""
+
+    name: str
+    """All of it, as in RFC 4514."""
+    common_name: str
+    """The common name; empty if there is none, or more than one."""
+
+
+def subject_of(certificate: Any) -> Subject:
+    """The subject of an `OpenSSL.crypto.X509`. Raises `LoginFailed` if it is malformed."""
+    from cryptography.x509.oid import NameOID  # large, and only TLS needs it
+
+    try:
+        subject = certificate.to_cryptography().subject
+        name = subject.rfc4514_string()
+    except ValueError as error:
+        raise LoginFailed(f"the subject of the certificate cannot be read: {error}") from error
+    common_names = [str(part.value) for part in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    return Subject(name, common_names[0] if len(common_names) == 1 else "")
+
+
+def peer_subject(transport: Any) -> Subject | None:
+    """Whom the peer's certificate names; None without TLS, before it is agreed on, or without one.
+
+    :param transport: any; those that speak TLS have ``getPeerCertificate``.
+    :raises LoginFailed: the certificate's subject is malformed.
+    """
+    get = getattr(transport, "getPeerCertificate", None)
+    certificate = None if get is None else get()
+    return None if certificate is None else subject_of(certificate)
+
+
+def read_principals(lines: Iterable[str]) -> dict[str, str]:
+    """The account of each subject, out of ``tls.principals``.
+
+    Subjects are brought into one form, so that white space and the spelling of types do not count.
+
+    :raises ConfigError: a line is no ``SUBJECT => account``, or a subject stands there twice.
+    """
+    principals: dict[str, str] = {}
+    for line in lines:
+        subject, arrow, account = (part.strip() for part in line.rpartition(ARROW))
+        if not arrow or not subject or not account:
+            raise ConfigError(
+                f"tls.principals: {line!r} is not SUBJECT => account, such as "
+                "CN=orders,O=Acme => orders"
+            )
+        name = _normal(subject)
+        if name in principals:
+            raise ConfigError(f"tls.principals: the subject {subject!r} stands there twice")
+        principals[name] = account
+    return principals
+
+
+def principal_of(principals: Mapping[str, str], subject: str, common_name: str) -> str:
+    """The account that a certificate stands for; empty for none.
+
+    With ``tls.principals`` it is the one named there, and nobody else's certificate stands for
+    any. Without, it is the common name.
+    """
+    return principals.get(subject, "") if principals else common_name
+
+
+def _normal(subject: str) -> str:
+    """A subject as `subject_of` writes it."""
+    from cryptography.x509 import Name
+    from cryptography.x509.oid import NameOID
+
+    types = {
+        "E": NameOID.EMAIL_ADDRESS,
+        "emailAddress": NameOID.EMAIL_ADDRESS,
+        "serialNumber": NameOID.SERIAL_NUMBER,
+        "SN": NameOID.SURNAME,
+        "GN": NameOID.GIVEN_NAME,
+        "title": NameOID.TITLE,
+    }
+    compact = re.sub(r"(?<!\\),\s+", ",", subject)
+    try:
+        return Name.from_rfc4514_string(compact, types).rfc4514_string()
+    except ValueError as error:
+        raise ConfigError(
+            f"tls.principals: {subject!r} is no subject such as CN=orders,O=Acme: "
+            f"{str(error) or 'it cannot be read'}; `openssl x509 -noout -subject -nameopt RFC2253` "
+            "shows that of a certificate"
+        ) from error
