@@ -16,12 +16,13 @@ import pytest
 import pytest_twisted
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
+from twisted.logger import capturedLogs, formatEvent
 
 from brokerd.assembly import BrokerCore
 from brokerd.client.blipmq import BlipmqClient
 from brokerd.client.flymq import FlymqClient, FlymqError
 from brokerd.client.mamamia import MamamiaClient
-from brokerd.client.mega import MegaClient
+from brokerd.client.mega import Code, MegaClient, MegaError
 from brokerd.client.rustlog import RustlogClient
 from brokerd.codecs.rustlog import Dialect
 from tests.cross.rolling import remove
@@ -248,3 +249,26 @@ async def test_an_archive_that_is_not_there_is_missed_until_it_is_brought_back(
         fetched = await deferToThread(client.fetch, TOPIC, 0, 5, 3)
         assert [one.value for one in fetched.records] == [value(5), value(6), value(7)]
         assert archived.core.broker.status()["damage"]["reads"] == 0
+
+
+@pytest_twisted.ensureDeferred
+async def test_who_is_told_a_code_alone_is_told_why_by_log_and_health(
+    filled: Filled, tmp_path: Path
+) -> None:
+    """MEGA's errors have no text."""
+    directory = Path(shutil.copytree(filled.directory, tmp_path / "data"))
+    (directory / "archive").rename(tmp_path / "elsewhere")
+    async with AsyncExitStack() as stack:
+        archived = await serve(stack, directory, filled.subscription)
+        client = stack.enter_context(MegaClient(archived.place.addresses["mega"], timeout=20))
+        with capturedLogs() as captured, pytest.raises(MegaError) as refused:
+            await deferToThread(client.consume, TOPIC, 5)
+        assert refused.value.code is Code.INTERNAL_ERROR
+        events = [one for one in captured if one.get("event_id") == "archive-read-failed"]
+        (line,) = map(formatEvent, events)
+        assert "the archive cannot be used" in line and "try again" in line
+        assert "cannot be read from the archive" in archived.core.degraded()
+        (tmp_path / "elsewhere").rename(directory / "archive")
+        assert await archived.refresh() is None
+        assert (await deferToThread(client.consume, TOPIC, 5)).payload == value(5)
+        assert archived.core.degraded() == ""
