@@ -15,6 +15,9 @@ from typing import NamedTuple
 MAX_NAME_BYTES = 255
 """Longest topic or group name, in bytes of UTF-8."""
 
+RESERVED_PREFIX = "__brokerd."
+"""Topics whose names begin so are the broker's own."""
+
 MAX_PARTITIONS = 32_767
 """Most partitions of a topic: with more, a message id of Mamamia would not hold the offset."""
 

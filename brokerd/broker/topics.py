@@ -21,9 +21,7 @@ from brokerd.errors import (
 from brokerd.groups import GroupPartition, GroupSettings
 from brokerd.groups.settings import MAX_DURATION_US
 from brokerd.values import MAX_NAME_BYTES
-
-RESERVED_PREFIX = "__brokerd."
-"""Names that begin so are the broker's own."""
+from brokerd.values import RESERVED_PREFIX as RESERVED_PREFIX
 
 BYTES_MAX = 1 << 60
 

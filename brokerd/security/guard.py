@@ -17,8 +17,11 @@ class Guard:
 
     auth = False
     """Whether anybody is asked who he is."""
-    version = 0
-    """Grows whenever an account, a key or an access list changes."""
+
+    @property
+    def version(self) -> int:
+        """Grows whenever an account, a key or an access list changes."""
+        return 0
 
     def begin(self, form: str, peer: str) -> Access:
         """Who a new connection is: the principal of its listener, or anonymous.

@@ -1,0 +1,131 @@
+# Tests: tests/security/test_directory.py
+"""All accounts, access lists and keys, and what follows from them for a topic.
+
+Nothing here is checked or kept on a disk: who changes the directory has done that. `version` grows
+with each change, so that others may remember what they found.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from brokerd.security.access import ADMIN, READ, WRITE
+from brokerd.security.accounts import AccessList, Account, ApiKey
+from brokerd.values import RESERVED_PREFIX
+
+REMEMBERED_MAX: Final = 10_000
+"""Answers that are remembered: one for each account and topic."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What holds where no list and no account says otherwise."""
+
+    allow_anonymous: bool = False
+    """Anonymous may read and write public topics."""
+    default_public: bool = False
+    """Topics without any list are public."""
+
+
+class Directory:
+    """What principals there are, and what they may do."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.version = 0
+        self.accounts: dict[str, Account] = {}
+        """By name."""
+        self.lists: dict[tuple[str, bool], AccessList] = {}
+        """By `AccessList.key`."""
+        self.keys: dict[str, ApiKey] = {}
+        """By id, oldest first."""
+        self.next_account_id = 1
+        self._lengths: Counter[int] = Counter()
+        """Of the prefixes of lists, in characters."""
+        self._remembered: dict[tuple[str, str], int] = {}
+
+    # -- changes ------------------------------------------------------------------------------
+
+    def put_account(self, account: Account) -> None:
+        """Have an account, instead of the one of this name if there is one."""
+        self.accounts[account.name] = account
+        self.next_account_id = max(self.next_account_id, account.account_id + 1)
+        self._changed()
+
+    def remove_account(self, name: str) -> None:
+        """Forget an account and its keys, if there is one."""
+        self.accounts.pop(name, None)
+        for key_id in [key.key_id for key in self.keys.values() if key.owner == name]:
+            del self.keys[key_id]
+        self._changed()
+
+    def put_list(self, access_list: AccessList) -> None:
+        """Have a list, instead of the former one if there was one."""
+        if access_list.prefix and access_list.key not in self.lists:
+            self._lengths[len(access_list.topic)] += 1
+        self.lists[access_list.key] = access_list
+        self._changed()
+
+    def remove_list(self, topic: str, prefix: bool) -> bool:
+        """Forget a list; whether there was one."""
+        if self.lists.pop((topic, prefix), None) is None:
+            return False
+        if prefix:
+            self._lengths[len(topic)] -= 1
+            self._lengths += Counter()  # lets go of lengths that no prefix has
+        self._changed()
+        return True
+
+    def put_key(self, key: ApiKey) -> None:
+        self.keys[key.key_id] = key
+        self._changed()
+
+    def remove_key(self, key_id: str) -> None:
+        """Forget a key, if there is one."""
+        self.keys.pop(key_id, None)
+        self._changed()
+
+    def _changed(self) -> None:
+        self.version += 1
+        self._remembered.clear()
+
+    # -- questions ----------------------------------------------------------------------------
+
+    def permissions_on(self, account: Account | None, topic_name: str) -> int:
+        """What an account may do with a topic, as bits; None is anybody without an account.
+
+        Whether the account is enabled is not asked here. Topics of the broker's own are read by
+        whoever has ADMIN on everything, and written by nobody.
+        """
+        key = ("" if account is None else account.name, topic_name)
+        found = self._remembered.get(key)
+        if found is None:
+            found = self._find(account, topic_name)
+            if len(self._remembered) >= REMEMBERED_MAX:
+                self._remembered.clear()
+            self._remembered[key] = found
+        return found
+
+    def _find(self, account: Account | None, topic_name: str) -> int:
+        by_role = 0 if account is None else account.permissions
+        if topic_name.startswith(RESERVED_PREFIX):
+            return READ if by_role & ADMIN else 0
+        lists = self.lists_for(topic_name)
+        is_public = any(one.public for one in lists) if lists else self.policy.default_public
+        found = by_role & (READ | WRITE | ADMIN)
+        if is_public and (account is not None or self.policy.allow_anonymous):
+            found |= READ | WRITE
+        if account is not None:
+            for one in lists:
+                found |= one.users.get(account.name, 0)
+                for role in account.roles:
+                    found |= one.roles.get(role, 0)
+        return found
+
+    def lists_for(self, topic_name: str) -> list[AccessList]:
+        """The lists that fit a topic: its own, and those of prefixes."""
+        keys = [(topic_name, False)]
+        keys += [(topic_name[:n], True) for n in self._lengths if n <= len(topic_name)]
+        return [self.lists[key] for key in keys if key in self.lists]

@@ -1,0 +1,157 @@
+# Tests: tests/security/test_login.py
+"""The guard while security is on: listeners, certificates, passwords and keys make principals.
+
+Whether an account exists shows neither in what a failed login is told nor in how long it takes: a
+password is hashed for every name, and only who knows the right one hears that the account is
+disabled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from hmac import compare_digest
+
+from brokerd.errors import BrokerdError, LoginFailed, LoginThrottled
+from brokerd.security.access import Access
+from brokerd.security.accounts import PASSWORD_BYTES_MAX, Account
+from brokerd.security.certificates import principal_of
+from brokerd.security.directory import Directory
+from brokerd.security.guard import Guard, LoggedIn
+from brokerd.security.keys import digest_of, find_key
+from brokerd.security.passwords import Passwords
+from brokerd.security.principal import Principal
+from brokerd.security.throttle import Throttle
+from brokerd.security.watch import FAILURE, Watch
+
+
+class AccountGuard(Guard):
+    """Lets in whom the directory knows.
+
+    :param principals: the principal of each listener, by format; where none is named, anonymous.
+    :param certificates: the account of each subject, as `read_principals` gives them.
+    :param blipmq_keys: keys of BlipMQ's own; who shows one is the principal of ``blipmq``.
+    :param now_us: a monotonic clock.
+    """
+
+    auth = True
+
+    def __init__(
+        self,
+        directory: Directory,
+        passwords: Passwords,
+        throttle: Throttle,
+        watch: Watch,
+        now_us: Callable[[], int],
+        principals: Mapping[str, str],
+        certificates: Mapping[str, str],
+        blipmq_keys: Iterable[str] = (),
+    ) -> None:
+        self._directory = directory
+        self._passwords = passwords
+        self._throttle = throttle
+        self._watch = watch
+        self._now_us = now_us
+        self._principals = principals
+        self._certificates = certificates
+        self._blipmq_digests = [digest_of(key) for key in blipmq_keys]
+
+    @property
+    def version(self) -> int:
+        return self._directory.version
+
+    def begin(self, form: str, peer: str) -> Access:
+        name = "" if form == "blipmq" else self._principals.get(form, "")
+        return self._principal(name, form, peer)
+
+    def by_certificate(self, form: str, peer: str, subject: str, common_name: str) -> Access:
+        name = principal_of(self._certificates, subject, common_name)
+        if not name:
+            return self.begin(form, peer)
+        access = self._principal(name, form, peer)
+        self._tell(access, "certificate", "" if access.is_known else "no account, or disabled")
+        return access
+
+    def log_in(self, form: str, peer: str, name: str, password: str, done: LoggedIn) -> None:
+        try:
+            self._begin(form, peer, name, "password")
+        except LoginThrottled as error:
+            done(None, error)
+            return
+        account = self._directory.accounts.get(name)
+
+        def checked(right: bool | None, error: BrokerdError | None) -> None:
+            if right is None:
+                self._throttle.succeeded(peer, name)
+                done(None, error)
+            else:
+                done(*self._outcome(form, peer, name, account, right))
+
+        is_long = len(password.encode("utf-8", "surrogatepass")) > PASSWORD_BYTES_MAX
+        try:
+            self._passwords.check(
+                account.password if account is not None else "",
+                "" if is_long else password,
+                checked,
+            )
+        except LoginThrottled as error:
+            self._throttle.succeeded(peer, name)
+            done(None, error)
+
+    def _outcome(
+        self, form: str, peer: str, name: str, account: Account | None, right: bool
+    ) -> tuple[Access | None, BrokerdError | None]:
+        """What a login leads to whose password was checked against that of ``account``."""
+        now = self._directory.accounts.get(name)
+        if not right or now is None or account is None or now.password != account.password:
+            return None, self._failed(form, peer, name, "password", "invalid username or password")
+        if not now.enabled:
+            return None, self._failed(form, peer, name, "password", "user account is disabled")
+        return self._succeeded(form, peer, name, name, "password"), None
+
+    def log_in_with_key(self, form: str, peer: str, key: str) -> Access:
+        self._begin(form, peer, None, "key")
+        found = find_key(self._directory.keys, key)
+        if found is None and form == "blipmq" and self._is_blipmqs(key):
+            return self._succeeded(form, peer, self._principals.get(form, ""), None, "key")
+        owner = None if found is None else self._directory.accounts.get(found.owner)
+        if owner is None or not owner.enabled:
+            name = "" if found is None else found.owner
+            raise self._failed(form, peer, name, "key", "invalid API key")
+        return self._succeeded(form, peer, owner.name, None, "key")
+
+    def _is_blipmqs(self, key: str) -> bool:
+        digest = digest_of(key)
+        found = False
+        for known in self._blipmq_digests:
+            found |= compare_digest(digest, known)
+        return found
+
+    def _begin(self, form: str, peer: str, name: str | None, action: str) -> None:
+        try:
+            self._throttle.begin(peer, name, self._now_us())
+        except LoginThrottled:
+            self._tell(self._principal(name or "", form, peer), action, "throttled")
+            raise
+
+    def _succeeded(
+        self, form: str, peer: str, principal: str, name: str | None, action: str
+    ) -> Access:
+        self._throttle.succeeded(peer, name)
+        access = self._principal(principal, form, peer)
+        self._tell(access, action)
+        return access
+
+    def _failed(self, form: str, peer: str, name: str, action: str, reason: str) -> LoginFailed:
+        self._tell(self._principal(name, form, peer), action, reason)
+        return LoginFailed(reason)
+
+    def _tell(self, access: Access, action: str, reason: str = "") -> None:
+        if reason:
+            self._watch.happened(
+                "auth.failure", access, action=action, result=FAILURE, details={"reason": reason}
+            )
+        else:
+            self._watch.happened("auth.success", access, action=action)
+
+    def _principal(self, name: str, form: str, peer: str) -> Principal:
+        return Principal(self._directory, self._watch, name, form, peer)

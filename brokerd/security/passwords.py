@@ -1,0 +1,115 @@
+# Tests: tests/security/test_passwords.py
+"""Passwords, hashed and checked out of the way of everybody else.
+
+Argon2id (RFC 9106) with the parameters of the OWASP Password Storage Cheat Sheet: 19 MiB, two
+passes, one lane. One takes about 20 ms of a core, so they run where ``submit`` has them run, and no
+more than `WAITING_MAX` of them wait: further ones are refused at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+from argon2.exceptions import Argon2Error, VerifyMismatchError
+from argon2.low_level import Type, hash_secret, verify_secret
+
+from brokerd.errors import BrokerdError, LimitExceeded, LoginThrottled
+
+MEMORY_KIB: Final = 19 * 1024
+PASSES: Final = 2
+LANES: Final = 1
+HASH_BYTES: Final = 32
+SALT_BYTES: Final = 16
+
+WAITING_MAX: Final = 64
+"""About a second of one core."""
+
+Submit = Callable[[Callable[[], Any], Callable[[Any, Exception | None], None]], None]
+"""Runs work elsewhere, then ``done(result, None)`` or ``done(None, error)`` here."""
+
+
+def hash_password(password: str, salt: bytes) -> str:
+    """The hash as a PHC string. Takes long on purpose."""
+    found = hash_secret(_encoded(password), salt, PASSES, MEMORY_KIB, LANES, HASH_BYTES, Type.ID)
+    return found.decode("ascii")
+
+
+def is_right(password_hash: str, password: str) -> bool:
+    """Whether a password is that of a hash; compares in constant time. Takes long on purpose."""
+    try:
+        return verify_secret(password_hash.encode("ascii"), _encoded(password), Type.ID)
+    except VerifyMismatchError:
+        return False
+
+
+NOBODYS_HASH: Final = (
+    f"$argon2id$v=19$m={MEMORY_KIB},t={PASSES},p={LANES}$bm9ib2R5J3Mgc2FsdC4uLg$" + "A" * 43
+)
+"""Checking against it costs as much as against anybody's; no password is known to be right."""
+
+
+class Passwords:
+    """Hashes and checks, as many at a time as ``submit`` runs. ``random_bytes`` makes salts.
+
+    ``done`` gets what was found, or `LimitExceeded` where there was no memory for it. Both methods
+    raise `LoginThrottled` when too many wait.
+    """
+
+    def __init__(self, submit: Submit, random_bytes: Callable[[int], bytes]) -> None:
+        self._submit = submit
+        self._random_bytes = random_bytes
+        self._waiting = 0
+
+    def hash(self, password: str, done: Callable[[str | None, BrokerdError | None], None]) -> None:
+        """Call ``done`` with the hash, later."""
+        salt = self._random_bytes(SALT_BYTES)
+        self._run(lambda: hash_password(password, salt), done)
+
+    def check(
+        self,
+        password_hash: str,
+        password: str,
+        done: Callable[[bool | None, BrokerdError | None], None],
+    ) -> None:
+        """Tell ``done``, later, whether a password is right; to an empty hash none is."""
+        known = password_hash or NOBODYS_HASH
+        self._run(lambda: is_right(known, password) and bool(password_hash), done)
+
+    def _run(
+        self, work: Callable[[], Any], done: Callable[[Any, BrokerdError | None], None]
+    ) -> None:
+        if self._waiting >= WAITING_MAX:
+            raise LoginThrottled("too many logins at once; try again in a second")
+        self._waiting += 1
+
+        def ran(result: Any, error: Exception | None) -> None:
+            self._waiting -= 1
+            if error is None:
+                done(result, None)
+            elif isinstance(error, Argon2Error):
+                done(None, LimitExceeded(f"passwords cannot be checked now: {error}; try again"))
+            else:
+                raise error
+
+        self._submit(work, ran)
+
+
+def at_once(work: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
+    """A `Submit` that runs the work here and now."""
+    try:
+        result = work()
+    except Argon2Error as error:
+        done(None, error)
+    else:
+        done(result, None)
+
+
+def passwords_at_once() -> Passwords:
+    """Passwords that are hashed here and now, for who has no threads."""
+    return Passwords(at_once, os.urandom)
+
+
+def _encoded(password: str) -> bytes:
+    return password.encode("utf-8", "surrogatepass")

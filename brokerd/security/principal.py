@@ -1,0 +1,111 @@
+# Tests: tests/security/test_principal.py
+"""What a principal may do while security is on, from one request to the next.
+
+The order of the rules is that of docs/security.rst. What is found is remembered until the directory
+changes, so that a request costs two look-ups.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from brokerd.errors import AuthenticationRequired, BrokerdError, Denied
+from brokerd.security.access import ANY, NAMES, Access
+from brokerd.security.accounts import Account
+from brokerd.security.directory import Directory
+from brokerd.security.watch import DENIED, Watch
+from brokerd.values import RESERVED_PREFIX
+
+_ANY_NAME: Final = "use"
+
+
+class Principal(Access):
+    """Somebody, by name, or anonymous with the empty one.
+
+    From when an account of the name is first seen, this is that account and no other: when it is
+    deleted, nothing is allowed any more, even if another of the same name is made. Before that, it
+    is as anonymous.
+    """
+
+    def __init__(
+        self, directory: Directory, watch: Watch, name: str = "", form: str = "", peer: str = ""
+    ) -> None:
+        self.name = name
+        self.form = form
+        self.peer = peer
+        self._directory = directory
+        self._watch = watch
+        self._account_id = 0
+        self._account: Account | None = None
+        self._is_barred = False
+        """The account is gone or disabled."""
+        self._version = -1
+        self._look_up()
+
+    def _look_up(self) -> None:
+        self._version = self._directory.version
+        account = self._directory.accounts.get(self.name) if self.name else None
+        if account is not None and not self._account_id:
+            self._account_id = account.account_id
+        is_gone = bool(self._account_id) and (
+            account is None or account.account_id != self._account_id
+        )
+        self._is_barred = is_gone or (account is not None and not account.enabled)
+        self._account = None if self._is_barred else account
+
+    @property
+    def account(self) -> Account | None:
+        """The account while it is let in."""
+        if self._version != self._directory.version:
+            self._look_up()
+        return self._account
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        account = self.account
+        return () if account is None else account.roles
+
+    @property
+    def permissions(self) -> int:
+        account = self.account
+        return 0 if account is None else account.permissions
+
+    @property
+    def is_known(self) -> bool:
+        return self.account is not None
+
+    def _on(self, topic_name: str) -> int:
+        account = self.account
+        if self._is_barred:
+            return 0
+        return self._directory.permissions_on(account, topic_name)
+
+    def require(self, permission: int, topic_name: str) -> None:
+        if not self._on(topic_name) & permission:
+            raise self._refusal(NAMES[permission], topic_name)
+
+    def require_any(self, topic_name: str) -> None:
+        if not self._on(topic_name) & ANY:
+            raise self._refusal(_ANY_NAME, topic_name)
+
+    def require_server(self, permission: int) -> None:
+        if not self.permissions & permission:
+            raise self._refusal(NAMES[permission])
+
+    def require_known(self) -> None:
+        if self.account is None:
+            raise self._refusal("log in")
+
+    def may(self, permission: int, topic_name: str) -> bool:
+        if topic_name.startswith(RESERVED_PREFIX):
+            return False  # no list shows the broker's own topics
+        return bool(self._on(topic_name) & permission)
+
+    def _refusal(self, action: str, topic_name: str | None = None) -> BrokerdError:
+        """The error to raise, which depends on nothing but who asks."""
+        self._watch.happened(
+            "access.denied", self, resource=topic_name or "", action=action, result=DENIED
+        )
+        if not self.name:
+            return AuthenticationRequired("authentication required")
+        return Denied("unauthorized")

@@ -1,0 +1,108 @@
+# Tests: tests/security/test_throttle.py
+"""How often logins may fail: token buckets by the sender's address and by the account's name.
+
+An attempt takes a token of each before anything is looked at, and gets them back if it succeeds.
+Whether there is an account of a name makes no difference. Memory is bounded: at most `BUCKETS_MAX`
+addresses and names are remembered, and who tried longest ago is forgotten first.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from hashlib import blake2b
+from ipaddress import IPv6Address, ip_address
+from typing import Final, NamedTuple
+
+from brokerd.errors import LoginThrottled
+
+BUCKETS_MAX: Final = 10_000
+
+
+class Rate(NamedTuple):
+    """So many attempts may fail at once, and another one each so many microseconds."""
+
+    burst: int
+    each_us: int
+
+
+PER_PEER: Final = Rate(20, 1_000_000)
+PER_NAME: Final = Rate(10, 3_000_000)
+
+
+class Buckets:
+    """The buckets of one kind of key, all with the same rate."""
+
+    def __init__(self, rate: Rate, buckets_max: int = BUCKETS_MAX) -> None:
+        self._rate = rate
+        self._buckets_max = buckets_max
+        self._full_at_us: OrderedDict[bytes, int] = OrderedDict()
+        """When each bucket will be full again; oldest attempt first."""
+
+    def wait_us(self, key: bytes, now_us: int) -> int:
+        """How long until there is a token; 0 if there is one."""
+        missing_us = self._full_at_us.get(key, 0) - now_us
+        return max(0, missing_us - (self._rate.burst - 1) * self._rate.each_us)
+
+    def take(self, key: bytes, now_us: int) -> None:
+        """Take a token."""
+        full_at_us = max(self._full_at_us.pop(key, 0), now_us)
+        self._full_at_us[key] = full_at_us + self._rate.each_us
+        if len(self._full_at_us) > self._buckets_max:
+            self._full_at_us.popitem(last=False)
+
+    def give_back(self, key: bytes) -> None:
+        """Undo one `take`."""
+        full_at_us = self._full_at_us.get(key)
+        if full_at_us is not None:
+            self._full_at_us[key] = full_at_us - self._rate.each_us
+
+
+class Throttle:
+    """Whether a login is looked at."""
+
+    def __init__(self, per_peer: Rate = PER_PEER, per_name: Rate = PER_NAME) -> None:
+        self._peers = Buckets(per_peer)
+        self._names = Buckets(per_name)
+
+    def begin(self, peer: str, name: str | None, now_us: int) -> None:
+        """Count an attempt; ``name`` is None for a key, which names nobody.
+
+        Raises `LoginThrottled`, and counts nothing then.
+        """
+        peer_key, name_key = _peer_key(peer), _name_key(name)
+        wait_us = self._peers.wait_us(peer_key, now_us)
+        if name_key is not None:
+            wait_us = max(wait_us, self._names.wait_us(name_key, now_us))
+        if wait_us:
+            raise LoginThrottled(
+                f"too many failed logins; try again in {-(-wait_us // 1_000_000)} s"
+            )
+        self._peers.take(peer_key, now_us)
+        if name_key is not None:
+            self._names.take(name_key, now_us)
+
+    def succeeded(self, peer: str, name: str | None) -> None:
+        """The attempt was no failure, or was not looked at after all."""
+        self._peers.give_back(_peer_key(peer))
+        name_key = _name_key(name)
+        if name_key is not None:
+            self._names.give_back(name_key)
+
+
+def _peer_key(peer: str) -> bytes:
+    """An IPv4 address, or the network of 64 bits that an IPv6 one is of: who has one has all."""
+    try:
+        address = ip_address(peer)
+    except ValueError:
+        return _name_key(peer) or b""
+    if isinstance(address, IPv6Address):
+        mapped = address.ipv4_mapped
+        return mapped.packed if mapped is not None else address.packed[:8]
+    return address.packed
+
+
+def _name_key(name: str | None) -> bytes | None:
+    """A name of any length in few bytes."""
+    if name is None:
+        return None
+    return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,0 +1,239 @@
+"""How a connection becomes somebody while security is on, and what those are told who fail."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from brokerd.errors import BrokerdError, Denied, LoginFailed, LoginThrottled
+from brokerd.security.access import READ, Access
+from brokerd.security.directory import Policy
+from brokerd.security.keys import new_key
+from brokerd.security.login import AccountGuard
+from brokerd.security.passwords import WAITING_MAX, Passwords, hash_password
+from brokerd.security.throttle import Rate, Throttle
+from tests.security.hall import Hall
+from tests.security.test_passwords import Elsewhere
+
+PEER = "192.0.2.1"
+HASH = hash_password("right", bytes(16))
+SECOND_US = 1_000_000
+
+
+class Door(Hall):
+    """A hall with a guard; passwords are checked when `check` says."""
+
+    def __init__(
+        self, policy: Policy | None = None, throttle: Throttle | None = None, **options: Any
+    ) -> None:
+        super().__init__(policy)
+        self.now_us = 0
+        self.elsewhere = Elsewhere()
+        self.guard = AccountGuard(
+            self.directory,
+            Passwords(self.elsewhere.submit, os.urandom),
+            throttle or Throttle(Rate(1000, SECOND_US), Rate(1000, SECOND_US)),
+            self.notebook,
+            lambda: self.now_us,
+            options.pop("principals", {}),
+            options.pop("certificates", {}),
+            options.pop("blipmq_keys", ()),
+        )
+
+    def log_in(self, name: str, password: str) -> Access | BrokerdError:
+        """Who somebody is then, or why not."""
+        told: list[Access | BrokerdError] = []
+
+        def done(access: Access | None, error: BrokerdError | None) -> None:
+            assert (access is None) != (error is None)
+            told.append(access or error)  # type: ignore[arg-type]
+
+        self.guard.log_in("flymq", PEER, name, password, done)
+        self.check()
+        (found,) = told
+        return found
+
+    def check(self) -> None:
+        """Check all the passwords that wait."""
+        for work, done in self.elsewhere.work:
+            done(work(), None)
+        self.elsewhere.work.clear()
+
+    def key(self, owner: str) -> str:
+        made = new_key(owner, "", 0, os.urandom)
+        self.directory.put_key(made.key)
+        return made.secret
+
+
+def test_a_connection_is_the_principal_of_its_listener_and_else_anonymous() -> None:
+    door = Door(principals={"mega": "ann", "blipmq": "bob"})
+    door.add("ann", "consumer")
+    assert door.guard.auth
+    ann = door.guard.begin("mega", PEER)
+    assert (ann.name, ann.form, ann.peer, ann.is_known) == ("ann", "mega", PEER, True)
+    ann.require(READ, "t")
+    for form in ("flymq", "blipmq", "admin"):
+        assert door.guard.begin(form, PEER).name == ""
+
+
+def test_a_right_password_lets_in() -> None:
+    door = Door()
+    door.add("ann", "consumer", password=HASH)
+    ann = door.log_in("ann", "right")
+    assert isinstance(ann, Access)
+    assert (ann.name, ann.roles) == ("ann", ("consumer",))
+    assert door.notebook.lines == [("auth.success", "ann", "", "password", "success")]
+
+
+@pytest.mark.parametrize(
+    ("name", "password"),
+    [
+        ("ann", "wrong"),
+        ("ann", ""),
+        ("ann", "right" + "x" * 10_000),
+        ("nobody", "right"),
+        ("", ""),
+        ("\ud800", "\ud800"),
+        ("disabled", "wrong"),
+        ("passwordless", ""),
+        ("passwordless", "right"),
+    ],
+)
+def test_whatever_is_wrong_is_told_in_the_same_words_after_the_same_work(
+    name: str, password: str
+) -> None:
+    """One hash is made for each, so that neither text nor time tells which names exist."""
+    door = Door()
+    door.add("ann", password=HASH)
+    door.add("disabled", password=HASH, enabled=False)
+    door.add("passwordless")
+    work: list[object] = []
+    submit = door.elsewhere.submit
+    door.guard._passwords._submit = lambda *job: (work.append(job), submit(*job))  # type: ignore
+    error = door.log_in(name, password)
+    assert isinstance(error, LoginFailed)
+    assert str(error) == "invalid username or password"
+    assert len(work) == 1
+    assert door.notebook.lines == [("auth.failure", name, "", "password", "failure")]
+
+
+def test_only_who_knows_the_password_hears_that_the_account_is_disabled() -> None:
+    door = Door()
+    door.add("ann", password=HASH, enabled=False)
+    error = door.log_in("ann", "right")
+    assert isinstance(error, LoginFailed)
+    assert str(error) == "user account is disabled"
+
+
+@pytest.mark.parametrize("change", ["deleted", "password", "disabled"])
+def test_what_changes_while_a_password_is_checked_counts(change: str) -> None:
+    """A login that was begun before an account was taken away does not come through after it."""
+    door = Door()
+    door.add("ann", password=HASH)
+    told: list[BrokerdError | None] = []
+    door.guard.log_in("flymq", PEER, "ann", "right", lambda _, error: told.append(error))
+    if change == "deleted":
+        door.directory.remove_account("ann")
+    elif change == "password":
+        door.add("ann", password=hash_password("other", bytes(16)))
+    else:
+        door.add("ann", password=HASH, enabled=False)
+    door.check()
+    assert isinstance(told[0], LoginFailed)
+
+
+def test_failures_are_throttled_alike_for_names_that_exist_and_that_do_not() -> None:
+    texts = {}
+    for name in ("ann", "nobody"):
+        door = Door(throttle=Throttle(Rate(100, SECOND_US), Rate(3, SECOND_US)))
+        door.add("ann", password=HASH)
+        texts[name] = [str(door.log_in(name, "wrong")) for _ in range(5)]
+        assert isinstance(door.log_in(name, "right"), LoginThrottled)
+        assert door.notebook.details[-1] == {"reason": "throttled"}
+    assert texts["ann"] == texts["nobody"]
+
+
+def test_success_is_not_throttled_and_time_heals() -> None:
+    door = Door(throttle=Throttle(Rate(100, SECOND_US), Rate(2, SECOND_US)))
+    door.add("ann", password=HASH)
+    for _ in range(10):
+        assert isinstance(door.log_in("ann", "right"), Access)
+    for _ in range(2):
+        assert isinstance(door.log_in("ann", "wrong"), LoginFailed)
+    assert isinstance(door.log_in("ann", "right"), LoginThrottled)
+    door.now_us = 2 * SECOND_US
+    assert isinstance(door.log_in("ann", "right"), Access)
+
+
+def test_a_flood_of_logins_is_refused_and_none_of_it_counts_as_a_failure() -> None:
+    door = Door(throttle=Throttle(Rate(WAITING_MAX + 1, SECOND_US), Rate(1000, SECOND_US)))
+    door.add("ann", password=HASH)
+    told: list[BrokerdError | None] = []
+    for _ in range(WAITING_MAX + 5):
+        door.guard.log_in("flymq", PEER, "ann", "right", lambda _, error: told.append(error))
+    assert len(told) == 5
+    assert all(isinstance(error, LoginThrottled) for error in told)
+
+
+def test_a_key_is_its_owner_until_it_is_revoked_or_the_owner_is_not_let_in() -> None:
+    door = Door()
+    door.add("ann", "consumer")
+    key = door.key("ann")
+    assert door.guard.log_in_with_key("admin", PEER, key).name == "ann"
+    door.add("ann", "consumer", enabled=False)
+    with pytest.raises(LoginFailed, match="invalid API key"):
+        door.guard.log_in_with_key("admin", PEER, key)
+    door.add("ann", "consumer")
+    door.directory.remove_key(key.split("_")[1])
+    with pytest.raises(LoginFailed, match="invalid API key"):
+        door.guard.log_in_with_key("admin", PEER, key)
+    assert [line[0] for line in door.notebook.lines] == ["auth.success", *["auth.failure"] * 2]
+
+
+def test_keys_that_nobody_has_are_throttled_by_address() -> None:
+    door = Door(throttle=Throttle(Rate(3, SECOND_US), Rate(1, SECOND_US)))
+    door.add("ann")
+    key = door.key("ann")
+    for _ in range(10):
+        door.guard.log_in_with_key("blipmq", PEER, key)
+    for _ in range(3):
+        with pytest.raises(LoginFailed):
+            door.guard.log_in_with_key("blipmq", PEER, "a guess")
+    with pytest.raises(LoginThrottled):
+        door.guard.log_in_with_key("blipmq", PEER, key)
+    assert door.guard.log_in_with_key("blipmq", "192.0.2.2", key).name == "ann"
+
+
+def test_blipmqs_own_keys_are_its_principal_and_nothing_elsewhere() -> None:
+    door = Door(principals={"blipmq": "robots"}, blipmq_keys=("one", "two"))
+    door.add("robots", "producer")
+    for key in ("one", "two"):
+        assert door.guard.log_in_with_key("blipmq", PEER, key).name == "robots"
+        with pytest.raises(LoginFailed):
+            door.guard.log_in_with_key("admin", PEER, key)
+    with pytest.raises(LoginFailed):
+        door.guard.log_in_with_key("blipmq", PEER, "three")
+
+
+def test_a_certificate_is_the_account_that_it_names_or_else_who_came_in_without() -> None:
+    door = Door(principals={"mega": "bob"})
+    door.add("ann", "consumer")
+    door.add("bob")
+    assert door.guard.by_certificate("mega", PEER, "CN=ann,O=x", "ann").name == "ann"
+    assert door.guard.by_certificate("mega", PEER, "O=x", "").name == "bob"
+    unknown = door.guard.by_certificate("mega", PEER, "CN=eve", "eve")
+    assert unknown.name == "eve"
+    with pytest.raises(Denied):
+        unknown.require_known()
+    mapped = Door(certificates={"CN=ann,O=x": "bob"})
+    assert mapped.guard.by_certificate("mega", PEER, "CN=ann,O=x", "ann").name == "bob"
+    assert mapped.guard.by_certificate("mega", PEER, "CN=bob,O=y", "bob").name == ""
+
+
+def test_a_change_of_accounts_is_seen_in_the_version() -> None:
+    door = Door()
+    before = door.guard.version
+    door.add("ann")
+    assert door.guard.version > before

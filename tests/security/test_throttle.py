@@ -1,0 +1,96 @@
+"""How many logins may fail, and when the next one is looked at."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from brokerd.errors import LoginThrottled
+from brokerd.security.throttle import Buckets, Rate, Throttle
+
+SECOND_US = 1_000_000
+
+
+def attempts(throttle: Throttle, peer: str, name: str | None, now_us: int = 0) -> int:
+    """How many logins fail before one is not looked at; at most 100."""
+    for count in range(100):
+        try:
+            throttle.begin(peer, name, now_us)
+        except LoginThrottled:
+            return count
+    return 100
+
+
+def test_failures_of_one_name_are_throttled_from_wherever_they_come() -> None:
+    throttle = Throttle(Rate(100, SECOND_US), Rate(3, SECOND_US))
+    for number in range(3):
+        throttle.begin(f"192.0.2.{number}", "ann", 0)
+    with pytest.raises(LoginThrottled):
+        throttle.begin("192.0.2.9", "ann", 0)
+    throttle.begin("192.0.2.9", "bob", 0)
+
+
+def test_failures_of_one_address_are_throttled_whatever_the_name() -> None:
+    throttle = Throttle(Rate(3, SECOND_US), Rate(100, SECOND_US))
+    for number in range(3):
+        throttle.begin("192.0.2.1", f"name {number}", 0)
+    with pytest.raises(LoginThrottled):
+        throttle.begin("192.0.2.1", "ann", 0)
+    with pytest.raises(LoginThrottled):
+        throttle.begin("192.0.2.1", None, 0)
+    throttle.begin("192.0.2.2", "ann", 0)
+
+
+def test_the_message_says_when_the_next_is_looked_at_and_that_is_true() -> None:
+    throttle = Throttle(Rate(2, 10 * SECOND_US), Rate(100, SECOND_US))
+    assert attempts(throttle, "192.0.2.1", "ann") == 2
+    with pytest.raises(LoginThrottled, match="try again in 10 s") as caught:
+        throttle.begin("192.0.2.1", "ann", 0)
+    seconds = int(re.search(r"in (\d+) s", str(caught.value)).group(1))  # type: ignore[union-attr]
+    with pytest.raises(LoginThrottled):
+        throttle.begin("192.0.2.1", "ann", seconds * SECOND_US - 1)
+    assert attempts(throttle, "192.0.2.1", "ann", seconds * SECOND_US) == 1
+    assert attempts(throttle, "192.0.2.1", "ann", 100 * seconds * SECOND_US) == 2
+
+
+def test_who_succeeds_is_never_throttled() -> None:
+    throttle = Throttle(Rate(1, SECOND_US), Rate(1, SECOND_US))
+    for _ in range(100):
+        throttle.begin("192.0.2.1", "ann", 0)
+        throttle.succeeded("192.0.2.1", "ann")
+
+
+def test_an_attempt_that_is_not_looked_at_counts_nothing() -> None:
+    """Who goes on hammering waits no longer for it, and uses nobody else's tokens up."""
+    throttle = Throttle(Rate(1, SECOND_US), Rate(2, SECOND_US))
+    assert attempts(throttle, "192.0.2.1", "ann") == 1
+    assert attempts(throttle, "192.0.2.1", "ann") == 0
+    assert attempts(throttle, "192.0.2.2", "ann") == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("2001:db8::1", "2001:db8::ffff", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("::ffff:192.0.2.1", "192.0.2.1", True),
+        ("192.0.2.1", "192.0.2.2", False),
+        ("/run/brokerd.sock", "/run/brokerd.sock", True),
+        ("", "192.0.2.2", False),
+    ],
+)
+def test_addresses_that_one_machine_may_choose_from_are_one(
+    one: str, other: str, same: bool
+) -> None:
+    throttle = Throttle(Rate(3, SECOND_US), Rate(100, SECOND_US))
+    assert attempts(throttle, one, None) == 3
+    assert attempts(throttle, other, None) == (0 if same else 3)
+
+
+def test_what_is_remembered_is_bounded_and_the_oldest_goes_first() -> None:
+    buckets = Buckets(Rate(1, SECOND_US), 3)
+    for key in (b"a", b"b", b"c", b"d"):
+        buckets.take(key, 0)
+    assert buckets.wait_us(b"a", 0) == 0
+    assert [buckets.wait_us(key, 0) for key in (b"b", b"c", b"d")] == [SECOND_US] * 3
