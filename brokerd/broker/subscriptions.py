@@ -195,6 +195,12 @@ class Subscriptions:
         subscription.used_us = self._time.now_us()
         return subscription, group
 
+    def topic_name(self, subscription_id: int) -> str | None:
+        """The topic of a subscription, which is not used by that; None as in `use`."""
+        subscription = self._known.get(subscription_id)
+        group = None if subscription is None else self._group(subscription)
+        return None if group is None else group.topic.name
+
     def floors_at(
         self,
         topic_name: str,

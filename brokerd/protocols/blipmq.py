@@ -46,12 +46,22 @@ from brokerd.codecs.blipmq import (
     frame_reader,
     type_of,
 )
-from brokerd.errors import BrokerdError, InvalidName, LeaseLost
+from brokerd.errors import (
+    AuthenticationRequired,
+    BrokerdError,
+    Denied,
+    InvalidName,
+    LeaseLost,
+    LoginFailed,
+    LoginThrottled,
+    UnknownTopic,
+)
 from brokerd.protocols.blipmq_polls import QOS_0, PollingConnection, Polls, split_tag
 from brokerd.protocols.connection import Hold, Limits
 from brokerd.protocols.factory import ConnectionFactory
 from brokerd.protocols.frames import HandledLater
-from brokerd.protocols.transport import acknowledge
+from brokerd.protocols.transport import acknowledge, peer_text
+from brokerd.security import ADMIN, READ, WRITE, Access
 from brokerd.values import Encoding, Format
 
 
@@ -72,6 +82,8 @@ class BlipmqSettings:
 _HANDSHAKE = frozenset((FrameType.HELLO, FrameType.AUTH))
 _ANSWERED_BY_NACKS = frozenset((FrameType.PUBLISH, FrameType.ACK, FrameType.NACK, FrameType.PONG))
 """Frames that have no answer when all is well."""
+_NOT_FOR_GOOD = frozenset((Code.FAILED, Code.UNAUTHORIZED))
+"""What is said of messages that may be published, if not now or not by this client."""
 
 
 class BlipmqConnection(PollingConnection):
@@ -128,6 +140,8 @@ class BlipmqConnection(PollingConnection):
         """Answer NACK, or close on a type that this version cannot know how to answer."""
         if isinstance(refusal, InvalidFrame):
             self._nack(frame, Code.INVALID, str(refusal))
+        elif isinstance(refusal, Denied | AuthenticationRequired):
+            self._nack(frame, Code.UNAUTHORIZED, str(refusal))
         elif isinstance(refusal, UnknownFrameType):
             self.close_here()
         else:
@@ -145,7 +159,7 @@ class BlipmqConnection(PollingConnection):
     def _nack(self, frame: bytes, code: int, text: str) -> None:
         if self._is_unread:
             self.factory.nacks_dropped += 1
-            self._untold += code == Code.FAILED and type_of(frame) == FrameType.PUBLISH
+            self._untold += code in _NOT_FOR_GOOD and type_of(frame) == FrameType.PUBLISH
         else:
             self._answer(encode(Nack(correlation_id_of(frame), code, text)))
 
@@ -179,8 +193,13 @@ class BlipmqConnection(PollingConnection):
         if self._authenticated:
             raise InvalidFrame(AUTH_TWICE)
         auth = decode_auth(frame)
-        if not self.factory.accepts(auth.key):
+        try:
+            self.access = self.factory.log_in(self.access, peer_text(self.transport), auth.key)
+        except LoginFailed:
             self._nack(frame, Code.UNAUTHORIZED, WRONG_KEY)
+            return
+        except LoginThrottled as refusal:
+            self._nack(frame, Code.UNAUTHORIZED, str(refusal))
             return
         self._authenticated = True
         self._answer(accepted(auth.correlation_id))
@@ -189,6 +208,7 @@ class BlipmqConnection(PollingConnection):
 
     def _publish(self, frame: bytes) -> None:
         _, qos, topic_name, message = decode_publish(frame)
+        self.access.require(WRITE, topic_name)
         try:
             self._append(topic_name, message, None if qos else QOS_0)
         except Congested:
@@ -226,30 +246,39 @@ class BlipmqConnection(PollingConnection):
 
     def _subscribe(self, frame: bytes) -> None:
         correlation_id, topic_name, qos = decode_subscribe(frame)
+        floors, self._floors = self._floors, None
+        self.access.require(READ, topic_name)
         settings = self._settings
-        if settings.look_back_us and self._floors is None:
+        if settings.look_back_us and floors is None:
             self._look_back(frame, topic_name)
         try:
+            self._check_may_make(topic_name)
             subscription_id = self.broker.subscriptions.subscribe(
                 topic_name,
                 qos,
                 settings.max_deliveries,
                 settings.retry_base_us,
                 settings.grace_us,
-                self._floors,
+                floors,
             )
         except Congested:
+            self._floors = floors
             raise
         except InvalidName as refusal:
-            self._floors = None
             raise InvalidFrame(str(refusal)) from None
         except BrokerdError as refusal:
-            self._floors = None
             self._nack(frame, Code.FAILED, f"subscribe failed: {refusal}")
         else:
-            self._floors = None
             self.wrote()
             self.answers.append(accepted(correlation_id, subscription_id))
+
+    def _check_may_make(self, topic_name: str) -> None:
+        """Raise `UnknownTopic` if there is no such topic, and this client may not make it."""
+        if self.broker.topic(topic_name) is not None:
+            return
+        check_topic_name(topic_name)
+        if not self.access.may(WRITE | ADMIN, topic_name):
+            raise UnknownTopic("the topic does not exist, and you may not make it; try again later")
 
     def _look_back(self, frame: bytes, topic_name: str) -> None:
         """Find where the subscription is to begin; raises `HandledLater`."""
@@ -351,8 +380,21 @@ class BlipmqFactory(ConnectionFactory):
         self._settings = settings
         self._digests = [_digest(key) for key in settings.api_keys]
 
-    def accepts(self, key: str) -> bool:
-        """Whether a key lets its client in; takes as long for any."""
+    def log_in(self, access: Access, peer: str, key: str) -> Access:
+        """Who a client is that sent this key; ``access`` is who it was before.
+
+        Without a key it stays who its certificate says. Raises `LoginFailed`, `LoginThrottled`.
+        """
+        if not self.guard.auth:
+            if not self._accepts(key):
+                raise LoginFailed(WRONG_KEY)
+            return access
+        if not key and access.is_known:
+            return access
+        return self.guard.log_in_with_key(self.name, peer, key)
+
+    def _accepts(self, key: str) -> bool:
+        """Whether a key lets its client in while security is off; takes as long for any."""
         given = _digest(key)
         matches = [compare_digest(given, digest) for digest in self._digests]
         return any(matches) or not matches

@@ -15,10 +15,17 @@ from brokerd.broker import TAKE, Broker, Chunk, Congested, ConsumerGroup
 from brokerd.broker.subscriptions import Subscription
 from brokerd.codecs.blipmq import DELIVERY_BYTES, MAX_LENGTH, UNKNOWN_DELIVERY, delivery_head
 from brokerd.codecs.length_prefixed import FrameLengthError, LengthPrefixedReader
-from brokerd.errors import DamagedData, LeaseLost, RecordRemoved
+from brokerd.errors import (
+    AuthenticationRequired,
+    DamagedData,
+    Denied,
+    LeaseLost,
+    RecordRemoved,
+)
 from brokerd.protocols.connection import Hold
 from brokerd.protocols.frames import FramesConnection, HandledLater
 from brokerd.protocols.taking import Cold, TakingInMemory, bury_damaged
+from brokerd.security import READ
 from brokerd.values import Format, message_id_of, split_message_id
 
 OWNER = "blipmq"
@@ -143,7 +150,7 @@ class PollingConnection(FramesConnection[bytes, FrameLengthError]):
         Raises `HandledLater`, and as `Broker.acquire`.
         """
         self._bury()
-        used = self.broker.subscriptions.use(subscription_id)
+        used = self._use(subscription_id)
         if used is None:
             return
         found = self._polls.next(*used)
@@ -158,6 +165,18 @@ class PollingConnection(FramesConnection[bytes, FrameLengthError]):
             self.answer(head, message)
         else:
             self._load(found)
+
+    def _use(self, subscription_id: int) -> tuple[Subscription, ConsumerGroup] | None:
+        """A subscription and its group; None when there is none that this client may read."""
+        subscriptions = self.broker.subscriptions
+        topic_name = subscriptions.topic_name(subscription_id)
+        if topic_name is None:
+            return None
+        try:
+            self.access.require(READ, topic_name)
+        except (Denied, AuthenticationRequired):
+            return None
+        return subscriptions.use(subscription_id)
 
     def _bury(self) -> None:
         """Make a dead letter of what could not be read, if anything; raises as `dead_letter`."""
@@ -196,7 +215,7 @@ class PollingConnection(FramesConnection[bytes, FrameLengthError]):
 
     def settle(self, subscription_id: int, partition: int, offset: int) -> None:
         """Settle a message in flight. Raises `LeaseLost` if it is not."""
-        used = self.broker.subscriptions.use(subscription_id)
+        used = self._use(subscription_id)
         if used is None or partition >= len(used[1].lanes):
             raise LeaseLost(UNKNOWN_DELIVERY)
         self.broker.settle_leased(used[1].lanes[partition], offset)

@@ -73,6 +73,7 @@ from brokerd.protocols.mamamia_acquires import (
     LeaseRequest,
     microseconds,
 )
+from brokerd.security import READ, WRITE
 from brokerd.values import Format
 
 
@@ -94,7 +95,10 @@ class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
         """Carry a request out."""
         command, body = frame
         request = self._decode(command, body)
-        self._DISPATCH[command](self, request)
+        permission, carry_out = self._DISPATCH[command]
+        if not (self._results or self._given_back):  # what is half carried out goes on
+            self.access.require(permission, request.log_id)
+        carry_out(self, request)
 
     def refuse(self, frame: Frame, refusal: BrokerdError) -> None:
         """Tell why, unless the body is no MessagePack: nobody knows what comes behind that."""
@@ -420,18 +424,19 @@ class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
             )
         )
 
-    _DISPATCH: ClassVar[dict[int, Callable[[MamamiaConnection, Any], None]]] = {
-        Command.PRODUCE: _produce,
-        Command.ACQUIRE_NEXT: _acquire,
-        Command.SETTLE: _settle,
-        Command.PRODUCE_BATCH: _produce_batch,
-        Command.ACQUIRE_BATCH: _acquire_batch,
-        Command.SETTLE_BATCH: _settle_batch,
-        Command.EXTEND: _extend,
-        Command.GROUP_INFO: _group_info,
-        Command.RELEASE: _release,
-        Command.CANCEL: _cancel,
+    _DISPATCH: ClassVar[dict[int, tuple[int, Callable[[MamamiaConnection, Any], None]]]] = {
+        Command.PRODUCE: (WRITE, _produce),
+        Command.ACQUIRE_NEXT: (READ, _acquire),
+        Command.SETTLE: (READ, _settle),
+        Command.PRODUCE_BATCH: (WRITE, _produce_batch),
+        Command.ACQUIRE_BATCH: (READ, _acquire_batch),
+        Command.SETTLE_BATCH: (READ, _settle_batch),
+        Command.EXTEND: (READ, _extend),
+        Command.GROUP_INFO: (READ, _group_info),
+        Command.RELEASE: (READ, _release),
+        Command.CANCEL: (WRITE, _cancel),
     }
+    """What a request needs of its log, and what carries it out."""
 
 
 def check_size(log_id: str, value: bytes, encoding: int, metadata: bytes | None) -> None:

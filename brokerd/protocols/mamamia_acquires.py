@@ -39,6 +39,7 @@ from brokerd.errors import (
 )
 from brokerd.protocols.connection import Connection
 from brokerd.protocols.taking import Cold, TakingInMemory, bury_damaged
+from brokerd.security import READ
 from brokerd.values import Grant
 
 WAIT_MAX_US = 3_600_000_000
@@ -265,6 +266,7 @@ class LateAcquire:
             connection.postpone(self._place, self._again)
             return False
         try:
+            connection.access.require(READ, self._request.log_id)  # it may be over by now
             outcome = self._attempt(connection.broker, self._request)
         except Congested:
             self._when_uncongested(self._again)

@@ -30,16 +30,26 @@ from brokerd.codecs.mega import (
     produced,
     refused,
 )
-from brokerd.errors import BrokerdError, InvalidName, LimitExceeded, NoSpace
+from brokerd.errors import (
+    AuthenticationRequired,
+    BrokerdError,
+    Denied,
+    InvalidName,
+    LimitExceeded,
+    NoSpace,
+)
 from brokerd.protocols.connection import Limits
 from brokerd.protocols.factory import ConnectionFactory
 from brokerd.protocols.frames import FramesConnection
 from brokerd.protocols.reading import ReadingConnection
+from brokerd.security import ADMIN, READ, WRITE
 from brokerd.values import Encoding, Format, Record
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
 _BYTES, _MEGA = int(Encoding.BYTES), int(Format.MEGA)
 _CODES: dict[type[BrokerdError], Code] = {
+    AuthenticationRequired: Code.INVALID_REQUEST,
+    Denied: Code.INVALID_REQUEST,
     InvalidName: Code.INVALID_REQUEST,
     LimitExceeded: Code.RESOURCE_EXHAUSTED,
     NoSpace: Code.RESOURCE_EXHAUSTED,
@@ -73,6 +83,7 @@ class MegaConnection(FramesConnection[Request | Refused, StreamError], ReadingCo
 
     def _create_topic(self, request: CreateTopic) -> None:
         correlation_id, topic_name, timestamp = request
+        self.access.require(ADMIN, topic_name)
         if not _NAME.fullmatch(topic_name):
             self.answers.append(refused(correlation_id, Code.INVALID_REQUEST))
         elif self.broker.topic(topic_name) is not None:
@@ -84,6 +95,7 @@ class MegaConnection(FramesConnection[Request | Refused, StreamError], ReadingCo
 
     def _produce(self, request: Produce) -> None:
         correlation_id, topic_name, timestamp, payload = request
+        self.access.require(WRITE, topic_name)
         partition = self._partition(topic_name)
         if partition is None:
             self.answers.append(refused(correlation_id, Code.TOPIC_NOT_FOUND))
@@ -98,6 +110,7 @@ class MegaConnection(FramesConnection[Request | Refused, StreamError], ReadingCo
 
     def _consume(self, request: Consume) -> None:
         correlation_id, topic_name, _, offset = request
+        self.access.require(READ, topic_name)
         partition = self._partition(topic_name)
         if partition is None:
             self.answers.append(refused(correlation_id, Code.TOPIC_NOT_FOUND))

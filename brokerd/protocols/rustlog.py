@@ -44,7 +44,7 @@ from brokerd.codecs.rustlog import (
     TopicDescription,
     dialect_of,
 )
-from brokerd.errors import BrokerdError
+from brokerd.errors import AuthenticationRequired, BrokerdError, Denied
 from brokerd.protocols.connection import Limits
 from brokerd.protocols.factory import ConnectionFactory
 from brokerd.protocols.frames import FramesConnection
@@ -61,12 +61,14 @@ from brokerd.protocols.rustlog_refusals import (
     no_partition,
     no_place,
     no_topic,
+    not_allowed,
     not_understood,
     out_of_range,
     topic_exists,
     wrong_frame,
 )
 from brokerd.protocols.rustlog_turns import InTurns, Steps, list_topics
+from brokerd.security import ADMIN, MONITOR, READ, WRITE
 from brokerd.values import Format, Record
 
 PARTITIONS_MAX = 1_000
@@ -100,7 +102,7 @@ class RustlogConnection(FramesConnection[bytes, FrameLengthError], ReadingConnec
         try:
             request = CODECS[dialect].decode_request(frame)
             self._DISPATCH[type(request)](self, request)
-        except (RequestError, Refusal) as problem:
+        except _REFUSED as problem:
             self.answers.append(_refused(problem, dialect))
 
     def out_of_step(self, error: FrameLengthError) -> None:
@@ -113,7 +115,7 @@ class RustlogConnection(FramesConnection[bytes, FrameLengthError], ReadingConnec
         dialect = self._dialect
         try:
             return (yield from steps)
-        except (RequestError, Refusal) as problem:
+        except _REFUSED as problem:
             return _refused(problem, dialect)
 
     def _answer(self, answer: Answer) -> None:
@@ -125,7 +127,11 @@ class RustlogConnection(FramesConnection[bytes, FrameLengthError], ReadingConnec
         self._answer(self._append(*request))
 
     def _append(self, topic_name: str, index: int, records: Sequence[bytes]) -> Produced:
-        """Append all records or none, one after the other. Raises `Refusal` or `Congested`."""
+        """Append all records or none, one after the other.
+
+        Raises `Refusal`, `Denied` and the like, or `Congested`.
+        """
+        self.access.require(WRITE, topic_name)
         partition = self._existing(topic_name, index)
         if not records:
             return Produced(0, 0)
@@ -144,6 +150,7 @@ class RustlogConnection(FramesConnection[bytes, FrameLengthError], ReadingConnec
         return Produced(base_offset, len(records))
 
     def _produce_long(self, request: LongProduce) -> None:
+        self.access.require(WRITE, request.topic)
         InTurns(self, self._or_refusal(self._long_produced(request)))
 
     def _long_produced(self, request: LongProduce) -> Steps:
@@ -163,6 +170,7 @@ class RustlogConnection(FramesConnection[bytes, FrameLengthError], ReadingConnec
 
     def _fetch(self, request: Fetch) -> None:
         topic_name, index, offset, max_bytes, group_name = request
+        self.access.require(READ, topic_name)
         dialect = self._dialect
         if group_name is not None:
             by_reference = self._by_reference()
@@ -210,6 +218,7 @@ class RustlogConnection(FramesConnection[bytes, FrameLengthError], ReadingConnec
         return self._reference_groups and self._dialect is Dialect.BINARY
 
     def _offset_commit(self, request: OffsetCommit) -> None:
+        self.access.require(READ, request.topic)
         try:
             success = self.factory.commits.commit(*request, self._by_reference())
         except Congested:
@@ -220,6 +229,7 @@ class RustlogConnection(FramesConnection[bytes, FrameLengthError], ReadingConnec
         self._answer(OffsetCommitted(success))
 
     def _offset_fetch(self, request: OffsetFetch) -> None:
+        self.access.require(READ, request.topic)
         by_reference = self._by_reference()
         self._answer(OffsetFetched(self.factory.commits.committed(*request, by_reference)))
 
@@ -234,6 +244,7 @@ class RustlogConnection(FramesConnection[bytes, FrameLengthError], ReadingConnec
 
     def _create_topic(self, request: CreateTopic) -> None:
         topic_name, count = request
+        self.access.require(ADMIN, topic_name)
         if count == 0:
             raise BAD_COUNT.because(count)
         if count > PARTITIONS_MAX:
@@ -252,9 +263,12 @@ class RustlogConnection(FramesConnection[bytes, FrameLengthError], ReadingConnec
         self._answer(TopicCreated())
 
     def _list_topics(self, request: ListTopics) -> None:
-        InTurns(self, self._or_refusal(list_topics(self.broker, CODECS[self._dialect])))
+        InTurns(
+            self, self._or_refusal(list_topics(self.broker, CODECS[self._dialect], self.access))
+        )
 
     def _describe_topic(self, request: DescribeTopic) -> None:
+        self.access.require_any(request.topic)
         topic = self.broker.topic(request.topic) if request.topic else None
         if topic is None:
             raise no_topic(request.topic)
@@ -262,6 +276,7 @@ class RustlogConnection(FramesConnection[bytes, FrameLengthError], ReadingConnec
         self._answer(TopicDescription(topic.name, next_offsets))
 
     def _describe_partition(self, request: DescribePartition) -> None:
+        self.access.require_any(request.topic)
         partition = self.factory.commits.place(*request)
         if partition is None:
             raise no_partition(*request)
@@ -270,6 +285,7 @@ class RustlogConnection(FramesConnection[bytes, FrameLengthError], ReadingConnec
     # -- others -------------------------------------------------------------------------------
 
     def _metrics(self, request: MetricsFetch) -> None:
+        self.access.require_server(MONITOR)
         self._answer(Metrics(self.factory.metrics()))
 
     def _ping(self, request: Ping) -> None:
@@ -290,8 +306,17 @@ class RustlogConnection(FramesConnection[bytes, FrameLengthError], ReadingConnec
     }
 
 
-def _refused(problem: RequestError | Refusal, dialect: Dialect) -> bytes:
-    refusal = not_understood(problem) if isinstance(problem, RequestError) else problem
+_REFUSED = (RequestError, Refusal, Denied, AuthenticationRequired)
+"""What is answered with an error, in the words of each dialect."""
+
+
+def _refused(problem: Exception, dialect: Dialect) -> bytes:
+    if isinstance(problem, RequestError):
+        refusal = not_understood(problem)
+    elif isinstance(problem, Refusal):
+        refusal = problem
+    else:
+        refusal = not_allowed(problem)
     return CODECS[dialect].encode_answer(refusal.answer(dialect))
 
 

@@ -16,10 +16,11 @@ from brokerd.codecs.rustlog import (
     RequestError,
     TooManyRecords,
 )
-from brokerd.errors import escaped
+from brokerd.errors import AuthenticationRequired, escaped
 
 FRAME, DECODE, FETCH, COMMIT = 1, 2, 4, 5
 MISSING, EXISTS, COUNT, NO_TOPIC, NO_PARTITION = 10, 11, 12, 13, 14
+LOG_IN, FORBIDDEN = 401, 403
 OTHER = 500
 
 
@@ -60,6 +61,12 @@ def not_understood(problem: RequestError) -> Refusal:
     if isinstance(problem, TooManyRecords):
         return PRODUCE_FAILED.because(problem)
     return Refusal(DECODE, str(problem), str(problem))
+
+
+def not_allowed(problem: Exception) -> Refusal:
+    """A request that its principal may not make, whether or not what it names exists."""
+    code = LOG_IN if isinstance(problem, AuthenticationRequired) else FORBIDDEN
+    return Refusal(code, str(problem), str(problem))
 
 
 def wrong_frame(problem: FrameLengthError) -> Refusal:

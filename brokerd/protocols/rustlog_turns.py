@@ -7,9 +7,11 @@ from collections.abc import Generator
 from functools import partial
 
 from brokerd.broker import Broker
+from brokerd.broker.topics import RESERVED_PREFIX
 from brokerd.codecs.rustlog import MAX_PAYLOAD, Codec
 from brokerd.protocols.connection import Connection, Hold
 from brokerd.protocols.rustlog_refusals import LIST_FAILED
+from brokerd.security import ANY, Access
 
 Steps = Generator[bool, None, bytes]
 """Makes an answer; yields where the turn may end: True to go on when the log is not congested."""
@@ -48,9 +50,16 @@ class InTurns:
             self._next_turn()
 
 
-def list_topics(broker: Broker, codec: Codec) -> Steps:
-    """The answer to ListTopics: those that have a name, by name. Raises `Refusal`."""
-    names = [topic.name for topic in broker.topics() if topic.name]
+def list_topics(broker: Broker, codec: Codec, access: Access) -> Steps:
+    """The answer to ListTopics: those that have a name, by name. Raises `Refusal`.
+
+    None of the broker's own, and none that ``access`` may not know of.
+    """
+    names = [
+        topic.name
+        for topic in broker.topics()
+        if topic.name and not topic.name.startswith(RESERVED_PREFIX)
+    ]
     yield False
     names.sort()
     rows: list[bytes] = []
@@ -58,7 +67,11 @@ def list_topics(broker: Broker, codec: Codec) -> Steps:
     for first in range(0, len(names), TOPICS_A_TURN):
         yield False
         topics = map(broker.topic, names[first : first + TOPICS_A_TURN])
-        described = [(topic.name, len(topic.partitions)) for topic in topics if topic is not None]
+        described = [
+            (topic.name, len(topic.partitions))
+            for topic in topics
+            if topic is not None and access.may(ANY, topic.name)
+        ]
         rows.append(codec.encode_topics(described))
         count += len(described)
         size += len(rows[-1])

@@ -13,7 +13,12 @@ Table = dict[str, dict[str, str]]
 
 def table(heading: str) -> Table:
     """The first list-table under a heading."""
-    text = PAGE.read_text().split(f"\n{heading}\n", 1)[1].split(".. list-table::", 1)[1]
+    return table_of(PAGE, heading)
+
+
+def table_of(page: Path | str, heading: str) -> Table:
+    """The first list-table under a heading of any page."""
+    text = Path(page).read_text().split(f"\n{heading}\n", 1)[1].split(".. list-table::", 1)[1]
     rows: list[list[str]] = []
     for line in text.splitlines():
         if line.startswith("   * - ") or line == "   * -":

@@ -90,10 +90,10 @@ class Mamamia(Tongue):
 
     def write(self, topic: str, data: bytes, partition: int = 0) -> bytes:
         named = {"partition": partition} if partition else {}
-        return _mamamia(1, {"log_id": topic, "payload": data, **named})
+        return mamamia_frame(1, {"log_id": topic, "payload": data, **named})
 
     def read(self, topic: str, offset: int = 0, partition: int = 0, most: int = 1) -> bytes:
-        return _mamamia(2, {"log_id": topic, "group_id": self.group, "client_id": "c"})
+        return mamamia_frame(2, {"log_id": topic, "group_id": self.group, "client_id": "c"})
 
     def told(self, answers: bytes) -> Iterator[Told]:
         for frame in _length_prefixed(answers):
@@ -107,7 +107,7 @@ class Mamamia(Tongue):
                 yield DONE
 
 
-def _mamamia(command: int, body: dict[str, object]) -> bytes:
+def mamamia_frame(command: int, body: dict[str, object]) -> bytes:
     packed: bytes = msgpack.packb(body)
     return pack(">IBB", len(packed) + 2, 1, command) + packed
 
@@ -120,15 +120,15 @@ class FlyMQ(Tongue):
         return FlymqFactory(house.broker, house.clock, house.limits, FlymqSettings())
 
     def make(self, topic: str) -> bytes:
-        return _flymq(3, _text(topic) + pack(">i", 1))
+        return flymq_frame(3, text_field(topic) + pack(">i", 1))
 
     def write(self, topic: str, data: bytes, partition: int = 0) -> bytes:
         fields = pack(">I", 0) + pack(">I", len(data)) + data + pack(">i", partition)
-        return _flymq(1, _text(topic) + fields)
+        return flymq_frame(1, text_field(topic) + fields)
 
     def read(self, topic: str, offset: int = 0, partition: int = 0, most: int = 1) -> bytes:
         """FETCH, as the document lays it out."""
-        return _flymq(7, _text(topic) + pack(">iQi", partition, offset, most))
+        return flymq_frame(7, text_field(topic) + pack(">iQi", partition, offset, most))
 
     def told(self, answers: bytes) -> Iterator[Told]:
         at = 0
@@ -156,7 +156,7 @@ class FlyMQ(Tongue):
         return records(*values, next_offset=unpack_from(">Q", payload, at)[0])
 
 
-def _flymq(opcode: int, payload: bytes) -> bytes:
+def flymq_frame(opcode: int, payload: bytes) -> bytes:
     return pack(">BBBBI", 0xAF, 1, opcode, 1, len(payload)) + payload
 
 
@@ -174,13 +174,13 @@ class BlipMQ(Tongue):
 
     def make(self, topic: str) -> bytes:
         """Subscribe: what is written from now on can be read."""
-        return _blipmq(4, _text(topic) + self.qos)
+        return blipmq_frame(4, text_field(topic) + self.qos)
 
     def write(self, topic: str, data: bytes, partition: int = 0) -> bytes:
-        return _blipmq(3, self.qos + _text(topic) + data) + _blipmq(7)
+        return blipmq_frame(3, self.qos + text_field(topic) + data) + blipmq_frame(7)
 
     def read(self, topic: str, offset: int = 0, partition: int = 0, most: int = 1) -> bytes:
-        return _blipmq(9, pack(">Q", 1)) + _blipmq(7)
+        return blipmq_frame(9, pack(">Q", 1)) + blipmq_frame(7)
 
     def told(self, answers: bytes) -> Iterator[Told]:
         was_told = False
@@ -208,7 +208,7 @@ class QuietBlipMQ(BlipMQ):
     qos = b"\0"
 
 
-def _blipmq(kind: int, payload: bytes = b"") -> bytes:
+def blipmq_frame(kind: int, payload: bytes = b"") -> bytes:
     return pack(">IBQ", len(payload) + 9, kind, 7) + payload
 
 
@@ -223,15 +223,15 @@ class RustLogJSON(RustLog):
     name = "RustLog JSON"
 
     def make(self, topic: str) -> bytes:
-        return _json({"CreateTopic": {"topic": topic, "partition_count": 1}})
+        return json_frame({"CreateTopic": {"topic": topic, "partition_count": 1}})
 
     def write(self, topic: str, data: bytes, partition: int = 0) -> bytes:
         fields = {"topic": topic, "partition": partition, "records": [list(data)]}
-        return _json({"Produce": fields})
+        return json_frame({"Produce": fields})
 
     def read(self, topic: str, offset: int = 0, partition: int = 0, most: int = 1) -> bytes:
         fields = {"topic": topic, "partition": partition, "offset": offset, "max_bytes": most}
-        return _json({"Fetch": {**fields, "group_id": None}})
+        return json_frame({"Fetch": {**fields, "group_id": None}})
 
     def told(self, answers: bytes) -> Iterator[Told]:
         for frame in _length_prefixed(answers):
@@ -245,21 +245,23 @@ class RustLogJSON(RustLog):
                 yield DONE
 
 
-def _json(request: object) -> bytes:
-    return _framed(json.dumps(request, separators=(",", ":")).encode())
+def json_frame(request: object) -> bytes:
+    return framed(json.dumps(request, separators=(",", ":")).encode())
 
 
 class RustLogBinary(RustLog):
     name = "RustLog binary"
 
     def make(self, topic: str) -> bytes:
-        return _framed(b"\x05" + _text(topic) + pack(">I", 1))
+        return framed(b"\x05" + text_field(topic) + pack(">I", 1))
 
     def write(self, topic: str, data: bytes, partition: int = 0) -> bytes:
-        return _framed(b"\x01" + _text(topic) + pack(">III", partition, 1, len(data)) + data)
+        return framed(b"\x01" + text_field(topic) + pack(">III", partition, 1, len(data)) + data)
 
     def read(self, topic: str, offset: int = 0, partition: int = 0, most: int = 1) -> bytes:
-        return _framed(b"\x02" + _text("") + _text(topic) + pack(">IQI", partition, offset, most))
+        return framed(
+            b"\x02" + text_field("") + text_field(topic) + pack(">IQI", partition, offset, most)
+        )
 
     def told(self, answers: bytes) -> Iterator[Told]:
         for frame in _length_prefixed(answers):
@@ -289,13 +291,13 @@ class MEGA(Tongue):
         return MegaFactory(house.broker, house.clock, house.limits)
 
     def make(self, topic: str) -> bytes:
-        return _mega(3, topic) + bytes(4)
+        return mega_head(3, topic) + bytes(4)
 
     def write(self, topic: str, data: bytes, partition: int = 0) -> bytes:
-        return _mega(1, topic) + pack(">i", len(data)) + data
+        return mega_head(1, topic) + pack(">i", len(data)) + data
 
     def read(self, topic: str, offset: int = 0, partition: int = 0, most: int = 1) -> bytes:
-        return _mega(2, topic) + pack(">ii", offset, 0)
+        return mega_head(2, topic) + pack(">ii", offset, 0)
 
     def told(self, answers: bytes) -> Iterator[Told]:
         """One answer at a time: nothing in it says which request it belongs to."""
@@ -310,7 +312,7 @@ class MEGA(Tongue):
             yield DONE
 
 
-def _mega(kind: int, topic: str) -> bytes:
+def mega_head(kind: int, topic: str) -> bytes:
     name = topic.encode()
     return pack(">iBi", 7, kind, len(name)) + name + pack(">q", 1_700_000_000_000)
 
@@ -320,12 +322,12 @@ TONGUES: dict[str, Callable[[], Tongue]] = {
 }
 
 
-def _text(text: str) -> bytes:
+def text_field(text: str) -> bytes:
     data = text.encode()
     return pack(">H", len(data)) + data
 
 
-def _framed(payload: bytes) -> bytes:
+def framed(payload: bytes) -> bytes:
     return pack(">I", len(payload)) + payload
 
 

@@ -1,0 +1,71 @@
+"""What a wire format's operations are, as the table of permissions goes through them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from brokerd.security import ADMIN, ANY, MONITOR, READ, WRITE
+
+TOPIC: Final = "orders"
+"""The topic that is asked for; there is one, or there is none."""
+VALUE: Final = b"what nobody else may see"
+
+NONE, SHOWS = 0, -1
+NEEDS: Final = {
+    "READ": READ,
+    "WRITE": WRITE,
+    "ADMIN": ADMIN,
+    "any": ANY,
+    "MONITOR": MONITOR,
+    "none": NONE,
+    "none; shows topics with any": SHOWS,
+}
+"""What a page may say that an operation needs."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One request of a format."""
+
+    name: str
+    """As the page's table has it."""
+    needs: str
+    """One of `NEEDS`, as the page's table has it."""
+    request: bytes
+    """On `TOPIC`, such that it succeeds once ``before`` was done, if that is permitted."""
+    before: tuple[bytes, ...] = ()
+    """What somebody who may do everything has sent before, where there is the topic."""
+    refused: bytes | None = None
+    """What a refusal is, if not `Form.refused`."""
+
+    may_not_make: bytes | None = None
+    """What who may only read is answered where there is no topic, if the request makes one."""
+
+    @property
+    def permission(self) -> int:
+        return NEEDS[self.needs]
+
+
+@dataclass(frozen=True)
+class Form:
+    """One wire format, or one of its dialects."""
+
+    name: str
+    listener: str
+    """As the configuration calls it."""
+    page: str
+    """The file of docs/protocols that says what the operations need; the first table of its
+    section "Permissions"."""
+    operations: Sequence[Operation]
+    refused: Callable[[bytes, str], bytes]
+    """What a refused request is answered, byte for byte, and in which words it is refused."""
+    greeting: Callable[[str], bytes] = lambda secret: b""
+    """What a client sends first that logs in with a secret; empty: one that is anonymous."""
+    refused_greeting: bytes = b""
+    """What anonymous is told first."""
+    anonymous: str = "authentication required"
+    """The words in which anonymous is refused."""
+    has_login: bool = False
+    """Whether nobody may do anything before it has logged in."""
