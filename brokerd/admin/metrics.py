@@ -77,6 +77,19 @@ DEFINITIONS = (
     ),
     Definition("producers", "brokerd_idempotent_producers", G, "Idempotent producers in memory"),
     Definition("subscriptions", "brokerd_subscriptions", G, "Subscriptions of BlipMQ's clients"),
+    Definition("audit.written", "brokerd_audit_events", C, "Events written to the audit trail"),
+    Definition(
+        "audit.repeated",
+        "brokerd_audit_repeated",
+        C,
+        "Logins and denials that were counted and not written one by one",
+    ),
+    Definition(
+        "audit.dropped",
+        "brokerd_audit_events_dropped",
+        C,
+        "Events that are lost because the journal had no room",
+    ),
     Definition(
         "formats.blipmq.publishes_dropped",
         "brokerd_blipmq_publishes_dropped",

@@ -22,6 +22,8 @@ from brokerd.broker.archive_guard import ArchiveGuard
 from brokerd.broker.archived import Archived
 from brokerd.broker.archived_times import ArchivedTimes
 from brokerd.broker.archiving import Archiving
+from brokerd.broker.audit import AuditTrail
+from brokerd.broker.audit_search import Searches
 from brokerd.broker.bounds_writer import BoundsWriter
 from brokerd.broker.chunks import Chunk, ChunkCache
 from brokerd.broker.clock import BrokerTime
@@ -73,6 +75,8 @@ class BrokerSettings:
     groups: GroupSettings = field(default_factory=GroupSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     archive: ArchiveSettings = field(default_factory=ArchiveSettings)
+    audit_keep_us: int | None = None
+    """How long the audit trail keeps its events; None: there is no trail."""
 
 
 class Broker:
@@ -282,6 +286,16 @@ class Broker:
         self.mark_archived = topics.mark_archived
         self.existing_topic = state.existing_topic
 
+        self.audit = AuditTrail(
+            journal,
+            producing,
+            Searches(journal, clock, self.topic, self.fetch, self.offset_at_time),
+            clock,
+            self.time,
+            topics.own_topic,
+            settings.audit_keep_us,
+        )
+
         self.subscriptions = Subscriptions(
             state,
             journal,
@@ -351,6 +365,7 @@ class Broker:
         self._retention.start()
         self._firing.start()
         self.archiving.start()
+        self.audit.start()
         self.ready = True
 
     def stop(self) -> None:
@@ -367,6 +382,7 @@ class Broker:
         self._remains.stop()
         self._snapshotter.stop()
         self.archiving.stop()
+        self.audit.stop()
         self.journal.close()
 
     def write_last_snapshot(self) -> None:
@@ -468,6 +484,7 @@ class Broker:
             "long_polls": self._waiters.count,
             "retention": self._retention.status(),
             "archive": self.archiving.status(),
+            "audit": self.audit.status(),
             "snapshots_written": self._snapshotter.written,
             "snapshot_lsn": self._snapshotter.last_lsn,
             "snapshot_error": self._snapshotter.last_error,

@@ -14,8 +14,8 @@ by lane. Who adds a control entry that must come after records or events already
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, Protocol
 
 import msgpack
@@ -133,6 +133,8 @@ class Journal:
         """Upper bound of what the gathered changes will take in the log."""
         self.limit_bytes = 0
         """``gathered_bytes`` may grow to this without another look at the log."""
+        self._left_bytes = 0
+        """What is left free of the frame for what `leaving_room` was called for."""
         self.durable_ticket = 0
         self.commits = 0
         self.frame_time_us = 0
@@ -221,7 +223,7 @@ class Journal:
     def _make_room(self, size: int) -> None:
         """As `admit`, when ``size`` more bytes would exceed ``limit_bytes``."""
         self._check_open()
-        size += ADMITTED_EXTRA_BYTES
+        size += ADMITTED_EXTRA_BYTES + self._left_bytes
         if self._parked and not self._unparking:
             self._schedule()
             raise Congested("others wait for the disk already; try again")
@@ -238,7 +240,7 @@ class Journal:
     def _make_event_room(self, size: int) -> None:
         """As `admit_events`, when ``size`` more bytes would exceed ``limit_bytes``."""
         self._check_open()
-        size += BATCH_FRAME_BYTES + LANE_FRAME_BYTES
+        size += BATCH_FRAME_BYTES + LANE_FRAME_BYTES + self._left_bytes
         if self.gathered_bytes + size > min(self._frame_bytes, self._wal.reserve_room):
             self.split()
         if self._wal.reserve_room < size:
@@ -263,7 +265,22 @@ class Journal:
         room = min(self._frame_bytes, uncommitted, self._wal.room)
         if self._closed or self._wal.failed or self._parked:
             room = 0
-        self.limit_bytes = room - ADMITTED_EXTRA_BYTES
+        self.limit_bytes = room - ADMITTED_EXTRA_BYTES - self._left_bytes
+
+    @contextmanager
+    def leaving_room(self, size: int) -> Iterator[None]:
+        """What is admitted meanwhile leaves room for records of ``size`` bytes in one partition.
+
+        They may be added right after that, without being admitted, and then are in the same frame.
+        ``size`` is as for `admit`.
+        """
+        self._left_bytes = size + BATCH_FRAME_BYTES
+        self._set_limit()
+        try:
+            yield
+        finally:
+            self._left_bytes = 0
+            self._set_limit()
 
     def when_uncongested(self, callback: Callable[[], None]) -> None:
         """Call back once, when a request that met `Congested` may be tried again."""

@@ -25,7 +25,6 @@ from brokerd.broker.topic_entries import (
     topic_start_entry,
 )
 from brokerd.broker.topics import (
-    RESERVED_PREFIX,
     Partition,
     Topic,
     TopicSettings,
@@ -34,6 +33,7 @@ from brokerd.broker.topics import (
 )
 from brokerd.broker.waiters import Waiters
 from brokerd.errors import InvalidName, LimitExceeded, UnknownOffset
+from brokerd.values import RESERVED_PREFIX
 
 
 def check_topic_name(name: str) -> None:
@@ -110,6 +110,18 @@ class TopicChanges:
         forever = TopicSettings(0, 0, 0)
         return self._add(Topic(self._state.next_topic_id, name, 1, forever, target.topic_id))
 
+    def own_topic(self, name: str, settings: TopicSettings) -> Topic:
+        """The topic of the broker's own that has this name, one partition, with these settings.
+
+        It is made when it is first needed. Raises `NoSpace` or `Congested`.
+        """
+        topic = self._state.by_name.get(name)
+        if topic is None:
+            return self._add(Topic(self._state.next_topic_id, name, 1, settings))
+        if topic.settings != settings:
+            self._configure(topic, settings)
+        return topic
+
     def _add(self, topic: Topic) -> Topic:
         entry = topic_created_entry(topic)
         self._journal.admit(len(entry.body) + BATCH_FRAME_BYTES)
@@ -121,10 +133,13 @@ class TopicChanges:
     def configure_topic(self, name: str, settings: TopicSettings) -> None:
         """Give a topic all of these settings; what they do not say is as the broker's are.
 
-        Raises `UnknownTopic`, `InvalidRequest`, `NoSpace` or `Congested`.
+        Raises `UnknownTopic`, `InvalidName`, `InvalidRequest`, `NoSpace` or `Congested`.
         """
-        topic = self._state.existing_topic(name)
+        topic = self._topic_to_change(name)
         check_settings(settings)
+        self._configure(topic, settings)
+
+    def _configure(self, topic: Topic, settings: TopicSettings) -> None:
         entry = topic_configured_entry(topic, settings)
         self._journal.admit(len(entry.body) + BATCH_FRAME_BYTES)
         topic.settings = settings
@@ -135,9 +150,10 @@ class TopicChanges:
         """Delete a topic with its records, groups and delayed messages.
 
         Long polls on it are answered that there is nothing. Its name may be used again at once: for
-        a new topic, whose offsets begin at 0. Raises `UnknownTopic`, `NoSpace` or `Congested`.
+        a new topic, whose offsets begin at 0. Raises `UnknownTopic`, `InvalidName`, `NoSpace` or
+        `Congested`.
         """
-        topic = self._state.existing_topic(name)
+        topic = self._topic_to_change(name)
         self._journal.admit_events(2 * BATCH_FRAME_BYTES)
         self._journal.split()
         gone = [one for one in (topic, topic.internal) if one is not None]
@@ -155,9 +171,9 @@ class TopicChanges:
         """Remove the records of a partition below ``offset``; returns its new start offset.
 
         The start offset never goes back, nor past the next offset. Raises `UnknownTopic`,
-        `UnknownPartition`, `UnknownOffset`, `NoSpace` or `Congested`.
+        `InvalidName`, `UnknownPartition`, `UnknownOffset`, `NoSpace` or `Congested`.
         """
-        trimmed = self._state.existing_topic(name).partition(partition)
+        trimmed = self._topic_to_change(name).partition(partition)
         if not 0 <= offset <= trimmed.next_offset:
             raise UnknownOffset(
                 f"topic {name!r} partition {partition} cannot begin at offset {offset}: use one "
@@ -165,6 +181,12 @@ class TopicChanges:
             )
         self.remove([(trimmed, offset)], "trimmed")
         return trimmed.start_offset
+
+    def _topic_to_change(self, name: str) -> Topic:
+        """The topic of this name, if it is a client's. Raises `UnknownTopic` or `InvalidName`."""
+        topic = self._state.existing_topic(name)
+        check_topic_name(name)
+        return topic
 
     def remove(self, starts: list[tuple[Partition, int]], reason: str) -> int:
         """Move start offsets forward, all in one frame; returns how many records that removed.

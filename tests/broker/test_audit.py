@@ -1,0 +1,397 @@
+"""The audit trail on a simulated disk: what is in it after a crash, a flood, a full disk."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from twisted.logger import capturedLogs
+
+from brokerd.broker import BrokerSettings, Congested, audit_search
+from brokerd.broker.topics import TopicSettings
+from brokerd.errors import InvalidName, InvalidRequest, LimitExceeded, NoSpace, ShuttingDown
+from brokerd.security.audit import (
+    AUDIT_TOPIC,
+    Actor,
+    AuditFilter,
+    AuditPage,
+    EventType,
+    denied,
+    logged_in,
+)
+from brokerd.sim.bare import WALL_SECONDS
+from tests.house import House
+
+DAY_US = 86_400 * 1_000_000
+AUDITED = BrokerSettings(audit_keep_us=90 * DAY_US)
+BOB = Actor("bob", "192.0.2.7", "flymq")
+
+
+def audited(**changes: Any) -> House:
+    house = House(**{"settings": AUDITED, **changes})
+    house.run()
+    return house
+
+
+def ask(house: House, **wanted: Any) -> AuditPage:
+    """The answer to a question."""
+    answers: list[tuple[AuditPage | None, Exception | None]] = []
+    house.broker.audit.query(AuditFilter(**wanted), lambda *answer: answers.append(answer))
+    for _ in range(1_000):
+        if answers:
+            break
+        house.run()
+        house.clock.advance(0.001)
+    ((page, error),) = answers
+    if error is not None:
+        raise error
+    assert page is not None
+    return page
+
+
+def resources(page: AuditPage) -> list[str]:
+    return [found.resource for found in page.events]
+
+
+def make_topic(house: House, name: str) -> None:
+    house.broker.audit.carry_out(
+        BOB, EventType.TOPIC_CREATED, name, lambda: house.broker.create_topic(name)
+    )
+
+
+def delete_topic(house: House, name: str) -> None:
+    house.broker.audit.carry_out(
+        BOB, EventType.TOPIC_DELETED, name, lambda: house.broker.delete_topic(name)
+    )
+
+
+def fill_disk(house: House) -> None:
+    """Produce to the topic ``big`` until the log has no room for another record."""
+    partition = house.broker.create_topic("big").partition(0)
+    house.disk.capacity = house.disk.used_bytes
+    for size in (60_000, 3_000, 0):
+        with pytest.raises(NoSpace):
+            while True:
+                with suppress(Congested):
+                    house.broker.produce(partition, b"x" * size)
+                house.run()
+
+
+class TestChanges:
+    def test_a_change_is_told_with_who_did_it_from_where_and_when(self) -> None:
+        house = audited()
+        make_topic(house, "orders")
+        (found,) = ask(house).events
+        assert (found.type, found.resource, found.result) == ("topic.create", "orders", "success")
+        assert (found.user, found.client_ip, found.form) == BOB
+        assert (found.event_id, found.time_us) == (0, round(WALL_SECONDS * 1e6))
+
+    def test_a_change_and_its_event_survive_a_crash_together_or_neither_does(self) -> None:
+        """Wherever the disk stops, after any of the writes."""
+        full = audited()
+        make_topic(full, "gone")
+        full.run()
+        base = full.disk.copy()
+        outcomes = set()
+        for writes in range(12):
+            house = audited(disk=base.copy())
+            make_topic(house, "kept")
+            delete_topic(house, "gone")
+            house.turn()
+            for _ in range(writes):
+                house.writer.step()
+                house.background.step()
+                house.turn()
+            house = house.crash()
+            topics = {topic.name for topic in house.broker.topics()}
+            told = [(found.type, found.resource) for found in reversed(ask(house).events)]
+            assert told[0] == ("topic.create", "gone")
+            assert ("kept" in topics) == (("topic.create", "kept") in told)
+            assert ("gone" in topics) == (("topic.delete", "gone") not in told)
+            outcomes.add(("kept" in topics, "gone" in topics))
+        assert (False, True) in outcomes and (True, False) in outcomes
+
+    def test_a_change_and_its_event_are_in_one_frame_although_frames_are_full(self) -> None:
+        """What gathered before is cut off before the change, never between the two."""
+        settings = BrokerSettings(audit_keep_us=DAY_US, frame_bytes=64 << 10)
+        for filled in range(60_000, 66_000, 25):
+            house = audited(settings=settings)
+            topic = house.broker.create_topic("t")
+            house.run()
+            house.broker.produce(topic.partition(0), b"x" * filled)
+            make_topic(house, "made")
+            ticket = house.broker.existing_topic("made").ticket
+            assert ticket == house.broker.journal.ticket()
+
+    def test_what_fails_is_not_told(self) -> None:
+        house = audited()
+        with pytest.raises(InvalidName):
+            make_topic(house, "\0")
+        assert ask(house).events == ()
+
+    def test_what_changes_nothing_may_be_told_all_the_same(self) -> None:
+        house = audited()
+        answer = house.broker.audit.carry_out(BOB, EventType.ACL_SET, "t", lambda: 5)
+        assert answer == 5
+        assert resources(ask(house)) == ["t"]
+
+    def test_deleting_works_and_is_told_on_a_full_disk(self) -> None:
+        house = audited()
+        fill_disk(house)
+        delete_topic(house, "big")
+        house.run()
+        house = house.crash()
+        assert house.broker.topic("big") is None
+        assert [found.type for found in ask(house).events] == ["topic.delete"]
+
+    def test_without_a_trail_changes_are_made_and_there_is_no_topic(self) -> None:
+        house = House()
+        make_topic(house, "t")
+        house.broker.audit.record(denied(BOB, "write", "t"))
+        house.pass_time(100, step=10)
+        assert [topic.name for topic in house.broker.topics()] == ["t"]
+        with pytest.raises(InvalidRequest, match="audit trail is not enabled"):
+            ask(house)
+        assert house.broker.status()["audit"]["enabled"] is False
+
+
+class TestRecords:
+    def test_a_denial_is_durable_after_the_next_commit(self) -> None:
+        house = audited()
+        house.broker.audit.record(denied(BOB, "write", "orders"))
+        house.run()
+        house = house.crash()
+        (found,) = ask(house).events
+        assert (found.type, found.user, found.action, found.resource) == (
+            "access.denied",
+            "bob",
+            "write",
+            "orders",
+        )
+
+    def test_a_flood_is_two_events_a_minute(self) -> None:
+        """And the second says how many there were."""
+        house = audited()
+        for _ in range(10_000):
+            house.broker.audit.record(denied(BOB, "write", "orders"))
+        house.run()
+        assert len(ask(house).events) == 1
+        house.pass_time(61, step=1)
+        newest, first = ask(house).events
+        assert newest.details == {"repeated": "9999"}
+        assert 60_000_000 <= newest.time_us - first.time_us < 62_000_000
+        assert house.broker.status()["audit"] == {
+            "enabled": True,
+            "written": 2,
+            "repeated": 9_999,
+            "dropped": 0,
+        }
+
+    def test_what_was_counted_is_written_when_the_broker_stops(self) -> None:
+        house = audited()
+        for _ in range(10):
+            house.broker.audit.record(denied(BOB, "write", "orders"))
+        house.stop()
+        house.broker.audit.record(denied(BOB, "write", "orders"))
+        house = house.again()
+        assert [found.details for found in ask(house).events] == [{"repeated": "9"}, {}]
+
+    def test_recording_amid_a_request_takes_none_of_the_room_it_was_given(self) -> None:
+        """What was admitted has its place, whatever is denied before it is added."""
+        settings = BrokerSettings(audit_keep_us=DAY_US, frame_bytes=64 << 10)
+        house = audited(settings=settings)
+        partition = house.broker.create_topic("t").partition(0)
+        house.run()
+        for _ in range(20):
+            house.broker.admit(60_000)
+            for number in range(5):
+                house.broker.audit.record(denied(BOB, "write", f"t{number}"))
+            gathered = house.broker.journal.gathered_bytes
+            assert gathered == 0
+            house.broker.append(partition, b"x" * 59_000)
+            house.run()
+        assert house.failures == []
+
+    def test_with_no_room_events_are_dropped_counted_and_told(self) -> None:
+        """The broker goes on; once there is room there are events again."""
+        house = audited()
+        fill_disk(house)
+        with capturedLogs() as logs:
+            for number in range(20):
+                house.broker.audit.record(logged_in(Actor("bob", f"::{number:x}:0:0:0:0"), "key"))
+                house.run()
+            house.pass_time(61, step=1)
+        status = house.broker.status()["audit"]
+        assert (status["dropped"], status["written"]) == (20, 0)
+        told = [one["count"] for one in logs if one.get("event_id") == "audit-dropped"]
+        assert told == [1, 19]
+        assert house.failures == []
+        house.disk.capacity = None
+        house.wal.retry_allocation()
+        house.run()
+        house.broker.audit.record(logged_in(BOB, "password"))
+        house.run()
+        assert ask(house).events[0].type == "auth.success"
+
+    def test_while_the_log_is_busy_events_wait_and_none_is_lost(self) -> None:
+        settings = BrokerSettings(audit_keep_us=DAY_US, max_uncommitted_bytes=128 << 10)
+        house = audited(settings=settings)
+        partition = house.broker.create_topic("t").partition(0)
+        house.run()
+        house.broker.produce(partition, b"x" * 100_000)
+        house.turn()
+        house.broker.produce(partition, b"x" * 20_000)
+        house.broker.audit.record(denied(BOB, "write", "t" * 200))
+        house.turn()
+        assert house.broker.audit.status()["dropped"] == 0
+        house.pass_time(2)
+        assert len(ask(house).events) == 1
+
+
+class TestTheTopic:
+    def test_it_keeps_events_as_long_as_configured_and_follows_the_configuration(self) -> None:
+        house = audited()
+        topic = house.broker.existing_topic(AUDIT_TOPIC)
+        assert topic.settings == TopicSettings(90 * DAY_US, 0, 0, False)
+        house.stop()
+        house = house.again(settings=BrokerSettings(audit_keep_us=DAY_US))
+        topic = house.broker.existing_topic(AUDIT_TOPIC)
+        assert topic.settings.retention_us == DAY_US
+        house = house.crash()
+        assert house.broker.existing_topic(AUDIT_TOPIC).settings.retention_us == DAY_US
+
+    def test_nobody_makes_changes_or_deletes_it(self) -> None:
+        house = House()
+        with pytest.raises(InvalidName):
+            house.broker.create_topic(AUDIT_TOPIC)
+        house = audited()
+        for change in (
+            lambda: house.broker.configure_topic(AUDIT_TOPIC, TopicSettings(retention_us=1)),
+            lambda: house.broker.trim_topic(AUDIT_TOPIC, 0, 0),
+            lambda: house.broker.delete_topic(AUDIT_TOPIC),
+        ):
+            with pytest.raises(InvalidName, match="the broker's own"):
+                change()
+
+    def test_old_events_go_with_time(self) -> None:
+        house = audited(settings=BrokerSettings(audit_keep_us=60_000_000))
+        make_topic(house, "old")
+        house.pass_time(200, step=5)
+        make_topic(house, "new")
+        house.pass_time(50, step=5)
+        assert resources(ask(house)) == ["new"]
+
+
+def fill(house: House, count: int, seconds: float = 0.0) -> None:
+    """Events about topics t0, t1, ..."""
+    for number in range(count):
+        house.broker.audit.carry_out(BOB, EventType.ACL_SET, f"t{number}", lambda: None)
+        if seconds:
+            house.pass_time(seconds, step=seconds)
+        elif number % 500 == 499:
+            house.run()
+    house.run()
+
+
+class TestQuestions:
+    def test_events_come_newest_first_and_page_by_page(self) -> None:
+        house = audited()
+        fill(house, 25)
+        first = ask(house, limit=10)
+        assert resources(first) == [f"t{number}" for number in range(24, 14, -1)]
+        assert (first.total, first.more) == (25, True)
+        last = ask(house, limit=10, skip=20)
+        assert resources(last) == ["t4", "t3", "t2", "t1", "t0"]
+        assert (last.total, last.more, last.next_before) == (25, False, None)
+
+    def test_a_page_may_begin_before_an_event(self) -> None:
+        """So that pages stay as they are while new events come."""
+        house = audited()
+        fill(house, 25)
+        page = ask(house, limit=3, before=ask(house, limit=5).events[-1].event_id)
+        assert resources(page) == ["t19", "t18", "t17"]
+
+    def test_only_what_is_asked_for_comes(self) -> None:
+        house = audited()
+        fill(house, 20)
+        house.broker.audit.record(denied(Actor("eve", "::1", "mega"), "write", "t1"))
+        house.run()
+        assert ask(house, user="eve").total == 1
+        assert ask(house, types=frozenset({"acl.set"}), resource="t1").total == 11
+        assert ask(house, search="WRITE").total == 1
+
+    @pytest.mark.parametrize("forgetful", [False, True])
+    def test_times_bound_the_search(self, forgetful: bool) -> None:
+        """From memory and from disk alike."""
+        settings = AUDITED
+        if forgetful:
+            settings = BrokerSettings(
+                audit_keep_us=90 * DAY_US, tail_cache_bytes=0, read_cache_bytes=0
+            )
+        house = audited(settings=settings)
+        begin_us = house.broker.time.time_us()
+        fill(house, 30, seconds=100)
+        page = ask(house, start_us=begin_us + 1_000_000_000, end_us=begin_us + 1_300_000_000)
+        assert resources(page) == ["t12", "t11", "t10"]
+        assert (page.total, page.more) == (3, False)
+
+    def test_one_question_looks_at_so_many_events_and_says_where_to_go_on(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(audit_search, "LOOKS_MAX", 25)
+        monkeypatch.setattr(audit_search, "BLOCK_EVENTS", 10)
+        house = audited()
+        fill(house, 60)
+        first = ask(house, resource="t3")
+        assert resources(first) == ["t39", "t38", "t37", "t36", "t35"]
+        assert first.more and first.next_before == 35
+        second = ask(house, resource="t3", before=first.next_before)
+        assert resources(second) == ["t34", "t33", "t32", "t31", "t30"]
+        third = ask(house, resource="t3", before=second.next_before)
+        assert resources(third) == ["t3"]
+        assert not third.more and third.next_before is None
+
+    def test_a_long_search_gives_the_reactor_its_turns(self) -> None:
+        house = audited()
+        fill(house, 5_000)
+        answers: list[object] = []
+        others: list[int] = []
+
+        def turn() -> None:
+            others.append(len(answers))
+            if not answers:
+                house.clock.callLater(0, turn)
+
+        house.broker.audit.query(AuditFilter(), lambda *answer: answers.append(answer))
+        house.clock.callLater(0, turn)
+        house.turn()
+        assert answers and len(others) >= 5
+
+    def test_many_questions_wait_and_too_many_are_refused(self) -> None:
+        house = audited()
+        fill(house, 5_000)
+        answers: list[object] = []
+        asked = 0
+        with pytest.raises(LimitExceeded, match="ask again later"):
+            for _ in range(100):
+                house.broker.audit.query(AuditFilter(), lambda *answer: answers.append(answer))
+                asked += 1
+        house.pass_time(1, step=0.01)
+        assert len(answers) == asked >= audit_search.WAITING_MAX
+
+    def test_who_asks_while_the_broker_stops_is_told_so(self) -> None:
+        house = audited()
+        fill(house, 5_000)
+        answers: list[Any] = []
+        for _ in range(3):
+            house.broker.audit.query(AuditFilter(), lambda *answer: answers.append(answer))
+        house.stop()
+        assert [type(error) for _, error in answers] == [ShuttingDown] * 3
+
+    def test_a_wrong_question_is_refused(self) -> None:
+        with pytest.raises(InvalidRequest):
+            ask(audited(), limit=0)
+
+    def test_an_empty_trail_has_an_empty_answer(self) -> None:
+        assert ask(audited()) == AuditPage((), 0, False)

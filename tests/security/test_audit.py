@@ -1,0 +1,277 @@
+"""Audit events: what they say, which of them a question wants, and what a flood of them costs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.errors import DamagedData, InvalidRequest
+from brokerd.security import audit
+from brokerd.security.audit import (
+    AT_ONCE_MAX,
+    EVENTS_MAX,
+    LIMIT_MAX,
+    SENDERS_MAX,
+    SKIP_MAX,
+    Actor,
+    AuditEvent,
+    AuditFilter,
+    EventType,
+    Floods,
+    Result,
+    decode_event,
+    denied,
+    encode_event,
+    event,
+    logged_in,
+    login_failed,
+    network_of,
+)
+from brokerd.values import MAX_NAME_BYTES
+
+BOB = Actor("bob", "192.0.2.7", "flymq")
+texts = st.text(max_size=300)
+
+
+class TestEvents:
+    def test_an_event_is_a_json_object_with_the_names_that_its_readers_know(self) -> None:
+        said = event(BOB, EventType.TOPIC_DELETED, "orders", "DELETE_TOPIC", details={"a": "b"})
+        assert json.loads(encode_event(said)) == {
+            "type": "topic.delete",
+            "user": "bob",
+            "client_ip": "192.0.2.7",
+            "format": "flymq",
+            "resource": "orders",
+            "action": "DELETE_TOPIC",
+            "result": "success",
+            "details": {"a": "b"},
+            "time_us": 0,
+        }
+
+    @given(texts, texts, texts, st.dictionaries(texts, texts, max_size=3))
+    def test_whatever_names_clients_give_an_event_comes_back_as_it_was(
+        self, user: str, resource: str, action: str, details: dict[str, str]
+    ) -> None:
+        said = event(
+            Actor(user, "::1", "mega"), EventType.DENIED, resource, action, details=details
+        )
+        value = encode_event(said)
+        back = decode_event(value, 7)
+        assert back.event_id == 7
+        assert encode_event(back) == value
+        assert (back.user, back.resource, back.details) == (
+            said.user,
+            said.resource,
+            said.details,
+        )
+
+    @given(st.characters())
+    def test_names_are_cut_and_nothing_in_them_moves_a_terminal(self, letter: str) -> None:
+        said = denied(Actor(letter * 1_000_000, "", ""), "write", "a\x1b[2Jb")
+        assert len(said.user) <= 4 * MAX_NAME_BYTES
+        assert len(encode_event(said)) < 3_000
+        assert said.resource == "a\\x1b[2Jb"
+        assert not any(ord(c) < 32 or 127 <= ord(c) < 160 for c in said.user)
+
+    def test_a_name_that_just_fits_is_whole_and_a_longer_one_shows_that_it_is_cut(self) -> None:
+        whole, longer = "x" * MAX_NAME_BYTES, "x" * (MAX_NAME_BYTES + 1)
+        assert denied(BOB, "read", whole).resource == whole
+        assert denied(BOB, "read", longer).resource == "x" * (MAX_NAME_BYTES - 3) + "\u2026"
+
+    def test_logins_and_denials_say_how_they_ended_and_about_whom(self) -> None:
+        login, failed, refused = (
+            logged_in(BOB, "key"),
+            login_failed(BOB, "password", "wrong password"),
+            denied(BOB, "admin", "t"),
+        )
+        assert (login.type, login.result, login.resource) == ("auth.success", "success", "bob")
+        assert (failed.type, failed.result, failed.details) == (
+            "auth.failure",
+            "failure",
+            {"reason": "wrong password"},
+        )
+        assert (refused.type, refused.result, refused.action, refused.resource) == (
+            "access.denied",
+            "denied",
+            "admin",
+            "t",
+        )
+
+    @pytest.mark.parametrize("value", [b"", b"{}", b"[1]", b'{"type": 1}', b"\xff", b"null"])
+    def test_a_record_that_holds_no_event_is_told_by_its_place(self, value: bytes) -> None:
+        with pytest.raises(DamagedData, match="audit event 12 "):
+            decode_event(value, 12)
+
+
+def seen(
+    kind: str = "access.denied",
+    user: str = "bob",
+    resource: str = "orders",
+    action: str = "write",
+    time_us: int = 100,
+) -> AuditEvent:
+    return AuditEvent(
+        kind, user, "::1", "mega", resource, action, "denied", {"reason": "No Luck"}, time_us
+    )
+
+
+class TestFilters:
+    @pytest.mark.parametrize(
+        ("wanted", "is_found"),
+        [
+            (AuditFilter(), True),
+            (AuditFilter(types=frozenset({"access.denied", "x"})), True),
+            (AuditFilter(types=frozenset({"x"})), False),
+            (AuditFilter(user="bob"), True),
+            (AuditFilter(user="bo"), False),
+            (AuditFilter(result="denied"), True),
+            (AuditFilter(result="deni"), False),
+            (AuditFilter(resource="rder"), True),
+            (AuditFilter(resource="RDER"), False),
+            (AuditFilter(search="RDER"), True),
+            (AuditFilter(search="Writ"), True),
+            (AuditFilter(search="no luck"), True),
+            (AuditFilter(search="bob"), False),
+            (AuditFilter(start_us=100, end_us=101), True),
+            (AuditFilter(start_us=101), False),
+            (AuditFilter(end_us=100), False),
+        ],
+    )
+    def test_a_filter_finds_what_it_names_and_nothing_else(
+        self, wanted: AuditFilter, is_found: bool
+    ) -> None:
+        """User, type and result as a whole, a part of the resource, a search in any case."""
+        assert wanted.matches(seen()) is is_found
+
+    @pytest.mark.parametrize(
+        "wanted",
+        [
+            AuditFilter(limit=0),
+            AuditFilter(limit=LIMIT_MAX + 1),
+            AuditFilter(skip=-1),
+            AuditFilter(skip=SKIP_MAX + 1),
+        ],
+    )
+    def test_a_filter_that_asks_for_too_much_is_refused(self, wanted: AuditFilter) -> None:
+        with pytest.raises(InvalidRequest):
+            wanted.check()
+
+    def test_the_largest_answer_may_be_asked_for(self) -> None:
+        AuditFilter(limit=LIMIT_MAX, skip=SKIP_MAX).check()
+
+
+def attack(address: str, user: str = "", resource: str = "t") -> AuditEvent:
+    return login_failed(Actor(user, address, "mega"), "password", resource)
+
+
+class TestFloods:
+    def test_the_first_is_written_and_the_rest_is_one_event_with_a_count(self) -> None:
+        floods = Floods()
+        assert floods.take(denied(BOB, "read", "t"))
+        assert not any(floods.take(denied(BOB, "read", "t")) for _ in range(1_000))
+        (summary,) = floods.end_window()
+        assert (summary.user, summary.client_ip, summary.resource) == ("bob", "192.0.2.7", "t")
+        assert summary.details == {"repeated": "1000"}
+        assert floods.is_idle and floods.end_window() == []
+
+    def test_after_the_window_the_first_is_written_again(self) -> None:
+        floods = Floods()
+        for _ in range(2):
+            assert floods.take(denied(BOB, "read", "t"))
+            floods.end_window()
+
+    def test_different_events_of_one_sender_are_written_up_to_a_limit(self) -> None:
+        """Who tries topic after topic fills no disk."""
+        floods = Floods()
+        taken = [floods.take(denied(BOB, "read", f"t{n}")) for n in range(1_000)]
+        assert taken == [True] * AT_ONCE_MAX + [False] * (1_000 - AT_ONCE_MAX)
+        (summary,) = floods.end_window()
+        assert summary.details["repeated"] == str(1_000 - AT_ONCE_MAX)
+        assert summary.resource == "t999"
+
+    def test_names_tried_from_one_address_are_one_sender(self) -> None:
+        """Whoever guesses names does not get a share for each of them."""
+        floods = Floods()
+        taken = sum(floods.take(attack("192.0.2.1", f"user{n}")) for n in range(5_000))
+        assert taken == AT_ONCE_MAX
+        assert len(floods.end_window()) == 1
+
+    def test_addresses_of_one_ipv6_network_are_one_sender(self) -> None:
+        floods = Floods()
+        taken = sum(floods.take(attack(f"2001:db8::{n:x}")) for n in range(5_000))
+        assert taken == 1
+        (summary,) = floods.end_window()
+        assert summary.client_ip == "2001:db8::1387"
+
+    def test_a_flood_of_one_sender_hides_no_other(self) -> None:
+        floods = Floods()
+        for _ in range(10_000):
+            floods.take(attack("192.0.2.1"))
+        assert floods.take(attack("192.0.2.2"))
+        assert floods.take(denied(BOB, "read", "t"))
+
+    def test_a_flood_of_failures_hides_no_login_that_went_well(self) -> None:
+        floods = Floods()
+        for n in range(10_000):
+            floods.take(attack(f"10.0.{n >> 8}.{n & 255}", f"user{n}"))
+        assert floods.take(logged_in(BOB, "password"))
+
+    def test_senders_beyond_number_are_counted_together_and_nothing_is_lost(self) -> None:
+        floods = Floods()
+        count = 20_000
+        written = sum(floods.take(attack(f"10.1.{n >> 8}.{n & 255}")) for n in range(count))
+        assert written == min(SENDERS_MAX, EVENTS_MAX)
+        (others,) = floods.end_window()
+        assert (others.user, others.client_ip, others.type) == ("", "", "auth.failure")
+        assert others.details == {"repeated": str(count - written), "senders": "others"}
+
+    @given(
+        st.lists(
+            st.builds(
+                attack,
+                st.integers(0, 400).map("10.0.0.{}".format),
+                st.sampled_from(["", "a", "b"]),
+            ),
+            max_size=2_000,
+        )
+    )
+    def test_each_event_is_written_or_counted_once_and_writes_are_bounded(
+        self, events: list[AuditEvent]
+    ) -> None:
+        floods = Floods()
+        written = sum(map(floods.take, events))
+        summaries = floods.end_window()
+        assert written <= EVENTS_MAX
+        assert len(summaries) <= SENDERS_MAX + 1
+        assert written + sum(int(one.details["repeated"]) for one in summaries) == len(events)
+
+    @pytest.mark.parametrize(
+        ("address", "network"),
+        [
+            ("192.0.2.7", "192.0.2.7"),
+            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+            ("::ffff:192.0.2.7", "192.0.2.7"),
+            ("fe80::1%eth0", "fe80::/64"),
+            ("not:an:address", "not:an:address"),
+            ("", ""),
+        ],
+    )
+    def test_a_network_is_what_one_customer_has(self, address: str, network: str) -> None:
+        assert network_of(address) == network
+
+    def test_types_are_those_that_flymq_programs_look_for(self) -> None:
+        """docs/security.rst lists them all."""
+        names = {kind.value for kind in audit.EventType}
+        assert {
+            "auth.success",
+            "auth.failure",
+            "access.denied",
+            "topic.create",
+            "topic.delete",
+            "user.create",
+            "user.delete",
+        } <= names
+        assert {kind.value for kind in Result} == {"success", "failure", "denied"}
