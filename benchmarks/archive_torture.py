@@ -11,6 +11,9 @@ After each round the table of records has to have every (topic, partition, offse
 the end every reader, and one more of each format that begins then, has to have seen each record
 once, in order, and the digest of what they saw has to be that of what producers were acknowledged.
 
+The longer a log is, the longer a round takes, so a new one is begun after `LOG_ROUNDS`. With
+``--part 2/3`` it is the second of three runs that together do every kill of one seed once.
+
 Exit codes: 0 every promise kept, 1 a promise broken (the data directory is kept), 2 it could not be
 tried. Which kills there are follows ``--seed``; what everybody is doing then does not.
 """
@@ -28,9 +31,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from deltalake import DeltaTable
 
@@ -38,6 +39,7 @@ from brokerd.cli.server import Server, find
 from brokerd.client.mega import MegaClient
 from brokerd.errors import BrokerdError
 
+from .archive_kills import DELETING, KILLS, REFRESHED, Kill, Summary, some_kills
 from .crowd import (
     BLIPMQ_SETTINGS,
     KEYED,
@@ -56,6 +58,7 @@ from .process import BrokerFailed, BrokerProcess, interrupt_on_signals
 
 MIB = 1 << 20
 ROUND_BYTES = 4 * MIB
+LOG_ROUNDS = 12
 SETTINGS = (
     "wal.segment_bytes=1MiB",
     "wal.snapshot_interval_bytes=1MiB",
@@ -66,93 +69,11 @@ SETTINGS = (
     "archive.poll_seconds=1",
     *BLIPMQ_SETTINGS,
 )
-POINTS = (
-    "planned",
-    "records written",
-    "events written",
-    "before records commit",
-    "after records commit",
-    "before events commit",
-    "after events commit",
-    "before deliveries",
-    "before deliveries commit",
-    "after deliveries commit",
-    "before hourly",
-    "before hourly commit",
-    "after hourly commit",
-    "clean planned",
-    "clean looked",
-    "before clean commit",
-    "after clean commit",
-    "before events are merged",
-    "before deliveries are merged",
-    "before vacuum of records",
-)
-"""Where the job stops and somebody is killed."""
-_WORKED_AT = ("planned", "before deliveries", "before hourly", "clean planned")
-"""After these points workers are at work."""
 _LEAVES_UNDONE = ("driver", "workers")
 """Whose death ends a job, so that it has to run again."""
-REFRESHED, DELETING = "refreshed", "deleting"
 _DELETING_SECONDS = 90.0
 _ROUND_SECONDS = 180.0
 _FOLLOW_SECONDS = 300.0
-
-
-class Kill(NamedTuple):
-    """Who is killed, and when."""
-
-    victim: str
-    when: str
-
-    def __str__(self) -> str:
-        return f"{self.victim} at {self.when!r}"
-
-
-KILLS = (
-    *(Kill("driver", point) for point in POINTS),
-    *(Kill("broker", point) for point in POINTS),
-    *(Kill("worker", point) for point in _WORKED_AT),
-    *(Kill("workers", point) for point in _WORKED_AT),
-    *(Kill("broker", when) for when in (REFRESHED, DELETING) * 4),
-)
-"""Everything that can be done to a round."""
-
-
-@dataclass
-class Summary:
-    """What a run came to."""
-
-    rounds: int = 0
-    seconds: float = 0.0
-    kills: Counter[str] = field(default_factory=Counter)
-    """How many of each victim."""
-    missed: list[Kill] = field(default_factory=list)
-    """What was not met: the job did not come to that point."""
-    acknowledged: int = 0
-    archived: int = 0
-    compacted: int = 0
-    segments_deleted: int = 0
-    readers: int = 0
-    seen: int = 0
-    digest: str = ""
-    findings: list[str] = field(default_factory=list)
-
-    def text(self) -> str:
-        """The summary for people."""
-        kills = ", ".join(f"{count} of {victim}" for victim, count in sorted(self.kills.items()))
-        lines = [
-            f"{self.rounds} rounds in {self.seconds:.0f} s, kills: {kills or 'none'}",
-            f"{self.acknowledged:,} records acknowledged, {self.archived:,} in the archive, "
-            f"{self.compacted:,} compacted, {self.segments_deleted} journal files deleted",
-            f"{self.readers} readers saw {self.seen:,} records, each once, in order; "
-            f"digest {self.digest[:16]}",
-        ]
-        if self.missed:
-            lines.append(f"never came to: {'; '.join(map(str, self.missed))}")
-        lines += [f"BROKEN: {finding}" for finding in self.findings]
-        lines.append("broken promises" if self.findings else "every promise kept")
-        return "\n".join(lines)
 
 
 class Torture:
@@ -478,13 +399,20 @@ def _differ_at(seen: Sequence[Seen], whole: Sequence[Seen]) -> int | None:
     return next((at for at, (one, other) in pairs if one.value != other.value), None)
 
 
-def some_kills(rounds: int, seed: int) -> list[Kill]:
-    """So many kills, all of `KILLS` in some order before any comes again."""
-    chance = random.Random(seed)
-    found: list[Kill] = []
-    while len(found) < rounds:
-        found += chance.sample(KILLS, len(KILLS))
-    return found[:rounds]
+def _torture(directory: Path, seed: int, kills: Sequence[Kill]) -> Summary:
+    """Do a few rounds with a log of their own."""
+    directory.mkdir()
+    with BrokerProcess(directory / "data", directory / "broker.log", SETTINGS) as broker:
+        return Torture(broker, seed, lambda line: print(f"  {line}", flush=True)).run(kills)
+
+
+def _part(text: str) -> tuple[int, int]:
+    """A part of a run, ``2/3``: its number and how many there are."""
+    number, _, count = text.partition("/")
+    part, parts = int(number), int(count)
+    if not 1 <= part <= parts:
+        raise ValueError(text)
+    return part, parts
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -495,17 +423,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=30, help="default: 30")
     parser.add_argument("--seed", type=int, default=None, help="default: a new one, printed")
     parser.add_argument("--only", metavar="VICTIM", help="driver, worker, workers or broker")
+    parser.add_argument("--part", metavar="K/N", type=_part, default=(1, 1), help="default: 1/1")
     options = parser.parse_args(arguments)
+    part, parts = options.part
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     kills = some_kills(max(options.rounds, len(KILLS)), seed)
     kills = [one for one in kills if options.only in (None, one.victim)][: options.rounds]
+    kills = kills[part - 1 :: parts]
     interrupt_on_signals()
     directory = Path(tempfile.mkdtemp(prefix="brokerd-archive-torture-"))
     print(f"torture: {len(kills)} rounds, seed {seed}, data in {directory}", flush=True)
+    summary = Summary()
     try:
-        with BrokerProcess(directory / "data", directory / "broker.log", SETTINGS) as broker:
-            torture = Torture(broker, seed, lambda line: print(f"  {line}", flush=True))
-            summary = torture.run(kills)
+        for first in range(0, len(kills), LOG_ROUNDS):
+            log = directory / f"log-{first // LOG_ROUNDS}"
+            summary.add(_torture(log, seed + first, kills[first : first + LOG_ROUNDS]))
+            if summary.findings:
+                break
+            shutil.rmtree(log, ignore_errors=True)  # Java may be at it, too
     except KeyboardInterrupt:
         shutil.rmtree(directory, ignore_errors=True)  # Java may be at it, too
         print("torture: interrupted; nothing is left", file=sys.stderr)

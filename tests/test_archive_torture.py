@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.archive_torture import KILLS, SETTINGS, Kill, Torture, some_kills
+from benchmarks.archive_kills import KILLS, Kill, Summary, some_kills
+from benchmarks.archive_torture import SETTINGS, Torture, main
 from benchmarks.ledger import Ledger, Seen
 from benchmarks.oracle import Origin
 from benchmarks.process import BrokerProcess
@@ -123,6 +124,29 @@ def test_everybody_is_killed_everywhere() -> None:
     """Before anything comes again; the seed tells the order."""
     assert sorted(some_kills(len(KILLS), 3)) == sorted(KILLS)
     assert some_kills(100, 3) == some_kills(100, 3) != some_kills(100, 4)
+
+
+def test_runs_with_several_logs_are_told_as_one() -> None:
+    """What each came to is added up."""
+    one = Summary(rounds=2, seconds=3.0, acknowledged=7, digest="aa")
+    one.kills["driver"] = 2
+    two = Summary(rounds=1, seconds=1.0, missed=[KILLS[0]], digest="bb", findings=["gone"])
+    two.kills.update(driver=1, broker=1)
+    one.add(two)
+    assert (one.rounds, one.seconds, one.acknowledged, one.digest) == (3, 4.0, 7, "bb")
+    assert (one.kills, one.missed) == ({"driver": 3, "broker": 1}, [KILLS[0]])
+    assert one.text().endswith("BROKEN: gone\nbroken promises")
+
+
+@pytest.mark.parametrize("part", ["0/2", "3/2", "2", "a/b", "1/0"])
+def test_a_part_that_there_is_not_is_wrong_usage(
+    part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything begins."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--part", part])
+    assert ended.value.code == 2
+    assert "argument --part" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -1,0 +1,108 @@
+# Tests: tests/test_archive_torture.py
+"""What the torture of the archive does to whom, and what a run of it came to."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field, fields
+from typing import NamedTuple
+
+POINTS = (
+    "planned",
+    "records written",
+    "events written",
+    "before records commit",
+    "after records commit",
+    "before events commit",
+    "after events commit",
+    "before deliveries",
+    "before deliveries commit",
+    "after deliveries commit",
+    "before hourly",
+    "before hourly commit",
+    "after hourly commit",
+    "clean planned",
+    "clean looked",
+    "before clean commit",
+    "after clean commit",
+    "before events are merged",
+    "before deliveries are merged",
+    "before vacuum of records",
+)
+"""Where the job stops and somebody is killed."""
+_WORKED_AT = ("planned", "before deliveries", "before hourly", "clean planned")
+"""After these points workers are at work."""
+REFRESHED, DELETING = "refreshed", "deleting"
+"""What the broker is killed at, besides."""
+
+
+class Kill(NamedTuple):
+    """Who is killed, and when."""
+
+    victim: str
+    when: str
+
+    def __str__(self) -> str:
+        return f"{self.victim} at {self.when!r}"
+
+
+KILLS = (
+    *(Kill("driver", point) for point in POINTS),
+    *(Kill("broker", point) for point in POINTS),
+    *(Kill("worker", point) for point in _WORKED_AT),
+    *(Kill("workers", point) for point in _WORKED_AT),
+    *(Kill("broker", when) for when in (REFRESHED, DELETING) * 4),
+)
+"""Everything that can be done to a round."""
+
+
+def some_kills(rounds: int, seed: int) -> list[Kill]:
+    """So many kills, all of `KILLS` in some order before any comes again."""
+    chance = random.Random(seed)
+    found: list[Kill] = []
+    while len(found) < rounds:
+        found += chance.sample(KILLS, len(KILLS))
+    return found[:rounds]
+
+
+@dataclass
+class Summary:
+    """What a run came to."""
+
+    rounds: int = 0
+    seconds: float = 0.0
+    kills: Counter[str] = field(default_factory=Counter)
+    """How many of each victim."""
+    missed: list[Kill] = field(default_factory=list)
+    """What was not met: the job did not come to that point."""
+    acknowledged: int = 0
+    archived: int = 0
+    compacted: int = 0
+    segments_deleted: int = 0
+    readers: int = 0
+    seen: int = 0
+    digest: str = ""
+    findings: list[str] = field(default_factory=list)
+
+    def add(self, other: Summary) -> None:
+        """Take in what a run with another log came to; the digest is that of the newest log."""
+        for one in fields(self):
+            mine, theirs = getattr(self, one.name), getattr(other, one.name)
+            setattr(self, one.name, theirs if one.name == "digest" else mine + theirs)
+
+    def text(self) -> str:
+        """The summary for people."""
+        kills = ", ".join(f"{count} of {victim}" for victim, count in sorted(self.kills.items()))
+        lines = [
+            f"{self.rounds} rounds in {self.seconds:.0f} s, kills: {kills or 'none'}",
+            f"{self.acknowledged:,} records acknowledged, {self.archived:,} in the archive, "
+            f"{self.compacted:,} compacted, {self.segments_deleted} journal files deleted",
+            f"{self.readers} readers saw {self.seen:,} records, each once, in order; "
+            f"digest {self.digest[:16]}",
+        ]
+        if self.missed:
+            lines.append(f"never came to: {'; '.join(map(str, self.missed))}")
+        lines += [f"BROKEN: {finding}" for finding in self.findings]
+        lines.append("broken promises" if self.findings else "every promise kept")
+        return "\n".join(lines)
