@@ -14,7 +14,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,6 +52,8 @@ class Stage:
     """Of each wire format; the same ones after a restart."""
     ledger: Ledger
     over: threading.Event = field(default_factory=threading.Event)
+    values: dict[bytes, bytes] = field(default_factory=dict)
+    """Values that were seen, each of which is in memory once, however many readers saw it."""
 
     def fail(self, who: str, error: Exception) -> None:
         """End the run with a finding: somebody met what should not be."""
@@ -276,6 +278,11 @@ class Follower(threading.Thread):
         """Read a few records."""
         raise NotImplementedError
 
+    def see(self, records: Iterable[tuple[int | None, bytes]]) -> None:
+        """Take in records as they come, offset and value."""
+        values = self._stage.values
+        self.seen += [Seen(offset, values.setdefault(value, value)) for offset, value in records]
+
     def _wait(self, seconds: float) -> None:
         self._stage.over.wait(seconds)
 
@@ -305,7 +312,7 @@ class FlymqReads(Follower):
 
     def some(self, client: FlymqClient) -> bool:
         fetched = client.fetch(self.topic, 0, self._next, 50)
-        self.seen += [Seen(one.offset, one.value) for one in fetched.records]
+        self.see((one.offset, one.value) for one in fetched.records)
         has_moved = fetched.next_offset > self._next
         self._next = max(self._next, fetched.next_offset)
         return has_moved
@@ -322,7 +329,7 @@ class RustlogReads(Follower):
 
     def some(self, client: RustlogClient) -> bool:
         fetched = client.fetch(self.topic, self._next, max_bytes=1 << 17)
-        self.seen += [Seen(offset, value) for offset, value in fetched.pairs()]
+        self.see(fetched.pairs())
         has_moved = fetched.next_offset > self._next
         self._next = max(self._next, fetched.next_offset)
         return has_moved
@@ -346,7 +353,7 @@ class MegaReads(Follower):
                 return False
             raise
         self._next = message.next_offset
-        self.seen.append(Seen(self._next - 1, message.payload))
+        self.see([(self._next - 1, message.payload)])
         return True
 
 
@@ -369,7 +376,7 @@ class MamamiaReads(Follower):
     def some(self, client: MamamiaClient) -> bool:
         leased = client.acquire_batch(self.topic, self.name, "torture", 40, LEASE_SECONDS)
         self._held = [message.id for message in leased]
-        self.seen += [Seen(message.id, message.payload) for message in leased]
+        self.see((message.id, message.payload) for message in leased)
         self._settle(client)
         return bool(leased)
 
@@ -409,7 +416,7 @@ class BlipmqReads(Follower):
         if delivery is None:
             return False
         self._held = delivery
-        self.seen.append(Seen(None, delivery.message))
+        self.see([(None, delivery.message)])
         self._acknowledge(client)
         return True
 
