@@ -20,6 +20,7 @@ from twisted.logger import Logger
 from brokerd.broker.audit_search import Answered, Searches
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import (
+    BATCH_FRAME_BYTES,
     RECORD_FRAME_BYTES,
     Clock,
     Congested,
@@ -27,10 +28,12 @@ from brokerd.broker.journal import (
     Journal,
 )
 from brokerd.broker.producing import Producing
-from brokerd.broker.topics import Partition, Topic, TopicSettings
-from brokerd.errors import BrokerdError, InvalidRequest
+from brokerd.broker.topic_changes import OWN_TOPIC_BYTES
+from brokerd.broker.topics import Topic, TopicSettings
+from brokerd.errors import BrokerdError, InvalidRequest, NoSpace
 from brokerd.security.audit import (
     AUDIT_TOPIC,
+    EVENT_BYTES_MAX,
     WINDOW_US,
     Actor,
     AuditEvent,
@@ -46,6 +49,9 @@ WAITING_MAX = 1_000
 """Events that wait for room in the log; more are dropped."""
 
 RETRY_SECONDS = 1.0
+
+ADMITTED_BYTES = EVENT_BYTES_MAX + RECORD_FRAME_BYTES + BATCH_FRAME_BYTES + OWN_TOPIC_BYTES
+"""What an event is admitted with to the log."""
 
 T = TypeVar("T")
 
@@ -89,8 +95,9 @@ class AuditTrail:
         """Make the trail's topic, or give it its settings. Without room that is done later."""
         if self.enabled:
             try:
-                self._open()
-            except BrokerdError as why:
+                self._journal.admit_events(OWN_TOPIC_BYTES)
+                self._open_topic(AUDIT_TOPIC, self._settings)
+            except (NoSpace, Congested) as why:
                 self._log.warn(
                     "the audit trail cannot be opened now, and is with the first event: {problem}",
                     problem=str(why),
@@ -139,13 +146,10 @@ class AuditTrail:
         if not self.enabled:
             return change()
         said = event(actor, kind, resource, action, details=details)
-        value = self._encoded(said)
-        partition = self._open()
-        size = len(value) + RECORD_FRAME_BYTES
-        self._journal.admit_events(size)
-        with self._journal.leaving_room(size):
+        self._journal.admit_events(ADMITTED_BYTES)
+        with self._journal.leaving_room(ADMITTED_BYTES):
             done = change()
-        self._append(partition, value)
+        self._append(structs.replace(said, time_us=self._time.time_us()))
         return done
 
     def record(self, said: AuditEvent) -> None:
@@ -173,17 +177,20 @@ class AuditTrail:
         self._write_call = None
         try:
             while self._waiting:
-                value = encode_event(self._waiting[0])
-                partition = self._open()
-                self._journal.admit(len(value) + RECORD_FRAME_BYTES)
-                self._waiting.popleft()
-                self._append(partition, value)
+                self._journal.admit(ADMITTED_BYTES)
+                self._append(self._waiting.popleft())
         except Congested:
             if not self._stopped:
                 self._write_call = self._clock.callLater(RETRY_SECONDS, self._write)
         except BrokerdError as why:
             self._drop(len(self._waiting), str(why))
             self._waiting.clear()
+
+    def _append(self, said: AuditEvent) -> None:
+        """Append an event for which `ADMITTED_BYTES` are admitted."""
+        partition = self._open_topic(AUDIT_TOPIC, self._settings).partitions[0]
+        self._producing.append(partition, encode_event(said), Encoding.TEXT, expires_at_us=0)
+        self._written += 1
 
     def _end_window(self) -> None:
         self._window_call = None
@@ -210,17 +217,6 @@ class AuditTrail:
                 problem=why,
                 event_id="audit-dropped",
             )
-
-    def _open(self) -> Partition:
-        return self._open_topic(AUDIT_TOPIC, self._settings).partitions[0]
-
-    def _encoded(self, said: AuditEvent) -> bytes:
-        return encode_event(structs.replace(said, time_us=self._time.time_us()))
-
-    def _append(self, partition: Partition, value: bytes) -> None:
-        """Append an event that was admitted."""
-        self._producing.append(partition, value, Encoding.TEXT, expires_at_us=0)
-        self._written += 1
 
     # -- asking -------------------------------------------------------------------------------
 

@@ -35,6 +35,9 @@ from brokerd.broker.waiters import Waiters
 from brokerd.errors import InvalidName, LimitExceeded, UnknownOffset
 from brokerd.values import RESERVED_PREFIX
 
+OWN_TOPIC_BYTES = 1024
+"""More than making or configuring a topic of the broker's own takes in a frame."""
+
 
 def check_topic_name(name: str) -> None:
     """Raise `InvalidName` for a name that no topic of the broker's clients may have."""
@@ -113,20 +116,23 @@ class TopicChanges:
     def own_topic(self, name: str, settings: TopicSettings) -> Topic:
         """The topic of the broker's own that has this name, one partition, with these settings.
 
-        It is made when it is first needed. Raises `NoSpace` or `Congested`.
+        It is made, or configured, when it is first needed. That is admitted already: there is
+        room for `OWN_TOPIC_BYTES` more.
         """
         topic = self._state.by_name.get(name)
         if topic is None:
-            return self._add(Topic(self._state.next_topic_id, name, 1, settings))
+            return self._add_admitted(Topic(self._state.next_topic_id, name, 1, settings))
         if topic.settings != settings:
-            self._configure(topic, settings)
+            self._configure_admitted(topic, settings)
         return topic
 
     def _add(self, topic: Topic) -> Topic:
-        entry = topic_created_entry(topic)
-        self._journal.admit(len(entry.body) + BATCH_FRAME_BYTES)
+        self._journal.admit(len(topic_created_entry(topic).body) + BATCH_FRAME_BYTES)
+        return self._add_admitted(topic)
+
+    def _add_admitted(self, topic: Topic) -> Topic:
         self._state.add_topic(topic)
-        self._journal.add_entry(entry)
+        self._journal.add_entry(topic_created_entry(topic))
         topic.ticket = self._journal.ticket()
         return topic
 
@@ -137,13 +143,13 @@ class TopicChanges:
         """
         topic = self._topic_to_change(name)
         check_settings(settings)
-        self._configure(topic, settings)
-
-    def _configure(self, topic: Topic, settings: TopicSettings) -> None:
         entry = topic_configured_entry(topic, settings)
         self._journal.admit(len(entry.body) + BATCH_FRAME_BYTES)
+        self._configure_admitted(topic, settings)
+
+    def _configure_admitted(self, topic: Topic, settings: TopicSettings) -> None:
         topic.settings = settings
-        self._journal.add_entry(entry)
+        self._journal.add_entry(topic_configured_entry(topic, settings))
         self._configured()
 
     def delete_topic(self, name: str) -> None:

@@ -27,6 +27,12 @@ WINDOW_US: Final = 60_000_000
 AT_ONCE_MAX: Final = 10
 """Different events of one sender that are written at once in a window."""
 
+EVENT_BYTES_MAX: Final = 2_600
+"""An event takes no more than this in JSON."""
+_DETAILS_BYTES: Final = 400
+"""Names and values of its details; in JSON twice as many at the most."""
+_SHORT_BYTES: Final = 64
+
 SENDERS_MAX: Final = 300
 """Senders that are told apart in a window, for each type; the others are counted together."""
 
@@ -97,8 +103,9 @@ class AuditEvent(msgspec.Struct, frozen=True):
     resource: str
     """What it was done to: a topic, ``topic/group``, a user, a key's id; may be empty."""
     action: str
-    """What was asked for, such as ``write`` or ``DELETE_TOPIC``; may be empty."""
+    """What was asked for, such as ``write`` or ``password``; may be empty."""
     result: str
+    """``success``, ``failure`` or ``denied``."""
     details: dict[str, str] = {}
     time_us: int = 0
     """Broker time; set when the event is taken."""
@@ -114,14 +121,28 @@ def event(
     result: Result = Result.SUCCESS,
     details: Mapping[str, str] | None = None,
 ) -> AuditEvent:
-    """An event whose texts are short and can be shown: names may come from anybody.
+    """An event that takes `EVENT_BYTES_MAX` and can be shown: names may come from anybody.
 
-    ``details`` must hold no secrets.
+    ``details`` must hold no secrets; of many, the first ones stay.
     """
-    shown = {_clean(key): _clean(value) for key, value in (details or {}).items()}
-    user, client_ip, form = map(_clean, actor)
+    shown: dict[str, str] = {}
+    left = _DETAILS_BYTES
+    for key, value in (details or {}).items():
+        key, value = _clean(key), _clean(value)
+        left -= len(key.encode()) + len(value.encode())
+        if left < 0:
+            shown["\u2026"] = "\u2026"
+            break
+        shown[key] = value
     return AuditEvent(
-        kind.value, user, client_ip, form, _clean(resource), _clean(action), result.value, shown
+        kind.value,
+        _clean(actor.user),
+        _clean(actor.client_ip, _SHORT_BYTES),
+        _clean(actor.form, _SHORT_BYTES),
+        _clean(resource),
+        _clean(action, _SHORT_BYTES),
+        result.value,
+        shown,
     )
 
 
@@ -138,17 +159,16 @@ def logged_in(actor: Actor, action: str) -> AuditEvent:
 def login_failed(actor: Actor, action: str, reason: str) -> AuditEvent:
     """A login failed; ``reason`` is the operator's, and may say more than the client is told."""
     details = {"reason": reason}
-    return event(actor, EventType.LOGIN_FAILED, actor.user, action, Result.FAILURE, details=details)
+    return event(actor, EventType.LOGIN_FAILED, actor.user, action, Result.FAILURE, details)
 
 
-def _clean(text: str) -> str:
-    """A text of `MAX_NAME_BYTES` or less that terminals can show."""
-    encoded = text[: MAX_NAME_BYTES + 1].encode("utf-8", "replace")
-    if len(encoded) > MAX_NAME_BYTES:
-        text = encoded[: MAX_NAME_BYTES - 3].decode("utf-8", "ignore") + "\u2026"
-    else:
-        text = encoded.decode()
-    return escaped(text)
+def _clean(text: str, most: int = MAX_NAME_BYTES) -> str:
+    """A text that terminals can show, of ``most`` bytes of UTF-8 or less."""
+    shown = escaped(text[: most + 1].encode("utf-8", "replace").decode())
+    encoded = shown.encode()
+    if len(encoded) <= most:
+        return shown
+    return encoded[: most - 3].decode("utf-8", "ignore") + "\u2026"
 
 
 def encode_event(taken: AuditEvent) -> bytes:

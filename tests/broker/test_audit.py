@@ -25,7 +25,17 @@ from tests.house import House
 
 DAY_US = 86_400 * 1_000_000
 AUDITED = BrokerSettings(audit_keep_us=90 * DAY_US)
+
+
 BOB = Actor("bob", "192.0.2.7", "flymq")
+
+
+def deny(house: House, actor: Actor = BOB, topic: str = "orders") -> None:
+    house.broker.audit.record(denied(actor, "write", topic))
+
+
+def log_in(house: House, actor: Actor = BOB) -> None:
+    house.broker.audit.record(logged_in(actor, "key"))
 
 
 def audited(**changes: Any) -> House:
@@ -148,7 +158,7 @@ class TestChanges:
     def test_without_a_trail_changes_are_made_and_there_is_no_topic(self) -> None:
         house = House()
         make_topic(house, "t")
-        house.broker.audit.record(denied(BOB, "write", "t"))
+        deny(house)
         house.pass_time(100, step=10)
         assert [topic.name for topic in house.broker.topics()] == ["t"]
         with pytest.raises(InvalidRequest, match="audit trail is not enabled"):
@@ -159,7 +169,7 @@ class TestChanges:
 class TestRecords:
     def test_a_denial_is_durable_after_the_next_commit(self) -> None:
         house = audited()
-        house.broker.audit.record(denied(BOB, "write", "orders"))
+        deny(house)
         house.run()
         house = house.crash()
         (found,) = ask(house).events
@@ -174,7 +184,7 @@ class TestRecords:
         """And the second says how many there were."""
         house = audited()
         for _ in range(10_000):
-            house.broker.audit.record(denied(BOB, "write", "orders"))
+            deny(house)
         house.run()
         assert len(ask(house).events) == 1
         house.pass_time(61, step=1)
@@ -191,9 +201,9 @@ class TestRecords:
     def test_what_was_counted_is_written_when_the_broker_stops(self) -> None:
         house = audited()
         for _ in range(10):
-            house.broker.audit.record(denied(BOB, "write", "orders"))
+            deny(house)
         house.stop()
-        house.broker.audit.record(denied(BOB, "write", "orders"))
+        deny(house)
         house = house.again()
         assert [found.details for found in ask(house).events] == [{"repeated": "9"}, {}]
 
@@ -206,7 +216,7 @@ class TestRecords:
         for _ in range(20):
             house.broker.admit(60_000)
             for number in range(5):
-                house.broker.audit.record(denied(BOB, "write", f"t{number}"))
+                deny(house, BOB, f"t{number}")
             gathered = house.broker.journal.gathered_bytes
             assert gathered == 0
             house.broker.append(partition, b"x" * 59_000)
@@ -219,7 +229,7 @@ class TestRecords:
         fill_disk(house)
         with capturedLogs() as logs:
             for number in range(20):
-                house.broker.audit.record(logged_in(Actor("bob", f"::{number:x}:0:0:0:0"), "key"))
+                log_in(house, Actor("bob", f"::{number:x}:0:0:0:0"))
                 house.run()
             house.pass_time(61, step=1)
         status = house.broker.status()["audit"]
@@ -230,7 +240,7 @@ class TestRecords:
         house.disk.capacity = None
         house.wal.retry_allocation()
         house.run()
-        house.broker.audit.record(logged_in(BOB, "password"))
+        log_in(house)
         house.run()
         assert ask(house).events[0].type == "auth.success"
 
@@ -242,7 +252,7 @@ class TestRecords:
         house.broker.produce(partition, b"x" * 100_000)
         house.turn()
         house.broker.produce(partition, b"x" * 20_000)
-        house.broker.audit.record(denied(BOB, "write", "t" * 200))
+        deny(house)
         house.turn()
         assert house.broker.audit.status()["dropped"] == 0
         house.pass_time(2)
@@ -315,7 +325,7 @@ class TestQuestions:
     def test_only_what_is_asked_for_comes(self) -> None:
         house = audited()
         fill(house, 20)
-        house.broker.audit.record(denied(Actor("eve", "::1", "mega"), "write", "t1"))
+        deny(house, Actor("eve"), "t1")
         house.run()
         assert ask(house, user="eve").total == 1
         assert ask(house, types=frozenset({"acl.set"}), resource="t1").total == 11
