@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from brokerd.errors import Denied
+from brokerd.security.audit import AUDIT_TOPIC
+
 READ: Final = 1
 """Fetch, lease, settle, commit; see groups and dead letters of a topic."""
 WRITE: Final = 2
@@ -51,8 +54,10 @@ class Access:
         """Go on if this permission on a topic is given, whether or not the topic exists.
 
         :raises AuthenticationRequired: anonymous has not got it, and somebody might.
-        :raises Denied: this principal has not got it.
+        :raises Denied: this principal has not got it. Nobody has, to change the audit trail.
         """
+        if topic_name == AUDIT_TOPIC and permission != READ:
+            raise Denied("the audit trail is written by the broker alone")
 
     def require_any(self, topic_name: str) -> None:
         """Go on if any of READ, WRITE and ADMIN is given on a topic; raises as `require`."""
@@ -65,7 +70,7 @@ class Access:
 
     def may(self, permission: int, topic_name: str) -> bool:
         """Whether any of these permissions on a topic is given; for lists, and never a denial."""
-        return True
+        return topic_name != AUDIT_TOPIC
 
 
 OPEN: Final = Access()

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.errors import DamagedData, InvalidRequest
-from brokerd.security import audit
+from brokerd.errors import DamagedData, Denied, InvalidRequest
+from brokerd.security import ADMIN, ANY, OPEN, READ, WRITE, audit
 from brokerd.security.audit import (
     AT_ONCE_MAX,
+    AUDIT_TOPIC,
     EVENT_BYTES_MAX,
     EVENTS_MAX,
     LIMIT_MAX,
@@ -101,6 +102,15 @@ class TestEvents:
         assert denied(BOB, "read", whole).resource == whole
         assert denied(BOB, "read", longer).resource == "x" * (MAX_NAME_BYTES - 3) + "\u2026"
 
+    def test_logins_and_denials_say_how_they_ended_and_about_whom(self) -> None:
+        login, refused = logged_in(BOB, "key"), denied(BOB, "admin", "t")
+        failed = login_failed(BOB, "password", "wrong password")
+        assert (login.type, login.result, login.resource) == ("auth.success", "success", "bob")
+        assert (failed.type, failed.result) == ("auth.failure", "failure")
+        assert failed.details == {"reason": "wrong password"}
+        assert (refused.type, refused.result) == ("access.denied", "denied")
+        assert (refused.action, refused.resource) == ("admin", "t")
+
     @pytest.mark.parametrize("value", [b"", b"{}", b"[1]", b'{"type": 1}', b"\xff", b"null"])
     def test_a_record_that_holds_no_event_is_told_by_its_place(self, value: bytes) -> None:
         with pytest.raises(DamagedData, match="audit event 12 "):
@@ -117,6 +127,16 @@ def seen(
     return AuditEvent(
         kind, user, "::1", "mega", resource, action, "denied", {"reason": "No Luck"}, time_us
     )
+
+
+class TestWithSecurityOff:
+    def test_a_trail_that_is_left_from_before_may_be_read_and_not_changed(self) -> None:
+        """Nor is it in any list."""
+        OPEN.require(READ, AUDIT_TOPIC)
+        for permission in (WRITE, ADMIN):
+            with pytest.raises(Denied, match="by the broker alone"):
+                OPEN.require(permission, AUDIT_TOPIC)
+        assert OPEN.may(ANY, "orders") and not OPEN.may(ANY, AUDIT_TOPIC)
 
 
 class TestFilters:
