@@ -2,6 +2,9 @@
 
 SIGTERM ends the session. Twisted's own handler, which a running reactor installs, would stop the
 reactor alone, and every test after that would fail.
+
+Logging has begun, to nobody. Until it does, Twisted keeps every event for whoever is told later,
+and with it what the event is about: brokers with their disks, gigabytes in a run of all tests.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
+from twisted.logger import globalLogBeginner
 
 # No deadlines: a loaded machine is slow, not wrong.
 settings.register_profile(
@@ -18,6 +22,8 @@ settings.register_profile(
 )
 settings.register_profile("long", settings.get_profile("fast"), max_examples=5_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
 
 _ended = False
 
