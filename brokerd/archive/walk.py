@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from brokerd.archive.columnar import Integers
 from brokerd.archive.sealed import DamagedSegment, SealedSegment, batches_of
 from brokerd.errors import NewerFormat
 from brokerd.walformat import (
@@ -32,8 +33,10 @@ from brokerd.walformat import (
     parse_frame_header,
 )
 
-WINDOW_BYTES = 8 << 20
+WINDOW_BYTES = 1 << 20
 """How much of a segment is in memory at once, unless one entry is larger."""
+_PASSED_MIN, _PASSED_MAX = 16, 4096
+"""Of how many frame headers the first bytes are looked at together."""
 LOT_ROWS = 1 << 16
 """How many rows entries that come together have, unless one entry has more."""
 
@@ -60,6 +63,15 @@ class Lot(NamedTuple):
     times_us: list[int]
     """Broker time of each entry's frame."""
     headers: list[EntryHeader]
+
+
+class _Gaps(NamedTuple):
+    """Stretches without batches, in order."""
+
+    first: Integers
+    end: Integers
+    like_headers: Integers
+    """How many from here on are as long as a frame header, and in no place known to be damaged."""
 
 
 class Walk:
@@ -93,25 +105,55 @@ class Walk:
 
     def lots(self) -> Iterator[Lot]:
         """All entries that are wanted, in order."""
-        for position, end in self._gaps():
-            while position < end:
-                if not self._holds(position, min(FRAME_HEADER_BYTES, end - position)):
-                    yield self._lot
-                    self._read(position, 0)
-                size, header = self._look(position, end)
-                if header is not None and self._wanted(header):
-                    if not self._holds(position, size):
-                        yield self._lot
-                        self._read(position, size)
-                    if self._rows and self._rows + header.count > LOT_ROWS:
-                        yield self._lot
-                        self._begin()
-                    self._add(position, header)
-                position += size
+        gaps = self._gaps()
+        row = 0
+        while row < len(gaps.first):
+            position, end = int(gaps.first[row]), int(gaps.end[row])
+            if not self._holds(position, min(FRAME_HEADER_BYTES, end - position)):
+                yield self._lot
+                self._read(position, 0)
+            passed = self._pass_headers(gaps, row)
+            if not passed:
+                yield from self._in_gap(position, end)
+            row += passed or 1
         yield self._lot
 
-    def _gaps(self) -> Iterator[tuple[int, int]]:
-        """First position and end of each stretch without batches."""
+    def _in_gap(self, position: int, end: int) -> Iterator[Lot]:
+        """Go through one gap."""
+        while position < end:
+            if not self._holds(position, min(FRAME_HEADER_BYTES, end - position)):
+                yield self._lot
+                self._read(position, 0)
+            size, header = self._look(position, end)
+            if header is not None and self._wanted(header):
+                if not self._holds(position, size):
+                    yield self._lot
+                    self._read(position, size)
+                if self._rows and self._rows + header.count > LOT_ROWS:
+                    yield self._lot
+                    self._begin()
+                self._add(position, header)
+            position += size
+
+    def _pass_headers(self, gaps: _Gaps, row: int) -> int:
+        """How many gaps from a row on, in memory, are a frame header and nothing else.
+
+        As most are where few records are in a frame. What is few is left to `_in_gap`.
+        """
+        rows = min(int(gaps.like_headers[row]), _PASSED_MAX)
+        if rows < _PASSED_MIN:
+            return 0
+        at = gaps.first[row : row + rows] - self._base
+        at = at[at <= len(self._data) - FRAME_HEADER_BYTES]
+        other = np.frombuffer(self._data, np.uint8)[at] != FRAME_MAGIC[0]
+        passed = int(other.argmax()) if other.any() else len(at)
+        if passed:
+            last = int(at[passed - 1])
+            self._frame = self._base + last, self._data[last : last + FRAME_HEADER_BYTES]
+        return passed
+
+    def _gaps(self) -> _Gaps:
+        """The stretches without batches."""
         batches = batches_of(self._segment.index)
         order = np.argsort(batches.position)
         position = batches.position[order]
@@ -122,8 +164,14 @@ class Walk:
         if wrong.any():
             at = int(first[wrong.argmax()])
             raise self._damaged(at, "the index tells of a batch that cannot be there")
-        some = np.flatnonzero(first < end)
-        return zip(first[some].tolist(), end[some].tolist(), strict=True)
+        some = first < end
+        first, end = first[some], end[some]
+        is_other = end - first != FRAME_HEADER_BYTES
+        if self._is_known(0, self._size):
+            is_other[:] = True
+        rows = np.arange(len(first))
+        others = np.append(np.flatnonzero(is_other), len(first))
+        return _Gaps(first, end, others[np.searchsorted(others, rows)] - rows)
 
     def _damaged(self, position: int, problem: str) -> DamagedSegment:
         return DamagedSegment(self._segment.path, position, problem)

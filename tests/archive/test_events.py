@@ -240,6 +240,41 @@ def test_a_frame_header_behind_junk_is_found(tmp_path: Path) -> None:
     assert table["time"].cast(pa.int64()).to_pylist() == [TIME_US + 5]
 
 
+@pytest.fixture
+def busy(tmp_path: Path) -> SealedSegment:
+    """A hundred frames of one batch, the last with an event, and that twice."""
+    log = LogMaker(tmp_path)
+    for group in ("first", "second"):
+        for _ in range(99):
+            log.append(1, 0, [b"a record"])
+            log.frame()
+        log.append(1, 0, [b"a record"])
+        log.add(events_entry(1, 0, group, [SETTLED]))
+        log.frame()
+    return open_sealed(log.seal())
+
+
+def test_events_are_few_among_records(busy: SealedSegment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come with the times of their own frames, however much is read at a time."""
+    for window in (64, 1000, 4096, 1 << 20):
+        monkeypatch.setattr(walk, "WINDOW_BYTES", window)
+        table = read(busy)
+        assert table["group_name"].to_pylist() == ["first", "second"]
+        times = table["time"].cast(pa.int64()).to_pylist()
+        assert times == [TIME_US + 99_000_000, TIME_US + 199_000_000]
+
+
+def test_a_frame_that_lost_its_magic_among_many_is_damage(busy: SealedSegment) -> None:
+    """It is found where it is; if the broker knows of it, what follows comes."""
+    path = Path(busy.path)
+    position = int(batches_of(busy.index).position[50]) - 64
+    damage(path, position)
+    with pytest.raises(DamagedSegment, match=f"at {position}"):
+        read(busy)
+    found = read(busy, [(position, position + 64)])
+    assert found["group_name"].to_pylist() == ["first", "second"]
+
+
 def test_a_segment_cut_short_is_damage(segment: SealedSegment) -> None:
     """What was cut off is missed."""
     data = Path(segment.path).read_bytes()
