@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from twisted.web import http
 
-from brokerd.admin import archive_calls, group_calls, lease_calls, record_calls, topic_calls
+from brokerd.admin import (
+    archive_calls,
+    audit_calls,
+    group_calls,
+    lease_calls,
+    record_calls,
+    security_calls,
+    topic_calls,
+)
 from brokerd.admin.asker import Asker
 from brokerd.admin.openapi import describe
 from brokerd.admin.resources import JSONResource
@@ -21,6 +29,8 @@ ROUTES = [
     *group_calls.ROUTES,
     *lease_calls.ROUTES,
     *archive_calls.ROUTES,
+    *security_calls.ROUTES,
+    *audit_calls.ROUTES,
 ]
 OPENAPI = describe(ROUTES)
 

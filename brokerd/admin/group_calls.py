@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -30,10 +31,10 @@ from brokerd.admin.shapes import (
     us_of,
 )
 from brokerd.broker import Broker, ConsumerGroup, GroupSettings, Lane, Partition
-from brokerd.broker.asking import ask
 from brokerd.broker.topics import unknown_group
 from brokerd.errors import BrokerdError, InvalidRequest, UnknownTopic
 from brokerd.security import ADMIN, READ
+from brokerd.security.audit import EventType
 
 LANES_MAX = 1_000
 """How many partitions a description of a group tells of."""
@@ -108,7 +109,7 @@ def describe_group(call: Call) -> GroupShape:
     )
 
 
-def _changed(call: Call, change: Callable[[], None]) -> Deferred[GroupShape]:
+def _changed(call: Call, kind: EventType, change: Callable[[], None]) -> Deferred[GroupShape]:
     """Change a group; fires once that is durable, with where the change left the group.
 
     That is described in the turn of the change: by the time it is durable others may have moved
@@ -119,7 +120,7 @@ def _changed(call: Call, change: Callable[[], None]) -> Deferred[GroupShape]:
         change()
         return describe_group(call)
 
-    return ask(call.broker, change_and_describe)
+    return call.audited(kind, change_and_describe)
 
 
 async def configure_group(call: Call) -> GroupShape:
@@ -133,7 +134,7 @@ async def configure_group(call: Call) -> GroupShape:
         settings = found.lanes[0].store.settings if found is not None else defaults
         broker.configure_group(topic, group, changed(settings, defaults, call.body))
 
-    return await _changed(call, configure)
+    return await _changed(call, EventType.GROUP_CONFIGURED, configure)
 
 
 def changed(
@@ -161,13 +162,14 @@ async def pause_group(call: Call) -> GroupShape:
         check_group(call, call.body.create)
         broker.pause_group(topic, group)
 
-    return await _changed(call, pause)
+    return await _changed(call, EventType.GROUP_PAUSED, pause)
 
 
 async def resume_group(call: Call) -> GroupShape:
     """Records again. Raises as `Broker.resume_group`."""
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
-    return await _changed(call, lambda: broker.resume_group(topic, group))
+    resume = partial(broker.resume_group, topic, group)
+    return await _changed(call, EventType.GROUP_RESUMED, resume)
 
 
 async def seek_group(call: Call) -> GroupShape:
@@ -184,7 +186,7 @@ async def seek_group(call: Call) -> GroupShape:
         check_group(call, seek.create)
         broker.seek_group(topic, group, to, seek.partition)
 
-    return await _changed(call, go)
+    return await _changed(call, EventType.GROUP_SOUGHT, go)
 
 
 async def _seek_to_time(call: Call, seek: Seek) -> GroupShape:
@@ -203,7 +205,7 @@ async def _seek_to_time(call: Call, seek: Seek) -> GroupShape:
         check_group(call, seek.create)
         broker.seek_group(topic, group, offsets)
 
-    return await _changed(call, go)
+    return await _changed(call, EventType.GROUP_SOUGHT, go)
 
 
 async def _offset_at_time(broker: Broker, partition: Partition, time_us: int) -> int:
@@ -221,7 +223,7 @@ async def _offset_at_time(broker: Broker, partition: Partition, time_us: int) ->
 async def delete_group(call: Call) -> Deleted:
     """No group. Raises as `Broker.delete_group`."""
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
-    await ask(broker, lambda: broker.delete_group(topic, group))
+    await call.audited(EventType.GROUP_DELETED, lambda: broker.delete_group(topic, group))
     return Deleted(group)
 
 

@@ -32,6 +32,7 @@ from brokerd.broker import Broker, DeadLetter, Lane, Lease
 from brokerd.broker.asking import ask
 from brokerd.errors import InvalidRequest
 from brokerd.security import ADMIN, READ, WRITE
+from brokerd.security.audit import EventType
 
 LOOKS_MAX = 20_000
 """Dead letters, or offsets for leases, that one request looks at, so that it never holds up the
@@ -198,20 +199,20 @@ def _letter(broker: Broker, partition: int, letter: DeadLetter) -> LetterShape:
 
 async def replay_dead_letters(call: Call) -> Changed:
     """Ready again. Raises as `Broker.replay_dead_letters`."""
-    return await _change(call, call.broker.replay_dead_letters)
+    return await _change(call, EventType.DEAD_LETTERS_REPLAYED, call.broker.replay_dead_letters)
 
 
 async def purge_dead_letters(call: Call) -> Changed:
     """Forgotten. Raises as `Broker.purge_dead_letters`."""
-    return await _change(call, call.broker.purge_dead_letters)
+    return await _change(call, EventType.DEAD_LETTERS_PURGED, call.broker.purge_dead_letters)
 
 
-async def _change(call: Call, change: Callable[..., int]) -> Changed:
+async def _change(call: Call, kind: EventType, change: Callable[..., int]) -> Changed:
     choice: LetterChoice = call.body
     topic, group = call.path["topic"], call.path["group"]
     before_us = None if choice.before is None else time_us_of(choice.before)
-    count = await ask(
-        call.broker,
+    count = await call.audited(
+        kind,
         lambda: change(
             topic,
             group,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -27,8 +27,12 @@ from brokerd import errors
 from brokerd.admin.asker import REALM, Asker
 from brokerd.admin.resources import METHODS, Branch, json_answer, refusal
 from brokerd.broker import Broker
+from brokerd.broker.asking import ask
 from brokerd.errors import BrokerdError, InvalidRequest
 from brokerd.security import ANY, Access
+from brokerd.security.audit import Actor, EventType
+
+Result = TypeVar("Result")
 
 BODY_BYTES_MAX = 1 << 20
 """Largest body of a request that says nothing else."""
@@ -46,6 +50,9 @@ STATUSES: dict[type[BrokerdError], int] = {
     errors.UnknownGroup: http.NOT_FOUND,
     errors.UnknownPartition: http.NOT_FOUND,
     errors.UnknownOffset: http.NOT_FOUND,
+    errors.UnknownAccount: http.NOT_FOUND,
+    errors.UnknownKey: http.NOT_FOUND,
+    errors.AccountExists: http.CONFLICT,
     errors.NotLeaseOwner: http.CONFLICT,
     errors.LeaseLost: http.CONFLICT,
     errors.LimitExceeded: http.CONFLICT,
@@ -114,6 +121,26 @@ class Call(NamedTuple):
     """The query string, as the route's type."""
     body: Any
     """The body, as the route's type."""
+
+    def audited(
+        self, kind: EventType, change: Callable[[], Result], **details: str
+    ) -> Deferred[Result]:
+        """Carry out a change and fire once it is durable, with the event that tells of it.
+
+        It is told of the path's topic, or of ``topic/group``. Fails as `ask`.
+        """
+        return self.told(kind, "/".join(self.path.values()), change, **details)
+
+    def told(
+        self, kind: EventType, resource: str, change: Callable[[], Result], **details: str
+    ) -> Deferred[Result]:
+        """As `audited`, of something that the path does not name."""
+        access = self.access
+        actor = Actor(access.name, access.peer, access.form)
+        return ask(
+            self.broker,
+            lambda: self.broker.audit.carry_out(actor, kind, resource, change, details),
+        )
 
     def number(self, name: str) -> int:
         """A name of the path that has to be a number. Raises `InvalidRequest`."""

@@ -27,9 +27,9 @@ from brokerd.admin.topic_shapes import (
     Trimmed,
 )
 from brokerd.broker import Topic
-from brokerd.broker.asking import ask
 from brokerd.broker.topics import TopicSettings
 from brokerd.security import ADMIN, ANY
+from brokerd.security.audit import EventType
 
 
 def list_topics(call: Call) -> TopicList:
@@ -64,7 +64,7 @@ async def create_topic(call: Call) -> TopicShape:
             raise Exists(f"there is a topic {new.name!r} already; use it, or delete it first")
         return call.broker.create_topic(new.name, new.partitions, settings)
 
-    return _shape(await ask(call.broker, create))
+    return _shape(await call.told(EventType.TOPIC_CREATED, new.name, create))
 
 
 async def configure_topic(call: Call) -> TopicShape:
@@ -76,21 +76,26 @@ async def configure_topic(call: Call) -> TopicShape:
         broker.configure_topic(name, changed(topic.settings, call.body))
         return topic
 
-    return _shape(await ask(broker, configure))
+    return _shape(await call.audited(EventType.TOPIC_CONFIGURED, configure))
 
 
 async def trim_topic(call: Call) -> Trimmed:
     """Fewer records. Raises as `Broker.trim_topic`."""
     trim: Trim = call.body
     broker, name = call.broker, call.path["topic"]
-    start = await ask(broker, lambda: broker.trim_topic(name, trim.partition, trim.offset))
+    start = await call.audited(
+        EventType.TOPIC_TRIMMED,
+        lambda: broker.trim_topic(name, trim.partition, trim.offset),
+        partition=str(trim.partition),
+        offset=str(trim.offset),
+    )
     return Trimmed(start)
 
 
 async def delete_topic(call: Call) -> Deleted:
     """No topic. Raises as `Broker.delete_topic`."""
     broker, name = call.broker, call.path["topic"]
-    await ask(broker, lambda: broker.delete_topic(name))
+    await call.audited(EventType.TOPIC_DELETED, lambda: broker.delete_topic(name))
     return Deleted(name)
 
 

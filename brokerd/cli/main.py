@@ -2,8 +2,8 @@
 """``brokerctl``: asks and changes a running broker, looks at its data, checks its configuration.
 
 Global options come before the verb: ``brokerctl --json --data-dir DIR wal verify``; ``--json`` may
-stand anywhere. Verbs find them in ``context.obj``: ``data_dir`` (text), ``server`` (text or None)
-and ``json`` (bool).
+stand anywhere. Verbs find them in ``context.obj``: ``data_dir`` (text), ``server`` (text or None),
+``json`` (bool) and ``login``, what `brokerd.cli.credentials` makes a login of.
 ``BROKERD_DATA_DIR`` names the directory when ``--data-dir`` does not, as it does for the broker.
 
 Exit codes: 0 done, 1 refused or something is wrong (one line on stderr), 2 wrong usage.
@@ -11,7 +11,9 @@ Exit codes: 0 done, 1 refused or something is wrong (one line on stderr), 2 wron
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -21,17 +23,22 @@ from brokerd import __version__
 from brokerd.errors import BrokerdError
 
 VERBS = {
+    "acl": "brokerd.cli.access_lists:acl_group",
     "archive": "brokerd.cli.archive:archive_group",
+    "audit": "brokerd.cli.audit:audit_command",
     "bench": "brokerd.cli.bench:bench_command",
     "config": "brokerd.cli.config:config_group",
     "dlq": "brokerd.cli.dead_letters:dlq_group",
     "group": "brokerd.cli.groups:group_group",
+    "key": "brokerd.cli.keys:key_group",
     "lease": "brokerd.cli.leases:lease_group",
     "produce": "brokerd.cli.produce:produce_command",
     "schedule": "brokerd.cli.schedules:schedule_group",
     "tail": "brokerd.cli.tail:tail_command",
     "topic": "brokerd.cli.topics:topic_group",
+    "user": "brokerd.cli.users:user_group",
     "wal": "brokerd.cli.wal:wal_group",
+    "whoami": "brokerd.cli.users:whoami_command",
 }
 """Where each verb is, imported when it is used, so that none waits for the others' imports."""
 
@@ -73,6 +80,12 @@ class Verbs(click.Group):
         return command
 
 
+def _login(name: str, **options: Any) -> Callable[[Any], Any]:
+    """An option about who one is, or how the broker is trusted; never a secret itself."""
+    variable = f"BROKERCTL_{name.removeprefix('--').replace('-', '_').upper()}"
+    return click.option(name, default="", envvar=variable, show_envvar=True, **options)
+
+
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.option("--server", metavar="URL", help="The admin site of a running broker.")
@@ -84,11 +97,24 @@ class Verbs(click.Group):
     show_envvar=True,
     help="The data directory to look at.",
 )
+@_login("--user", metavar="NAME", help="The account to log in as; its password is asked for.")
+@_login("--password-file", metavar="FILE", help="Its password: the first line; - is stdin.")
+@_login("--key-file", metavar="FILE", help="An API key instead: the first line; - is stdin.")
+@_login("--ca-file", metavar="FILE", help="Who signs the broker's certificate (PEM).")
+@_login("--certificate-file", metavar="FILE", help="A certificate to show to the broker (PEM).")
+@_login("--certificate-key-file", metavar="FILE", help="Its key, if not in the same file.")
 @click.version_option(__version__, prog_name="brokerctl")
 @click.pass_context
-def cli(context: click.Context, as_json: bool, server: str | None, data_dir: str) -> None:
+def cli(
+    context: click.Context, /, as_json: bool, server: str | None, data_dir: str, **login: str
+) -> None:
     """Look at a broker and its data, and check its configuration."""
-    context.obj = {"json": as_json, "server": server, "data_dir": data_dir}
+    context.obj = {
+        "json": as_json,
+        "server": server,
+        "data_dir": data_dir,
+        "login": {**login, "environment": os.environ},
+    }
 
 
 def main() -> None:

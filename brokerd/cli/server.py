@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import ssl
 from collections.abc import Iterator, Mapping
 from http.client import BadStatusLine, HTTPConnection, HTTPException, RemoteDisconnected
 from typing import Any, NamedTuple
@@ -17,12 +16,20 @@ from urllib.parse import quote, urlencode
 
 import click
 
+from brokerd.cli.credentials import Credentials, credentials
 from brokerd.client.addresses import Address, open_socket, parse_address
 from brokerd.errors import BrokerdError, ConfigError, InvalidName
 
 TIMEOUT_SECONDS = 60.0
 NOT_FOUND = 404
+UNAUTHORIZED = 401
+LOGIN_ADVICE = (
+    "; say who you are: --user NAME with --password-file FILE, or --key-file FILE "
+    "(docs/cli.rst, Credentials)"
+)
 PAGE = 1_000
+
+NOBODY = Credentials()
 
 Answer = dict[str, Any]
 
@@ -90,8 +97,9 @@ def _named(server: str) -> Place:
 class Server:
     """Makes requests, each on a connection of its own."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, credentials: Credentials = NOBODY) -> None:
         self._place = place
+        self._credentials = credentials
 
     def get(self, *parts: str | int, **query: Any) -> Answer:
         """What a path shows. ``parts`` are names; a query of None is left out."""
@@ -117,6 +125,9 @@ class Server:
     def post(self, *parts: str | int, **body: Any) -> Answer:
         return self._exchange("POST", _path(parts), body)
 
+    def put(self, *parts: str | int, **body: Any) -> Answer:
+        return self._exchange("PUT", _path(parts), body)
+
     def patch(self, *parts: str | int, **body: Any) -> Answer:
         return self._exchange("PATCH", _path(parts), body)
 
@@ -125,7 +136,9 @@ class Server:
 
     def _exchange(self, method: str, path: str, body: Answer | None) -> Answer:
         sent = None if body is None else json.dumps(body).encode()
-        headers = {} if sent is None else {"Content-Type": "application/json"}
+        headers = self._credentials.headers()
+        if sent is not None:
+            headers["Content-Type"] = "application/json"
         connection = HTTPConnection("brokerd")
         try:
             connection.sock = self._open()
@@ -144,7 +157,7 @@ class Server:
         try:
             opened = open_socket(address, TIMEOUT_SECONDS)
             if tls:
-                context = ssl.create_default_context()
+                context = self._credentials.context()
                 return context.wrap_socket(opened, server_hostname=address.host)
             return opened
         except OSError as error:
@@ -175,7 +188,10 @@ class Server:
                 "a broker's admin site would; name another with --server URL"
             )
         if status >= 400:
-            raise Refused(status, str(answer.get("error", f"refused with {status}")))
+            text = str(answer.get("error", f"refused with {status}"))
+            if status == UNAUTHORIZED:
+                text += LOGIN_ADVICE
+            raise Refused(status, text)
         return answer
 
 
@@ -188,5 +204,14 @@ def _path(parts: tuple[str | int, ...]) -> str:
 
 
 def server_of(context: click.Context) -> Server:
-    """The broker that the global options mean."""
-    return Server(find(context.obj["server"], context.obj["data_dir"]))
+    """The broker that the global options mean, and who they say we are."""
+    place = find(context.obj["server"], context.obj["data_dir"])
+    return Server(place, credentials_of(context))
+
+
+def credentials_of(context: click.Context) -> Credentials:
+    """Who the global options say we are; asked for once."""
+    known: Credentials | None = context.obj.get("credentials")
+    if known is None:
+        known = context.obj["credentials"] = credentials(**context.obj["login"])
+    return known

@@ -6,10 +6,10 @@ import json
 from typing import Any
 from urllib.parse import quote
 
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from twisted.internet.testing import StringTransport
 from twisted.logger import Logger
-from twisted.web.static import Data
+from twisted.web.resource import Resource
 
 from brokerd.admin.api import make_api
 from brokerd.admin.asker import Asker
@@ -31,6 +31,19 @@ class Wire(StringTransport):
         self.loseConnection()
 
 
+class Printed(Resource):
+    """A registry as text, in the place of prometheus_client's resource."""
+
+    isLeaf = True
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        super().__init__()
+        self._registry = registry
+
+    def render_GET(self, request: Any) -> bytes:
+        return generate_latest(self._registry)
+
+
 class Caller:
     """A client of the API of one broker; each call is a connection of its own."""
 
@@ -41,7 +54,7 @@ class Caller:
             dict,
             make_api(self.house.broker, self.asker),
             Health(),
-            lambda registry: Data(generate_latest(registry), "text/plain"),
+            Printed,
             self.house.clock,
             Logger(),
         )

@@ -12,7 +12,10 @@ import pytest
 from brokerd.cli.main import cli
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-ASKING = ("topic", "group", "lease", "dlq", "schedule", "produce", "tail", "archive")
+ASKING = (
+    *("topic", "group", "lease", "dlq", "schedule", "produce", "tail", "archive"),
+    *("user", "acl", "key", "audit", "whoami"),
+)
 """The verbs that docs/cli.rst is about."""
 
 
@@ -59,7 +62,8 @@ def examples() -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize(("page", "line"), list(examples()))
 def test_an_example_names_what_there_is(page: str, line: str) -> None:
     """Verb and options of each line that a reader may copy."""
-    words = re.sub(r"^(--data-dir \S+|--server \S+|--json) ", "", line.partition(" | ")[0]).split()
+    given = line.partition(" | ")[0].partition(" > ")[0]
+    words = re.sub(r"^(?:(?:--[a-z-]*(?:dir|server|user|file) \S+|--json) )+", "", given).split()
     words = [word for word in words if word != "--json"]
     command = command_of(words)
     for option in re.findall(r"(?<!\S)--[\w-]+", " ".join(words)):

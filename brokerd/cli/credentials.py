@@ -1,0 +1,118 @@
+# Tests: tests/cli/test_credentials.py
+"""Who ``brokerctl`` says it is, and how it trusts the broker: from options, files and environment.
+
+Secrets come from a file, the environment or a prompt, and never from the command line, where every
+user of the machine could read them. No value here shows a secret in its `repr`.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import click
+
+from brokerd.cli.options import on_terminal
+from brokerd.errors import ConfigError
+
+PASSWORD, KEY = "BROKERCTL_PASSWORD", "BROKERCTL_KEY"
+"""Variables of the environment that hold a secret."""
+
+SECRET_BYTES_MAX = 4_096
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """A login, and the files of TLS; empty where there is none."""
+
+    user: str = ""
+    password: str = field(default="", repr=False)
+    key: str = field(default="", repr=False)
+    ca_file: str = ""
+    certificate_file: str = ""
+    certificate_key_file: str = ""
+
+    def headers(self) -> dict[str, str]:
+        """The header of a request that says who asks, if anybody does."""
+        if self.key:
+            return {"Authorization": f"Bearer {self.key}"}
+        if self.user:
+            login = f"{self.user}:{self.password}".encode()
+            return {"Authorization": f"Basic {b64encode(login).decode()}"}
+        return {}
+
+    def context(self) -> ssl.SSLContext:
+        """How TLS is spoken. Raises `ConfigError` for files that cannot be used."""
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file or None)
+            if self.certificate_file:
+                context.load_cert_chain(
+                    self.certificate_file, self.certificate_key_file or None, password=_no_password
+                )
+        except (OSError, ssl.SSLError) as error:
+            files = ", ".join(filter(None, (self.ca_file, self.certificate_file)))
+            raise ConfigError(
+                f"TLS cannot use {files}: {error.strerror or error}; they must be PEM files that "
+                "you may read"
+            ) from error
+        return context
+
+
+def _no_password() -> str:
+    raise ConfigError("the key of the certificate must not be encrypted")
+
+
+def credentials(
+    user: str,
+    password_file: str,
+    key_file: str,
+    environment: Mapping[str, str],
+    ca_file: str = "",
+    certificate_file: str = "",
+    certificate_key_file: str = "",
+) -> Credentials:
+    """Put together what is given, and ask for a password that is not.
+
+    :raises ConfigError: if a file cannot be read, or nobody can be asked for a password.
+    """
+    key = read_secret(key_file) if key_file else "" if user else environment.get(KEY, "")
+    password = ""
+    if user and not key:
+        password = (
+            read_secret(password_file) if password_file else environment.get(PASSWORD, "")
+        ) or prompt(f"Password of {user}")
+    return Credentials(user, password, key, ca_file, certificate_file, certificate_key_file)
+
+
+def read_secret(path: str) -> str:
+    """The first line of a file, or of standard input for ``-``. Raises `ConfigError`."""
+    try:
+        with click.open_file(path, encoding="utf-8") as file:
+            line: str = file.readline(SECRET_BYTES_MAX + 2).rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(f"cannot read a secret from {path}: {reason}") from error
+    if not line or len(line) > SECRET_BYTES_MAX:
+        raise ConfigError(
+            f"{path} has no secret in its first line, or one of more than {SECRET_BYTES_MAX} bytes"
+        )
+    return line
+
+
+def prompt(question: str, twice: bool = False) -> str:
+    """Ask on the terminal, without an echo. Raises `ConfigError` if there is none."""
+    if not on_terminal():
+        raise ConfigError(
+            f"{question}: there is no terminal to ask on; use a file, or the environment "
+            f"({PASSWORD}, {KEY})"
+        )
+    answer: str = click.prompt(question, hide_input=True, confirmation_prompt=twice, err=True)
+    return answer
+
+
+def from_environment(name: str) -> str:
+    """A secret of the environment; empty if there is none."""
+    return os.environ.get(name, "")

@@ -1,0 +1,95 @@
+"""The API's call about the audit trail, by bytes on the wire."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from brokerd.broker import BrokerSettings
+from tests.admin.caller import Caller
+from tests.house import House
+
+
+@pytest.fixture
+def caller() -> Caller:
+    caller = Caller(House(settings=BrokerSettings(audit_keep_us=86_400_000_000)))
+    caller.post("/topics", {"name": "orders"})
+    caller.post("/users", {"name": "ann", "password": "s3cret"})
+    caller.call("DELETE", "/topics/orders")
+    return caller
+
+
+def ask(caller: Caller, **query: Any) -> Any:
+    status, answer = caller.get("/audit", **query)
+    assert status == 200, answer
+    return answer
+
+
+def test_what_was_done_is_told_newest_first(caller: Caller) -> None:
+    answer = ask(caller)
+    assert [one["type"] for one in answer["events"]] == [
+        "topic.delete",
+        "user.create",
+        "topic.create",
+    ]
+    assert [one["resource"] for one in answer["events"]] == ["orders", "ann", "orders"]
+    assert answer["next"] is None and "s3cret" not in str(answer)
+
+
+def test_a_change_that_was_refused_is_not_told(caller: Caller) -> None:
+    assert caller.call("DELETE", "/topics/orders")[0] == 404
+    assert len(ask(caller)["events"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("query", "count"),
+    [
+        ({"type": "topic.create,topic.delete"}, 2),
+        ({"resource": "nn"}, 1),
+        ({"user": "nobody"}, 0),
+        ({"result": "success"}, 3),
+        ({"search": "ORDERS"}, 2),
+        ({"start": "2000-01-01T00:00:00Z"}, 3),
+        ({"end": "2000-01-01T00:00:00Z"}, 0),
+        ({"limit": 2}, 2),
+    ],
+)
+def test_events_are_chosen(caller: Caller, query: Any, count: int) -> None:
+    assert len(ask(caller, **query)["events"]) == count
+
+
+def test_older_events_follow_page_by_page(caller: Caller) -> None:
+    seen = []
+    query: dict[str, Any] = {}
+    while True:
+        page = ask(caller, limit=1, **query)
+        seen += [one["type"] for one in page["events"]]
+        if page["next"] is None:
+            break
+        query = {"before": page["next"]}
+    assert seen == ["topic.delete", "user.create", "topic.create"]
+
+
+def test_without_a_trail_it_is_said() -> None:
+    status, answer = Caller().get("/audit")
+    assert status == 404 and "security.audit" in answer["error"]
+
+
+@pytest.mark.parametrize("query", [{"limit": 0}, {"limit": 1001}, {"start": "now"}, {"x": 1}])
+def test_a_question_that_makes_no_sense_is_refused(caller: Caller, query: Any) -> None:
+    assert caller.get("/audit", **query)[0] == 400
+
+
+def test_the_trail_itself_cannot_be_written_or_deleted(caller: Caller) -> None:
+    """Not even with security off."""
+    path = "/topics/__brokerd.audit"
+    answers = [
+        caller.post(f"{path}/records", {"records": [{"value": "x"}]}),
+        caller.call("DELETE", path),
+        caller.post(f"{path}/trim", {"partition": 0, "offset": 1}),
+        caller.call("PATCH", f"{path}/settings", {"retention_seconds": 1}),
+        caller.post("/topics", {"name": "__brokerd.audit"}),
+    ]
+    assert all(status in (400, 403) for status, _ in answers), answers
+    assert len(ask(caller)["events"]) == 3

@@ -1,0 +1,123 @@
+"""``brokerctl user``, ``acl``, ``key`` and ``whoami``, as an operator types them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from brokerd.broker import BrokerSettings
+from tests.admin.caller import Caller
+from tests.cli.shell import Shell
+from tests.house import House
+
+
+@pytest.fixture
+def password_file(tmp_path: Path) -> str:
+    path = tmp_path / "password"
+    path.write_text("correct horse\n")
+    return str(path)
+
+
+def test_an_account_lives_from_create_to_delete(shell: Shell, password_file: str) -> None:
+    made = shell.json(
+        "user", "create", "ann", "--role", "consumer", "--new-password-file", password_file
+    )
+    assert made["has_password"] and made["roles"] == ["consumer"]
+    assert shell.lines("user", "list")[1].split() == ["ann", "consumer", "enabled", "yes"]
+    assert shell.json("user", "disable", "ann")["enabled"] is False
+    assert shell.json("user", "enable", "ann")["enabled"] is True
+    assert shell.json("user", "roles", "ann", "--none")["roles"] == []
+    assert shell.json("user", "roles", "ann", "--role", "a", "--role", "b")["roles"] == ["a", "b"]
+    assert "state" in "\n".join(shell.lines("user", "describe", "ann"))
+    assert (
+        shell.json("user", "password", "ann", "--new-password-file", password_file)["name"] == "ann"
+    )
+    assert shell.lines("user", "delete", "ann", "--yes") == ["deleted the account ann"]
+    assert shell.lines("user", "list") == ["no accounts"]
+
+
+def test_a_new_password_may_come_from_stdin_or_the_environment(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = shell.json("user", "create", "a", "--new-password-file", "-", input="from stdin\n")
+    assert given["has_password"]
+    monkeypatch.setenv("BROKERCTL_NEW_PASSWORD", "from the environment")
+    assert shell.json("user", "create", "b")["has_password"]
+
+
+def test_without_a_terminal_a_new_password_has_to_be_given(shell: Shell) -> None:
+    assert "no terminal" in shell.refused("user", "create", "ann")
+    assert shell.json("user", "create", "ann", "--no-password")["has_password"] is False
+
+
+def test_no_verb_takes_a_secret_on_the_command_line(shell: Shell) -> None:
+    for arguments in (
+        ("user", "create", "ann", "--password", "x"),
+        ("--password", "x", "user", "list"),
+        ("--key", "x", "user", "list"),
+    ):
+        shell.misused(*arguments)
+
+
+def test_roles_are_named_or_none(shell: Shell) -> None:
+    shell.run("user", "create", "ann", "--no-password")
+    assert "--none" in shell.misused("user", "roles", "ann")
+
+
+def test_access_lists_are_granted_shown_revoked(shell: Shell) -> None:
+    shell.json("acl", "grant", "orders", "--user", "ann")
+    shell.json("acl", "grant", "inv.", "--prefix", "--role", "staff", "--permission", "admin")
+    lines = shell.lines("acl", "list")
+    assert lines[1].split() == ["inv.*", "no", "role", "staff:", "admin"]
+    assert lines[2].split() == ["orders", "no", "user", "ann:", "read+write"]
+    assert "user ann" in "\n".join(shell.lines("acl", "describe", "orders"))
+    left = shell.json("acl", "revoke", "orders", "--user", "ann", "--permission", "write")
+    assert left["users"] == {"ann": ["read"]}
+    assert shell.json("acl", "public", "orders")["public"] is True
+    assert shell.json("acl", "public", "orders", "--no")["public"] is False
+    shell.json("acl", "revoke", "orders", "--user", "ann")
+    assert "no access list" in shell.refused("acl", "describe", "orders")
+    assert shell.lines("acl", "delete", "inv.", "--prefix", "--yes")
+    assert shell.lines("acl", "list") == ["no access lists"]
+
+
+def test_a_grant_to_nobody_is_wrong_usage(shell: Shell) -> None:
+    assert "--user" in shell.misused("acl", "grant", "orders")
+
+
+def test_a_key_stands_alone_on_stdout_and_is_shown_once(shell: Shell) -> None:
+    shell.run("user", "create", "workers", "--no-password")
+    (key,) = shell.lines("key", "create", "workers", "--label", "nightly")
+    assert len(key) > 40
+    listed = shell.lines("key", "list")
+    assert key not in "\n".join(listed) and "nightly" in listed[1]
+    key_id = listed[1].split()[0]
+    assert shell.lines("key", "revoke", key_id, "--yes") == [f"revoked the key {key_id}"]
+    assert shell.lines("key", "list") == ["no keys"]
+
+
+def test_destroying_asks_first(shell: Shell) -> None:
+    for arguments in (
+        ("user", "delete", "ann"),
+        ("acl", "delete", "orders"),
+        ("key", "revoke", "0123"),
+    ):
+        assert "--yes" in shell.refused(*arguments)
+
+
+def test_whoami_says_that_security_is_off(shell: Shell) -> None:
+    assert "anonymous (security is off)" in shell.lines("whoami")[0]
+
+
+def test_the_audit_trail_is_shown_newest_first(shell: Shell) -> None:
+    shell.caller = Caller(House(settings=BrokerSettings(audit_keep_us=86_400_000_000)))
+    shell.run("topic", "create", "orders")
+    shell.run("user", "create", "ann", "--no-password")
+    lines = shell.lines("audit")
+    assert "user.create" in lines[1] and "topic.create" in lines[2]
+    assert (
+        shell.json("audit", "--type", "user.create", "--limit", "1")["events"][0]["resource"]
+        == "ann"
+    )
+    assert shell.lines("audit", "--user", "nobody") == ["no events"]
