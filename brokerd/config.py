@@ -266,7 +266,10 @@ def secret_warnings(config: Config) -> tuple[str, ...]:
     :raises ConfigError: if one of the files is not there.
     """
     warnings = []
-    for _, file_name, path in _secret_files(config):
+    files = [(file_name, path) for _, file_name, path in _secret_files(config)]
+    if config.tls.key_file:
+        files.append(("tls.key_file", Path(config.tls.key_file)))
+    for file_name, path in files:
         try:
             mode = path.stat().st_mode
         except OSError as error:

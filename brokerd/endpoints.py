@@ -5,25 +5,42 @@
 until security is on; relative paths of ``unix:`` are made absolute, because a daemon may change
 its directory. The syntax is that of :func:`twisted.internet.endpoints.serverFromString`: parts are
 separated by colons, and a backslash takes the meaning from the character after it.
+
+TLS is brokerd's own (:mod:`brokerd.tls`), for ``ssl:`` as for what ``[tls]`` names. ``ssl:`` takes
+two more arguments: ``clientCA``, who signs the certificates of clients, and ``clientAuth``.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.interfaces import IAddress, IStreamServerEndpoint
 
 from brokerd.errors import ConfigError
+from brokerd.sections import Config, Tls
+
+if TYPE_CHECKING:
+    from brokerd.tls import TlsFiles
 
 LOOPBACK = "interface=127.0.0.1"
 
 # Where the interface stands if it is given by position, counted from the first argument; the
 # backlog comes after it.
 _INTERFACE_POSITION = {"tcp": 1, "ssl": 4}
+
+SSL_ARGUMENTS = (
+    *("port", "privateKey", "certKey", "sslmethod", "interface", "backlog"),
+    *("extraCertChain", "dhParameters"),
+)
+"""The arguments of ``ssl:`` by their position, as Twisted has them."""
+SSL_BY_NAME = ("clientCA", "clientAuth")
+"""Those that brokerd adds."""
+CLIENT_AUTH = ("none", "optional", "required")
 
 BACKLOG = 1024
 """Connections that may wait to be accepted. Twisted's 50 make a crowd of clients wait for TCP's
@@ -61,38 +78,164 @@ def localise(description: str) -> str:
     return description
 
 
-def parse(reactor: Any, name: str, description: str) -> IStreamServerEndpoint:
-    """Make the endpoint, without opening it.
+class Endpoints:
+    """Makes the endpoints of the listeners of one configuration.
 
-    :param name: what listens there, for the message: a format, or ``admin``.
-    :raises ConfigError: if the string is not an endpoint, or a file that it names cannot be read.
+    Those that speak TLS with the same files share them.
     """
-    try:
-        _check(description)
-        endpoint: IStreamServerEndpoint = serverFromString(reactor, localise(description))
-    except Exception as error:  # plugins of endpoints raise what they like; all of it is told
-        if split(description)[0] == "ssl" and (trouble := _trouble_of_tls(error)):
-            raise ConfigError(f"{name}: {description!r}: {trouble}") from error
-        reason = " ".join(str(error).split()) or type(error).__name__
+
+    def __init__(self, reactor: Any, config: Config) -> None:
+        self._reactor = reactor
+        self._config = config
+        self._credentials: dict[Any, Any] = {}
+
+    def parse(self, name: str, description: str) -> IStreamServerEndpoint:
+        """Make the endpoint, without opening it.
+
+        :param name: what listens there: a format, several joined by ``+``, or ``admin``.
+        :raises ConfigError: if the string is not an endpoint, or a file that it, or ``[tls]``,
+            names cannot be used.
+        """
+        try:
+            _check(description)
+            plain, own = without_tls(localise(description))
+            endpoint: IStreamServerEndpoint = serverFromString(self._reactor, plain)
+        except Exception as error:  # plugins of endpoints raise what they like; all of it is told
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise ConfigError(
+                f"{name}: {description!r} is not a server endpoint such as tcp:9000 "
+                f"or unix:/run/brokerd.sock: {reason}"
+            ) from error
+        if own is None and not is_in_tls(name, self._config.tls):
+            return endpoint
+        return self._with_tls(name, description, endpoint, own)
+
+    def _with_tls(
+        self,
+        name: str,
+        description: str,
+        endpoint: IStreamServerEndpoint,
+        own: dict[str, str] | None,
+    ) -> IStreamServerEndpoint:
+        from brokerd.handshakes import TlsEndpoint  # OpenSSL is large, and only TLS needs it
+        from brokerd.tls import Credentials
+
+        where = "tls" if own is None else f"{name}: {description!r}"
+        files = tls_files(where, own or {}, self._config.tls)
+        if files not in self._credentials:
+            try:
+                self._credentials[files] = Credentials(files, time.time)
+            except ConfigError as error:
+                raise ConfigError(f"{where}: {error}{_advice(own)}") from error
+        seconds = self._config.limits.unfinished_frame_seconds
+        return TlsEndpoint(name, endpoint, self._credentials[files], seconds, self._reactor)
+
+
+def parse(reactor: Any, name: str, description: str) -> IStreamServerEndpoint:
+    """Make one endpoint, of a configuration without ``[tls]``; raises as `Endpoints.parse`."""
+    return Endpoints(reactor, Config()).parse(name, description)
+
+
+def is_in_tls(name: str, tls: Tls) -> bool:
+    """Whether ``[tls]`` is for a listener."""
+    named = not tls.listeners or not set(tls.listeners).isdisjoint([name, *name.split("+")])
+    return bool(tls.certificate_file) and named
+
+
+def without_tls(description: str) -> tuple[str, dict[str, str] | None]:
+    """The endpoint below an ``ssl:`` one, and the arguments that are of TLS; None for others.
+
+    :raises ValueError: an argument is none of ``ssl``'s.
+    """
+    kind, *parts = split(description)
+    if kind == "haproxy":
+        plain, own = without_tls(description.partition(":")[2])
+        return f"haproxy:{plain}", own
+    if kind != "ssl":
+        return description, None
+    given: dict[str, str] = {}
+    by_position = iter(SSL_ARGUMENTS)
+    for part in parts:
+        name, equals, value = part.partition("=")
+        if not equals or not name.isalpha():
+            name, value = next(by_position, ""), part
+        if name not in SSL_ARGUMENTS + SSL_BY_NAME or name in given:
+            raise ValueError(f"ssl takes no {part!r} there")
+        given[name] = value
+    below = [f"{name}={given.pop(name)}" for name in ("interface", "backlog") if name in given]
+    plain = ":".join(["tcp", given.pop("port"), *below])
+    return plain, {name: _unescaped(value) for name, value in given.items()}
+
+
+def tls_files(where: str, own: dict[str, str], tls: Tls) -> TlsFiles:
+    """The files of a listener: its own, and those of ``[tls]`` where it names none.
+
+    :param where: for the message.
+    :param own: the arguments of an ``ssl:`` endpoint.
+    :raises ConfigError: if they contradict one another.
+    """
+    from brokerd.tls import TlsFiles
+
+    for name in ("sslmethod", "dhParameters"):
+        if name in own:
+            raise ConfigError(f"{where}: leave {name} out: TLS 1.2 and 1.3 are spoken, with ECDHE")
+    certificate, key = tls.certificate_file, tls.key_file
+    if "privateKey" in own or "certKey" in own or not certificate:
+        key = own.get("privateKey", "server.pem")
+        certificate = own.get("certKey", key)
+    auth = own.get("clientAuth", tls.client_auth)
+    client_ca = own.get("clientCA", tls.client_ca_file)
+    if auth not in CLIENT_AUTH:
+        raise ConfigError(f"{where}: clientAuth is one of {', '.join(CLIENT_AUTH)}, not {auth!r}")
+    if auth != "none" and not client_ca:
         raise ConfigError(
-            f"{name}: {description!r} is not a server endpoint such as tcp:9000 "
-            f"or unix:/run/brokerd.sock: {reason}"
-        ) from error
-    return endpoint
-
-
-def _trouble_of_tls(error: Exception) -> str:
-    """What is wrong with the files of an ``ssl:`` endpoint; "" if it is something else."""
-    from OpenSSL import SSL, crypto  # large, and only TLS needs it
-
-    if isinstance(error, OSError):
-        return (
-            f"cannot read {error.filename}: {error.strerror}; TLS needs a key and a certificate, "
-            "such as ssl:9000:privateKey=KEY.pem:certKey=CERT.pem"
+            f"{where}: clients are asked for certificates, and nobody is named who signs them: "
+            "give clientCA=FILE.pem, or tls.client_ca_file"
         )
-    if isinstance(error, SSL.Error | crypto.Error):
-        return f"the key and the certificate must be PEM files: {error}"
-    return ""
+    if auth == "none" and "clientCA" in own:
+        raise ConfigError(f"{where}: with clientCA say clientAuth=required or clientAuth=optional")
+    return TlsFiles(
+        os.path.abspath(certificate),
+        os.path.abspath(key),
+        _absolute(own.get("extraCertChain", "")),
+        _absolute(client_ca if auth != "none" else ""),
+        auth,  # type: ignore[arg-type]  # it is one of CLIENT_AUTH
+    )
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(path) if path else ""
+
+
+def _advice(own: dict[str, str] | None) -> str:
+    if own is None:
+        return "; [tls] needs certificate_file and key_file, PEM files"
+    return (
+        "; TLS needs a key and a certificate, such as ssl:9000:privateKey=KEY.pem:certKey=CERT.pem"
+    )
+
+
+def interface_of(description: str) -> str | None:
+    """The interface that an endpoint listens on, as it is written.
+
+    None for a socket in the file system; empty where all are meant, or it cannot be told.
+    """
+    kind, *parts = split(localise(description))
+    if kind == "haproxy":
+        return interface_of(description.partition(":")[2])
+    if kind == "unix" or (kind == "systemd" and "domain=UNIX" in parts):
+        return None
+    if kind not in _INTERFACE_POSITION:
+        return ""
+    for part in parts:
+        if part.startswith("interface="):
+            return _unescaped(part.removeprefix("interface="))
+    by_position = [part for part in parts if not re.match(r"[A-Za-z]+=", part)]
+    return _unescaped("".join(by_position[_INTERFACE_POSITION[kind] :][:1]))
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text)
 
 
 def _check(description: str) -> None:

@@ -36,10 +36,10 @@ from brokerd.admin.health import Health, Phase
 from brokerd.admin.routing import Api
 from brokerd.endpoints import address_text
 from brokerd.errors import BrokerdError, DirectoryLocked, StorageFailed
+from brokerd.listening import ADMIN
 from brokerd.notify import Notifier
 from brokerd.outcome import Outcome
 
-ADMIN = "admin"
 LISTENERS_RETRY_SECONDS = 1.0
 """When to try again to write listeners.json on a full disk."""
 DRAIN_SECONDS = 10.0
@@ -89,11 +89,14 @@ class Listener:
         description: str,
         endpoint: IStreamServerEndpoint,
         factory: Callable[[], IProtocolFactory],
+        lacks: str = "",
     ) -> None:
         self.name = name
         self.description = description
         self.endpoint = endpoint
         self.factory = factory
+        self.lacks = lacks
+        """What keeps it from being safe to open to others, if it is open to them."""
 
 
 class StartFailed(Exception):
@@ -236,6 +239,13 @@ class BrokerdService(Service):
             listener=listener.name,
             address=address_text(port.getHost()),
         )
+        if listener.lacks:
+            self._log.warn(
+                "{listener} is open to other machines {lacks}; security.allow_insecure allows it",
+                event_id="listener-insecure",
+                listener=listener.name,
+                lacks=listener.lacks,
+            )
 
     def _addresses(self) -> dict[str, str]:
         hosts: dict[str, IAddress] = {name: port.getHost() for name, port in self._ports.items()}

@@ -33,12 +33,12 @@ from brokerd.config import (
     secret_warnings,
     with_secrets,
 )
-from brokerd.endpoints import parse
 from brokerd.errors import BrokerdError
+from brokerd.listening import ADMIN, endpoints_of, insecurities
 from brokerd.logs import at_level, make_observer
 from brokerd.notify import Notifier
 from brokerd.outcome import Outcome, say
-from brokerd.service import ADMIN, BrokerdService, Core, Listener
+from brokerd.service import BrokerdService, Core, Listener
 
 MakeCore = Callable[[Config, Path, Any], Core]
 
@@ -112,13 +112,18 @@ def assemble(
 ) -> BrokerdService:
     """Put a service together without opening anything.
 
-    :raises ConfigError: if an endpoint is not one.
+    :raises ConfigError: if an endpoint is not one, or must not be opened like that.
     """
     data_dir = Path(os.path.abspath(config.data_dir))
+    endpoints = endpoints_of(reactor, config)
+    insecure = insecurities(config, endpoints)
     core = make_core(config, data_dir, reactor)
+
+    def listener(name: str, text: str, factory: Callable[[], Any]) -> Listener:
+        return Listener(name, text, endpoints[name], factory, insecure.get(name, ""))
+
     listeners = [
-        Listener(form, text, parse(reactor, form, text), partial(core.factory, form))
-        for form, text in config.listen.items()
+        listener(form, text, partial(core.factory, form)) for form, text in config.listen.items()
     ]
     health = Health()
     notifier = Notifier(environment, _log)
@@ -127,9 +132,8 @@ def assemble(
         reactor, data_dir, core, listeners, health, outcome, notifier, _log, facts
     )
     if config.admin.endpoint != "none":
-        endpoint = parse(reactor, ADMIN, config.admin.endpoint)
         site = make_site(service.status, core.api(), health, metrics, reactor, _log)
-        service.attach_admin(Listener(ADMIN, config.admin.endpoint, endpoint, lambda: site))
+        service.attach_admin(listener(ADMIN, config.admin.endpoint, lambda: site))
     return service
 
 

@@ -41,7 +41,7 @@ class Authority:
         self._name = subject(name)
         self._key = ec.generate_private_key(ec.SECP256R1())
         built = (
-            _builder(self._name, self._name, self._key, (-DAY, 30 * DAY))
+            _builder(self._name, self._name, self._key, (-DAY, 400 * DAY))
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .add_extension(_signs_certificates(), critical=True)
             .add_extension(
@@ -59,7 +59,7 @@ class Authority:
         organization: str = "",
         *,
         file: str = "",
-        valid: tuple[datetime.timedelta, datetime.timedelta] = (-DAY, DAY),
+        valid: tuple[datetime.timedelta, datetime.timedelta] = (-DAY, 90 * DAY),
         usage: x509.ObjectIdentifier | None = None,
     ) -> Issued:
         """Sign a certificate; ``valid`` is from when to when, counted from now."""

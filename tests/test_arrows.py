@@ -23,13 +23,16 @@ WIRING = {
     "config",
     "endpoints",
     "garbage",
+    "handshakes",
     "host",
+    "listening",
     "logs",
     "notify",
     "outcome",
     "rollup",
     "sections",
     "service",
+    "tls",
 }
 """The modules that make up tap's room: they see every other room, and nobody below sees them."""
 
@@ -50,7 +53,7 @@ ARROWS: dict[str, set[str]] = {
     "protocols": WAIST | {"codecs", "broker", "security"},
     "admin": WAIST | {"broker", "security"},
     "client": WAIST | {"codecs"},
-    "cli": WAIST | {"client", "codecs", "wal", "walformat", "config", "endpoints"},
+    "cli": WAIST | {"client", "codecs", "wal", "walformat", "config", "listening"},
     "sim": EVERYTHING,
     **dict.fromkeys(WIRING, EVERYTHING),
 }

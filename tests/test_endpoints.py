@@ -99,7 +99,7 @@ def test_tls_without_a_key_says_which_file_is_missing_and_how_to_name_one(
 
 def test_tls_with_files_that_are_no_pem_says_what_is_wanted(tmp_path: Path) -> None:
     (tmp_path / "key.pem").write_text("not a key")
-    with pytest.raises(ConfigError, match=r"^flymq: .*: the key and the certificate must be PEM"):
+    with pytest.raises(ConfigError, match=r"^flymq: .*/key.pem must be a PEM file with a"):
         parse(MemoryReactorClock(), "flymq", f"ssl:0:privateKey={tmp_path}/key.pem")
 
 

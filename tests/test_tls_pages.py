@@ -22,7 +22,7 @@ SECONDS = 60
 (SECTION,) = re.findall(
     r"\nTLS\n---\n(.*?)\n\S[^\n]*\n---", (ROOT / "docs/operations.rst").read_text(), re.DOTALL
 )
-OPENSSL, TWISTD = (
+OPENSSL, TWISTD, *AUTHORITY, S_CLIENT = (
     shlex.split(command.replace("\\\n", " "))
     for command in re.findall(r"^    ((?:openssl|twistd)(?:.*\\\n)*.*)$", SECTION, re.MULTILINE)
 )
@@ -35,6 +35,7 @@ EXAMPLES = [
 ]
 
 
+MUTUAL = ["--set", "tls.client_ca_file=ca.pem", "--set", "tls.client_auth=optional"]
 TWISTD_RUN = "from twisted.scripts.twistd import run; run()"
 
 
@@ -48,11 +49,12 @@ class Listening(NamedTuple):
 @pytest.fixture(scope="module")
 def listening(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Listening]:
     directory = tmp_path_factory.mktemp("tls")
-    subprocess.run(OPENSSL, cwd=directory, check=True, capture_output=True, timeout=SECONDS)
+    for openssl in (OPENSSL, *AUTHORITY):
+        subprocess.run(openssl, cwd=directory, check=True, capture_output=True, timeout=SECONDS)
     assert (directory / "key.pem").stat().st_mode & 0o77 == 0
     command = [one.replace(":9000:", ":0:") for one in TWISTD[1:]]
     broker = subprocess.Popen(
-        [sys.executable, "-c", TWISTD_RUN, *command, "--admin", "none"],
+        [sys.executable, "-c", TWISTD_RUN, *command, "--admin", "none", *MUTUAL],
         cwd=directory,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,
@@ -102,3 +104,20 @@ def test_a_client_may_go_by_the_address(listening: Listening) -> None:
     """It stands in the certificate, too."""
     done = run(listening, EXAMPLES[0].replace(', server_hostname="localhost"', ""))
     assert done.returncode == 0, done.stderr
+
+
+def test_openssl_looks_at_the_broker_and_it_at_the_client(listening: Listening) -> None:
+    """With the certificate that the page has an authority sign."""
+    command = [one.replace(":9000", f":{listening.port}") for one in S_CLIENT]
+    done = subprocess.run(
+        [*command, "-verify_return_error"],
+        cwd=listening.directory,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Verify return code: 0 (ok)" in done.stdout
+    asked = done.stdout.partition("Acceptable client certificate CA names")[2]
+    assert re.search("CN ?= ?our clients", asked)

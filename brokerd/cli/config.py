@@ -26,8 +26,8 @@ from brokerd.config import (
     secret_warnings,
     with_secrets,
 )
-from brokerd.endpoints import parse
 from brokerd.errors import ConfigError
+from brokerd.listening import endpoints_of
 
 _FILE = click.argument("file", required=False, type=click.Path(path_type=Path))
 
@@ -73,11 +73,7 @@ def show(context: click.Context, file: Path | None) -> None:
 def _load(file: Path | None) -> Loaded:
     loaded = load(file, os.environ)
     with_secrets(loaded.config)
-    endpoints = dict(loaded.config.listen)
-    if loaded.config.admin.endpoint != "none":
-        endpoints["admin"] = loaded.config.admin.endpoint
-    for name, endpoint in endpoints.items():
-        parse(None, name, endpoint)  # a reactor is only needed to open it
+    endpoints_of(None, loaded.config)
     return loaded
 
 
