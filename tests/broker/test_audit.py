@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from random import Random
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from brokerd.security.audit import (
     logged_in,
 )
 from brokerd.sim.bare import WALL_SECONDS
+from brokerd.sim.disk import Call, CrashModel, PowerLost
 from tests.house import House
 
 DAY_US = 86_400 * 1_000_000
@@ -88,6 +90,41 @@ def fill_disk(house: House) -> None:
                 house.run()
 
 
+KEPT = TopicSettings(retention_us=5)
+
+
+def change_topics_until(house: House, calls: int) -> bool:
+    """Make, change and delete topics; False if the power went at that call of the disk."""
+    left = calls
+
+    def enter(call: Call) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise PowerLost
+
+    house.disk.enter = enter
+    try:
+        house.run()
+        make_topic(house, "a")
+        deny(house)
+        make_topic(house, "b")
+        house.run()
+        house.append("a", b"x" * 5_000)
+        house.broker.audit.carry_out(
+            BOB, EventType.TOPIC_CONFIGURED, "a", lambda: house.broker.configure_topic("a", KEPT)
+        )
+        delete_topic(house, "b")
+        house.turn()
+        make_topic(house, "c")
+        house.run()
+    except PowerLost:
+        return False
+    finally:
+        house.disk.enter = lambda call: None
+    return True
+
+
 class TestChanges:
     def test_a_change_is_told_with_who_did_it_from_where_and_when(self) -> None:
         house = audited()
@@ -97,30 +134,34 @@ class TestChanges:
         assert (found.user, found.client_ip, found.form) == BOB
         assert (found.event_id, found.time_us) == (0, round(WALL_SECONDS * 1e6))
 
-    def test_a_change_and_its_event_survive_a_crash_together_or_neither_does(self) -> None:
-        """Wherever the disk stops, after any of the writes."""
-        full = audited()
-        make_topic(full, "gone")
-        full.run()
-        base = full.disk.copy()
-        outcomes = set()
-        for writes in range(12):
-            house = audited(disk=base.copy())
-            make_topic(house, "kept")
-            delete_topic(house, "gone")
-            house.turn()
-            for _ in range(writes):
-                house.writer.step()
-                house.background.step()
-                house.turn()
-            house = house.crash()
-            topics = {topic.name for topic in house.broker.topics()}
-            told = [(found.type, found.resource) for found in reversed(ask(house).events)]
-            assert told[0] == ("topic.create", "gone")
-            assert ("kept" in topics) == (("topic.create", "kept") in told)
-            assert ("gone" in topics) == (("topic.delete", "gone") not in told)
-            outcomes.add(("kept" in topics, "gone" in topics))
-        assert (False, True) in outcomes and (True, False) in outcomes
+    @pytest.mark.parametrize("model", list(CrashModel))
+    def test_a_change_and_its_event_survive_a_loss_of_power_together(
+        self, model: CrashModel
+    ) -> None:
+        """At whatever call of the disk it comes, and whatever of the last writes it leaves."""
+        begin = audited()
+        begin.run()
+        base = begin.disk
+        calls, outcomes = 0, set()
+        while True:
+            house = House(disk=base.copy(), settings=AUDITED)
+            is_done = change_topics_until(house, calls)
+            house.disk.crash(model, Random(calls))
+            house = audited(disk=house.disk)
+            told = {
+                name: [found.type for found in ask(house, resource=name).events] for name in "abc"
+            }
+            topics = {name: house.broker.topic(name) for name in "abc"}
+            for name, topic in topics.items():
+                is_there = told[name] not in ([], ["topic.delete", "topic.create"])
+                assert (topic is not None) == is_there, (calls, name, told)
+            settings = topics["a"].settings if topics["a"] is not None else TopicSettings()
+            assert (settings == KEPT) == ("topic.configure" in told["a"])
+            outcomes.add(str(told))
+            if is_done:
+                break
+            calls += 1
+        assert len(outcomes) >= 4
 
     def test_a_change_and_its_event_are_in_one_frame_although_frames_are_full(self) -> None:
         """What gathered before is cut off before the change, never between the two."""
