@@ -17,6 +17,7 @@ from typing import Any
 from twisted.logger import Logger
 
 from brokerd.archive.bounds import DamagedPlace
+from brokerd.broker.accounts import Accounts
 from brokerd.broker.archive_access import ArchiveAccess, ArchiveSettings
 from brokerd.broker.archive_guard import ArchiveGuard
 from brokerd.broker.archived import Archived
@@ -53,6 +54,8 @@ from brokerd.broker.topic_changes import TopicChanges
 from brokerd.broker.topics import Partition, Topic
 from brokerd.broker.waiters import Waiter, Waiters
 from brokerd.groups import GroupSettings
+from brokerd.security.directory import Policy
+from brokerd.security.passwords import Passwords, passwords_at_once
 from brokerd.wal import Committer, Damage, RecoveryReport, Snapshots, Wal
 
 
@@ -77,6 +80,7 @@ class BrokerSettings:
     archive: ArchiveSettings = field(default_factory=ArchiveSettings)
     audit_keep_us: int | None = None
     """How long the audit trail keeps its events; None: there is no trail."""
+    security: Policy = field(default_factory=Policy)
 
 
 class Broker:
@@ -98,6 +102,7 @@ class Broker:
         settings: BrokerSettings,
         data_dir: str = "DATA_DIR",
         archive: ArchiveAccess | None = None,
+        passwords: Passwords | None = None,
     ) -> None:
         self.settings = settings
         self.counters = Counters()
@@ -173,6 +178,14 @@ class Broker:
                 self._damaged_places,
             )
         self._bind(clock, frame_bytes // (2 * EVENT_FRAME_BYTES))
+        self.accounts = Accounts(
+            self._state,
+            self.journal,
+            self.time,
+            self.audit,
+            passwords or passwords_at_once(),
+            settings.security,
+        )
         self.sweep = Sweep(
             self._state,
             self.journal,

@@ -14,14 +14,14 @@ from hmac import compare_digest
 from brokerd.errors import BrokerdError, LoginFailed, LoginThrottled
 from brokerd.security.access import Access
 from brokerd.security.accounts import PASSWORD_BYTES_MAX, Account
+from brokerd.security.audit import Actor, logged_in, login_failed
 from brokerd.security.certificates import principal_of
 from brokerd.security.directory import Directory
 from brokerd.security.guard import Guard, LoggedIn
 from brokerd.security.keys import digest_of, find_key
 from brokerd.security.passwords import Passwords
-from brokerd.security.principal import Principal
+from brokerd.security.principal import Principal, Record
 from brokerd.security.throttle import Throttle
-from brokerd.security.watch import FAILURE, Watch
 
 
 class AccountGuard(Guard):
@@ -30,6 +30,7 @@ class AccountGuard(Guard):
     :param principals: the principal of each listener, by format; where none is named, anonymous.
     :param certificates: the account of each subject, as `read_principals` gives them.
     :param blipmq_keys: keys of BlipMQ's own; who shows one is the principal of ``blipmq``.
+    :param record: writes logins and denials into the audit trail.
     :param now_us: a monotonic clock.
     """
 
@@ -40,7 +41,7 @@ class AccountGuard(Guard):
         directory: Directory,
         passwords: Passwords,
         throttle: Throttle,
-        watch: Watch,
+        record: Record,
         now_us: Callable[[], int],
         principals: Mapping[str, str],
         certificates: Mapping[str, str],
@@ -49,7 +50,7 @@ class AccountGuard(Guard):
         self._directory = directory
         self._passwords = passwords
         self._throttle = throttle
-        self._watch = watch
+        self._record = record
         self._now_us = now_us
         self._principals = principals
         self._certificates = certificates
@@ -68,7 +69,10 @@ class AccountGuard(Guard):
         if not name:
             return self.begin(form, peer)
         access = self._principal(name, form, peer)
-        self._tell(access, "certificate", "" if access.is_known else "no account, or disabled")
+        if access.is_known:
+            self._record(logged_in(access.actor, "certificate"))
+        else:
+            self._record(login_failed(access.actor, "certificate", "no account, or disabled"))
         return access
 
     def log_in(self, form: str, peer: str, name: str, password: str, done: LoggedIn) -> None:
@@ -130,7 +134,7 @@ class AccountGuard(Guard):
         try:
             self._throttle.begin(peer, name, self._now_us())
         except LoginThrottled:
-            self._tell(self._principal(name or "", form, peer), action, "throttled")
+            self._record(login_failed(Actor(name or "", peer, form), action, "throttled"))
             raise
 
     def _succeeded(
@@ -138,20 +142,12 @@ class AccountGuard(Guard):
     ) -> Access:
         self._throttle.succeeded(peer, name)
         access = self._principal(principal, form, peer)
-        self._tell(access, action)
+        self._record(logged_in(access.actor, action))
         return access
 
     def _failed(self, form: str, peer: str, name: str, action: str, reason: str) -> LoginFailed:
-        self._tell(self._principal(name, form, peer), action, reason)
+        self._record(login_failed(Actor(name, peer, form), action, reason))
         return LoginFailed(reason)
 
-    def _tell(self, access: Access, action: str, reason: str = "") -> None:
-        if reason:
-            self._watch.happened(
-                "auth.failure", access, action=action, result=FAILURE, details={"reason": reason}
-            )
-        else:
-            self._watch.happened("auth.success", access, action=action)
-
     def _principal(self, name: str, form: str, peer: str) -> Principal:
-        return Principal(self._directory, self._watch, name, form, peer)
+        return Principal(self._directory, self._record, name, form, peer)

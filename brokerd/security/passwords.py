@@ -59,12 +59,12 @@ class Passwords:
 
     def __init__(self, submit: Submit, random_bytes: Callable[[int], bytes]) -> None:
         self._submit = submit
-        self._random_bytes = random_bytes
+        self.random_bytes = random_bytes
         self._waiting = 0
 
     def hash(self, password: str, done: Callable[[str | None, BrokerdError | None], None]) -> None:
         """Call ``done`` with the hash, later."""
-        salt = self._random_bytes(SALT_BYTES)
+        salt = self.random_bytes(SALT_BYTES)
         self._run(lambda: hash_password(password, salt), done)
 
     def check(

@@ -7,16 +7,22 @@ changes, so that a request costs two look-ups.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from brokerd.errors import AuthenticationRequired, BrokerdError, Denied
 from brokerd.security.access import ANY, NAMES, Access
 from brokerd.security.accounts import Account
+from brokerd.security.audit import Actor, AuditEvent, denied
 from brokerd.security.directory import Directory
-from brokerd.security.watch import DENIED, Watch
 from brokerd.values import RESERVED_PREFIX
 
-_ANY_NAME: Final = "use"
+Record = Callable[[AuditEvent], None]
+"""Writes an event into the audit trail; see `brokerd.broker.audit.AuditTrail.record`."""
+
+_ANY: Final = "any"
+_LOGIN: Final = "login"
+"""What the audit trail calls these, besides the names of permissions."""
 
 
 class Principal(Access):
@@ -28,13 +34,13 @@ class Principal(Access):
     """
 
     def __init__(
-        self, directory: Directory, watch: Watch, name: str = "", form: str = "", peer: str = ""
+        self, directory: Directory, record: Record, name: str = "", form: str = "", peer: str = ""
     ) -> None:
         self.name = name
         self.form = form
         self.peer = peer
         self._directory = directory
-        self._watch = watch
+        self._record = record
         self._account_id = 0
         self._account: Account | None = None
         self._is_barred = False
@@ -52,6 +58,11 @@ class Principal(Access):
         )
         self._is_barred = is_gone or (account is not None and not account.enabled)
         self._account = None if self._is_barred else account
+
+    @property
+    def actor(self) -> Actor:
+        """Who this is in the audit trail."""
+        return Actor(self.name, self.peer, self.form)
 
     @property
     def account(self) -> Account | None:
@@ -86,7 +97,7 @@ class Principal(Access):
 
     def require_any(self, topic_name: str) -> None:
         if not self._on(topic_name) & ANY:
-            raise self._refusal(_ANY_NAME, topic_name)
+            raise self._refusal(_ANY, topic_name)
 
     def require_server(self, permission: int) -> None:
         if not self.permissions & permission:
@@ -94,7 +105,7 @@ class Principal(Access):
 
     def require_known(self) -> None:
         if self.account is None:
-            raise self._refusal("log in")
+            raise self._refusal(_LOGIN)
 
     def may(self, permission: int, topic_name: str) -> bool:
         if topic_name.startswith(RESERVED_PREFIX):
@@ -103,9 +114,7 @@ class Principal(Access):
 
     def _refusal(self, action: str, topic_name: str | None = None) -> BrokerdError:
         """The error to raise, which depends on nothing but who asks."""
-        self._watch.happened(
-            "access.denied", self, resource=topic_name or "", action=action, result=DENIED
-        )
+        self._record(denied(self.actor, action, topic_name or ""))
         if not self.name:
             return AuthenticationRequired("authentication required")
         return Denied("unauthorized")

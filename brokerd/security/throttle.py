@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from hashlib import blake2b
-from ipaddress import IPv6Address, ip_address
 from typing import Final, NamedTuple
 
 from brokerd.errors import LoginThrottled
+from brokerd.security.audit import network_of
 
 BUCKETS_MAX: Final = 10_000
 
@@ -58,7 +58,7 @@ class Buckets:
 
 
 class Throttle:
-    """Whether a login is looked at."""
+    """Whether a login is looked at. Who has an IPv6 address has all of the first 64 bits."""
 
     def __init__(self, per_peer: Rate = PER_PEER, per_name: Rate = PER_NAME) -> None:
         self._peers = Buckets(per_peer)
@@ -69,40 +69,27 @@ class Throttle:
 
         Raises `LoginThrottled`, and counts nothing then.
         """
-        peer_key, name_key = _peer_key(peer), _name_key(name)
-        wait_us = self._peers.wait_us(peer_key, now_us)
-        if name_key is not None:
-            wait_us = max(wait_us, self._names.wait_us(name_key, now_us))
+        keys = self._keys(peer, name)
+        wait_us = max(buckets.wait_us(key, now_us) for buckets, key in keys)
         if wait_us:
             raise LoginThrottled(
                 f"too many failed logins; try again in {-(-wait_us // 1_000_000)} s"
             )
-        self._peers.take(peer_key, now_us)
-        if name_key is not None:
-            self._names.take(name_key, now_us)
+        for buckets, key in keys:
+            buckets.take(key, now_us)
 
     def succeeded(self, peer: str, name: str | None) -> None:
         """The attempt was no failure, or was not looked at after all."""
-        self._peers.give_back(_peer_key(peer))
-        name_key = _name_key(name)
-        if name_key is not None:
-            self._names.give_back(name_key)
+        for buckets, key in self._keys(peer, name):
+            buckets.give_back(key)
+
+    def _keys(self, peer: str, name: str | None) -> list[tuple[Buckets, bytes]]:
+        keys = [(self._peers, _short(network_of(peer)))]
+        if name is not None:
+            keys.append((self._names, _short(name)))
+        return keys
 
 
-def _peer_key(peer: str) -> bytes:
-    """An IPv4 address, or the network of 64 bits that an IPv6 one is of: who has one has all."""
-    try:
-        address = ip_address(peer)
-    except ValueError:
-        return _name_key(peer) or b""
-    if isinstance(address, IPv6Address):
-        mapped = address.ipv4_mapped
-        return mapped.packed if mapped is not None else address.packed[:8]
-    return address.packed
-
-
-def _name_key(name: str | None) -> bytes | None:
-    """A name of any length in few bytes."""
-    if name is None:
-        return None
-    return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+def _short(text: str) -> bytes:
+    """A text of any length in few bytes."""
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,44 +1,20 @@
 # Tests: tests/security/
-"""A directory with people in it, and somebody who writes down what happens."""
+"""A directory with people in it, and a list of what was written into the audit trail."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from brokerd.security.access import Access
 from brokerd.security.accounts import AccessList, Account
+from brokerd.security.audit import AuditEvent
 from brokerd.security.directory import Directory, Policy
 from brokerd.security.principal import Principal
-from brokerd.security.watch import SUCCESS, Watch
-
-
-class Notebook(Watch):
-    """Writes down (kind, who, resource, action, result) and the details of each."""
-
-    def __init__(self) -> None:
-        self.lines: list[tuple[str, str, str, str, str]] = []
-        self.details: list[Mapping[str, str]] = []
-
-    def happened(
-        self,
-        kind: str,
-        access: Access,
-        *,
-        resource: str = "",
-        action: str = "",
-        result: str = SUCCESS,
-        details: Mapping[str, str] | None = None,
-    ) -> None:
-        self.lines.append((kind, access.name, resource, action, result))
-        self.details.append(details or {})
 
 
 class Hall:
-    """A directory and a notebook."""
+    """A directory, and what the audit trail would hold."""
 
     def __init__(self, policy: Policy | None = None) -> None:
         self.directory = Directory(policy or Policy())
-        self.notebook = Notebook()
+        self.told: list[AuditEvent] = []
 
     def add(self, name: str, *roles: str, enabled: bool = True, password: str = "") -> Account:
         """Make an account, or change it; it keeps its id."""
@@ -59,6 +35,10 @@ class Hall:
     ) -> None:
         self.directory.put_list(AccessList(topic, prefix, public, users or {}, roles or {}))
 
+    def trail(self) -> list[tuple[str, str, str, str, str]]:
+        """Type, who, to what, what and how it ended, of each event."""
+        return [(e.type, e.user, e.resource, e.action, e.result) for e in self.told]
+
     def somebody(self, name: str = "") -> Principal:
         """Who comes in by this name; anonymous without one."""
-        return Principal(self.directory, self.notebook, name, "mega", "192.0.2.1")
+        return Principal(self.directory, self.told.append, name, "mega", "192.0.2.1")

@@ -35,7 +35,7 @@ class Door(Hall):
             self.directory,
             Passwords(self.elsewhere.submit, os.urandom),
             throttle or Throttle(Rate(1000, SECOND_US), Rate(1000, SECOND_US)),
-            self.notebook,
+            self.told.append,
             lambda: self.now_us,
             options.pop("principals", {}),
             options.pop("certificates", {}),
@@ -84,7 +84,7 @@ def test_a_right_password_lets_in() -> None:
     ann = door.log_in("ann", "right")
     assert isinstance(ann, Access)
     assert (ann.name, ann.roles) == ("ann", ("consumer",))
-    assert door.notebook.lines == [("auth.success", "ann", "", "password", "success")]
+    assert door.trail() == [("auth.success", "ann", "ann", "password", "success")]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,8 @@ def test_whatever_is_wrong_is_told_in_the_same_words_after_the_same_work(
     assert isinstance(error, LoginFailed)
     assert str(error) == "invalid username or password"
     assert len(work) == 1
-    assert door.notebook.lines == [("auth.failure", name, "", "password", "failure")]
+    shown = name.replace("\ud800", "?")
+    assert door.trail() == [("auth.failure", shown, shown, "password", "failure")]
 
 
 def test_only_who_knows_the_password_hears_that_the_account_is_disabled() -> None:
@@ -151,7 +152,7 @@ def test_failures_are_throttled_alike_for_names_that_exist_and_that_do_not() -> 
         door.add("ann", password=HASH)
         texts[name] = [str(door.log_in(name, "wrong")) for _ in range(5)]
         assert isinstance(door.log_in(name, "right"), LoginThrottled)
-        assert door.notebook.details[-1] == {"reason": "throttled"}
+        assert door.told[-1].details == {"reason": "throttled"}
     assert texts["ann"] == texts["nobody"]
 
 
@@ -189,7 +190,7 @@ def test_a_key_is_its_owner_until_it_is_revoked_or_the_owner_is_not_let_in() -> 
     door.directory.remove_key(key.split("_")[1])
     with pytest.raises(LoginFailed, match="invalid API key"):
         door.guard.log_in_with_key("admin", PEER, key)
-    assert [line[0] for line in door.notebook.lines] == ["auth.success", *["auth.failure"] * 2]
+    assert [line[0] for line in door.trail()] == ["auth.success", *["auth.failure"] * 2]
 
 
 def test_keys_that_nobody_has_are_throttled_by_address() -> None:

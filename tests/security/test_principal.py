@@ -164,7 +164,7 @@ def test_denials_are_told_with_who_what_and_where_and_looking_at_lists_is_none()
         ann.require(WRITE, "t")
     with pytest.raises(AuthenticationRequired):
         hall.somebody().require_server(ADMIN)
-    assert hall.notebook.lines == [
+    assert hall.trail() == [
         ("access.denied", "ann", "t", "write", "denied"),
         ("access.denied", "", "", "admin", "denied"),
     ]

@@ -1,0 +1,186 @@
+# Tests: tests/broker/test_security.py
+"""What the log says of accounts, access lists and API keys: bodies of SECURITY entries.
+
+docs/wal-format.rst, section "SECURITY body", is the contract. A chunk of a snapshot holds the same
+maps, one for each account, list and key that there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import msgpack
+
+from brokerd.broker.state import Encode, State
+from brokerd.errors import NewerFormat
+from brokerd.security.accounts import AccessList, Account, ApiKey
+from brokerd.security.directory import Directory
+from brokerd.wal import Frame, SnapshotChunk
+from brokerd.walformat import Entry, EntryKind
+
+SNAPSHOT_SECURITY = 8
+CHUNK_MAPS = 5_000
+"""Accounts, lists and keys in one chunk of a snapshot."""
+
+Map = dict[str, Any]
+
+
+def account_map(account: Account) -> Map:
+    """An account is made, or is so from now on."""
+    return {
+        "op": "account",
+        "name": account.name,
+        "roles": account.roles,
+        "enabled": account.enabled,
+        "password": account.password,
+        "created_us": account.created_us,
+        "updated_us": account.updated_us,
+    }
+
+
+def account_deleted_map(name: str) -> Map:
+    """An account is gone, and its keys."""
+    return {"op": "account_deleted", "name": name}
+
+
+def list_map(access_list: AccessList) -> Map:
+    """An access list is made, or is so from now on."""
+    return {
+        "op": "acl",
+        "topic": access_list.topic,
+        "prefix": access_list.prefix,
+        "public": access_list.public,
+        "users": dict(access_list.users),
+        "roles": dict(access_list.roles),
+    }
+
+
+def list_deleted_map(topic: str, prefix: bool) -> Map:
+    """An access list is gone."""
+    return {"op": "acl_deleted", "topic": topic, "prefix": prefix}
+
+
+def key_map(key: ApiKey) -> Map:
+    """A key is made."""
+    return {
+        "op": "key",
+        "id": key.key_id,
+        "owner": key.owner,
+        "digest": key.digest,
+        "label": key.label,
+        "created_us": key.created_us,
+    }
+
+
+def key_revoked_map(key_id: str) -> Map:
+    """A key is gone."""
+    return {"op": "key_revoked", "id": key_id}
+
+
+def entry_of(fields: Map) -> Entry:
+    """The log entry that says so."""
+    return Entry(EntryKind.SECURITY, 0, 0, 0, 0, msgpack.packb(fields))
+
+
+def apply(directory: Directory, fields: Map) -> bool:
+    """Do what a map says, for the first or another time; False if its ``op`` is not known."""
+    change = _CHANGES.get(fields["op"])
+    if change is None:
+        return False
+    change(directory, fields)
+    return True
+
+
+def _put_account(directory: Directory, fields: Map) -> None:
+    known = directory.accounts.get(fields["name"])
+    directory.put_account(
+        Account(
+            directory.next_account_id if known is None else known.account_id,
+            fields["name"],
+            tuple(fields["roles"]),
+            fields["enabled"],
+            fields["password"],
+            fields["created_us"],
+            fields["updated_us"],
+        )
+    )
+
+
+def _put_list(directory: Directory, fields: Map) -> None:
+    directory.put_list(
+        AccessList(
+            fields["topic"], fields["prefix"], fields["public"], fields["users"], fields["roles"]
+        )
+    )
+
+
+def _put_key(directory: Directory, fields: Map) -> None:
+    directory.put_key(
+        ApiKey(
+            fields["id"], fields["owner"], fields["digest"], fields["label"], fields["created_us"]
+        )
+    )
+
+
+_CHANGES: dict[str, Callable[[Directory, Map], object]] = {
+    "account": _put_account,
+    "account_deleted": lambda directory, fields: directory.remove_account(fields["name"]),
+    "acl": _put_list,
+    "acl_deleted": lambda directory, fields: directory.remove_list(
+        fields["topic"], fields["prefix"]
+    ),
+    "key": _put_key,
+    "key_revoked": lambda directory, fields: directory.remove_key(fields["id"]),
+}
+
+
+class SecurityReplay:
+    """Brings a directory back from snapshot and log."""
+
+    def __init__(self, state: State, directory: Directory) -> None:
+        self._directory = directory
+        self._fresh_from = 0
+        state.appliers[EntryKind.SECURITY] = self._apply
+        state.loaders[SNAPSHOT_SECURITY] = self._load
+        state.captures.append(self._captures)
+
+    def _apply(self, frame: Frame, entry: Entry) -> None:
+        if frame.lsn >= self._fresh_from:
+            fields = msgpack.unpackb(entry.body)
+            if not apply(self._directory, fields):
+                raise NewerFormat(
+                    f"the frame at {frame.lsn} says {fields['op']!r} of security, which this "
+                    "version does not know; upgrade brokerd"
+                )
+
+    def _captures(self, lsn: int) -> list[Encode]:
+        """All that there is now, in chunks; one at least once there was anything.
+
+        An empty one says that what came before it in the log is gone.
+        """
+        if not self._directory.version:
+            return []
+        maps = list(self._maps())
+        firsts = range(0, max(1, len(maps)), CHUNK_MAPS)
+        return [partial(_chunk, lsn, first, maps) for first in firsts]
+
+    def _maps(self) -> Iterator[Map]:
+        yield from map(account_map, self._directory.accounts.values())
+        yield from map(list_map, self._directory.lists.values())
+        yield from map(key_map, self._directory.keys.values())
+
+    def _load(self, lsn: int, fields: dict[str, Any]) -> None:
+        self._fresh_from = lsn
+        for one in fields["security"]:
+            if not apply(self._directory, one):
+                raise NewerFormat(
+                    f"the snapshot says {one['op']!r} of security, which this version does not "
+                    "know; upgrade brokerd"
+                )
+
+
+def _chunk(lsn: int, first: int, maps: list[Map]) -> SnapshotChunk:
+    body = msgpack.packb({"security": maps[first : first + CHUNK_MAPS]})
+    return SnapshotChunk(SNAPSHOT_SECURITY, b"%d" % first, lsn, body)
