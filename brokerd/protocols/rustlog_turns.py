@@ -7,7 +7,6 @@ from collections.abc import Generator
 from functools import partial
 
 from brokerd.broker import Broker
-from brokerd.broker.topics import RESERVED_PREFIX
 from brokerd.codecs.rustlog import MAX_PAYLOAD, Codec
 from brokerd.protocols.connection import Connection, Hold
 from brokerd.protocols.rustlog_refusals import LIST_FAILED
@@ -53,13 +52,9 @@ class InTurns:
 def list_topics(broker: Broker, codec: Codec, access: Access) -> Steps:
     """The answer to ListTopics: those that have a name, by name. Raises `Refusal`.
 
-    None of the broker's own, and none that ``access`` may not know of.
+    None that ``access`` may not know of, and so none of the broker's own.
     """
-    names = [
-        topic.name
-        for topic in broker.topics()
-        if topic.name and not topic.name.startswith(RESERVED_PREFIX)
-    ]
+    names = [topic.name for topic in broker.topics() if topic.name]
     yield False
     names.sort()
     rows: list[bytes] = []

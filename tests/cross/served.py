@@ -74,7 +74,7 @@ class Served:
         """Have the topic, and what the operation asks for."""
         asker = self.connect(None)
         for request in operation.before:
-            asker.ask(request)
+            asker.ask(request(TOPIC))
         self.house.broker.create_topic(TOPIC)
         self.house.pass_time(1.0)  # the mark of a quiet log is written
         asker.wire.disconnect()

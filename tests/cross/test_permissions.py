@@ -87,14 +87,14 @@ def test_a_refusal_is_the_same_with_and_without_the_topic(case: Case) -> None:
     """To the byte; nothing comes of the request, and the connection lives."""
     expected = case.operation.refused
     if expected is None or not case.access.name:
-        expected = case.form.refused(case.operation.request, words(case))
+        expected = case.form.refused(case.operation.request(TOPIC), words(case))
     for served in (with_topic(case.form, case.operation), Served(case.form)):
         before = served.state()
         asker = served.connect(case.access)
-        assert asker.ask(case.operation.request) == expected
+        assert asker.ask(case.operation.request(TOPIC)) == expected
         assert asker.wire.is_open
         assert served.state() == before
-        assert asker.ask(case.operation.request) == expected
+        assert asker.ask(case.operation.request(TOPIC)) == expected
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=str)
@@ -106,7 +106,7 @@ def test_a_refusal_is_made_before_the_broker_is_asked(case: Case) -> None:
     for served in (with_topic(case.form, case.operation), Served(case.form)):
         asker = served.connect(case.access)
         served.asked.clear()
-        asker.ask(case.operation.request)
+        asker.ask(case.operation.request(TOPIC))
         by_number = case.operation.name in ("POLL", "ACK") and case.access.name
         assert served.asked == (["subscriptions"] if by_number else [])
 
@@ -115,17 +115,17 @@ def test_a_refusal_is_made_before_the_broker_is_asked(case: Case) -> None:
 def test_who_may_is_answered_as_if_security_was_off(case: Case) -> None:
     """With the topic and without; and lists show what one may know of."""
     if case in LISTS and case.who in ("anonymous", "stranger"):
-        unseen = Served(case.form).connect(None).ask(case.operation.request)
+        unseen = Served(case.form).connect(None).ask(case.operation.request(TOPIC))
         served = with_topic(case.form, case.operation)
-        assert served.connect(case.access).ask(case.operation.request) == unseen
+        assert served.connect(case.access).ask(case.operation.request(TOPIC)) == unseen
         return
     for make in (with_topic, without_topic):
-        off = make(case.form, case.operation).connect(None).ask(case.operation.request)
-        on = make(case.form, case.operation).connect(case.access).ask(case.operation.request)
+        off = make(case.form, case.operation).connect(None).ask(case.operation.request(TOPIC))
+        on = make(case.form, case.operation).connect(case.access).ask(case.operation.request(TOPIC))
         if make is without_topic and not case.access.may(WRITE | ADMIN, TOPIC):
             off = case.operation.may_not_make or off
         assert on == off
-        assert on != case.form.refused(case.operation.request, "unauthorized")
+        assert on != case.form.refused(case.operation.request(TOPIC), "unauthorized")
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=lambda form: form.name)
@@ -147,8 +147,8 @@ def test_a_permission_that_is_taken_away_is_gone_at_the_next_request(form: Form)
         access.revoke()
         refused = operation.refused
         if refused is None:
-            refused = form.refused(operation.request, "unauthorized")
-        assert asker.ask(operation.request) == refused
+            refused = form.refused(operation.request(TOPIC), "unauthorized")
+        assert asker.ask(operation.request(TOPIC)) == refused
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=lambda form: form.name)

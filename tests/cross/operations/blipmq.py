@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from struct import pack
 
-from tests.cross.operations.form import TOPIC, VALUE, Form, Operation
+from tests.cross.operations.form import VALUE, Form, Operation
 from tests.cross.tongues import blipmq_frame, text_field
 
 HELLO = blipmq_frame(1, pack(">H", 1))
@@ -23,10 +23,29 @@ def refused(request: bytes, words: str) -> bytes:
     return nack(401, words, request[5:13])
 
 
-PUBLISH = blipmq_frame(3, b"\1" + text_field(TOPIC) + VALUE)
-SUBSCRIBE = blipmq_frame(4, text_field(TOPIC) + b"\1")
-POLL = blipmq_frame(9, pack(">Q", 1))
 ACK = pack(">IBQQ", 17, 5, 1, 1)
+
+
+def publish(topic: str) -> bytes:
+    return blipmq_frame(3, b"\1" + text_field(topic) + VALUE)
+
+
+def subscribe(topic: str) -> bytes:
+    return blipmq_frame(4, text_field(topic) + b"\1")
+
+
+def poll(topic: str) -> bytes:
+    return blipmq_frame(9, pack(">Q", 1))
+
+
+def ack(topic: str) -> bytes:
+    return ACK
+
+
+def ping(topic: str) -> bytes:
+    return blipmq_frame(7)
+
+
 NO_SUCH = nack(404, "unknown subscription or delivery tag", ACK[5:13])
 
 MAY_NOT_MAKE = nack(
@@ -39,17 +58,11 @@ FORM = Form(
     "blipmq",
     "blipmq.rst",
     [
-        Operation("PUBLISH", "WRITE", PUBLISH),
-        Operation("SUBSCRIBE", "READ", SUBSCRIBE, (PUBLISH,), may_not_make=MAY_NOT_MAKE),
-        Operation("POLL", "READ", POLL, (SUBSCRIBE, PUBLISH), refused=b""),
-        Operation(
-            "ACK",
-            "READ",
-            ACK,
-            (SUBSCRIBE, PUBLISH, POLL),
-            refused=NO_SUCH,
-        ),
-        Operation("PING", "none", blipmq_frame(7)),
+        Operation("PUBLISH", "WRITE", publish),
+        Operation("SUBSCRIBE", "READ", subscribe, (publish,), may_not_make=MAY_NOT_MAKE),
+        Operation("POLL", "READ", poll, (subscribe, publish), refused=b""),
+        Operation("ACK", "READ", ack, (subscribe, publish, poll), refused=NO_SUCH),
+        Operation("PING", "none", ping),
     ],
     refused,
     greeting,

@@ -25,6 +25,10 @@ NEEDS: Final = {
 """What a page may say that an operation needs."""
 
 
+Request = Callable[[str], bytes]
+"""Makes a request of a topic."""
+
+
 @dataclass(frozen=True)
 class Operation:
     """One request of a format."""
@@ -33,9 +37,9 @@ class Operation:
     """As the page's table has it."""
     needs: str
     """One of `NEEDS`, as the page's table has it."""
-    request: bytes
-    """On `TOPIC`, such that it succeeds once ``before`` was done, if that is permitted."""
-    before: tuple[bytes, ...] = ()
+    request: Request
+    """It succeeds once ``before`` was done, if it is permitted."""
+    before: tuple[Request, ...] = ()
     """What somebody who may do everything has sent before, where there is the topic."""
     refused: bytes | None = None
     """What a refusal is, if not `Form.refused`."""

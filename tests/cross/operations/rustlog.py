@@ -2,82 +2,109 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import pack
 
-from tests.cross.operations.form import TOPIC, VALUE, Form, Operation
+from tests.cross.operations.form import VALUE, Form, Operation, Request
 from tests.cross.tongues import framed, json_frame, text_field
 
 CODES = {"authentication required": 401, "unauthorized": 403}
+
+
+def operations(
+    produce: Request,
+    fetch: Request,
+    commit: Request,
+    committed: Request,
+    create: Request,
+    list_topics: Request,
+    describe_topic: Request,
+    describe_partition: Request,
+    metrics: Request,
+    ping: Request,
+) -> list[Operation]:
+    """Those of a dialect."""
+    return [
+        Operation("Produce", "WRITE", produce, (create,)),
+        Operation("Fetch", "READ", fetch, (create, produce)),
+        Operation("OffsetCommit", "READ", commit, (create,)),
+        Operation("OffsetFetch", "READ", committed, (create, commit)),
+        Operation("CreateTopic", "ADMIN", create),
+        Operation("ListTopics", "none; shows topics with any", list_topics, (create,)),
+        Operation("DescribeTopic", "any", describe_topic, (create,)),
+        Operation("DescribePartition", "any", describe_partition, (create,)),
+        Operation("MetricsFetch", "MONITOR", metrics, (create, commit)),
+        Operation("Ping", "none", ping),
+    ]
+
+
+# -- binary ---------------------------------------------------------------------------------------
+
+
+def binary(kind: int, fields: Callable[[bytes], bytes] = lambda topic: b"") -> Request:
+    """A request whose fields are made of the topic's."""
+    return lambda topic: framed(bytes([kind]) + fields(text_field(topic)))
 
 
 def binary_refused(request: bytes, words: str) -> bytes:
     return framed(b"\xfe" + pack(">H", CODES[words]) + text_field(words))
 
 
-def json_refused(request: bytes, words: str) -> bytes:
-    return json_frame({"Error": {"message": words}})
-
-
-B_TOPIC, B_GROUP = text_field(TOPIC), text_field("g")
-B_PLACE = B_TOPIC + pack(">I", 0)
-B_CREATE = framed(b"\x05" + B_TOPIC + pack(">I", 1))
-B_PRODUCE = framed(b"\x01" + B_PLACE + pack(">II", 1, len(VALUE)) + VALUE)
-B_COMMIT = framed(b"\x03" + B_GROUP + B_PLACE + pack(">Q", 1))
-B_FETCH = framed(b"\x02" + B_GROUP + B_PLACE + pack(">QI", 0, 99))
+GROUP = text_field("g")
+FIRST = bytes(4)
+"""Partition 0."""
 
 BINARY = Form(
     "RustLog binary",
     "rustlog",
     "rustlog.rst",
-    [
-        Operation("Produce", "WRITE", B_PRODUCE, (B_CREATE,)),
-        Operation("Fetch", "READ", B_FETCH, (B_CREATE, B_PRODUCE)),
-        Operation("OffsetCommit", "READ", B_COMMIT, (B_CREATE,)),
-        Operation("OffsetFetch", "READ", framed(b"\x04" + B_GROUP + B_PLACE), (B_CREATE, B_COMMIT)),
-        Operation("CreateTopic", "ADMIN", B_CREATE),
-        Operation("ListTopics", "none; shows topics with any", framed(b"\x06"), (B_CREATE,)),
-        Operation("DescribeTopic", "any", framed(b"\x07" + B_TOPIC), (B_CREATE,)),
-        Operation("DescribePartition", "any", framed(b"\x08" + B_PLACE), (B_CREATE,)),
-        Operation("MetricsFetch", "MONITOR", framed(b"\x09"), (B_CREATE, B_COMMIT)),
-        Operation("Ping", "none", framed(b"\xff")),
-    ],
+    operations(
+        binary(0x01, lambda topic: topic + FIRST + pack(">II", 1, len(VALUE)) + VALUE),
+        binary(0x02, lambda topic: GROUP + topic + FIRST + pack(">QI", 0, 99)),
+        binary(0x03, lambda topic: GROUP + topic + FIRST + pack(">Q", 1)),
+        binary(0x04, lambda topic: GROUP + topic + FIRST),
+        binary(0x05, lambda topic: topic + pack(">I", 1)),
+        binary(0x06),
+        binary(0x07, lambda topic: topic),
+        binary(0x08, lambda topic: topic + FIRST),
+        binary(0x09),
+        binary(0xFF),
+    ),
     binary_refused,
 )
 
-J_PLACE = {"topic": TOPIC, "partition": 0}
-J_GROUP = {**J_PLACE, "group_id": "g"}
-J_CREATE = json_frame({"CreateTopic": {"topic": TOPIC, "partition_count": 1}})
-J_PRODUCE = json_frame({"Produce": {**J_PLACE, "records": [list(VALUE)]}})
-J_COMMIT = json_frame({"OffsetCommit": {**J_GROUP, "offset": 1}})
+# -- JSON -----------------------------------------------------------------------------------------
+
+
+def json(name: str, members: dict[str, object]) -> Request:
+    return lambda topic: json_frame({name: {"topic": topic, **members}})
+
+
+def json_alone(name: str) -> Request:
+    return lambda topic: json_frame(name)
+
+
+def json_refused(request: bytes, words: str) -> bytes:
+    return json_frame({"Error": {"message": words}})
+
+
+IN_GROUP = {"partition": 0, "group_id": "g"}
 
 JSON = Form(
     "RustLog JSON",
     "rustlog",
     "rustlog.rst",
-    [
-        Operation("Produce", "WRITE", J_PRODUCE, (J_CREATE,)),
-        Operation(
-            "Fetch",
-            "READ",
-            json_frame({"Fetch": {**J_GROUP, "offset": 0, "max_bytes": 99}}),
-            (J_CREATE, J_PRODUCE),
-        ),
-        Operation("OffsetCommit", "READ", J_COMMIT, (J_CREATE,)),
-        Operation(
-            "OffsetFetch", "READ", json_frame({"OffsetFetch": J_GROUP}), (J_CREATE, J_COMMIT)
-        ),
-        Operation("CreateTopic", "ADMIN", J_CREATE),
-        Operation(
-            "ListTopics", "none; shows topics with any", json_frame("ListTopics"), (J_CREATE,)
-        ),
-        Operation(
-            "DescribeTopic", "any", json_frame({"DescribeTopic": {"topic": TOPIC}}), (J_CREATE,)
-        ),
-        Operation(
-            "DescribePartition", "any", json_frame({"DescribePartition": J_PLACE}), (J_CREATE,)
-        ),
-        Operation("MetricsFetch", "MONITOR", json_frame("MetricsFetch"), (J_CREATE, J_COMMIT)),
-        Operation("Ping", "none", json_frame("Ping")),
-    ],
+    operations(
+        json("Produce", {"partition": 0, "records": [list(VALUE)]}),
+        json("Fetch", {**IN_GROUP, "offset": 0, "max_bytes": 99}),
+        json("OffsetCommit", {**IN_GROUP, "offset": 1}),
+        json("OffsetFetch", {**IN_GROUP}),
+        json("CreateTopic", {"partition_count": 1}),
+        json_alone("ListTopics"),
+        json("DescribeTopic", {}),
+        json("DescribePartition", {"partition": 0}),
+        json_alone("MetricsFetch"),
+        json_alone("Ping"),
+    ),
     json_refused,
 )

@@ -1,0 +1,129 @@
+"""The whole core of a broker in memory: a simulated disk, clocks, threads and turns by hand.
+
+house = CoreHouse(Config(...))    # opened, as the service opens it
+wire = house.connect("mega")      # a connection of a listener's own factory
+wire.send_bytes(...)
+house.run()                       # the turn ends, commits happen, answers leave
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.task import Clock
+
+from brokerd.assembly import BrokerCore
+from brokerd.config import Config
+from brokerd.host import OpenArchive
+from brokerd.protocols.factory import ConnectionFactory
+from brokerd.sim.bare import DATA_DIR, MONOTONIC_SECONDS, WALL_SECONDS, counting_ids
+from brokerd.sim.disk import SimDisk
+from brokerd.sim.inline import InlineCommitter
+from tests.house import Wire
+
+
+class HandThreads(InlineCommitter):
+    """Threads that do a piece of work when they are told to."""
+
+    def start(self) -> None: ...
+
+    def stop(self, seconds: float | None = None) -> bool:
+        self.run()
+        return True
+
+
+class HandClock(Clock):
+    """A reactor of which a test makes each turn."""
+
+    def callFromThread(self, function: Any, *arguments: Any) -> None:
+        self.callLater(0, function, *arguments)
+
+
+class _Lock:
+    """Nobody else is there."""
+
+    def acquire(self, file_system: str = "", allow_network: bool = False) -> None: ...
+
+    def release(self) -> None: ...
+
+
+class HandHost:
+    """The `brokerd.host.Host` on which nothing happens by itself."""
+
+    open_archive: OpenArchive | None = None
+
+    def __init__(self, disk: SimDisk) -> None:
+        self.reactor = HandClock()
+        self.reactor.advance(MONOTONIC_SECONDS)
+        self.disk = disk
+        self.at_work: list[HandThreads] = []
+        self.random_bytes = counting_ids(b"")
+
+    def prepare(self) -> int:
+        return 1_000_000
+
+    def begin_replay(self) -> None: ...
+
+    def begin_serving(self) -> None: ...
+
+    def end_serving(self) -> None: ...
+
+    def lock(self, data_dir: Path) -> _Lock:
+        return _Lock()
+
+    def threads(self, name: str, count: int = 1) -> HandThreads:
+        self.at_work.append(HandThreads())
+        return self.at_work[-1]
+
+    def make_lock(self) -> threading.Lock:
+        return threading.Lock()
+
+    def wall_seconds(self) -> float:
+        return WALL_SECONDS + self.reactor.seconds()
+
+
+class CoreHouse:
+    """One run of the core."""
+
+    def __init__(self, config: Config | None = None, disk: SimDisk | None = None) -> None:
+        self.disk = disk or SimDisk()
+        self.host = HandHost(self.disk)
+        self.clock = self.host.reactor
+        self.core = BrokerCore(config or Config(), Path(DATA_DIR), self.host)
+        self.broker = self.core.broker
+        self.core.lock()
+        self._wait(self.core.open())
+
+    def _wait(self, deferred: Any) -> None:
+        deferred.addErrback(lambda failure: failures.append(failure))
+        failures: list[Any] = []
+        self.run()
+        assert deferred.called and not failures, failures
+
+    def run(self) -> None:
+        """Go on until nothing is left to do now."""
+        self.clock.advance(0)
+        while any([threads.step() for threads in self.host.at_work]):
+            self.clock.advance(0)
+
+    def pass_time(self, seconds: float, step: float = 0.05) -> None:
+        """Let both clocks advance, running whatever becomes due."""
+        while seconds > 0:
+            self.clock.advance(min(step, seconds))
+            self.run()
+            seconds -= step
+
+    def factory(self, form: str) -> ConnectionFactory:
+        """The factory of a listener."""
+        return self.core.factory(form)
+
+    def connect_to(self, factory: ConnectionFactory) -> Wire:
+        """A new connection."""
+        return Wire(factory, self.clock)
+
+    def stop(self) -> None:
+        """Stop as the service does."""
+        self._wait(self.core.drain())
+        self._wait(self.core.close())
