@@ -111,6 +111,11 @@ def check_tls(config: Config) -> None:
     read_principals(tls.principals)
 
 
+def speaks_tls(endpoint: Any) -> bool:
+    """Whether who connects to an endpoint must speak TLS."""
+    return bool(_client_auth(endpoint))
+
+
 def _client_auth(endpoint: Any) -> str:
     """Whether clients are asked for certificates; empty without TLS."""
     credentials = getattr(endpoint, "credentials", None)

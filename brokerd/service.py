@@ -36,10 +36,12 @@ from brokerd.admin.health import Health, Phase
 from brokerd.admin.routing import Api
 from brokerd.endpoints import address_text
 from brokerd.errors import BrokerdError, DirectoryLocked, StorageFailed
-from brokerd.listening import ADMIN
+from brokerd.listening import ADMIN, speaks_tls
 from brokerd.notify import Notifier
 from brokerd.outcome import Outcome
 
+SPEAK_TLS = "tls"
+"""The key of listeners.json under which those stand that speak TLS."""
 LISTENERS_RETRY_SECONDS = 1.0
 """When to try again to write listeners.json on a full disk."""
 DRAIN_SECONDS = 10.0
@@ -97,6 +99,7 @@ class Listener:
         self.factory = factory
         self.lacks = lacks
         """What keeps it from being safe to open to others, if it is open to them."""
+        self.speaks_tls = speaks_tls(endpoint)
 
 
 class StartFailed(Exception):
@@ -234,10 +237,11 @@ class BrokerdService(Service):
             raise _cannot_listen(listener, error) from error
         self._ports[listener.name] = port
         self._log.info(
-            "{listener} listens on {address}",
+            "{listener} listens on {address}, {speech}",
             event_id="listening",
             listener=listener.name,
             address=address_text(port.getHost()),
+            speech="with TLS" if listener.speaks_tls else "without TLS",
         )
         if listener.lacks:
             self._log.warn(
@@ -258,6 +262,15 @@ class BrokerdService(Service):
 
     # listeners.json
 
+    def _described(self) -> dict[str, Any]:
+        """The addresses, and who of those that listen speaks TLS, if anybody does."""
+        addresses: dict[str, Any] = dict(self._addresses())
+        everybody = [*self._listeners, *([] if self._admin is None else [self._admin])]
+        speaking = {form for one in everybody if one.speaks_tls for form in one.name.split("+")}
+        if speaking:
+            addresses[SPEAK_TLS] = [name for name in addresses if name in speaking]
+        return addresses
+
     @property
     def _listeners_file(self) -> Path:
         return self._data_dir / "run" / "listeners.json"
@@ -265,7 +278,7 @@ class BrokerdService(Service):
     def _write_listeners_file(self) -> None:
         """Write it now or, on a full disk, which must not stop a start, as soon as that works."""
         try:
-            write_json(self._listeners_file, self._addresses())
+            write_json(self._listeners_file, self._described())
         except OSError as error:
             if self._rewriting is None:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):

@@ -1,6 +1,8 @@
 # Tests: tests/admin/test_asker.py
 """Who sends a request to the admin site: by HTTP Basic (RFC 7617), a Bearer key (RFC 6750), or not.
 
+Without either it is whom the certificate of the client names, where TLS asks for one.
+
 A right password is remembered for a while, because checking one is slow on purpose: by a keyed
 digest, in memory, and no longer than accounts and keys stay as they are.
 """
@@ -19,6 +21,7 @@ from twisted.web.server import Request
 
 from brokerd.errors import BrokerdError, InvalidRequest
 from brokerd.security import OPEN, Access, Guard
+from brokerd.security.certificates import peer_subject
 
 REMEMBERED_MAX = 1_000
 """Right passwords that are remembered."""
@@ -52,7 +55,7 @@ class Asker:
         try:
             header = request.getHeader("authorization")
             if header is None:
-                return succeed(self.guard.begin("admin", peer_of(request)))
+                return succeed(self._without_login(request))
             scheme, _, given = header.strip().partition(" ")
             if scheme.lower() == "bearer":
                 return succeed(self.guard.log_in_with_key("admin", peer_of(request), given.strip()))
@@ -61,6 +64,17 @@ class Asker:
             raise InvalidRequest("the header Authorization must be Basic or Bearer")
         except BrokerdError as refusal:
             return fail(refusal)
+
+    def _without_login(self, request: Request) -> Access:
+        """Whom the client's certificate names, asked once for each connection; else anonymous."""
+        channel: Any = request.channel
+        if channel.certified is None:
+            subject = peer_subject(channel.transport)
+            if subject is None:
+                return self.guard.begin("admin", peer_of(request))
+            channel.certified = self.guard.by_certificate("admin", peer_of(request), *subject)
+        certified: Access = channel.certified
+        return certified
 
     def _basic(self, request: Request, given: str) -> Deferred[Access]:
         name, password = _credentials(given)

@@ -26,7 +26,7 @@ from brokerd.admin.metrics import make_registry
 from brokerd.admin.permitted import Permitted
 from brokerd.admin.resources import Answer, Branch, JSONResource
 from brokerd.admin.routing import Api
-from brokerd.security import MONITOR
+from brokerd.security import MONITOR, Access
 
 IDLE_SECONDS = 30
 REQUEST_SECONDS = 30.0
@@ -163,6 +163,8 @@ class _Channel(http.HTTPChannel):
     """A connection whose every request has a deadline from its start to its last byte."""
 
     site: AdminSite
+    certified: Access | None = None
+    """Whom the client's certificate names, once somebody has asked."""
     _deadline: IDelayedCall | None = None
 
     def connectionMade(self) -> None:

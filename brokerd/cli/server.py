@@ -81,7 +81,7 @@ def find(server: str | None, data_dir: str) -> Place:
             f"the broker of {data_dir} has no admin site ({path} names none); start it without "
             "--admin none"
         )
-    return Place(parse_address(admin), False, path)
+    return Place(parse_address(admin), "admin" in listeners.get("tls", ()), path)
 
 
 def _named(server: str) -> Place:

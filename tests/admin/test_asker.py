@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from OpenSSL import crypto
 
 from brokerd.errors import (
     AuthenticationRequired,
@@ -18,6 +20,7 @@ from brokerd.errors import (
 from brokerd.security import ANY, MONITOR, READ, Access, Guard
 from brokerd.security.guard import LoggedIn
 from tests.admin.caller import Caller, answer_of
+from tests.certificates import Authority
 
 
 class Allowed(Access):
@@ -70,6 +73,10 @@ class Door(Guard):
 
     def begin(self, form: str, peer: str) -> Access:
         return Allowed("", {})
+
+    def by_certificate(self, form: str, peer: str, subject: str, common_name: str) -> Access:
+        self.checked += 1
+        return self.known[common_name, "pw"]
 
     def log_in(self, form: str, peer: str, name: str, password: str, done: LoggedIn) -> None:
         self.checked += 1
@@ -222,3 +229,43 @@ def test_a_bad_body_is_not_looked_at_for_who_may_not_write(caller: Caller) -> No
 def test_admin_by_role_is_needed_for_the_journal(caller: Caller) -> None:
     head = basic("eye") + "content-type: application/json\r\n"
     assert caller.call("POST", "/wal/seal", {}, head)[0] == 403
+
+
+@pytest.fixture(scope="module")
+def anns(tmp_path_factory: pytest.TempPathFactory) -> crypto.X509:
+    issued = Authority(tmp_path_factory.mktemp("asker")).issue("ann")
+    return crypto.load_certificate(crypto.FILETYPE_PEM, issued.certificate.read_bytes())
+
+
+def over_tls(caller: Caller, certificate: crypto.X509 | None, heads: Sequence[str]) -> list[int]:
+    """The status of each of some requests for a topic, on one connection."""
+    channel, wire = caller.connect()
+    wire.getPeerCertificate = lambda: certificate
+    statuses = []
+    for head in heads:
+        wire.clear()
+        lines = f"GET /api/v1/topics/orders HTTP/1.1\r\nhost: here\r\n{head}\r\n"
+        channel.dataReceived(lines.encode())
+        caller.house.run()
+        statuses.append(int(wire.value().split(b" ", 2)[1]))
+    return statuses
+
+
+def test_a_client_with_a_certificate_needs_no_login(
+    caller: Caller, door: Door, anns: crypto.X509
+) -> None:
+    """Whom it names is asked once for each connection."""
+    assert over_tls(caller, anns, ["", "", ""]) == [200, 200, 200]
+    assert door.checked == 1
+
+
+def test_a_login_counts_for_its_request_and_the_certificate_for_the_others(
+    caller: Caller, anns: crypto.X509
+) -> None:
+    """A failed one is not forgiven because of the certificate."""
+    heads = ["", basic("eye"), "", basic("ann", "wrong"), ""]
+    assert over_tls(caller, anns, heads) == [200, 403, 200, 401, 200]
+
+
+def test_tls_without_a_certificate_is_no_login(caller: Caller) -> None:
+    assert over_tls(caller, None, [""]) == [401]

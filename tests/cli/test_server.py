@@ -52,6 +52,12 @@ def test_it_is_looked_up_in_the_data_directory(tmp_path: Path) -> None:
     assert str(find(None, data_dir).address) == "127.0.0.1:2"
 
 
+@pytest.mark.parametrize(("speak", "tls"), [(["mamamia", "admin"], True), (["mamamia"], False)])
+def test_it_is_looked_up_whether_it_speaks_tls(tmp_path: Path, speak: list[str], tls: bool) -> None:
+    content = {"mamamia": "127.0.0.1:1", "admin": "127.0.0.1:2", "tls": speak}
+    assert find(None, listeners(tmp_path, json.dumps(content))).tls is tls
+
+
 def test_a_broker_that_does_not_run_is_told(tmp_path: Path) -> None:
     """With where it was looked for, and what else could be named."""
     with pytest.raises(NoBroker) as refusal:
