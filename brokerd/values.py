@@ -68,6 +68,30 @@ class Record(NamedTuple):
     producer_format: int = Format.UNKNOWN
 
 
+class PackedBytes(Sequence[bytes]):
+    """Byte strings that stand behind one another in memory; a slice of them copies nothing."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Bytes of all of them together."""
+
+    @abstractmethod
+    def copy(self) -> PackedBytes:
+        """The same in memory of its own, where there are no others."""
+
+    @abstractmethod
+    def behind(self, numbers: Sequence[int]) -> bytes:
+        """Each of them behind its number and its length, two big-endian integers of 64 bits."""
+
+
+def total_bytes(strings: Sequence[bytes]) -> int:
+    """Bytes of all of them together."""
+    return strings.size if isinstance(strings, PackedBytes) else sum(map(len, strings))
+
+
 class Columns(NamedTuple):
     """Records as columns, for who wants no more of them."""
 
@@ -83,6 +107,15 @@ class Records(Sequence[Record]):
     @abstractmethod
     def columns(self) -> Columns:
         """All of them."""
+
+    @abstractmethod
+    def runs(self) -> list[Columns]:
+        """All of them, in as many parts as they are held in, so that nothing is copied."""
+
+
+def runs_of(records: Sequence[Record]) -> list[Columns]:
+    """Records as columns, in parts."""
+    return records.runs() if isinstance(records, Records) else [columns_of(records)]
 
 
 def columns_of(records: Sequence[Record]) -> Columns:

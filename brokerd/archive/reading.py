@@ -252,8 +252,7 @@ class ArchiveFile:
         fitting = rows.fit(start, stop, max_bytes)
         if fitting < stop:
             stop, end = fitting, int(offsets[fitting])
-        found = offsets[start:stop].tolist()
-        return ArchivedRows(offset, end, found, rows.columns(start, stop))
+        return ArchivedRows(offset, end, rows.offsets_of(start, stop), rows.columns(start, stop))
 
     def offset_at_time(self, topic_id: int, partition: int, time_us: int) -> int | None:
         """The first offset of a record appended at or after a time; None if there is none here.

@@ -2,18 +2,22 @@
 """A row group of the table ``records``, decoded, ready to be read piece by piece.
 
 Columns become what a slice of records is made of quickly: arrays of numbers, byte strings behind
-one another. Numbers that are equal in all rows, and what no row has, take no room.
+one another. Numbers that are equal in all rows, and what no row has, take no room. Values, times
+and offsets stay arrays also when they are read: a Python object for each would take most of the
+time of a read.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
+from array import array
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from brokerd.archive.packed import ArrowBytes
 from brokerd.walformat import RecordColumns
 
 Integers = npt.NDArray[np.int64]
@@ -65,8 +69,14 @@ class RecordRows:
         fitting = int(np.searchsorted(ends, before + max_bytes, "right"))
         return min(end, max(first + 1, fitting))
 
+    def offsets_of(self, first: int, end: int) -> Sequence[int]:
+        """The offsets of some rows, at least one."""
+        low, high = self.offsets.item(first), self.offsets.item(end - 1)
+        is_dense = high - low == end - 1 - first
+        return range(low, high + 1) if is_dense else self.offsets[first:end].tolist()
+
     def columns(self, first: int, end: int) -> RecordColumns:
-        """The records of some rows, at least one."""
+        """The records of some rows, at least one; the values hold on to all of the row group."""
         rows = slice(first, end)
         expires_at = self._expires_at
         if isinstance(expires_at, int):
@@ -74,7 +84,7 @@ class RecordRows:
         else:
             expiries = expires_at[rows].tolist()
         return RecordColumns(
-            values=self._values.pieces(first, end),
+            values=self._values.packed(first, end),
             keys=self._keys.optional(first, end),
             encodings=_slice(self._encodings, rows),
             metadata=self._metadata.optional(first, end),
@@ -90,11 +100,11 @@ def _constant(numbers: npt.NDArray[Any]) -> npt.NDArray[Any] | int:
     return int(numbers[0]) if (numbers == numbers[0]).all() else numbers
 
 
-def _slice(numbers: npt.NDArray[Any] | int, rows: slice) -> list[int] | int:
+def _slice(numbers: npt.NDArray[Any] | int, rows: slice) -> Sequence[int] | int:
+    """Those of some rows, in an array: of most of them nobody ever wants a number of Python."""
     if isinstance(numbers, int):
         return numbers
-    found: list[int] = numbers[rows].tolist()
-    return found
+    return array(numbers.dtype.char, numbers[rows].tobytes())
 
 
 class _Optional:
@@ -123,20 +133,16 @@ class _ByteStrings:
         self._data = memoryview(data if data is not None else b"")
         self.lengths = np.diff(self._ends)
 
-    def pieces(self, first: int, end: int) -> list[bytes]:
-        """Those of some rows; the empty one where there is none."""
-        ends = self._ends[first : end + 1]
-        data = bytes(self._data[ends[0] : ends[-1]])
-        if not data:
-            return [b""] * (end - first)
-        return [data[start:stop] for start, stop in pairwise((ends - ends[0]).tolist())]
+    def packed(self, first: int, end: int) -> ArrowBytes:
+        """Those of some rows, not copied; the empty one where there is none."""
+        return ArrowBytes(self._ends[first : end + 1], self._data)
 
     def optional(self, first: int, end: int) -> list[bytes | None] | None:
         """Those of some rows, None where there is none; None: no row of the group has one."""
         if self._is_absent:
             return None
-        pieces = self.pieces(first, end)
+        pieces = list(self.packed(first, end))
         if self._present is None:
-            return list(pieces)
+            return [*pieces]
         present = self._present[first:end].to_pylist()
         return [piece if has else None for piece, has in zip(pieces, present, strict=True)]

@@ -17,7 +17,7 @@ from functools import partial
 from itertools import islice, repeat, takewhile
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from brokerd.values import Format, Record
+from brokerd.values import Format, Record, total_bytes
 from brokerd.walformat import RecordColumns
 
 TRIM_LOOKS = 64
@@ -121,8 +121,30 @@ class Chunk:
         )
 
 
-class DenseChunk(Chunk):
-    """One without holes, which can be appended to."""
+class SolidChunk(Chunk):
+    """One without holes."""
+
+    __slots__ = ()
+
+    values: Sequence[bytes]
+    keys: Sequence[bytes | None]
+    metadata: Sequence[bytes | None]
+    encodings: Sequence[int]
+    formats: Sequence[int]
+    producer_times: Sequence[int | None] | None
+    expires_at_us: Sequence[int] | None
+    times_us: Sequence[int]
+
+    def rows(self, first: int, end: int) -> Rows:
+        return Rows(self, range(first, end), slice(first - self.base, end - self.base))
+
+    def content_bytes(self) -> int:
+        """What the records take in memory, near enough for a cache budget."""
+        return self.rows(self.base, self.end).size() + len(self.values) * RECORD_OVERHEAD_BYTES
+
+
+class DenseChunk(SolidChunk):
+    """One that can be appended to."""
 
     __slots__ = ("_commits",)
 
@@ -197,10 +219,6 @@ class DenseChunk(Chunk):
         if self.expires_at_us is not None:
             self.expires_at_us += [expires_at_us] * count
 
-    def content_bytes(self) -> int:
-        """What the records take in memory, near enough for a cache budget."""
-        return self.rows(self.base, self.end).size() + len(self.values) * RECORD_OVERHEAD_BYTES
-
     def optional_columns(self, producer_time: int | None, expires_at_us: int) -> None:
         """Append to the columns that most producers never use."""
         before = len(self.values) - 1
@@ -228,14 +246,11 @@ class DenseChunk(Chunk):
             producer_format=_collapse(self.formats, first),
         )
 
-    def rows(self, first: int, end: int) -> Rows:
-        return Rows(self, range(first, end), slice(first - self.base, end - self.base))
-
 
 class Rows(NamedTuple):
     """Some rows of a chunk, which nobody copies before they are wanted."""
 
-    chunk: DenseChunk
+    chunk: SolidChunk
     offsets: Sequence[int]
     """Of the records in these rows."""
     part: slice
@@ -265,7 +280,7 @@ class Rows(NamedTuple):
     def size(self) -> int:
         """Bytes of keys, values and metadata."""
         chunk, _, part = self
-        size = sum(map(len, chunk.values[part]))
+        size = total_bytes(chunk.values[part])
         for column in (chunk.keys[part], chunk.metadata[part]):
             if column.count(None) < len(column):
                 size += sum(map(len, filter(None, column)))

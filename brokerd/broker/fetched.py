@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import overload
 
@@ -34,7 +34,13 @@ class FetchedRecords(Records):
             offsets += some
             keys += chunk.keys[part]
             values += chunk.values[part]
-        return Columns(offsets, None if keys.count(None) == len(keys) else keys, values)
+        return Columns(offsets, _unless_none(keys), values)
+
+    def runs(self) -> list[Columns]:
+        return [
+            Columns(some, _unless_none(chunk.keys[part]), chunk.values[part])
+            for chunk, some, part in self._rows
+        ]
 
     def __len__(self) -> int:
         return self._count
@@ -57,3 +63,8 @@ class FetchedRecords(Records):
                 return rows.cut(at, at + 1).records()[0]
             at -= len(rows.offsets)
         raise IndexError(f"{index} of {self._count} records")
+
+
+def _unless_none(keys: Sequence[bytes | None]) -> Sequence[bytes | None] | None:
+    """None if no record has a key."""
+    return None if keys.count(None) == len(keys) else keys

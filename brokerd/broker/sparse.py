@@ -1,5 +1,5 @@
 # Tests: tests/broker/test_holes.py
-"""Records of the archive in memory: chunks with holes, where records are removed.
+"""Records of the archive in memory: chunks that stay as they were read, and such with holes.
 
 A hole takes no memory, however long it is. Nobody is ever given what is in one: by its column of
 times to live it has expired, whatever the clock says.
@@ -15,12 +15,18 @@ from brokerd.archive.view import ArchivedRows
 from brokerd.broker.chunks import (
     CHUNK_BYTES,
     CHUNK_RECORDS,
+    RECORD_OVERHEAD_BYTES,
     REMOVED,
     Chunk,
     DenseChunk,
     Rows,
+    SolidChunk,
 )
+from brokerd.values import PackedBytes, total_bytes
 from brokerd.walformat import RecordColumns
+
+COMPACT_OVERHEAD_BYTES = 40
+"""What a record costs that has a packed value, no key and no metadata, besides its bytes."""
 
 CHUNK_OVERHEAD_BYTES = 2_000
 """What a chunk with holes costs besides its records."""
@@ -31,6 +37,35 @@ OFFSET_BYTES = 16
 T = TypeVar("T")
 
 
+class ReadChunk(SolidChunk):
+    """One that was read and stays as it is: its columns may be whatever holds them cheaply.
+
+    Packed values are copied, so that nothing else that was read stays in memory with them.
+    """
+
+    __slots__ = ("_is_compact",)
+
+    def __init__(self, base: int, count: int, columns: RecordColumns) -> None:
+        super().__init__(base)
+        none: list[None] = [None] * count
+        values, keys, metadata = columns.values, columns.keys, columns.metadata
+        is_packed = isinstance(values, PackedBytes)
+        self.values = values.copy() if isinstance(values, PackedBytes) else values
+        self.keys = none if keys is None else keys
+        self.metadata = none if metadata is None else metadata
+        self.encodings = _bytes(columns.encodings, count)
+        self.formats = _bytes(columns.producer_format, count)
+        self.producer_times = columns.producer_time
+        self.expires_at_us = columns.expires_at_us
+        times = columns.append_time_us
+        self.times_us = [times] * count if isinstance(times, int) else times
+        self._is_compact = is_packed and keys is None and metadata is None
+
+    def content_bytes(self) -> int:
+        overhead = COMPACT_OVERHEAD_BYTES if self._is_compact else RECORD_OVERHEAD_BYTES
+        return self.rows(self.base, self.end).size() + len(self.values) * overhead
+
+
 class SparseChunk(Chunk):
     """Offsets ``base`` to ``end``, exclusive, of which only ``offsets``, which grow, have records.
 
@@ -39,7 +74,7 @@ class SparseChunk(Chunk):
 
     __slots__ = ("_end", "_offsets", "_rows")
 
-    def __init__(self, base: int, end: int, offsets: Sequence[int], rows: DenseChunk) -> None:
+    def __init__(self, base: int, end: int, offsets: Sequence[int], rows: SolidChunk) -> None:
         super().__init__(base)
         self._end = end
         self._offsets = offsets
@@ -116,8 +151,7 @@ def _chunks(rows: ArchivedRows) -> Iterator[Chunk]:
         stop = min(row + step, count)
         part = offsets[row:stop]
         base, last = part[0], part[-1]
-        chunk = DenseChunk(base)
-        chunk.extend(len(part), _part(columns, row, stop))
+        chunk = ReadChunk(base, len(part), _part(columns, row, stop))
         chunk.cached_bytes = chunk.content_bytes()
         if last - base >= len(part):
             yield _sparse(first, last + 1, part, chunk)
@@ -130,15 +164,19 @@ def _chunks(rows: ArchivedRows) -> Iterator[Chunk]:
         yield _sparse(first, end, (), DenseChunk(first))
 
 
-def _sparse(base: int, end: int, offsets: Sequence[int], rows: DenseChunk) -> SparseChunk:
+def _sparse(base: int, end: int, offsets: Sequence[int], rows: SolidChunk) -> SparseChunk:
     chunk = SparseChunk(base, end, offsets, rows)
     chunk.cached_bytes = rows.cached_bytes + len(offsets) * OFFSET_BYTES + CHUNK_OVERHEAD_BYTES
     return chunk
 
 
+def _bytes(column: Sequence[int] | int, count: int) -> Sequence[int]:
+    return bytes([column]) * count if isinstance(column, int) else column
+
+
 def _rows_a_chunk(columns: RecordColumns, count: int) -> int:
     """About as many as the chunks of the log have."""
-    size = sum(map(len, columns.values)) if count else 0
+    size = total_bytes(columns.values)
     return max(1, min(CHUNK_RECORDS, CHUNK_BYTES * count // (size or 1)))
 
 

@@ -717,7 +717,9 @@ from brokerd.archive.reading import open_file
 root, path = sys.argv[1:]
 before = len(os.listdir("/proc/self/task"))
 file = open_file(root, path)
-assert file.read(3, 0, 0, 100).offsets == [0, 1, 2]
+rows = file.read(3, 0, 0, 100)
+assert list(rows.offsets) == [0, 1, 2]
+rows.columns.values.behind(rows.offsets)
 with FileWriter(root, RECORDS, "0" * 32, [Range(3, 0, 0, 3)]) as writer:
     writer.write(file.read_table())
     verify_written(root, writer.close())

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from brokerd.broker.fetched import FetchedRecords
 from brokerd.broker.sparse import chunks_of
-from brokerd.values import Record, columns_of
+from brokerd.codecs import flymq
+from brokerd.values import Columns, Record, columns_of, runs_of
 from tests.broker.test_holes import all_records, archived_rows
 
 
@@ -24,6 +25,26 @@ def fetches(draw: st.DrawFn) -> tuple[FetchedRecords, list[Record]]:
     return fetched, records
 
 
+def joined(runs: list[Columns]) -> list[tuple[int, bytes | None, bytes]]:
+    """Offset, key and value of each record."""
+    return [
+        one
+        for offsets, keys, values in runs
+        for one in zip(offsets, keys or [None] * len(offsets), values, strict=True)
+    ]
+
+
+@given(fetches(), st.booleans())
+def test_answers_are_the_same_however_records_are_held(
+    found: tuple[FetchedRecords, list[Record]], sdk: bool
+) -> None:
+    """A client of FlyMQ cannot tell records of the archive from those of the log."""
+    fetched, records = found
+    request = flymq.Fetch("t", 0, 0, 10, sdk=sdk)
+    answer = b"".join(flymq.fetched_parts(request, fetched, 77))
+    assert answer == b"".join(flymq.fetched_parts(request, records, 77))
+
+
 @given(fetches())
 def test_records_come_one_by_one_and_as_columns(
     found: tuple[FetchedRecords, list[Record]],
@@ -32,6 +53,7 @@ def test_records_come_one_by_one_and_as_columns(
     assert list(fetched) == records
     assert len(fetched) == len(records) and bool(fetched) == bool(records)
     assert columns_of(fetched) == columns_of(records)
+    assert joined(runs_of(fetched)) == joined(runs_of(records))
     for index in range(-len(records), len(records)):
         assert fetched[index] == records[index]
     assert fetched[1:3] == records[1:3]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import tracemalloc
+from array import array
 from collections.abc import Sequence
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokerd.archive.packed import ArrowBytes
 from brokerd.archive.view import ArchivedRows
 from brokerd.broker.chunks import CHUNK_RECORDS, REMOVED, Chunk
-from brokerd.broker.sparse import chunks_of
+from brokerd.broker.sparse import COMPACT_OVERHEAD_BYTES, chunks_of
 from brokerd.values import Format, Record
 from brokerd.walformat import RecordColumns
 from tests.broker.fakearchive import columns_of
@@ -22,6 +25,21 @@ def record(offset: int, **rest: object) -> Record:
 
 def rows_of(first: int, end: int, records: Sequence[Record]) -> ArchivedRows:
     return ArchivedRows(first, end, [one.offset for one in records], columns_of(records))
+
+
+def compact(rows: ArchivedRows) -> ArchivedRows:
+    """The same as a file gives it: values packed, numbers in arrays, offsets in a range."""
+    first, end, offsets, columns = rows
+    ends = np.cumsum([0, *map(len, columns.values)], dtype=np.int32)
+    columns = columns._replace(
+        values=ArrowBytes(ends, b"".join(columns.values)),
+        append_time_us=array("q", columns.append_time_us),
+        encodings=array("b", columns.encodings),
+        producer_format=array("b", columns.producer_format),
+    )
+    if len(offsets) and offsets[-1] - offsets[0] == len(offsets) - 1:
+        offsets = range(offsets[0], offsets[-1] + 1)
+    return ArchivedRows(first, end, offsets, columns)
 
 
 def dense_rows(first: int, count: int) -> ArchivedRows:
@@ -52,7 +70,8 @@ def archived_rows(draw: st.DrawFn) -> ArchivedRows:
                 producer_format=draw(st.sampled_from([Format.UNKNOWN, Format.MEGA])),
             )
         records.append(one)
-    return rows_of(first, offset + 1 + draw(st.sampled_from([0, 1, 5_000])), records)
+    rows = rows_of(first, offset + 1 + draw(st.sampled_from([0, 1, 5_000])), records)
+    return compact(rows) if draw(st.booleans()) else rows
 
 
 @given(archived_rows())
@@ -61,7 +80,8 @@ def test_chunks_hold_what_the_archive_gave_and_every_offset_of_it(rows: Archived
     chunks = chunks_of(rows)
     records = all_records(chunks)
     assert [one.offset for one in records] == list(rows.offsets)
-    assert columns_of(records) == rows.columns
+    given_columns = [column if column is None else list(column) for column in rows.columns]
+    assert list(columns_of(records)) == given_columns
     ends = [rows.first, *(chunk.end for chunk in chunks)]
     assert [chunk.base for chunk in chunks] == ends[:-1]
     assert ends[-1] == rows.end
@@ -104,6 +124,20 @@ def test_large_values_make_chunks_of_few_records() -> None:
     chunks = chunks_of(rows_of(0, 20, big))
     assert max(chunk.cached_bytes for chunk in chunks) < 1 << 20
     assert all_records(chunks) == big
+
+
+def test_values_of_a_file_take_little_more_memory_than_their_bytes() -> None:
+    """And the cache counts them so, chunk by chunk: none keeps others in memory."""
+    records = [record(offset, value=bytes(50)) for offset in range(3 * CHUNK_RECORDS)]
+    tracemalloc.start()
+    rows = compact(rows_of(0, len(records), records))
+    chunks = chunks_of(rows)
+    del rows, chunks[1:]
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    counted = chunks[0].cached_bytes
+    assert counted == CHUNK_RECORDS * (50 + COMPACT_OVERHEAD_BYTES)
+    assert 0.8 * counted < size < 1.1 * counted
 
 
 def test_a_hole_takes_no_memory_however_long_it_is() -> None:

@@ -6,14 +6,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import repeat
+from itertools import chain, repeat
 from struct import Struct
 
 from brokerd.codecs.flymq.fields import pack_text, pack_texts
 from brokerd.codecs.flymq.frames import frame, header
 from brokerd.codecs.flymq.values import Fetch, Opcode, PartitionOffsets, PartitionPlace
 from brokerd.errors import escaped
-from brokerd.values import Columns, Record, columns_of
+from brokerd.values import Columns, PackedBytes, Record, columns_of, runs_of
 
 FETCHED_BYTES = 12
 """Payload of a FETCH answer without records."""
@@ -76,7 +76,7 @@ def fetched_parts(request: Fetch, records: Sequence[Record], next_offset: int) -
     Values of `LARGE_BYTES` and more are parts of their own and not copied.
     """
     if request.answer_is_sdk:
-        return _in_parts(request.opcode, _sdk_parts(columns_of(records), next_offset))
+        return _in_parts(request.opcode, _sdk_parts(runs_of(records), len(records), next_offset))
     return _in_parts(request.opcode, _seed_parts(columns_of(records), next_offset))
 
 
@@ -99,16 +99,20 @@ def _seed_parts(records: Columns, next_offset: int) -> list[bytes]:
     return parts
 
 
-def _sdk_parts(records: Columns, next_offset: int) -> list[bytes]:
+def _sdk_parts(runs: Sequence[Columns], count: int, next_offset: int) -> list[bytes]:
+    return [b"", _COUNT_NEXT.pack(count, next_offset), *chain.from_iterable(map(_sdk_run, runs))]
+
+
+def _sdk_run(records: Columns) -> Sequence[bytes]:
     offsets, keys, values = records
-    first = _COUNT_NEXT.pack(len(values), next_offset)
     if keys is None:
-        parts = [b""] * (2 * len(values) + 2)
-        parts[1] = first
-        parts[2::2] = list(map(_OFFSET_LENGTHS.pack, offsets, repeat(0), map(len, values)))
-        parts[3::2] = values
+        if isinstance(values, PackedBytes):
+            return (values.behind(offsets),)  # the length of no key is the upper half of a length
+        parts = [b""] * (2 * len(values))
+        parts[::2] = map(_OFFSET_LENGTHS.pack, offsets, repeat(0), map(len, values))
+        parts[1::2] = values
         return parts
-    parts = [b"", first]
+    parts = []
     for offset, key, value in zip(offsets, keys, values, strict=True):
         key = key or b""
         parts += _OFFSET_LENGTH.pack(offset, len(key)), key, _U32.pack(len(value)), value
