@@ -18,6 +18,9 @@ from twisted.internet.interfaces import ITCPTransport
 QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 """Linux's option to acknowledge at once."""
 
+AT_ONCE_BYTES = 1024 * 1024
+"""What is longer is sent by the reactor, piece by piece, while others are served."""
+
 LARGE_BYTES = 64 * 1024
 """What has so many bytes is not copied to be sent in one piece with something else."""
 
@@ -44,7 +47,7 @@ def send(transport: Any, data: bytes) -> None:
     """Write ``data`` in order with everything written before; as soon as possible."""
     kind = type(transport)
     if (
-        len(data) <= tcp.Server.SEND_LIMIT
+        0 < len(data) <= AT_ONCE_BYTES
         and (kind is tcp.Server or kind is unix.Server)
         and not transport.TLS
         and transport.connected
@@ -52,11 +55,15 @@ def send(transport: Any, data: bytes) -> None:
         and not transport.dataBuffer
         and not transport._tempDataBuffer
     ):
-        sent = transport.writeSomeData(data)
-        if isinstance(sent, int) and sent > 0:
-            if sent == len(data):
-                return
-            data = data[sent:]
+        left = memoryview(data)
+        while left:
+            sent = transport.writeSomeData(left)
+            if not isinstance(sent, int) or sent <= 0:
+                break
+            left = left[sent:]
+        else:
+            return
+        data = bytes(left)
     transport.write(data)
 
 

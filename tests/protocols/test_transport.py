@@ -133,8 +133,27 @@ def test_nothing_overtakes_what_the_reactor_has_sent_in_part(ends: Ends) -> None
     assert early + ends.read_all() == sent + b"<late>"
 
 
-def test_an_answer_longer_than_one_send_is_left_to_the_reactor(ends: Ends) -> None:
-    """It is not copied for the sake of its first part."""
+def test_a_large_answer_goes_as_far_as_the_kernel_takes_it(ends: Ends) -> None:
+    """In as many sends as it needs, without a turn of the reactor between them."""
+    ends.transport.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096 * KIB)
+    sends: list[int] = []
+    write_some = ends.transport.writeSomeData
+
+    def counted(data: memoryview) -> int:
+        sends.append(write_some(data))
+        return sends[-1]
+
+    ends.transport.writeSomeData = counted
+    data = bytes(range(256)) * 2 * KIB
+    send(ends.transport, data)
+    early = ends.read()
+    assert len(early) == sum(sends)
+    assert len(sends) > 1
+    assert early + ends.read_all() == data
+
+
+def test_a_very_large_answer_is_left_to_the_reactor(ends: Ends) -> None:
+    """It is not copied for the sake of its first part, and holds nobody up."""
     data = bytes(range(256)) * 8 * KIB
     send(ends.transport, data)
     assert ends.read() == b""
