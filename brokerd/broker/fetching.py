@@ -195,12 +195,19 @@ class _Fetch:
         if size <= self._bytes_left:
             self._bytes_left -= size
             return count
-        for at in range(count):
-            size = rows.cut(at, at + 1).size()
-            if size > self._bytes_left and (at or self._records):
-                return at
-            self._bytes_left -= size
-        return count
+        fit, too_many = 0, count
+        while too_many - fit > 1:
+            middle = (fit + too_many) // 2
+            size = rows.cut(fit, middle).size()
+            if size <= self._bytes_left:
+                self._bytes_left -= size
+                fit = middle
+            else:
+                too_many = middle
+        if not fit and not self._records:
+            self._bytes_left -= rows.cut(0, 1).size()
+            return 1
+        return fit
 
     def _skip_gap(self) -> bool:
         """Go on behind the gap that the offset is in, if it is in one."""
