@@ -28,9 +28,11 @@ from contextlib import nullcontext
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -45,9 +47,8 @@ from brokerd.archive.rowgroups import GROUP_ROWS
 from brokerd.archive.running import Settings
 from brokerd.archive.sealed import batches_of, open_sealed
 from brokerd.archive.spark import SparkOptions, spark_session
-from brokerd.cli.formats.flymq import look_fetched
 from brokerd.cli.machine import describe
-from brokerd.codecs.flymq import Fetch, encode_request
+from brokerd.codecs.flymq import Fetch, Opcode, encode_request
 
 from .admin import fetch_status
 from .children import ChildFailed, answer, run_child
@@ -391,24 +392,56 @@ def _fetch(address: str, records: int) -> dict[str, Any]:
     }
 
 
+_HEAD = Struct(">xxBxI")
+"""Opcode and payload length of a frame."""
+_COUNT_NEXT = Struct(">IQ")
+_FETCHED = np.dtype([("offset", ">u8"), ("key", ">u4"), ("value", ">u4"), ("bytes", "V200")])
+"""A record of an answer to FETCH, if it has no key and 200 bytes of value."""
+
+
 def _follow(address: str, lane: tuple[int, int]) -> int:
-    """Fetch a partition; returns how many records came, after a look at each answer's head."""
+    """Fetch a partition from 0 to its end; returns how many records came, each of them checked.
+
+    All answers are received into the same memory: to make memory for each takes a reader as long
+    as it takes the broker to answer.
+    """
     topic, partition = lane
     host, port = address.rsplit(":", 1)
-    count = offset = 0
+    offset = 0
+    room = memoryview(bytearray(_COUNT_NEXT.size + READ_RECORDS * _FETCHED.itemsize))
     with socket.create_connection((host, int(port))) as sock:
         while True:
             request = Fetch(f"bench{topic}", partition, offset, READ_RECORDS, "", True)
             sock.sendall(encode_request(request))
-            said = b""
-            while (seen := look_fetched(said, 0)) is None:
-                said += sock.recv(1 << 20)
-            if seen.messages == 0:
-                return count
-            if seen.messages < 0:
-                raise ChildFailed(f"FETCH at {offset} of {lane} was refused: {said[:200]!r}")
-            count += seen.messages
-            offset = seen.next_offset
+            opcode, length = _HEAD.unpack(_receive(sock, room[: _HEAD.size]))
+            answer = _receive(sock, room[:length])
+            if opcode != Opcode.FETCH or length > len(room):
+                raise ChildFailed(f"FETCH at {offset} of {lane} was refused: {bytes(answer)!r}")
+            count, next_offset = _COUNT_NEXT.unpack_from(answer)
+            records = np.frombuffer(answer[_COUNT_NEXT.size :], _FETCHED)
+            if len(records) != count or not _are_due(records, offset):
+                raise ChildFailed(f"FETCH at {offset} of {lane}: not the records that are due")
+            if not count:
+                return offset
+            offset = next_offset
+
+
+def _receive(sock: socket.socket, room: memoryview) -> memoryview:
+    """Fill some memory with what comes."""
+    at = 0
+    while at < len(room):
+        size = sock.recv_into(room[at:])
+        if not size:
+            raise ChildFailed("the broker hung up")
+        at += size
+    return room
+
+
+def _are_due(records: npt.NDArray[np.void], first: int) -> bool:
+    """Whether these are the records from an offset on, each with a value as it was made."""
+    due = np.arange(first, first + len(records))
+    lengths_fit = (records["key"] == 0) & (records["value"] == 200)
+    return bool((lengths_fit & (records["offset"] == due)).all())
 
 
 _STEPS: dict[str, Callable[..., dict[str, Any]]] = {
