@@ -166,9 +166,7 @@ class _Search:
     ) -> None:
         if self.over:
             return
-        if isinstance(error, Unreadable):
-            self._unreadable += min(next_offset, self._top) - offset
-        elif error is not None:
+        if error is not None and not isinstance(error, Unreadable):
             self._end(error)
             return
         self._block += (record for record in records if record.offset < self._top)
@@ -178,7 +176,8 @@ class _Search:
             self._look(first)
 
     def _look(self, first: int) -> None:
-        """Look at a block, newest first."""
+        """Look at a block, newest first. What is not in it is lost: events do not expire."""
+        self._unreadable += self._top - max(first, self._trail.start_offset) - len(self._block)
         for record in reversed(self._block):
             try:
                 found = decode_event(record.value, record.offset)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from twisted.logger import capturedLogs
 
-from brokerd.broker import BrokerSettings, Congested, audit_search
+from brokerd.broker import BrokerSettings, Congested, audit, audit_search
 from brokerd.broker.topics import TopicSettings
 from brokerd.errors import InvalidName, InvalidRequest, LimitExceeded, NoSpace, ShuttingDown
 from brokerd.security.audit import (
@@ -27,6 +27,7 @@ from tests.house import House
 
 DAY_US = 86_400 * 1_000_000
 AUDITED = BrokerSettings(audit_keep_us=90 * DAY_US)
+SMALL_FRAMES = BrokerSettings(audit_keep_us=DAY_US, frame_bytes=64 << 10)
 
 
 BOB = Actor("bob", "192.0.2.7", "flymq")
@@ -163,29 +164,49 @@ class TestChanges:
             calls += 1
         assert len(outcomes) >= 4
 
-    def test_a_change_and_its_event_are_in_one_frame_although_frames_are_full(self) -> None:
-        """What gathered before is cut off before the change, never between the two."""
-        settings = BrokerSettings(audit_keep_us=DAY_US, frame_bytes=64 << 10)
-        for filled in range(60_000, 66_000, 25):
-            house = audited(settings=settings)
-            topic = house.broker.create_topic("t")
+    @pytest.mark.parametrize("admit", ["admit", "admit_events"])
+    def test_a_change_and_its_event_are_in_one_frame_however_full_it_is(self, admit: str) -> None:
+        """What gathered before is cut off before the change, and no frame is larger than its
+        limit."""
+        house = audited(settings=SMALL_FRAMES)
+        journal = house.broker.journal
+        partition = house.broker.create_topic("t").partition(0)
+        house.run()
+        cut = 0
+
+        def change() -> int:
+            getattr(house.broker.journal, admit)(50_000)
+            house.broker.append(partition, b"y" * 49_900)
+            return journal.ticket()
+
+        for filled in range(8_000, 16_000, 100):
+            limit_bytes = journal.limit_bytes
+            house.broker.produce(partition, b"x" * filled)
+            before = journal.ticket()
+            ticket = house.broker.audit.carry_out(BOB, EventType.ACL_SET, "t" * 250, change)
+            assert ticket == journal.ticket()
+            assert journal.gathered_bytes <= SMALL_FRAMES.frame_bytes
+            cut += ticket > before
             house.run()
-            house.broker.produce(topic.partition(0), b"x" * filled)
-            make_topic(house, "made")
-            ticket = house.broker.existing_topic("made").ticket
-            assert ticket == house.broker.journal.ticket()
+            assert journal.limit_bytes == limit_bytes
+        assert 0 < cut < 80
+
+    def test_what_changes_nothing_may_be_told_and_has_its_room_too(self) -> None:
+        house = audited(settings=SMALL_FRAMES)
+        partition = house.broker.create_topic("t").partition(0)
+        house.run()
+        for filled in range(62_000, 64_400, 100):
+            house.broker.produce(partition, b"x" * filled)
+            assert house.broker.audit.carry_out(BOB, EventType.ACL_SET, "t", lambda: 5) == 5
+            assert house.broker.journal.gathered_bytes <= SMALL_FRAMES.frame_bytes
+            house.run()
+        assert ask(house).total == 24
 
     def test_what_fails_is_not_told(self) -> None:
         house = audited()
         with pytest.raises(InvalidName):
             make_topic(house, "\0")
         assert ask(house).events == ()
-
-    def test_what_changes_nothing_may_be_told_all_the_same(self) -> None:
-        house = audited()
-        answer = house.broker.audit.carry_out(BOB, EventType.ACL_SET, "t", lambda: 5)
-        assert answer == 5
-        assert resources(ask(house)) == ["t"]
 
     def test_deleting_works_and_is_told_on_a_full_disk(self) -> None:
         house = audited()
@@ -250,8 +271,7 @@ class TestRecords:
 
     def test_recording_amid_a_request_takes_none_of_the_room_it_was_given(self) -> None:
         """What was admitted has its place, whatever is denied before it is added."""
-        settings = BrokerSettings(audit_keep_us=DAY_US, frame_bytes=64 << 10)
-        house = audited(settings=settings)
+        house = audited(settings=SMALL_FRAMES)
         partition = house.broker.create_topic("t").partition(0)
         house.run()
         for _ in range(20):
@@ -286,18 +306,41 @@ class TestRecords:
         assert ask(house).events[0].type == "auth.success"
 
     def test_while_the_log_is_busy_events_wait_and_none_is_lost(self) -> None:
-        settings = BrokerSettings(audit_keep_us=DAY_US, max_uncommitted_bytes=128 << 10)
-        house = audited(settings=settings)
-        partition = house.broker.create_topic("t").partition(0)
-        house.run()
-        house.broker.produce(partition, b"x" * 100_000)
-        house.turn()
-        house.broker.produce(partition, b"x" * 20_000)
+        house = busy()
         deny(house)
         house.turn()
-        assert house.broker.audit.status()["dropped"] == 0
+        assert house.broker.audit.status()["written"] == 0
         house.pass_time(2)
-        assert len(ask(house).events) == 1
+        assert [found.type for found in ask(house).events] == ["access.denied"]
+        assert house.broker.audit.status()["dropped"] == 0
+
+    def test_not_more_than_so_many_wait(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(audit, "WAITING_MAX", 3)
+        house = busy()
+        for number in range(10):
+            deny(house, BOB, f"t{number}")
+        house.turn()
+        house.pass_time(2)
+        assert resources(ask(house)) == ["t2", "t1", "t0"]
+        assert house.broker.audit.status()["dropped"] == 7
+
+    def test_a_stop_while_the_log_is_busy_waits_for_nothing(self) -> None:
+        house = busy()
+        deny(house)
+        house.turn()
+        house.stop()
+        assert house.broker.audit.status()["dropped"] == 1
+
+
+def busy() -> House:
+    """A house whose log takes no more until the disk has done what it is at."""
+    house = audited(settings=BrokerSettings(audit_keep_us=DAY_US, max_uncommitted_bytes=128 << 10))
+    partition = house.broker.create_topic("t").partition(0)
+    house.run()
+    house.broker.produce(partition, b"x" * 100_000)
+    house.turn()
+    house.broker.produce(partition, b"x" * 28_000)
+    return house
 
 
 class TestTheTopic:
@@ -402,6 +445,54 @@ class TestQuestions:
         third = ask(house, resource="t3", before=second.next_before)
         assert resources(third) == ["t3"]
         assert not third.more and third.next_before is None
+
+    def test_a_search_ends_where_the_time_ends_that_is_asked_for(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What is older is not looked at, so no other question is needed."""
+        monkeypatch.setattr(audit_search, "LOOKS_MAX", 25)
+        monkeypatch.setattr(audit_search, "BLOCK_EVENTS", 10)
+        house = audited()
+        begin_us = house.broker.time.time_us()
+        fill(house, 60, seconds=1)
+        page = ask(house, start_us=begin_us + 54_500_000)
+        assert resources(page) == ["t59", "t58", "t57", "t56", "t55"]
+        assert (page.more, page.next_before) == (False, None)
+
+    def test_large_events_come_all_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(audit_search, "BLOCK_BYTES", 500)
+        house = audited()
+        fill(house, 30)
+        assert resources(ask(house)) == [f"t{number}" for number in range(29, -1, -1)]
+
+    def test_a_record_that_is_no_event_is_passed_over_and_counted(self) -> None:
+        house = audited()
+        fill(house, 2)
+        house.append(AUDIT_TOPIC, b"{}")
+        fill(house, 1)
+        page = ask(house)
+        assert (resources(page), page.total, page.unreadable) == (["t0", "t1", "t0"], 3, 1)
+
+    @pytest.mark.parametrize("again", [False, True])
+    def test_damage_takes_what_it_takes_and_no_more(
+        self, again: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whether it is found by the search or was found at the start."""
+        monkeypatch.setattr(audit_search, "BLOCK_EVENTS", 10)
+        settings = BrokerSettings(audit_keep_us=90 * DAY_US, tail_cache_bytes=0, read_cache_bytes=0)
+        house = audited(settings=settings)
+        fill(house, 30, seconds=1)
+        (path,) = [
+            path for path, data in house.disk.files().items() if data.count(b'"resource":"t12"')
+        ]
+        content = house.disk.content(path)
+        content[content.index(b'"resource":"t12"')] ^= 1
+        if again:
+            house.stop()
+            house = audited(settings=settings, disk=house.disk)
+        page = ask(house)
+        assert resources(page) == [f"t{number}" for number in range(29, -1, -1) if number != 12]
+        assert page.unreadable == 1
 
     def test_a_long_search_gives_the_reactor_its_turns(self) -> None:
         house = audited()

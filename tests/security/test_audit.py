@@ -230,6 +230,23 @@ class TestFloods:
         assert floods.take(attack("192.0.2.2"))
         assert floods.take(denied(BOB, "read", "t"))
 
+    def test_a_flood_of_one_user_hides_no_other_behind_the_same_address(self) -> None:
+        floods = Floods()
+        for number in range(1_000):
+            floods.take(denied(BOB, "read", f"t{number}"))
+        assert floods.take(denied(Actor("ann", BOB.client_ip, "flymq"), "read", "t"))
+
+    def test_many_senders_together_are_bounded_too(self) -> None:
+        floods = Floods()
+        written = sum(
+            floods.take(attack(f"10.0.0.{sender}", f"user{number}"))
+            for sender in range(100)
+            for number in range(AT_ONCE_MAX)
+        )
+        assert written == EVENTS_MAX
+        counted = sum(int(one.details["repeated"]) for one in floods.end_window())
+        assert written + counted == 100 * AT_ONCE_MAX
+
     def test_a_flood_of_failures_hides_no_login_that_went_well(self) -> None:
         floods = Floods()
         for n in range(10_000):
