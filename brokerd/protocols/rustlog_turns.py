@@ -15,8 +15,8 @@ from brokerd.security import ANY, Access
 Steps = Generator[bool, None, bytes]
 """Makes an answer; yields where the turn may end: True to go on when the log is not congested."""
 
-TOPICS_A_TURN = 5_000
-"""Topics that ListTopics describes in one turn: a few milliseconds."""
+TOPICS_A_TURN = 1_000
+"""Topics that ListTopics describes in one turn: some milliseconds, if each is to be permitted."""
 
 
 class InTurns:

@@ -14,7 +14,7 @@ import pytest
 from brokerd.security import ADMIN, ANY, MONITOR, READ, WRITE
 from tests.cross.operations.every import FORMS
 from tests.cross.operations.form import NONE, SHOWS, TOPIC, Form, Operation
-from tests.cross.page import table_of
+from tests.cross.page import literals, table_of
 from tests.cross.served import Served
 from tests.guards import Given
 
@@ -134,6 +134,16 @@ def test_the_page_says_what_each_operation_needs(form: Form) -> None:
     assert {name: row["Needs"] for name, row in page.items()} == {
         operation.name: operation.needs for operation in form.operations
     }
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=lambda form: form.name)
+def test_the_security_page_says_what_a_refusal_is(form: Form) -> None:
+    row = table_of("docs/security.rst", "By wire format")[form.name]
+    for column, words in (("Refused", "unauthorized"), ("Anonymous refused", form.anonymous)):
+        refused = form.refused(form.operations[0].request(TOPIC), words)
+        told, *_ = literals(row[column]) or [None]
+        assert (told is None) is (form.name == "MEGA")
+        assert told is None or words in told and words.encode() in refused
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=lambda form: form.name)
