@@ -143,7 +143,7 @@ def test_the_security_page_says_what_a_refusal_is(form: Form) -> None:
         refused = form.refused(form.operations[0].request(TOPIC), words)
         told, *_ = literals(row[column]) or [None]
         assert (told is None) is (form.name == "MEGA")
-        assert told is None or words in told and words.encode() in refused
+        assert told is None or (words in told and words.encode() in refused)
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=lambda form: form.name)
