@@ -203,12 +203,12 @@ class _Search:
         if error is not None:
             self._searches.ended(None, error)
             return
-        goes_on = self._top > self._trail.start_offset
+        next_before = None
+        if self._total > self._wanted.skip + self._wanted.limit:
+            next_before = self._events[-1].event_id
+        elif self._top > self._trail.start_offset:
+            next_before = self._top
         page = AuditPage(
-            tuple(self._events),
-            self._total,
-            goes_on or self._total > self._wanted.skip + self._wanted.limit,
-            self._top if goes_on else None,
-            self._unreadable,
+            tuple(self._events), self._total, next_before is not None, next_before, self._unreadable
         )
         self._searches.ended(page, None)

@@ -250,7 +250,8 @@ class AuditPage:
     more: bool
     """Whether there are older ones that match, or may be."""
     next_before: int | None = None
-    """Where the search ended although the trail goes on: ask again with this as ``before``."""
+    """Where older ones that match are, or may be: ask again with this as ``before``. What is still
+    to be skipped is then less by ``total``."""
     unreadable: int = 0
     """Events that damage took."""
 

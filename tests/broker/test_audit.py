@@ -32,6 +32,9 @@ SMALL_FRAMES = BrokerSettings(audit_keep_us=DAY_US, frame_bytes=64 << 10)
 
 BOB = Actor("bob", "192.0.2.7", "flymq")
 
+LARGE = Actor('"' * 250), EventType.ACL_SET, '"' * 250
+"""Makes an event of two kilobytes."""
+
 
 def deny(house: House, actor: Actor = BOB, topic: str = "orders") -> None:
     house.broker.audit.record(denied(actor, "write", topic))
@@ -183,7 +186,7 @@ class TestChanges:
             limit_bytes = journal.limit_bytes
             house.broker.produce(partition, b"x" * filled)
             before = journal.ticket()
-            ticket = house.broker.audit.carry_out(BOB, EventType.ACL_SET, "t" * 250, change)
+            ticket = house.broker.audit.carry_out(*LARGE, change, {"d": '"' * 200})
             assert ticket == journal.ticket()
             assert journal.gathered_bytes <= SMALL_FRAMES.frame_bytes
             cut += ticket > before
@@ -195,12 +198,12 @@ class TestChanges:
         house = audited(settings=SMALL_FRAMES)
         partition = house.broker.create_topic("t").partition(0)
         house.run()
-        for filled in range(62_000, 64_400, 100):
+        for filled in range(60_000, 64_400, 100):
             house.broker.produce(partition, b"x" * filled)
-            assert house.broker.audit.carry_out(BOB, EventType.ACL_SET, "t", lambda: 5) == 5
+            assert house.broker.audit.carry_out(*LARGE, lambda: 5, {"d": '"' * 200}) == 5
             assert house.broker.journal.gathered_bytes <= SMALL_FRAMES.frame_bytes
             house.run()
-        assert ask(house).total == 24
+        assert ask(house).total == 44
 
     def test_what_fails_is_not_told(self) -> None:
         house = audited()
@@ -394,7 +397,7 @@ class TestQuestions:
         fill(house, 25)
         first = ask(house, limit=10)
         assert resources(first) == [f"t{number}" for number in range(24, 14, -1)]
-        assert (first.total, first.more) == (25, True)
+        assert (first.total, first.more, first.next_before) == (25, True, 15)
         last = ask(house, limit=10, skip=20)
         assert resources(last) == ["t4", "t3", "t2", "t1", "t0"]
         assert (last.total, last.more, last.next_before) == (25, False, None)
@@ -442,6 +445,7 @@ class TestQuestions:
         assert first.more and first.next_before == 35
         second = ask(house, resource="t3", before=first.next_before)
         assert resources(second) == ["t34", "t33", "t32", "t31", "t30"]
+        assert ask(house, resource="t3", limit=2).next_before == 38, "nothing is left out"
         third = ask(house, resource="t3", before=second.next_before)
         assert resources(third) == ["t3"]
         assert not third.more and third.next_before is None
