@@ -45,6 +45,9 @@ def _parts(array: pa.Array) -> list[Any]:
             array = array.view(pa.int64())
         if not array.null_count:
             return [array.to_numpy()]
+        if array.null_count == len(array):
+            zeros = np.zeros(len(array), np.dtype(array.type.to_pandas_dtype()))
+            return [np.zeros(len(array), np.uint8), zeros]
         present = array.is_valid().cast(pa.uint8()).to_numpy()
         return [present, array.fill_null(0).to_numpy()]
     if array.null_count == len(array):

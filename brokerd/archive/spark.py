@@ -35,6 +35,10 @@ TASK_ATTEMPTS = 4
 _VECTOR = "--add-modules=jdk.incubator.vector"
 """What Spark starts Java with, and what a Java without that module refuses."""
 _ANSWER_SECONDS = 60.0
+_SOCKET_PATH_BYTES = 107
+"""How long the path of a socket may be on Linux: unix(7), ``sun_path``, without the last NUL."""
+_SOCKET_NAME = "/.00000000-0000-0000-0000-000000000000.sock"
+"""What Spark's names of sockets look like, after their directory."""
 _MASTER = re.compile(
     r"local(\[(\d+|\*)(, *\d+)?\])?|local-cluster\[[\d, ]+\]|(spark|k8s)://.+|yarn", re.ASCII
 )
@@ -236,7 +240,24 @@ def _settings(options: SparkOptions, directory: Path) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.session.timeZone": "UTC",
+        **_sockets(options.master, directory / "sockets"),
         **options.settings,
+    }
+
+
+def _sockets(master: str, directory: Path) -> dict[str, str]:
+    """Have a local Spark talk to its workers by sockets in a directory, which is made.
+
+    By TCP each task would wait 40 ms, for an acknowledgement that is delayed as there is nothing to
+    answer yet (RFC 1122, 4.2.3.2). That is left where the directory's path is too long.
+    """
+    is_local = master == "local" or master.startswith("local[")
+    if not is_local or len(os.fsencode(f"{directory}{_SOCKET_NAME}")) > _SOCKET_PATH_BYTES:
+        return {}
+    directory.mkdir(mode=0o700, exist_ok=True)
+    return {
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": str(directory),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -57,6 +58,10 @@ def die(path: str) -> int:
     return 7
 
 
+def spared(item: int) -> int:
+    return gc.get_freeze_count()
+
+
 def test_results_come_in_the_order_of_the_items(spark: SparkSession, tmp_path: Path) -> None:
     """One task an item, and nothing is started for none."""
     assert run_of(spark, tmp_path).map("double", double, range(5)) == [0, 2, 4, 6, 8]
@@ -93,6 +98,13 @@ def test_a_task_whose_process_is_always_killed_fails_the_job(
     with pytest.raises(JobFailed, match=r"^fatal: a task's process was killed each time"):
         run_of(spark, tmp_path).map("fatal", die, [str(mark)])
     assert mark.read_text() == "xxxx"
+
+
+def test_what_a_worker_imports_is_not_looked_at_after_each_task(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark's workers collect garbage then; most of what there is are modules, which stay."""
+    assert min(run_of(spark, tmp_path).map("counting", spared, range(3))) > 1000
 
 
 def test_stages_have_the_name_of_their_step(

@@ -123,6 +123,22 @@ def test_tasks_run_in_this_python(spark: SparkSession) -> None:
     assert tasks.map(lambda number: sys.executable).distinct().collect() == [sys.executable]
 
 
+def test_tasks_come_to_local_workers_without_tcp(spark: SparkSession) -> None:
+    """Each would wait for an acknowledgement that is delayed."""
+    tasks = spark.sparkContext.parallelize(range(2), 2)
+    enabled = tasks.map(lambda number: os.environ["PYTHON_UNIX_DOMAIN_ENABLED"]).collect()
+    assert enabled == ["True", "True"]
+
+
+@pytest.mark.slow
+def test_spark_runs_in_a_directory_with_a_long_path(tmp_path: Path) -> None:
+    """Longer than that of a socket may be: tasks run all the same."""
+    directory = tmp_path / ("long" * 25) / "work"
+    directory.parent.mkdir()
+    inside = "print(spark.sparkContext.parallelize(range(5), 2).map(abs).sum())"
+    assert run_session(directory, '"local[1]"', inside, "os.environ").startswith("10\n")
+
+
 def test_without_pyspark_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
