@@ -22,7 +22,8 @@ from brokerd.broker.topics import Partition
 READ_BYTES_MAX = 8 << 20
 """A row group of the archive has no more, unless it is one record."""
 
-AHEAD_MAX = 2
+AHEAD_MAX = 4
+"""More readers than that, side by side, throw each other's reads away."""
 
 ENDS_MAX = 256
 """Partitions of which it is known where the last read ended."""

@@ -282,15 +282,37 @@ class TestReadingOn:
         house.run()
         assert isinstance(found.error, Unreadable) and found.next_offset == 90
 
-    def test_many_readers_hold_little_that_nobody_asked_for(self) -> None:
+    def topics(self, count: int) -> tuple[House, FakeArchive]:
+        """Each has 50 records in row groups of 10, and all of them are in the archive alone."""
         archive = FakeArchive(rows_max=10)
         house = cold_house(archive, read_cache_bytes=1 << 20)
-        for number in range(20):
+        for number in range(count):
             produce(house, f"t{number}", *[value(offset) for offset in range(50)])
             house.run()
         archive_all(house, archive)
         house = house.crash()
         house.run()
+        return house, archive
+
+    def test_some_readers_side_by_side_have_nothing_read_twice(self) -> None:
+        house, archive = self.topics(AHEAD_MAX)
+        found: list[Record] = []
+        before = archive.reads
+        for offset in range(0, 50, 10):
+            for number in range(AHEAD_MAX):
+                house.broker.fetch(
+                    partition_of(house, f"t{number}"),
+                    offset,
+                    10,
+                    1 << 20,
+                    lambda records, *_: found.extend(records),
+                )
+                house.run()
+        assert len(found) == AHEAD_MAX * 50
+        assert archive.reads - before == AHEAD_MAX * 5
+
+    def test_many_readers_hold_little_that_nobody_asked_for(self) -> None:
+        house, _ = self.topics(20)
         for offset in (0, 10):
             for number in range(20):
                 house.broker.fetch(
