@@ -477,11 +477,12 @@ class TestQuestions:
         page = ask(house)
         assert (resources(page), page.total, page.unreadable) == (["t0", "t1", "t0"], 3, 1)
 
+    @pytest.mark.parametrize("before", [0, 200])
     @pytest.mark.parametrize("again", [False, True])
     def test_damage_takes_what_it_takes_and_no_more(
-        self, again: bool, monkeypatch: pytest.MonkeyPatch
+        self, again: bool, before: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Whether it is found by the search or was found at the start."""
+        """Found by the search or at the start; in the event, or also in what tells where it is."""
         monkeypatch.setattr(audit_search, "BLOCK_EVENTS", 10)
         settings = BrokerSettings(audit_keep_us=90 * DAY_US, tail_cache_bytes=0, read_cache_bytes=0)
         house = audited(settings=settings)
@@ -490,13 +491,15 @@ class TestQuestions:
             path for path, data in house.disk.files().items() if data.count(b'"resource":"t12"')
         ]
         content = house.disk.content(path)
-        content[content.index(b'"resource":"t12"')] ^= 1
+        at = content.index(b'"resource":"t12"')
+        for place in range(at - before, at + 1):
+            content[place] ^= 1
         if again:
             house.stop()
             house = audited(settings=settings, disk=house.disk)
         page = ask(house)
         assert resources(page) == [f"t{number}" for number in range(29, -1, -1) if number != 12]
-        assert page.unreadable == 1
+        assert page.unreadable >= 1
 
     def test_a_long_search_gives_the_reactor_its_turns(self) -> None:
         house = audited()
