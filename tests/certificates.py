@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import ssl
 from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,7 +68,10 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(subject(*names, organization=organization), self._name, key, valid)
         builder = builder.add_extension(
-            x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False
+            x509.SubjectAlternativeName(
+                [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
+            ),
+            critical=False,
         ).add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
             critical=False,

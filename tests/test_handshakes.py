@@ -15,7 +15,15 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs
 
-from brokerd.handshakes import LISTENER_LINES, LOOK_SECONDS, PEER_LINES, WINDOW_SECONDS, TlsFactory
+from brokerd.handshakes import (
+    LISTENER_LINES,
+    LOOK_SECONDS,
+    PEER_LINES,
+    WINDOW_SECONDS,
+    TlsConnection,
+    TlsFactory,
+)
+from brokerd.protocols.transport import lose_at_once
 from brokerd.tls import Credentials, TlsFiles
 from tests.certificates import DAY, Authority, Issued
 
@@ -281,6 +289,24 @@ def test_who_is_too_many_is_refused_before_tls(authorities: Authorities) -> None
     listening = Listening(authorities, "none")
     listening.inner.buildProtocol = lambda addr: None  # type: ignore[method-assign]
     assert listening.factory.buildProtocol(None) is None
+
+
+# The end.
+
+
+@pytest.mark.parametrize(("close", "waits"), [(lose_at_once, False), (None, True)])
+def test_a_stop_says_goodbye_and_does_not_wait_for_the_clients(
+    authorities: Authorities, close: Callable[[Any], None] | None, waits: bool
+) -> None:
+    """A client that is busy elsewhere would hold it up; other endings wait for what it sends."""
+    listening = Listening(authorities, "none")
+    connecting = client(authorities, None)
+    protocol, _ = listening.handshake(connecting)
+    (close or TlsConnection.loseConnection)(protocol)
+    assert protocol.transport.disconnecting is not waits
+    connecting.bio_write(protocol.transport.value())
+    with pytest.raises(SSL.ZeroReturnError):
+        connecting.recv(1)
 
 
 # How much is told.

@@ -34,7 +34,13 @@ from zope.interface import implementer
 
 from brokerd.broker import Broker
 from brokerd.errors import LoginFailed, LoginThrottled
-from brokerd.protocols.transport import lose_sending, peer_text, prepare, send_all
+from brokerd.protocols.transport import (
+    lose_at_once,
+    lose_sending,
+    peer_text,
+    prepare,
+    send_all,
+)
 from brokerd.security import OPEN, Access
 from brokerd.security.certificates import peer_subject
 
@@ -525,7 +531,9 @@ class Connection(Protocol):
         self._closing_since_us = self.broker.time.now_us()
         self.transport.unregisterProducer()
         self.transport.resumeProducing()  # the peer's end, or TLS's goodbye, is read
-        if not (self._drains and lose_sending(self.transport)):
+        if not self._drains:
+            lose_at_once(self.transport)
+        elif not lose_sending(self.transport):
             self.transport.loseConnection()
 
     def overdue(self, now_us: int) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from twisted.internet import tcp, unix
 from twisted.internet.interfaces import ITCPTransport
+from twisted.protocols.tls import TLSMemoryBIOProtocol
 
 QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 """Linux's option to acknowledge at once."""
@@ -76,6 +77,16 @@ def lose_sending(transport: Any) -> bool:
         return False
     transport.loseWriteConnection()
     return True
+
+
+def lose_at_once(transport: Any) -> None:
+    """Close once everything is sent, without waiting for what the peer says to that.
+
+    TLS says goodbye, and does not wait for the peer's, as it need not (RFC 8446, section 6.1).
+    """
+    transport.loseConnection()
+    if isinstance(transport, TLSMemoryBIOProtocol) and transport.transport is not None:
+        transport.transport.loseConnection()
 
 
 def acknowledge(transport: Any) -> None:
