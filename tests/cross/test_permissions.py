@@ -13,7 +13,15 @@ import pytest
 
 from brokerd.security import ADMIN, ANY, MONITOR, READ, WRITE
 from tests.cross.operations.every import FORMS
-from tests.cross.operations.form import NONE, SHOWS, TOPIC, Form, Operation
+from tests.cross.operations.form import (
+    BY_ROLE,
+    KNOWN,
+    NONE,
+    SHOWS,
+    TOPIC,
+    Form,
+    Operation,
+)
 from tests.cross.page import literals, table_of
 from tests.cross.served import Served
 from tests.guards import Given
@@ -40,11 +48,16 @@ def callers(form: Form, operation: Operation) -> Iterator[tuple[str, Given, bool
     permission = operation.permission
     is_free = permission in (NONE, SHOWS)
     yield "anonymous", Given(), is_free and not form.has_login
-    yield "stranger", Given("sue", 0, {"another topic": ANY}), is_free
+    yield "stranger", Given("sue", 0, {"another topic": ANY}), is_free or permission == KNOWN
     yield "admin", Given("root", ALL), True
     if permission == MONITOR:
         yield "all but it", Given("ann", READ | WRITE | ADMIN, {TOPIC: ANY}), False
         yield "owner", Given("olga", MONITOR), True
+    elif permission == BY_ROLE:
+        yield "all but it", Given("ann", READ | WRITE | MONITOR, {TOPIC: ANY}), False
+        yield "owner", Given("olga", ADMIN), True
+    elif permission == KNOWN:
+        yield "owner", Given("olga"), True
     elif permission == SHOWS:
         for given in PERMISSIONS:
             yield f"owner {given}", Given("olga", 0, {TOPIC: given}), True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from brokerd.security import ADMIN, ANY, MONITOR, READ, WRITE
 
@@ -12,13 +12,15 @@ TOPIC: Final = "orders"
 """The topic that is asked for; there is one, or there is none."""
 VALUE: Final = b"what nobody else may see"
 
-NONE, SHOWS = 0, -1
+NONE, SHOWS, KNOWN, BY_ROLE = 0, -1, -2, -3
 NEEDS: Final = {
     "READ": READ,
     "WRITE": WRITE,
     "ADMIN": ADMIN,
     "any": ANY,
     "MONITOR": MONITOR,
+    "ADMIN by role": BY_ROLE,
+    "login": KNOWN,
     "none": NONE,
     "none; shows topics with any": SHOWS,
 }
@@ -47,6 +49,9 @@ class Operation:
     may_not_make: bytes | None = None
     """What who may only read is answered where there is no topic, if the request makes one."""
 
+    is_open: bool = False
+    """Whether not even who fails to log in is refused."""
+
     @property
     def permission(self) -> int:
         return NEEDS[self.needs]
@@ -73,3 +78,11 @@ class Form:
     """The words in which anonymous is refused."""
     has_login: bool = False
     """Whether nobody may do anything before it has logged in."""
+    by_key: bool = False
+    """Whether each request says who sends it, with a key; `with_key` puts it in."""
+    with_key: Callable[[bytes, str], bytes] = lambda request, key: request
+    connect: Callable[[Any], Any] | None = None
+    """Makes a connection to a core, as `CoreHouse.connect_to` does, where there is no factory of a
+    wire format."""
+    told: Callable[[bytes], bytes] = lambda answer: answer
+    """What is compared of an answer."""

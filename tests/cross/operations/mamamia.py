@@ -19,7 +19,7 @@ def command(number: int, body: dict[str, object]) -> Request:
 
 
 PRODUCE = command(0x01, {**MESSAGE})
-LATER = command(0x01, {**MESSAGE, "delay": 60})
+LATER = command(0x01, {**MESSAGE, "delay": 86_400})
 ACQUIRE = command(0x02, {**CLIENT, "duration": 30.0})
 SETTLE = {"message_id": 0, "success": True}
 LEASED = (PRODUCE, ACQUIRE)
