@@ -24,12 +24,15 @@ from brokerd.codecs.flymq import (
     FETCHED_BYTES,
     MAX_LENGTH,
     RECORD_BYTES,
+    Auth,
+    AuthLayout,
     ClusterMetadata,
     Commit,
     CompressedRequest,
     Consume,
     CreateTopic,
     DeleteTopic,
+    ExportAudit,
     Fetch,
     Frame,
     FrameError,
@@ -39,6 +42,7 @@ from brokerd.codecs.flymq import (
     ListTopics,
     Metadata,
     Opcode,
+    QueryAudit,
     Request,
     RequestError,
     ResetOffset,
@@ -46,13 +50,20 @@ from brokerd.codecs.flymq import (
     decode_request,
 )
 from brokerd.errors import BrokerdError, RecordTooLarge, UnknownPartition
-from brokerd.protocols import flymq_groups, flymq_reads, flymq_topics
+from brokerd.protocols import (
+    flymq_accounts,
+    flymq_audit,
+    flymq_groups,
+    flymq_reads,
+    flymq_topics,
+)
 from brokerd.protocols.connection import Hold, Limits
 from brokerd.protocols.factory import ConnectionFactory
+from brokerd.protocols.flymq_asking import AskingConnection
 from brokerd.protocols.flymq_topics import NO_NAMES, checked_name
 from brokerd.protocols.flymq_unpacking import Unpacking
-from brokerd.protocols.frames import FramesConnection, HandledLater
-from brokerd.protocols.reading import ReadingConnection
+from brokerd.protocols.frames import HandledLater
+from brokerd.security import ADMIN, READ, WRITE
 from brokerd.values import Encoding, Format
 
 CONTENT_BYTES_MAX = MAX_LENGTH - FETCHED_BYTES - RECORD_BYTES
@@ -76,8 +87,8 @@ class FlymqSettings:
     advertised: str = ""
     """Address in CLUSTER_METADATA, ``host:port``; empty: the connection's own end."""
     principal: str = ""
-    """Who a client is that has not logged in; empty: anonymous. The factory's guard knows it too."""
-    auth_success_layout: Literal["seed", "sdk", "neutral", "padded"] = "seed"
+    """Who a client is that has not logged in, which the guard says; empty: anonymous."""
+    auth_success_layout: AuthLayout = "seed"
     """Layout of a successful AUTH: the document's, the SDKs', one without names, or both."""
 
 
@@ -85,7 +96,7 @@ Stored = tuple[str, int, int, Chunk, int, int]
 """An answer to PRODUCE before its time is known: (topic, partition, offset, chunk, sizes)."""
 
 
-class FlymqConnection(FramesConnection[Frame, FrameError], ReadingConnection):
+class FlymqConnection(AskingConnection):
     """One client's connection."""
 
     factory: FlymqFactory
@@ -94,8 +105,6 @@ class FlymqConnection(FramesConnection[Frame, FrameError], ReadingConnection):
         self._max_length = min(frame_bytes, MAX_LENGTH)
         super().__init__(broker, FrameReader(self._max_length))
         self._settings = settings
-        self._in_hand: Any = None
-        """The request of the frame in front, read before it can be carried out, or its refusal."""
         self._in_front = False
         """Whether other large requests wait until this one is carried out; see `Unpacking`."""
         self._stored: list[Stored] = []
@@ -115,13 +124,13 @@ class FlymqConnection(FramesConnection[Frame, FrameError], ReadingConnection):
         """Handle the frames taken in, until one has to wait."""
         super().run()
         self._answer_stored()
-        if self._in_hand is None:
+        if self.in_hand is None:
             self._leave_front()
 
     def handle(self, frame: Frame) -> None:
         """Carry a request out, which may have been read before."""
         opcode, flags, payload = frame
-        if self._in_hand is not None:
+        if self.in_hand is not None:
             request = self._from_hand()
         elif flags & COMPRESSION_MASK:
             request = self._unpacked(opcode, flags, payload)
@@ -132,9 +141,12 @@ class FlymqConnection(FramesConnection[Frame, FrameError], ReadingConnection):
                 self._produce(request)
             else:
                 self._answer_stored()
-                self._DISPATCH[opcode](self, request)
+                permission, carry_out = self._DISPATCH[opcode]
+                if permission:
+                    self.access.require(permission, request.topic)
+                carry_out(self, request)
         except Congested:
-            self._in_hand = request
+            self.in_hand = request
             raise
 
     def kept(self, frame: Frame) -> Frame:
@@ -158,7 +170,6 @@ class FlymqConnection(FramesConnection[Frame, FrameError], ReadingConnection):
         """Let go of what was asked."""
         super().forget()
         self._stored.clear()
-        self._in_hand = None
         self.factory.unpacking.leave(self)
 
     def _error(self, text: str) -> bytes:
@@ -173,7 +184,7 @@ class FlymqConnection(FramesConnection[Frame, FrameError], ReadingConnection):
 
     def _from_hand(self) -> Any:
         """The request in hand. Raises `RequestError` if it is refused."""
-        request, self._in_hand = self._in_hand, None
+        request, self.in_hand = self.in_hand, None
         if isinstance(request, RequestError):
             raise request
         return request
@@ -191,7 +202,7 @@ class FlymqConnection(FramesConnection[Frame, FrameError], ReadingConnection):
 
     def _take_in_hand(self, outcome: Request | RequestError) -> None:
         """Go on with a request that was read in turns, which may have to wait once more."""
-        self._in_hand = outcome
+        self.in_hand = outcome
         self._in_front = True
         self.release(Hold.READING)
         if not self.holds & Hold.CONGESTED:
@@ -212,6 +223,7 @@ class FlymqConnection(FramesConnection[Frame, FrameError], ReadingConnection):
 
     def _produce(self, request: Any) -> None:
         name, key, value, index = request
+        self.access.require(WRITE, name)
         size = len(value)
         if key is not None:
             size += len(key)
@@ -254,13 +266,14 @@ class FlymqConnection(FramesConnection[Frame, FrameError], ReadingConnection):
         flymq_reads.fetch(self, request, self._error, self.factory.turns)
 
     def _create_topic(self, request: CreateTopic) -> None:
-        self.answers.append(flymq_topics.create_topic(self.broker, request))
+        self.answers.append(flymq_topics.create_topic(self.broker, self.access, request))
 
     def _delete_topic(self, request: DeleteTopic) -> None:
-        self.answers.append(flymq_topics.delete_topic(self.broker, request))
+        self.answers.append(flymq_topics.delete_topic(self.broker, self.access, request))
 
     def _list_topics(self, request: ListTopics) -> None:
-        self.answers.append(flymq_topics.list_topics(self.broker))
+        self.access.require_known()
+        self.answers.append(flymq_topics.list_topics(self.broker, self.access))
 
     def _metadata(self, request: Metadata) -> None:
         self.answers.append(flymq_topics.metadata(self.broker, request))
@@ -269,7 +282,9 @@ class FlymqConnection(FramesConnection[Frame, FrameError], ReadingConnection):
         settings = self._settings
         address = settings.advertised or _address_text(self.transport.getHost())
         self.answers.append(
-            flymq_topics.cluster_metadata(self.broker, request, settings.cluster_id, address)
+            flymq_topics.cluster_metadata(
+                self.broker, self.access, request, settings.cluster_id, address
+            )
         )
 
     def _subscribe(self, request: Subscribe) -> None:
@@ -281,7 +296,7 @@ class FlymqConnection(FramesConnection[Frame, FrameError], ReadingConnection):
 
     def _reset_offset(self, request: ResetOffset) -> None:
         self._shows(request.sdk)
-        self.answers.append(flymq_groups.reset_offset(self.broker, request))
+        self.answers.append(flymq_groups.reset_offset(self.broker, self.access, request))
 
     def _get_offset(self, request: GetOffset) -> None:
         self.answers.append(flymq_groups.get_offset(self.broker, request))
@@ -289,22 +304,44 @@ class FlymqConnection(FramesConnection[Frame, FrameError], ReadingConnection):
     def _get_lag(self, request: GetLag) -> None:
         self.answers.append(flymq_groups.get_lag(self.broker, request))
 
-    _DISPATCH: ClassVar[dict[int, Callable[[FlymqConnection, Any], None]]] = {
-        Opcode.CONSUME: _consume,
-        Opcode.CREATE_TOPIC: _create_topic,
-        Opcode.METADATA: _metadata,
-        Opcode.SUBSCRIBE: _subscribe,
-        Opcode.COMMIT: _commit,
-        Opcode.FETCH: _fetch,
-        Opcode.LIST_TOPICS: _list_topics,
-        Opcode.DELETE_TOPIC: _delete_topic,
-        Opcode.CONSUME_ZERO_COPY: _consume,
-        Opcode.FETCH_BINARY: _fetch,
-        Opcode.CLUSTER_METADATA: _cluster_metadata,
-        Opcode.GET_OFFSET: _get_offset,
-        Opcode.RESET_OFFSET: _reset_offset,
-        Opcode.GET_LAG: _get_lag,
+    # -- accounts and the audit trail -----------------------------------------------------------
+
+    def _auth(self, request: Auth) -> None:
+        layout = self._settings.auth_success_layout
+        self.answers.append(flymq_accounts.auth(self, request, layout))
+
+    def _administer(self, request: Any) -> None:
+        self.answers.append(flymq_accounts.ANSWERS[type(request)](self, request))
+
+    def _query_audit(self, request: QueryAudit) -> None:
+        self.answers.append(flymq_audit.query(self, request, self._settings.cluster_id))
+
+    def _export_audit(self, request: ExportAudit) -> None:
+        self.answers.append(flymq_audit.export(self, request, self._settings.cluster_id))
+
+    _DISPATCH: ClassVar[dict[int, tuple[int, Callable[[FlymqConnection, Any], None]]]] = {
+        Opcode.CONSUME: (READ, _consume),
+        Opcode.CREATE_TOPIC: (ADMIN, _create_topic),
+        Opcode.METADATA: (READ, _metadata),
+        Opcode.SUBSCRIBE: (READ, _subscribe),
+        Opcode.COMMIT: (READ, _commit),
+        Opcode.FETCH: (READ, _fetch),
+        Opcode.LIST_TOPICS: (0, _list_topics),
+        Opcode.DELETE_TOPIC: (ADMIN, _delete_topic),
+        Opcode.CONSUME_ZERO_COPY: (READ, _consume),
+        Opcode.FETCH_BINARY: (READ, _fetch),
+        Opcode.CLUSTER_METADATA: (0, _cluster_metadata),
+        Opcode.GET_OFFSET: (READ, _get_offset),
+        Opcode.RESET_OFFSET: (ADMIN, _reset_offset),
+        Opcode.GET_LAG: (READ, _get_lag),
+        Opcode.AUTH: (0, _auth),
+        **dict.fromkeys(range(Opcode.WHOAMI, Opcode.ROLE_LIST + 1), (0, _administer)),
+        Opcode.AUDIT_QUERY: (0, _query_audit),
+        Opcode.AUDIT_EXPORT: (0, _export_audit),
+        Opcode.AUDIT_QUERY_JAVA: (0, _query_audit),
+        Opcode.AUDIT_EXPORT_JAVA: (0, _export_audit),
     }
+    """What a request needs of its topic, and what carries it out; 0: that asks for itself."""
 
 
 def _produced(stored: list[Stored]) -> bytes:

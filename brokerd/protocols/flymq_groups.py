@@ -7,11 +7,15 @@ fetches says where.
 
 from __future__ import annotations
 
+from functools import partial
+
 from brokerd.broker import Broker, Partition
 from brokerd.codecs import flymq
 from brokerd.codecs.flymq import Commit, GetLag, GetOffset, Opcode, ResetOffset, Subscribe
 from brokerd.errors import InvalidRequest, UnknownGroup
-from brokerd.protocols.flymq_topics import checked_name, existing_partition
+from brokerd.protocols.flymq_topics import actor, checked_name, existing_partition
+from brokerd.security import Access
+from brokerd.security.audit import EventType
 
 NOTHING_COMMITTED = -1
 """Brings a group about without a committed offset."""
@@ -45,7 +49,7 @@ def commit(broker: Broker, request: Commit) -> bytes:
     return flymq.ok(Opcode.COMMIT)
 
 
-def reset_offset(broker: Broker, request: ResetOffset) -> bytes:
+def reset_offset(broker: Broker, access: Access, request: ResetOffset) -> bytes:
     """RESET_OFFSET: commit the first offset, the next one, or the one given."""
     topic_name, group, index, mode, given, _ = request
     partition = existing_partition(broker, topic_name, index)
@@ -58,7 +62,10 @@ def reset_offset(broker: Broker, request: ResetOffset) -> bytes:
         offset = given
     else:
         raise InvalidRequest(f"unknown reset mode: {mode}")
-    broker.commit_offset(topic_name, group, index, offset)
+    reset = partial(broker.commit_offset, topic_name, group, index, offset)
+    resource = f"{topic_name}/{group}"
+    details = {"partition": str(index), "offset": str(offset)}
+    broker.audit.carry_out(actor(access), EventType.GROUP_SOUGHT, resource, reset, details)
     return flymq.ok(Opcode.RESET_OFFSET)
 
 

@@ -6,6 +6,8 @@ Texts of refusals are those of flymq-payloads, section 7; names follow its secti
 
 from __future__ import annotations
 
+from functools import partial
+
 from brokerd.broker import Broker, Partition, Topic
 from brokerd.broker.topics import check_name
 from brokerd.codecs import flymq
@@ -25,6 +27,8 @@ from brokerd.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from brokerd.security import ANY, READ, Access
+from brokerd.security.audit import Actor, EventType
 
 NO_NAMES = frozenset(("", ".", ".."))
 """What names no topic and no group here, although another format may have one of that name."""
@@ -81,31 +85,49 @@ def existing_partition(broker: Broker, topic_name: str, index: int) -> Partition
     return partitions[index]
 
 
-def create_topic(broker: Broker, request: CreateTopic) -> bytes:
+def actor(access: Access) -> Actor:
+    """Who does something, for the audit trail."""
+    return Actor(access.name, access.peer, access.form)
+
+
+def create_topic(broker: Broker, access: Access, request: CreateTopic) -> bytes:
     """CREATE_TOPIC: 0 partitions means 1; a topic that exists is left as it is."""
-    named_topic(broker, request.topic)
+    name = request.topic
+    is_new = named_topic(broker, name) is None
     if request.partitions < 0:
         raise InvalidRequest(
             f"a topic cannot have {request.partitions} partitions; ask for 1 or more, or for 0, "
             "which means 1"
         )
-    broker.create_topic(request.topic, request.partitions or 1)
+    partitions = request.partitions or 1
+    if is_new:
+        create = partial(broker.create_topic, name, partitions)
+        details = {"partitions": str(partitions)}
+        broker.audit.carry_out(actor(access), EventType.TOPIC_CREATED, name, create, details)
     return flymq.ok(Opcode.CREATE_TOPIC)
 
 
-def delete_topic(broker: Broker, request: DeleteTopic) -> bytes:
+def delete_topic(broker: Broker, access: Access, request: DeleteTopic) -> bytes:
     """DELETE_TOPIC: one that is not there is success."""
-    if named_topic(broker, request.topic) is not None:
-        broker.delete_topic(request.topic)
+    name = request.topic
+    if named_topic(broker, name) is not None:
+        delete = partial(broker.delete_topic, name)
+        broker.audit.carry_out(actor(access), EventType.TOPIC_DELETED, name, delete)
     return flymq.ok(Opcode.DELETE_TOPIC)
 
 
-def list_topics(broker: Broker) -> bytes:
-    """LIST_TOPICS: sorted, without those that this format hides or cannot name."""
+def list_topics(broker: Broker, access: Access) -> bytes:
+    """LIST_TOPICS: sorted, without those that this format hides or cannot name.
+
+    And without those that somebody may do nothing with.
+    """
+    sees_all = access.permissions & ANY
     names = sorted(
         topic.name
         for topic in broker.topics()
-        if not topic.name.startswith(HIDDEN_PREFIX) and topic.name not in NO_NAMES
+        if not topic.name.startswith(HIDDEN_PREFIX)
+        and topic.name not in NO_NAMES
+        and (sees_all or access.may(ANY, topic.name))
     )
     return fitting(flymq.topics(names), "the list of all topics")
 
@@ -123,13 +145,19 @@ def metadata(broker: Broker, request: Metadata) -> bytes:
 
 
 def cluster_metadata(
-    broker: Broker, request: ClusterMetadata, cluster_id: str, address: str
+    broker: Broker, access: Access, request: ClusterMetadata, cluster_id: str, address: str
 ) -> bytes:
-    """CLUSTER_METADATA: this node leads every partition of the topic, or of all topics."""
+    """CLUSTER_METADATA: this node leads each partition of the topic, or of all one may read."""
     if request.topic:
+        access.require(READ, request.topic)
         topics = [existing_topic(broker, request.topic)]
     else:
-        topics = [topic for topic in broker.topics() if topic.name not in NO_NAMES]
+        access.require_known()
+        topics = [
+            topic
+            for topic in broker.topics()
+            if topic.name not in NO_NAMES and access.may(READ, topic.name)
+        ]
     node = (cluster_id,)
     places = [
         PartitionPlace(index, cluster_id, address, EPOCH, ONLINE, node, node)

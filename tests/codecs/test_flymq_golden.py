@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from brokerd.codecs import flymq as fm
+from brokerd.codecs.flymq import Opcode
 from brokerd.values import Record
 from tests.codecs.flymq_answers import consumed, fetched_sdk, fetched_seed
 from tests.golden import golden
@@ -27,8 +28,8 @@ def stored(topic: str, *numbers: int, request: fm.Produce) -> Example:
     return Example(request, fm.produced(topic, *numbers), fm.Produced(topic, *numbers))
 
 
-def done(request: fm.Request) -> Example:
-    return Example(request, fm.ok(fm.opcode_of(request)), fm.Done())
+def done(request: fm.Request, message: str = "") -> Example:
+    return Example(request, fm.ok(fm.opcode_of(request), message), fm.Done())
 
 
 def at(offset: int, request: fm.Request) -> Example:
@@ -50,6 +51,38 @@ RECORDS = [Record(41, b"a"), Record(42, b"hi", b"k1")]
 FETCHED = fm.Fetched((A, HI), 43)
 NOTHING = fm.Fetched((), 43)
 TWO_PARTITIONS = (fm.PartitionOffsets(0, 0, 0, 43), fm.PartitionOffsets(1, 0, 7, 50))
+
+AUTH = fm.Auth("bob", "pw")
+ADMIN = ("admin",)
+CONSUMER = ("consumer",)
+WHO = fm.Identity(True, "bob", ("consumer", "producer"), ("read", "write"))
+BOB = fm.User("bob", CONSUMER, ("read",), True, 1_700_000_000, 1_700_000_000)
+LISTED_BOB = BOB._replace(permissions=())
+NEW_BOB = LISTED_BOB._replace(created_seconds=0, updated_seconds=0)
+ACL = fm.Acl("orders", True, False, ("bob",))
+ROLE = fm.Role("consumer", ("read",), "reads")
+QUERY = fm.QueryAudit(1_700_000_000, 0, ("auth.failure",), "bob", "", "failure", "pass", limit=10)
+EXPORT = fm.ExportAudit(QUERY, "csv")
+JAVA_EXPORT = fm.ExportAudit(QUERY._replace(limit=0, java=True), "csv")
+FOUND = fm.AuditEvents(
+    (
+        fm.AuditEvent(
+            "7",
+            TIME_MS,
+            "auth.failure",
+            "bob",
+            "10.0.0.7",
+            "",
+            "login",
+            "failure",
+            "n1",
+            (("reason", "password"),),
+        ),
+    ),
+    2,
+    True,
+)
+DATA = b"ID,Timestamp\n"
 
 EXAMPLES = {
     "seed-produce": stored(
@@ -82,6 +115,17 @@ EXAMPLES = {
     "seed-11-reset-offset": done(fm.ResetOffset("orders", "g1", 0, "offset", 7, **SDK)),
     "seed-13-get-lag": Example(
         fm.GetLag("orders", "g1", 0), fm.lag(43, 43, 50, 7), fm.Lag(43, 43, 50, 7)
+    ),
+    "seed-22a-auth": Example(AUTH, fm.logged_in("bob", ADMIN, "seed"), fm.LoggedIn("bob", ADMIN)),
+    "seed-22b-auth-sdk": Example(
+        AUTH, fm.logged_in("bob", ADMIN, "sdk"), fm.LoggedIn("bob", ADMIN)
+    ),
+    "seed-22c-auth-neutral": Example(AUTH, fm.logged_in("bob", ADMIN, "neutral"), fm.LoggedIn("")),
+    "seed-22d-auth-refused": Example(
+        fm.Auth("bob", "no"), fm.login_refused("bad login"), fm.Failed("bad login")
+    ),
+    "seed-23a-whoami-nobody": Example(
+        fm.WhoAmI(), fm.identity(fm.Identity(False)), fm.Identity(False)
     ),
     "seed-24-cluster-metadata": cluster(
         fm.ClusterMetadata("orders"), "c1", places("orders", "n1", "10.0.0.5:9092")
@@ -121,6 +165,28 @@ EXAMPLES = {
     "ours-cluster-metadata-all": cluster(
         fm.ClusterMetadata(), "standalone", places("orders", "standalone", "127.0.0.1:9092")
     ),
+    "ours-whoami": Example(fm.WhoAmI(), fm.identity(WHO), WHO),
+    "ours-user-create": Example(
+        fm.CreateUser("bob", "pw", CONSUMER), fm.user(Opcode.USER_CREATE, NEW_BOB), NEW_BOB
+    ),
+    "ours-user-delete": done(fm.DeleteUser("bob"), "bob"),
+    "ours-user-update": done(fm.UpdateUser("bob", CONSUMER, True), "bob"),
+    "ours-user-list": Example(fm.ListUsers(), fm.users([LISTED_BOB]), fm.Users((LISTED_BOB,))),
+    "ours-user-get": Example(fm.GetUser("bob"), fm.user(Opcode.USER_GET, BOB), BOB),
+    "ours-acl-set": done(fm.SetAcl("orders", False, ("bob",)), "orders"),
+    "ours-acl-get": Example(fm.GetAcl("orders"), fm.acl(ACL, True), fm.OneAcl(ACL, False)),
+    "ours-acl-delete": done(fm.DeleteAcl("orders"), "orders"),
+    "ours-acl-list": Example(fm.ListAcls(), fm.acls([ACL], True), fm.Acls((ACL,), True)),
+    "ours-password-change": done(fm.ChangePassword("bob", "new", "pw"), "bob"),
+    "ours-role-list": Example(fm.ListRoles(), fm.roles([ROLE]), fm.Roles((ROLE,))),
+    "ours-audit-query": Example(QUERY, fm.audit_events(FOUND, False), FOUND),
+    "ours-audit-query-java": Example(
+        QUERY._replace(java=True), fm.audit_events(FOUND, True), FOUND
+    ),
+    "ours-audit-export": Example(EXPORT, fm.exported(EXPORT, DATA), fm.Exported(DATA, "csv")),
+    "ours-audit-export-java": Example(
+        JAVA_EXPORT, fm.exported(JAVA_EXPORT, DATA), fm.Exported(DATA)
+    ),
     "ours-subscribe-commit": at(43, fm.Subscribe("orders", "g1", 0, "commit")),
     "ours-subscribe-latest-no-group": at(50, fm.Subscribe("orders", "", 0, "latest", **SDK)),
     "ours-reset-offset-earliest": done(fm.ResetOffset("orders", "g1", 0, "earliest")),
@@ -131,12 +197,17 @@ EXAMPLES = {
 GZIP = ("ours-produce-gzip",)
 OTHER_SENDERS = {
     "ours-cluster-metadata-bare": fm.ClusterMetadata(),
+    "ours-user-update-without-enabled": fm.UpdateUser("bob", CONSUMER, False),
     "ours-reset-offset-spare-bytes": fm.ResetOffset("orders", "g1", 0, "latest", None, sdk=True),
 }
 """Requests that our client does not send in this way."""
 OTHER_ANSWERS: dict[str, tuple[fm.Request, fm.Answer]] = {
     "seed-25-error-sdk": (fm.Consume("nope", 0, 0), fm.Failed("topic not found: nope")),
     "seed-25-error-plain": (fm.Consume("nope", 0, 0), fm.Failed("topic not found: nope")),
+    "seed-23b-whoami": (
+        fm.WhoAmI(),
+        fm.Identity(True, "bob", ADMIN, ("read", "write", "admin")),
+    ),
     "seed-11-reset-offset-reference": (fm.ResetOffset("o", "g", 0, "earliest"), fm.Done()),
 }
 """Answers that our client reads; the first is ours too, the others are not."""

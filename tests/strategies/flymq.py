@@ -54,7 +54,36 @@ consumes = st.builds(
     u64,
     st.sampled_from([fm.Opcode.CONSUME, fm.Opcode.CONSUME_ZERO_COPY]),
 )
+names = st.lists(texts, max_size=3).map(tuple)
+account_requests = st.one_of(
+    st.builds(fm.Auth, texts, texts),
+    st.just(fm.WhoAmI()),
+    st.builds(fm.CreateUser, texts, texts, names),
+    st.builds(fm.DeleteUser, texts),
+    st.builds(fm.UpdateUser, texts, names, st.booleans()),
+    st.just(fm.ListUsers()),
+    st.builds(fm.GetUser, texts),
+    st.builds(fm.ChangePassword, texts, texts, texts),
+    st.builds(fm.SetAcl, texts, st.booleans(), names, names),
+    st.builds(fm.GetAcl, texts),
+    st.builds(fm.DeleteAcl, texts),
+    st.just(fm.ListAcls()),
+    st.just(fm.ListRoles()),
+)
+audit_queries = st.builds(
+    fm.QueryAudit, i64, i64, names, texts, texts, texts, texts, i32, i32, st.booleans()
+)
+
+
+def exportable(query: fm.QueryAudit) -> fm.QueryAudit:
+    """As an export can ask for it: the Java layout has no limit and no offset."""
+    return query._replace(limit=0, offset=0) if query.java else query
+
+
+audit_requests = audit_queries | st.builds(fm.ExportAudit, audit_queries.map(exportable), texts)
 requests = st.one_of(
+    account_requests,
+    audit_requests,
     produces,
     consumes,
     fetches(),
@@ -82,4 +111,15 @@ partition_places = st.builds(
     st.lists(texts, max_size=3).map(tuple),
 )
 topic_places = st.builds(fm.TopicPlaces, texts, st.lists(partition_places, max_size=3).map(tuple))
+identities = st.builds(fm.Identity, st.just(True), texts, names, names)
+users = st.builds(fm.User, texts, names, names, st.booleans(), i64, i64)
+acls = st.builds(fm.Acl, texts, st.booleans(), st.booleans(), names, names)
+roles = st.builds(fm.Role, texts, names, texts)
+audit_events = st.builds(
+    fm.AuditEvent,
+    texts,
+    i64,
+    *[texts] * 7,
+    st.lists(st.tuples(texts, texts), max_size=3).map(tuple),
+)
 frames = st.tuples(st.integers(0, 255), st.integers(0, 255), st.binary(max_size=200))

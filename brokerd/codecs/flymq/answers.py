@@ -119,9 +119,9 @@ def _sdk_run(records: Columns) -> Sequence[bytes]:
     return parts
 
 
-def ok(opcode: int) -> bytes:
-    """CREATE_TOPIC, COMMIT, DELETE_TOPIC, RESET_OFFSET: done."""
-    return frame(opcode, b"\x01\x00\x00")
+def ok(opcode: int, message: str = "") -> bytes:
+    """CREATE_TOPIC and all others that tell only that it is done, some to which user or topic."""
+    return frame(opcode, b"\x01" + pack_text(message))
 
 
 def position(opcode: int, offset: int) -> bytes:

@@ -57,8 +57,22 @@ class Fields:
         """A ``bytes``."""
         return self._take(self._number(_U32, what), what)
 
+    def rest(self) -> bytes:
+        """All that is left, as it is."""
+        return self._take(self.left, "rest")
+
+    def flag(self, what: str) -> bool:
+        """A ``bool``: true is 01, and nothing else is."""
+        return self.u8(what) == 1
+
     def u8(self, what: str) -> int:
         return self._payload[self._advance(1, what)]
+
+    def u16(self, what: str) -> int:
+        return self._number(_U16, what)
+
+    def u32(self, what: str) -> int:
+        return self._number(_U32, what)
 
     def i32(self, what: str) -> int:
         return self._number(_I32, what)
@@ -85,6 +99,12 @@ class Fields:
     def texts(self, what: str) -> tuple[str, ...]:
         """A ``list<str>``."""
         return tuple([self.text(what) for _ in range(self.count(what, 2))])
+
+    def count16(self, what: str, smallest: int) -> int:
+        """As `count`, but said in two bytes."""
+        count = self.u16(what)
+        self.expect(what, count, smallest)
+        return count
 
     def _number(self, layout: Struct, what: str) -> int:
         number: int = layout.unpack_from(self._payload, self._advance(layout.size, what))[0]

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any
 
+from brokerd.codecs.flymq import account_peer, audits
 from brokerd.codecs.flymq.answers import RECORD_BYTES, SPACES
+from brokerd.codecs.flymq.audit_values import ExportAudit, QueryAudit
 from brokerd.codecs.flymq.compression import compressed
 from brokerd.codecs.flymq.fields import Fields, pack_text, pack_text8
 from brokerd.codecs.flymq.frames import frame
@@ -67,6 +69,8 @@ def opcode_of(request: Request) -> Opcode:
     """The opcode that a request is sent with."""
     if isinstance(request, Consume | Fetch):
         return request.opcode
+    if isinstance(request, QueryAudit | ExportAudit):
+        return audits.opcode_of(request)
     return _OPCODES[type(request)]
 
 
@@ -126,6 +130,7 @@ _OPCODES: dict[type[Request], Opcode] = {
     GetOffset: Opcode.GET_OFFSET,
     ResetOffset: Opcode.RESET_OFFSET,
     GetLag: Opcode.GET_LAG,
+    **account_peer.OPCODES,
 }
 
 _PAYLOADS: dict[type[Request], Callable[[Any], bytes]] = {
@@ -142,6 +147,9 @@ _PAYLOADS: dict[type[Request], Callable[[Any], bytes]] = {
     GetOffset: _of_group,
     ResetOffset: _reset_offset_payload,
     GetLag: _of_group,
+    **account_peer.PAYLOADS,
+    QueryAudit: audits.query_payload,
+    ExportAudit: audits.export_payload,
 }
 
 
@@ -153,7 +161,7 @@ def decode_answer(request: Request, opcode: int, payload: bytes) -> Answer:
     if opcode == Opcode.ERROR:
         return Failed(error_text(payload))
     asked = opcode_of(request)
-    if opcode != asked:
+    if opcode != (Opcode.AUTH_RESPONSE if asked == Opcode.AUTH else asked):
         raise AnswerError(f"opcode {opcode} was answered where {int(asked)} was asked")
     fields = Fields(payload)
     try:
@@ -285,4 +293,11 @@ _ANSWERS: dict[int, Callable[[Fields], Answer]] = {
     Opcode.GET_OFFSET: _position,
     Opcode.RESET_OFFSET: _done,
     Opcode.GET_LAG: _lag,
+    Opcode.USER_DELETE: _done,
+    Opcode.USER_UPDATE: _done,
+    Opcode.ACL_SET: _done,
+    Opcode.ACL_DELETE: _done,
+    Opcode.PASSWORD_CHANGE: _done,
+    **account_peer.ANSWERS,
+    **audits.ANSWERS,
 }

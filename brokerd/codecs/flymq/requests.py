@@ -11,6 +11,7 @@ from collections.abc import Callable
 from struct import Struct
 from struct import error as StructError
 
+from brokerd.codecs.flymq import account_requests, audits
 from brokerd.codecs.flymq.compression import Inflation
 from brokerd.codecs.flymq.fields import Fields
 from brokerd.codecs.flymq.values import (
@@ -233,4 +234,6 @@ _DECODERS: dict[int, _Decoder] = {
     Opcode.GET_OFFSET: _get_offset,
     Opcode.RESET_OFFSET: _reset_offset,
     Opcode.GET_LAG: _get_lag,
+    **account_requests.DECODERS,
+    **audits.DECODERS,
 }

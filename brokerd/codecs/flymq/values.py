@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from brokerd.codecs.flymq.account_values import AccountAnswer, AccountRequest
+from brokerd.codecs.flymq.audit_values import AuditAnswer, AuditRequest
 from brokerd.errors import BrokerdError
 
 MAGIC: Final = 0xAF
@@ -41,6 +43,25 @@ class Opcode(IntEnum):
     GET_OFFSET = 0x60
     RESET_OFFSET = 0x61
     GET_LAG = 0x64
+    AUTH = 0x70
+    AUTH_RESPONSE = 0x71
+    """Answers AUTH; not a request."""
+    WHOAMI = 0x72
+    USER_CREATE = 0x73
+    USER_DELETE = 0x74
+    USER_UPDATE = 0x75
+    USER_LIST = 0x76
+    USER_GET = 0x77
+    ACL_SET = 0x78
+    ACL_GET = 0x79
+    ACL_DELETE = 0x7A
+    ACL_LIST = 0x7B
+    PASSWORD_CHANGE = 0x7C
+    ROLE_LIST = 0x7D
+    AUDIT_QUERY = 0x80
+    AUDIT_EXPORT = 0x81
+    AUDIT_QUERY_JAVA = 0xA0
+    AUDIT_EXPORT_JAVA = 0xA1
     ERROR = 0xFF
 
 
@@ -179,6 +200,8 @@ Request = (
     | GetOffset
     | ResetOffset
     | GetLag
+    | AccountRequest
+    | AuditRequest
 )
 
 
@@ -279,5 +302,16 @@ class Failed(NamedTuple):
 
 
 Answer = (
-    Produced | Consumed | Fetched | Done | Position | Topics | TopicOffsets | Cluster | Lag | Failed
+    Produced
+    | Consumed
+    | Fetched
+    | Done
+    | Position
+    | Topics
+    | TopicOffsets
+    | Cluster
+    | Lag
+    | AccountAnswer
+    | AuditAnswer
+    | Failed
 )

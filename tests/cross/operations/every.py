@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
-from tests.cross.operations import blipmq, mamamia, mega, rustlog
+from tests.cross.operations import blipmq, flymq, mamamia, mega, rustlog
 from tests.cross.operations.form import Form
 
 FORMS: dict[str, Form] = {
-    form.name: form for form in (mamamia.FORM, blipmq.FORM, rustlog.BINARY, rustlog.JSON, mega.FORM)
+    form.name: form
+    for form in (mamamia.FORM, flymq.FORM, blipmq.FORM, rustlog.BINARY, rustlog.JSON, mega.FORM)
 }

@@ -1,0 +1,538 @@
+"""FlyMQ with security on: logins, users, access lists, and who may do what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from brokerd.broker import BrokerSettings
+from brokerd.codecs import flymq as fly
+from brokerd.protocols.flymq import FlymqSettings
+from brokerd.security import ADMIN, READ
+from brokerd.security.accounts import AccessList
+from brokerd.security.directory import Policy
+from tests.codecs.test_flymq_golden import BYTES
+from tests.protocols.flymq_desk import FlymqHouse
+from tests.protocols.flymq_guarded import PASSWORD, PEOPLE, GuardedHouse
+
+NOT_IN = fly.Failed("authentication required")
+MAY_NOT = fly.Failed("unauthorized")
+WRONG = fly.Failed("invalid username or password")
+DONE = fly.Done()
+
+
+@pytest.fixture
+def house() -> GuardedHouse:
+    return GuardedHouse()
+
+
+# -- logging in -------------------------------------------------------------------------------
+
+
+def test_who_logs_in_is_told_who_he_is(house: GuardedHouse) -> None:
+    client = house.client()
+    assert client.ask(fly.WhoAmI()) == [fly.Identity(False)]
+    assert client.ask(fly.Auth("carl", PASSWORD), fly.WhoAmI()) == [
+        fly.LoggedIn("carl", ("consumer",)),
+        fly.Identity(True, "carl", ("consumer",), ("read",)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("user", "password"),
+    [("carl", "wrong"), ("nobody", PASSWORD), ("", ""), ("carl", ""), ("n" * 60_000, "p" * 60_000)],
+)
+def test_a_failed_login_tells_nothing_and_leaves_what_was(
+    house: GuardedHouse, user: str, password: str
+) -> None:
+    client = house.client()
+    assert client.ask(fly.Auth(user, password), fly.ListTopics()) == [WRONG, NOT_IN]
+    client = house.log_in("pat")
+    assert client.ask(fly.Auth(user, password)) == [WRONG]
+    assert client.ask(fly.WhoAmI())[0].user == "pat"
+    assert client.is_open
+
+
+def test_a_second_login_replaces_the_first(house: GuardedHouse) -> None:
+    client = house.log_in("carl")
+    assert client.ask(fly.Produce("t", None, b"x")) == [MAY_NOT]
+    login, produced = client.ask(fly.Auth("pat", PASSWORD), fly.Produce("t", None, b"x"))
+    assert (login.user, produced.offset) == ("pat", 0)
+
+
+def test_a_disabled_account_is_told_so_only_with_its_password(house: GuardedHouse) -> None:
+    house.update("carl", enabled=False)
+    client = house.client()
+    assert client.ask(fly.Auth("carl", "wrong"), fly.Auth("carl", PASSWORD)) == [
+        WRONG,
+        fly.Failed("user account is disabled"),
+    ]
+
+
+def test_what_is_sent_behind_a_login_waits_for_it(house: GuardedHouse) -> None:
+    """And is carried out as who has logged in; what came before is not."""
+    house.threads.waits = True
+    client, other = house.client(), house.client()
+    client.send(fly.ListTopics(), fly.Auth("pat", PASSWORD), fly.Produce("t", None, b"x"))
+    client.send(fly.WhoAmI())
+    house.run()
+    assert client.answers() == [NOT_IN]
+    assert other.ask(fly.WhoAmI()) == [fly.Identity(False)]
+    house.threads.finish()
+    house.run()
+    login, produced, who = client.answers()
+    assert login == fly.LoggedIn("pat", ("producer",))
+    assert isinstance(produced, fly.Produced)
+    assert who.user == "pat"
+
+
+def test_several_logins_of_a_connection_are_answered_in_order(house: GuardedHouse) -> None:
+    house.threads.waits = True
+    client = house.client()
+    names = ("carl", "nobody", "root")
+    client.send(*[fly.Auth(name, PASSWORD) for name in names], fly.WhoAmI())
+    for _ in names:
+        house.run()
+        house.threads.finish()
+    house.run()
+    assert client.answers() == [
+        fly.LoggedIn("carl", ("consumer",)),
+        WRONG,
+        fly.LoggedIn("root", ("admin",)),
+        fly.Identity(True, "root", ("admin",), ("read", "write", "admin", "monitor")),
+    ]
+
+
+def test_who_leaves_while_he_logs_in_is_forgotten(house: GuardedHouse) -> None:
+    house.threads.waits = True
+    client = house.client()
+    client.send(fly.Auth("pat", PASSWORD), fly.Produce("t", None, b"x"))
+    client.disconnect()
+    house.threads.finish()
+    house.run()
+    assert house.log_in_at_once("root").ask(fly.ListTopics()) == [fly.Topics(())]
+
+
+def test_who_closes_his_side_behind_a_login_is_answered(house: GuardedHouse) -> None:
+    house.threads.waits = True
+    client = house.client()
+    client.send(fly.Auth("pat", PASSWORD), fly.WhoAmI())
+    client.send_no_more()
+    house.run()
+    house.threads.finish()
+    house.run()
+    assert [type(one) for one in client.answers()] == [fly.LoggedIn, fly.Identity]
+    assert not client.is_open
+
+
+def test_a_login_may_be_compressed(house: GuardedHouse) -> None:
+    client = house.client()
+    client.send(fly.Auth("pat", PASSWORD), fly.WhoAmI(), gzip=True)
+    house.run()
+    assert [one.user for one in client.answers()] == ["pat", "pat"]
+
+
+@pytest.mark.parametrize("name", ["seed-22a-auth", "seed-22b-auth-sdk", "seed-22c-auth-neutral"])
+def test_the_golden_logins_are_answered_byte_for_byte(name: str) -> None:
+    layout: Any = name.removeprefix("seed-22a-auth").partition("-auth-")[2] or "seed"
+    house = GuardedHouse(FlymqSettings(auth_success_layout=layout))
+    root = house.log_in("root")
+    root.ask(fly.CreateUser("bob", "pw", ("admin",)))
+    client = house.client()
+    client.send_bytes(BYTES[name, ">"])
+    house.run()
+    assert client.received_bytes() == BYTES[name, "<"]
+
+
+def test_many_failures_are_told_to_wait_in_the_same_words_for_all(house: GuardedHouse) -> None:
+    for name in ("carl", "nobody"):
+        client = house.client()
+        answers = client.ask(*[fly.Auth(name, "wrong")] * 60)
+        assert answers[0] == WRONG
+        assert isinstance(answers[-1], fly.Failed)
+        assert answers[-1] != WRONG
+        assert name not in answers[-1].text
+        house.pass_time(3600.0)
+
+
+# -- rights -----------------------------------------------------------------------------------
+
+TOPIC_REQUESTS: list[tuple[str, Any]] = [
+    ("write", fly.Produce("t", None, b"x")),
+    ("read", fly.Consume("t", 0, 0)),
+    ("read", fly.Consume("t", 0, 0, fly.Opcode.CONSUME_ZERO_COPY)),
+    ("admin", fly.CreateTopic("t", 1)),
+    ("read", fly.Metadata("t")),
+    ("read", fly.Subscribe("t", "g", 0, "earliest")),
+    ("read", fly.Commit("t", "g", 0, 0)),
+    ("read", fly.Fetch("t", 0, 0, 1)),
+    ("read", fly.Fetch("t", 0, 0, 1, "x", sdk=True)),
+    ("read", fly.Fetch("t", 0, 0, 1, opcode=fly.Opcode.FETCH_BINARY)),
+    ("read", fly.ClusterMetadata("t")),
+    ("read", fly.GetOffset("t", "g", 0)),
+    ("read", fly.GetLag("t", "g", 0)),
+    ("admin", fly.ResetOffset("t", "g", 0, "earliest")),
+    ("admin", fly.DeleteTopic("t")),
+]
+ADMIN_REQUESTS: list[Any] = [
+    fly.CreateUser("new", "pw"),
+    fly.DeleteUser("gus"),
+    fly.UpdateUser("gus", ("guest",), True),
+    fly.ListUsers(),
+    fly.GetUser("gus"),
+    fly.ChangePassword("gus", "new"),
+    fly.SetAcl("t"),
+    fly.GetAcl("t"),
+    fly.DeleteAcl("t"),
+    fly.ListAcls(),
+    fly.QueryAudit(),
+    fly.QueryAudit(java=True),
+    fly.ExportAudit(fly.QueryAudit(), "csv"),
+]
+
+
+@pytest.mark.parametrize("there_is_one", [True, False])
+@pytest.mark.parametrize(("needs", "request_"), TOPIC_REQUESTS)
+def test_a_topic_s_requests_need_their_permission(
+    house: GuardedHouse, needs: str, request_: Any, there_is_one: bool
+) -> None:
+    """Who has it not is told the same whether or not the topic exists."""
+    if there_is_one:
+        house.log_in("root").ask(fly.Produce("t", None, b"x"), fly.Commit("t", "g", 0, 0))
+    assert house.client().ask(request_) == [NOT_IN]
+    may = {"read": "carl", "write": "pat", "admin": "root"}[needs]
+    for name in sorted(PEOPLE.keys() - {may, "root"}):
+        assert house.log_in(name).ask(request_) == [MAY_NOT]
+    (answer,) = house.log_in(may).ask(request_)
+    assert answer not in (NOT_IN, MAY_NOT)
+
+
+@pytest.mark.parametrize("request_", ADMIN_REQUESTS)
+def test_accounts_lists_and_the_trail_need_admin_by_role(
+    house: GuardedHouse, request_: Any
+) -> None:
+    """Not by an access list, and whether or not there is who or what is named."""
+    house.broker.accounts.set_access_list(
+        house.log_in("root").protocol.access, AccessList("", True, users={"gus": ADMIN})
+    )
+    assert house.client().ask(request_) == [NOT_IN]
+    for name in ("carl", "pat", "gus"):
+        if not (isinstance(request_, fly.ChangePassword) and name == "gus"):
+            assert house.log_in(name).ask(request_) == [MAY_NOT]
+    (answer,) = house.log_in("root").ask(request_)
+    assert not isinstance(answer, fly.Failed)
+
+
+def test_lists_show_what_one_has_a_permission_for(house: GuardedHouse) -> None:
+    house.log_in("root").ask(*[fly.CreateTopic(name, 1) for name in ("a", "b", "c")])
+    house.grant("b", "gus")
+    house.broker.accounts.set_access_list(
+        house.log_in("root").protocol.access, AccessList("c", users={"gus": ADMIN})
+    )
+    requests = (fly.ListTopics(), fly.ClusterMetadata())
+
+    def seen(name: str) -> tuple[list[str], list[str]]:
+        names, cluster = house.log_in(name).ask(*requests)
+        return list(names.names), sorted(one.topic for one in cluster.topics)
+
+    assert seen("gus") == (["b", "c"], ["b"])
+    assert seen("carl") == (["a", "b", "c"], ["a", "b", "c"])
+    assert seen("pat") == (["a", "b", "c"], [])
+    assert seen("root") == (["a", "b", "c"], ["a", "b", "c"])
+    assert house.client().ask(*requests, fly.ListRoles()) == [NOT_IN] * 3
+
+
+def test_a_listener_may_act_as_somebody_until_a_login() -> None:
+    house = GuardedHouse(principal="pat")
+    client = house.client()
+    who, produced, refused = client.ask(
+        fly.WhoAmI(), fly.Produce("t", None, b"x"), fly.Fetch("t", 0, 0, 1)
+    )
+    assert (who.user, produced.offset, refused) == ("pat", 0, MAY_NOT)
+    _, fetched = client.ask(fly.Auth("carl", PASSWORD), fly.Fetch("t", 0, 0, 1))
+    assert len(fetched.records) == 1
+
+
+def test_rights_that_are_taken_away_are_gone_at_the_next_request(house: GuardedHouse) -> None:
+    """On a connection that is open: by other roles, disabled, deleted, and with another account."""
+    root, carl = house.log_in("root"), house.log_in("carl")
+    ask = fly.Fetch("t", 0, 0, 1)
+    root.ask(fly.Produce("t", None, b"x"))
+    assert len(carl.ask(ask)[0].records) == 1
+    assert root.ask(fly.UpdateUser("carl", ("producer",), True)) == [DONE]
+    assert carl.ask(ask) == [MAY_NOT]
+    assert root.ask(fly.UpdateUser("carl", ("consumer",), True)) == [DONE]
+    assert len(carl.ask(ask)[0].records) == 1
+    assert root.ask(fly.UpdateUser("carl", ("consumer",), False)) == [DONE]
+    assert carl.ask(ask, fly.WhoAmI(), fly.ListTopics()) == [MAY_NOT, fly.Identity(False), MAY_NOT]
+    assert root.ask(fly.UpdateUser("carl", ("consumer",), True)) == [DONE]
+    assert root.ask(fly.DeleteUser("carl")) == [DONE]
+    root.ask(fly.CreateUser("carl", PASSWORD, ("consumer",)))
+    assert carl.ask(ask, fly.WhoAmI()) == [MAY_NOT, fly.Identity(False)]
+    assert len(house.log_in("carl").ask(ask)[0].records) == 1
+
+
+def test_public_topics_need_a_login_or_that_anonymous_is_allowed() -> None:
+    house = GuardedHouse()
+    house.grant("t", public=True)
+    produce = fly.Produce("t", None, b"x")
+    assert house.client().ask(produce) == [NOT_IN]
+    assert house.log_in("gus").ask(produce)[0].offset == 0
+    settings = BrokerSettings(security=Policy(allow_anonymous=True))
+    house = GuardedHouse(settings=settings)
+    assert house.log_in("root").ask(fly.SetAcl("t", public=True)) == [DONE]
+    assert house.client().ask(produce)[0].offset == 0
+
+
+def test_the_audit_trail_is_read_by_an_admin_and_written_by_nobody(house: GuardedHouse) -> None:
+    name = "__brokerd.audit"
+    root = house.log_in("root")
+    assert isinstance(root.ask(fly.Fetch(name, 0, 0, 10))[0], fly.Fetched)
+    assert house.log_in("carl").ask(fly.Fetch(name, 0, 0, 10)) == [MAY_NOT]
+    for request in (
+        fly.Produce(name, None, b"x"),
+        fly.DeleteTopic(name),
+        fly.CreateTopic(name, 2),
+        fly.ResetOffset(name, "g", 0, "earliest"),
+    ):
+        assert isinstance(root.ask(request)[0], fly.Failed)
+    names, cluster = root.ask(fly.ListTopics(), fly.ClusterMetadata())
+    assert (names.names, cluster.topics) == ((), ())
+
+
+# -- users ------------------------------------------------------------------------------------
+
+
+def test_a_user_is_made_and_shown_and_logs_in(house: GuardedHouse) -> None:
+    root = house.log_in("root")
+    made, got = root.ask(fly.CreateUser("bob", "pw", ("consumer", "team")), fly.GetUser("bob"))
+    assert made == fly.User("bob", ("consumer", "team"), (), True, 0, 0)
+    now = house.broker.time.time_us() // 1_000_000
+    assert got == made._replace(permissions=("read",), created_seconds=now, updated_seconds=now)
+    assert house.client().ask(fly.Auth("bob", "pw")) == [fly.LoggedIn("bob", got.roles)]
+    (users,) = root.ask(fly.ListUsers())
+    assert [one.name for one in users.users] == sorted([*PEOPLE, "bob"])
+    assert got._replace(permissions=()) in users.users
+
+
+def test_users_survive_a_loss_of_power(house: GuardedHouse) -> None:
+    root = house.log_in("root")
+    root.ask(fly.CreateUser("bob", "pw", ("consumer",)), fly.SetAcl("t", users=("bob",)))
+    house.disk.crash()
+    house = GuardedHouse(disk=house.disk)
+    client = house.client()
+    assert client.ask(fly.Auth("bob", "pw")) == [fly.LoggedIn("bob", ("consumer",))]
+    assert client.ask(fly.Produce("t", None, b"x"))[0].offset == 0
+
+
+REFUSED_CHANGES: list[tuple[Any, str]] = [
+    (fly.CreateUser("", "pw"), "username and password are required"),
+    (fly.CreateUser("bob", ""), "username and password are required"),
+    (fly.CreateUser("carl", "pw"), 'user "carl" already exists'),
+    (fly.DeleteUser("bob"), 'user "bob" not found'),
+    (fly.DeleteUser("root"), "cannot delete your own account"),
+    (fly.UpdateUser("bob", (), True), 'user "bob" not found'),
+    (fly.GetUser("bob"), 'user "bob" not found'),
+    (fly.ChangePassword("bob", "new"), 'user "bob" not found'),
+    (fly.ChangePassword("root", "new", "wrong"), "invalid current password"),
+    (fly.ChangePassword("root", "new"), "invalid current password"),
+    (
+        fly.SetAcl("t", public=True),
+        "cannot make topic public because anonymous access is disabled in server configuration",
+    ),
+]
+
+
+@pytest.mark.parametrize(("request_", "text"), REFUSED_CHANGES)
+def test_what_cannot_be_is_refused_in_the_reference_s_words(
+    house: GuardedHouse, request_: Any, text: str
+) -> None:
+    before = house.broker.accounts.accounts()
+    root = house.log_in("root")
+    assert root.ask(request_) == [fly.Failed(text)]
+    assert house.broker.accounts.accounts() == before
+    assert root.is_open
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        fly.CreateUser("b\0b", "pw"),
+        fly.CreateUser("bob", "p" * 1025),
+        fly.CreateUser("bob", "pw", ("",)),
+        fly.CreateUser("n" * 256, "pw"),
+        fly.ChangePassword("carl", ""),
+        fly.UpdateUser("carl", tuple(f"r{n}" for n in range(101)), True),
+        fly.SetAcl(""),
+        fly.SetAcl("t", users=("",)),
+        fly.SetAcl("t", users=tuple(f"u{n}" for n in range(1001))),
+    ],
+)
+def test_names_and_passwords_have_limits(house: GuardedHouse, request_: Any) -> None:
+    before = house.broker.accounts.accounts()
+    (answer,) = house.log_in("root").ask(request_)
+    assert isinstance(answer, fly.Failed)
+    assert house.broker.accounts.accounts() == before
+    assert house.broker.accounts.access_lists() == []
+
+
+def test_one_s_own_password_needs_the_old_one_and_anybody_s_an_admin(house: GuardedHouse) -> None:
+    carl = house.log_in("carl")
+    assert carl.ask(fly.ChangePassword("carl", "new", PASSWORD)) == [DONE]
+    assert carl.ask(fly.ChangePassword("gus", "new", PASSWORD)) == [MAY_NOT]
+    assert carl.ask(fly.ChangePassword("nobody", "new", PASSWORD)) == [MAY_NOT]
+    assert house.client().ask(fly.Auth("carl", PASSWORD), fly.Auth("carl", "new"))[0] == WRONG
+    assert house.log_in("root").ask(fly.ChangePassword("carl", "newer")) == [DONE]
+    assert house.client().ask(fly.Auth("carl", "newer"))[0].user == "carl"
+    assert house.client().ask(fly.ChangePassword("", "new")) == [NOT_IN]
+
+
+def test_a_new_password_is_hashed_while_others_are_served(house: GuardedHouse) -> None:
+    root, other = house.log_in("root"), house.log_in("carl")
+    house.threads.waits = True
+    root.send(fly.CreateUser("bob", "pw"), fly.GetUser("bob"))
+    house.run()
+    assert root.answers() == []
+    assert other.ask(fly.ListTopics()) == [fly.Topics(())]
+    house.threads.finish()
+    house.run()
+    assert [one.name for one in root.answers()] == ["bob", "bob"]
+
+
+def test_two_who_make_the_same_user_at_once_make_one(house: GuardedHouse) -> None:
+    one, two = house.log_in("root"), house.log_in("root")
+    house.threads.waits = True
+    one.send(fly.CreateUser("bob", "pw"))
+    two.send(fly.CreateUser("bob", "other"))
+    house.run()
+    house.threads.finish()
+    house.run()
+    ((first,), (second,)) = (one.answers(), two.answers())
+    assert first.name == "bob"
+    assert second == fly.Failed('user "bob" already exists')
+
+
+# -- access lists and roles -------------------------------------------------------------------
+
+
+def test_an_access_list_is_set_shown_and_deleted(house: GuardedHouse) -> None:
+    root = house.log_in("root")
+    orders = fly.Acl("orders", True, False, ("bob", "gus"), ("team",))
+    answers = root.ask(
+        fly.GetAcl("orders"),
+        fly.SetAcl("orders", False, ("gus", "bob"), ("team",)),
+        fly.GetAcl("orders"),
+        fly.ListAcls(),
+        fly.DeleteAcl("orders"),
+        fly.DeleteAcl("orders"),
+        fly.ListAcls(),
+    )
+    assert answers == [
+        fly.OneAcl(fly.Acl("orders", False, False), False),
+        DONE,
+        fly.OneAcl(orders, False),
+        fly.Acls((orders,), False),
+        DONE,
+        DONE,
+        fly.Acls((), False),
+    ]
+
+
+def test_an_access_list_lets_read_and_write_at_once(house: GuardedHouse) -> None:
+    gus, root = house.log_in("gus"), house.log_in("root")
+    requests = (fly.Produce("t", None, b"x"), fly.Fetch("t", 0, 0, 1), fly.DeleteTopic("t"))
+    assert gus.ask(*requests) == [MAY_NOT] * 3
+    root.ask(fly.SetAcl("t", users=("gus",)))
+    produced, fetched, deleted = gus.ask(*requests)
+    assert (produced.offset, len(fetched.records), deleted) == (0, 1, MAY_NOT)
+    root.ask(fly.SetAcl("t"))
+    assert gus.ask(*requests) == [MAY_NOT] * 3
+
+
+def test_lists_of_prefixes_and_grants_of_admin_alone_are_not_shown(house: GuardedHouse) -> None:
+    root = house.log_in("root")
+    access = root.protocol.access
+    house.broker.accounts.set_access_list(access, AccessList("or", True, users={"gus": READ}))
+    house.broker.accounts.set_access_list(access, AccessList("t", users={"gus": ADMIN}))
+    (acls,) = root.ask(fly.ListAcls())
+    assert acls.acls == (fly.Acl("t", True, False),)
+
+
+def test_a_default_that_is_public_is_told_where_there_is_no_list() -> None:
+    settings = BrokerSettings(security=Policy(default_public=True))
+    house = GuardedHouse(settings=settings)
+    root = house.log_in("root")
+    root.ask(fly.SetAcl("listed"))
+    listed, unlisted, acls = root.ask(fly.GetAcl("listed"), fly.GetAcl("t"), fly.ListAcls())
+    assert (listed.default_public, unlisted.default_public) == (False, True)
+    assert acls.default_public
+
+
+def test_roles_are_sorted_and_say_what_they_give(house: GuardedHouse) -> None:
+    (answer,) = house.log_in("gus").ask(fly.ListRoles())
+    assert {role.name: role.permissions for role in answer.roles} == {
+        "admin": ("read", "write", "admin", "monitor"),
+        "consumer": ("read",),
+        "guest": (),
+        "monitor": ("monitor",),
+        "producer": ("write",),
+    }
+    assert [role.name for role in answer.roles] == sorted(role.name for role in answer.roles)
+    assert all(role.description for role in answer.roles)
+
+
+# -- the golden bytes, and security off -------------------------------------------------------
+
+
+def test_the_golden_requests_of_accounts_are_answered_byte_for_byte() -> None:
+    """In this order, for one who may do everything; times are the broker's."""
+    settings = BrokerSettings(security=Policy(default_public=True))
+    house = GuardedHouse(settings=settings, wall_seconds=1_700_000_000.0)
+    for name in PEOPLE.keys() - {"root"}:
+        house.broker.accounts.delete_account(house.log_in("root").protocol.access, name)
+    root = house.log_in("root")
+    for name in (
+        "ours-user-create",
+        "ours-user-get",
+        "ours-user-update",
+        "ours-password-change",
+        "ours-acl-set",
+        "ours-acl-get",
+        "ours-acl-list",
+        "ours-acl-delete",
+        "ours-user-delete",
+    ):
+        root.send_bytes(BYTES[name, ">"])
+        house.run()
+        assert root.received_bytes() == BYTES[name, "<"], name
+
+
+def test_whoami_of_the_golden_file_is_answered_byte_for_byte(house: GuardedHouse) -> None:
+    client = house.client()
+    client.send_bytes(BYTES["seed-23a-whoami-nobody", ">"])
+    house.run()
+    assert client.received_bytes() == BYTES["seed-23a-whoami-nobody", "<"]
+    house.log_in("root").ask(fly.CreateUser("bob", "pw", ("consumer", "producer")))
+    client.ask(fly.Auth("bob", "pw"))
+    client.send_bytes(BYTES["ours-whoami", ">"])
+    house.run()
+    assert client.received_bytes() == BYTES["ours-whoami", "<"]
+
+
+def test_with_security_off_every_login_succeeds_and_everything_is_allowed() -> None:
+    house = FlymqHouse()
+    client = house.client()
+    assert client.ask(fly.Auth("anybody", "x"), fly.WhoAmI()) == [
+        fly.LoggedIn("anybody"),
+        fly.Identity(False),
+    ]
+    answers = client.ask(
+        *[request for _, request in TOPIC_REQUESTS],
+        fly.CreateUser("bob", "pw"),
+        fly.ListUsers(),
+        fly.ListAcls(),
+        fly.ListRoles(),
+    )
+    refused = [one for one in answers if isinstance(one, fly.Failed)]
+    assert refused == []
