@@ -27,7 +27,7 @@ from brokerd.config import (
     with_secrets,
 )
 from brokerd.errors import ConfigError
-from brokerd.listening import endpoints_of
+from brokerd.listening import endpoints_of, insecurities
 
 _FILE = click.argument("file", required=False, type=click.Path(path_type=Path))
 
@@ -43,13 +43,17 @@ def config_group() -> None:
 def check(context: click.Context, file: Path | None) -> None:
     """Say whether FILE and the environment are a sound configuration."""
     try:
-        loaded = _load(file)
+        loaded, insecure = _load(file)
     except ConfigError as error:
         if not context.obj["json"]:
             raise
         click.echo(json.dumps({"ok": False, "error": str(error)}))
         context.exit(1)
-    for warning in (*loaded.warnings, *secret_warnings(loaded.config)):
+    for warning in (
+        *loaded.warnings,
+        *secret_warnings(loaded.config),
+        *(f"{name} is open to other machines {lacks}" for name, lacks in insecure.items()),
+    ):
         click.echo(f"brokerctl: WARNING: {warning}", err=True)
     click.echo(json.dumps({"ok": True}) if context.obj["json"] else "the configuration is sound")
 
@@ -59,7 +63,7 @@ def check(context: click.Context, file: Path | None) -> None:
 @click.pass_context
 def show(context: click.Context, file: Path | None) -> None:
     """Print the configuration that FILE and the environment make, and where each value is from."""
-    loaded = _load(file)
+    loaded, _ = _load(file)
     if context.obj["json"]:
         values = msgspec.to_builtins(loaded.config)
         for name in SECRETS:
@@ -70,11 +74,12 @@ def show(context: click.Context, file: Path | None) -> None:
         click.echo(format_toml(loaded), nl=False)
 
 
-def _load(file: Path | None) -> Loaded:
+def _load(file: Path | None) -> tuple[Loaded, dict[str, str]]:
+    """The configuration, and what listeners lack that are open to other machines."""
     loaded = load(file, os.environ)
     with_secrets(loaded.config)
-    endpoints_of(None, loaded.config)
-    return loaded
+    endpoints = endpoints_of(None, loaded.config)
+    return loaded, insecurities(loaded.config, endpoints)
 
 
 def format_toml(loaded: Loaded) -> str:

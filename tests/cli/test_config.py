@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from brokerd.cli.main import cli
 from brokerd.config import Config
 from brokerd.errors import ConfigError
+from tests.certificates import Authority
 
 EXAMPLE = Path(__file__).resolve().parent.parent.parent / "etc" / "brokerd.toml"
 
@@ -49,6 +50,32 @@ def test_check_warns_as_a_start_does(tmp_path: Path) -> None:
     keys.chmod(0o600)
     result = brokerctl("config", "check", BROKERD_BLIPMQ_API_KEYS_FILE=str(keys))
     assert result.stderr == ""
+
+
+def test_check_refuses_and_warns_of_open_listeners_as_a_start_does(tmp_path: Path) -> None:
+    file = tmp_path / "brokerd.toml"
+    file.write_text("[listen]\nmega = 'tcp:8080:interface=0.0.0.0'\n")
+    refused = brokerctl("config", "check", str(file)).exception
+    assert isinstance(refused, ConfigError)
+    assert "security.allow_insecure = true" in str(refused)
+    allowed = brokerctl("config", "check", str(file), BROKERD_SECURITY_ALLOW_INSECURE="true")
+    assert (allowed.exit_code, allowed.stderr) == (
+        0,
+        "brokerctl: WARNING: mega is open to other machines without TLS and without auth\n",
+    )
+
+
+def test_check_reads_the_files_of_tls(tmp_path: Path) -> None:
+    """And warns of a key that others may read."""
+    issued = Authority(tmp_path).issue("broker")
+    file = tmp_path / "brokerd.toml"
+    tls = f"[tls]\ncertificate_file = '{issued.certificate}'\nkey_file = '{issued.key}'\n"
+    file.write_text(tls)
+    assert brokerctl("config", "check", str(file)).stderr == ""
+    issued.key.chmod(0o640)
+    assert "WARNING: tls.key_file: " in brokerctl("config", "check", str(file)).stderr
+    issued.key.unlink()
+    assert isinstance(brokerctl("config", "check", str(file)).exception, ConfigError)
 
 
 def test_show_names_the_source_of_every_value(tmp_path: Path) -> None:
