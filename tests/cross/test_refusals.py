@@ -8,12 +8,14 @@ import pytest
 
 from brokerd.broker import BrokerSettings
 from brokerd.protocols.connection import Limits
+from brokerd.security import READ
 from brokerd.sim.bare import FORGETFUL, WAL_DIR
 from tests.broker.colddesk import archive_all, cold_house, segments
 from tests.broker.fakearchive import FakeArchive
 from tests.cross.page import literals, matches, table
 from tests.cross.talk import TOPIC, Talk
 from tests.cross.tongues import DONE, TONGUES, QuietBlipMQ, Told
+from tests.guards import Given, GuardOf
 from tests.house import House
 
 MIB = 1 << 20
@@ -36,6 +38,22 @@ def disk_full(talk: Talk) -> list[Told]:
 def too_large_to_write(talk: Talk) -> list[Told]:
     talk.make()
     return talk.write(b"\x01" * (talk.tongue.largest_bytes + 1))
+
+
+def not_permitted(talk: Talk) -> list[Told]:
+    """BlipMQ's empty key leaves who it is to the guard."""
+    talk.make()
+    somebody = Given("sue", 0, {TOPIC: READ})
+    wire = talk.wire
+    factory = wire.protocol.factory
+    factory.guard = GuardOf(somebody)
+    talk.wire = talk.house.connect_to(factory)
+    talk.wire.send_bytes(talk.tongue.greeting)
+    talk.house.run()
+    talk.wire.received_bytes()
+    told = talk.write()
+    wire.disconnect()
+    return told
 
 
 def unknown_topic_written_to(talk: Talk) -> list[Told]:
@@ -182,6 +200,7 @@ def too_many_connections(talk: Talk) -> list[Told]:
 PROVOKE: dict[str, Callable[[Talk], list[Told]]] = {
     "Disk full": disk_full,
     "Record larger than the format writes": too_large_to_write,
+    "Not permitted (:doc:`security`)": not_permitted,
     "Unknown topic, written to": unknown_topic_written_to,
     "Unknown topic, read from": unknown_topic_read_from,
     "Unknown partition": unknown_partition,
