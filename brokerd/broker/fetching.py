@@ -16,7 +16,7 @@ from brokerd.broker.fetched import FetchedRecords
 from brokerd.broker.journal import Clock, Journal
 from brokerd.broker.reads import Loaded, Unreadable
 from brokerd.broker.topics import Partition
-from brokerd.errors import InvalidRequest
+from brokerd.errors import InvalidRequest, UnknownTopic
 from brokerd.values import Record
 
 LOOKS = 1024
@@ -74,7 +74,8 @@ class Fetcher:
 
         Where the log is damaged, the records before come first; a fetch that begins there has
         ``error`` `Unreadable` and in ``next_offset`` where to go on. With any other error, such as
-        an ``OSError``, the same fetch may be tried again. Raises `InvalidRequest`.
+        an ``OSError``, the same fetch may be tried again; `UnknownTopic`: it was deleted meanwhile.
+        Raises `InvalidRequest`.
         """
         if max_records < 1 or max_bytes < 0:
             raise InvalidRequest(
@@ -127,6 +128,12 @@ class _Fetch:
     def _take(self, loaded: Chunk | None) -> None:
         """As `go_on`; ``loaded`` was just read, and may be in no cache."""
         fetcher, partition = self._fetcher, self._partition
+        if partition.topic.deleted:
+            # A crash may take the deletion back, so nothing may seem to be passed over.
+            name = partition.topic.name
+            gone = UnknownTopic(f"topic {name!r} was deleted while it was read")
+            self._finish(None if self._records else gone)
+            return
         looks = LOOKS
         while self._records_left:
             self._offset = max(self._offset, partition.start_offset)

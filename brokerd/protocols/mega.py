@@ -37,6 +37,7 @@ from brokerd.errors import (
     InvalidName,
     LimitExceeded,
     NoSpace,
+    UnknownTopic,
 )
 from brokerd.protocols.connection import Limits
 from brokerd.protocols.factory import ConnectionFactory
@@ -138,7 +139,8 @@ def _consumed(
 ) -> bytes:
     """The answer to a CONSUME of what was read."""
     if error is not None:
-        return refused(correlation_id, Code.INTERNAL_ERROR)
+        is_gone = isinstance(error, UnknownTopic)
+        return refused(correlation_id, Code.TOPIC_NOT_FOUND if is_gone else Code.INTERNAL_ERROR)
     if not records or records[0].offset > MAX_OFFSET:
         return refused(correlation_id, Code.INVALID_OFFSET)
     record = records[0]

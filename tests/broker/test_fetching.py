@@ -12,7 +12,7 @@ from brokerd.broker.chunks import CHUNK_BYTES
 from brokerd.broker.clock import JUMP_QUARANTINE_US
 from brokerd.broker.fetching import LOOKS
 from brokerd.broker.reads import Unreadable
-from brokerd.errors import InvalidRequest
+from brokerd.errors import InvalidRequest, UnknownTopic
 from brokerd.values import Record
 from brokerd.wal import WalOptions
 from tests.broker.desk import produce
@@ -258,3 +258,27 @@ class TestTrouble:
         assert isinstance(hurt.error, OSError)
         assert (hurt.records, hurt.next_offset, hurt.answers) == ([], 0, 1)
         assert len(fetch(house, 0).records) == 1000
+
+
+class TestDeletion:
+    """Whoever is told that records are passed over never asks for them again."""
+
+    @pytest.mark.parametrize("count", [100, 2 * LOOKS])
+    def test_a_topic_that_is_deleted_meanwhile_has_nothing_passed_over(self, count: int) -> None:
+        """The deletion may not be durable yet: what was read is given, or that it is gone."""
+        house = filled(count, FORGETFUL)
+        under_way = Fetch(house, 10)
+        house.broker.delete_topic("t")
+        house.run()
+        assert (under_way.answers, under_way.offsets) == (1, [])
+        assert (under_way.next_offset, type(under_way.error)) == (10, UnknownTopic)
+
+    def test_what_was_read_before_the_deletion_is_given(self) -> None:
+        """And the next fetch begins behind that."""
+        house = filled(2 * LOOKS)
+        under_way = Fetch(house, 10)
+        house.broker.delete_topic("t")
+        house.run()
+        assert under_way.offsets == list(range(10, 10 + len(under_way.offsets)))
+        assert LOOKS <= len(under_way.offsets) < 2 * LOOKS - 10
+        assert (under_way.next_offset, under_way.error) == (10 + len(under_way.offsets), None)

@@ -324,6 +324,18 @@ def test_a_record_of_another_format_over_the_limit_is_refused_and_passed(cold: b
     assert consume(house, 3) == (4, b"b")
 
 
+def test_a_topic_that_is_deleted_while_it_is_read_is_not_found() -> None:
+    """Not a record that comes later, nor the end of the topic."""
+    create(house := House(settings=COLD))
+    produce(house, b"a", b"b")
+    desk = Desk(house)
+    desk.send(Consume(1, "t", 0, 0))
+    house.broker.delete_topic("t")
+    house.run()
+    (answer,) = desk.answers()
+    assert isinstance(answer, Refused) and answer.code == Code.TOPIC_NOT_FOUND
+
+
 # -- offsets ----------------------------------------------------------------------------------
 
 
