@@ -31,6 +31,7 @@ from brokerd.broker import (
 from brokerd.config import Config, parse_durability
 from brokerd.errors import StorageFailed
 from brokerd.groups import GroupSettings
+from brokerd.guarding import audit_keep_us, make_guard, policy, prepare_accounts
 from brokerd.host import Host, RealHost
 from brokerd.protocols.blipmq import BlipmqFactory, BlipmqSettings
 from brokerd.protocols.connection import Limits
@@ -41,7 +42,7 @@ from brokerd.protocols.mamamia import MamamiaFactory
 from brokerd.protocols.mega import MegaFactory
 from brokerd.protocols.rustlog import RustlogFactory, RustlogSettings
 from brokerd.sections import FIRST_BYTES, Blipmq
-from brokerd.security import OPEN_GUARD, Guard
+from brokerd.security.passwords import Passwords
 from brokerd.wal import RecoveryReport, Snapshots, Wal, WalOptions
 
 READ_THREADS = 2
@@ -49,6 +50,8 @@ ARCHIVE_THREADS = 2
 """One reads while the other looks for a newer version."""
 ARCHIVE_STOP_SECONDS = 5.0
 """How long each of them may take to end: whoever asked has been answered, or told to ask again."""
+PASSWORD_THREADS = 2
+"""How many cores logins may take at once."""
 TICK_SECONDS = 1.0
 """How often a segment's age is looked at and a failed allocation is tried again."""
 
@@ -129,6 +132,8 @@ def broker_settings(config: Config) -> BrokerSettings:
             delete_segments=config.archive.delete_segments,
             keep_wal_bytes=config.archive.keep_wal_bytes,
         ),
+        audit_keep_us=audit_keep_us(config),
+        security=policy(config),
     )
 
 
@@ -180,11 +185,13 @@ class BrokerCore:
         self._snapshot_writer = host.threads("snapshots")
         self._readers = host.threads("reads", READ_THREADS)
         self._archive_threads = host.threads("archive", ARCHIVE_THREADS)
+        password_threads = host.threads("passwords", PASSWORD_THREADS)
         self._threads = (
             self._committer,
             self._background,
             self._snapshot_writer,
             self._readers,
+            password_threads,
         )
         self._wal = Wal(
             host.disk,
@@ -217,8 +224,9 @@ class BrokerCore:
             broker_settings(config),
             str(data_dir),
             self._archive_access(),
+            Passwords(password_threads.submit, host.random_bytes),
         )
-        self.guard: Guard = OPEN_GUARD
+        self.guard = make_guard(config, self.broker)
         """Says who connects."""
         self._limits = connection_limits(config)
         """As configured, until `lock` has seen what the process may open."""
@@ -278,7 +286,7 @@ class BrokerCore:
         self._readers.submit(self.broker.replay, done)
         return replayed.addCallback(self._start)
 
-    def _start(self, report: RecoveryReport) -> None:
+    def _start(self, report: RecoveryReport) -> Deferred[None]:
         self.recovery = report
         self._say_recovery(report)
         self.broker.start()
@@ -286,6 +294,7 @@ class BrokerCore:
         self._loop(TICK_SECONDS, self._tick)
         if self._sync_interval_ms:
             self._loop(self._sync_interval_ms / 1000, self._wal.sync)
+        return Deferred.fromCoroutine(prepare_accounts(self._config, self.broker))
 
     def _loop(self, seconds: float, function: Callable[[], None]) -> None:
         loop = LoopingCall(function)

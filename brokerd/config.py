@@ -413,8 +413,6 @@ def _check(setting: Setting, value: Any) -> None:
             check_uri(value)
         except ConfigError as error:
             raise ConfigError(f"{error} ({setting.source})") from None
-    if setting.name == "security.auth" and value == "on":
-        raise _wrong(setting, 'security is not part of this version: expected "off"')
 
 
 def _meta_of(kind: Any) -> Meta | None:

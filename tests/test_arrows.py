@@ -23,6 +23,7 @@ WIRING = {
     "config",
     "endpoints",
     "garbage",
+    "guarding",
     "handshakes",
     "host",
     "listening",

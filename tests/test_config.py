@@ -111,7 +111,7 @@ def test_later_layers_win(file: Path) -> None:
         ("[groups]\nmax_attempts=0", "groups.max_attempts: expected a whole number, from 1 to 1"),
         ("[groups]\nmax_attempts='3'", "got '3'"),
         ("[groups]\nattempts='both'", 'expected one of "failures", "grants", got \'both\''),
-        ("[security]\nauth='on'", "security is not part of this version"),
+        ("[security]\nauth='maybe'", 'expected one of "off", "on"'),
         ("[listen]\nmamamia=9000", "listen.mamamia: expected text, got 9000"),
         ("[listen]\n'mega+flymq'='tcp:1'", "first byte does not tell them apart"),
         ("[listen]\nmamamai='tcp:1'", "unknown wire format 'mamamai', did you mean 'mamamia'?"),

@@ -1,0 +1,138 @@
+"""A broker that asks who it is: the first administrator, logins in threads, what lasts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_twisted
+from msgspec import structs
+from twisted.internet.defer import Deferred
+from twisted.logger import capturedLogs
+
+from brokerd.assembly import BrokerCore
+from brokerd.config import Config
+from brokerd.errors import BrokerdError, ConfigError, Denied, LoginFailed
+from brokerd.guarding import make_guard
+from brokerd.sections import Blipmq, Mega, Security, Tls
+from brokerd.security import ADMIN, OPEN, OPEN_GUARD, READ, WRITE, Access
+from tests.house import House
+from tests.protocols.serving import CONFIG, no_faults, opened
+
+__all__ = ["no_faults"]
+
+PASSWORD = "correct horse"
+
+
+def asking(**security: Any) -> Config:
+    """A configuration with security on."""
+    options = {"auth": "on", "admin_password": (PASSWORD,), **security}
+    return structs.replace(CONFIG, security=Security(**options))
+
+
+async def log_in(core: BrokerCore, name: str, password: str) -> Access | BrokerdError:
+    """Who that is, or why it is nobody."""
+    result: Deferred[Access | BrokerdError] = Deferred()
+    core.guard.log_in(
+        "flymq", "192.0.2.1", name, password, lambda access, error: result.callback(access or error)
+    )
+    return await result
+
+
+def events(logged: list[Any]) -> list[str]:
+    """Those about accounts."""
+    names = [line.get("event_id") or "" for line in logged]
+    return [name for name in names if name.startswith(("admin-", "principal-"))]
+
+
+@pytest_twisted.ensureDeferred
+async def test_the_first_administrator_is_made_once_and_logs_in(
+    tmp_path: Path, no_faults: None
+) -> None:
+    """Its password is the one of the first start; who changes it later is not overruled."""
+    with capturedLogs() as logged:
+        async with opened(tmp_path, asking()) as core:
+            root = await log_in(core, "admin", PASSWORD)
+            assert isinstance(root, Access)
+            root.require_server(ADMIN)
+            assert isinstance(await log_in(core, "admin", "wrong"), LoginFailed)
+            account = core.broker.accounts.account("admin")
+        assert events(logged) == ["admin-made"]
+    assert PASSWORD not in repr(logged)
+    assert account.password not in repr(logged)
+    with capturedLogs() as logged:
+        async with opened(tmp_path, asking(admin_password=("another",))) as core:
+            assert isinstance(await log_in(core, "admin", PASSWORD), Access)
+            assert isinstance(await log_in(core, "admin", "another"), LoginFailed)
+        assert events(logged) == []
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_broker_without_an_administrator_says_so(tmp_path: Path, no_faults: None) -> None:
+    with capturedLogs() as logged:
+        async with opened(tmp_path, asking(admin_password=())) as core:
+            assert core.broker.accounts.accounts() == []
+    assert events(logged) == ["admin-missing"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_principal_that_nobody_is_is_told_of(tmp_path: Path, no_faults: None) -> None:
+    config = structs.replace(asking(), mega=Mega("robots"))
+    with capturedLogs() as logged:
+        async with opened(tmp_path, config) as core:
+            with pytest.raises(Denied):
+                core.guard.begin("mega", "192.0.2.1").require(READ, "t")
+    assert events(logged) == ["admin-made", "principal-unknown"]
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_password_that_no_account_may_have_stops_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"security\.admin_password: a password has 1 to 1024"):
+        async with opened(tmp_path, asking(admin_password=("x" * 1025,))):
+            raise AssertionError("it started")
+
+
+@pytest_twisted.ensureDeferred
+async def test_accounts_can_be_made_before_they_are_asked_for(
+    tmp_path: Path, no_faults: None
+) -> None:
+    """With security off everybody may, and nobody is made by itself."""
+    config = asking(auth="off")
+    async with opened(tmp_path, config) as core:
+        assert core.guard is OPEN_GUARD
+        assert core.broker.accounts.accounts() == []
+        assert not core.broker.audit.enabled
+        made: Deferred[object] = Deferred()
+        core.broker.accounts.create_account(
+            OPEN, "ann", "secret", ["consumer"], lambda *result: made.callback(result)
+        )
+        await made
+    async with opened(tmp_path, asking()) as core:
+        assert core.broker.audit.enabled
+        ann = await log_in(core, "ann", "secret")
+        assert isinstance(ann, Access)
+        ann.require(READ, "t")
+        with pytest.raises(Denied):
+            ann.require(WRITE, "t")
+
+
+def test_each_option_reaches_the_guard() -> None:
+    """Listeners, certificates, keys of BlipMQ's own."""
+    house = House()
+    config = structs.replace(
+        asking(),
+        mega=Mega("robots"),
+        blipmq=Blipmq(("a key",), principal="blips"),
+        tls=Tls(principals=("CN=x,O=y => ann",)),
+    )
+    guard = make_guard(config, house.broker)
+    peer = "192.0.2.1"
+    assert guard.begin("mega", peer).name == "robots"
+    assert guard.begin("mamamia", peer).name == ""
+    assert guard.log_in_with_key("blipmq", peer, "a key").name == "blips"
+    assert guard.by_certificate("flymq", peer, "CN=x,O=y", "x").name == "ann"
+    with pytest.raises(LoginFailed):
+        guard.log_in_with_key("blipmq", peer, "another")
+    with pytest.raises(ConfigError):
+        make_guard(structs.replace(config, tls=Tls(principals=("nonsense",))), house.broker)
