@@ -33,6 +33,7 @@ from brokerd.broker.journal import RECORD_FRAME_BYTES
 from brokerd.broker.schedule import BATCH_LATER_BYTES, LATER_FRAME_BYTES, check_delay
 from brokerd.errors import DamagedData, RecordTooLarge, UnknownPartition
 from brokerd.security import READ, WRITE
+from brokerd.security.audit import brought_about
 from brokerd.values import MAX_RECORD_BYTES, Format, Record
 
 PRODUCE_BODY_BYTES_MAX = 16 << 20
@@ -56,11 +57,12 @@ async def append_records(call: Call) -> AppendedList:
         if record.delay_seconds:
             check_delay(us_of(record.delay_seconds))
     name = call.path["topic"]
-    return AppendedList(await ask(call.broker, lambda: _append(call.broker, name, batch)))
+    return AppendedList(await ask(call.broker, lambda: _append(call, name, batch)))
 
 
-def _append(broker: Broker, name: str, batch: Batch) -> list[Appended]:
+def _append(call: Call, name: str, batch: Batch) -> list[Appended]:
     """Append what is due now and schedule what is not, in one frame."""
+    broker = call.broker
     expiries = [_expiry_us(broker, record) for record, _ in batch]
     delayed = sum(record.delay_seconds > 0 for record, _ in batch)
     size = sum(_size(one) + RECORD_FRAME_BYTES for _, one in batch)
@@ -69,6 +71,7 @@ def _append(broker: Broker, name: str, batch: Batch) -> list[Appended]:
     if topic is None:
         broker.admit(size)
         topic = _create(broker, name, batch)
+        broker.audit.record(brought_about(call.access.actor, name))
     elif delayed:
         broker.admit(size)
     if delayed:

@@ -62,6 +62,7 @@ from brokerd.protocols.factory import ConnectionFactory
 from brokerd.protocols.frames import HandledLater
 from brokerd.protocols.transport import acknowledge, peer_text
 from brokerd.security import ADMIN, READ, WRITE, Access
+from brokerd.security.audit import brought_about
 from brokerd.values import Encoding, Format
 
 
@@ -230,6 +231,7 @@ class BlipmqConnection(PollingConnection):
         broker.admit(len(message) + len(QOS_0) + RECORD_FRAME_BYTES)
         if topic is None:
             topic = broker.create_topic(topic_name)
+            broker.audit.record(brought_about(self.access.actor, topic_name))
         broker.append(
             topic.choose(None),
             message,
@@ -252,7 +254,7 @@ class BlipmqConnection(PollingConnection):
         if settings.look_back_us and floors is None:
             self._look_back(frame, topic_name)
         try:
-            self._check_may_make(topic_name)
+            is_new = self._makes(topic_name)
             subscription_id = self.broker.subscriptions.subscribe(
                 topic_name,
                 qos,
@@ -269,16 +271,19 @@ class BlipmqConnection(PollingConnection):
         except BrokerdError as refusal:
             self._nack(frame, Code.FAILED, f"subscribe failed: {refusal}")
         else:
+            if is_new:
+                self.broker.audit.record(brought_about(self.access.actor, topic_name))
             self.wrote()
             self.answers.append(accepted(correlation_id, subscription_id))
 
-    def _check_may_make(self, topic_name: str) -> None:
-        """Raise `UnknownTopic` if there is no such topic, and this client may not make it."""
+    def _makes(self, topic_name: str) -> bool:
+        """Whether there is no such topic. Raises `UnknownTopic` if this client may not make it."""
         if self.broker.topic(topic_name) is not None:
-            return
+            return False
         check_topic_name(topic_name)
         if not self.access.may(WRITE | ADMIN, topic_name):
             raise UnknownTopic("the topic does not exist, and you may not make it; try again later")
+        return True
 
     def _look_back(self, frame: bytes, topic_name: str) -> None:
         """Find where the subscription is to begin; raises `HandledLater`."""

@@ -64,6 +64,7 @@ from brokerd.protocols.flymq_topics import NO_NAMES, checked_name
 from brokerd.protocols.flymq_unpacking import Unpacking
 from brokerd.protocols.frames import HandledLater
 from brokerd.security import ADMIN, READ, WRITE
+from brokerd.security.audit import brought_about
 from brokerd.values import Encoding, Format
 
 CONTENT_BYTES_MAX = MAX_LENGTH - FETCHED_BYTES - RECORD_BYTES
@@ -240,6 +241,7 @@ class FlymqConnection(AskingConnection):
         broker.admit(size + RECORD_FRAME_BYTES)
         if topic is None:
             topic = broker.create_topic(name, self._settings.partitions)
+            broker.audit.record(brought_about(self.access.actor, name))
         partition = topic.choose(key) if index < 0 else topic.partitions[index]
         offset = broker.append(partition, value, Encoding.BYTES, key, None, Format.FLYMQ)
         chunk = partition.chunks.open

@@ -74,6 +74,7 @@ from brokerd.protocols.mamamia_acquires import (
     microseconds,
 )
 from brokerd.security import READ, WRITE
+from brokerd.security.audit import brought_about
 from brokerd.values import Format
 
 
@@ -273,7 +274,9 @@ class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
                 f"log {log_id!r} does not exist; created by PRODUCE it would have one partition, "
                 f"number 0, and no partition {partition_index}"
             )
-        return self.broker.create_topic(log_id)
+        topic = self.broker.create_topic(log_id)
+        self.broker.audit.record(brought_about(self.access.actor, log_id))
+        return topic
 
     # -- leasing ------------------------------------------------------------------------------
 

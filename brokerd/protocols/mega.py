@@ -44,6 +44,7 @@ from brokerd.protocols.factory import ConnectionFactory
 from brokerd.protocols.frames import FramesConnection
 from brokerd.protocols.reading import ReadingConnection
 from brokerd.security import ADMIN, READ, WRITE
+from brokerd.security.audit import EventType
 from brokerd.values import Encoding, Format, Record
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
@@ -90,7 +91,12 @@ class MegaConnection(FramesConnection[Request | Refused, StreamError], ReadingCo
         elif self.broker.topic(topic_name) is not None:
             self.answers.append(refused(correlation_id, Code.TOPIC_ALREADY_EXISTS))
         else:
-            self.broker.create_topic(topic_name)
+            self.broker.audit.carry_out(
+                self.access.actor,
+                EventType.TOPIC_CREATED,
+                topic_name,
+                lambda: self.broker.create_topic(topic_name),
+            )
             self.wrote()
             self.answers.append(created(correlation_id, timestamp, topic_name))
 

@@ -69,6 +69,7 @@ from brokerd.protocols.rustlog_refusals import (
 )
 from brokerd.protocols.rustlog_turns import InTurns, Steps, list_topics
 from brokerd.security import ADMIN, MONITOR, READ, WRITE
+from brokerd.security.audit import EventType
 from brokerd.values import Format, Record
 
 PARTITIONS_MAX = 1_000
@@ -254,7 +255,13 @@ class RustlogConnection(FramesConnection[bytes, FrameLengthError], ReadingConnec
         if self.broker.topic(topic_name) is not None:
             raise topic_exists(topic_name)
         try:
-            self.broker.create_topic(topic_name, count)
+            self.broker.audit.carry_out(
+                self.access.actor,
+                EventType.TOPIC_CREATED,
+                topic_name,
+                lambda: self.broker.create_topic(topic_name, count),
+                {"partitions": str(count)},
+            )
         except Congested:
             raise
         except BrokerdError as refusal:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from brokerd.errors import Denied
-from brokerd.security.audit import AUDIT_TOPIC
+from brokerd.security.audit import AUDIT_TOPIC, Actor
 
 READ: Final = 1
 """Fetch, lease, settle, commit; see groups and dead letters of a topic."""
@@ -35,6 +35,11 @@ class Access:
     """The wire format that it came in by, or ``admin``; for the audit trail."""
     peer = ""
     """Its address without a port, if it has one."""
+
+    @property
+    def actor(self) -> Actor:
+        """Who this is in the audit trail."""
+        return Actor(self.name, self.peer, self.form)
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -151,6 +151,11 @@ def denied(actor: Actor, permission: str, resource: str) -> AuditEvent:
     return event(actor, EventType.DENIED, resource, permission, Result.DENIED)
 
 
+def brought_about(actor: Actor, topic: str) -> AuditEvent:
+    """A topic was made by writing to it, or by a subscription: no administration."""
+    return event(actor, EventType.TOPIC_CREATED, topic, "write")
+
+
 def logged_in(actor: Actor, action: str) -> AuditEvent:
     """A login went well; ``action`` says how: ``password``, ``key`` or ``certificate``."""
     return event(actor, EventType.LOGIN, actor.user, action)

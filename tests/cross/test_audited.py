@@ -1,0 +1,99 @@
+"""The audit trail and the wire formats: who makes topics is in it, and nobody writes to it.
+
+Each operation of each format, as the table of permissions has them (test_permissions.py).
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.broker import BrokerSettings
+from brokerd.protocols.factory import ConnectionFactory
+from brokerd.security import OPEN_GUARD, Guard
+from brokerd.security.accounts import Account
+from brokerd.security.audit import AUDIT_TOPIC, AuditEvent, AuditFilter, AuditPage, decode_event
+from brokerd.security.principal import Principal
+from tests.cross.operations.every import FORMS
+from tests.cross.operations.form import TOPIC, Form, Operation
+from tests.cross.served import SECRET
+from tests.cross.tongues import TONGUES
+from tests.guards import GuardOf
+from tests.house import House
+
+AUDITED = BrokerSettings(audit_keep_us=86_400_000_000)
+OPERATIONS = [
+    pytest.param(form, operation, id=f"{form.name}-{operation.name}")
+    for form in FORMS.values()
+    for operation in form.operations
+]
+
+
+def serve(house: House, form: Form, guard: Guard) -> ConnectionFactory:
+    factory: ConnectionFactory = TONGUES[form.name]().factory(house)
+    factory.guard = guard
+    return factory
+
+
+def ask(house: House, factory: ConnectionFactory, *requests: bytes) -> None:
+    """Send requests one after the other; whatever is answered."""
+    wire = house.connect_to(factory)
+    for request in requests:
+        wire.send_bytes(request)
+        house.run()
+
+
+def admin(house: House, form: Form) -> Guard:
+    """Everybody is ann, who may do what administrators may."""
+    directory = house.broker.accounts.directory
+    directory.put_account(Account(1, "ann", ("admin",)))
+    ann = Principal(directory, house.broker.audit.record, "ann", form.listener, "192.0.2.7")
+    return GuardOf(ann, {SECRET: ann})
+
+
+def trail(house: House) -> list[AuditEvent]:
+    answers: list[tuple[AuditPage | None, Exception | None]] = []
+    house.broker.audit.query(AuditFilter(), lambda *answer: answers.append(answer))
+    house.run()
+    ((page, _),) = answers
+    assert page is not None
+    return list(page.events)
+
+
+@pytest.mark.parametrize(("form", "operation"), OPERATIONS)
+def test_who_makes_a_topic_by_whatever_request_is_in_the_trail(
+    form: Form, operation: Operation
+) -> None:
+    """With the format and the address; a request that makes none leaves no such event."""
+    house = House(settings=AUDITED)
+    factory = serve(house, form, admin(house, form))
+    house.run()
+    ask(house, factory, form.greeting(SECRET), operation.request(TOPIC))
+    house.pass_time(1)
+    made = [found for found in trail(house) if found.type == "topic.create"]
+    if house.broker.topic(TOPIC) is None:
+        assert made == []
+    else:
+        (event,) = made
+        assert (event.user, event.client_ip, event.form) == ("ann", "192.0.2.7", form.listener)
+        assert (event.resource, event.result) == (TOPIC, "success")
+
+
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize(("form", "operation"), OPERATIONS)
+def test_no_request_changes_the_trail(form: Form, operation: Operation, secure: bool) -> None:
+    """Also with security off, when it is left from before."""
+    house = House(settings=AUDITED)
+    factory = serve(house, form, admin(house, form) if secure else OPEN_GUARD)
+    house.run()
+    topic = house.broker.existing_topic(AUDIT_TOPIC)
+    settings = topic.settings
+    requests = [make(AUDIT_TOPIC) for make in (*operation.before, operation.request)]
+    ask(house, factory, form.greeting(SECRET), *requests)
+    house.pass_time(1)
+    assert house.broker.existing_topic(AUDIT_TOPIC) is topic
+    assert topic.settings == settings
+    partition = topic.partition(0)
+    assert partition.start_offset == 0
+    for offset, record in house.read_all(partition).items():
+        assert not isinstance(record, Exception)
+        assert decode_event(record.value, offset).type in ("access.denied", "topic.create")
