@@ -22,13 +22,11 @@ from brokerd.broker.security_entries import (
     Map,
     SecurityReplay,
     account_deleted_map,
-    account_map,
     apply,
     entry_of,
-    key_map,
     key_revoked_map,
     list_deleted_map,
-    list_map,
+    map_of,
 )
 from brokerd.broker.state import State
 from brokerd.errors import (
@@ -127,7 +125,7 @@ class Accounts:
                 now_us,
             )
             details = {"roles": ", ".join(account.roles), "enabled": _text(enabled)}
-            self._change(by, EventType.USER_CREATED, name, account_map(account), details)
+            self._change(by, EventType.USER_CREATED, name, map_of(account), details)
             return self.directory.accounts[name]
 
         def begin() -> None:
@@ -164,7 +162,7 @@ class Accounts:
             updated_us=self._time.time_us(),
         )
         details = {"roles": ", ".join(changed.roles), "enabled": _text(changed.enabled)}
-        self._change(by, EventType.USER_UPDATED, name, account_map(changed), details)
+        self._change(by, EventType.USER_UPDATED, name, map_of(changed), details)
         return changed
 
     def change_password(
@@ -181,7 +179,7 @@ class Accounts:
             changed = replace(
                 self.account(name), password=password_hash, updated_us=self._time.time_us()
             )
-            self._change(by, EventType.PASSWORD_CHANGED, name, account_map(changed))
+            self._change(by, EventType.PASSWORD_CHANGED, name, map_of(changed))
             return changed
 
         def begin() -> None:
@@ -259,7 +257,7 @@ class Accounts:
             "roles": _grants(access_list.roles),
         }
         resource = _pattern(access_list.topic, access_list.prefix)
-        self._change(by, EventType.ACL_SET, resource, list_map(access_list), details)
+        self._change(by, EventType.ACL_SET, resource, map_of(access_list), details)
 
     def delete_access_list(self, by: Access, topic: str, prefix: bool = False) -> bool:
         """Whether there was one. Raises `NoSpace` or `Congested`."""
@@ -285,7 +283,7 @@ class Accounts:
         self._check_room(len(self.directory.keys), "API keys")
         made = new_key(owner, label, self._time.time_us(), self.passwords.random_bytes)
         details = {"owner": owner, "label": label}
-        self._change(by, EventType.KEY_CREATED, made.key.key_id, key_map(made.key), details)
+        self._change(by, EventType.KEY_CREATED, made.key.key_id, map_of(made.key), details)
         return made
 
     def revoke_key(self, by: Access, key_id: str) -> None:

@@ -7,7 +7,7 @@ maps, one for each account, list and key that there is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,10 +25,17 @@ CHUNK_MAPS = 5_000
 """Accounts, lists and keys in one chunk of a snapshot."""
 
 Map = dict[str, Any]
+Value = Account | AccessList | ApiKey
 
 
-def account_map(account: Account) -> Map:
-    """An account is made, or is so from now on."""
+def map_of(value: Value) -> Map:
+    """What is made, or is so from now on."""
+    if isinstance(value, Account):
+        return _account_map(value)
+    return _list_map(value) if isinstance(value, AccessList) else _key_map(value)
+
+
+def _account_map(account: Account) -> Map:
     return {
         "op": "account",
         "name": account.name,
@@ -45,8 +52,7 @@ def account_deleted_map(name: str) -> Map:
     return {"op": "account_deleted", "name": name}
 
 
-def list_map(access_list: AccessList) -> Map:
-    """An access list is made, or is so from now on."""
+def _list_map(access_list: AccessList) -> Map:
     return {
         "op": "acl",
         "topic": access_list.topic,
@@ -62,8 +68,7 @@ def list_deleted_map(topic: str, prefix: bool) -> Map:
     return {"op": "acl_deleted", "topic": topic, "prefix": prefix}
 
 
-def key_map(key: ApiKey) -> Map:
-    """A key is made."""
+def _key_map(key: ApiKey) -> Map:
     return {
         "op": "key",
         "id": key.key_id,
@@ -162,14 +167,14 @@ class SecurityReplay:
         """
         if not self._directory.version:
             return []
-        maps = list(self._maps())
-        firsts = range(0, max(1, len(maps)), CHUNK_MAPS)
-        return [partial(_chunk, lsn, first, maps) for first in firsts]
-
-    def _maps(self) -> Iterator[Map]:
-        yield from map(account_map, self._directory.accounts.values())
-        yield from map(list_map, self._directory.lists.values())
-        yield from map(key_map, self._directory.keys.values())
+        directory = self._directory
+        values: list[Value] = [
+            *directory.accounts.values(),
+            *directory.lists.values(),
+            *directory.keys.values(),
+        ]
+        firsts = range(0, max(1, len(values)), CHUNK_MAPS)
+        return [partial(_chunk, lsn, first, values) for first in firsts]
 
     def _load(self, lsn: int, fields: dict[str, Any]) -> None:
         self._fresh_from = lsn
@@ -181,6 +186,6 @@ class SecurityReplay:
                 )
 
 
-def _chunk(lsn: int, first: int, maps: list[Map]) -> SnapshotChunk:
-    body = msgpack.packb({"security": maps[first : first + CHUNK_MAPS]})
+def _chunk(lsn: int, first: int, values: list[Value]) -> SnapshotChunk:
+    body = msgpack.packb({"security": [map_of(one) for one in values[first : first + CHUNK_MAPS]]})
     return SnapshotChunk(SNAPSHOT_SECURITY, b"%d" % first, lsn, body)
