@@ -44,3 +44,11 @@ def matches(literal: str, told: str) -> bool:
     pattern = re.sub(r"\btext\b", "(.+)", pattern)
     pattern = re.sub(r"\bP\b", "[0-9]+", pattern)
     return re.fullmatch(pattern, told, re.DOTALL) is not None
+
+
+def examples(page: Path | str, heading: str) -> dict[str, bytes]:
+    """What the first ``code-block`` under a heading says that the broker answers, by name."""
+    text = Path(page).read_text().split(f"\n{heading}\n", 1)[1].partition("\n=====")[0]
+    block = text.partition(".. code-block:: text\n\n")[2]
+    found = re.findall(r"^   (\S+) <((?:\s+[0-9a-f]{2}\b)+)", block, re.MULTILINE)
+    return {name: bytes.fromhex(data) for name, data in found}

@@ -22,7 +22,7 @@ from tests.cross.operations.form import (
     Form,
     Operation,
 )
-from tests.cross.page import literals, table_of
+from tests.cross.page import examples, literals, table_of
 from tests.cross.served import Served
 from tests.guards import Given
 
@@ -147,6 +147,15 @@ def test_the_page_says_what_each_operation_needs(form: Form) -> None:
     assert {name: row["Needs"] for name, row in page.items()} == {
         operation.name: operation.needs for operation in form.operations
     }
+
+
+@pytest.mark.parametrize("name", ["Mamamia", "BlipMQ", "RustLog binary", "MEGA"])
+def test_the_page_shows_the_bytes_of_a_refusal(name: str) -> None:
+    form = FORMS[name]
+    request = form.operations[0].request(TOPIC)
+    shown = examples(f"docs/protocols/{form.page}", "Permissions")
+    assert shown.pop("refused") == form.refused(request, "unauthorized")
+    assert all(answer == form.refused(request, form.anonymous) for answer in shown.values())
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=lambda form: form.name)
