@@ -2,7 +2,7 @@
 """What a principal may do while security is on, from one request to the next.
 
 The order of the rules is that of docs/security.rst. What is found is remembered until the directory
-changes, so that a request costs two look-ups.
+changes, so that a request costs little.
 """
 
 from __future__ import annotations
@@ -46,10 +46,13 @@ class Principal(Access):
         self._is_barred = False
         """The account is gone or disabled."""
         self._version = -1
+        self._topic: str | None = None
+        self._bits = 0
         self._look_up()
 
     def _look_up(self) -> None:
         self._version = self._directory.version
+        self._topic = None
         account = self._directory.accounts.get(self.name) if self.name else None
         if account is not None and not self._account_id:
             self._account_id = account.account_id
@@ -86,10 +89,15 @@ class Principal(Access):
         return self.account is not None
 
     def _on(self, topic_name: str) -> int:
-        account = self.account
-        if self._is_barred:
-            return 0
-        return self._directory.permissions_on(account, topic_name)
+        """The permissions on a topic; that of the request before is remembered."""
+        if self._version != self._directory.version:
+            self._look_up()
+        if topic_name != self._topic:
+            self._topic = topic_name
+            self._bits = (
+                0 if self._is_barred else self._directory.permissions_on(self._account, topic_name)
+            )
+        return self._bits
 
     def require(self, permission: int, topic_name: str) -> None:
         if not self._on(topic_name) & permission:
