@@ -22,11 +22,12 @@ from brokerd.errors import BrokerdError, ConfigError, InvalidName
 
 TIMEOUT_SECONDS = 60.0
 NOT_FOUND = 404
-UNAUTHORIZED = 401
-LOGIN_ADVICE = (
-    "; say who you are: --user NAME with --password-file FILE, or --key-file FILE "
-    "(docs/cli.rst, Credentials)"
-)
+ADVICE = {
+    401: "; say who you are: --user NAME with --password-file FILE, or --key-file FILE "
+    "(docs/cli.rst, Credentials)",
+    403: "; whom the broker takes you for, and what that one may do, says: brokerctl whoami",
+}
+"""What a refusal says besides, by its status."""
 PAGE = 1_000
 
 NOBODY = Credentials()
@@ -189,8 +190,7 @@ class Server:
             )
         if status >= 400:
             text = str(answer.get("error", f"refused with {status}"))
-            if status == UNAUTHORIZED:
-                text += LOGIN_ADVICE
+            text += ADVICE.get(status, "")
             raise Refused(status, text)
         return answer
 
