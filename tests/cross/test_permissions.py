@@ -17,7 +17,6 @@ from tests.cross.operations.form import (
     BY_ROLE,
     KNOWN,
     NONE,
-    SHOWS,
     TOPIC,
     Form,
     Operation,
@@ -46,7 +45,7 @@ class Case(NamedTuple):
 def callers(form: Form, operation: Operation) -> Iterator[tuple[str, Given, bool]]:
     """Who asks: a name, what he may, and whether he may do this."""
     permission = operation.permission
-    is_free = permission in (NONE, SHOWS)
+    is_free = permission == NONE
     yield "anonymous", Given(), is_free and not form.has_login
     yield "stranger", Given("sue", 0, {"another topic": ANY}), is_free or permission == KNOWN
     yield "admin", Given("root", ALL), True
@@ -58,7 +57,7 @@ def callers(form: Form, operation: Operation) -> Iterator[tuple[str, Given, bool
         yield "owner", Given("olga", ADMIN), True
     elif permission == KNOWN:
         yield "owner", Given("olga"), True
-    elif permission == SHOWS:
+    elif operation.shows:
         for given in PERMISSIONS:
             yield f"owner {given}", Given("olga", 0, {TOPIC: given}), True
     elif permission:
@@ -76,7 +75,7 @@ CASES = [
 ]
 REFUSED = [case for case in CASES if not case.is_allowed]
 ALLOWED = [case for case in CASES if case.is_allowed]
-LISTS = [case for case in ALLOWED if case.operation.permission == SHOWS]
+LISTS = [case for case in ALLOWED if case.operation.shows]
 
 
 def with_topic(form: Form, operation: Operation) -> Served:
@@ -172,7 +171,7 @@ def test_the_security_page_says_what_a_refusal_is(form: Form) -> None:
 def test_a_permission_that_is_taken_away_is_gone_at_the_next_request(form: Form) -> None:
     """On a connection that is open."""
     for operation in form.operations:
-        if operation.permission in (NONE, SHOWS):
+        if operation.permission == NONE:
             continue
         access = Given("root", ALL)
         asker = with_topic(form, operation).connect(access)

@@ -9,11 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import pytest
 from twisted.logger import capturedLogs
 
+from brokerd.admin.api import ROUTES
+from brokerd.admin.routing import Route
+from brokerd.codecs import rustlog
+from brokerd.codecs.blipmq import FrameType
+from brokerd.codecs.flymq import Opcode
+from brokerd.codecs.mamamia import Command
+from brokerd.codecs.mega import Type
 from brokerd.config import Config
 from brokerd.sections import Blipmq, Flymq, Mamamia, Mega, Rustlog, Security, Wal
 from brokerd.security import ADMIN, ANY, MONITOR, OPEN, READ, WRITE
@@ -21,20 +28,19 @@ from brokerd.security.accounts import AccessList
 from brokerd.security.audit import AUDIT_TOPIC, AuditFilter, AuditPage
 from brokerd.sim.disk import SimDisk
 from tests.corehouse import CoreHouse
-from tests.cross.operations import admin
+from tests.cross.operations import admin, flymq
 from tests.cross.operations.every import FORMS
 from tests.cross.operations.form import (
     BY_ROLE,
     KNOWN,
     NONE,
-    SHOWS,
     TOPIC,
     VALUE,
     Form,
     Operation,
 )
 
-EVERY = [*FORMS.values(), admin.FORM]
+EVERY = [*FORMS.values(), flymq.OTHERS, admin.FORM]
 WAL = Wal(segment_bytes=1 << 20)
 
 
@@ -53,7 +59,7 @@ class Caller(NamedTuple):
 
     def may(self, operation: Operation) -> bool:
         permission = operation.permission
-        if permission in (NONE, SHOWS):
+        if permission == NONE:
             return True
         if permission == KNOWN:
             return self.is_let_in
@@ -138,6 +144,35 @@ def disk_with(has_topic: bool) -> tuple[SimDisk, dict[str, str]]:
                     client.ask(request(topic))
     house.stop()
     return house.disk, keys
+
+
+KINDS = {
+    "mamamia": {one.name for one in Command},
+    "flymq": {one.name for one in Opcode} - {"AUTH", "AUTH_RESPONSE", "ERROR"},
+    "blipmq": {one.name for one in FrameType} - {"HELLO", "AUTH", "NACK", "PONG"},
+    "rustlog": {one.__name__ for one in get_args(rustlog.Request)},
+    "mega": {one.name for one in Type},
+}
+"""What clients of a format may send, but for logins and what is passed over."""
+
+
+@pytest.mark.parametrize("listener", KINDS)
+def test_no_request_of_a_format_is_left_out(listener: str) -> None:
+    """A new one needs a row, and the page's table too."""
+    forms = [form for form in EVERY if form.listener == listener]
+    assert {one.name for form in forms for one in form.operations} == KINDS[listener]
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_no_route_of_the_admin_api_is_left_out(route: Route) -> None:
+    names = [one.name.split(" ") for one in admin.FORM.operations if " " in one.name]
+    matched = [
+        path
+        for method, path in names
+        if method == route.method
+        and route.match(path.removeprefix("/api/v1").strip("/").split("/")) is not None
+    ]
+    assert matched
 
 
 def fail(_: object, error: Exception | None) -> None:
@@ -229,10 +264,8 @@ def test_who_may_is_answered(caller: Caller) -> None:
             request = operation.request(TOPIC)
             answer = client.ask(request)
             assert answer != form.refused(request, "unauthorized"), (form.name, operation.name)
-            if operation.permission == SHOWS:
-                is_shown = bool((caller.on_all | caller.on_topic) & ANY) and not (
-                    form.by_key and not key
-                )
+            if operation.shows:
+                is_shown = bool((caller.on_all | caller.on_topic) & operation.shows)
                 assert (TOPIC.encode() in answer) is is_shown
                 assert AUDIT_TOPIC.encode() not in answer
 
@@ -274,7 +307,7 @@ def test_nobody_changes_the_audit_trail_nor_is_shown_it(auth: str) -> None:
                     assert answer == form.refused(request, "unauthorized")
                 else:
                     assert answer and topic.partitions[0].next_offset == before
-            elif operation.permission == SHOWS:
+            elif operation.shows:
                 assert AUDIT_TOPIC.encode() not in client.ask(request)
     assert house.broker.existing_topic(AUDIT_TOPIC) is topic
 

@@ -1,7 +1,4 @@
-"""FlyMQ's requests that name a topic (docs/protocols/flymq.rst).
-
-tests/protocols/test_flymq_accounts.py has the others.
-"""
+"""FlyMQ's requests (docs/protocols/flymq.rst): `FORM` has those that name a topic."""
 
 from __future__ import annotations
 
@@ -51,4 +48,46 @@ FORM = Form(
         ),
     ],
     lambda request, words: fly.error(words, sdk=False),
+)
+
+
+def alone(request: fly.Request) -> Request:
+    """A request that names no topic."""
+    return lambda topic: fly.encode_request(request)
+
+
+JAVA = fly.QueryAudit(java=True)
+BY_ROLE = "ADMIN by role"
+
+OTHERS = Form(
+    "FlyMQ, others",
+    "flymq",
+    "flymq.rst",
+    [
+        Operation("WHOAMI", "none", alone(fly.WhoAmI())),
+        Operation("LIST_TOPICS", "login; shows topics with any", alone(fly.ListTopics())),
+        Operation(
+            "CLUSTER_METADATA", "login; shows topics with READ", alone(fly.ClusterMetadata(""))
+        ),
+        Operation("ROLE_LIST", "login", alone(fly.ListRoles())),
+        Operation("USER_CREATE", BY_ROLE, alone(fly.CreateUser("new", "secret"))),
+        Operation("USER_UPDATE", BY_ROLE, alone(fly.UpdateUser("spare", (), True))),
+        Operation("USER_LIST", BY_ROLE, alone(fly.ListUsers())),
+        Operation("USER_GET", BY_ROLE, alone(fly.GetUser("spare"))),
+        Operation("PASSWORD_CHANGE", BY_ROLE, alone(fly.ChangePassword("spare", "secret"))),
+        Operation("USER_DELETE", BY_ROLE, alone(fly.DeleteUser("new"))),
+        Operation("ACL_SET", BY_ROLE, frame(fly.SetAcl)),
+        Operation("ACL_GET", BY_ROLE, frame(fly.GetAcl)),
+        Operation("ACL_DELETE", BY_ROLE, frame(fly.DeleteAcl)),
+        Operation("ACL_LIST", BY_ROLE, alone(fly.ListAcls())),
+        Operation("AUDIT_QUERY", BY_ROLE, alone(fly.QueryAudit())),
+        Operation("AUDIT_QUERY_JAVA", BY_ROLE, alone(JAVA)),
+        Operation("AUDIT_EXPORT", BY_ROLE, alone(fly.ExportAudit(fly.QueryAudit(), "json"))),
+        Operation(
+            "AUDIT_EXPORT_JAVA",
+            BY_ROLE,
+            alone(fly.ExportAudit(JAVA, "json")),
+        ),
+    ],
+    FORM.refused,
 )

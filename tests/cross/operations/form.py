@@ -12,7 +12,7 @@ TOPIC: Final = "orders"
 """The topic that is asked for; there is one, or there is none."""
 VALUE: Final = b"what nobody else may see"
 
-NONE, SHOWS, KNOWN, BY_ROLE = 0, -1, -2, -3
+NONE, KNOWN, BY_ROLE = 0, -1, -2
 NEEDS: Final = {
     "READ": READ,
     "WRITE": WRITE,
@@ -22,9 +22,9 @@ NEEDS: Final = {
     "ADMIN by role": BY_ROLE,
     "login": KNOWN,
     "none": NONE,
-    "none; shows topics with any": SHOWS,
 }
-"""What a page may say that an operation needs."""
+"""What a page may say that an operation needs; `LIST` and one of them may follow."""
+LIST: Final = "; shows topics with "
 
 
 Request = Callable[[str], bytes]
@@ -38,7 +38,7 @@ class Operation:
     name: str
     """As the page's table has it."""
     needs: str
-    """One of `NEEDS`, as the page's table has it."""
+    """As the page's table has it; see `NEEDS`."""
     request: Request
     """It succeeds once ``before`` was done, if it is permitted."""
     before: tuple[Request, ...] = ()
@@ -54,7 +54,12 @@ class Operation:
 
     @property
     def permission(self) -> int:
-        return NEEDS[self.needs]
+        return NEEDS[self.needs.partition(LIST)[0]]
+
+    @property
+    def shows(self) -> int:
+        """Of a list: the permissions of which one shows a topic."""
+        return NEEDS[self.needs.partition(LIST)[2] or "none"]
 
 
 @dataclass(frozen=True)
