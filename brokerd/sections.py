@@ -97,7 +97,7 @@ class Archive(Struct, frozen=True):
     master: str = "local[*]"
     driver_memory_bytes: Annotated[
         int, Meta(ge=512 * MIB, le=64 * GIB, extra={"unit": "bytes"})
-    ] = GIB
+    ] = 512 * MIB
     lot_bytes: Annotated[int, Meta(ge=MIB, le=TIB, extra={"unit": "bytes"})] = 4 * GIB
     file_bytes: Annotated[int, Meta(ge=MIB, le=GIB, extra={"unit": "bytes"})] = 128 * MIB
     derived: bool = True

@@ -44,6 +44,10 @@ _MASTER = re.compile(
 )
 """https://spark.apache.org/docs/latest/submitting-applications.html, "Master URLs"."""
 
+_SMALL_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+"""Runs are short, and most of what they do is Python's: compiled once and quickly, Java has less
+to do until it is at work, and takes less memory. ``spark.driver.extraJavaOptions`` follows them."""
+
 _LOG4J = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = console
@@ -72,7 +76,7 @@ class SparkOptions(NamedTuple):
     """How Spark runs."""
 
     master: str = "local[*]"
-    driver_memory_bytes: int = 1 << 30
+    driver_memory_bytes: int = 512 << 20
     settings: Mapping[str, str] = {}
     """Further settings of Spark, by their names; they win."""
 
@@ -223,8 +227,8 @@ def _settings(options: SparkOptions, directory: Path) -> dict[str, str]:
     log4j = directory / "log4j2.properties"
     log4j.write_text(_LOG4J)
     java_options = (
-        f"-Dlog4j2.configurationFile={log4j} -Djava.io.tmpdir={directory} -XX:-UsePerfData "
-        "-XX:+ExitOnOutOfMemoryError"
+        f"{_SMALL_JAVA} -Dlog4j2.configurationFile={log4j} -Djava.io.tmpdir={directory} "
+        "-XX:-UsePerfData -XX:+ExitOnOutOfMemoryError"
     )
     source = str(Path(__file__).resolve().parents[2])
     return {
@@ -234,7 +238,7 @@ def _settings(options: SparkOptions, directory: Path) -> dict[str, str]:
         "spark.driver.memory": f"{options.driver_memory_bytes >> 20}m",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": java_options,
+        "spark.driver.defaultJavaOptions": java_options,
         "spark.executorEnv.PYTHONPATH": source,
         "spark.local.dir": str(directory / "local"),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),

@@ -131,6 +131,21 @@ def test_tasks_come_to_local_workers_without_tcp(spark: SparkSession) -> None:
 
 
 @pytest.mark.slow
+def test_options_of_ones_own_for_java_win(tmp_path: Path) -> None:
+    """Those of the session stand before them."""
+    inside = (
+        "beans = spark.sparkContext._jvm.java.lang.management.ManagementFactory; "
+        "print([str(bean.getName()) for bean in beans.getGarbageCollectorMXBeans()])"
+    )
+    said = run_session(tmp_path / "a", '"local[1]"', inside, "os.environ")
+    assert said.startswith("['Copy', 'MarkSweepCompact']\n")
+    settings = '{"spark.driver.extraJavaOptions": "-XX:-UseSerialGC -XX:+UseG1GC"}'
+    options = f'"local[1]", settings={settings}'
+    said = run_session(tmp_path / "b", options, inside, "os.environ")
+    assert said.startswith("['G1 Young Generation', 'G1 Old Generation']\n")
+
+
+@pytest.mark.slow
 def test_spark_runs_in_a_directory_with_a_long_path(tmp_path: Path) -> None:
     """Longer than that of a socket may be: tasks run all the same."""
     directory = tmp_path / ("long" * 25) / "work"
