@@ -34,25 +34,35 @@ def subject(*common_names: str, organization: str = "") -> x509.Name:
 
 
 class Authority:
-    """Somebody who signs certificates, in a directory of its own."""
+    """Somebody who signs certificates, in a directory of its own.
 
-    def __init__(self, directory: Path, name: str = "authority") -> None:
+    Its own certificate is signed by itself, or by another (``above``).
+    """
+
+    def __init__(
+        self, directory: Path, name: str = "authority", above: Authority | None = None
+    ) -> None:
         self.directory = directory / name
         self.directory.mkdir(parents=True)
         self._name = subject(name)
         self._key = ec.generate_private_key(ec.SECP256R1())
+        signer = above or self
         built = (
-            _builder(self._name, self._name, self._key, (-DAY, 400 * DAY))
+            _builder(self._name, signer._name, self._key, (-DAY, 400 * DAY))
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .add_extension(_signs_certificates(), critical=True)
             .add_extension(
                 x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
             )
-            .sign(self._key, hashes.SHA256())
+            .add_extension(signer._identifier(), critical=False)
+            .sign(signer._key, hashes.SHA256())
         )
         self.certificate = self.directory / "ca.pem"
         """What those trust who trust this authority."""
         self.certificate.write_bytes(built.public_bytes(Encoding.PEM))
+
+    def _identifier(self) -> x509.AuthorityKeyIdentifier:
+        return x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
 
     def issue(
         self,
@@ -72,10 +82,7 @@ class Authority:
                 [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
             ),
             critical=False,
-        ).add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
-            critical=False,
-        )
+        ).add_extension(self._identifier(), critical=False)
         if usage is not None:
             builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         built = builder.sign(self._key, hashes.SHA256())

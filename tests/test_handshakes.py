@@ -45,6 +45,7 @@ class Authorities:
             "foreign": self.others.issue("mallory"),
             "forged": Authority(directory / "forged", "ours").issue("mallory"),
             "server's": self.ours.issue_for_servers_only("www"),
+            "long": self.ours.issue(["x" * 64] * 5, valid=expired),
             "ugly": self.ours.issue("line\nbreak", valid=expired),
             "missing": None,
         }
@@ -72,7 +73,13 @@ class Spoken(Protocol):
 class Listening:
     """A listener that speaks TLS, without a port; time passes when a test says so."""
 
-    def __init__(self, authorities: Authorities, client_auth: Any, seconds: float = 60) -> None:
+    def __init__(
+        self,
+        authorities: Authorities,
+        client_auth: Any,
+        seconds: float = 60,
+        client_ca: Authority | None = None,
+    ) -> None:
         self.clock = Clock()
         self.heard: list[bytes] = []
         self.inner = Factory.forProtocol(Spoken)
@@ -80,7 +87,7 @@ class Listening:
         self.inner.heard = self.heard
         files = TlsFiles(
             *map(str, authorities.server),
-            client_ca="" if client_auth == "none" else str(authorities.ours.certificate),
+            client_ca=str((client_ca or authorities.ours).certificate),
             client_auth=client_auth,
         )
         self.credentials = Credentials(files, lambda: 0.0)
@@ -155,6 +162,7 @@ REFUSED = {
     "foreign": "the certificate of CN=mallory is signed by nobody whom this listener trusts",
     "forged": "the certificate of CN=mallory is signed by nobody whom this listener trusts",
     "server's": "the certificate of CN=www is not meant for clients",
+    "long": f"the certificate of {','.join(['CN=' + 'x' * 64] * 5)[:200]} has expired",
     "ugly": r"the certificate of CN=line\x0abreak has expired",
 }
 
@@ -208,11 +216,43 @@ def test_who_must_show_a_certificate_and_has_none_is_told_of(
 
 
 @pytest.mark.parametrize("newest", [SSL.TLS1_VERSION, SSL.TLS1_1_VERSION])
-def test_tls_before_1_2_is_refused(authorities: Authorities, log: Any, newest: int) -> None:
+def test_tls_before_1_2_is_refused(
+    authorities: Authorities, log: Any, newest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where OpenSSL would not refuse it by itself."""
+    monkeypatch.setattr("brokerd.tls.SUITES", b"ALL:@SECLEVEL=0")
     listening = Listening(authorities, "none")
     listening.handshake(client(authorities, None, newest=newest))
     assert listening.heard == []
     assert reasons(log) == ["the client speaks no TLS newer than 1.1"]
+
+
+@pytest.mark.parametrize("suite", [b"AES128-GCM-SHA256", b"ECDHE-ECDSA-AES128-SHA"])
+def test_suites_without_forward_secrecy_or_authenticated_encryption_are_refused(
+    authorities: Authorities, log: Any, suite: bytes
+) -> None:
+    listening = Listening(authorities, "none")
+    context = SSL.Context(SSL.TLS_CLIENT_METHOD)
+    context.set_max_proto_version(SSL.TLS1_2_VERSION)
+    context.set_cipher_list(suite)
+    connecting = SSL.Connection(context, None)
+    connecting.set_connect_state()
+    listening.handshake(connecting)
+    assert reasons(log) == ["client and broker have no cipher suite in common"]
+
+
+def test_whoever_signs_certificates_of_clients_is_trusted_by_itself(
+    authorities: Authorities, tmp_path: Path
+) -> None:
+    """Without whoever signed its own certificate; and clients are told who it is."""
+    between = Authority(tmp_path, "between", above=authorities.ours)
+    listening = Listening(authorities, "required", client_ca=between)
+    connecting = client(authorities, between.issue("orders"))
+    _, heard = listening.handshake(connecting)
+    assert heard == b"hello"
+    assert [name.commonName for name in connecting.get_client_ca_list()] == ["between"]
+    above = client(authorities, authorities.certificates["good"])
+    assert listening.handshake(above)[1] == b""
 
 
 def test_a_client_that_does_not_trust_the_broker_is_told_of(

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from twisted.internet.testing import MemoryReactorClock
+from msgspec import structs
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.testing import MemoryReactorClock, StringTransport
 
-from brokerd.config import Config
+from brokerd.config import Config, Limits
 from brokerd.endpoints import interface_of
 from brokerd.errors import ConfigError
 from brokerd.handshakes import TlsEndpoint
@@ -115,6 +117,40 @@ def test_clients_show_certificates_where_tls_says_so(authority: Authority) -> No
         "flymq": "required",
         "rustlog": "required",
     }
+
+
+def test_listeners_share_the_files_of_tls(authority: Authority) -> None:
+    """So that a change is read, and told of, once."""
+    listening = config(tls=authority.tls(authority.issue("broker")))
+    endpoints: Any = endpoints_of(MemoryReactorClock(), listening)
+    assert len({id(one.credentials) for one in endpoints.values()}) == 1
+
+
+def test_an_endpoint_has_files_of_its_own_and_a_chain(authority: Authority) -> None:
+    server, other = authority.issue("broker"), authority.issue("other")
+    endpoint = f"ssl:9000:{other.key}:{other.certificate}:extraCertChain={authority.certificate}"
+    listening = config({"mega": endpoint, "mamamia": "tcp:1"}, authority.tls(server))
+    endpoints: Any = endpoints_of(MemoryReactorClock(), listening)
+    own = endpoints["mega"].credentials.files
+    assert own.paths() == [
+        *(str(other.certificate), str(other.key), str(authority.certificate)),
+    ]
+    assert endpoints["mamamia"].credentials.files.paths() == [*map(str, server)]
+
+
+def test_a_handshake_may_take_as_long_as_a_frame(authority: Authority) -> None:
+    tls = authority.tls(authority.issue("broker"))
+    reactor = MemoryReactorClock()
+    limits = Limits(unfinished_frame_seconds=7)
+    listening = structs.replace(config({"mega": "tcp:1"}, tls), limits=limits)
+    endpoints_of(reactor, listening)["mega"].listen(Factory.forProtocol(Protocol))
+    ((_, factory, _, _),) = reactor.tcpServers
+    transport = StringTransport()
+    factory.buildProtocol(None).makeConnection(transport)
+    reactor.advance(6.9)
+    assert not transport.disconnecting
+    reactor.advance(0.1)
+    assert transport.disconnecting or transport.disconnected
 
 
 # What is wrong with [tls].

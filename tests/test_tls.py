@@ -52,8 +52,8 @@ def credentials(files: TlsFiles, now: float = NOW) -> Credentials:
     return Credentials(files, lambda: now)
 
 
-def common_name(context: SSL.Context) -> str:
-    """Whose certificate a client is shown that connects now."""
+def connected(context: SSL.Context) -> SSL.Connection:
+    """A client that connects now and agrees on TLS."""
     client = SSL.Connection(SSL.Context(SSL.TLS_CLIENT_METHOD), None)
     server = SSL.Connection(context, None)
     client.set_connect_state()
@@ -64,7 +64,12 @@ def common_name(context: SSL.Context) -> str:
                 one.do_handshake()
             with suppress(SSL.WantReadError):
                 other.bio_write(one.bio_read(1 << 16))
-    certificate = client.get_peer_certificate()
+    return client
+
+
+def common_name(context: SSL.Context) -> str:
+    """Whose certificate a client is shown that connects now."""
+    certificate = connected(context).get_peer_certificate()
     assert certificate is not None
     return subject_of(certificate).common_name
 
@@ -157,6 +162,22 @@ def test_one_file_may_hold_all(files: TlsFiles, tmp_path: Path) -> None:
     assert common_name(credentials(TlsFiles(str(one), str(one))).context) == "broker"
 
 
+@pytest.mark.parametrize("behind", [True, False])
+def test_those_who_signed_the_certificate_are_shown_with_it(tmp_path: Path, behind: bool) -> None:
+    """From its own file or from another; clients know the last of them alone."""
+    root = Authority(tmp_path, "root")
+    between = Authority(tmp_path, "between", above=root)
+    issued = between.issue("broker")
+    files = TlsFiles(str(issued.certificate), str(issued.key))
+    if behind:
+        with issued.certificate.open("ab") as file:
+            file.write(between.certificate.read_bytes())
+    else:
+        files = replace(files, chain=str(between.certificate))
+    shown = connected(credentials(files).context).get_peer_cert_chain() or []
+    assert [subject_of(one).common_name for one in shown] == ["broker", "between"]
+
+
 # Later.
 
 
@@ -240,3 +261,14 @@ def test_a_certificate_that_expires_soon_is_told_of(
     used.look()
     told = [event for event in log if event["event_id"] == "certificate-expires"]
     assert [event["when"] for event in told] == ([level] if level else [])
+
+
+def test_that_is_told_anew_of_the_next(authority: Authority, files: TlsFiles, log: Any) -> None:
+    for name in ("one", "two"):
+        put(authority.issue(name, valid=(-DAY, DAY)), files)
+        if name == "one":
+            used = credentials(files)
+        used.look()
+    assert [event["event_id"] for event in log] == [
+        *("certificate-expires", "tls-files-read", "certificate-expires"),
+    ]
