@@ -7,7 +7,6 @@ with each change, so that others may remember what they found.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,8 +41,8 @@ class Directory:
         self.keys: dict[str, ApiKey] = {}
         """By id, oldest first."""
         self.next_account_id = 1
-        self._lengths: Counter[int] = Counter()
-        """Of the prefixes of lists, in characters."""
+        self._lengths: set[int] = set()
+        """In characters, of all prefixes that lists ever had; a name has 255 at most."""
         self._remembered: dict[tuple[str, str], int] = {}
 
     # -- changes ------------------------------------------------------------------------------
@@ -63,8 +62,8 @@ class Directory:
 
     def put_list(self, access_list: AccessList) -> None:
         """Have a list, instead of the former one if there was one."""
-        if access_list.prefix and access_list.key not in self.lists:
-            self._lengths[len(access_list.topic)] += 1
+        if access_list.prefix:
+            self._lengths.add(len(access_list.topic))
         self.lists[access_list.key] = access_list
         self._changed()
 
@@ -72,9 +71,6 @@ class Directory:
         """Forget a list; whether there was one."""
         if self.lists.pop((topic, prefix), None) is None:
             return False
-        if prefix:
-            self._lengths[len(topic)] -= 1
-            self._lengths += Counter()  # lets go of lengths that no prefix has
         self._changed()
         return True
 
