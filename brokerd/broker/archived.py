@@ -40,6 +40,10 @@ None is no archive; `ArchiveUnavailable` is raised if there has to be one.
 """
 
 
+SILENT_SECONDS = 30.0
+"""A look that takes longer is one at a file system that hangs, or nearly so."""
+
+
 class Archived:
     """Looks at the archive every ``poll_us`` and reads from it, in ``pool``.
 
@@ -65,7 +69,8 @@ class Archived:
         self._error: Exception | None = None
         self._told: set[type[Exception]] = set()
         self._call: DelayedCall | None = None
-        self._is_looking = False
+        self._looks_since: float | None = None
+        """When the look began that is under way."""
         self._waiting: list[Refreshed] = []
         """Who wants a look that has not begun."""
         self._stopped = False
@@ -116,6 +121,12 @@ class Archived:
         begins = self._archive is not None and self._looked_seconds is None
         return 0 if begins or isinstance(self._error, ArchiveUnavailable) else None
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether a look has been under way for longer than any should take."""
+        since = self._looks_since
+        return since is not None and self._clock.seconds() - since > SILENT_SECONDS
+
     def refresh(self, done: Refreshed = lambda error: None) -> None:
         """Look now; ``done`` is called when a look that began after this is over, or at once.
 
@@ -125,7 +136,7 @@ class Archived:
             done(None)
             return
         self._waiting.append(done)
-        if not self._is_looking:
+        if self._looks_since is None:
             self._look()
 
     def _poll(self) -> None:
@@ -138,13 +149,13 @@ class Archived:
             self._call.cancel()
             self._call = None
         waiting, self._waiting = self._waiting, []
-        self._is_looking = True
+        self._looks_since = self._clock.seconds()
         self._pool.submit(self._archive.refresh, partial(self._looked, waiting))
 
     def _looked(
         self, waiting: list[Refreshed], view: ArchiveView | None, error: Exception | None
     ) -> None:
-        self._is_looking = False
+        self._looks_since = None
         if self._stopped:
             return
         self.refreshes += 1

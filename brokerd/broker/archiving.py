@@ -98,7 +98,11 @@ class Archiving:
     @property
     def reason(self) -> str:
         """Why records cannot be read that are in the archive alone; "" if none are, or they can."""
-        if not self._state.archived or self._archived.view is not None:
+        if not self._state.archived:
+            return ""
+        if self._archived.is_silent:
+            return "records that the journal let go of wait for the archive, which does not answer"
+        if self._archived.view is not None:
             return ""
         status = self._archived.status()
         if status["looked_seconds_ago"] is None:

@@ -9,6 +9,7 @@ import pytest
 from brokerd.archive.bounds import decode_bounds
 from brokerd.archive.view import ArchiveUnavailable
 from brokerd.broker import ArchiveSettings, BrokerSettings
+from brokerd.broker.archived import SILENT_SECONDS
 from brokerd.broker.bounds_writer import SOON_SECONDS
 from brokerd.sim.bare import STATE_DIR, WAL_DIR
 from tests.broker.fakearchive import FakeArchive
@@ -110,10 +111,8 @@ def test_a_segment_that_is_full_has_bounds_written_soon(house: House) -> None:
     assert status(house)["bounds"]["lsn"] > 0
 
 
-def test_what_the_archive_has_is_deleted_after_a_refresh(
-    house: House, archive: FakeArchive
-) -> None:
-    """Once two snapshots hold what else the log said; and it can still be read."""
+def archive_and_delete(house: House, archive: FakeArchive) -> None:
+    """Have the archive alone hold some of what is appended here."""
     house.append("t", bytes(100_000))
     seal(house)
     for _ in range(2):
@@ -124,6 +123,13 @@ def test_what_the_archive_has_is_deleted_after_a_refresh(
     archive.roll_up(house)
     assert refresh(house) == [None]
     house.pass_time(1)
+
+
+def test_what_the_archive_has_is_deleted_after_a_refresh(
+    house: House, archive: FakeArchive
+) -> None:
+    """Once two snapshots hold what else the log said; and it can still be read."""
+    archive_and_delete(house, archive)
     seen = status(house)
     assert seen["deleted_segments"] >= 1
     assert seen["deleted_bytes"] > 100_000
@@ -133,6 +139,22 @@ def test_what_the_archive_has_is_deleted_after_a_refresh(
     archive.failure = ArchiveUnavailable("the disk is away")
     refresh(house)
     assert "cannot be read from the archive: the disk is away" in status(house)["degraded"]
+
+
+def test_an_archive_that_does_not_answer_degrades_what_needs_it(
+    house: House, archive: FakeArchive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at once, and until it answers."""
+    archive_and_delete(house, archive)
+    monkeypatch.setattr(house.archive_threads, "step", lambda: False)
+    house.broker.archiving.refresh(lambda error: None)
+    house.pass_time(SILENT_SECONDS - 1)
+    assert status(house)["degraded"] == ""
+    house.pass_time(2)
+    assert status(house)["degraded"].endswith("wait for the archive, which does not answer")
+    monkeypatch.undo()
+    house.run()
+    assert status(house)["degraded"] == ""
 
 
 def test_a_refresh_deletes_what_went_meanwhile(house: House) -> None:
