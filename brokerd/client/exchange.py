@@ -19,6 +19,7 @@ from typing import Generic, Protocol, TypeVar
 
 from brokerd.client.errors import ConnectionLost, OutOfStep
 from brokerd.client.stream import Stream
+from brokerd.errors import BrokerdError
 
 AT_ONCE = (0.0,)
 """One attempt more, without a pause."""
@@ -54,6 +55,8 @@ class Exchange(Generic[Asked, Told]):
     :param delays: seconds before each new attempt, for one call; then its error is raised. One of 0
         is for a lost connection only: where nobody listens nobody would at once.
     :param sleep: waits so many seconds.
+    :param greeting: what is sent first on each connection, or None; ``greeted`` gets its answer,
+        and may raise: then that connection is of no use, and nothing is tried again.
     """
 
     def __init__(
@@ -66,6 +69,8 @@ class Exchange(Generic[Asked, Told]):
         resend: bool = False,
         delays: Sequence[float] = AT_ONCE,
         sleep: Callable[[float], None] = time.sleep,
+        greeting: Callable[[], Asked | None] = lambda: None,
+        greeted: Callable[[Told], object] = lambda answer: None,
     ) -> None:
         self._stream = stream
         self._new_reader = new_reader
@@ -74,6 +79,8 @@ class Exchange(Generic[Asked, Told]):
         self._resend = resend
         self._delays = tuple(delays)
         self._sleep = sleep
+        self._greeting = greeting
+        self._greeted = greeted
         self._reader = new_reader()
 
     def close(self) -> None:
@@ -115,14 +122,28 @@ class Exchange(Generic[Asked, Told]):
         while not self._stream.connected:
             try:
                 self._stream.open()
-            except ssl.SSLCertVerificationError:
+                self._reader = self._new_reader()
+                self._greet()
+            except (ssl.SSLCertVerificationError, OutOfStep):
                 raise
             except OSError:
                 pause = next(filter(None, delays), None)
                 if pause is None:
                     raise
                 self._sleep(pause)
-            self._reader = self._new_reader()
+
+    def _greet(self) -> None:
+        """Say on a new connection what goes before anything else."""
+        greeting = self._greeting()
+        if greeting is None:
+            return
+        answers: list[Told] = []
+        self._exchange([greeting], [self._encode(greeting)], answers, 0.0)
+        try:
+            self._greeted(answers[0])
+        except BrokerdError:
+            self.close()
+            raise
 
     def _may_send_again(self, error: OSError, rest: Sequence[Asked]) -> bool:
         """Whether requests without an answer may be sent once more."""

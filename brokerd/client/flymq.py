@@ -23,6 +23,7 @@ from brokerd.client.addresses import open_socket
 from brokerd.client.checks import check_number, check_numbers, check_text
 from brokerd.client.errors import AddressError, ConnectionLost, OutOfStep
 from brokerd.client.exchange import Exchange
+from brokerd.client.flymq_admin import FlymqAdmin, FlymqError
 from brokerd.client.stream import TIMEOUT, Connect, Stream
 from brokerd.codecs.answers import AnswerReader
 from brokerd.codecs.flymq import (
@@ -30,13 +31,17 @@ from brokerd.codecs.flymq import (
     MAX_LENGTH,
     RECORD_BYTES,
     Answer,
+    Auth,
+    ChangePassword,
     Cluster,
     ClusterMetadata,
     Commit,
     Consume,
     Consumed,
     CreateTopic,
+    CreateUser,
     DeleteTopic,
+    DeleteUser,
     Done,
     Failed,
     Fetch,
@@ -48,11 +53,13 @@ from brokerd.codecs.flymq import (
     GetOffset,
     Lag,
     ListTopics,
+    LoggedIn,
     Metadata,
     Opcode,
     Position,
     Produce,
     Produced,
+    QueryAudit,
     Request,
     ResetOffset,
     Subscribe,
@@ -61,7 +68,7 @@ from brokerd.codecs.flymq import (
     decode_answer,
     encode_request,
 )
-from brokerd.errors import BrokerdError, RecordTooLarge
+from brokerd.errors import RecordTooLarge
 
 __all__ = [
     "DELAYS",
@@ -74,8 +81,10 @@ __all__ = [
     "FlymqClient",
     "FlymqError",
     "Lag",
+    "LoggedIn",
     "OutOfStep",
     "Produced",
+    "QueryAudit",
     "TopicOffsets",
 ]
 
@@ -84,19 +93,16 @@ DELAYS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 RECORD_BYTES_MAX = MAX_LENGTH - FETCHED_BYTES - RECORD_BYTES
 """Key and value of the largest record: one that an answer to FETCH can hold."""
 _PARTITION_MAX = (1 << 31) - 1
-_NOT_TWICE = (Produce, DeleteTopic)
+_NOT_TWICE = (Produce, DeleteTopic, CreateUser, DeleteUser, ChangePassword)
 
 Result = TypeVar("Result", bound=Answer)
 
 
-class FlymqError(BrokerdError):
-    """The broker refused a request; the text is the broker's. The connection lives."""
-
-
-class FlymqClient:
+class FlymqClient(FlymqAdmin):
     """One connection to a broker.
 
     :param address: ``host:port``, ``[v6]:port`` or ``unix:PATH``.
+    :param user: who to log in as on each new connection; empty: nobody logs in.
     :param timeout: seconds to connect, and seconds without a byte before giving up.
     :param ssl_context: speak TLS, checked against `server_hostname` (the host if None).
     :param sdk: lay requests out as the SDKs do; False: as the protocol document does, which has no
@@ -117,6 +123,8 @@ class FlymqClient:
         self,
         address: str,
         *,
+        user: str = "",
+        password: str = "",
         timeout: float = TIMEOUT,
         ssl_context: ssl.SSLContext | None = None,
         server_hostname: str | None = None,
@@ -127,6 +135,8 @@ class FlymqClient:
         sleep: Callable[[float], None] = time.sleep,
         connect: Connect = open_socket,
     ) -> None:
+        check_text(user=user, password=password)
+        self._login = Auth(user, password) if user else None
         stream = Stream(
             address,
             timeout=timeout,
@@ -144,6 +154,8 @@ class FlymqClient:
             resend=resend,
             delays=delays,
             sleep=sleep,
+            greeting=lambda: self._login,
+            greeted=_check_login,
         )
 
     def __enter__(self) -> Self:
@@ -155,6 +167,17 @@ class FlymqClient:
     def close(self) -> None:
         """Close the connection, if there is one."""
         self._exchange.close()
+
+    def login(self, user: str, password: str) -> LoggedIn:
+        """Be this user from now on, on later connections too. One that fails changes nothing.
+
+        A broker may answer in a layout without names; then they are empty.
+        """
+        check_text(user=user, password=password)
+        request = Auth(user, password)
+        answer = self._call(request, LoggedIn)
+        self._login = request
+        return answer
 
     # -- records ------------------------------------------------------------------------------
 
@@ -290,6 +313,11 @@ class FlymqClient:
         for request in requests:
             _check_size(request)
         return self._exchange.send_many(requests)
+
+
+def _check_login(answer: Answer) -> None:
+    if isinstance(answer, Failed):
+        raise FlymqError(answer.text)
 
 
 def _is_harmless_twice(request: Request) -> bool:

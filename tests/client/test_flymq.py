@@ -1,7 +1,7 @@
 """What a user of the blocking FlyMQ client observes, against a scripted peer.
 
-The protocol document's "SDK Compliance Checklist" stands here item by item (but AUTH, which the
-broker does not have yet); primitives, strings and byte arrays are in tests/codecs/test_flymq_*.py.
+The protocol document's "SDK Compliance Checklist" stands here item by item, but for logins, which
+are in test_flymq_admin.py; primitives, strings and byte arrays are in tests/codecs/test_flymq_*.py.
 """
 
 from __future__ import annotations

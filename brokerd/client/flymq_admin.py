@@ -1,0 +1,166 @@
+# Tests: tests/client/test_flymq_admin.py
+"""What a FlyMQ client may ask about itself, users, access lists, roles and the audit trail.
+
+Methods of `brokerd.client.flymq.FlymqClient`; raised is what its other methods raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from brokerd.client.checks import check_number, check_numbers, check_text
+from brokerd.codecs.flymq import (
+    Acls,
+    Answer,
+    AuditEvents,
+    ChangePassword,
+    CreateUser,
+    DeleteAcl,
+    DeleteUser,
+    Done,
+    ExportAudit,
+    Exported,
+    GetAcl,
+    GetUser,
+    Identity,
+    ListAcls,
+    ListRoles,
+    ListUsers,
+    OneAcl,
+    QueryAudit,
+    Request,
+    Role,
+    Roles,
+    SetAcl,
+    UpdateUser,
+    User,
+    Users,
+    WhoAmI,
+)
+from brokerd.errors import BrokerdError
+
+_I32_MAX = (1 << 31) - 1
+
+Result = TypeVar("Result", bound=Answer)
+
+
+class FlymqError(BrokerdError):
+    """The broker refused a request; the text is the broker's. The connection lives."""
+
+
+class FlymqAdmin:
+    """Requests that need a login, and most of them an administrator's."""
+
+    def _call(self, request: Request, kind: type[Result]) -> Result:
+        """The answer to a request. Raises `FlymqError` and what the client raises."""
+        raise NotImplementedError
+
+    def whoami(self) -> Identity:
+        """Who this connection is to the broker, and what that one may do with everything."""
+        return self._call(WhoAmI(), Identity)
+
+    # -- users --------------------------------------------------------------------------------
+
+    def create_user(self, user: str, password: str, roles: Sequence[str] = ()) -> User:
+        """Make a user, who is let in at once."""
+        check_text(user=user, password=password)
+        return self._call(CreateUser(user, password, _names(roles=roles)), User)
+
+    def delete_user(self, user: str) -> None:
+        """Delete a user, but not oneself."""
+        check_text(user=user)
+        self._call(DeleteUser(user), Done)
+
+    def update_user(self, user: str, roles: Sequence[str], enabled: bool) -> None:
+        """Give a user these roles and no others, and let him in or not."""
+        check_text(user=user)
+        _check_flag(enabled=enabled)
+        self._call(UpdateUser(user, _names(roles=roles), enabled), Done)
+
+    def list_users(self) -> tuple[User, ...]:
+        """All users, without their permissions."""
+        return self._call(ListUsers(), Users).users
+
+    def get_user(self, user: str) -> User:
+        """A user and the permissions that his roles give."""
+        check_text(user=user)
+        return self._call(GetUser(user), User)
+
+    def change_password(self, user: str, password: str, old_password: str = "") -> None:
+        """Give a user another password; one's own needs the old one."""
+        check_text(user=user, password=password, old_password=old_password)
+        self._call(ChangePassword(user, password, old_password), Done)
+
+    # -- access lists and roles ---------------------------------------------------------------
+
+    def set_acl(
+        self,
+        topic: str,
+        *,
+        public: bool = False,
+        users: Sequence[str] = (),
+        roles: Sequence[str] = (),
+    ) -> None:
+        """Let these read and write a topic, and nobody else by a list of its own."""
+        check_text(topic=topic)
+        _check_flag(public=public)
+        self._call(SetAcl(topic, public, _names(users=users), _names(roles=roles)), Done)
+
+    def get_acl(self, topic: str) -> OneAcl:
+        """The list of a topic, or that it has none."""
+        check_text(topic=topic)
+        return self._call(GetAcl(topic), OneAcl)
+
+    def delete_acl(self, topic: str) -> None:
+        """Delete the list of a topic; none is no error."""
+        check_text(topic=topic)
+        self._call(DeleteAcl(topic), Done)
+
+    def list_acls(self) -> Acls:
+        """The lists of all topics that have one."""
+        return self._call(ListAcls(), Acls)
+
+    def list_roles(self) -> tuple[Role, ...]:
+        """The roles that give something by themselves."""
+        return self._call(ListRoles(), Roles).roles
+
+    # -- the audit trail ----------------------------------------------------------------------
+
+    def query_audit(self, wanted: QueryAudit | None = None) -> AuditEvents:
+        """Events that match, newest first; 100 unless a limit is given."""
+        return self._call(_checked(wanted), AuditEvents)
+
+    def export_audit(self, wanted: QueryAudit | None = None, format: str = "json") -> bytes:
+        """All events that match as a JSON array, or, with ``csv``, as that."""
+        check_text(format=format)
+        return self._call(ExportAudit(_checked(wanted), format), Exported).data
+
+
+def _checked(wanted: QueryAudit | None) -> QueryAudit:
+    """What a frame can carry, in the layout that brokers of all kinds know."""
+    if wanted is None:
+        return QueryAudit()
+    check_text(
+        user=wanted.user, resource=wanted.resource, result=wanted.result, search=wanted.search
+    )
+    check_numbers(start_seconds=wanted.start_seconds, end_seconds=wanted.end_seconds)
+    check_number("limit", wanted.limit, 0, _I32_MAX)
+    check_number("offset", wanted.offset, 0, _I32_MAX)
+    return wanted._replace(types=_names(types=wanted.types), java=False)
+
+
+def _names(**given: Sequence[str]) -> tuple[str, ...]:
+    """The texts of one argument, which is no text itself."""
+    ((name, values),) = given.items()
+    if isinstance(values, str):
+        raise TypeError(f"{name} must be several texts, not one: put it in a list")
+    for value in values:
+        check_text(**{name: value})
+    return tuple(values)
+
+
+def _check_flag(**given: bool) -> None:
+    for name, value in given.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be True or False, not {value!r}")
