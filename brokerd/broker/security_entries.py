@@ -146,38 +146,31 @@ class SecurityReplay:
 
     def __init__(self, state: State, directory: Directory) -> None:
         self._directory = directory
-        self._fresh_from = 0
         state.appliers[EntryKind.SECURITY] = self._apply
         state.loaders[SNAPSHOT_SECURITY] = self._load
         state.captures.append(self._captures)
 
     def _apply(self, frame: Frame, entry: Entry) -> None:
-        if frame.lsn >= self._fresh_from:
-            fields = msgpack.unpackb(entry.body)
-            if not apply(self._directory, fields):
-                raise NewerFormat(
-                    f"the frame at {frame.lsn} says {fields['op']!r} of security, which this "
-                    "version does not know; upgrade brokerd"
-                )
+        """Do what an entry says. What a chunk holds already, applied again, changes nothing."""
+        fields = msgpack.unpackb(entry.body)
+        if not apply(self._directory, fields):
+            raise NewerFormat(
+                f"the frame at {frame.lsn} says {fields['op']!r} of security, which this version "
+                "does not know; upgrade brokerd"
+            )
 
     def _captures(self, lsn: int) -> list[Encode]:
-        """All that there is now, in chunks; one at least once there was anything.
-
-        An empty one says that what came before it in the log is gone.
-        """
-        if not self._directory.version:
-            return []
+        """All that there is now, in chunks."""
         directory = self._directory
         values: list[Value] = [
             *directory.accounts.values(),
             *directory.lists.values(),
             *directory.keys.values(),
         ]
-        firsts = range(0, max(1, len(values)), CHUNK_MAPS)
+        firsts = range(0, len(values), CHUNK_MAPS)
         return [partial(_chunk, lsn, first, values) for first in firsts]
 
     def _load(self, lsn: int, fields: dict[str, Any]) -> None:
-        self._fresh_from = lsn
         for one in fields["security"]:
             if not apply(self._directory, one):
                 raise NewerFormat(

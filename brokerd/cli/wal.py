@@ -5,7 +5,7 @@
 each names the directory, as the first line for people does.
 Exit codes: 0 sound, 1 damage found (``repair``: 0 nothing to do or done, 1 something to do or not
 done, 75 a broker runs). Record values, keys and metadata are printed only with
-``--payloads``.
+``--payloads``, hashes of passwords and of API keys never.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ from brokerd.walformat import (
     decode_group_events,
     decode_records,
 )
+
+SECRETS = {"password", "digest"}
+"""What is never printed of accounts and keys."""
 
 
 @click.group("wal")
@@ -256,6 +259,9 @@ def _body_fields(entry: Entry, payloads: bool) -> dict[str, Any]:
         return {"topic": msgpack.unpackb(entry.body)}
     if entry.kind == EntryKind.SUBSCRIPTION:
         return {"subscription": msgpack.unpackb(entry.body)}
+    if entry.kind == EntryKind.SECURITY:
+        said = msgpack.unpackb(entry.body)
+        return {"security": {key: said[key] for key in said if key not in SECRETS}}
     if entry.kind == EntryKind.LOST:
         return {"damage": msgpack.unpackb(entry.body)}
     if not payloads:
@@ -298,7 +304,7 @@ def _entry_lines(entry: dict[str, Any]) -> Iterator[str]:
     for event in entry.get("events", ()):
         shown = " ".join(f"{name}={value}" for name, value in event.items() if name != "event")
         yield f"    {entry['group']}: {event['event']} {shown}"
-    for name in ("topic", "subscription", "damage"):
+    for name in ("topic", "subscription", "security", "damage"):
         if name in entry:
             yield f"    {entry[name]}"
     for name in ("values", "keys", "metadata"):

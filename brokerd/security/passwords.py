@@ -75,7 +75,7 @@ class Passwords:
     ) -> None:
         """Tell ``done``, later, whether a password is right; to an empty hash none is."""
         known = password_hash or NOBODYS_HASH
-        self._run(lambda: is_right(known, password) and bool(password_hash), done)
+        self._run(lambda: is_right(known, password), done)
 
     def _run(
         self, work: Callable[[], Any], done: Callable[[Any, BrokerdError | None], None]

@@ -257,6 +257,25 @@ class TestPasswords:
         assert [type(error) for error in errors] == [UnknownAccount, type(None), AccountExists]
         assert is_right(accounts.account("bob").password, "x")
 
+    def test_the_current_password_must_still_be_the_current_one(self) -> None:
+        """An administrator who changes it meanwhile is not overruled by who knew the old one."""
+        house = House()
+        accounts = house.broker.accounts
+        create(house, "ann", password="old")
+        waiting: list[Callable[[], None]] = []
+        accounts.passwords._submit = lambda work, done: waiting.append(lambda: done(work(), None))
+        errors: list[BrokerdError | None] = []
+
+        def done(_: Account | None, error: BrokerdError | None) -> None:
+            errors.append(error)
+
+        accounts.change_password(OPEN, "ann", "by an administrator", done)
+        accounts.change_password(somebody(house, "ann"), "ann", "new", done, "old")
+        for one in waiting:
+            one()
+        assert [type(error) for error in errors] == [type(None), LoginFailed]
+        assert is_right(accounts.account("ann").password, "by an administrator")
+
     def test_while_the_log_has_no_room_the_change_waits(self) -> None:
         house = House()
         journal = house.broker.journal

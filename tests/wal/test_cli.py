@@ -168,6 +168,21 @@ class TestDump:
         assert "  subscription topic id 1 partition 0" in result.output
         assert "'op': 'made', 'id': 7, 'group': '__blipmq.7'" in result.output
 
+    @pytest.mark.parametrize("options", [[], ["--payloads"]])
+    def test_accounts_and_keys_are_told_without_their_hashes(
+        self, data_dir: Path, options: list[str]
+    ) -> None:
+        for body in (
+            {"op": "account", "name": "ann", "password": "$argon2id$hush"},
+            {"op": "key", "id": "00ff", "owner": "ann", "digest": b"hush"},
+        ):
+            append(data_dir, Entry(EntryKind.SECURITY, 0, 0, 0, 0, msgpack.packb(body)))
+        result = run(data_dir, "dump", *options)
+        assert "    {'op': 'account', 'name': 'ann'}" in result.output
+        assert "    {'op': 'key', 'id': '00ff', 'owner': 'ann'}" in result.output
+        assert "hush" not in result.output
+        assert "aHVzaA" not in result.output
+
     def test_payloads_only_when_asked(self, data_dir: Path) -> None:
         assert "MQ==" not in run(data_dir, "dump").output
         assert "    values 1: MQ==" in run(data_dir, "dump", "--payloads").output
