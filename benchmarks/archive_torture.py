@@ -31,6 +31,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 
 from deltalake import DeltaTable
@@ -104,6 +105,8 @@ class Torture:
     def run(self, kills: Sequence[Kill]) -> Summary:
         """Do a round for each kill, and judge what is there in the end.
 
+        A kill whose point the job did not come to is tried once more, after all others.
+
         :raises BrokerFailed: the broker does not come back.
         """
         self._broker.start()
@@ -114,12 +117,14 @@ class Torture:
         stage = Stage(addresses, self._ledger)
         try:
             self._set_up(stage)
-            for number, kill in enumerate(kills):
+            again: list[Kill] = []
+            for number, kill in enumerate(chain(kills, again)):  # which grows meanwhile
                 if not stage.is_on():
                     break
-                self._round(stage, number, kill)
+                if not self._round(stage, number, kill):
+                    (again if number < len(kills) else self.summary.missed).append(kill)
             if stage.is_on():
-                self._end(stage, len(kills))
+                self._end(stage, self.summary.rounds)
         finally:
             stage.over.set()
         self._judge()
@@ -143,7 +148,8 @@ class Torture:
 
     # -- A round ---------------------------------------------------------------------------------
 
-    def _round(self, stage: Stage, number: int, kill: Kill) -> None:
+    def _round(self, stage: Stage, number: int, kill: Kill) -> bool:
+        """Roll up and kill once; whether that came about."""
         began = time.monotonic()
         for reader in readers(stage, number):
             self._follow(reader)
@@ -153,8 +159,6 @@ class Torture:
         for writer in self._writers:
             writer.write(self._round_bytes // len(self._writers) // 8)
         is_met = self._run_and_kill(kill)
-        if not is_met:
-            self.summary.missed.append(kill)
         if kill.victim in _LEAVES_UNDONE:
             self._run_job_again()
         self._await_followers(stage)
@@ -166,6 +170,7 @@ class Torture:
             f"round {number}, {what}: {archived:,} archived of {self._ledger.count:,}, "
             f"{time.monotonic() - began:.1f} s"
         )
+        return is_met
 
     def _write(self, stage: Stage) -> None:
         """Have everybody write their share of a round."""

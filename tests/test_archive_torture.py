@@ -138,6 +138,28 @@ def test_runs_with_several_logs_are_told_as_one() -> None:
     assert one.text().endswith("BROKEN: gone\nbroken promises")
 
 
+def test_a_kill_that_is_not_met_is_tried_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After all others; what is not met then either is told."""
+    tried: list[Kill] = []
+    never, later, soon = KILLS[:3]
+
+    def tries(torture: Torture, stage: object, number: int, kill: Kill) -> bool:
+        assert number == len(tried)
+        tried.append(kill)
+        return kill == soon or (kill == later and tried.count(kill) == 2)
+
+    for name in ("_set_up", "_end", "_judge"):
+        monkeypatch.setattr(Torture, name, lambda *_: None)
+    monkeypatch.setattr(Torture, "_round", tries)
+    monkeypatch.setattr(BrokerProcess, "start", lambda *_: None)
+    monkeypatch.setattr(BrokerProcess, "address_of", lambda *_: "")
+    torture = Torture(BrokerProcess(tmp_path, tmp_path / "log", ()), 1, lambda line: None)
+    assert torture.run([never, later, soon]).missed == [never]
+    assert tried == [never, later, soon, never, later]
+
+
 @pytest.mark.parametrize("part", ["0/2", "3/2", "2", "a/b", "1/0"])
 def test_a_part_that_there_is_not_is_wrong_usage(
     part: str, capsys: pytest.CaptureFixture[str]
