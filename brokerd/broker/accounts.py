@@ -50,7 +50,7 @@ from brokerd.security.accounts import (
     check_password,
     check_roles,
 )
-from brokerd.security.audit import Actor, EventType, Result, event
+from brokerd.security.audit import EventType, Result, event
 from brokerd.security.directory import Directory, Policy
 from brokerd.security.keys import new_key
 from brokerd.security.passwords import Passwords
@@ -211,7 +211,7 @@ class Accounts:
                 done(None, error)
             elif not right or self.directory.accounts.get(by.name) != account:
                 self._audit.record(
-                    event(_actor(by), EventType.PASSWORD_CHANGED, by.name, result=Result.FAILURE)
+                    event(by.actor, EventType.PASSWORD_CHANGED, by.name, result=Result.FAILURE)
                 )
                 done(None, LoginFailed("invalid current password"))
             else:
@@ -316,7 +316,7 @@ class Accounts:
             self._journal.add_entry(entry)
             apply(self.directory, fields)
 
-        self._audit.carry_out(_actor(by), kind, resource, change, details)
+        self._audit.carry_out(by.actor, kind, resource, change, details)
 
     def _with_hash(
         self, password: str, change: Callable[[str], Account], done: AccountDone
@@ -357,10 +357,6 @@ def _guarded(begin: Callable[[], None], done: AccountDone) -> None:
 
 def _unique(roles: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(roles))
-
-
-def _actor(by: Access) -> Actor:
-    return Actor(by.name, by.peer, by.form)
 
 
 def _text(value: bool) -> str:

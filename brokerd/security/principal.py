@@ -13,7 +13,7 @@ from typing import Final
 from brokerd.errors import AuthenticationRequired, BrokerdError, Denied
 from brokerd.security.access import ANY, NAMES, Access
 from brokerd.security.accounts import Account
-from brokerd.security.audit import Actor, AuditEvent, denied
+from brokerd.security.audit import AuditEvent, denied
 from brokerd.security.directory import Directory
 from brokerd.values import RESERVED_PREFIX
 
@@ -61,11 +61,6 @@ class Principal(Access):
         )
         self._is_barred = is_gone or (account is not None and not account.enabled)
         self._account = None if self._is_barred else account
-
-    @property
-    def actor(self) -> Actor:
-        """Who this is in the audit trail."""
-        return Actor(self.name, self.peer, self.form)
 
     @property
     def account(self) -> Account | None:
