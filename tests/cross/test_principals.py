@@ -201,6 +201,11 @@ class Client:
         self._house.run()
         return self._form.told(self.wire.received_bytes())
 
+    def leave(self) -> None:
+        """Be gone."""
+        self.wire.disconnect()
+        self._house.run()
+
 
 def houses(caller: Caller) -> tuple[CoreHouse, CoreHouse, str]:
     """Brokers with the topic and without, and the caller's key."""

@@ -6,8 +6,10 @@ import json
 from contextlib import suppress
 from typing import Any
 
+from twisted.internet.error import ConnectionLost
 from twisted.internet.testing import StringTransport
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from brokerd.admin.health import Health
 from brokerd.admin.site import make_site
@@ -60,6 +62,10 @@ class Http:
         data = self._transport.value()
         self._transport.clear()
         return data
+
+    def disconnect(self) -> None:
+        """Vanish."""
+        self._channel.connectionLost(Failure(ConnectionLost()))
 
     @property
     def is_open(self) -> bool:
