@@ -19,6 +19,7 @@ OFFSETS = (0, 0, 1, 2, 3, 100, (1 << 31), (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 MODES = ("earliest", "latest", "commit", "", "offset", "x")
 FILTERS = ("", "", "a", "$.n", "$.a.b", "^k.*y$", "(", "(a+)+$", "(a|b|ab)*c{5}", "[", "$.", "É")
 VALUES = (b"", b"hello", b'{"n":1,"a":{"b":null}}', b"{" * 40, b"a" * 300, b"\xff\x00" * 9)
+USERS = ("ann", "bob", "", "n" * 256, "\x1b[0m")
 FETCHES = (fm.Opcode.FETCH, fm.Opcode.FETCH, fm.Opcode.FETCH_BINARY)
 CONSUMES = (fm.Opcode.CONSUME, fm.Opcode.CONSUME_ZERO_COPY)
 _HEADER_BYTES = 8
@@ -38,7 +39,7 @@ def requests(rng: Random) -> list[bytes]:
 def _request(rng: Random, topic: str) -> fm.Request:
     group, partition = rng.choice(GROUPS), rng.choice(PARTITIONS)
     offset, mode, sdk = rng.choice(OFFSETS), rng.choice(MODES), rng.random() < 0.5
-    kind = rng.randrange(16)
+    kind = rng.randrange(18)
     if kind <= 3:
         value = rng.choice((*VALUES, rng.randbytes(rng.choice((1, 70, 4_000)))))
         return fm.Produce(topic, rng.choice((None, None, b"k", b"key")), value, partition)
@@ -55,6 +56,8 @@ def _request(rng: Random, topic: str) -> fm.Request:
     if kind == 12:
         number = min(offset, fm.MAX_OFFSET) if mode == "offset" else None
         return fm.ResetOffset(topic, group, partition, mode, number, sdk and bool(mode))
+    if kind >= 16:
+        return _administration(rng, topic)
     return rng.choice(
         (
             fm.CreateTopic(topic, rng.choice((0, 1, 3, -1, 1 << 20, (1 << 31) - 1))),
@@ -64,6 +67,34 @@ def _request(rng: Random, topic: str) -> fm.Request:
             fm.ClusterMetadata(topic),
             fm.GetOffset(topic, group, partition),
             fm.GetLag(topic, group, partition),
+        )
+    )
+
+
+def _administration(rng: Random, topic: str) -> fm.Request:
+    """Logins, users, access lists and questions about the audit trail."""
+    user, roles = rng.choice(USERS), rng.choice(((), ("admin",), ("", "x" * 300)))
+    number = rng.choice((0, 1, -1, 1 << 40, (1 << 63) - 1, -(1 << 63)))
+    page = rng.choice((0, 1, -1, 5_000, (1 << 31) - 1))
+    java = rng.random() < 0.5
+    query = fm.QueryAudit(number, number, roles, user, topic, user, user, page, page, java)
+    return rng.choice(
+        (
+            fm.Auth(user, topic),
+            fm.WhoAmI(),
+            fm.CreateUser(user, topic, roles),
+            fm.DeleteUser(user),
+            fm.UpdateUser(user, roles, java),
+            fm.ListUsers(),
+            fm.GetUser(user),
+            fm.ChangePassword(user, topic, user),
+            fm.SetAcl(topic, java, (user,), roles),
+            fm.GetAcl(topic),
+            fm.DeleteAcl(topic),
+            fm.ListAcls(),
+            fm.ListRoles(),
+            query,
+            fm.ExportAudit(query, rng.choice(("csv", "json", ""))),
         )
     )
 
