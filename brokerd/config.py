@@ -43,6 +43,7 @@ from brokerd.sections import (
     Retention,
     Wal,
 )
+from brokerd.security.certificates import ARROW
 
 __all__ = [
     "FORMATS",
@@ -394,11 +395,23 @@ def _convert(kind: Any, setting: Setting) -> Any:
         except ValueError:
             raise _wrong(setting, _wanted(kind)) from None
     if get_origin(kind) is tuple and setting.is_text:
-        raw = [part.strip() for part in raw.split(",") if part.strip()]
+        raw = list(_listed(raw, ARROW if setting.name == "tls.principals" else ""))
     try:
         return msgspec.convert(raw, kind, strict=not setting.is_text)
     except msgspec.ValidationError:
         raise _wrong(setting, _wanted(kind)) from None
+
+
+def _listed(text: str, mark: str) -> Iterable[str]:
+    """The parts of a list between its commas. A part goes on until it has the mark."""
+    part = ""
+    for piece in text.split(","):
+        part += f",{piece}" if part else piece.strip()
+        if part.strip() and mark in part:
+            yield part.strip()
+            part = ""
+    if part.strip():
+        yield part.strip()
 
 
 def _check(setting: Setting, value: Any) -> None:

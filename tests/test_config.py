@@ -301,6 +301,20 @@ def test_keys_come_as_a_list_or_with_commas_and_from_a_file(file: Path, tmp_path
     assert with_secrets(given).blipmq.api_keys == ("five", "six")
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("CN=a,O=Acme => x", ("CN=a,O=Acme => x",)),
+        ("CN=a,O=Acme => x, CN=b=>y ,", ("CN=a,O=Acme => x", "CN=b=>y")),
+        (",,CN=a, O=Acme", ("CN=a, O=Acme",)),
+        ("", ()),
+    ],
+)
+def test_principals_with_commas_in_them_may_be_set(given: str, meant: tuple[str, ...]) -> None:
+    """A subject has commas, and each part ends with its account."""
+    assert load(assignments=[f"tls.principals={given}"]).config.tls.principals == meant
+
+
 def test_a_secret_on_the_command_line_is_warned_of_and_never_repeated() -> None:
     loaded = load(assignments=["blipmq.api_keys=hunter2"])
     assert "blipmq.api_keys_file=PATH" in loaded.warnings[0]
