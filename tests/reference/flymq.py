@@ -16,6 +16,7 @@ PRODUCE, CONSUME, CREATE_TOPIC, METADATA, SUBSCRIBE, COMMIT, FETCH = range(1, 8)
 LIST_TOPICS, DELETE_TOPIC, CONSUME_ZERO_COPY, FETCH_BINARY = range(8, 12)
 CLUSTER_METADATA, GET_OFFSET, RESET_OFFSET, GET_LAG, ERROR = 0x53, 0x60, 0x61, 0x64, 0xFF
 TXN_BEGIN = 0x40
+AUTH, AUTH_RESPONSE, WHOAMI = 0x70, 0x71, 0x72
 
 
 class FlymqError(Exception):
@@ -28,6 +29,10 @@ class ServerError(FlymqError):
 
 class NotLeaderError(ServerError):
     """An ERROR frame whose text says ``not leader``."""
+
+
+class AuthenticationError(FlymqError):
+    """A login was refused."""
 
 
 class ProtocolError(FlymqError):
@@ -43,6 +48,15 @@ class RecordMetadata(NamedTuple):
     timestamp_ms: int
     key_size: int
     value_size: int
+
+
+class Login(NamedTuple):
+    """The answer to AUTH, as pyflymq and the Go client read it; Go reads WHOAMI so too."""
+
+    success: bool
+    user: str
+    roles: list[str]
+    error: str
 
 
 class Record(NamedTuple):
@@ -94,9 +108,9 @@ class Fields:
         value: int = struct.unpack(f">{form}", self.take(struct.calcsize(form)))[0]
         return value
 
-    def text(self) -> str:
-        """A ``str``: u16 length, UTF-8."""
-        return self.take(self.number("H")).decode("utf-8")
+    def text(self, length: str = "H") -> str:
+        """A ``str``: u16 length, UTF-8; with length ``B`` a ``str8``."""
+        return self.take(self.number(length)).decode("utf-8", "replace")
 
     def data(self) -> bytes:
         """A ``bytes``: u32 length."""
@@ -138,6 +152,14 @@ def record_metadata(payload: bytes) -> RecordMetadata:
     """Answer to PRODUCE."""
     fields = Fields(payload)
     return RecordMetadata(fields.text(), *struct.unpack(">iQqii", fields.take(28)))
+
+
+def login(payload: bytes) -> Login:
+    """Answer to AUTH: success, user, roles whose lengths have one byte, error."""
+    fields = Fields(payload)
+    success, user = fields.number("?"), fields.text()
+    roles = [fields.text("B") for _ in range(fields.number("I"))]
+    return Login(bool(success), user, roles, fields.text())
 
 
 def key_and_value(payload: bytes) -> tuple[bytes, bytes]:

@@ -29,6 +29,10 @@ NOT_LEADER_SECONDS = 0.5
 FETCH_RECORDS = 100
 
 
+_ANSWERED_BY = {flymq.AUTH: flymq.AUTH_RESPONSE, flymq.WHOAMI: flymq.WHOAMI}
+"""The opcodes of answers that the client looks at."""
+
+
 class EmptyMetadata(Exception):
     """CLUSTER_METADATA without topics, which the client takes for a broken connection."""
 
@@ -105,6 +109,8 @@ class GoClient:
         self._socket.sendall(payload)
         head = read_exact(self._socket, flymq.HEADER_BYTES)
         magic, version, answered, _, length = struct.unpack(">BBBBI", head)
+        if answered not in (_ANSWERED_BY.get(opcode, answered), flymq.ERROR):
+            raise flymq.ProtocolError(f"{opcode:#x} was answered with {answered:#x}")
         if (magic, version) != (flymq.MAGIC, flymq.VERSION) or length > flymq.PAYLOAD_BYTES_MAX:
             raise flymq.ProtocolError(f"header {head.hex()}")
         answer = read_exact(self._socket, length)
@@ -114,6 +120,19 @@ class GoClient:
                 raise flymq.NotLeaderError(message)
             raise flymq.ServerError(f"server error: {message}")
         return answer
+
+    def authenticate(self, user: str, password: str) -> None:
+        """AUTH, which the client sends once it is connected, if it has a user.
+
+        :raises AuthenticationError: the login was refused.
+        """
+        answer = flymq.login(self.call(flymq.AUTH, flymq.text(user) + flymq.text(password)))
+        if not answer.success:
+            raise flymq.AuthenticationError(f"authentication failed: {answer.error}")
+
+    def whoami(self) -> flymq.Login:
+        """WHOAMI, read as an answer to AUTH."""
+        return flymq.login(self.call(flymq.WHOAMI, b""))
 
     def create_topic(self, topic: str, partitions: int) -> None:
         """CREATE_TOPIC."""

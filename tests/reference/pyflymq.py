@@ -132,6 +132,24 @@ class FlyMQClient:
             raise flymq.ServerError(message)
         return answer
 
+    # -- logins -----------------------------------------------------------------------------------
+
+    def authenticate(self, user: str, password: str) -> flymq.Login:
+        """AUTH. The client forgets it when it has to connect again.
+
+        :raises AuthenticationError: the login was refused.
+        :raises ProtocolError: the answer has another layout than the reference server's.
+        """
+        answer = flymq.login(self.call(flymq.AUTH, flymq.text(user) + flymq.text(password)))
+        if not answer.success:
+            raise flymq.AuthenticationError(answer.error)
+        return answer
+
+    def whoami(self) -> tuple[bool, str, list[str], list[str]]:
+        """WHOAMI: whether it is somebody, the name, roles and permissions."""
+        fields = Fields(self.call(flymq.WHOAMI, b""))
+        return bool(fields.number("?")), fields.text(), fields.texts(), fields.texts()
+
     # -- topics -----------------------------------------------------------------------------------
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
