@@ -10,6 +10,7 @@ section 4.2). Sessions are never resumed, so that every connection has its certi
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -133,7 +134,7 @@ class Credentials:
 def _stat(path: str) -> Stat:
     try:
         found = os.stat(path)
-    except OSError:
+    except (OSError, ValueError):
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino
 
@@ -234,13 +235,22 @@ def _certificates(path: str) -> list[x509.Certificate]:
 
 def _contents(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_open_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ConfigError(f"cannot read {path}: it is no file")
             data = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"cannot read {path!r}: {error}") from error
     if len(data) > FILE_BYTES_MAX:
         raise ConfigError(f"{path} is larger than any PEM file of TLS: {FILE_BYTES_MAX} bytes")
     return data
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open without waiting: nobody may ever write to a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _reason(error: SSL.Error | crypto.Error) -> str:

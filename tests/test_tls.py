@@ -96,6 +96,12 @@ def a_directory(files: TlsFiles, directory: Path) -> str:
     return f"cannot read {files.certificate}: Is a directory"
 
 
+def a_pipe(files: TlsFiles, directory: Path) -> str:
+    os.unlink(files.key)
+    os.mkfifo(files.key)
+    return f"cannot read {files.key}: it is no file"
+
+
 def not_pem(files: TlsFiles, directory: Path) -> str:
     Path(files.certificate).write_text("-----BEGIN CERTIFICATE-----\nAAAA\n")
     return f"{files.certificate} must be a PEM file with a certificate"
@@ -132,7 +138,7 @@ def a_key_with_a_password(files: TlsFiles, directory: Path) -> str:
 
 
 WRONG = [
-    *(no_file, a_directory, not_pem, no_key, huge, another_key, another_kind_of_key),
+    *(no_file, a_directory, a_pipe, not_pem, no_key, huge, another_key, another_kind_of_key),
     a_key_with_a_password,
 ]
 
@@ -153,6 +159,11 @@ def test_who_signs_certificates_of_clients_must_be_in_the_file(files: TlsFiles) 
     empty.touch()
     with pytest.raises(ConfigError, match=r"empty.pem must be a PEM file with a certificate$"):
         credentials(replace(files, client_ca=str(empty), client_auth="required"))
+
+
+def test_a_name_that_no_file_can_have_is_one_clear_line(files: TlsFiles) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read '/a\\x00b': embedded null byte"):
+        credentials(replace(files, certificate="/a\0b"))
 
 
 def test_one_file_may_hold_all(files: TlsFiles, tmp_path: Path) -> None:
