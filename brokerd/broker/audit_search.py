@@ -177,7 +177,8 @@ class _Search:
 
     def _look(self, first: int) -> None:
         """Look at a block, newest first. What is not in it is lost: events do not expire."""
-        self._unreadable += self._top - max(first, self._trail.start_offset) - len(self._block)
+        expected = self._top - max(first, self._trail.start_offset)
+        self._unreadable += max(0, expected - len(self._block))
         for record in reversed(self._block):
             try:
                 found = decode_event(record.value, record.offset)

@@ -501,6 +501,23 @@ class TestQuestions:
         assert resources(page) == [f"t{number}" for number in range(29, -1, -1) if number != 12]
         assert page.unreadable >= 1
 
+    def test_what_retention_takes_during_a_search_is_not_damaged(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(audit_search, "BLOCK_EVENTS", 10)
+        monkeypatch.setattr(audit_search, "BLOCK_BYTES", 500)
+        house = audited()
+        fill(house, 100)
+        partition = house.broker.existing_topic(AUDIT_TOPIC).partition(0)
+        answers: list[Any] = []
+        house.broker.audit.query(AuditFilter(), lambda *answer: answers.append(answer))
+        house.clock.callLater(0, lambda: partition.move_start(75))
+        house.run()
+        ((page, error),) = answers
+        assert error is None
+        assert page.events[0].resource == "t99" and 25 <= page.total <= 40
+        assert (page.unreadable, page.next_before) == (0, None)
+
     def test_a_long_search_gives_the_reactor_its_turns(self) -> None:
         house = audited()
         fill(house, 5_000)

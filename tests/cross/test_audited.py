@@ -34,12 +34,13 @@ def serve(house: House, form: Form, guard: Guard) -> ConnectionFactory:
     return factory
 
 
-def ask(house: House, factory: ConnectionFactory, *requests: bytes) -> None:
-    """Send requests one after the other; whatever is answered."""
+def ask(house: House, factory: ConnectionFactory, *requests: bytes) -> bytes:
+    """Send requests one after the other; all that is answered."""
     wire = house.connect_to(factory)
     for request in requests:
         wire.send_bytes(request)
         house.run()
+    return wire.received_bytes()
 
 
 def admin(house: House, form: Form) -> Guard:
@@ -76,6 +77,20 @@ def test_who_makes_a_topic_by_whatever_request_is_in_the_trail(
         (event,) = made
         assert (event.user, event.client_ip, event.form) == ("ann", "192.0.2.7", form.listener)
         assert (event.resource, event.result) == (TOPIC, "success")
+
+
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize(("form", "operation"), OPERATIONS)
+def test_no_answer_names_the_trail_to_who_did_not(
+    form: Form, operation: Operation, secure: bool
+) -> None:
+    """Lists show the topics of clients."""
+    house = House(settings=AUDITED)
+    factory = serve(house, form, admin(house, form) if secure else OPEN_GUARD)
+    house.run()
+    requests = [make(TOPIC) for make in (*operation.before, operation.request)]
+    answers = ask(house, factory, form.greeting(SECRET), *requests)
+    assert AUDIT_TOPIC.encode() not in answers
 
 
 @pytest.mark.parametrize("secure", [False, True])
