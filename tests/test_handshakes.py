@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from OpenSSL import SSL
 from twisted.internet.address import IPv4Address
 from twisted.internet.protocol import Factory, Protocol
@@ -329,6 +331,29 @@ def test_who_is_too_many_is_refused_before_tls(authorities: Authorities) -> None
     listening = Listening(authorities, "none")
     listening.inner.buildProtocol = lambda addr: None  # type: ignore[method-assign]
     assert listening.factory.buildProtocol(None) is None
+
+
+@given(data=st.data())
+def test_whatever_comes_in_the_place_of_a_handshake_reaches_nobody(
+    authorities: Authorities, data: st.DataObject
+) -> None:
+    """Bytes of any kind, and a client's first words with something in them changed."""
+    connecting = client(authorities, None)
+    with suppress(SSL.WantReadError):
+        connecting.do_handshake()
+    hello = bytearray(connecting.bio_read(1 << 16))
+    start = data.draw(st.integers(0, len(hello)), label="start")
+    end = data.draw(st.integers(start, len(hello)), label="end")
+    hello[start:end] = data.draw(st.binary(max_size=300), label="in its place")
+    listening = Listening(authorities, "none", seconds=5)
+    protocol, transport = listening.connect()
+    for piece in (hello, data.draw(st.binary(max_size=300), label="after it")):
+        if piece and not transport.disconnecting:
+            protocol.dataReceived(bytes(piece))
+    listening.clock.advance(5)
+    assert transport.disconnecting or transport.disconnected
+    protocol.connectionLost(ENDED)
+    assert listening.heard == []
 
 
 # The end.
