@@ -112,6 +112,8 @@ def broker_settings(config: Config) -> BrokerSettings:
         max_groups=config.limits.groups,
         max_producers=config.limits.producers,
         max_subscriptions=config.limits.subscriptions,
+        max_transaction_bytes=config.limits.transaction_bytes,
+        transaction_us=config.limits.transaction_seconds * 1_000_000,
         groups=GroupSettings(
             max_attempts=config.groups.max_attempts,
             attempts=config.groups.attempts,
@@ -226,7 +228,7 @@ class BrokerCore:
             self._archive_access(),
             Passwords(password_threads.submit, host.random_bytes),
         )
-        self.guard = make_guard(config, self.broker)
+        self.guard = make_guard(config, self.broker, lambda: self.recovery is not None)
         """Says who connects."""
         self._limits = connection_limits(config)
         """As configured, until `lock` has seen what the process may open."""

@@ -125,6 +125,8 @@ class Limits(Struct, frozen=True):
     groups: Positive = 200_000
     producers: Positive = 100_000
     subscriptions: Positive = 100_000
+    transaction_bytes: Annotated[int, Meta(ge=MIB, le=TIB, extra={"unit": "bytes"})] = 192 * MIB
+    transaction_seconds: PositiveSeconds = 60
 
 
 class Blipmq(Struct, frozen=True):

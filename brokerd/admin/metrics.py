@@ -77,6 +77,28 @@ DEFINITIONS = (
     ),
     Definition("producers", "brokerd_idempotent_producers", G, "Idempotent producers in memory"),
     Definition("subscriptions", "brokerd_subscriptions", G, "Subscriptions of BlipMQ's clients"),
+    Definition("transactions.open", "brokerd_transactions_open", G, "Open transactions"),
+    Definition(
+        "transactions.held_bytes",
+        "brokerd_transaction_bytes",
+        G,
+        "Bytes that open transactions hold in memory",
+    ),
+    Definition(
+        "transactions.committed", "brokerd_transactions_committed", C, "Transactions committed"
+    ),
+    Definition(
+        "transactions.rolled_back",
+        "brokerd_transactions_rolled_back",
+        C,
+        "Transactions rolled back by their clients, or because they went",
+    ),
+    Definition(
+        "transactions.timed_out",
+        "brokerd_transactions_timed_out",
+        C,
+        "Transactions rolled back because they were open for too long",
+    ),
     Definition("audit.written", "brokerd_audit_events", C, "Events written to the audit trail"),
     Definition(
         "audit.repeated",

@@ -52,6 +52,7 @@ from brokerd.broker.subscriptions import Subscriptions
 from brokerd.broker.sweep import Sweep
 from brokerd.broker.topic_changes import TopicChanges
 from brokerd.broker.topics import Partition, Topic
+from brokerd.broker.transactions import Transactions
 from brokerd.broker.waiters import Waiter, Waiters
 from brokerd.groups import GroupSettings
 from brokerd.security.directory import Policy
@@ -75,6 +76,10 @@ class BrokerSettings:
     max_groups: int = 200_000
     max_producers: int = 100_000
     max_subscriptions: int = 100_000
+    max_transaction_bytes: int = 192 << 20
+    """Of all open transactions together."""
+    transaction_us: int = 60_000_000
+    """How long a transaction may be open."""
     groups: GroupSettings = field(default_factory=GroupSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     archive: ArchiveSettings = field(default_factory=ArchiveSettings)
@@ -299,6 +304,16 @@ class Broker:
         self.mark_archived = topics.mark_archived
         self.existing_topic = state.existing_topic
 
+        self.transactions = Transactions(
+            journal,
+            clock,
+            producing,
+            topics,
+            self.topic,
+            settings.max_transaction_bytes,
+            settings.transaction_us,
+        )
+
         self.audit = AuditTrail(
             journal,
             producing,
@@ -389,6 +404,7 @@ class Broker:
         self.ready = False
         self._leasing.timetable.stop()
         self.subscriptions.stop()
+        self.transactions.stop()
         self._firing.stop()
         self._retention.stop()
         self._overview.stop()
@@ -494,6 +510,7 @@ class Broker:
             "schedule_held_bytes": self._firing.held_bytes,
             "producers": self.producers.count,
             "subscriptions": self.subscriptions.count,
+            "transactions": self.transactions.status(),
             "long_polls": self._waiters.count,
             "retention": self._retention.status(),
             "archive": self.archiving.status(),

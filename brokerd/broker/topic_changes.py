@@ -36,7 +36,7 @@ from brokerd.errors import InvalidName, LimitExceeded, UnknownOffset
 from brokerd.values import RESERVED_PREFIX
 
 OWN_TOPIC_BYTES = 1024
-"""More than making or configuring a topic of the broker's own takes in a frame."""
+"""More than making a topic, or configuring one of the broker's own, takes in a frame."""
 
 
 def check_topic_name(name: str) -> None:
@@ -88,18 +88,32 @@ class TopicChanges:
         if existing is not None:
             return existing
         settings = settings or TopicSettings()
-        check_topic_name(name)
         check_settings(settings)
+        self.check_new(name, partitions)
+        return self._add(Topic(self._state.next_topic_id, name, partitions, settings))
+
+    def check_new(self, name: str, partitions: int, before: int = 0) -> None:
+        """Raise `InvalidName` or `LimitExceeded` if no such topic may be created.
+
+        So many others are going to be created ``before`` it.
+        """
+        check_topic_name(name)
         if not 1 <= partitions <= self._max_partitions:
             raise LimitExceeded(
                 f"a topic has 1 to {self._max_partitions} partitions, not {partitions}; "
                 "limits.partitions says how many"
             )
-        if len(self._state.by_name) >= self._max_topics:
+        if len(self._state.by_name) + before >= self._max_topics:
             raise LimitExceeded(
                 f"there are {len(self._state.by_name)} topics already; raise limits.max_topics"
             )
-        return self._add(Topic(self._state.next_topic_id, name, partitions, settings))
+
+    def create_admitted(self, name: str, partitions: int) -> Topic:
+        """Create a topic that `check_new` let pass, and that was admitted with others.
+
+        It takes `OWN_TOPIC_BYTES` and an entry.
+        """
+        return self._add_admitted(Topic(self._state.next_topic_id, name, partitions))
 
     def internal_topic(self, target: Topic) -> Topic:
         """The unlisted topic that serves ``target``: one partition, made when it is first needed.

@@ -1,0 +1,299 @@
+# Tests: tests/broker/test_transactions.py
+"""Transactions: records that are kept in memory until all of them are appended, in one frame.
+
+A transaction is in no log and seen by nobody before its commit. The commit is admitted as a whole,
+and nothing else is admitted until its last record is appended: so it is one frame of the log, with
+the topics that it brings about, and after a crash all of it is there or nothing.
+
+It belongs to whoever began it and ends with `Transactions.roll_back` when that one is gone, or by
+itself after so long. Memory: `Transaction.held_bytes` counts what it takes, each record
+`RECORD_BYTES` more than its value. One transaction has a limit, and so have all open ones together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from brokerd.broker.journal import (
+    BATCH_FRAME_BYTES,
+    RECORD_FRAME_BYTES,
+    Clock,
+    Congested,
+    DelayedCall,
+    Journal,
+)
+from brokerd.broker.producing import Producing
+from brokerd.broker.topic_changes import OWN_TOPIC_BYTES, TopicChanges, check_topic_name
+from brokerd.broker.topics import Partition, Topic
+from brokerd.errors import InvalidRequest, LimitExceeded
+
+HELD_BYTES_MAX = 48 << 20
+"""Most bytes of one transaction."""
+
+RECORD_BYTES = 512
+"""What a record counts besides its value: its place in memory, and what it may take in a frame."""
+
+OPEN_BYTES = 4096
+"""What a transaction counts besides its records."""
+
+PARTITIONS_MAX = 10_000
+"""Partitions of all the topics of one transaction, so that a commit does not take too long."""
+
+ACTIVE = "active"
+COMMITTED = "committed"
+ABORTED = "aborted"
+
+
+@dataclass
+class TransactionCounters:
+    """What became of transactions since the broker started."""
+
+    committed: int = 0
+    rolled_back: int = 0
+    timed_out: int = 0
+
+
+class Transaction:
+    """One transaction; `Transactions` changes it."""
+
+    __slots__ = (
+        "commit_waits",
+        "end_seconds",
+        "held_bytes",
+        "partitions",
+        "state",
+        "values",
+        "why",
+    )
+
+    def __init__(self) -> None:
+        self.state = ACTIVE
+        self.why = ""
+        """Why it is aborted, if its owner did not say so."""
+        self.end_seconds = 0.0
+        """When it is aborted, by the broker's clock."""
+        self.commit_waits = False
+        """Whether its commit met `Congested`: then its age does not end it."""
+        self.values: dict[str, list[bytes]] = {}
+        """By topic, in the order in which they came."""
+        self.partitions = 0
+        """Of all its topics, as they were."""
+        self.held_bytes = OPEN_BYTES
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The names of the topics that it has records for."""
+        return tuple(self.values)
+
+    def check_active(self) -> None:
+        """Raise `InvalidRequest` if it is over."""
+        if self.state != ACTIVE:
+            why = f" ({self.why})" if self.why else ""
+            raise InvalidRequest(f"transaction is not active: {self.state}{why}")
+
+
+class _Part(NamedTuple):
+    """What a commit appends to one topic."""
+
+    name: str
+    topic: Topic | None
+    """None: it does not exist yet."""
+    values: list[bytes]
+
+
+class Transactions:
+    """All open transactions. ``topic(name)`` finds a topic.
+
+    :param most_bytes: what all of them may hold together.
+    :param timeout_us: how long one may be open.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        clock: Clock,
+        producing: Producing,
+        topics: TopicChanges,
+        topic: Callable[[str], Topic | None],
+        most_bytes: int,
+        timeout_us: int,
+    ) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._producing = producing
+        self._topics = topics
+        self._topic = topic
+        self._most_bytes = most_bytes
+        self._timeout_us = timeout_us
+        self._open: dict[Transaction, None] = {}
+        """In the order in which they were begun, which is that in which they end by age."""
+        self._look_call: DelayedCall | None = None
+        self._held_bytes = 0
+        self.counters = TransactionCounters()
+
+    def begin(self) -> Transaction:
+        """A new transaction. Raises `LimitExceeded`."""
+        self._check_room(OPEN_BYTES)
+        transaction = Transaction()
+        self._start_time(transaction)
+        self._held_bytes += OPEN_BYTES
+        self._look_later(transaction)
+        return transaction
+
+    def produce(
+        self, transaction: Transaction, topic_name: str, value: bytes, partitions: int
+    ) -> None:
+        """Add a record; an unknown topic will be created with so many ``partitions``.
+
+        Raises `InvalidRequest` if the transaction is over, `InvalidName` and `LimitExceeded`.
+        """
+        transaction.check_active()
+        values = transaction.values.get(topic_name)
+        if values is None:
+            topic = self._topic(topic_name)
+            if topic is None:
+                check_topic_name(topic_name)
+            else:
+                partitions = len(topic.partitions)
+            if transaction.partitions + partitions > PARTITIONS_MAX:
+                raise LimitExceeded(
+                    f"the topics of a transaction may have {PARTITIONS_MAX} partitions together; "
+                    "commit, and go on in another transaction"
+                )
+        added = len(value) + RECORD_BYTES
+        if transaction.held_bytes + added > HELD_BYTES_MAX:
+            raise LimitExceeded(
+                f"a transaction holds at most {HELD_BYTES_MAX} bytes, each record counting "
+                f"{RECORD_BYTES} more than its value; commit, and go on in another transaction"
+            )
+        self._check_room(added)
+        if values is None:
+            values = transaction.values[topic_name] = []
+            transaction.partitions += partitions
+        values.append(value)
+        transaction.held_bytes += added
+        self._held_bytes += added
+
+    def commit(self, transaction: Transaction, partitions: int, producer_format: int) -> list[str]:
+        """Append all its records, in one frame; the names of the topics that this brought about.
+
+        Records have no key and go to the partitions of their topic in turn. Raises `Congested`:
+        then commit again, it is not aborted meanwhile; `InvalidRequest` if it is over; and
+        `InvalidName`, `LimitExceeded`, `NoSpace` and others: then it is still open.
+        """
+        transaction.check_active()
+        parts = [
+            _Part(name, self._topic(name), values) for name, values in transaction.values.items()
+        ]
+        new = [part.name for part in parts if part.topic is None]
+        for number, name in enumerate(new):
+            self._topics.check_new(name, partitions, number)
+        try:
+            self._admit(parts, len(new), partitions)
+        except Congested:
+            transaction.commit_waits = True
+            raise
+        for part in parts:
+            topic = part.topic or self._topics.create_admitted(part.name, partitions)
+            for partition, values in _in_turn(topic, part.values):
+                self._producing.append_values(partition, values, producer_format)
+        self.counters.committed += 1
+        self._end(transaction, COMMITTED)
+        return new
+
+    def _admit(self, parts: list[_Part], new_topics: int, partitions: int) -> None:
+        """Make sure that a whole commit has a place in one frame."""
+        size = new_topics * (OWN_TOPIC_BYTES + BATCH_FRAME_BYTES)
+        touched = 0
+        for part in parts:
+            count = len(part.values)
+            size += sum(map(len, part.values)) + count * RECORD_FRAME_BYTES
+            touched += min(count, partitions if part.topic is None else len(part.topic.partitions))
+        if parts:
+            self._journal.admit(size, touched)
+
+    def roll_back(self, transaction: Transaction) -> None:
+        """Let go of a transaction's records; one that is over stays as it is."""
+        if transaction.state == ACTIVE:
+            self.counters.rolled_back += 1
+            self._end(transaction, ABORTED)
+
+    def stop(self) -> None:
+        """Let go of all of them: nobody will commit any more."""
+        for transaction in list(self._open):
+            self.roll_back(transaction)
+        if self._look_call is not None:
+            self._look_call.cancel()
+            self._look_call = None
+
+    def status(self) -> dict[str, Any]:
+        """As a status shows it."""
+        return {
+            "open": len(self._open),
+            "held_bytes": self._held_bytes,
+            "committed": self.counters.committed,
+            "rolled_back": self.counters.rolled_back,
+            "timed_out": self.counters.timed_out,
+        }
+
+    def _check_room(self, added: int) -> None:
+        if self._held_bytes + added > self._most_bytes:
+            raise LimitExceeded(
+                f"all open transactions together hold {self._held_bytes} bytes, and "
+                f"limits.transaction_bytes is {self._most_bytes}; try again when some are over"
+            )
+
+    def _end(self, transaction: Transaction, state: str) -> None:
+        transaction.state = state
+        transaction.values = {}
+        del self._open[transaction]
+        self._held_bytes -= transaction.held_bytes
+
+    # -- age ----------------------------------------------------------------------------------
+
+    def _look_later(self, transaction: Transaction) -> None:
+        """Look for old ones when this one, the oldest, may be one."""
+        if self._look_call is None:
+            delay_seconds = transaction.end_seconds - self._clock.seconds()
+            self._look_call = self._clock.callLater(max(0.0, delay_seconds), self._look)
+
+    def _look(self) -> None:
+        self._look_call = None
+        now_seconds = self._clock.seconds()
+        for transaction in list(self._open):
+            if transaction.end_seconds > now_seconds:
+                break
+            if transaction.commit_waits:
+                self._give_time(transaction)
+            else:
+                self._time_out(transaction)
+        if self._open:
+            self._look_later(next(iter(self._open)))
+
+    def _give_time(self, transaction: Transaction) -> None:
+        """Let a transaction be open for as long again, because its commit waits for room."""
+        del self._open[transaction]
+        transaction.commit_waits = False
+        self._start_time(transaction)
+
+    def _start_time(self, transaction: Transaction) -> None:
+        transaction.end_seconds = self._clock.seconds() + self._timeout_us / 1e6
+        self._open[transaction] = None
+
+    def _time_out(self, transaction: Transaction) -> None:
+        transaction.why = f"it was open for {self._timeout_us / 1e6:g} seconds"
+        self.counters.timed_out += 1
+        self._end(transaction, ABORTED)
+
+
+def _in_turn(topic: Topic, values: list[bytes]) -> Iterator[tuple[Partition, list[bytes]]]:
+    """The records of each partition, when all go to the partitions in turn."""
+    by_partition: dict[Partition, list[bytes]] = {}
+    if len(topic.partitions) == 1:
+        by_partition[topic.partitions[0]] = values
+    else:
+        for value in values:
+            by_partition.setdefault(topic.choose(None), []).append(value)
+    yield from by_partition.items()

@@ -1,0 +1,348 @@
+"""Transactions: seen by nobody before their commit, and never in part, whenever the power goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+import pytest
+
+from brokerd.broker import BrokerSettings, Congested
+from brokerd.broker.topics import TopicSettings
+from brokerd.broker.transactions import (
+    HELD_BYTES_MAX,
+    OPEN_BYTES,
+    PARTITIONS_MAX,
+    RECORD_BYTES,
+    Transaction,
+)
+from brokerd.errors import BrokerdError, InvalidName, InvalidRequest, LimitExceeded, NoSpace
+from brokerd.sim.disk import Call, CrashModel, PowerLost
+from brokerd.values import Format
+from brokerd.walformat import Entry, EntryKind
+from tests.broker.desk import acknowledged
+from tests.broker.test_schedule import values
+from tests.house import House
+
+KIB = 1024
+SMALL = BrokerSettings(frame_bytes=16 * KIB)
+RECORDS = (("a", b"1"), ("b", b"2"), ("c", b"3"), ("a", b"4"), ("c", b"5"))
+"""Of one transaction: to three topics, of which ``c`` is not there before it."""
+
+
+def begin(house: House, *records: tuple[str, bytes]) -> Transaction:
+    transaction = house.broker.transactions.begin()
+    for topic, value in records:
+        house.broker.transactions.produce(transaction, topic, value, 1)
+    return transaction
+
+
+def commit(house: House, transaction: Transaction, partitions: int = 1) -> list[str]:
+    """Commit as a Protocol does: again and again while there is no room yet."""
+    while True:
+        try:
+            return house.broker.transactions.commit(transaction, partitions, Format.FLYMQ)
+        except Congested:
+            house.run()
+
+
+def held_bytes(house: House) -> int:
+    return int(house.broker.transactions.status()["held_bytes"])
+
+
+def contents(house: House, topic: str) -> list[list[bytes]] | None:
+    """What each partition of a topic holds; None if there is no such topic."""
+    found = house.broker.topic(topic)
+    if found is None:
+        return None
+    return [values(house, topic, index) for index in range(len(found.partitions))]
+
+
+class TestCommit:
+    def test_nothing_is_seen_before_it_and_all_of_it_after(self) -> None:
+        house = House()
+        house.broker.create_topic("a", 1)
+        transaction = begin(house, *RECORDS)
+        house.run()
+        assert values(house, "a") == []
+        assert house.broker.topic("b") is None
+        assert commit(house, transaction) == ["b", "c"]
+        house.run()
+        assert [values(house, topic) for topic in "abc"] == [[b"1", b"4"], [b"2"], [b"3", b"5"]]
+        assert held_bytes(house) == 0
+
+    def test_records_go_to_the_partitions_in_turn(self) -> None:
+        house = House()
+        house.broker.create_topic("a", 3)
+        records = [("a", b"%d" % number) for number in range(4)]
+        commit(house, begin(house, *records))
+        house.run()
+        assert contents(house, "a") == [[b"0", b"3"], [b"1"], [b"2"]]
+        commit(house, begin(house, ("new", b"x"), ("new", b"y")), partitions=2)
+        house.run()
+        assert contents(house, "new") == [[b"x"], [b"y"]]
+
+    def test_an_empty_one_is_committed_too(self) -> None:
+        house = House()
+        transaction = begin(house)
+        assert commit(house, transaction) == []
+        assert transaction.state == "committed"
+
+    def test_a_topic_that_went_meanwhile_is_made_anew(self) -> None:
+        house = House()
+        house.broker.create_topic("a", 1)
+        transaction = begin(house, ("a", b"1"))
+        house.broker.delete_topic("a")
+        assert commit(house, transaction) == ["a"]
+        house.run()
+        assert values(house, "a") == [b"1"]
+
+    def test_records_live_as_long_as_those_of_their_topic(self) -> None:
+        house = House()
+        house.broker.create_topic("a", 1, TopicSettings(ttl_us=5_000_000))
+        commit(house, begin(house, ("a", b"1")))
+        house.pass_time(4.0)
+        assert values(house, "a") == [b"1"]
+        house.pass_time(1.1)
+        assert values(house, "a") == []
+
+    def test_it_is_one_frame_however_full_the_frame_before_is_and_however_large_it_is(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A frame as large as the whole transaction, with the topics that it brings about."""
+        house = House(settings=SMALL)
+        frames: list[list[str]] = []
+        append = house.wal.append
+
+        def appended(entries: Sequence[Entry], time_us: int) -> int:
+            frames.append([EntryKind(entry.kind).name for entry in entries])
+            return append(entries, time_us)
+
+        monkeypatch.setattr(house.wal, "append", appended)
+        partition = house.broker.create_topic("x").partition(0)
+        house.broker.produce(partition, b"x" * 8 * KIB)
+        records = [(f"t{number % 7}", b"%d" % number * KIB) for number in range(60)]
+        commit(house, begin(house, *records), partitions=3)
+        house.run()
+        assert frames == [["TOPIC", "RECORDS"], ["TOPIC"] * 7 + ["RECORDS"] * 21]
+
+
+class TestPower:
+    @pytest.mark.parametrize("model", list(CrashModel))
+    def test_it_is_there_as_a_whole_or_not_at_all_whenever_the_power_goes(
+        self, model: CrashModel
+    ) -> None:
+        """At whatever call of the disk, whatever of the last writes it leaves; whole once its
+        commit was answered."""
+        base = House()
+        base.broker.create_topic("a", 1)
+        base.append("b", b"before")
+        calls, outcomes = 0, set()
+        while True:
+            house = House(disk=base.disk.copy())
+            is_done, answered = self._work_until(house, calls)
+            house.disk.crash(model, Random(calls))
+            house = House(disk=house.disk)
+            found = [contents(house, topic) for topic in "abc"]
+            whole = [[[b"1", b"4"]], [[b"before", b"2"]], [[b"3", b"5"]]]
+            assert found in ([[[]], [[b"before"]], None], whole), (calls, found)
+            assert found == whole or not answered, calls
+            outcomes.add((str(found), answered))
+            if is_done:
+                break
+            calls += 1
+        assert len(outcomes) >= 2
+
+    @staticmethod
+    def _work_until(house: House, calls: int) -> tuple[bool, bool]:
+        """Commit a transaction; whether it got so far, and whether the commit was answered."""
+        left = calls
+        answers: list[bool] = []
+
+        def enter(call: Call) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise PowerLost
+
+        house.disk.enter = enter
+        try:
+            transaction = begin(house, *RECORDS)
+            house.run()
+            commit(house, transaction)
+            answers = acknowledged(house)
+            house.run()
+        except PowerLost:
+            return False, bool(answers)
+        finally:
+            house.disk.enter = lambda call: None
+        return True, bool(answers)
+
+    def test_one_that_was_not_committed_is_gone(self) -> None:
+        house = House()
+        begin(house, *RECORDS)
+        house.run()
+        assert house.crash().broker.topic("a") is None
+
+
+class TestEnds:
+    def test_a_rollback_lets_go_of_its_records(self) -> None:
+        house = House()
+        transaction = begin(house, *RECORDS)
+        house.broker.transactions.roll_back(transaction)
+        with pytest.raises(InvalidRequest, match=r"^transaction is not active: aborted$"):
+            house.broker.transactions.produce(transaction, "a", b"x", 1)
+        with pytest.raises(InvalidRequest, match="not active: aborted"):
+            commit(house, transaction)
+        assert held_bytes(house) == 0
+        house.run()
+        assert house.broker.topic("a") is None
+
+    def test_what_is_committed_is_over_and_stays_so(self) -> None:
+        house = House()
+        transaction = begin(house, ("a", b"1"))
+        commit(house, transaction)
+        house.broker.transactions.roll_back(transaction)
+        with pytest.raises(InvalidRequest, match=r"^transaction is not active: committed$"):
+            commit(house, transaction)
+        house.run()
+        assert values(house, "a") == [b"1"]
+        assert house.broker.transactions.status() == {
+            "open": 0,
+            "held_bytes": 0,
+            "committed": 1,
+            "rolled_back": 0,
+            "timed_out": 0,
+        }
+
+    def test_it_ends_by_itself_after_a_minute(self) -> None:
+        house = House()
+        first = begin(house, ("a", b"1"))
+        house.pass_time(30.0, step=1.0)
+        second = begin(house, ("a", b"2"))
+        house.pass_time(29.9, step=1.0)
+        assert (first.state, second.state) == ("active", "active")
+        house.pass_time(0.2)
+        assert (first.state, second.state) == ("aborted", "active")
+        with pytest.raises(InvalidRequest, match=r"aborted \(it was open for 60 seconds\)$"):
+            commit(house, first)
+        commit(house, second)
+        house.run()
+        assert values(house, "a") == [b"2"]
+        assert house.broker.transactions.status()["timed_out"] == 1
+
+    def test_each_has_its_own_minute(self) -> None:
+        """Also when one is begun after all before it are over."""
+        house = House(settings=BrokerSettings(transaction_us=5_000_000))
+        house.broker.transactions.roll_back(begin(house))
+        house.pass_time(3.0)
+        later = begin(house)
+        house.pass_time(4.9)
+        assert later.state == "active"
+        house.pass_time(0.2)
+        assert later.state == "aborted"
+
+    def test_a_commit_that_waits_for_room_is_not_too_late(self) -> None:
+        house = House(settings=BrokerSettings(max_uncommitted_bytes=64 * KIB))
+        partition = house.broker.create_topic("x").partition(0)
+        transaction = begin(house, ("a", b"1" * 64 * KIB))
+        house.broker.produce(partition, b"x" * KIB)
+        with pytest.raises(Congested):
+            for _ in range(3):
+                house.broker.journal.cut()
+                house.broker.transactions.commit(transaction, 1, Format.FLYMQ)
+        house.clock.advance(61)
+        assert transaction.state == "active"
+        commit(house, transaction)
+        house.run()
+        assert len(values(house, "a")) == 1
+
+    def test_a_full_disk_refuses_it_as_a_whole_and_it_stays_open(self) -> None:
+        house = House()
+        house.append("x", b"x")
+        transaction = begin(house, ("a", b"1" * (1 << 20)), ("b", b"2"))
+        house.disk.capacity = house.disk.used_bytes
+        with pytest.raises(NoSpace):
+            commit(house, transaction)
+        assert house.broker.topic("b") is None
+        house.disk.capacity = None
+        house.wal.retry_allocation()
+        house.run()
+        assert commit(house, transaction) == ["a", "b"]
+        house.run()
+        assert values(house, "b") == [b"2"]
+
+    def test_a_stop_lets_go_of_all(self) -> None:
+        house = House()
+        transaction = begin(house, ("a", b"1"))
+        house.broker.stop()
+        assert transaction.state == "aborted"
+        assert held_bytes(house) == 0
+
+
+def refused(call: Callable[[], object], error: type[BrokerdError], text: str) -> None:
+    with pytest.raises(error, match=text):
+        call()
+
+
+class TestLimits:
+    def test_a_transaction_holds_48_mib(self) -> None:
+        house = House()
+        transactions = house.broker.transactions
+        transaction = begin(house, ("a", b"x" * (32 << 20)))
+        rest = HELD_BYTES_MAX - (32 << 20) - OPEN_BYTES - 2 * RECORD_BYTES
+        refused(
+            lambda: transactions.produce(transaction, "a", b"x" * (rest + 1), 1),
+            LimitExceeded,
+            "a transaction holds at most 50331648 bytes",
+        )
+        transactions.produce(transaction, "a", b"x" * rest, 1)
+        assert transaction.held_bytes == HELD_BYTES_MAX
+        refused(lambda: transactions.produce(transaction, "a", b"", 1), LimitExceeded, "at most")
+        commit(house, transaction)
+        house.run()
+        assert [len(value) for value in values(house, "a")] == [32 << 20, rest]
+
+    def test_all_together_hold_what_the_configuration_says(self) -> None:
+        house = House(settings=BrokerSettings(max_transaction_bytes=100 * KIB))
+        transactions = house.broker.transactions
+        first = begin(house, ("a", b"x" * 89 * KIB))
+        second = begin(house)
+        refused(
+            lambda: transactions.produce(second, "a", b"x" * KIB * 10, 1),
+            LimitExceeded,
+            "limits.transaction_bytes is 102400",
+        )
+        refused(transactions.begin, LimitExceeded, "all open transactions together hold")
+        transactions.roll_back(first)
+        transactions.produce(second, "a", b"x" * KIB, 1)
+        assert second.values == {"a": [b"x" * KIB]}
+
+    def test_its_topics_have_so_many_partitions(self) -> None:
+        house = House()
+        transactions = house.broker.transactions
+        for name in "abcdefghij":
+            house.broker.create_topic(name, PARTITIONS_MAX // 10)
+        transaction = begin(house, *[(name, b"1") for name in "abcdefghij"])
+        transactions.produce(transaction, "a", b"2", 1)
+        refused(
+            lambda: transactions.produce(transaction, "k", b"1", 1),
+            LimitExceeded,
+            "may have 10000 partitions together",
+        )
+        assert "k" not in transaction.topics
+
+    def test_names_and_limits_of_topics_hold(self) -> None:
+        """Also for several new ones at once; a refused commit leaves nothing behind."""
+        house = House(settings=BrokerSettings(max_topics=3))
+        transactions = house.broker.transactions
+        house.broker.create_topic("a", 1)
+        transaction = begin(house, ("b", b"1"), ("c", b"2"))
+        for name in ("__brokerd.x", "a\nb"):
+            with pytest.raises(InvalidName):
+                transactions.produce(transaction, name, b"", 1)
+        transactions.produce(transaction, "d", b"3", 1)
+        refused(lambda: commit(house, transaction), LimitExceeded, "limits.max_topics")
+        assert {topic.name for topic in house.broker.topics()} == {"a"}
+        house.broker.delete_topic("a")
+        assert commit(house, transaction) == ["b", "c", "d"]
