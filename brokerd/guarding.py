@@ -7,6 +7,8 @@ before they are asked for.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
@@ -35,8 +37,11 @@ def audit_keep_us(config: Config) -> int | None:
     return config.security.audit_seconds * 1_000_000
 
 
-def make_guard(config: Config, broker: Broker) -> Guard:
-    """Says who connects. Raises `ConfigError` for ``tls.principals`` that cannot be read."""
+def make_guard(config: Config, broker: Broker, is_open: Callable[[], bool]) -> Guard:
+    """Says who connects, once ``is_open()`` says that the log has been read.
+
+    Raises `ConfigError` for ``tls.principals`` that cannot be read.
+    """
     certificates = read_principals(config.tls.principals)
     if config.security.auth == "off":
         return OPEN_GUARD
@@ -49,6 +54,7 @@ def make_guard(config: Config, broker: Broker) -> Guard:
         principals_of_listeners(config),
         certificates,
         config.blipmq.api_keys,
+        is_open,
     )
 
 

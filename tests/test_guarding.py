@@ -11,14 +11,14 @@ from msgspec import structs
 from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs
 
-from brokerd.assembly import BrokerCore
+from brokerd.assembly import BrokerCore, make_core
 from brokerd.config import Config
-from brokerd.errors import BrokerdError, ConfigError, Denied, LoginFailed
+from brokerd.errors import BrokerdError, ConfigError, Denied, LoginFailed, ShuttingDown
 from brokerd.guarding import make_guard
 from brokerd.sections import Blipmq, Mega, Security, Tls
 from brokerd.security import ADMIN, OPEN, OPEN_GUARD, READ, WRITE, Access
 from tests.house import House
-from tests.protocols.serving import CONFIG, no_faults, opened
+from tests.protocols.serving import CONFIG, no_faults, opened, reactor
 
 __all__ = ["no_faults"]
 
@@ -126,7 +126,7 @@ def test_each_option_reaches_the_guard() -> None:
         blipmq=Blipmq(("a key",), principal="blips"),
         tls=Tls(principals=("CN=x,O=y => ann",)),
     )
-    guard = make_guard(config, house.broker)
+    guard = make_guard(config, house.broker, lambda: True)
     peer = "192.0.2.1"
     assert guard.begin("mega", peer).name == "robots"
     assert guard.begin("mamamia", peer).name == ""
@@ -135,4 +135,28 @@ def test_each_option_reaches_the_guard() -> None:
     with pytest.raises(LoginFailed):
         guard.log_in_with_key("blipmq", peer, "another")
     with pytest.raises(ConfigError):
-        make_guard(structs.replace(config, tls=Tls(principals=("nonsense",))), house.broker)
+        wrong = structs.replace(config, tls=Tls(principals=("nonsense",)))
+        make_guard(wrong, house.broker, lambda: True)
+
+
+@pytest_twisted.ensureDeferred
+async def test_before_the_log_is_read_nobody_is_let_in_nor_told_that_he_is_wrong(
+    tmp_path: Path, no_faults: None
+) -> None:
+    """The admin site is open by then; nothing is written down, and no failure is counted."""
+    core = make_core(asking(), tmp_path, reactor)
+    core.lock()
+    guard, peer = core.guard, "192.0.2.1"
+    for _ in range(30):
+        assert isinstance(await log_in(core, "admin", PASSWORD), ShuttingDown)
+    for enter in (
+        lambda: guard.begin("admin", peer),
+        lambda: guard.log_in_with_key("admin", peer, "key"),
+        lambda: guard.by_certificate("admin", peer, "CN=admin", "admin"),
+    ):
+        with pytest.raises(ShuttingDown):
+            enter()
+    await core.open()
+    assert isinstance(await log_in(core, "admin", PASSWORD), Access)
+    assert guard.begin("admin", peer).name == ""
+    await core.close()

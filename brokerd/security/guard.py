@@ -27,7 +27,8 @@ class Guard:
         """Who a new connection is: the principal of its listener, or anonymous.
 
         ``form`` is the wire format, or ``admin``; ``peer`` an address without a port, for
-        throttling and the audit trail.
+        throttling and the audit trail. Raises `ShuttingDown`, as the others here do, while the
+        broker is starting and no account is known.
         """
         return OPEN
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from hmac import compare_digest
 
-from brokerd.errors import BrokerdError, LoginFailed, LoginThrottled
+from brokerd.errors import BrokerdError, LoginFailed, LoginThrottled, ShuttingDown
 from brokerd.security.access import Access
 from brokerd.security.accounts import PASSWORD_BYTES_MAX, Account
 from brokerd.security.audit import Actor, logged_in, login_failed
@@ -32,6 +32,7 @@ class AccountGuard(Guard):
     :param blipmq_keys: keys of BlipMQ's own; who shows one is the principal of ``blipmq``.
     :param record: writes logins and denials into the audit trail.
     :param now_us: a monotonic clock.
+    :param is_open: whether the accounts are known, as they are once the log has been read.
     """
 
     auth = True
@@ -46,12 +47,14 @@ class AccountGuard(Guard):
         principals: Mapping[str, str],
         certificates: Mapping[str, str],
         blipmq_keys: Iterable[str] = (),
+        is_open: Callable[[], bool] = lambda: True,
     ) -> None:
         self._directory = directory
         self._passwords = passwords
         self._throttle = throttle
         self._record = record
         self._now_us = now_us
+        self._is_open = is_open
         self._principals = principals
         self._certificates = certificates
         self._blipmq_digests = [digest_of(key) for key in blipmq_keys]
@@ -61,10 +64,12 @@ class AccountGuard(Guard):
         return self._directory.version
 
     def begin(self, form: str, peer: str) -> Access:
+        self._check_open()
         name = "" if form == "blipmq" else self._principals.get(form, "")
         return self._principal(name, form, peer)
 
     def by_certificate(self, form: str, peer: str, subject: str, common_name: str) -> Access:
+        self._check_open()
         name = principal_of(self._certificates, subject, common_name)
         if not name:
             return self.begin(form, peer)
@@ -78,7 +83,7 @@ class AccountGuard(Guard):
     def log_in(self, form: str, peer: str, name: str, password: str, done: LoggedIn) -> None:
         try:
             self._begin(form, peer, name, "password")
-        except LoginThrottled as error:
+        except (LoginThrottled, ShuttingDown) as error:
             done(None, error)
             return
         account = self._directory.accounts.get(name)
@@ -130,7 +135,12 @@ class AccountGuard(Guard):
             found |= compare_digest(digest, known)
         return found
 
+    def _check_open(self) -> None:
+        if not self._is_open():
+            raise ShuttingDown("the broker is starting; try again later")
+
     def _begin(self, form: str, peer: str, name: str | None, action: str) -> None:
+        self._check_open()
         try:
             self._throttle.begin(peer, name, self._now_us())
         except LoginThrottled:
