@@ -228,7 +228,7 @@ class BrokerCore:
             self._archive_access(),
             Passwords(password_threads.submit, host.random_bytes),
         )
-        self.guard = make_guard(config, self.broker)
+        self.guard = make_guard(config, self.broker, lambda: self.recovery is not None)
         """Says who connects."""
         self._limits = connection_limits(config)
         """As configured, until `lock` has seen what the process may open."""
