@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from brokerd.client.blipmq import BlipmqClient
 from brokerd.client.flymq import FlymqClient
 from brokerd.client.mamamia import MamamiaClient
 from brokerd.client.mega import MegaClient
@@ -240,8 +241,15 @@ CLIENTS: dict[str, Callable[[Broker, Issued | None], None]] = {
     "rustlog": lambda broker, shown: broker.client(RustlogClient, "rustlog", shown).produce(
         "orders", [b"1"]
     ),
+    "blipmq": lambda broker, shown: broker.client(BlipmqClient, "blipmq", shown).publish(
+        "orders", b"1"
+    ),
     "mega": lambda broker, shown: broker.client(MegaClient, "mega", shown).produce("orders", b"1"),
 }
+
+
+REFUSALS = "authentication required|unauthorized|INVALID_REQUEST|401: invalid API key"
+"""How the formats refuse."""
 
 
 @pytest.mark.parametrize("form", CLIENTS)
@@ -254,7 +262,7 @@ def test_who_shows_the_certificate_of_an_account_may_do_what_it_may(
 @pytest.mark.parametrize("form", CLIENTS)
 def test_who_shows_a_certificate_of_no_account_may_do_nothing(broker: Broker, form: str) -> None:
     """Even with a common name that is the account of somebody else's."""
-    with pytest.raises(Exception, match=r"authentication required|unauthorized|INVALID_REQUEST"):
+    with pytest.raises(Exception, match=REFUSALS):
         CLIENTS[form](broker, broker.nobody)
 
 
