@@ -275,6 +275,45 @@ def test_who_may_is_answered(caller: Caller) -> None:
                 assert AUDIT_TOPIC.encode() not in answer
 
 
+def test_what_becomes_of_an_account_counts_for_its_open_connections() -> None:
+    """At the next request; and an account that is made anew under the name is another one."""
+    house, _, key = houses(CALLERS["granted-7"])
+    accounts = house.broker.accounts
+    clients = []
+    for form in EVERY:
+        for operation in form.operations:
+            if operation.permission == READ and operation.refused is None:
+                clients.append((form, Client(house, form, key), operation.request(TOPIC)))
+                break
+
+    def refused() -> list[str]:
+        """The formats that are refused now."""
+        return [
+            form.name
+            for form, client, request in clients
+            if client.ask(request)
+            in [
+                form.refused(request, words)
+                for words in ("unauthorized", *(["invalid API key"] if form.by_key else []))
+            ]
+        ]
+
+    everywhere = [form.name for form, _, _ in clients]
+    assert len(everywhere) == len(FORMS) + 1
+    assert refused() == []
+    accounts.update_account(OPEN, "granted-7", enabled=False)
+    assert refused() == everywhere
+    accounts.update_account(OPEN, "granted-7", enabled=True)
+    assert refused() == []
+    accounts.delete_access_list(OPEN, TOPIC)
+    assert refused() == everywhere
+    accounts.update_account(OPEN, "granted-7", roles=("consumer",))
+    assert refused() == []
+    accounts.delete_account(OPEN, "granted-7")
+    accounts.create_account(OPEN, "granted-7", "", ("admin",), fail)
+    assert refused() == everywhere
+
+
 @pytest.mark.parametrize("is_allowed", [True, False])
 def test_anonymous_may_use_public_topics_only_if_that_is_configured(is_allowed: bool) -> None:
     disk, _ = disk_with(True)
