@@ -202,11 +202,11 @@ class Accounts:
     ) -> None:
         """Go on if this is the password of who asks, and still is when that is known."""
         account = self.account(by.name)
-        self.throttle.begin(by.peer, by.name, self._time.now_us())
+        attempt = self.throttle.begin(by.peer, by.name, self._time.now_us())
 
         def checked(right: bool | None, error: BrokerdError | None) -> None:
             if error is not None or right:
-                self.throttle.succeeded(by.peer, by.name)
+                self.throttle.give_back(attempt)
             if error is not None:
                 done(None, error)
             elif not right or self.directory.accounts.get(by.name) != account:
@@ -220,7 +220,7 @@ class Accounts:
         try:
             self.passwords.check(account.password, current, checked)
         except BrokerdError:
-            self.throttle.succeeded(by.peer, by.name)
+            self.throttle.give_back(attempt)
             raise
 
     def delete_account(self, by: Access, name: str) -> None:

@@ -21,7 +21,7 @@ from brokerd.security.guard import Guard, LoggedIn
 from brokerd.security.keys import digest_of, find_key
 from brokerd.security.passwords import Passwords
 from brokerd.security.principal import Principal, Record
-from brokerd.security.throttle import Throttle
+from brokerd.security.throttle import Attempt, Throttle
 
 
 class AccountGuard(Guard):
@@ -82,7 +82,7 @@ class AccountGuard(Guard):
 
     def log_in(self, form: str, peer: str, name: str, password: str, done: LoggedIn) -> None:
         try:
-            self._begin(form, peer, name, "password")
+            attempt = self._begin(form, peer, name, "password")
         except (LoginThrottled, ShuttingDown) as error:
             done(None, error)
             return
@@ -90,10 +90,10 @@ class AccountGuard(Guard):
 
         def checked(right: bool | None, error: BrokerdError | None) -> None:
             if right is None:
-                self._throttle.succeeded(peer, name)
+                self._throttle.give_back(attempt)
                 done(None, error)
             else:
-                done(*self._outcome(form, peer, name, account, right))
+                done(*self._outcome(form, peer, name, account, right, attempt))
 
         is_long = len(password.encode("utf-8", "surrogatepass")) > PASSWORD_BYTES_MAX
         try:
@@ -103,11 +103,17 @@ class AccountGuard(Guard):
                 checked,
             )
         except LoginThrottled as error:
-            self._throttle.succeeded(peer, name)
+            self._throttle.give_back(attempt)
             done(None, error)
 
     def _outcome(
-        self, form: str, peer: str, name: str, account: Account | None, right: bool
+        self,
+        form: str,
+        peer: str,
+        name: str,
+        account: Account | None,
+        right: bool,
+        attempt: Attempt,
     ) -> tuple[Access | None, BrokerdError | None]:
         """What a login leads to whose password was checked against that of ``account``."""
         now = self._directory.accounts.get(name)
@@ -115,18 +121,18 @@ class AccountGuard(Guard):
             return None, self._failed(form, peer, name, "password", "invalid username or password")
         if not now.enabled:
             return None, self._failed(form, peer, name, "password", "user account is disabled")
-        return self._succeeded(form, peer, name, name, "password"), None
+        return self._succeeded(form, peer, name, attempt, "password"), None
 
     def log_in_with_key(self, form: str, peer: str, key: str) -> Access:
-        self._begin(form, peer, None, "key")
+        attempt = self._begin(form, peer, None, "key")
         found = find_key(self._directory.keys, key)
         if found is None and form == "blipmq" and self._is_blipmqs(key):
-            return self._succeeded(form, peer, self._principals.get(form, ""), None, "key")
+            return self._succeeded(form, peer, self._principals.get(form, ""), attempt, "key")
         owner = None if found is None else self._directory.accounts.get(found.owner)
         if owner is None or not owner.enabled:
             name = "" if found is None else found.owner
             raise self._failed(form, peer, name, "key", "invalid API key")
-        return self._succeeded(form, peer, owner.name, None, "key")
+        return self._succeeded(form, peer, owner.name, attempt, "key")
 
     def _is_blipmqs(self, key: str) -> bool:
         digest = digest_of(key)
@@ -139,18 +145,18 @@ class AccountGuard(Guard):
         if not self._is_open():
             raise ShuttingDown("the broker is starting; try again later")
 
-    def _begin(self, form: str, peer: str, name: str | None, action: str) -> None:
+    def _begin(self, form: str, peer: str, name: str | None, action: str) -> Attempt:
         self._check_open()
         try:
-            self._throttle.begin(peer, name, self._now_us())
+            return self._throttle.begin(peer, name, self._now_us())
         except LoginThrottled:
             self._record(login_failed(Actor(name or "", peer, form), action, "throttled"))
             raise
 
     def _succeeded(
-        self, form: str, peer: str, principal: str, name: str | None, action: str
+        self, form: str, peer: str, principal: str, attempt: Attempt, action: str
     ) -> Access:
-        self._throttle.succeeded(peer, name)
+        self._throttle.succeeded(attempt)
         access = self._principal(principal, form, peer)
         self._record(logged_in(access.actor, action))
         return access

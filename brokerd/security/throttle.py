@@ -2,8 +2,10 @@
 """How often logins may fail: token buckets by the sender's address and by the account's name.
 
 An attempt takes a token of each before anything is looked at, and gets them back if it succeeds.
-Whether there is an account of a name makes no difference. Memory is bounded: at most `BUCKETS_MAX`
-addresses and names are remembered, and who tried longest ago is forgotten first.
+Whether there is an account of a name makes no difference. An address from where a login with a name
+succeeded takes no token of that name any more, so that nobody is kept out by what others try.
+Memory is bounded: at most `BUCKETS_MAX` addresses, names and such pairs are remembered, and who
+tried longest ago is forgotten first.
 """
 
 from __future__ import annotations
@@ -57,19 +59,35 @@ class Buckets:
             self._full_at_us[key] = full_at_us - self._rate.each_us
 
 
+class Attempt(NamedTuple):
+    """A login that is being looked at."""
+
+    taken: list[tuple[Buckets, bytes]]
+    pair: bytes | None
+    """Who tries to be whom; None where nobody is named."""
+
+
 class Throttle:
     """Whether a login is looked at. Who has an IPv6 address has all of the first 64 bits."""
 
     def __init__(self, per_peer: Rate = PER_PEER, per_name: Rate = PER_NAME) -> None:
         self._peers = Buckets(per_peer)
         self._names = Buckets(per_name)
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+        """Pairs of which a login succeeded, latest last."""
 
-    def begin(self, peer: str, name: str | None, now_us: int) -> None:
+    def begin(self, peer: str, name: str | None, now_us: int) -> Attempt:
         """Count an attempt; ``name`` is None for a key, which names nobody.
 
         Raises `LoginThrottled`, and counts nothing then.
         """
-        keys = self._keys(peer, name)
+        network = network_of(peer)
+        keys = [(self._peers, _short(network))]
+        pair = None
+        if name is not None:
+            pair = _short(f"{network} {name}")
+            if pair not in self._known:
+                keys.append((self._names, _short(name)))
         wait_us = max(buckets.wait_us(key, now_us) for buckets, key in keys)
         if wait_us:
             raise LoginThrottled(
@@ -77,17 +95,21 @@ class Throttle:
             )
         for buckets, key in keys:
             buckets.take(key, now_us)
+        return Attempt(keys, pair)
 
-    def succeeded(self, peer: str, name: str | None) -> None:
-        """The attempt was no failure, or was not looked at after all."""
-        for buckets, key in self._keys(peer, name):
+    def give_back(self, attempt: Attempt) -> None:
+        """The attempt was not looked at after all."""
+        for buckets, key in attempt.taken:
             buckets.give_back(key)
 
-    def _keys(self, peer: str, name: str | None) -> list[tuple[Buckets, bytes]]:
-        keys = [(self._peers, _short(network_of(peer)))]
-        if name is not None:
-            keys.append((self._names, _short(name)))
-        return keys
+    def succeeded(self, attempt: Attempt) -> None:
+        """The attempt was no failure: others' failures do not keep this one out from now on."""
+        self.give_back(attempt)
+        if attempt.pair is not None:
+            self._known[attempt.pair] = None
+            self._known.move_to_end(attempt.pair)
+            if len(self._known) > BUCKETS_MAX:
+                self._known.popitem(last=False)
 
 
 def _short(text: str) -> bytes:

@@ -42,7 +42,7 @@ class Door(Hall):
             options.pop("blipmq_keys", ()),
         )
 
-    def log_in(self, name: str, password: str) -> Access | BrokerdError:
+    def log_in(self, name: str, password: str, peer: str = PEER) -> Access | BrokerdError:
         """Who somebody is then, or why not."""
         told: list[Access | BrokerdError] = []
 
@@ -50,7 +50,7 @@ class Door(Hall):
             assert (access is None) != (error is None)
             told.append(access or error)  # type: ignore[arg-type]
 
-        self.guard.log_in("flymq", PEER, name, password, done)
+        self.guard.log_in("flymq", peer, name, password, done)
         self.check()
         (found,) = told
         return found
@@ -157,15 +157,17 @@ def test_failures_are_throttled_alike_for_names_that_exist_and_that_do_not() -> 
 
 
 def test_success_is_not_throttled_and_time_heals() -> None:
+    """Nor is who has been in from there, by what others try from elsewhere."""
     door = Door(throttle=Throttle(Rate(100, SECOND_US), Rate(2, SECOND_US)))
     door.add("ann", password=HASH)
     for _ in range(10):
         assert isinstance(door.log_in("ann", "right"), Access)
     for _ in range(2):
-        assert isinstance(door.log_in("ann", "wrong"), LoginFailed)
-    assert isinstance(door.log_in("ann", "right"), LoginThrottled)
-    door.now_us = 2 * SECOND_US
+        assert isinstance(door.log_in("ann", "wrong", "192.0.2.66"), LoginFailed)
+    assert isinstance(door.log_in("ann", "right", "192.0.2.2"), LoginThrottled)
     assert isinstance(door.log_in("ann", "right"), Access)
+    door.now_us = 2 * SECOND_US
+    assert isinstance(door.log_in("ann", "right", "192.0.2.2"), Access)
 
 
 def test_a_flood_of_logins_is_refused_and_none_of_it_counts_as_a_failure() -> None:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from brokerd.errors import LoginThrottled
-from brokerd.security.throttle import Buckets, Rate, Throttle
+from brokerd.security.throttle import BUCKETS_MAX, Buckets, Rate, Throttle
 
 SECOND_US = 1_000_000
 
@@ -57,8 +57,29 @@ def test_the_message_says_when_the_next_is_looked_at_and_that_is_true() -> None:
 def test_who_succeeds_is_never_throttled() -> None:
     throttle = Throttle(Rate(1, SECOND_US), Rate(1, SECOND_US))
     for _ in range(100):
+        throttle.succeeded(throttle.begin("192.0.2.1", "ann", 0))
+
+
+def test_what_was_not_looked_at_counts_for_nothing_and_is_no_success() -> None:
+    throttle = Throttle(Rate(100, SECOND_US), Rate(1, SECOND_US))
+    for _ in range(50):
+        throttle.give_back(throttle.begin("192.0.2.1", "ann", 0))
+    throttle.begin("192.0.2.2", "ann", 0)
+    with pytest.raises(LoginThrottled):
         throttle.begin("192.0.2.1", "ann", 0)
-        throttle.succeeded("192.0.2.1", "ann")
+
+
+def test_nobody_is_kept_out_by_what_others_try_from_elsewhere() -> None:
+    """Once a login with the name went well from an address, that address alone counts there."""
+    throttle = Throttle(Rate(5, SECOND_US), Rate(3, SECOND_US))
+    throttle.succeeded(throttle.begin("192.0.2.1", "ann", 0))
+    assert attempts(throttle, "192.0.2.2", "ann") == 3
+    throttle.succeeded(throttle.begin("192.0.2.1", "ann", 0))
+    for peer, name in (("192.0.2.3", "ann"), ("192.0.2.2", "ann")):
+        with pytest.raises(LoginThrottled):
+            throttle.begin(peer, name, 0)
+    assert attempts(throttle, "192.0.2.1", "bob") == 3
+    assert attempts(throttle, "192.0.2.1", "ann") == 2
 
 
 def test_an_attempt_that_is_not_looked_at_counts_nothing() -> None:
@@ -94,3 +115,13 @@ def test_what_is_remembered_is_bounded_and_the_oldest_goes_first() -> None:
         buckets.take(key, 0)
     assert buckets.wait_us(b"a", 0) == 0
     assert [buckets.wait_us(key, 0) for key in (b"b", b"c", b"d")] == [SECOND_US] * 3
+
+
+def test_successes_that_are_remembered_are_bounded_too() -> None:
+    throttle = Throttle(Rate(5, SECOND_US), Rate(1, SECOND_US))
+    for number in range(BUCKETS_MAX + 1):
+        throttle.succeeded(throttle.begin(f"10.0.{number >> 8}.{number & 255}", "ann", 0))
+    throttle.begin("192.0.2.1", "ann", 0)
+    throttle.begin("10.0.1.1", "ann", 0)
+    with pytest.raises(LoginThrottled):
+        throttle.begin("10.0.0.0", "ann", 0)
