@@ -29,7 +29,6 @@ from brokerd.admin.shapes import (
     us_of,
 )
 from brokerd.broker import Broker, DeadLetter, Lane, Lease
-from brokerd.broker.asking import ask
 from brokerd.errors import InvalidRequest
 from brokerd.security import ADMIN, READ, WRITE
 from brokerd.security.audit import EventType
@@ -100,7 +99,11 @@ async def _release_client(call: Call, client: str) -> int:
     broker, topic, group = call.broker, call.path["topic"], call.path["group"]
     released, more = 0, True
     while more:
-        count, more = await ask(broker, lambda: broker.release_owner(topic, group, client))
+        count, more = await call.audited(
+            EventType.LEASES_RELEASED,
+            lambda: broker.release_owner(topic, group, client),
+            client=client,
+        )
         released += count
         more = more and count > 0
     return released
@@ -116,7 +119,8 @@ async def _release_one(call: Call, release: Release) -> int:
         lane = broker.lane(topic, group, release.partition, offset)
         broker.release(lane, offset, delay_us=us_of(release.delay_seconds))
 
-    await ask(broker, end)
+    place = f"{release.partition}:{offset}"
+    await call.audited(EventType.LEASES_RELEASED, end, record=place)
     return 1
 
 

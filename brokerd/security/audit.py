@@ -62,6 +62,7 @@ class EventType(StrEnum):
     GROUP_PAUSED = "group.pause"
     GROUP_RESUMED = "group.resume"
     GROUP_DELETED = "group.delete"
+    LEASES_RELEASED = "group.release"
     DEAD_LETTERS_REPLAYED = "dlq.replay"
     DEAD_LETTERS_PURGED = "dlq.purge"
     USER_CREATED = "user.create"

@@ -5,14 +5,22 @@ Each operation of each format, as the table of permissions has them (test_permis
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from brokerd.admin.api import make_api
+from brokerd.admin.asker import Asker
 from brokerd.broker import BrokerSettings
 from brokerd.protocols.factory import ConnectionFactory
-from brokerd.security import OPEN_GUARD, Guard
-from brokerd.security.accounts import Account
+from brokerd.security import OPEN, OPEN_GUARD, Guard
+from brokerd.security.accounts import AccessList, Account
 from brokerd.security.audit import AUDIT_TOPIC, AuditEvent, AuditFilter, AuditPage, decode_event
 from brokerd.security.principal import Principal
+from tests.broker.desk import lease
+from tests.cross.operations import admin as site
+from tests.cross.operations import flymq
 from tests.cross.operations.every import FORMS
 from tests.cross.operations.form import TOPIC, Form, Operation
 from tests.cross.served import SECRET
@@ -26,6 +34,19 @@ OPERATIONS = [
     for form in FORMS.values()
     for operation in form.operations
 ]
+
+
+ADMINISTRATION = [
+    pytest.param(form, operation, id=f"{form.name}-{operation.name}")
+    for form in (*FORMS.values(), flymq.OTHERS, site.FORM)
+    for operation in form.operations
+    if operation.needs in ("ADMIN", "ADMIN by role")
+]
+NOTHING_TO_TELL = {"POST /archive/refresh", "POST /wal/seal"}
+"""Writes that change nothing of what the broker holds."""
+REFUSED = {"DELETE /keys/0", "USER_DELETE"}
+"""There is no such key, no such account."""
+MAKES_A_TOPIC = {"CREATE_TOPIC", "CreateTopic", "POST /topics"}
 
 
 def serve(house: House, form: Form, guard: Guard) -> ConnectionFactory:
@@ -46,7 +67,7 @@ def ask(house: House, factory: ConnectionFactory, *requests: bytes) -> bytes:
 def admin(house: House, form: Form) -> Guard:
     """Everybody is ann, who may do what administrators may."""
     directory = house.broker.accounts.directory
-    directory.put_account(Account(1, "ann", ("admin",)))
+    directory.put_account(Account(1_000, "ann", ("admin",)))
     ann = Principal(directory, house.broker.audit.record, "ann", form.listener, "192.0.2.7")
     return GuardOf(ann, {SECRET: ann})
 
@@ -77,6 +98,58 @@ def test_who_makes_a_topic_by_whatever_request_is_in_the_trail(
         (event,) = made
         assert (event.user, event.client_ip, event.form) == ("ann", "192.0.2.7", form.listener)
         assert (event.resource, event.result) == (TOPIC, "success")
+
+
+@pytest.mark.parametrize(("form", "operation"), ADMINISTRATION)
+def test_whatever_an_administrator_changes_is_in_the_trail(
+    form: Form, operation: Operation
+) -> None:
+    """By whatever request, once, in the commit that holds the change; and nothing else is."""
+    house = furnished()
+    guard = admin(house, form)
+    request = operation.request("new" if operation.name in MAKES_A_TOPIC else TOPIC)
+    before = house.wal.appended_lsn
+    if form is site.FORM:
+        ask_site(house, guard, request)
+    else:
+        factory = serve(house, FORMS["FlyMQ"] if form is flymq.OTHERS else form, guard)
+        ask(house, factory, request)
+    told = [found for found in trail(house) if found.user == "ann" and found.result == "success"]
+    assert len(told) == (house.wal.appended_lsn > before), [found.type for found in told]
+    reads = "GET" in operation.name or "LIST" in operation.name or "AUDIT" in operation.name
+    if operation.name not in REFUSED | NOTHING_TO_TELL:
+        assert bool(told) != reads
+
+
+def furnished() -> House:
+    """A house with a topic, and all that administrators may look at and change."""
+    house = House(settings=AUDITED)
+    house.run()
+    broker = house.broker
+    partition = broker.create_topic(TOPIC).partition(0)
+    for value in (b"0", b"1", b"2"):
+        broker.produce(partition, value)
+    house.run()
+    lease(house, TOPIC, "g", "c")
+    assert broker.dead_letter(broker.lane(TOPIC, "g", 0, 1), 1, "damaged")
+    broker.pause_group(TOPIC, "g")
+    people = broker.accounts
+    done: list[object] = []
+    for name in ("spare", "by-prefix"):
+        people.create_account(OPEN, name, "", (), lambda *answer: done.append(answer))
+    people.set_access_list(OPEN, AccessList(TOPIC, False, True))
+    people.set_access_list(OPEN, AccessList(TOPIC, True, True))
+    house.pass_time(1)
+    return house
+
+
+def ask_site(house: House, guard: Guard, request: bytes) -> None:
+    """Send a request to the admin site of a house."""
+    asker = Asker(guard, house.clock.seconds, bytes(32))
+    core: Any = SimpleNamespace(status=dict, api=lambda: make_api(house.broker, asker))
+    client = site.Http(SimpleNamespace(core=core, clock=house.clock))  # type: ignore[arg-type]
+    client.send_bytes(request)
+    house.run()
 
 
 @pytest.mark.parametrize("secure", [False, True])
