@@ -60,10 +60,11 @@ from brokerd.protocols import (
 from brokerd.protocols.connection import Hold, Limits
 from brokerd.protocols.factory import ConnectionFactory
 from brokerd.protocols.flymq_asking import AskingConnection
+from brokerd.protocols.flymq_lists import known_topics
 from brokerd.protocols.flymq_topics import NO_NAMES, checked_name
 from brokerd.protocols.flymq_unpacking import Unpacking
 from brokerd.protocols.frames import HandledLater
-from brokerd.security import ADMIN, READ, WRITE
+from brokerd.security import ADMIN, ANY, READ, WRITE
 from brokerd.security.audit import brought_about
 from brokerd.values import Encoding, Format
 
@@ -274,20 +275,22 @@ class FlymqConnection(AskingConnection):
         self.answers.append(flymq_topics.delete_topic(self.broker, self.access, request))
 
     def _list_topics(self, request: ListTopics) -> None:
-        self.access.require_known()
-        self.answers.append(flymq_topics.list_topics(self.broker, self.access))
+        topics = known_topics(self, request, ANY)
+        self.answers.append(flymq_topics.list_topics(topics))
 
     def _metadata(self, request: Metadata) -> None:
         self.answers.append(flymq_topics.metadata(self.broker, request))
 
     def _cluster_metadata(self, request: ClusterMetadata) -> None:
+        if request.topic:
+            self.access.require(READ, request.topic)
+            topics = [flymq_topics.existing_topic(self.broker, request.topic)]
+        else:
+            topics = known_topics(self, request, READ)
         settings = self._settings
         address = settings.advertised or _address_text(self.transport.getHost())
-        self.answers.append(
-            flymq_topics.cluster_metadata(
-                self.broker, self.access, request, settings.cluster_id, address
-            )
-        )
+        answer = flymq_topics.cluster_metadata(topics, settings.cluster_id, address)
+        self.answers.append(answer)
 
     def _subscribe(self, request: Subscribe) -> None:
         self._shows(request.sdk)

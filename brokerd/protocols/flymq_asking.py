@@ -8,6 +8,7 @@ of a guard, an account's new password, the audit trail. What was sent behind it 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from brokerd.broker import Broker
@@ -29,8 +30,8 @@ class AskingConnection(FramesConnection[Frame, FrameError], ReadingConnection):
         super().__init__(broker, reader)
         self.in_hand: Any = None
         """The request of the frame in front, read before it can be carried out, or its refusal."""
-        self._outcome: tuple[Any, Exception | None] | None = None
-        """What the request in hand has come to."""
+        self._outcome: tuple[object, Any, Exception | None] | None = None
+        """A request and what it has come to."""
 
     def told(self, request: object, ask: Callable[[Done[T]], None]) -> T:
         """What ``ask`` gives to its argument, which it calls once, now or later.
@@ -38,10 +39,10 @@ class AskingConnection(FramesConnection[Frame, FrameError], ReadingConnection):
         The first time it is asked, and the request is handled again when the answer is there.
         Raises `HandledLater`, and what is given or raised in place of an answer.
         """
-        if self._outcome is None:
+        if self._outcome is None or self._outcome[0] is not request:
             self._ask(request, ask)
             raise HandledLater
-        (given, error), self._outcome = self._outcome, None
+        (_, given, error), self._outcome = self._outcome, None
         if isinstance(error, BrokerdError):
             raise error
         if error is not None:
@@ -50,16 +51,17 @@ class AskingConnection(FramesConnection[Frame, FrameError], ReadingConnection):
         return result
 
     def _ask(self, request: object, ask: Callable[[Done[T]], None]) -> None:
-        self.hold(Hold.READING)
-        try:
-            ask(self._take_outcome)
-        except BrokerdError as refusal:
-            self._take_outcome(None, refusal)
         self.in_hand = request
+        self.hold(Hold.READING)
+        done = partial(self._take_outcome, request)
+        try:
+            ask(done)
+        except BrokerdError as refusal:
+            done(None, refusal)
 
-    def _take_outcome(self, given: object, error: Exception | None) -> None:
+    def _take_outcome(self, request: object, given: object, error: Exception | None) -> None:
         if not self.gone:
-            self._outcome = given, error
+            self._outcome = request, given, error
             self.release(Hold.READING)
 
     def forget(self) -> None:

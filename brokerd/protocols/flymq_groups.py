@@ -13,7 +13,7 @@ from brokerd.broker import Broker, Partition
 from brokerd.codecs import flymq
 from brokerd.codecs.flymq import Commit, GetLag, GetOffset, Opcode, ResetOffset, Subscribe
 from brokerd.errors import InvalidRequest, UnknownGroup
-from brokerd.protocols.flymq_topics import actor, checked_name, existing_partition
+from brokerd.protocols.flymq_topics import checked_name, existing_partition
 from brokerd.security import Access
 from brokerd.security.audit import EventType
 
@@ -65,7 +65,7 @@ def reset_offset(broker: Broker, access: Access, request: ResetOffset) -> bytes:
     reset = partial(broker.commit_offset, topic_name, group, index, offset)
     resource = f"{topic_name}/{group}"
     details = {"partition": str(index), "offset": str(offset)}
-    broker.audit.carry_out(actor(access), EventType.GROUP_SOUGHT, resource, reset, details)
+    broker.audit.carry_out(access.actor, EventType.GROUP_SOUGHT, resource, reset, details)
     return flymq.ok(Opcode.RESET_OFFSET)
 
 

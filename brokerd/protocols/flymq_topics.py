@@ -6,13 +6,13 @@ Texts of refusals are those of flymq-payloads, section 7; names follow its secti
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from brokerd.broker import Broker, Partition, Topic
 from brokerd.broker.topics import check_name
 from brokerd.codecs import flymq
 from brokerd.codecs.flymq import (
-    ClusterMetadata,
     CreateTopic,
     DeleteTopic,
     Metadata,
@@ -27,8 +27,8 @@ from brokerd.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from brokerd.security import ANY, READ, Access
-from brokerd.security.audit import Actor, EventType
+from brokerd.security import Access
+from brokerd.security.audit import EventType
 
 NO_NAMES = frozenset(("", ".", ".."))
 """What names no topic and no group here, although another format may have one of that name."""
@@ -85,11 +85,6 @@ def existing_partition(broker: Broker, topic_name: str, index: int) -> Partition
     return partitions[index]
 
 
-def actor(access: Access) -> Actor:
-    """Who does something, for the audit trail."""
-    return Actor(access.name, access.peer, access.form)
-
-
 def create_topic(broker: Broker, access: Access, request: CreateTopic) -> bytes:
     """CREATE_TOPIC: 0 partitions means 1; a topic that exists is left as it is."""
     name = request.topic
@@ -103,7 +98,7 @@ def create_topic(broker: Broker, access: Access, request: CreateTopic) -> bytes:
     if is_new:
         create = partial(broker.create_topic, name, partitions)
         details = {"partitions": str(partitions)}
-        broker.audit.carry_out(actor(access), EventType.TOPIC_CREATED, name, create, details)
+        broker.audit.carry_out(access.actor, EventType.TOPIC_CREATED, name, create, details)
     return flymq.ok(Opcode.CREATE_TOPIC)
 
 
@@ -112,23 +107,13 @@ def delete_topic(broker: Broker, access: Access, request: DeleteTopic) -> bytes:
     name = request.topic
     if named_topic(broker, name) is not None:
         delete = partial(broker.delete_topic, name)
-        broker.audit.carry_out(actor(access), EventType.TOPIC_DELETED, name, delete)
+        broker.audit.carry_out(access.actor, EventType.TOPIC_DELETED, name, delete)
     return flymq.ok(Opcode.DELETE_TOPIC)
 
 
-def list_topics(broker: Broker, access: Access) -> bytes:
-    """LIST_TOPICS: sorted, without those that this format hides or cannot name.
-
-    And without those that somebody may do nothing with.
-    """
-    sees_all = access.permissions & ANY
-    names = sorted(
-        topic.name
-        for topic in broker.topics()
-        if not topic.name.startswith(HIDDEN_PREFIX)
-        and topic.name not in NO_NAMES
-        and (sees_all or access.may(ANY, topic.name))
-    )
+def list_topics(topics: Sequence[Topic]) -> bytes:
+    """LIST_TOPICS: sorted, without those that this format hides."""
+    names = sorted([one.name for one in topics if not one.name.startswith(HIDDEN_PREFIX)])
     return fitting(flymq.topics(names), "the list of all topics")
 
 
@@ -144,20 +129,8 @@ def metadata(broker: Broker, request: Metadata) -> bytes:
     )
 
 
-def cluster_metadata(
-    broker: Broker, access: Access, request: ClusterMetadata, cluster_id: str, address: str
-) -> bytes:
-    """CLUSTER_METADATA: this node leads each partition of the topic, or of all one may read."""
-    if request.topic:
-        access.require(READ, request.topic)
-        topics = [existing_topic(broker, request.topic)]
-    else:
-        access.require_known()
-        topics = [
-            topic
-            for topic in broker.topics()
-            if topic.name not in NO_NAMES and access.may(READ, topic.name)
-        ]
+def cluster_metadata(topics: Sequence[Topic], cluster_id: str, address: str) -> bytes:
+    """CLUSTER_METADATA: this node leads every partition of these topics."""
     node = (cluster_id,)
     places = [
         PartitionPlace(index, cluster_id, address, EPOCH, ONLINE, node, node)

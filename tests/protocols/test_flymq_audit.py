@@ -60,6 +60,26 @@ def test_what_happened_is_told_newest_first(house: GuardedHouse, java: bool) -> 
     assert not found.more
 
 
+def test_what_is_done_to_topics_and_offsets_is_told_once(house: GuardedHouse) -> None:
+    """What changes nothing is not told."""
+    root = house.log_in("root")
+    root.ask(
+        fly.CreateTopic("orders", 1),
+        fly.CreateTopic("new", 3),
+        fly.ResetOffset("new", "team", 2, "offset", 7),
+        fly.DeleteTopic("new"),
+        fly.DeleteTopic("new"),
+        fly.ResetOffset("new", "team", 2, "latest"),
+    )
+    found = asked(root, user="root", types=("topic.create", "topic.delete", "group.seek"))
+    assert [(one.type, one.resource, dict(one.details)) for one in found.events] == [
+        ("topic.delete", "new", {"format": "flymq"}),
+        ("group.seek", "new/team", {"partition": "2", "offset": "7", "format": "flymq"}),
+        ("topic.create", "new", {"partitions": "3", "format": "flymq"}),
+        ("topic.create", "orders", {"partitions": "1", "format": "flymq"}),
+    ]
+
+
 @pytest.mark.parametrize(
     ("wanted", "types"),
     [
