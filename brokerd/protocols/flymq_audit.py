@@ -91,14 +91,12 @@ class _Export:
         self._pieces.append(flymq.export_piece(events, self._form))
         self._events_left -= len(events)
         self._bytes_left -= len(self._pieces[-1])
-        is_full = len(events) == self._wanted.limit
-        before = page.events[-1].event_id if is_full else page.next_before
         left = min(self._events_left, self._bytes_left, self._questions_left)
-        if not page.more or before is None or left <= 0:
+        if page.next_before is None or left <= 0:
             self._done(self._pieces, None)
             return
         skip = max(0, self._wanted.skip - page.total)
-        self._wanted = replace(self._wanted, before=before, skip=skip)
+        self._wanted = replace(self._wanted, before=page.next_before, skip=skip)
         try:
             self.ask()
         except BrokerdError as refusal:

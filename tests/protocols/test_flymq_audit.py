@@ -112,6 +112,9 @@ def test_times_choose_and_the_end_is_included(house: GuardedHouse) -> None:
     assert "access.denied" in types(second, second + 1)
     assert "access.denied" not in types(second + 1, 0)
     assert "access.denied" not in types(0, second - 1)
+    first = asked(root).events[-1]
+    assert first.time_ms % 1000 == 0
+    assert first.type in types(0, first.time_ms // 1000)
     assert types(-(1 << 63), (1 << 63) - 1) == types(0, 0)
 
 
@@ -223,12 +226,19 @@ def test_an_export_has_limits(house: GuardedHouse, monkeypatch: pytest.MonkeyPat
     assert count() == 1_000
 
 
-def test_who_leaves_while_he_exports_costs_no_more(house: GuardedHouse) -> None:
+def test_who_leaves_while_he_exports_costs_no_more(
+    house: GuardedHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The question under way is the last."""
     with_many(house, 1_200)
+    trail, questions = house.broker.audit, []
+    query = trail.query
+    monkeypatch.setattr(trail, "query", lambda *one: (questions.append(one), query(*one)))
     root = house.log_in("root")
     root.send(fly.ExportAudit(fly.QueryAudit(), "csv"))
     root.disconnect()
     house.run()
+    assert len(questions) == 1
     assert asked(house.log_in("root"), limit=1).events
 
 
