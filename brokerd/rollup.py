@@ -34,11 +34,12 @@ from brokerd import __version__
 from brokerd.archive.address import address
 from brokerd.archive.running import Quiet, Settings
 from brokerd.archive.spark import SparkOptions, check_master, find_java, spark_session
+from brokerd.cli.credentials import Credentials, credentials
 from brokerd.cli.options import some
 from brokerd.cli.output import plain, size
-from brokerd.cli.server import NoBroker, Server, find
+from brokerd.cli.server import NoBroker, Refused, Server, find
 from brokerd.config import Config, Setting, load
-from brokerd.errors import BrokerdError
+from brokerd.errors import BrokerdError, Denied
 from brokerd.outcome import IN_USE, USAGE
 
 try:
@@ -47,6 +48,8 @@ try:
 except ModuleNotFoundError as missing:
     sys.exit(f"brokerd-rollup: {missing.name} is not installed: `pip install 'brokerd[spark]'`")
 
+DENIED = (401, 403)
+"""What the admin API answers to nobody, and to who may not."""
 _INTERRUPTED = 130
 """As of a process that SIGINT ended."""
 _TERMINATED = 143
@@ -79,6 +82,22 @@ class Unfinished(BrokerdError):
     help="Remove and merge records of this topic alone; the log is always taken whole.",
 )
 @click.option("--seal", is_flag=True, help="Have the running broker close its journal file first.")
+@click.option(
+    "--key-file",
+    default="",
+    metavar="FILE",
+    envvar="BROKERCTL_KEY_FILE",
+    show_envvar=True,
+    help="An API key for the running broker: the first line. Or BROKERCTL_KEY.",
+)
+@click.option(
+    "--ca-file",
+    default="",
+    metavar="FILE",
+    envvar="BROKERCTL_CA_FILE",
+    show_envvar=True,
+    help="Who signs the broker's certificate (PEM).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.version_option(__version__, prog_name="brokerd-rollup")
 def command(
@@ -90,6 +109,8 @@ def command(
     dry_run: bool,
     only: tuple[str, ...],
     seal: bool,
+    key_file: str,
+    ca_file: str,
     as_json: bool,
 ) -> None:
     """Take the broker's log into its archive, and keep the archive.
@@ -103,13 +124,14 @@ def command(
     try:
         config = load(file, os.environ, assignments, options=_settings(given)).config
         job = _job(config, only, as_json)
+        login = credentials("", "", key_file, os.environ, ca_file)
         if dry_run:
             _show_plan(job, _plan(job), as_json)
             return
         if seal:
-            _seal(job)
+            _seal(job, login)
         summary = run_job(job)
-        notes = _tell_broker(job, summary)
+        notes = _tell_broker(job, summary, login)
         _show(summary, notes, time.monotonic() - began, as_json)
         if summary.problems:
             raise Unfinished("\n".join(summary.problems))
@@ -185,10 +207,17 @@ def _job(config: Config, only: Sequence[str], as_json: bool) -> Job:
     )
 
 
-def _seal(job: Job) -> None:
+def _seal(job: Job, login: Credentials) -> None:
     """Have the running broker close its journal file."""
     try:
-        Server(find(None, str(job.data_dir))).post("wal", "seal")
+        Server(find(None, str(job.data_dir)), login).post("wal", "seal")
+    except Refused as error:
+        if error.status not in DENIED:
+            raise
+        raise Denied(
+            f"--seal: the broker says {error}; name a file with an API key of an account that has "
+            "the role admin with --key-file, or leave out --seal"
+        ) from error
     except NoBroker as error:
         reason = str(error).partition(";")[0]
         raise NoBroker(f"--seal: {reason}; start the broker, or leave out --seal") from error
@@ -202,17 +231,19 @@ def _plan(job: Job) -> list[Lot]:
     return lots
 
 
-def _tell_broker(job: Job, summary: Summary) -> list[str]:
+def _tell_broker(job: Job, summary: Summary, login: Credentials) -> list[str]:
     """Have a broker that runs use what is new at once; it would find it by itself, too."""
     if not summary.has_committed:
         return []
     try:
-        server = Server(find(None, str(job.data_dir)))
+        server = Server(find(None, str(job.data_dir)), login)
     except NoBroker:
         return []
     try:
         server.post("archive", "refresh")
     except BrokerdError as error:
+        if isinstance(error, Refused) and error.status in DENIED and not login.key:
+            return []  # it does not listen to nobody, and looks by itself every few seconds
         return [f"the broker could not be told, and will look by itself: {error}"]
     return []
 

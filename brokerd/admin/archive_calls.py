@@ -51,7 +51,7 @@ ROUTES = [
     Route(
         "POST",
         "/archive/refresh",
-        ADMIN,
+        MONITOR,
         "Use the newest version of the archive",
         refresh_archive,
         ArchiveShape,

@@ -151,11 +151,19 @@ class _Request(Request):
         else:
             super().handleContentChunk(data)
 
-    def _refuse(self) -> None:
+    def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
+        """Answer a request that is there, unless Twisted would stumble over its content type."""
+        kind = self.requestHeaders.getRawHeaders(b"content-type", [b""])[-1]
+        if kind.decode("latin-1").isprintable():
+            super().requestReceived(command, path, version)
+        else:
+            self._refuse(b"400 Bad Request")
+
+    def _refuse(self, status: bytes = b"413 Content Too Large") -> None:
         if not self._refused:
             self._refused = True
             transport: Any = self.channel.transport
-            transport.write(b"HTTP/1.1 413 Content Too Large\r\nconnection: close\r\n\r\n")
+            transport.write(b"HTTP/1.1 %s\r\nconnection: close\r\n\r\n" % status)
             transport.loseConnection()
 
 

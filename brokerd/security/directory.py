@@ -12,7 +12,7 @@ from typing import Final
 
 from brokerd.security.access import ADMIN, READ, WRITE
 from brokerd.security.accounts import AccessList, Account, ApiKey
-from brokerd.values import RESERVED_PREFIX
+from brokerd.values import MAX_NAME_BYTES, RESERVED_PREFIX
 
 REMEMBERED_MAX: Final = 10_000
 """Answers that are remembered: one for each account and topic."""
@@ -99,6 +99,8 @@ class Directory:
         found = self._remembered.get(key)
         if found is None:
             found = self._find(account, topic_name)
+            if len(topic_name) > MAX_NAME_BYTES:  # no topic has such a name, and anybody may ask
+                return found
             if len(self._remembered) >= REMEMBERED_MAX:
                 self._remembered.clear()
             self._remembered[key] = found

@@ -301,3 +301,16 @@ def test_the_page_without_javascript_names_where_to_look(browser: Browser) -> No
     body = browser.get("/")[2].decode()
     hint = body.partition("<noscript>")[2].partition("</noscript>")[0]
     assert "/api/v1/status" in hint and "/health/ready" in hint and "damage" in hint
+
+
+@pytest.mark.parametrize("kind", ["\x0b application/json", "a\x85b", "\x1cx"])
+def test_a_content_type_that_cannot_be_read_is_400(browser: Browser, kind: str) -> None:
+    """Nothing is logged as a fault."""
+    connected = browser.connect()
+    assert connected is not None
+    channel, wire = connected
+    head = f"POST /api/v1/topics HTTP/1.1\r\nhost: here\r\ncontent-type:{kind}\r\n"
+    with capturedLogs() as events:
+        channel.dataReceived(head.encode("latin-1") + b"content-length: 2\r\n\r\n{}")
+    assert wire.value().startswith(b"HTTP/1.1 400 ")
+    assert not [event for event in events if "log_failure" in event]

@@ -155,3 +155,11 @@ def test_the_rules_are_those_of_the_page(
     if any(one.public for one in fitting) or (not fitting and default_public):
         expected |= READ | WRITE
     assert directory.permissions_on(ann, topic) == expected
+
+
+def test_names_that_no_topic_can_have_take_no_memory() -> None:
+    """Anybody may ask for them, before any login."""
+    directory = Directory(Policy(False, False))
+    for number in range(100):
+        assert directory.permissions_on(None, f"{number}" * 60_000) == 0
+    assert not directory._remembered  # what takes the memory

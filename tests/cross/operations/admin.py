@@ -130,7 +130,7 @@ FORM = Form(
         operation("ADMIN", "POST", f"{GROUP}/dead-letters/purge"),
         operation("ADMIN", "DELETE", GROUP),
         operation("MONITOR", "GET", "/archive"),
-        operation(BY_ROLE, "POST", "/archive/refresh"),
+        operation("MONITOR", "POST", "/archive/refresh"),
         operation(BY_ROLE, "POST", "/wal/seal"),
         operation(BY_ROLE, "GET", "/users"),
         operation(BY_ROLE, "POST", "/users", {"name": "new"}),
