@@ -8,9 +8,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from threading import Thread
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, NoReturn
 
 import pytest
 
@@ -198,6 +200,70 @@ def test_a_dry_run_seals_nothing(command: Command) -> None:
     said = command("--dry-run", "--seal")
     assert said.code == 2
     assert "--dry-run changes nothing, and --seal does" in said.err
+
+
+class Gatekeeper(BaseHTTPRequestHandler):
+    """An admin site that lets one key in, and notes what it was asked."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_POST(self) -> None:
+        self.asked.append(f"{self.path} {self.headers['Authorization']}")
+        is_known = self.headers["Authorization"] == "Bearer right"
+        body = b"{}" if is_known else b'{"error": "authentication required", "retryable": false}'
+        self.send_response(200 if is_known else 401)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Not on the terminal."""
+
+
+@pytest.fixture
+def gatekeeper(data: Data) -> Iterator[list[str]]:
+    """What a running broker that asks who comes was asked."""
+    Gatekeeper.asked.clear()
+    with HTTPServer(("127.0.0.1", 0), Gatekeeper) as server:
+        run = data.path / "run"
+        run.mkdir(parents=True, exist_ok=True)
+        (run / "listeners.json").write_text(
+            json.dumps({"admin": f"127.0.0.1:{server.server_port}"})
+        )
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield Gatekeeper.asked
+        server.shutdown()
+        thread.join()
+
+
+def test_a_broker_that_asks_who_comes_is_shown_the_key(
+    data: Data, sparkling: Command, gatekeeper: list[str], tmp_path: Path
+) -> None:
+    """It seals and learns of the new version; without a key it is not asked to no avail."""
+    key = tmp_path / "key"
+    key.write_text("right\n")
+    data.fill(1)
+    data.publish()
+    assert sparkling("--key-file", str(key), "--seal", *TAKE_ONLY).code == 0
+    assert gatekeeper == [
+        "/api/v1/wal/seal Bearer right",
+        "/api/v1/archive/refresh Bearer right",
+    ]
+
+
+def test_a_broker_that_does_not_listen_to_nobody_is_left_alone(
+    data: Data, sparkling: Command, gatekeeper: list[str]
+) -> None:
+    """It looks by itself. Only what was asked for, sealing, is an error."""
+    data.fill(1)
+    data.publish()
+    said = sparkling(*TAKE_ONLY)
+    assert said.code == 0 and "could not be told" not in said.out
+    refused = sparkling("--seal")
+    assert refused.code == 1
+    assert "--seal: the broker says authentication required" in refused.err
+    assert "--key-file" in refused.err
 
 
 def test_the_archive_may_be_elsewhere(data: Data, sparkling: Command, tmp_path: Path) -> None:
