@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 
 import pytest
@@ -67,3 +68,27 @@ def test_any_bytes_are_an_answer_or_a_named_error(query, payload, exports):
         fm.decode_answer(request, fm.opcode_of(request), payload)
     except fm.AnswerError as error:
         assert str(error)
+
+
+@given(st.lists(st.lists(audit_events, max_size=3), max_size=4))
+def test_an_export_in_pieces_is_the_export_of_all(pieces):
+    """An empty piece leaves no gap, wherever it is."""
+    events = [event._replace(time_ms=event.time_ms % (1 << 47)) for one in pieces for event in one]
+    for form in ("csv", "json"):
+        cut = iter(events)
+        made = [fm.export_piece([next(cut) for _ in one], form) for one in pieces]
+        whole = fm.joined_pieces(made, form)
+        assert whole == fm.joined_pieces([fm.export_piece(events, form)], form)
+        if form == "json":
+            assert [one["id"] for one in json.loads(whole)] == [one.id for one in events]
+
+
+def test_times_are_rfc_3339_in_utc():
+    piece = fm.export_piece([EVENT._replace(time_ms=1_700_000_000_007)], "csv")
+    assert b",2023-11-14T22:13:20.007Z," in piece
+
+
+@pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t", "\r"])
+def test_no_cell_is_a_formula(begin):
+    piece = fm.export_piece([EVENT._replace(user=begin + "cmd()")], "csv")
+    assert f"'{begin}cmd()".encode() in piece
