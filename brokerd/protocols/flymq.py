@@ -60,7 +60,7 @@ from brokerd.protocols import (
 from brokerd.protocols.connection import Hold, Limits
 from brokerd.protocols.factory import ConnectionFactory
 from brokerd.protocols.flymq_asking import AskingConnection
-from brokerd.protocols.flymq_lists import known_topics
+from brokerd.protocols.flymq_lists import Looks, known_topics
 from brokerd.protocols.flymq_topics import NO_NAMES, checked_name
 from brokerd.protocols.flymq_unpacking import Unpacking
 from brokerd.protocols.frames import HandledLater
@@ -275,7 +275,7 @@ class FlymqConnection(AskingConnection):
         self.answers.append(flymq_topics.delete_topic(self.broker, self.access, request))
 
     def _list_topics(self, request: ListTopics) -> None:
-        topics = known_topics(self, request, ANY)
+        topics = known_topics(self, self.factory.looks, request, ANY)
         self.answers.append(flymq_topics.list_topics(topics))
 
     def _metadata(self, request: Metadata) -> None:
@@ -286,7 +286,7 @@ class FlymqConnection(AskingConnection):
             self.access.require(READ, request.topic)
             topics = [flymq_topics.existing_topic(self.broker, request.topic)]
         else:
-            topics = known_topics(self, request, READ)
+            topics = known_topics(self, self.factory.looks, request, READ)
         settings = self._settings
         address = settings.advertised or _address_text(self.transport.getHost())
         answer = flymq_topics.cluster_metadata(topics, settings.cluster_id, address)
@@ -387,3 +387,4 @@ class FlymqFactory(ConnectionFactory):
 
     def new_connection(self) -> FlymqConnection:
         return FlymqConnection(self.broker, self.limits.frame_bytes, self.settings)
+        self.looks = Looks(self.turns)

@@ -112,6 +112,29 @@ def test_who_leaves_is_not_looked_for_any_longer(
     house.finish()
 
 
+def test_one_list_is_made_after_the_other_and_a_fault_is_in_nobody_s_way(
+    house: SteppedGuardedHouse,
+) -> None:
+    """Of those who wait none has its own copy of all topics."""
+    clients = [house.log_in("gus") for _ in range(4)]
+    for client in clients:
+        client.send(fly.ListTopics(), fly.ListTopics())
+    house.step(2)
+    clients[1].disconnect()
+
+    def fault(permission: int, topic_name: str) -> bool:
+        raise ZeroDivisionError
+
+    clients[2].protocol.access.may = fault
+    done: list[int] = []
+    while house.steps.waiting:
+        house.step(1)
+        done += [number for number in (0, 3) if clients[number].answers()]
+    assert done == [0, 3, 0, 3]
+    assert not clients[2].is_open
+    assert clients[3].is_open
+
+
 def test_who_has_a_role_waits_for_no_slice(house: SteppedGuardedHouse) -> None:
     client = house.log_in("carl")
     client.send(fly.ListTopics(), fly.ClusterMetadata())
