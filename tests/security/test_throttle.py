@@ -118,10 +118,11 @@ def test_what_is_remembered_is_bounded_and_the_oldest_goes_first() -> None:
 
 
 def test_successes_that_are_remembered_are_bounded_too() -> None:
+    """Who has not been in for longest is forgotten first."""
     throttle = Throttle(Rate(5, SECOND_US), Rate(1, SECOND_US))
-    for number in range(BUCKETS_MAX + 1):
+    for number in (*range(BUCKETS_MAX), 0, BUCKETS_MAX):
         throttle.succeeded(throttle.begin(f"10.0.{number >> 8}.{number & 255}", "ann", 0))
     throttle.begin("192.0.2.1", "ann", 0)
-    throttle.begin("10.0.1.1", "ann", 0)
+    throttle.begin("10.0.0.0", "ann", 0)
     with pytest.raises(LoginThrottled):
-        throttle.begin("10.0.0.0", "ann", 0)
+        throttle.begin("10.0.0.1", "ann", 0)
