@@ -80,6 +80,18 @@ def test_any_permission_lets_one_know_of_a_topic() -> None:
         assert ann.may(ANY, "t")
 
 
+def test_each_topic_is_judged_by_itself_in_whatever_order_they_come() -> None:
+    """What was allowed on the topic of the request before says nothing of this one."""
+    hall = Hall()
+    hall.add("ann")
+    hall.grant("mine", {"ann": READ | WRITE})
+    hall.grant("yours", {"ann": READ})
+    ann = hall.somebody("ann")
+    for topic, expected in (("mine", READ | WRITE), ("other", 0), ("yours", READ)) * 2:
+        assert allowed(ann, topic) == expected
+        assert ann.may(ANY, topic) == bool(expected)
+
+
 def test_admin_over_a_topic_by_a_list_is_not_admin_over_the_broker() -> None:
     hall = Hall()
     hall.add("ann")
