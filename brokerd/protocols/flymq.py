@@ -384,7 +384,7 @@ class FlymqFactory(ConnectionFactory):
         super().__init__("flymq", broker, clock, limits)
         self.settings = settings
         self.unpacking = Unpacking(clock, self.turns)
+        self.looks = Looks(self.turns)
 
     def new_connection(self) -> FlymqConnection:
         return FlymqConnection(self.broker, self.limits.frame_bytes, self.settings)
-        self.looks = Looks(self.turns)
