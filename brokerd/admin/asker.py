@@ -3,8 +3,9 @@
 
 Without either it is whom the certificate of the client names, where TLS asks for one.
 
-A right password is remembered for a while, because checking one is slow on purpose: by a keyed
-digest, in memory, and no longer than accounts and keys stay as they are.
+A right password is remembered for a while, because checking one is slow on purpose: with the
+address that it came from, by a keyed digest, in memory, and no longer than accounts and keys stay
+as they are.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ class Asker:
 
     def _basic(self, request: Request, given: str) -> Deferred[Access]:
         name, password = _credentials(given)
-        digest = blake2b(given.encode("utf-8", "replace"), key=self._secret).digest()
+        peer = peer_of(request)
+        shown = f"{peer} {given}"  # an address of its own has an event of its own
+        digest = blake2b(shown.encode("utf-8", "replace"), key=self._secret).digest()
         remembered = self._recall(digest)
         if remembered is not None:
             return succeed(remembered)
@@ -94,7 +97,7 @@ class Asker:
                 self._remembered.popitem(last=False)
             answer.callback(access)
 
-        self.guard.log_in("admin", peer_of(request), name, password, done)
+        self.guard.log_in("admin", peer, name, password, done)
         return answer
 
     def _recall(self, digest: bytes) -> Access | None:

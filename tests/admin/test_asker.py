@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 from OpenSSL import crypto
+from twisted.internet.address import IPv4Address
 
+from brokerd.broker import BrokerSettings
 from brokerd.errors import (
     AuthenticationRequired,
     BrokerdError,
@@ -17,10 +19,12 @@ from brokerd.errors import (
     LoginFailed,
     LoginThrottled,
 )
-from brokerd.security import ANY, MONITOR, READ, Access, Guard
+from brokerd.security import ANY, MONITOR, OPEN, READ, Access, Guard
 from brokerd.security.guard import LoggedIn
-from tests.admin.caller import Caller, answer_of
+from brokerd.security.login import AccountGuard
+from tests.admin.caller import JSON, Caller, answer_of
 from tests.certificates import Authority
+from tests.house import House
 
 
 class Allowed(Access):
@@ -190,6 +194,37 @@ def test_a_right_password_is_checked_once_until_accounts_change(caller: Caller, 
     caller.house.clock.advance(301)
     ask(caller, "/topics/orders", basic("ann"))
     assert door.checked == 3
+
+
+def test_each_address_is_told_of_by_itself_in_the_audit_trail() -> None:
+    """A password that is remembered from one address does not make that the address of others."""
+    house = House(settings=BrokerSettings(audit_keep_us=86_400_000_000))
+    accounts, audit = house.broker.accounts, house.broker.audit
+    accounts.create_account(OPEN, "root", "pw", ("admin",), lambda account, error: None)
+    guard = AccountGuard(
+        accounts.directory,
+        accounts.passwords,
+        accounts.throttle,
+        audit.record,
+        house.broker.time.now_us,
+        {},
+        {},
+    )
+    caller = Caller(house, guard)
+    hosts = ["192.0.2.1", "192.0.2.2", "192.0.2.1"]
+    for number, host in enumerate(hosts):
+        channel, wire = caller.connect()
+        wire.peerAddr = IPv4Address("TCP", host, 50_000)
+        body = json.dumps({"name": f"topic-{number}"})
+        lines = f"POST /api/v1/topics HTTP/1.1\r\nhost: here\r\n{basic('root')}{JSON}"
+        channel.dataReceived(f"{lines}content-length: {len(body)}\r\n\r\n{body}".encode())
+        house.run()
+        assert wire.value().startswith(b"HTTP/1.1 201 ")
+    events = caller.call("GET", "/audit", head=basic("root"))[1]["events"]
+    came = [one["client_ip"] for one in events if one["type"] == "topic.create"]
+    assert came == hosts[::-1]
+    logins = [one["client_ip"] for one in events if one["type"] == "auth.success"]
+    assert logins[-2:] == ["192.0.2.2", "192.0.2.1"]
 
 
 def test_a_wrong_password_is_checked_each_time(caller: Caller, door: Door) -> None:
