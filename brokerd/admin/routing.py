@@ -30,7 +30,7 @@ from brokerd.broker import Broker
 from brokerd.broker.asking import ask
 from brokerd.errors import BrokerdError, InvalidRequest
 from brokerd.security import ANY, Access
-from brokerd.security.audit import Actor, EventType
+from brokerd.security.audit import EventType
 
 Result = TypeVar("Result")
 
@@ -135,8 +135,7 @@ class Call(NamedTuple):
         self, kind: EventType, resource: str, change: Callable[[], Result], **details: str
     ) -> Deferred[Result]:
         """As `audited`, of something that the path does not name."""
-        access = self.access
-        actor = Actor(access.name, access.peer, access.form)
+        actor = self.access.actor
         return ask(
             self.broker,
             lambda: self.broker.audit.carry_out(actor, kind, resource, change, details),
