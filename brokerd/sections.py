@@ -163,6 +163,7 @@ class Flymq(Struct, frozen=True):
     advertised: str = ""
     principal: str = ""
     auth_success_layout: Literal["seed", "sdk", "neutral", "padded"] = "seed"
+    delay_max_seconds: Annotated[int, Meta(ge=1, le=315_360_000)] = 86_400
 
 
 class Rustlog(Struct, frozen=True):

@@ -473,6 +473,11 @@ class Broker:
         """The topic of this name, if there is one."""
         return self._state.by_name.get(name)
 
+    def topic_of_id(self, topic_id: int) -> Topic | None:
+        """The topic with this id, if there is one and it has a name."""
+        topic = self._state.by_id.get(topic_id)
+        return None if topic is None or topic.internal_of else topic
+
     def topics(self) -> Iterator[Topic]:
         """All topics that have names, in order of creation."""
         return (topic for topic in self._state.by_id.values() if not topic.internal_of)

@@ -62,13 +62,16 @@ class Transaction:
         "commit_waits",
         "end_seconds",
         "held_bytes",
+        "number",
         "partitions",
         "state",
         "values",
         "why",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        self.number = number
+        """Counted from 1 since the broker started."""
         self.state = ACTIVE
         self.why = ""
         """Why it is aborted, if its owner did not say so."""
@@ -131,12 +134,14 @@ class Transactions:
         """In the order in which they were begun, which is that in which they end by age."""
         self._look_call: DelayedCall | None = None
         self._held_bytes = 0
+        self._begun = 0
         self.counters = TransactionCounters()
 
     def begin(self) -> Transaction:
         """A new transaction. Raises `LimitExceeded`."""
         self._check_room(OPEN_BYTES)
-        transaction = Transaction()
+        self._begun += 1
+        transaction = Transaction(self._begun)
         self._start_time(transaction)
         self._held_bytes += OPEN_BYTES
         self._look_later(transaction)

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from twisted.internet.address import IPv4Address, IPv6Address
 
@@ -26,8 +26,11 @@ from brokerd.codecs.flymq import (
     RECORD_BYTES,
     Auth,
     AuthLayout,
+    BeginTransaction,
+    CancelDelayed,
     ClusterMetadata,
     Commit,
+    CommitTransaction,
     CompressedRequest,
     Consume,
     CreateTopic,
@@ -42,10 +45,15 @@ from brokerd.codecs.flymq import (
     ListTopics,
     Metadata,
     Opcode,
+    Produce,
+    ProduceDelayed,
+    ProduceInTransaction,
+    ProduceWithTtl,
     QueryAudit,
     Request,
     RequestError,
     ResetOffset,
+    RollBackTransaction,
     Subscribe,
     decode_request,
 )
@@ -55,6 +63,7 @@ from brokerd.protocols import (
     flymq_audit,
     flymq_groups,
     flymq_reads,
+    flymq_timed,
     flymq_topics,
 )
 from brokerd.protocols.connection import Hold, Limits
@@ -62,6 +71,7 @@ from brokerd.protocols.factory import ConnectionFactory
 from brokerd.protocols.flymq_asking import AskingConnection
 from brokerd.protocols.flymq_lists import Looks, known_topics
 from brokerd.protocols.flymq_topics import NO_NAMES, checked_name
+from brokerd.protocols.flymq_transactions import OwnTransactions
 from brokerd.protocols.flymq_unpacking import Unpacking
 from brokerd.protocols.frames import HandledLater
 from brokerd.security import ADMIN, ANY, READ, WRITE
@@ -92,10 +102,23 @@ class FlymqSettings:
     """Who a client is that has not logged in, which the guard says; empty: anonymous."""
     auth_success_layout: AuthLayout = "seed"
     """Layout of a successful AUTH: the document's, the SDKs', one without names, or both."""
+    delay_max_seconds: int = 86_400
+    """Longest delay of a PRODUCE_DELAYED."""
 
 
-Stored = tuple[str, int, int, Chunk, int, int]
-"""An answer to PRODUCE before its time is known: (topic, partition, offset, chunk, sizes)."""
+class Stored(NamedTuple):
+    """An answer to PRODUCE, or one of its kin, before its time is known."""
+
+    topic: str
+    partition: int
+    number: int
+    """The offset, or what a delayed record is called."""
+    chunk: Chunk
+    offset: int
+    """Of the record in the chunk's partition."""
+    key_size: int
+    value_size: int
+    opcode: int
 
 
 class FlymqConnection(AskingConnection):
@@ -112,6 +135,7 @@ class FlymqConnection(AskingConnection):
         self._stored: list[Stored] = []
         """Of PRODUCE requests whose answers are not queued yet."""
         self._sdk = settings.error_layout == "sdk"
+        self._transactions = OwnTransactions(broker, settings.partitions)
 
     # -- frames -------------------------------------------------------------------------------
 
@@ -172,6 +196,7 @@ class FlymqConnection(AskingConnection):
         """Let go of what was asked."""
         super().forget()
         self._stored.clear()
+        self._transactions.end()
         self.factory.unpacking.leave(self)
 
     def _error(self, text: str) -> bytes:
@@ -223,16 +248,16 @@ class FlymqConnection(AskingConnection):
 
     # -- producing ----------------------------------------------------------------------------
 
-    def _produce(self, request: Any) -> None:
+    def _produce(
+        self, request: Any, expires_at_us: int | None = None, opcode: int = PRODUCE
+    ) -> None:
         name, key, value, index = request
         self.access.require(WRITE, name)
         size = len(value)
         if key is not None:
             size += len(key)
         if size > CONTENT_BYTES_MAX:
-            raise RecordTooLarge(
-                f"key and value have {size} bytes together, and {CONTENT_BYTES_MAX} is the limit"
-            )
+            raise _too_large(size)
         broker = self.broker
         topic = broker.topic(name)
         if topic is None or name in NO_NAMES:
@@ -244,11 +269,41 @@ class FlymqConnection(AskingConnection):
             topic = broker.create_topic(name, self._settings.partitions)
             broker.audit.record(brought_about(self.access.actor, name))
         partition = topic.choose(key) if index < 0 else topic.partitions[index]
-        offset = broker.append(partition, value, Encoding.BYTES, key, None, Format.FLYMQ)
+        offset = broker.append(
+            partition, value, Encoding.BYTES, key, None, Format.FLYMQ, None, expires_at_us
+        )
         chunk = partition.chunks.open
         assert chunk is not None, "the record was just appended to it"
         key_size = -1 if key is None else len(key)
-        self._stored.append((name, partition.index, offset, chunk, key_size, len(value)))
+        self._stored.append(
+            Stored(name, partition.index, offset, chunk, offset, key_size, len(value), opcode)
+        )
+
+    def _produce_with_ttl(self, request: ProduceWithTtl) -> None:
+        ttl_ms = request.ttl_ms
+        expires_at_us = self.broker.expiry_us(ttl_ms * 1000) if ttl_ms > 0 else 0
+        plain = Produce(request.topic, None, request.value)
+        self._produce(plain, expires_at_us, Opcode.PRODUCE_WITH_TTL)
+
+    def _produce_delayed(self, request: ProduceDelayed) -> None:
+        size = len(request.value)
+        if size > CONTENT_BYTES_MAX:
+            raise _too_large(size)
+        settings = self._settings
+        topic, schedule_id = flymq_timed.produce_delayed(
+            self.broker,
+            self.access,
+            request,
+            settings.partitions,
+            settings.delay_max_seconds * 1000,
+        )
+        assert topic.internal is not None, "it holds the record that was just scheduled"
+        chunk = topic.internal.partitions[0].chunks.open
+        assert chunk is not None, "the record was just appended to it"
+        number = flymq_timed.number_of(topic, schedule_id)
+        self._stored.append(
+            Stored(topic.name, 0, number, chunk, schedule_id, -1, size, Opcode.PRODUCE_DELAYED)
+        )
 
     def _answer_stored(self) -> None:
         """Queue the answers to the PRODUCE requests up to here: they tell the records' times."""
@@ -258,6 +313,29 @@ class FlymqConnection(AskingConnection):
             self.wrote()
             size = len(stored) * PRODUCED_BYTES + sum(len(one[0]) for one in stored)
             self.answer_durable(partial(_produced, stored), len(stored), size)
+
+    # -- records that wait ----------------------------------------------------------------------
+
+    def _cancel_delayed(self, request: CancelDelayed) -> None:
+        if request.topic is not None:
+            self.access.require(WRITE, request.topic)
+        self.answers.append(flymq_timed.cancel_delayed(self.broker, self.access, request))
+
+    def _begin(self, request: BeginTransaction) -> None:
+        self.access.require_known()
+        self.answers.append(self._transactions.begin())
+
+    def _produce_in_transaction(self, request: ProduceInTransaction) -> None:
+        self.answers.append(self._transactions.produce(request))
+
+    def _commit_transaction(self, request: CommitTransaction) -> None:
+        self.access.require_known()
+        self.answers.append(self._transactions.commit(self.access, request))
+        self.wrote()
+
+    def _roll_back(self, request: RollBackTransaction) -> None:
+        self.access.require_known()
+        self.answers.append(self._transactions.roll_back(request))
 
     # -- everything else ----------------------------------------------------------------------
 
@@ -335,6 +413,13 @@ class FlymqConnection(AskingConnection):
         Opcode.DELETE_TOPIC: (ADMIN, _delete_topic),
         Opcode.CONSUME_ZERO_COPY: (READ, _consume),
         Opcode.FETCH_BINARY: (READ, _fetch),
+        Opcode.PRODUCE_DELAYED: (WRITE, _produce_delayed),
+        Opcode.CANCEL_DELAYED: (0, _cancel_delayed),
+        Opcode.PRODUCE_WITH_TTL: (WRITE, _produce_with_ttl),
+        Opcode.TXN_BEGIN: (0, _begin),
+        Opcode.TXN_COMMIT: (0, _commit_transaction),
+        Opcode.TXN_ROLLBACK: (0, _roll_back),
+        Opcode.TXN_PRODUCE: (WRITE, _produce_in_transaction),
         Opcode.CLUSTER_METADATA: (0, _cluster_metadata),
         Opcode.GET_OFFSET: (READ, _get_offset),
         Opcode.RESET_OFFSET: (ADMIN, _reset_offset),
@@ -349,6 +434,12 @@ class FlymqConnection(AskingConnection):
     """What a request needs of its topic, and what carries it out; 0: that asks for itself."""
 
 
+def _too_large(size: int) -> RecordTooLarge:
+    return RecordTooLarge(
+        f"key and value have {size} bytes together, and {CONTENT_BYTES_MAX} is the limit"
+    )
+
+
 def _produced(stored: list[Stored]) -> bytes:
     """The answers of PRODUCE requests whose records are in the log."""
     return b"".join(
@@ -356,12 +447,13 @@ def _produced(stored: list[Stored]) -> bytes:
             flymq.produced(
                 name,
                 index,
-                offset,
+                number,
                 chunk.times_us[offset - chunk.base] // 1000,
                 key_size,
                 value_size,
+                opcode,
             )
-            for name, index, offset, chunk, key_size, value_size in stored
+            for name, index, number, chunk, offset, key_size, value_size, opcode in stored
         ]
     )
 

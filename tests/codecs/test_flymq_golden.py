@@ -24,8 +24,14 @@ class Example(NamedTuple):
     answer_value: fm.Answer
 
 
-def stored(topic: str, *numbers: int, request: fm.Produce) -> Example:
-    return Example(request, fm.produced(topic, *numbers), fm.Produced(topic, *numbers))
+def stored(topic: str, *numbers: int, request: fm.Request) -> Example:
+    answer = fm.produced(topic, *numbers, opcode=fm.opcode_of(request))
+    return Example(request, answer, fm.Produced(topic, *numbers))
+
+
+def told(request: fm.Request, transaction: str, success: bool = True) -> Example:
+    answer = fm.transaction_told(fm.opcode_of(request), transaction, success)
+    return Example(request, answer, fm.TransactionTold(transaction, success))
 
 
 def done(request: fm.Request, message: str = "") -> Example:
@@ -50,6 +56,8 @@ HI = fm.FetchedRecord(42, b"k1", b"hi")
 RECORDS = [Record(41, b"a"), Record(42, b"hi", b"k1")]
 FETCHED = fm.Fetched((A, HI), 43)
 NOTHING = fm.Fetched((), 43)
+DELAYED = (1 << 40) + 3
+TXN = "txn-1700000000000000-1"
 TWO_PARTITIONS = (fm.PartitionOffsets(0, 0, 0, 43), fm.PartitionOffsets(1, 0, 7, 50))
 
 AUTH = fm.Auth("bob", "pw")
@@ -116,6 +124,16 @@ EXAMPLES = {
     "seed-13-get-lag": Example(
         fm.GetLag("orders", "g1", 0), fm.lag(43, 43, 50, 7), fm.Lag(43, 43, 50, 7)
     ),
+    "seed-14-produce-delayed": stored(
+        "orders", 0, 0, TIME_MS, -1, 2, request=fm.ProduceDelayed("orders", b"hi", 5_000)
+    ),
+    "seed-19a-txn-begin": told(fm.BeginTransaction(), "txn-1"),
+    "seed-19b-txn-produce": stored(
+        "orders",
+        *(0, 0, TIME_MS, -1, 2),
+        request=fm.ProduceInTransaction("txn-1", "orders", b"hi"),
+    ),
+    "seed-19c-txn-commit": told(fm.CommitTransaction("txn-1"), "txn-1"),
     "seed-22a-auth": Example(AUTH, fm.logged_in("bob", ADMIN, "seed"), fm.LoggedIn("bob", ADMIN)),
     "seed-22b-auth-sdk": Example(
         AUTH, fm.logged_in("bob", ADMIN, "sdk"), fm.LoggedIn("bob", ADMIN)
@@ -146,6 +164,23 @@ EXAMPLES = {
         fm.topic_metadata("orders", TWO_PARTITIONS),
         fm.TopicOffsets("orders", TWO_PARTITIONS),
     ),
+    "ours-produce-delayed": stored(
+        "orders", 0, DELAYED, TIME_MS, -1, 2, request=fm.ProduceDelayed("orders", b"hi", -1)
+    ),
+    "ours-cancel-delayed": done(fm.CancelDelayed(DELAYED, "orders")),
+    "ours-cancel-delayed-text": done(fm.CancelDelayed("delayed-1099511627779", "orders")),
+    "ours-cancel-delayed-alone": done(fm.CancelDelayed("1099511627779")),
+    "ours-cancel-delayed-six-digits": done(fm.CancelDelayed("000003", "orders")),
+    "ours-produce-with-ttl": stored(
+        "orders", 2, 45, TIME_MS, -1, 2, request=fm.ProduceWithTtl("orders", b"hi", 5_000)
+    ),
+    "ours-txn-begin": told(fm.BeginTransaction(), TXN),
+    "ours-txn-produce": stored(
+        "orders", 0, 0, TIME_MS, -1, 2, request=fm.ProduceInTransaction(TXN, "orders", b"hi")
+    ),
+    "ours-txn-commit": told(fm.CommitTransaction(TXN), TXN),
+    "ours-txn-rollback": told(fm.RollBackTransaction(TXN), TXN),
+    "ours-txn-rollback-unknown": told(fm.RollBackTransaction("txn-9"), "txn-9", False),
     "ours-delete-topic": done(fm.DeleteTopic("orders")),
     "ours-consume-zero-copy": Example(
         fm.Consume("orders", 0, 42, fm.Opcode.CONSUME_ZERO_COPY),

@@ -41,6 +41,7 @@ MAY_END_EARLIER = (
     | fm.ClusterMetadata
     | fm.Subscribe
     | fm.ResetOffset
+    | fm.CancelDelayed
     | fm.CreateUser
     | fm.UpdateUser
     | fm.ChangePassword
@@ -56,13 +57,14 @@ def test_a_payload_cut_anywhere_is_refused_or_is_another_request(request):
             fm.decode_request(opcode, flags, payload[:end])
         except fm.RequestError as error:
             assert str(error).startswith(("buffer too small: ", "invalid binary format: "))
-        else:  # a filter, an offset of another mode, a topic or what is enabled may be missing
+        else:  # a filter, an offset of another mode, a topic, a number or what is enabled may be
             assert isinstance(request, MAY_END_EARLIER)
 
 
 MAY_BE_FOLLOWED = requests.filter(
     lambda one: (
-        not isinstance(one, fm.Subscribe) and not (isinstance(one, fm.Fetch) and not one.sdk)
+        not isinstance(one, fm.Subscribe | fm.CancelDelayed)
+        and not (isinstance(one, fm.Fetch) and not one.sdk)
     )
 )
 
@@ -81,7 +83,7 @@ def test_any_bytes_are_a_request_or_refused(opcode, flags, payload):
         assert str(error)
 
 
-@pytest.mark.parametrize("opcode", [0x00, 0x0C, 0x10, 0x35, 0x52, 0x62, 0x71, 0x82, 0xA2, 0xFF])
+@pytest.mark.parametrize("opcode", [0x00, 0x0C, 0x10, 0x36, 0x52, 0x62, 0x71, 0x82, 0xA2, 0xFF])
 def test_an_opcode_that_is_not_spoken_is_told_in_decimal(opcode):
     """Whatever its flags and payload are, compressed ones included."""
     for flags in (0x01, 0x03, 0x05):
@@ -107,6 +109,14 @@ SHORT = [
     (Opcode.FETCH, ORDERS + bytes(12), "max_messages needs 4 bytes and 0 are left"),
     (Opcode.FETCH, ORDERS + bytes(16) + b"\0\x03er", "filter says 3 bytes and 2 are left"),
     (Opcode.FETCH_BINARY, ORDERS + bytes(16) + b"\xff\xff", "filter says 65535 bytes and 0 are"),
+    (Opcode.PRODUCE_DELAYED, ORDERS + MANY, "value says 4294967295 bytes and 0 are left"),
+    (Opcode.PRODUCE_DELAYED, ORDERS + ZERO + bytes(7), "delay needs 8 bytes and 7 are left"),
+    (Opcode.PRODUCE_WITH_TTL, ORDERS + ZERO, "TTL needs 8 bytes and 0 are left"),
+    (Opcode.CANCEL_DELAYED, b"", "topic or number needs 2 bytes and 0 are left"),
+    (Opcode.TXN_COMMIT, b"\0", "transaction needs 2 bytes and 1 are left"),
+    (Opcode.TXN_ROLLBACK, b"\0\3tx", "transaction says 3 bytes and 2 are left"),
+    (Opcode.TXN_PRODUCE, ORDERS, "topic needs 2 bytes and 0 are left"),
+    (Opcode.TXN_PRODUCE, ORDERS + ORDERS + MANY, "value says 4294967295 bytes and 0 are left"),
     (Opcode.CLUSTER_METADATA, b"\0", "topic needs 2 bytes and 1 are left"),
     (Opcode.AUTH, b"\0\3bob\0\x09pw", "password says 9 bytes and 2 are left"),
     (Opcode.USER_CREATE, ORDERS + bytes(4) + MANY, "roles says 4294967295 items and 0 bytes"),
@@ -146,6 +156,11 @@ def test_what_is_missing_is_named(opcode, payload, text):
         (Opcode.FETCH, ORDERS + bytes(16) + b"\0\x01\xff", "filter"),
         (Opcode.SUBSCRIBE, ORDERS + G1 + ZERO + b"\x01\xff", "mode"),
         (Opcode.METADATA, b"\0\x03\xed\xa0\x80", "topic"),
+        (Opcode.PRODUCE_DELAYED, b"\0\x01\xff" + bytes(12), "topic"),
+        (Opcode.PRODUCE_WITH_TTL, b"\0\x01\xff" + bytes(12), "topic"),
+        (Opcode.CANCEL_DELAYED, ORDERS + b"\0\x01\xff", "number"),
+        (Opcode.TXN_COMMIT, b"\0\x01\xff", "transaction"),
+        (Opcode.TXN_PRODUCE, ORDERS + b"\0\x01\xff" + bytes(4), "topic"),
         (Opcode.AUTH, b"\0\x01\xff\0\0", "user"),
         (Opcode.AUTH, b"\0\0\0\x01\xff", "password"),
         (Opcode.ACL_SET, ORDERS + b"\1\0\0\0\1\0\1\xff", "users"),

@@ -19,6 +19,9 @@ OFFSETS = (0, 0, 1, 2, 3, 100, (1 << 31), (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 MODES = ("earliest", "latest", "commit", "", "offset", "x")
 FILTERS = ("", "", "a", "$.n", "$.a.b", "^k.*y$", "(", "(a+)+$", "(a|b|ab)*c{5}", "[", "$.", "É")
 VALUES = (b"", b"hello", b'{"n":1,"a":{"b":null}}', b"{" * 40, b"a" * 300, b"\xff\x00" * 9)
+NUMBERS = (0, 1, -1, 5, 1_000, 86_400_001, 1 << 40, (1 << 63) - 1, -(1 << 63))
+MESSAGES = (0, 1, (1 << 40) | 1, 6 << 48, (1 << 64) - 1, "0", "delayed-1", "", "000000", "9" * 30)
+TRANSACTIONS = (*(f"txn-1700000000000000-{number}" for number in (1, 1, 2, 3)), "", "x")
 USERS = ("ann", "bob", "", "n" * 256, "\x1b[0m")
 FETCHES = (fm.Opcode.FETCH, fm.Opcode.FETCH, fm.Opcode.FETCH_BINARY)
 CONSUMES = (fm.Opcode.CONSUME, fm.Opcode.CONSUME_ZERO_COPY)
@@ -39,7 +42,7 @@ def requests(rng: Random) -> list[bytes]:
 def _request(rng: Random, topic: str) -> fm.Request:
     group, partition = rng.choice(GROUPS), rng.choice(PARTITIONS)
     offset, mode, sdk = rng.choice(OFFSETS), rng.choice(MODES), rng.random() < 0.5
-    kind = rng.randrange(18)
+    kind = rng.randrange(24)
     if kind <= 3:
         value = rng.choice((*VALUES, rng.randbytes(rng.choice((1, 70, 4_000)))))
         return fm.Produce(topic, rng.choice((None, None, b"k", b"key")), value, partition)
@@ -56,6 +59,8 @@ def _request(rng: Random, topic: str) -> fm.Request:
     if kind == 12:
         number = min(offset, fm.MAX_OFFSET) if mode == "offset" else None
         return fm.ResetOffset(topic, group, partition, mode, number, sdk and bool(mode))
+    if kind >= 18:
+        return _later(rng, topic)
     if kind >= 16:
         return _administration(rng, topic)
     return rng.choice(
@@ -67,6 +72,25 @@ def _request(rng: Random, topic: str) -> fm.Request:
             fm.ClusterMetadata(topic),
             fm.GetOffset(topic, group, partition),
             fm.GetLag(topic, group, partition),
+        )
+    )
+
+
+def _later(rng: Random, topic: str) -> fm.Request:
+    """Records that are delayed, that live for a time, and those of transactions."""
+    value, number = rng.choice(VALUES), rng.choice(NUMBERS)
+    message, transaction = rng.choice(MESSAGES), rng.choice(TRANSACTIONS)
+    with_topic = rng.random() < 0.7 or not isinstance(message, str)
+    return rng.choice(
+        (
+            fm.ProduceDelayed(topic, value, number),
+            fm.ProduceWithTtl(topic, value, number),
+            fm.CancelDelayed(message, topic if with_topic else None),
+            fm.BeginTransaction(),
+            fm.ProduceInTransaction(transaction, topic, value),
+            fm.ProduceInTransaction(transaction, topic, value),
+            fm.CommitTransaction(transaction),
+            fm.RollBackTransaction(transaction),
         )
     )
 

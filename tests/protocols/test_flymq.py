@@ -54,6 +54,23 @@ def of_two(house: FlymqHouse) -> None:
     house.run()
 
 
+def scheduled(house: FlymqHouse) -> None:
+    """Three delayed records wait, and where a fourth shall be cancelled a fourth."""
+    house.broker.create_topic("orders")
+    house.ask(*[fly.ProduceDelayed("orders", b"x", 60_000)] * 3)
+
+
+def with_a_fourth(house: FlymqHouse) -> None:
+    scheduled(house)
+    house.ask(fly.ProduceDelayed("orders", b"x", 60_000))
+
+
+def turn_of_the_third(house: FlymqHouse) -> None:
+    house.broker.create_topic("orders", 3)
+    with_records(house, 45, partition=2)
+    house.produce(b"x", b"x", topic="orders")
+
+
 SCENES: dict[str, Callable[[FlymqHouse], None]] = {
     "seed-produce": lambda house: with_records(house, 42, "test"),
     "seed-01-produce": lambda house: with_records(house, 42),
@@ -82,6 +99,14 @@ SCENES: dict[str, Callable[[FlymqHouse], None]] = {
     "ours-subscribe-latest-no-group": committed,
     "ours-reset-offset-earliest": committed,
     "ours-reset-offset-latest-sdk": committed,
+    "ours-produce-delayed": scheduled,
+    "ours-cancel-delayed": with_a_fourth,
+    "ours-cancel-delayed-text": with_a_fourth,
+    "ours-cancel-delayed-alone": with_a_fourth,
+    "ours-cancel-delayed-six-digits": with_a_fourth,
+    "ours-produce-with-ttl": turn_of_the_third,
+    "ours-txn-begin": lambda house: None,
+    "ours-txn-rollback-unknown": lambda house: None,
     "ours-unknown-opcode": lambda house: None,
     "ours-value-too-long": lambda house: None,
     "ours-lz4": lambda house: None,
@@ -96,7 +121,14 @@ ACCOUNTS = (
 )
 ELSEWHERE = {
     "seed-07-list-topics": "in the order of a stub; the broker's is sorted",
+    "seed-14-produce-delayed": "of a broker that does not number what it delays",
     "seed-24-cluster-metadata": "of a cluster of several nodes",
+    **dict.fromkeys(("seed-19a-txn-begin", "seed-19b-txn-produce"), "of a stub with its own ids"),
+    "seed-19c-txn-commit": "the same",
+    **dict.fromkeys(
+        ("ours-txn-produce", "ours-txn-commit", "ours-txn-rollback"),
+        "of one connection, which tests/protocols/test_flymq_transactions.py has",
+    ),
     **dict.fromkeys(
         [name for name, _ in BYTES if name.startswith(ACCOUNTS)],
         "of accounts, which tests/protocols/test_flymq_accounts.py and test_flymq_audit.py have",

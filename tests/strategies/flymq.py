@@ -81,9 +81,37 @@ def exportable(query: fm.QueryAudit) -> fm.QueryAudit:
 
 
 audit_requests = audit_queries | st.builds(fm.ExportAudit, audit_queries.map(exportable), texts)
+
+
+def is_text(message: str) -> bool:
+    """Whether a topic and this text are read as such: eight bytes may be a number."""
+    return len(message.encode()) != 6 or (message.isascii() and message.isdigit())
+
+
+def is_number(number: int) -> bool:
+    """Whether eight bytes are read as a number, and not as six digits."""
+    data = number.to_bytes(8, "big")
+    return data[:2] != b"\0\6" or not data[2:].isdigit()
+
+
+timed_requests = st.one_of(
+    st.builds(fm.ProduceDelayed, texts, values, i64),
+    st.builds(fm.ProduceWithTtl, texts, values, i64),
+    st.builds(fm.CancelDelayed, texts, st.none()),
+    st.builds(fm.CancelDelayed, texts.filter(is_text), texts),
+    st.builds(fm.CancelDelayed, u64.filter(is_number), texts),
+)
+transaction_requests = st.one_of(
+    st.just(fm.BeginTransaction()),
+    st.builds(fm.CommitTransaction, texts),
+    st.builds(fm.RollBackTransaction, texts),
+    st.builds(fm.ProduceInTransaction, texts, texts, values),
+)
 requests = st.one_of(
     account_requests,
     audit_requests,
+    timed_requests,
+    transaction_requests,
     produces,
     consumes,
     fetches(),

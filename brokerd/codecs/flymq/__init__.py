@@ -88,6 +88,21 @@ from brokerd.codecs.flymq.requests import (
     CompressedRequest,
     decode_request,
 )
+from brokerd.codecs.flymq.timed_values import (
+    CancelDelayed,
+    ProduceDelayed,
+    ProduceWithTtl,
+)
+from brokerd.codecs.flymq.transaction_values import (
+    BeginTransaction,
+    CommitTransaction,
+    ProduceInTransaction,
+    RollBackTransaction,
+    TransactionTold,
+)
+from brokerd.codecs.flymq.transactions import (
+    transaction_told,
+)
 from brokerd.codecs.flymq.values import (
     COMPRESSION_MASK,
     MAX_LENGTH,
@@ -137,11 +152,14 @@ __all__ = [
     "AuditEvents",
     "Auth",
     "AuthLayout",
+    "BeginTransaction",
     "COMPRESSION_MASK",
+    "CancelDelayed",
     "ChangePassword",
     "Cluster",
     "ClusterMetadata",
     "Commit",
+    "CommitTransaction",
     "CompressedRequest",
     "Consume",
     "Consumed",
@@ -181,6 +199,9 @@ __all__ = [
     "PartitionPlace",
     "Position",
     "Produce",
+    "ProduceDelayed",
+    "ProduceInTransaction",
+    "ProduceWithTtl",
     "Produced",
     "QueryAudit",
     "RECORD_BYTES",
@@ -189,11 +210,13 @@ __all__ = [
     "ResetOffset",
     "Role",
     "Roles",
+    "RollBackTransaction",
     "SetAcl",
     "Subscribe",
     "TopicOffsets",
     "TopicPlaces",
     "Topics",
+    "TransactionTold",
     "UnknownOpcode",
     "UpdateUser",
     "User",
@@ -226,6 +249,7 @@ __all__ = [
     "roles",
     "topic_metadata",
     "topics",
+    "transaction_told",
     "user",
     "users",
 ]

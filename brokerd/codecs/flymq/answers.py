@@ -40,19 +40,25 @@ _LAG = Struct(">4Q")
 
 
 def produced(
-    topic: str, partition: int, offset: int, timestamp_ms: int, key_size: int, value_size: int
+    topic: str,
+    partition: int,
+    offset: int,
+    timestamp_ms: int,
+    key_size: int,
+    value_size: int,
+    opcode: int = Opcode.PRODUCE,
 ) -> bytes:
-    """PRODUCE: where the record went. A `key_size` of -1 means that it has no key."""
-    return _produced_head(topic) + _STORED.pack(
+    """PRODUCE and its kin: where the record went. A `key_size` of -1 means that it has no key."""
+    return _produced_head(topic, opcode) + _STORED.pack(
         partition, offset, timestamp_ms, key_size, value_size
     )
 
 
 @lru_cache(maxsize=1024)
-def _produced_head(topic: str) -> bytes:
-    """How all answers to PRODUCE of a topic begin."""
+def _produced_head(topic: str, opcode: int) -> bytes:
+    """How all answers to PRODUCE, or one of its kin, of a topic begin."""
     name = pack_text(topic)
-    return header(Opcode.PRODUCE, len(name) + _STORED.size) + name
+    return header(opcode, len(name) + _STORED.size) + name
 
 
 def consumed_parts(

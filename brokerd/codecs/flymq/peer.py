@@ -11,7 +11,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any
 
-from brokerd.codecs.flymq import account_peer, audits
+from brokerd.codecs.flymq import account_peer, audits, timed, transactions
 from brokerd.codecs.flymq.answers import RECORD_BYTES, SPACES
 from brokerd.codecs.flymq.audit_values import ExportAudit, QueryAudit
 from brokerd.codecs.flymq.compression import compressed
@@ -131,6 +131,8 @@ _OPCODES: dict[type[Request], Opcode] = {
     ResetOffset: Opcode.RESET_OFFSET,
     GetLag: Opcode.GET_LAG,
     **account_peer.OPCODES,
+    **timed.OPCODES,
+    **transactions.OPCODES,
 }
 
 _PAYLOADS: dict[type[Request], Callable[[Any], bytes]] = {
@@ -148,6 +150,8 @@ _PAYLOADS: dict[type[Request], Callable[[Any], bytes]] = {
     ResetOffset: _reset_offset_payload,
     GetLag: _of_group,
     **account_peer.PAYLOADS,
+    **timed.PAYLOADS,
+    **transactions.PAYLOADS,
     QueryAudit: audits.query_payload,
     ExportAudit: audits.export_payload,
 }
@@ -300,4 +304,9 @@ _ANSWERS: dict[int, Callable[[Fields], Answer]] = {
     Opcode.PASSWORD_CHANGE: _done,
     **account_peer.ANSWERS,
     **audits.ANSWERS,
+    Opcode.PRODUCE_DELAYED: _produced,
+    Opcode.CANCEL_DELAYED: _done,
+    Opcode.PRODUCE_WITH_TTL: _produced,
+    Opcode.TXN_PRODUCE: _produced,
+    **transactions.ANSWERS,
 }

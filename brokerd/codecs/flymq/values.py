@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 
 from brokerd.codecs.flymq.account_values import AccountAnswer, AccountRequest
 from brokerd.codecs.flymq.audit_values import AuditAnswer, AuditRequest
+from brokerd.codecs.flymq.timed_values import TimedRequest
+from brokerd.codecs.flymq.transaction_values import TransactionRequest, TransactionTold
 from brokerd.errors import BrokerdError
 
 MAGIC: Final = 0xAF
@@ -39,6 +41,13 @@ class Opcode(IntEnum):
     DELETE_TOPIC = 0x09
     CONSUME_ZERO_COPY = 0x0A
     FETCH_BINARY = 0x0B
+    PRODUCE_DELAYED = 0x30
+    CANCEL_DELAYED = 0x31
+    PRODUCE_WITH_TTL = 0x35
+    TXN_BEGIN = 0x40
+    TXN_COMMIT = 0x41
+    TXN_ROLLBACK = 0x42
+    TXN_PRODUCE = 0x43
     CLUSTER_METADATA = 0x53
     GET_OFFSET = 0x60
     RESET_OFFSET = 0x61
@@ -202,6 +211,8 @@ Request = (
     | GetLag
     | AccountRequest
     | AuditRequest
+    | TimedRequest
+    | TransactionRequest
 )
 
 
@@ -313,5 +324,6 @@ Answer = (
     | Lag
     | AccountAnswer
     | AuditAnswer
+    | TransactionTold
     | Failed
 )

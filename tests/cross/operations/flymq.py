@@ -17,6 +17,7 @@ COMMIT = frame(lambda topic: fly.Commit(topic, "team", 0, 1))
 ZERO_COPY, BINARY = fly.Opcode.CONSUME_ZERO_COPY, fly.Opcode.FETCH_BINARY
 GROUP = ("team", 0)
 ONE, COMMITTED = (PRODUCE,), (PRODUCE, COMMIT)
+DELAYED = frame(lambda topic: fly.ProduceDelayed(topic, VALUE, 3_600_000))
 
 READS: list[tuple[str, Callable[[str], fly.Request], tuple[Request, ...]]] = [
     ("CONSUME", lambda topic: fly.Consume(topic, 0, 0), ONE),
@@ -38,6 +39,20 @@ FORM = Form(
         *[Operation(name, "READ", frame(make), before) for name, make, before in READS],
         Operation("COMMIT", "READ", COMMIT, ONE),
         Operation("PRODUCE", "WRITE", PRODUCE),
+        Operation("PRODUCE_DELAYED", "WRITE", DELAYED),
+        Operation(
+            "CANCEL_DELAYED", "WRITE", frame(lambda topic: fly.CancelDelayed(0, topic)), (DELAYED,)
+        ),
+        Operation(
+            "PRODUCE_WITH_TTL",
+            "WRITE",
+            frame(lambda topic: fly.ProduceWithTtl(topic, VALUE, 3_600_000)),
+        ),
+        Operation(
+            "TXN_PRODUCE",
+            "WRITE",
+            frame(lambda topic: fly.ProduceInTransaction("txn-1", topic, VALUE)),
+        ),
         Operation("CREATE_TOPIC", "ADMIN", frame(lambda topic: fly.CreateTopic(topic, 1))),
         Operation("DELETE_TOPIC", "ADMIN", frame(fly.DeleteTopic)),
         Operation(
@@ -70,6 +85,9 @@ OTHERS = Form(
             "CLUSTER_METADATA", "login; shows topics with READ", alone(fly.ClusterMetadata(""))
         ),
         Operation("ROLE_LIST", "login", alone(fly.ListRoles())),
+        Operation("TXN_BEGIN", "login", alone(fly.BeginTransaction())),
+        Operation("TXN_COMMIT", "login", alone(fly.CommitTransaction("txn-1"))),
+        Operation("TXN_ROLLBACK", "login", alone(fly.RollBackTransaction("txn-1"))),
         Operation("USER_CREATE", BY_ROLE, alone(fly.CreateUser("new", "secret"))),
         Operation("USER_UPDATE", BY_ROLE, alone(fly.UpdateUser("spare", (), True))),
         Operation("USER_LIST", BY_ROLE, alone(fly.ListUsers())),

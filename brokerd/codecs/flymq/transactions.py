@@ -1,0 +1,75 @@
+# Tests: tests/codecs/test_flymq_transactions.py
+"""Transactions as payloads, requests and answers, both ways (page, 0x40 to 0x43)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Any
+
+from brokerd.codecs.flymq.fields import Fields, pack_text
+from brokerd.codecs.flymq.frames import frame
+from brokerd.codecs.flymq.transaction_values import (
+    BeginTransaction,
+    CommitTransaction,
+    ProduceInTransaction,
+    RollBackTransaction,
+    TransactionRequest,
+    TransactionTold,
+)
+from brokerd.codecs.flymq.values import Opcode
+
+_U32 = Struct(">I")
+
+
+def _produce(fields: Fields) -> ProduceInTransaction:
+    return ProduceInTransaction(
+        fields.text("transaction"), fields.text("topic"), fields.data("value")
+    )
+
+
+DECODERS: dict[int, Callable[[Fields], TransactionRequest]] = {
+    Opcode.TXN_BEGIN: lambda fields: BeginTransaction(),
+    Opcode.TXN_COMMIT: lambda fields: CommitTransaction(fields.text("transaction")),
+    Opcode.TXN_ROLLBACK: lambda fields: RollBackTransaction(fields.text("transaction")),
+    Opcode.TXN_PRODUCE: _produce,
+}
+
+
+def transaction_told(opcode: int, transaction: str, success: bool = True) -> bytes:
+    """TXN_BEGIN, TXN_COMMIT and TXN_ROLLBACK."""
+    return frame(opcode, pack_text(transaction) + bytes([success]))
+
+
+# -- the client's half ------------------------------------------------------------------------
+
+
+def _produce_payload(request: ProduceInTransaction) -> bytes:
+    names = pack_text(request.transaction) + pack_text(request.topic)
+    return names + _U32.pack(len(request.value)) + request.value
+
+
+OPCODES: dict[type[Any], Opcode] = {
+    BeginTransaction: Opcode.TXN_BEGIN,
+    CommitTransaction: Opcode.TXN_COMMIT,
+    RollBackTransaction: Opcode.TXN_ROLLBACK,
+    ProduceInTransaction: Opcode.TXN_PRODUCE,
+}
+
+PAYLOADS: dict[type[Any], Callable[[Any], bytes]] = {
+    BeginTransaction: lambda one: b"",
+    CommitTransaction: lambda one: pack_text(one.transaction),
+    RollBackTransaction: lambda one: pack_text(one.transaction),
+    ProduceInTransaction: _produce_payload,
+}
+
+
+def _told(fields: Fields) -> TransactionTold:
+    return TransactionTold(fields.text("transaction"), fields.flag("success"))
+
+
+ANSWERS: dict[int, Callable[[Fields], TransactionTold]] = {
+    Opcode.TXN_BEGIN: _told,
+    Opcode.TXN_COMMIT: _told,
+    Opcode.TXN_ROLLBACK: _told,
+}
