@@ -363,7 +363,8 @@ def test_workers_that_are_killed_are_made_again(
     data.fill(20)
     spark.sparkContext.parallelize(range(2), 2).map(str).collect()
     assert workers()
-    killed = []
+    killed: list[int] = []
+    timers: list[Timer] = []
 
     def kill() -> None:
         for pid in workers():
@@ -372,11 +373,14 @@ def test_workers_that_are_killed_are_made_again(
                 killed.append(pid)
 
     def at(point: str) -> None:
-        if point == "planned" and not killed:
-            Timer(delay_seconds, kill).start() if delay_seconds else kill()
+        if point == "planned" and not timers:  # once, though each lot is planned
+            timers.append(Timer(delay_seconds, kill))
+            timers[0].start() if delay_seconds else kill()
 
     summary = run(data, spark, at=at, settings=TAKE_ONLY._replace(lot_bytes=1))
     assert summary.problems == []
+    if delay_seconds:
+        timers[0].join()
     assert killed
     data.check()
 
