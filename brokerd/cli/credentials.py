@@ -76,7 +76,8 @@ def credentials(
 ) -> Credentials:
     """Put together what is given, and ask for a password that is not.
 
-    :raises ConfigError: if a file cannot be read, or nobody can be asked for a password.
+    :raises ConfigError: if a file cannot be read, nobody can be asked for a password, or what is
+        given cannot be sent; the message does not show it.
     """
     key = read_secret(key_file) if key_file else "" if user else environment.get(KEY, "")
     password = ""
@@ -84,6 +85,12 @@ def credentials(
         password = (
             read_secret(password_file) if password_file else environment.get(PASSWORD, "")
         ) or prompt(f"Password of {user}")
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError("the API key has characters that no key has: it is one line of ASCII")
+    try:
+        f"{user}{password}".encode()
+    except UnicodeEncodeError:
+        raise ConfigError("the name or the password of the account is not UTF-8") from None
     return Credentials(user, password, key, ca_file, certificate_file, certificate_key_file)
 
 

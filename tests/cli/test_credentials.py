@@ -67,6 +67,24 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
         read_secret(str(tmp_path / "nothing"))
 
 
+@pytest.mark.parametrize(
+    ("user", "environment", "word"),
+    [
+        ("", {"BROKERCTL_KEY": "s3cret\nkey"}, "ASCII"),
+        ("", {"BROKERCTL_KEY": "s3cret\u20ac"}, "ASCII"),
+        ("ann", {"BROKERCTL_PASSWORD": "s3cret\udcff"}, "UTF-8"),
+        ("ann\udcff", {"BROKERCTL_PASSWORD": "s3cret"}, "UTF-8"),
+    ],
+)
+def test_what_no_header_can_hold_is_told_and_not_shown(
+    user: str, environment: dict[str, str], word: str
+) -> None:
+    """The environment may hold any bytes; those that are not UTF-8 come as surrogates."""
+    with pytest.raises(ConfigError, match=word) as refusal:
+        credentials(user, "", "", environment)
+    assert "s3cret" not in str(refusal.value)
+
+
 def test_files_that_tls_cannot_use_are_told(tmp_path: Path) -> None:
     bad = tmp_path / "ca.pem"
     bad.write_text("no certificate")
