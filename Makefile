@@ -58,8 +58,10 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# With arguments it is the broker alone that they are for.
 bench: $(READY)
 	$(BIN)/python -m benchmarks $(ARGS)
+	$(if $(ARGS),,$(BIN)/python -m benchmarks.archive)
 
 # A point of "changes" or "archive" is a whole run: a share of them here, all of them in soak.
 sim: $(READY)
