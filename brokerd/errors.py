@@ -116,6 +116,22 @@ class UnknownKey(BrokerdError):
     """There is no API key with this id."""
 
 
+class UnknownSchema(BrokerdError):
+    """There is no schema, or no version of it, of this name."""
+
+
+class InvalidSchema(BrokerdError):
+    """A definition of a schema is none, or of a type that there is not."""
+
+
+class IncompatibleSchema(BrokerdError):
+    """A new version of a schema does not go together with those that are there."""
+
+
+class SchemaCheckFailed(BrokerdError):
+    """A schema or a message could not be looked at: it takes too much, or a package is missing."""
+
+
 class StorageFailed(BrokerdError):
     """A write or sync failed; the process must stop and replay (never retried)."""
 

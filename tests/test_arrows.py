@@ -47,12 +47,13 @@ ARROWS: dict[str, set[str]] = {
     "groups": WAIST | {"walformat"},
     "wal": WAIST | {"walformat", "walindex"},
     "security": WAIST,
+    "schemas": WAIST,
     "archive": WAIST | {"walformat", "walindex"},
     "broker": WAIST
-    | {"groups", "wal", "walformat", "security", "archive.view", "archive.bounds"}
-    | {"archive.relied"},
+    | {"groups", "wal", "walformat", "security", "schemas"}
+    | {"archive.view", "archive.bounds", "archive.relied"},
     "protocols": WAIST | {"codecs", "broker", "security"},
-    "admin": WAIST | {"broker", "security"},
+    "admin": WAIST | {"broker", "security", "schemas"},
     "client": WAIST | {"codecs"},
     "cli": WAIST | {"client", "codecs", "wal", "walformat", "config", "listening"},
     "sim": EVERYTHING,
@@ -68,6 +69,7 @@ TWISTED: dict[str, set[str]] = {
     "groups": set(),
     "archive": set(),
     "security": set(),
+    "schemas": set(),
     "wal": {"twisted.logger"},
     "broker": {
         "twisted.logger",

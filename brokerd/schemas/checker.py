@@ -1,0 +1,201 @@
+# Tests: tests/schemas/test_checker.py
+"""Has schemas and messages looked at where they can do no harm (docs/schemas.rst).
+
+`Checker` is what the broker asks, in its own thread. The looking is done by ``look``: in threads of
+`Processes`, each with a process that is limited and that is killed when it takes too long; or, in
+tests, by `Checks.answer` here and now.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from brokerd.errors import BrokerdError, LimitExceeded, SchemaCheckFailed
+from brokerd.schemas import checks
+from brokerd.schemas.values import Definition, Mode
+from brokerd.schemas.worker import CPU_SECONDS, LENGTH
+
+WAITING_MAX = 64
+WAITING_BYTES_MAX = 64 << 20
+LOOK_SECONDS = 5.0
+"""How long one look may take by the clock."""
+
+ANSWER_BYTES_MAX = 1 << 20
+
+Submit = Callable[[Callable[[], Any], Callable[[Any, Exception | None], None]], None]
+"""Runs work elsewhere, then ``done(result, None)`` or ``done(None, error)`` here."""
+
+Look = Callable[[bytes], bytes]
+"""Answers a question of `checks`; may block. Raises `SchemaCheckFailed` when it gives up."""
+
+Told = Callable[[list[str] | None, BrokerdError | None], None]
+"""Takes the texts of an answer, or the error that is one."""
+
+
+class Checker:
+    """Asks, as much at a time as ``submit`` runs, and calls ``done`` later.
+
+    Its methods raise `LimitExceeded` when too much waits.
+    """
+
+    def __init__(self, submit: Submit, look: Look) -> None:
+        self._submit = submit
+        self._look = look
+        self._waiting = 0
+        self._waiting_bytes = 0
+
+    def registration(
+        self, new: Definition, olds: Sequence[Definition], mode: Mode, done: Told
+    ) -> None:
+        """See `checks.registration`."""
+        self._ask(checks.registration(new, olds, mode), done)
+
+    def validation(self, definition: Definition, message: bytes, done: Told) -> None:
+        """See `checks.validation`."""
+        self._ask(checks.validation(definition, message), done)
+
+    def _ask(self, question: bytes, done: Told) -> None:
+        size = len(question)
+        if self._waiting and (
+            self._waiting >= WAITING_MAX or self._waiting_bytes + size > WAITING_BYTES_MAX
+        ):
+            raise LimitExceeded("too many schemas and messages wait to be checked; try again")
+        self._waiting += 1
+        self._waiting_bytes += size
+
+        def looked(answer: Any, error: Exception | None) -> None:
+            self._waiting -= 1
+            self._waiting_bytes -= size
+            if error is not None and not isinstance(error, BrokerdError):
+                raise error
+            try:
+                texts = None if error is not None else checks.texts_of(answer)
+            except BrokerdError as refusal:
+                texts, error = None, refusal
+            done(texts, error)
+
+        self._submit(lambda: self._look(question), looked)
+
+
+class Processes:
+    """Processes that look, one for each thread that asks at a time, kept for the next.
+
+    :param seconds: a monotonic clock.
+    """
+
+    def __init__(
+        self,
+        seconds: Callable[[], float] = time.monotonic,
+        look_seconds: float = LOOK_SECONDS,
+    ) -> None:
+        self._seconds = seconds
+        self._look_seconds = look_seconds
+        self._idle: list[_Process] = []
+        self._lock = threading.Lock()
+
+    def look(self, question: bytes) -> bytes:
+        """See `Look`. May be called in any thread."""
+        with self._lock:
+            process = self._idle.pop() if self._idle else None
+        process = process or _Process()
+        try:
+            answer = process.look(question, self._seconds, self._look_seconds)
+        except BaseException:
+            process.end()
+            raise
+        with self._lock:
+            self._idle.append(process)
+        return answer
+
+    def end(self) -> None:
+        """End those that nobody asks at the moment."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for process in idle:
+            process.end()
+
+
+class _Process:
+    """A process that runs `brokerd.schemas.worker`."""
+
+    def __init__(self) -> None:
+        self._directory = tempfile.mkdtemp(prefix="brokerd-schemas-")
+        self._stream, its_end = socket.socketpair()
+        # It gets no settings of the broker's, which may be secrets.
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("BROKERD_")
+        }
+        try:
+            with its_end:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "brokerd.schemas.worker", self._directory],
+                    stdin=its_end.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env=environment,
+                )
+        except OSError as error:
+            self._stream.close()
+            shutil.rmtree(self._directory, ignore_errors=True)
+            raise SchemaCheckFailed(f"the schema check cannot be started now: {error}") from None
+
+    def look(self, question: bytes, seconds: Callable[[], float], look_seconds: float) -> bytes:
+        """See `Look`. After an error it is of no more use."""
+        end_seconds = seconds() + look_seconds
+        try:
+            self._stream.settimeout(look_seconds)
+            self._stream.sendall(LENGTH.pack(len(question)) + question)
+            (size,) = LENGTH.unpack(self._received(LENGTH.size, seconds, end_seconds))
+            if size > ANSWER_BYTES_MAX:
+                raise SchemaCheckFailed("the schema check was given up: its answer is too long")
+            return self._received(size, seconds, end_seconds)
+        except TimeoutError:
+            raise SchemaCheckFailed(
+                f"the schema check was given up: it takes more than {look_seconds:g} seconds"
+            ) from None
+        except (ConnectionError, EOFError):
+            raise SchemaCheckFailed(
+                f"the schema check was given up: it takes more than {CPU_SECONDS} seconds of "
+                "processor time, or more memory than it may have"
+            ) from None
+
+    def _received(self, size: int, seconds: Callable[[], float], end_seconds: float) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            self._stream.settimeout(max(end_seconds - seconds(), 0.001))
+            part = self._stream.recv(size - len(data))
+            if not part:
+                raise EOFError
+            data += part
+        return bytes(data)
+
+    def end(self) -> None:
+        """Kill it, and wait until it is gone."""
+        self._stream.close()
+        self._process.kill()
+        self._process.wait()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def at_once(work: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:
+    """A `Submit` that runs the work here and now."""
+    try:
+        result = work()
+    except SchemaCheckFailed as error:
+        done(None, error)
+    else:
+        done(result, None)
+
+
+def checker_at_once() -> Checker:
+    """One that looks here and now, without limits, for who has no threads."""
+    return Checker(at_once, checks.Checks().answer)

@@ -1,0 +1,139 @@
+"""Schemas and messages are looked at in processes that end when they take too much."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerd.errors import BrokerdError, InvalidSchema, LimitExceeded, SchemaCheckFailed
+from brokerd.schemas import checks
+from brokerd.schemas.checker import WAITING_BYTES_MAX, WAITING_MAX, Checker, Processes
+from brokerd.schemas.values import Definition, Mode, SchemaType
+from brokerd.sim.inline import InlineCommitter
+
+
+def definition(schema: Any, kind: SchemaType = SchemaType.JSON) -> Definition:
+    return Definition(1, kind, json.dumps(schema).encode())
+
+
+@pytest.fixture
+def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    found = Processes()
+    yield found
+    found.end()
+    assert list(tmp_path.iterdir()) == []
+
+
+def faults(processes: Processes, one: Definition, message: bytes) -> list[str]:
+    return checks.texts_of(processes.look(checks.validation(one, message)))
+
+
+def test_a_process_answers_again_and_again(processes: Processes) -> None:
+    """And is the same one."""
+    one = definition({"required": ["id"]})
+    assert faults(processes, one, b"{}") == ["missing required field: id"]
+    assert faults(processes, one, b'{"id": 1}') == []
+    with pytest.raises(InvalidSchema):
+        checks.texts_of(processes.look(checks.registration(definition([]), [], Mode.NONE)))
+    assert len(processes._idle) == 1
+
+
+BOMBS: dict[str, tuple[Definition, bytes]] = {
+    "a regular expression": (definition({"pattern": "^(a+)+$"}), b'"' + b"a" * 60 + b'!"'),
+    "references that double": (
+        definition(
+            {
+                "$ref": "#/$defs/a0",
+                "$defs": {
+                    **{f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(40)},
+                    "a40": {},
+                },
+            }
+        ),
+        b"1",
+    ),
+    "an array of nothing": (
+        definition({"type": "array", "items": "null"}, SchemaType.AVRO),
+        b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f",
+    ),
+    "a message without a bottom": (
+        definition(
+            {"type": "record", "name": "R", "fields": [{"name": "n", "type": ["null", "R"]}]},
+            SchemaType.AVRO,
+        ),
+        b"\x02" * 10_000_000,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_ends_its_process_and_nothing_else(processes: Processes, name: str) -> None:
+    """Within seconds, and the next question is answered."""
+    began = time.monotonic()
+    one, message = BOMBS[name]
+    with pytest.raises(SchemaCheckFailed, match="the schema check was given up: "):
+        assert faults(processes, one, message)[0] != ""
+        raise SchemaCheckFailed("the schema check was given up: it was told as a fault")
+    assert time.monotonic() - began < 20
+    assert faults(processes, definition({}), b"1") == []
+
+
+def test_a_process_that_takes_too_long_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the clock, on a machine that gives it no time."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    processes = Processes(look_seconds=0.001)
+    one, message = BOMBS["a regular expression"]
+    with pytest.raises(SchemaCheckFailed, match=r"it takes more than 0\.001 seconds"):
+        faults(processes, one, message)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_of_the_brokers_settings_reaches_a_process(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BROKERD_SECURITY_ADMIN_PASSWORD", "secret")
+    assert faults(processes, definition({}), b"1") == []
+    (process,) = processes._idle
+    assert b"secret" not in Path(f"/proc/{process._process.pid}/environ").read_bytes()
+
+
+class Waiting:
+    """A checker whose looks wait until they are run, and what was told of them."""
+
+    def __init__(self) -> None:
+        self.threads = InlineCommitter()
+        self.checker = Checker(self.threads.submit, checks.Checks().answer)
+        self.told: list[tuple[list[str] | None, BrokerdError | None]] = []
+
+    def ask(self, message: bytes) -> None:
+        self.checker.validation(
+            definition({}), message, lambda texts, error: self.told.append((texts, error))
+        )
+
+
+def test_so_many_wait_and_no_more() -> None:
+    """What is too much is refused at once, and may be sent again."""
+    waiting = Waiting()
+    for _ in range(WAITING_MAX):
+        waiting.ask(b"1")
+    with pytest.raises(LimitExceeded, match="try again"):
+        waiting.ask(b"1")
+    waiting.threads.run()
+    assert waiting.told == [([], None)] * WAITING_MAX
+    waiting.ask(b"1")
+
+
+def test_so_many_bytes_wait_and_no_more() -> None:
+    """One that is alone may have more."""
+    waiting = Waiting()
+    waiting.ask(b" " * WAITING_BYTES_MAX)
+    with pytest.raises(LimitExceeded):
+        waiting.ask(b"1")
