@@ -152,22 +152,24 @@ async def set_access_list(call: Call, prefix: bool) -> AccessListShape:
 
 
 async def change_access_list(call: Call, prefix: bool) -> AccessListShape:
-    """More, or less, than before. Raises as `Accounts.set_access_list`."""
+    """More, or less, than before. Raises as `Accounts.set_access_list`.
+
+    A list that grants nothing any more stays: without any list, a topic may be public.
+    """
     changes: GrantChanges = call.body
     accounts, name = call.broker.accounts, call.path["name"]
 
     def change() -> AccessList:
-        before = accounts.access_list(name, prefix) or AccessList(name, prefix)
+        known = accounts.access_list(name, prefix)
+        before = known or AccessList(name, prefix)
         wanted = replace(
             before,
             public=before.public if changes.public is UNSET else changes.public,
             users=_changed(before.users, changes.grant_users, changes.revoke_users),
             roles=_changed(before.roles, changes.grant_roles, changes.revoke_roles),
         )
-        if wanted.public or wanted.users or wanted.roles:
+        if known is not None or wanted != before or changes.public is not UNSET:
             accounts.set_access_list(call.access, wanted)
-        else:
-            accounts.delete_access_list(call.access, name, prefix)
         return wanted
 
     return _access_list(await ask(call.broker, change))

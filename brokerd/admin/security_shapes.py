@@ -76,7 +76,7 @@ class Grants(Struct, forbid_unknown_fields=True):
 
 
 class GrantChanges(Struct, forbid_unknown_fields=True):
-    """What to grant and to revoke, by name; a list that grants nothing to anybody is deleted."""
+    """What to grant and to revoke, by name; a list that grants nothing to anybody stays."""
 
     public: bool | UnsetType = UNSET
     grant_users: dict[str, list[Granted]] = {}

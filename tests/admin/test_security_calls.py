@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from brokerd.broker import BrokerSettings
+from brokerd.security.directory import Policy
 from tests.admin.caller import Caller
+from tests.house import House
 
 
 @pytest.fixture
@@ -104,12 +107,22 @@ def test_permissions_are_granted_and_revoked_one_by_one(caller: Caller) -> None:
     assert less["users"] == {"ann": ["admin"]} and less["roles"] == {"staff": ["read"]}
 
 
-def test_a_list_that_grants_nothing_any_more_is_gone(caller: Caller) -> None:
+def test_who_revokes_the_last_grant_does_not_make_a_topic_public() -> None:
+    """With security.default_public a topic without a list is; one whose list is empty is not."""
+    caller = Caller(House(settings=BrokerSettings(security=Policy(default_public=True))))
+    directory = caller.house.broker.accounts.directory
     path = "/acls/topics/orders"
+    made(caller, "ann")
+    ann = directory.accounts["ann"]
     caller.call("PATCH", path, {"grant_users": {"ann": ["read"]}})
     caller.call("PATCH", path, {"revoke_users": {"ann": ["read"]}})
-    assert caller.get(path)[0] == 404
-    assert caller.get("/acls")[1]["access_lists"] == []
+    assert caller.get(path)[1]["users"] == {}
+    assert not directory.permissions_on(ann, "orders")
+    caller.call("PATCH", "/acls/topics/bills", {"public": False})
+    assert not directory.permissions_on(ann, "bills")
+    caller.call("PATCH", "/acls/topics/notes", {"revoke_users": {"ann": ["read"]}})
+    assert directory.permissions_on(ann, "notes")
+    assert caller.get("/acls/topics/notes")[0] == 404
 
 
 def test_a_prefix_may_be_empty_and_means_all_topics(caller: Caller) -> None:

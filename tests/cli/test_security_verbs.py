@@ -77,6 +77,8 @@ def test_access_lists_are_granted_shown_revoked(shell: Shell) -> None:
     assert shell.json("acl", "public", "orders")["public"] is True
     assert shell.json("acl", "public", "orders", "--no")["public"] is False
     shell.json("acl", "revoke", "orders", "--user", "ann")
+    assert shell.json("acl", "describe", "orders")["users"] == {}
+    assert shell.lines("acl", "delete", "orders", "--yes")
     assert "no access list" in shell.refused("acl", "describe", "orders")
     assert shell.lines("acl", "delete", "inv.", "--prefix", "--yes")
     assert shell.lines("acl", "list") == ["no access lists"]
