@@ -82,14 +82,7 @@ async def query_audit(call: Call) -> AuditEvents:
         raise error
     if page is None:
         raise ReadFailed(f"the audit trail cannot be read: {error}; try again")
-    return AuditEvents([_shape(one) for one in page.events], _next(page), page.unreadable)
-
-
-def _next(page: AuditPage) -> int | None:
-    """Where older events may be."""
-    if page.next_before is not None:
-        return page.next_before
-    return page.events[-1].event_id if page.more and page.events else None
+    return AuditEvents([_shape(one) for one in page.events], page.next_before, page.unreadable)
 
 
 def _shape(event: AuditEvent) -> AuditEventShape:

@@ -57,7 +57,7 @@ def audit_command(
             one["format"] or "-",
             one["resource"] or "-",
             one["action"] or "-",
-            json.dumps(one["details"]) if one["details"] else "",
+            json.dumps(one["details"]) if one["details"] else "-",
         )
         for one in events
     ]
