@@ -2,7 +2,7 @@
 """Twisted endpoint strings, made safe, and the addresses they turn into.
 
 ``tcp:`` and ``ssl:`` without an interface mean loopback here, because nothing checks who connects
-until security is on; relative paths of ``unix:`` are made absolute, because a daemon may change
+by default; relative paths of ``unix:`` are made absolute, because a daemon may change
 its directory. The syntax is that of :func:`twisted.internet.endpoints.serverFromString`: parts are
 separated by colons, and a backslash takes the meaning from the character after it.
 
