@@ -41,6 +41,7 @@ from brokerd.protocols.flymq import FlymqFactory, FlymqSettings
 from brokerd.protocols.mamamia import MamamiaFactory
 from brokerd.protocols.mega import MegaFactory
 from brokerd.protocols.rustlog import RustlogFactory, RustlogSettings
+from brokerd.schemas.checker import Checker, Processes
 from brokerd.sections import FIRST_BYTES, Blipmq
 from brokerd.security.passwords import Passwords
 from brokerd.wal import RecoveryReport, Snapshots, Wal, WalOptions
@@ -52,6 +53,8 @@ ARCHIVE_STOP_SECONDS = 5.0
 """How long each of them may take to end: whoever asked has been answered, or told to ask again."""
 PASSWORD_THREADS = 2
 """How many cores logins may take at once."""
+SCHEMA_THREADS = 2
+"""How many schemas and messages are looked at at once, each in a process of its own."""
 TICK_SECONDS = 1.0
 """How often a segment's age is looked at and a failed allocation is tried again."""
 
@@ -188,12 +191,15 @@ class BrokerCore:
         self._readers = host.threads("reads", READ_THREADS)
         self._archive_threads = host.threads("archive", ARCHIVE_THREADS)
         password_threads = host.threads("passwords", PASSWORD_THREADS)
+        schema_threads = host.threads("schemas", SCHEMA_THREADS)
+        self._schema_processes = Processes()
         self._threads = (
             self._committer,
             self._background,
             self._snapshot_writer,
             self._readers,
             password_threads,
+            schema_threads,
         )
         self._wal = Wal(
             host.disk,
@@ -227,6 +233,7 @@ class BrokerCore:
             str(data_dir),
             self._archive_access(),
             Passwords(password_threads.submit, host.random_bytes),
+            Checker(schema_threads.submit, self._schema_processes.look),
         )
         self.guard = make_guard(config, self.broker, lambda: self.recovery is not None)
         """Says who connects."""
@@ -372,6 +379,7 @@ class BrokerCore:
             await self._write_last()
         finally:
             self._host.end_serving()
+        self._schema_processes.end()
         for threads in self._threads:
             threads.stop()
         if not self._archive_threads.stop(ARCHIVE_STOP_SECONDS):
@@ -408,6 +416,7 @@ class BrokerCore:
     def abandon(self) -> None:
         """Let go at once, as a crash would; nothing more is written."""
         self._stop_timers()
+        self._schema_processes.end()
         self._host.end_serving()
         for factory in self._factories.values():
             factory.abort_all()

@@ -46,6 +46,7 @@ from brokerd.broker.reliance import Reliance
 from brokerd.broker.remains import Remains
 from brokerd.broker.retention import Retention, RetentionSettings
 from brokerd.broker.schedule import Schedule, ScheduleCounters
+from brokerd.broker.schemas import Schemas
 from brokerd.broker.snapshotter import Snapshotter
 from brokerd.broker.state import State
 from brokerd.broker.subscriptions import Subscriptions
@@ -55,6 +56,7 @@ from brokerd.broker.topics import Partition, Topic
 from brokerd.broker.transactions import Transactions
 from brokerd.broker.waiters import Waiter, Waiters
 from brokerd.groups import GroupSettings
+from brokerd.schemas.checker import Checker, checker_at_once
 from brokerd.security.directory import Policy
 from brokerd.security.passwords import Passwords, passwords_at_once
 from brokerd.wal import Committer, Damage, RecoveryReport, Snapshots, Wal
@@ -108,6 +110,7 @@ class Broker:
         data_dir: str = "DATA_DIR",
         archive: ArchiveAccess | None = None,
         passwords: Passwords | None = None,
+        checker: Checker | None = None,
     ) -> None:
         self.settings = settings
         self.counters = Counters()
@@ -190,6 +193,9 @@ class Broker:
             self.audit,
             passwords or passwords_at_once(),
             settings.security,
+        )
+        self.schemas = Schemas(
+            self._state, self.journal, self.time, self.audit, checker or checker_at_once()
         )
         self.sweep = Sweep(
             self._state,

@@ -262,6 +262,11 @@ def _body_fields(entry: Entry, payloads: bool) -> dict[str, Any]:
     if entry.kind == EntryKind.SECURITY:
         said = msgpack.unpackb(entry.body)
         return {"security": {key: said[key] for key in said if key not in SECRETS}}
+    if entry.kind == EntryKind.SCHEMA:
+        said = msgpack.unpackb(entry.body)
+        if "definition" in said:
+            said["definition"] = said["definition"].decode(errors="backslashreplace")
+        return {"schema": said}
     if entry.kind == EntryKind.LOST:
         return {"damage": msgpack.unpackb(entry.body)}
     if not payloads:
@@ -304,7 +309,7 @@ def _entry_lines(entry: dict[str, Any]) -> Iterator[str]:
     for event in entry.get("events", ()):
         shown = " ".join(f"{name}={value}" for name, value in event.items() if name != "event")
         yield f"    {entry['group']}: {event['event']} {shown}"
-    for name in ("topic", "subscription", "security", "damage"):
+    for name in ("topic", "subscription", "security", "schema", "damage"):
         if name in entry:
             yield f"    {entry[name]}"
     for name in ("values", "keys", "metadata"):

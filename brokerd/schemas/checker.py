@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from brokerd.errors import BrokerdError, LimitExceeded, SchemaCheckFailed
+from brokerd.errors import BrokerdError, LimitExceeded, SchemaCheckFailed, ShuttingDown
 from brokerd.schemas import checks
 from brokerd.schemas.values import Definition, Mode
 from brokerd.schemas.worker import CPU_SECONDS, LENGTH
@@ -100,26 +100,36 @@ class Processes:
         self._seconds = seconds
         self._look_seconds = look_seconds
         self._idle: list[_Process] = []
+        self._busy: set[_Process] = set()
+        self._ended = False
         self._lock = threading.Lock()
 
     def look(self, question: bytes) -> bytes:
         """See `Look`. May be called in any thread."""
         with self._lock:
-            process = self._idle.pop() if self._idle else None
-        process = process or _Process()
+            if self._ended:
+                raise ShuttingDown("the broker is shutting down; connect again later")
+            process = self._idle.pop() if self._idle else _Process()
+            self._busy.add(process)
         try:
             answer = process.look(question, self._seconds, self._look_seconds)
         except BaseException:
+            with self._lock:
+                self._busy.remove(process)
             process.end()
             raise
         with self._lock:
+            self._busy.remove(process)
             self._idle.append(process)
         return answer
 
     def end(self) -> None:
-        """End those that nobody asks at the moment."""
+        """End all of them, now; whoever waits for a look is told that it was given up."""
         with self._lock:
+            self._ended = True
             idle, self._idle = self._idle, []
+            for process in self._busy:
+                process.kill()
         for process in idle:
             process.end()
 
@@ -178,6 +188,10 @@ class _Process:
             data += part
         return bytes(data)
 
+    def kill(self) -> None:
+        """Have the look under way fail. May be called in any thread."""
+        self._process.kill()
+
     def end(self) -> None:
         """Kill it, and wait until it is gone."""
         self._stream.close()
@@ -190,7 +204,7 @@ def at_once(work: Callable[[], Any], done: Callable[[Any, Exception | None], Non
     """A `Submit` that runs the work here and now."""
     try:
         result = work()
-    except SchemaCheckFailed as error:
+    except BrokerdError as error:
         done(None, error)
     else:
         done(result, None)

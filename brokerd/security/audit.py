@@ -71,6 +71,9 @@ class EventType(StrEnum):
     PASSWORD_CHANGED = "password.change"
     ACL_SET = "acl.set"
     ACL_DELETED = "acl.delete"
+    SCHEMA_REGISTERED = "schema.register"
+    SCHEMA_DELETED = "schema.delete"
+    SCHEMA_CONFIGURED = "schema.configure"
     KEY_CREATED = "key.create"
     KEY_DELETED = "key.delete"
 

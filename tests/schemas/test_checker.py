@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,13 @@ from typing import Any
 
 import pytest
 
-from brokerd.errors import BrokerdError, InvalidSchema, LimitExceeded, SchemaCheckFailed
+from brokerd.errors import (
+    BrokerdError,
+    InvalidSchema,
+    LimitExceeded,
+    SchemaCheckFailed,
+    ShuttingDown,
+)
 from brokerd.schemas import checks
 from brokerd.schemas.checker import WAITING_BYTES_MAX, WAITING_MAX, Checker, Processes
 from brokerd.schemas.values import Definition, Mode, SchemaType
@@ -103,6 +110,28 @@ def test_nothing_of_the_brokers_settings_reaches_a_process(
     assert faults(processes, definition({}), b"1") == []
     (process,) = processes._idle
     assert b"secret" not in Path(f"/proc/{process._process.pid}/environ").read_bytes()
+
+
+def test_a_stop_waits_for_nobody(processes: Processes) -> None:
+    """A look under way is given up, and there are no others."""
+    one, message = BOMBS["a regular expression"]
+    assert faults(processes, definition({}), b"1") == []
+    refusals: list[Exception] = []
+
+    def look() -> None:
+        with pytest.raises(SchemaCheckFailed) as refused:
+            faults(processes, one, message)
+        refusals.append(refused.value)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    while not processes._busy:
+        time.sleep(0.001)
+    processes.end()
+    thread.join(1.5)
+    assert len(refusals) == 1
+    with pytest.raises(ShuttingDown):
+        faults(processes, one, message)
 
 
 class Waiting:

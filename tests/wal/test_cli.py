@@ -183,6 +183,12 @@ class TestDump:
         assert "hush" not in result.output
         assert "aHVzaA" not in result.output
 
+    def test_schemas_are_told_with_their_texts(self, data_dir: Path) -> None:
+        body = {"op": "registered", "name": "order", "version": 1, "definition": b'{"a": 1}\xff'}
+        append(data_dir, Entry(EntryKind.SCHEMA, 0, 0, 0, 0, msgpack.packb(body)))
+        result = run(data_dir, "dump")
+        assert """'name': 'order', 'version': 1, 'definition': '{"a": 1}\\\\xff'""" in result.output
+
     def test_payloads_only_when_asked(self, data_dir: Path) -> None:
         assert "MQ==" not in run(data_dir, "dump").output
         assert "    values 1: MQ==" in run(data_dir, "dump", "--payloads").output

@@ -1,11 +1,11 @@
 # Tests: tests/sim/test_crashpoints.py
 """The fixed workload of the log alone: entries of every kind, frames of many sizes, snapshots.
 
-The broker of this version writes neither SCHEDULE, SECURITY nor SCHEMA entries, and refuses them;
-LOST entries come from a repair. The log carries all of them, so they are crashed here. Five lives
-on one directory: two end with a clean close, one with SIGKILL and two with a loss of power, those
-three while commits are under way. Each deletes segments, some in the middle of the log; from then
-on a start begins at the newest snapshot.
+The broker of this version writes no SCHEDULE entries, and knows no SECURITY and SCHEMA entries of
+such content; LOST entries come from a repair. The log carries all of them, so they are crashed
+here. Five lives on one directory: two end with a clean close, one with SIGKILL and two with a loss
+of power, those three while commits are under way. Each deletes segments, some in the middle of the
+log; from then on a start begins at the newest snapshot.
 
 Whatever `Wal.on_durable` has told, and whatever a start has replayed, must be there from then on,
 byte for byte and in order; a snapshot, once `Snapshots.write` has returned.
