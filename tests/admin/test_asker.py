@@ -157,6 +157,13 @@ def test_a_list_shows_what_one_may_know(caller: Caller) -> None:
     assert ask(caller, "/topics")[1]["topics"] == []
 
 
+def test_a_page_that_is_full_does_not_tell_of_topics_that_one_may_not_know(caller: Caller) -> None:
+    """The topic behind it is a secret."""
+    page = ask(caller, "/topics?limit=1", basic("ann"))[1]
+    assert [one["name"] for one in page["topics"]] == ["orders"] and page["next"] is None
+    assert ask(caller, "/topics?limit=1", basic("root"))[1]["next"] == 1
+
+
 def test_making_a_topic_needs_admin_and_does_not_tell_whether_it_is_there(caller: Caller) -> None:
     head = basic("ann") + "content-type: application/json\r\n"
     answers = [caller.call("POST", "/topics", {"name": name}, head) for name in ("orders", "new")]

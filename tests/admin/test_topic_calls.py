@@ -60,6 +60,21 @@ def test_a_page_of_topics_with_many_partitions_is_short(
     assert pages == [["a", "b"], ["c"], ["d"]]
 
 
+def test_one_request_for_a_list_looks_at_so_many_topics(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred thousand, each looked at for its permission, would hold up the broker."""
+    monkeypatch.setattr("brokerd.admin.topic_calls.LOOKS_MAX", 2)
+    for name in "abcde":
+        caller.post("/topics", {"name": name})
+    pages, first = [], 0
+    while first is not None:
+        _, page = caller.get("/topics", first=first)
+        pages.append([topic["name"] for topic in page["topics"]])
+        first = page["next"]
+    assert pages == [["a", "b"], ["c", "d"], ["e"]]
+
+
 @pytest.mark.parametrize(
     ("body", "status", "part"),
     [
