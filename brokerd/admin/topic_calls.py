@@ -32,7 +32,6 @@ from brokerd.broker.topics import TopicSettings
 from brokerd.security import ADMIN, ANY
 from brokerd.security.audit import EventType
 
-
 LOOKS_MAX = 2_000
 """Topics that one request looks at, each for its permission: in some milliseconds."""
 
