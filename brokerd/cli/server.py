@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 from collections.abc import Iterator, Mapping
 from http.client import BadStatusLine, HTTPConnection, HTTPException, RemoteDisconnected
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from urllib.parse import quote, urlencode
 
 import click
 
-from brokerd.cli.credentials import Credentials, credentials
+from brokerd.cli.credentials import PASSWORD, Credentials, credentials
 from brokerd.client.addresses import Address, open_socket, parse_address
 from brokerd.errors import BrokerdError, ConfigError, InvalidName
 
@@ -29,6 +30,12 @@ ADVICE = {
 }
 """What a refusal says besides, by its status."""
 PAGE = 1_000
+
+ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Where a broker of this machine is found that listens on all addresses."""
+_MISNAMED = (62, 64)
+_TIMED_OUT = (9, 10)
+"""OpenSSL's codes for a certificate of another name or address; not valid yet, or any more."""
 
 NOBODY = Credentials()
 
@@ -55,6 +62,8 @@ class Place(NamedTuple):
     address: Address
     tls: bool
     told_by: str
+    name: str = ""
+    """What the certificate has to name, if it is not the address."""
 
 
 def find(server: str | None, data_dir: str) -> Place:
@@ -82,7 +91,11 @@ def find(server: str | None, data_dir: str) -> Place:
             f"the broker of {data_dir} has no admin site ({path} names none); start it without "
             "--admin none"
         )
-    return Place(parse_address(admin), "admin" in listeners.get("tls", ()), path)
+    address = parse_address(admin)
+    tls = "admin" in listeners.get("tls", ())
+    if address.host in ANYWHERE:
+        return Place(address._replace(host=ANYWHERE[address.host]), tls, path, "localhost")
+    return Place(address, tls, path)
 
 
 def _named(server: str) -> Place:
@@ -126,9 +139,6 @@ class Server:
     def post(self, *parts: str | int, **body: Any) -> Answer:
         return self._exchange("POST", _path(parts), body)
 
-    def put(self, *parts: str | int, **body: Any) -> Answer:
-        return self._exchange("PUT", _path(parts), body)
-
     def patch(self, *parts: str | int, **body: Any) -> Answer:
         return self._exchange("PATCH", _path(parts), body)
 
@@ -154,17 +164,24 @@ class Server:
         return self._read(status, raw)
 
     def _open(self) -> Any:
-        address, tls, told_by = self._place
+        place = self._place
+        context = self._credentials.context() if place.tls else None
         try:
-            opened = open_socket(address, TIMEOUT_SECONDS)
-            if tls:
-                context = self._credentials.context()
-                return context.wrap_socket(opened, server_hostname=address.host)
-            return opened
+            opened = open_socket(place.address, TIMEOUT_SECONDS)
         except OSError as error:
             raise NoBroker(
-                f"no broker answers at {address} (from {told_by}): {error.strerror or error}; "
-                "start it, or name another with --server URL"
+                f"no broker answers at {place.address} (from {place.told_by}): "
+                f"{error.strerror or error}; start it, or name another with --server URL"
+            ) from error
+        if context is None:
+            return opened
+        name = place.name or place.address.host or "localhost"
+        try:
+            return context.wrap_socket(opened, server_hostname=name)
+        except OSError as error:
+            opened.close()
+            raise NoBroker(
+                f"{place.address} (from {place.told_by}): {tls_trouble(error, name)}"
             ) from error
 
     def _lost(self, error: Exception, method: str) -> NoBroker:
@@ -172,10 +189,17 @@ class Server:
         advice = "try again"
         if method != "GET":
             advice = "the change may or may not have been made: look before you try again"
+        if _wants_certificate(error):
+            return NoBroker(
+                f"{self._place.address}: the broker does not take the connection without a "
+                "certificate that it trusts; show one: --certificate-file FILE"
+            )
         if not isinstance(error, TimeoutError):
             reason = f"the connection ended without an answer ({error or type(error).__name__})"
         if isinstance(error, RemoteDisconnected | BadStatusLine):
             advice += "; or is that no admin site, but the address of a wire format?"
+        if not self._place.tls and isinstance(error, ConnectionError | BadStatusLine):
+            advice += f" or does it speak TLS: --server https://{self._place.address}?"
         return NoBroker(f"{self._place.address}: {reason}; {advice}")
 
     def _read(self, status: int, raw: bytes) -> Answer:
@@ -195,6 +219,30 @@ class Server:
         return answer
 
 
+def tls_trouble(error: OSError, name: str) -> str:
+    """Why a handshake with a broker failed that was to be ``name``, and what to do."""
+    if not isinstance(error, ssl.SSLCertVerificationError):
+        if _wants_certificate(error):
+            return "the broker wants a certificate that it trusts: --certificate-file FILE"
+        reason = getattr(error, "reason", None) or error.strerror or error
+        return f"the TLS handshake failed ({reason}); if there is no TLS there, say http://"
+    if error.verify_code in _MISNAMED:
+        what = f"is not one for {name}"
+        advice = "say --server https://NAME:PORT with a name that it has, or make one that has this"
+    elif error.verify_code in _TIMED_OUT:
+        what, advice = f"cannot be trusted: {error.verify_message}", "renew it, or set the clock"
+    else:
+        what = f"cannot be trusted: {error.verify_message}"
+        advice = "say with --ca-file FILE who signed it"
+    return f"the broker's certificate {what}; {advice}"
+
+
+def _wants_certificate(error: Exception) -> bool:
+    """Whether the broker ended a connection for the certificate that was shown, or not shown."""
+    reason = str(getattr(error, "reason", "") or "")
+    return isinstance(error, ssl.SSLError) and "ALERT" in reason and "CERTIFICATE" in reason
+
+
 def _path(parts: tuple[str | int, ...]) -> str:
     try:
         path = "/api/v1/" + "/".join(quote(str(part), safe="") for part in parts)
@@ -210,8 +258,17 @@ def server_of(context: click.Context) -> Server:
 
 
 def credentials_of(context: click.Context) -> Credentials:
-    """Who the global options say we are; asked for once."""
+    """Who the global options say we are; asked for once. Raises as `credentials`, and
+
+    :raises ConfigError: for a password without a name.
+    """
     known: Credentials | None = context.obj.get("credentials")
     if known is None:
-        known = context.obj["credentials"] = credentials(**context.obj["login"])
+        login = context.obj["login"]
+        known = context.obj["credentials"] = credentials(**login)
+        given = login["password_file"] or login["environment"].get(PASSWORD)
+        if given and not known.user and not known.key:
+            raise ConfigError(
+                "there is a password, but no account: say --user NAME, or BROKERCTL_USER"
+            )
     return known
