@@ -170,16 +170,21 @@ class Accounts:
     ) -> None:
         """Give an account another password: one's own, with the ``current`` one, or anybody's.
 
+        Who logged in with the former one may do nothing any more, but for ``by``.
         Anybody else's needs ADMIN by role. ``done`` may get `LoginFailed` ("invalid current
         password"), `LoginThrottled`, `Denied`, `AuthenticationRequired`, `UnknownAccount`,
         `InvalidRequest`, `NoSpace` or `ShuttingDown`.
         """
 
         def change(password_hash: str) -> Account:
+            if by.name == name:
+                by.require_known()
             changed = replace(
                 self.account(name), password=password_hash, updated_us=self._time.time_us()
             )
             self._change(by, EventType.PASSWORD_CHANGED, name, map_of(changed))
+            if by.name == name:
+                by.keep_up()
             return changed
 
         def begin() -> None:

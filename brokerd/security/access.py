@@ -35,6 +35,8 @@ class Access:
     """The wire format that it came in by, or ``admin``; for the audit trail."""
     peer = ""
     """Its address without a port, if it has one."""
+    key_id = ""
+    """The API key that it came by, if that is how it came."""
 
     @property
     def actor(self) -> Actor:
@@ -72,6 +74,9 @@ class Access:
 
     def require_known(self) -> None:
         """Go on for anybody but anonymous; raises `AuthenticationRequired` or `Denied`."""
+
+    def keep_up(self) -> None:
+        """Stay in although the account has another password: it was changed by this one."""
 
     def may(self, permission: int, topic_name: str) -> bool:
         """Whether any of these permissions on a topic is given; for lists, and never a denial."""

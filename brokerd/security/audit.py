@@ -44,6 +44,9 @@ LIMIT_MAX: Final = 1_000
 
 LIMIT_DEFAULT: Final = 100
 
+KEY_DETAIL: Final = "key"
+"""The detail of a login that says by which key, or with which."""
+
 SKIP_MAX: Final = 1_000_000
 
 
@@ -160,15 +163,19 @@ def brought_about(actor: Actor, topic: str) -> AuditEvent:
     return event(actor, EventType.TOPIC_CREATED, topic, "write")
 
 
-def logged_in(actor: Actor, action: str) -> AuditEvent:
+def logged_in(actor: Actor, action: str, key_id: str = "") -> AuditEvent:
     """A login went well; ``action`` says how: ``password``, ``key`` or ``certificate``."""
-    return event(actor, EventType.LOGIN, actor.user, action)
+    return event(actor, EventType.LOGIN, actor.user, action, details=_of_key(key_id))
 
 
-def login_failed(actor: Actor, action: str, reason: str) -> AuditEvent:
+def login_failed(actor: Actor, action: str, reason: str, key_id: str = "") -> AuditEvent:
     """A login failed; ``reason`` is the operator's, and may say more than the client is told."""
-    details = {"reason": reason}
+    details = {"reason": reason, **_of_key(key_id)}
     return event(actor, EventType.LOGIN_FAILED, actor.user, action, Result.FAILURE, details)
+
+
+def _of_key(key_id: str) -> dict[str, str]:
+    return {KEY_DETAIL: key_id} if key_id else {}
 
 
 def _clean(text: str, most: int = MAX_NAME_BYTES) -> str:
@@ -312,7 +319,8 @@ class Floods:
                 repeated = window.others
             else:
                 repeated = window.senders[sender] = _Repeated()
-        what = (taken.user, taken.form, taken.resource, taken.action)
+        key_id = taken.details.get(KEY_DETAIL, "")
+        what = (taken.user, taken.form, taken.resource, taken.action, key_id)
         if (
             repeated is window.others
             or what in repeated.written

@@ -111,7 +111,7 @@ class Directory:
         if topic_name.startswith(RESERVED_PREFIX):
             return READ if by_role & ADMIN else 0
         lists = self.lists_for(topic_name)
-        is_public = any(one.public for one in lists) if lists else self.policy.default_public
+        is_public = self._is_public(lists)
         found = by_role & (READ | WRITE | ADMIN)
         if is_public and (account is not None or self.policy.allow_anonymous):
             found |= READ | WRITE
@@ -121,6 +121,15 @@ class Directory:
                 for role in account.roles:
                     found |= one.roles.get(role, 0)
         return found
+
+    def is_public(self, topic_name: str) -> bool:
+        """Whether READ and WRITE on a topic are everybody's who has logged in."""
+        if topic_name.startswith(RESERVED_PREFIX):
+            return False
+        return self._is_public(self.lists_for(topic_name))
+
+    def _is_public(self, lists: list[AccessList]) -> bool:
+        return any(one.public for one in lists) if lists else self.policy.default_public
 
     def lists_for(self, topic_name: str) -> list[AccessList]:
         """The lists that fit a topic: its own, and those of prefixes."""

@@ -9,6 +9,7 @@ hash.
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from hmac import compare_digest
@@ -20,6 +21,7 @@ PREFIX: Final = "bk_"
 ID_BYTES: Final = 8
 SECRET_BYTES: Final = 32
 _NO_DIGEST: Final = bytes(32)
+_SHAPE: Final = re.compile(rf"{PREFIX}([0-9a-f]{{{2 * ID_BYTES}}})_")
 
 
 def new_key(
@@ -37,8 +39,14 @@ def digest_of(text: str) -> bytes:
     return sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
+def key_id_of(text: str) -> str:
+    """The id in the text of a key, whether or not there is such a key; empty if it is no key."""
+    found = _SHAPE.match(text)
+    return "" if found is None else found[1]
+
+
 def find_key(keys: Mapping[str, ApiKey], text: str) -> ApiKey | None:
     """The key that this is the text of, if there is one; compares in constant time."""
-    key = keys.get(text[len(PREFIX) : len(PREFIX) + 2 * ID_BYTES])
+    key = keys.get(key_id_of(text))
     digest = _NO_DIGEST if key is None else key.digest
     return key if compare_digest(digest_of(text), digest) else None

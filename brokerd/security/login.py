@@ -18,7 +18,7 @@ from brokerd.security.audit import Actor, logged_in, login_failed
 from brokerd.security.certificates import principal_of
 from brokerd.security.directory import Directory
 from brokerd.security.guard import Guard, LoggedIn
-from brokerd.security.keys import digest_of, find_key
+from brokerd.security.keys import digest_of, find_key, key_id_of
 from brokerd.security.passwords import Passwords
 from brokerd.security.principal import Principal, Record
 from brokerd.security.throttle import Attempt, Throttle
@@ -121,18 +121,22 @@ class AccountGuard(Guard):
             return None, self._failed(form, peer, name, "password", "invalid username or password")
         if not now.enabled:
             return None, self._failed(form, peer, name, "password", "user account is disabled")
-        return self._succeeded(form, peer, name, attempt, "password"), None
+        access = self._principal(name, form, peer, password=now.password)
+        return self._succeeded(access, attempt, "password"), None
 
     def log_in_with_key(self, form: str, peer: str, key: str) -> Access:
-        attempt = self._begin(form, peer, None, "key")
+        key_id = key_id_of(key)
+        attempt = self._begin(form, peer, None, "key", key_id)
         found = find_key(self._directory.keys, key)
         if found is None and form == "blipmq" and self._is_blipmqs(key):
-            return self._succeeded(form, peer, self._principals.get(form, ""), attempt, "key")
+            access = self._principal(self._principals.get(form, ""), form, peer)
+            return self._succeeded(access, attempt, "key")
         owner = None if found is None else self._directory.accounts.get(found.owner)
         if owner is None or not owner.enabled:
             name = "" if found is None else found.owner
-            raise self._failed(form, peer, name, "key", "invalid API key")
-        return self._succeeded(form, peer, owner.name, attempt, "key")
+            raise self._failed(form, peer, name, "key", "invalid API key", key_id)
+        access = self._principal(owner.name, form, peer, key_id=key_id)
+        return self._succeeded(access, attempt, "key")
 
     def _is_blipmqs(self, key: str) -> bool:
         digest = digest_of(key)
@@ -145,25 +149,29 @@ class AccountGuard(Guard):
         if not self._is_open():
             raise ShuttingDown("the broker is starting; try again later")
 
-    def _begin(self, form: str, peer: str, name: str | None, action: str) -> Attempt:
+    def _begin(
+        self, form: str, peer: str, name: str | None, action: str, key_id: str = ""
+    ) -> Attempt:
         self._check_open()
         try:
             return self._throttle.begin(peer, name, self._now_us())
         except LoginThrottled:
-            self._record(login_failed(Actor(name or "", peer, form), action, "throttled"))
+            actor = Actor(name or "", peer, form)
+            self._record(login_failed(actor, action, "throttled", key_id))
             raise
 
-    def _succeeded(
-        self, form: str, peer: str, principal: str, attempt: Attempt, action: str
-    ) -> Access:
+    def _succeeded(self, access: Access, attempt: Attempt, action: str) -> Access:
         self._throttle.succeeded(attempt)
-        access = self._principal(principal, form, peer)
-        self._record(logged_in(access.actor, action))
+        self._record(logged_in(access.actor, action, access.key_id))
         return access
 
-    def _failed(self, form: str, peer: str, name: str, action: str, reason: str) -> LoginFailed:
-        self._record(login_failed(Actor(name, peer, form), action, reason))
+    def _failed(
+        self, form: str, peer: str, name: str, action: str, reason: str, key_id: str = ""
+    ) -> LoginFailed:
+        self._record(login_failed(Actor(name, peer, form), action, reason, key_id))
         return LoginFailed(reason)
 
-    def _principal(self, name: str, form: str, peer: str) -> Principal:
-        return Principal(self._directory, self._record, name, form, peer)
+    def _principal(
+        self, name: str, form: str, peer: str, key_id: str = "", password: str = ""
+    ) -> Principal:
+        return Principal(self._directory, self._record, name, form, peer, key_id, password)

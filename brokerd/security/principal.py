@@ -31,20 +31,33 @@ class Principal(Access):
     From when an account of the name is first seen, this is that account and no other: when it is
     deleted, nothing is allowed any more, even if another of the same name is made. Before that, it
     is as anonymous.
+
+    :param key_id: the API key that let it in; nothing is allowed when that is revoked.
+    :param password: the hash of the password that let it in; nothing is allowed when the account
+        has another one. Whoever came without is let in by neither.
     """
 
     def __init__(
-        self, directory: Directory, record: Record, name: str = "", form: str = "", peer: str = ""
+        self,
+        directory: Directory,
+        record: Record,
+        name: str = "",
+        form: str = "",
+        peer: str = "",
+        key_id: str = "",
+        password: str = "",
     ) -> None:
         self.name = name
         self.form = form
         self.peer = peer
+        self.key_id = key_id
+        self._password = password
         self._directory = directory
         self._record = record
         self._account_id = 0
         self._account: Account | None = None
         self._is_barred = False
-        """The account is gone or disabled."""
+        """The account is gone or disabled, or what let it in is."""
         self._version = -1
         self._topic: str | None = None
         self._bits = 0
@@ -59,8 +72,19 @@ class Principal(Access):
         is_gone = bool(self._account_id) and (
             account is None or account.account_id != self._account_id
         )
-        self._is_barred = is_gone or (account is not None and not account.enabled)
+        self._is_barred = (
+            is_gone
+            or (account is not None and not account.enabled)
+            or (bool(self.key_id) and self.key_id not in self._directory.keys)
+            or (bool(self._password) and account is not None and account.password != self._password)
+        )
         self._account = None if self._is_barred else account
+
+    def keep_up(self) -> None:
+        account = self._directory.accounts.get(self.name)
+        if self._password and account is not None:
+            self._password = account.password
+            self._version = -1
 
     @property
     def account(self) -> Account | None:

@@ -276,6 +276,46 @@ class TestPasswords:
         assert [type(error) for error in errors] == [type(None), LoginFailed]
         assert is_right(accounts.account("ann").password, "by an administrator")
 
+    def logged_in(self, house: House, name: str) -> Access:
+        """Who came by the password that the account has now."""
+        accounts = house.broker.accounts
+        password = accounts.account(name).password
+        record = house.broker.audit.record
+        return Principal(accounts.directory, record, name, "flymq", "192.0.2.1", password=password)
+
+    def test_who_changes_his_own_stays_and_his_other_connections_do_not(self) -> None:
+        house = House()
+        create(house, "ann", "consumer", password="old")
+        create(house, "root", "admin")
+        here, elsewhere = self.logged_in(house, "ann"), self.logged_in(house, "ann")
+        change_password(house, here, "ann", "new", "old")
+        here.require(READ, "t")
+        with pytest.raises(Denied):
+            elsewhere.require(READ, "t")
+        change_password(house, somebody(house, "root"), "ann", "newer")
+        with pytest.raises(Denied):
+            here.require(READ, "t")
+
+    def test_who_lost_his_login_while_he_changes_the_password_changes_nothing(self) -> None:
+        """An administrator's change in between counts, not that of who knew the old one."""
+        house = House()
+        accounts = house.broker.accounts
+        create(house, "ann", password="old")
+        thief = self.logged_in(house, "ann")
+        waiting: list[Callable[[], None]] = []
+        errors: list[BrokerdError | None] = []
+        accounts.passwords._submit = lambda work, done: waiting.append(lambda: done(work(), None))
+
+        def done(_: Account | None, error: BrokerdError | None) -> None:
+            errors.append(error)
+
+        accounts.change_password(thief, "ann", "the thief's", done, "old")
+        accounts.change_password(OPEN, "ann", "by an administrator", done)
+        for _ in range(3):  # the thief's is checked, the other made, the thief's made
+            waiting.pop(0)()
+        assert [type(error) for error in errors] == [type(None), Denied]
+        assert is_right(accounts.account("ann").password, "by an administrator")
+
     def test_while_the_log_has_no_room_the_change_waits(self) -> None:
         house = House()
         journal = house.broker.journal

@@ -193,6 +193,57 @@ def test_a_key_is_its_owner_until_it_is_revoked_or_the_owner_is_not_let_in() -> 
     with pytest.raises(LoginFailed, match="invalid API key"):
         door.guard.log_in_with_key("admin", PEER, key)
     assert [line[0] for line in door.trail()] == ["auth.success", *["auth.failure"] * 2]
+    assert {event.details["key"] for event in door.told} == {key.split("_")[1]}
+
+
+def test_a_revoked_key_ends_what_it_let_in_and_nothing_else() -> None:
+    """Open connections may do nothing at their next request; those of another key go on."""
+    door = Door(Policy(allow_anonymous=True, default_public=True))
+    door.add("ann", "admin", password=HASH)
+    leaked, kept = door.key("ann"), door.key("ann")
+    thief = door.guard.log_in_with_key("blipmq", PEER, leaked)
+    ann = door.guard.log_in_with_key("blipmq", PEER, kept)
+    by_password = door.log_in("ann", "right")
+    assert isinstance(by_password, Access)
+    thief.require(READ, "t")
+    door.directory.remove_key(leaked.split("_")[1])
+    for call in (thief.require_known, lambda: thief.require(READ, "t")):
+        with pytest.raises(Denied):
+            call()
+    assert not thief.may(READ, "t") and thief.permissions == 0
+    ann.require(READ, "t")
+    by_password.require(READ, "t")
+
+
+def test_a_changed_password_ends_what_the_former_one_let_in_and_nothing_else() -> None:
+    door = Door(Policy(allow_anonymous=True, default_public=True), principals={"mega": "ann"})
+    door.add("ann", "admin", password=HASH)
+    thief = door.log_in("ann", "right")
+    others = [
+        door.guard.begin("mega", PEER),
+        door.guard.by_certificate("mega", PEER, "CN=ann", "ann"),
+        door.guard.log_in_with_key("blipmq", PEER, door.key("ann")),
+    ]
+    assert isinstance(thief, Access)
+    thief.require(READ, "t")
+    door.add("ann", "admin", password=hash_password("other", bytes(16)))
+    with pytest.raises(Denied):
+        thief.require(READ, "t")
+    door.add("ann", "consumer", password=door.directory.accounts["ann"].password)
+    assert not thief.is_known
+    others.append(door.log_in("ann", "other"))  # type: ignore[arg-type]
+    for access in others:
+        access.require(READ, "t")
+
+
+def test_what_is_no_key_does_not_get_into_the_trail() -> None:
+    """People give a password where the key belongs; only the shape of a key shows its id."""
+    door = Door()
+    for text in ("my password, very long indeed", "bk_secret-secret-se_x", "bk_0123456789abcdef_x"):
+        with pytest.raises(LoginFailed):
+            door.guard.log_in_with_key("blipmq", PEER, text)
+    shown = [event.details.get("key") for event in door.told]
+    assert shown == [None, None, "0123456789abcdef"]
 
 
 def test_keys_that_nobody_has_are_throttled_by_address() -> None:
