@@ -21,8 +21,8 @@ from brokerd.wal import Frame, SnapshotChunk
 from brokerd.walformat import Entry, EntryKind
 
 SNAPSHOT_SECURITY = 8
-CHUNK_MAPS = 5_000
-"""Accounts, lists and keys in one chunk of a snapshot."""
+CHUNK_MAPS = 200
+"""Accounts, lists and keys in one chunk of a snapshot: 50 MiB if all are as large as can be."""
 
 Map = dict[str, Any]
 Value = Account | AccessList | ApiKey
