@@ -47,6 +47,7 @@ FLAWS = {
     66: TOO_WEAK,
     67: TOO_WEAK,
     68: TOO_WEAK,
+    79: "must not sign others",
 }
 """What can be wrong with a certificate, by OpenSSL's numbers (X509_STORE_CTX_get_error)."""
 

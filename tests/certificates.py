@@ -36,11 +36,16 @@ def subject(*common_names: str, organization: str = "") -> x509.Name:
 class Authority:
     """Somebody who signs certificates, in a directory of its own.
 
-    Its own certificate is signed by itself, or by another (``above``).
+    Its own certificate is signed by itself, or by another (``above``), who may have said that it
+    signs nothing (``may_sign``).
     """
 
     def __init__(
-        self, directory: Path, name: str = "authority", above: Authority | None = None
+        self,
+        directory: Path,
+        name: str = "authority",
+        above: Authority | None = None,
+        may_sign: bool = True,
     ) -> None:
         self.directory = directory / name
         self.directory.mkdir(parents=True)
@@ -49,7 +54,7 @@ class Authority:
         signer = above or self
         built = (
             _builder(self._name, signer._name, self._key, (-DAY, 400 * DAY))
-            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(x509.BasicConstraints(ca=may_sign, path_length=None), critical=True)
             .add_extension(_signs_certificates(), critical=True)
             .add_extension(
                 x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
@@ -72,15 +77,18 @@ class Authority:
         file: str = "",
         valid: tuple[datetime.timedelta, datetime.timedelta] = (-DAY, 90 * DAY),
         usage: x509.ObjectIdentifier | None = None,
+        hosts: Sequence[str] = (),
     ) -> Issued:
-        """Sign a certificate; ``valid`` is from when to when, counted from now."""
+        """Sign a certificate; ``valid`` is from when to when, counted from now.
+
+        It is for ``localhost`` and ``127.0.0.1``, unless ``hosts`` says otherwise.
+        """
         names = [common_name] if isinstance(common_name, str) else common_name
         key = ec.generate_private_key(ec.SECP256R1())
         builder = _builder(subject(*names, organization=organization), self._name, key, valid)
+        here = [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
         builder = builder.add_extension(
-            x509.SubjectAlternativeName(
-                [x509.DNSName("localhost"), x509.IPAddress(ip_address("127.0.0.1"))]
-            ),
+            x509.SubjectAlternativeName([x509.DNSName(host) for host in hosts] or here),
             critical=False,
         ).add_extension(self._identifier(), critical=False)
         if usage is not None:

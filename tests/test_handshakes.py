@@ -143,7 +143,7 @@ def client(authorities: Authorities, shown: Issued | None, **versions: int) -> S
         context.set_min_proto_version(SSL.TLS1_VERSION)
         context.set_max_proto_version(versions["newest"])
     if shown is not None:
-        context.use_certificate_file(str(shown.certificate))
+        context.use_certificate_chain_file(str(shown.certificate))
         context.use_privatekey_file(str(shown.key))
     connection = SSL.Connection(context, None)
     connection.set_connect_state()
@@ -205,6 +205,20 @@ def test_a_certificate_that_is_not_right_ends_the_connection(
     listening.handshake(client(authorities, authorities.certificates[shown], newest=newest))
     assert listening.heard == []
     assert reasons(log) == [REFUSED[shown]]
+
+
+def test_who_has_a_certificate_does_not_sign_others(
+    authorities: Authorities, log: Any, tmp_path: Path
+) -> None:
+    """With the chain up to whom the listener trusts, and a reason in words."""
+    holder = Authority(tmp_path, "holder", above=authorities.ours, may_sign=False)
+    forged = holder.issue("mallory")
+    with forged.certificate.open("ab") as chain:
+        chain.write(holder.certificate.read_bytes())
+    listening = Listening(authorities, "required")
+    listening.handshake(client(authorities, forged))
+    assert listening.heard == []
+    assert reasons(log) == ["the certificate of CN=holder must not sign others"]
 
 
 @pytest.mark.parametrize("newest", VERSIONS)

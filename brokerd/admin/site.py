@@ -34,6 +34,8 @@ REQUEST_SECONDS = 30.0
 MAX_BODY_BYTES = 16 * 1024 * 1024
 """What any request may have; most of the API takes less."""
 MAX_CONNECTIONS = 100
+CONTENT_SECURITY_POLICY = b"default-src 'self'; frame-ancestors 'none'"
+"""The page takes nothing from elsewhere, and is no part of another's page."""
 
 Status = Callable[[], Mapping[str, Any]]
 MetricsResource = Callable[[CollectorRegistry], IResource]
@@ -128,7 +130,7 @@ class _Static(Resource):
     def render_GET(self, request: Request) -> bytes:
         request.setHeader(b"content-type", self._type)
         request.setHeader(b"cache-control", b"no-cache")
-        request.setHeader(b"content-security-policy", b"default-src 'self'")
+        request.setHeader(b"content-security-policy", CONTENT_SECURITY_POLICY)
         return self._body
 
 

@@ -165,7 +165,7 @@ def test_the_page_brings_all_it_needs(browser: Browser) -> None:
     """HTML, style and script come from here, and nothing from elsewhere."""
     _, headers, page = browser.get("/")
     assert headers["content-type"].startswith("text/html")
-    assert headers["content-security-policy"] == "default-src 'self'"
+    assert headers["content-security-policy"] == "default-src 'self'; frame-ancestors 'none'"
     for name in re.findall(r'(?:href|src)="([^"]+)"', page.decode()):
         assert browser.get(f"/{name}")[0] in (200, 503), name
     assert b"://" not in page + browser.get("/page.js")[2] + browser.get("/page.css")[2]
