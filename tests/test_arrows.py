@@ -52,7 +52,7 @@ ARROWS: dict[str, set[str]] = {
     "broker": WAIST
     | {"groups", "wal", "walformat", "security", "schemas"}
     | {"archive.view", "archive.bounds", "archive.relied"},
-    "protocols": WAIST | {"codecs", "broker", "security"},
+    "protocols": WAIST | {"codecs", "broker", "security", "schemas"},
     "admin": WAIST | {"broker", "security", "schemas"},
     "client": WAIST | {"codecs"},
     "cli": WAIST | {"client", "codecs", "wal", "walformat", "config", "listening"},

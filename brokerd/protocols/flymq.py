@@ -48,8 +48,10 @@ from brokerd.codecs.flymq import (
     Produce,
     ProduceDelayed,
     ProduceInTransaction,
+    ProduceWithSchema,
     ProduceWithTtl,
     QueryAudit,
+    RegisterSchema,
     Request,
     RequestError,
     ResetOffset,
@@ -63,6 +65,7 @@ from brokerd.protocols import (
     flymq_audit,
     flymq_groups,
     flymq_reads,
+    flymq_schemas,
     flymq_timed,
     flymq_topics,
 )
@@ -132,6 +135,8 @@ class FlymqConnection(AskingConnection):
         self._settings = settings
         self._in_front = False
         """Whether other large requests wait until this one is carried out; see `Unpacking`."""
+        self._fits: ProduceWithSchema | None = None
+        """One that waits for room in the log, and whose value was looked at."""
         self._stored: list[Stored] = []
         """Of PRODUCE requests whose answers are not queued yet."""
         self._sdk = settings.error_layout == "sdk"
@@ -196,6 +201,7 @@ class FlymqConnection(AskingConnection):
         """Let go of what was asked."""
         super().forget()
         self._stored.clear()
+        self._fits = None
         self._transactions.end()
         self.factory.unpacking.leave(self)
 
@@ -284,6 +290,20 @@ class FlymqConnection(AskingConnection):
         expires_at_us = self.broker.expiry_us(ttl_ms * 1000) if ttl_ms > 0 else 0
         plain = Produce(request.topic, None, request.value)
         self._produce(plain, expires_at_us, Opcode.PRODUCE_WITH_TTL)
+
+    def _produce_with_schema(self, request: ProduceWithSchema) -> None:
+        self.access.require(WRITE, request.topic)
+        if len(request.value) > CONTENT_BYTES_MAX:
+            raise _too_large(len(request.value))
+        fits, self._fits = self._fits, None
+        if fits is not request:
+            flymq_schemas.check_value(self, request)
+        try:
+            plain = Produce(request.topic, None, request.value)
+            self._produce(plain, None, Opcode.PRODUCE_WITH_SCHEMA)
+        except Congested:
+            self._fits = request
+            raise
 
     def _produce_delayed(self, request: ProduceDelayed) -> None:
         size = len(request.value)
@@ -387,6 +407,13 @@ class FlymqConnection(AskingConnection):
     def _get_lag(self, request: GetLag) -> None:
         self.answers.append(flymq_groups.get_lag(self.broker, request))
 
+    # -- schemas ------------------------------------------------------------------------------
+
+    def _schemas(self, request: Any) -> None:
+        if isinstance(request, RegisterSchema):
+            self._shows(request.sdk)
+        self.answers.append(flymq_schemas.ANSWERS[type(request)](self, request))
+
     # -- accounts and the audit trail -----------------------------------------------------------
 
     def _auth(self, request: Auth) -> None:
@@ -413,6 +440,8 @@ class FlymqConnection(AskingConnection):
         Opcode.DELETE_TOPIC: (ADMIN, _delete_topic),
         Opcode.CONSUME_ZERO_COPY: (READ, _consume),
         Opcode.FETCH_BINARY: (READ, _fetch),
+        **dict.fromkeys(range(Opcode.REGISTER_SCHEMA, Opcode.DELETE_SCHEMA + 1), (0, _schemas)),
+        Opcode.PRODUCE_WITH_SCHEMA: (0, _produce_with_schema),
         Opcode.PRODUCE_DELAYED: (WRITE, _produce_delayed),
         Opcode.CANCEL_DELAYED: (0, _cancel_delayed),
         Opcode.PRODUCE_WITH_TTL: (WRITE, _produce_with_ttl),

@@ -60,6 +60,11 @@ DELAYED = (1 << 40) + 3
 TXN = "txn-1700000000000000-1"
 TWO_PARTITIONS = (fm.PartitionOffsets(0, 0, 0, 43), fm.PartitionOffsets(1, 0, 7, 50))
 
+ID, REQUIRED = b'{"id":1}', b'{"required":["id"]}'
+ORDER, AUDIT = fm.SchemaInfo("order", "json", 1), fm.SchemaInfo("audit", "avro", 2)
+ORDER_TEXT = fm.SchemaText(ORDER, REQUIRED, "backward", 1_700_000_000)
+FULL_TEXT = ORDER_TEXT._replace(compatibility="full")
+
 AUTH = fm.Auth("bob", "pw")
 ADMIN = ("admin",)
 CONSUMER = ("consumer",)
@@ -124,6 +129,40 @@ EXAMPLES = {
     "seed-13-get-lag": Example(
         fm.GetLag("orders", "g1", 0), fm.lag(43, 43, 50, 7), fm.Lag(43, 43, 50, 7)
     ),
+    "seed-15-produce-with-schema": stored(
+        "orders", 0, 44, TIME_MS, -1, 8, request=fm.ProduceWithSchema("orders", ID, "order")
+    ),
+    "seed-16-register-schema": Example(
+        fm.RegisterSchema("order", "json", REQUIRED), fm.schema_registered(ORDER), ORDER
+    ),
+    "seed-17-get-schema": Example(fm.GetSchema("order"), fm.schema_text(ORDER_TEXT), ORDER_TEXT),
+    "seed-18-validate-schema": Example(
+        fm.ValidateSchema("order", b"{}"),
+        fm.validity(["missing required field: id"]),
+        fm.Validity(False, ("missing required field: id",)),
+    ),
+    "ours-register-schema-str": Example(
+        fm.RegisterSchema("order", "proto", b"message A{}", sdk=False),
+        fm.schema_registered(ORDER._replace(type="proto")),
+        ORDER._replace(type="proto"),
+    ),
+    "ours-get-schema": Example(fm.GetSchema("order", 1), fm.schema_text(FULL_TEXT), FULL_TEXT),
+    "ours-list-schemas": Example(
+        fm.ListSchemas(), fm.schemas([AUDIT, ORDER]), fm.SchemaList((AUDIT, ORDER))
+    ),
+    "ours-list-schemas-of-name": Example(
+        fm.ListSchemas("order"), fm.schemas([ORDER]), fm.SchemaList((ORDER,))
+    ),
+    "ours-validate-schema": Example(
+        fm.ValidateSchema("order", ID), fm.validity([]), fm.Validity(True, ())
+    ),
+    "ours-produce-with-schema": stored(
+        "orders",
+        *(0, 44, TIME_MS, -1, 8),
+        request=fm.ProduceWithSchema("orders", ID, "order", schema_first=True),
+    ),
+    "ours-delete-schema": done(fm.DeleteSchema("order", 1), "OK"),
+    "ours-delete-schema-all": done(fm.DeleteSchema("order"), "OK"),
     "seed-14-produce-delayed": stored(
         "orders", 0, 0, TIME_MS, -1, 2, request=fm.ProduceDelayed("orders", b"hi", 5_000)
     ),

@@ -42,6 +42,8 @@ MAY_END_EARLIER = (
     | fm.Subscribe
     | fm.ResetOffset
     | fm.CancelDelayed
+    | fm.ListSchemas
+    | fm.ProduceWithSchema
     | fm.CreateUser
     | fm.UpdateUser
     | fm.ChangePassword
@@ -63,7 +65,7 @@ def test_a_payload_cut_anywhere_is_refused_or_is_another_request(request):
 
 MAY_BE_FOLLOWED = requests.filter(
     lambda one: (
-        not isinstance(one, fm.Subscribe | fm.CancelDelayed)
+        not isinstance(one, fm.Subscribe | fm.CancelDelayed | fm.ProduceWithSchema)
         and not (isinstance(one, fm.Fetch) and not one.sdk)
     )
 )
@@ -83,7 +85,7 @@ def test_any_bytes_are_a_request_or_refused(opcode, flags, payload):
         assert str(error)
 
 
-@pytest.mark.parametrize("opcode", [0x00, 0x0C, 0x10, 0x36, 0x52, 0x62, 0x71, 0x82, 0xA2, 0xFF])
+@pytest.mark.parametrize("opcode", [0x00, 0x0C, 0x16, 0x36, 0x52, 0x62, 0x71, 0x82, 0xA2, 0xFF])
 def test_an_opcode_that_is_not_spoken_is_told_in_decimal(opcode):
     """Whatever its flags and payload are, compressed ones included."""
     for flags in (0x01, 0x03, 0x05):
@@ -109,6 +111,15 @@ SHORT = [
     (Opcode.FETCH, ORDERS + bytes(12), "max_messages needs 4 bytes and 0 are left"),
     (Opcode.FETCH, ORDERS + bytes(16) + b"\0\x03er", "filter says 3 bytes and 2 are left"),
     (Opcode.FETCH_BINARY, ORDERS + bytes(16) + b"\xff\xff", "filter says 65535 bytes and 0 are"),
+    (Opcode.REGISTER_SCHEMA, ORDERS, "type needs 2 bytes and 0 are left"),
+    (Opcode.REGISTER_SCHEMA, ORDERS + b"\x04js", "type says 4 bytes and 2 are left"),
+    (Opcode.REGISTER_SCHEMA, ORDERS + b"\0\x04js", "type says 4 bytes and 2 are left"),
+    (Opcode.REGISTER_SCHEMA, ORDERS + b"\x01j" + MANY, "definition says 4294967295 bytes and 0"),
+    (Opcode.GET_SCHEMA, ORDERS + bytes(3), "version needs 4 bytes and 3 are left"),
+    (Opcode.LIST_SCHEMAS, b"\0", "name needs 2 bytes and 1 are left"),
+    (Opcode.VALIDATE_SCHEMA, ORDERS + MANY, "message says 4294967295 bytes and 0 are left"),
+    (Opcode.PRODUCE_WITH_SCHEMA, b"\0\x03or", "topic says 3 bytes and 2 are left"),
+    (Opcode.DELETE_SCHEMA, ORDERS, "version needs 4 bytes and 0 are left"),
     (Opcode.PRODUCE_DELAYED, ORDERS + MANY, "value says 4294967295 bytes and 0 are left"),
     (Opcode.PRODUCE_DELAYED, ORDERS + ZERO + bytes(7), "delay needs 8 bytes and 7 are left"),
     (Opcode.PRODUCE_WITH_TTL, ORDERS + ZERO, "TTL needs 8 bytes and 0 are left"),
@@ -156,6 +167,14 @@ def test_what_is_missing_is_named(opcode, payload, text):
         (Opcode.FETCH, ORDERS + bytes(16) + b"\0\x01\xff", "filter"),
         (Opcode.SUBSCRIBE, ORDERS + G1 + ZERO + b"\x01\xff", "mode"),
         (Opcode.METADATA, b"\0\x03\xed\xa0\x80", "topic"),
+        (Opcode.REGISTER_SCHEMA, b"\0\x01\xff\x01j" + bytes(4), "name"),
+        (Opcode.REGISTER_SCHEMA, ORDERS + b"\x01\xff" + bytes(4), "type"),
+        (Opcode.REGISTER_SCHEMA, ORDERS + b"\0\x01\xff" + bytes(4), "type"),
+        (Opcode.GET_SCHEMA, b"\0\x01\xff" + bytes(4), "name"),
+        (Opcode.LIST_SCHEMAS, b"\0\x01\xff", "name"),
+        (Opcode.VALIDATE_SCHEMA, b"\0\x01\xff" + bytes(4), "name"),
+        (Opcode.PRODUCE_WITH_SCHEMA, b"\0\x01\xff" + bytes(6), "topic"),
+        (Opcode.DELETE_SCHEMA, b"\0\x01\xff" + bytes(4), "name"),
         (Opcode.PRODUCE_DELAYED, b"\0\x01\xff" + bytes(12), "topic"),
         (Opcode.PRODUCE_WITH_TTL, b"\0\x01\xff" + bytes(12), "topic"),
         (Opcode.CANCEL_DELAYED, ORDERS + b"\0\x01\xff", "number"),

@@ -14,6 +14,7 @@ from brokerd.admin.api import make_api
 from brokerd.admin.asker import Asker
 from brokerd.broker import BrokerSettings
 from brokerd.protocols.factory import ConnectionFactory
+from brokerd.schemas.values import SchemaType
 from brokerd.security import OPEN, OPEN_GUARD, Guard
 from brokerd.security.accounts import AccessList, Account
 from brokerd.security.audit import AUDIT_TOPIC, AuditEvent, AuditFilter, AuditPage, decode_event
@@ -139,6 +140,9 @@ def furnished() -> House:
         people.create_account(OPEN, name, "", (), lambda *answer: done.append(answer))
     people.set_access_list(OPEN, AccessList(TOPIC, False, True))
     people.set_access_list(OPEN, AccessList(TOPIC, True, True))
+    broker.schemas.register(
+        OPEN, TOPIC, SchemaType.JSON, b"{}", lambda *answer: done.append(answer)
+    )
     house.pass_time(1)
     return house
 

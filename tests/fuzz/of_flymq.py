@@ -21,6 +21,15 @@ FILTERS = ("", "", "a", "$.n", "$.a.b", "^k.*y$", "(", "(a+)+$", "(a|b|ab)*c{5}"
 VALUES = (b"", b"hello", b'{"n":1,"a":{"b":null}}', b"{" * 40, b"a" * 300, b"\xff\x00" * 9)
 NUMBERS = (0, 1, -1, 5, 1_000, 86_400_001, 1 << 40, (1 << 63) - 1, -(1 << 63))
 MESSAGES = (0, 1, (1 << 40) | 1, 6 << 48, (1 << 64) - 1, "0", "delayed-1", "", "000000", "9" * 30)
+SCHEMAS = ("order", "order", "audit", "", "\x1b[0m", "n" * 256)
+TYPES = ("json", "json", "json", "xml", "")
+DEFINITIONS = (
+    b"{}",
+    b'{"required":["n"]}',
+    b'{"$ref":"#"}',
+    b'{"$ref":"http://[::1]:1/"}',
+    b"[" * 999,
+)
 TRANSACTIONS = (*(f"txn-1700000000000000-{number}" for number in (1, 1, 2, 3)), "", "x")
 USERS = ("ann", "bob", "", "n" * 256, "\x1b[0m")
 FETCHES = (fm.Opcode.FETCH, fm.Opcode.FETCH, fm.Opcode.FETCH_BINARY)
@@ -42,7 +51,7 @@ def requests(rng: Random) -> list[bytes]:
 def _request(rng: Random, topic: str) -> fm.Request:
     group, partition = rng.choice(GROUPS), rng.choice(PARTITIONS)
     offset, mode, sdk = rng.choice(OFFSETS), rng.choice(MODES), rng.random() < 0.5
-    kind = rng.randrange(24)
+    kind = rng.randrange(27)
     if kind <= 3:
         value = rng.choice((*VALUES, rng.randbytes(rng.choice((1, 70, 4_000)))))
         return fm.Produce(topic, rng.choice((None, None, b"k", b"key")), value, partition)
@@ -59,6 +68,8 @@ def _request(rng: Random, topic: str) -> fm.Request:
     if kind == 12:
         number = min(offset, fm.MAX_OFFSET) if mode == "offset" else None
         return fm.ResetOffset(topic, group, partition, mode, number, sdk and bool(mode))
+    if kind >= 24:
+        return _schemas(rng, topic)
     if kind >= 18:
         return _later(rng, topic)
     if kind >= 16:
@@ -72,6 +83,28 @@ def _request(rng: Random, topic: str) -> fm.Request:
             fm.ClusterMetadata(topic),
             fm.GetOffset(topic, group, partition),
             fm.GetLag(topic, group, partition),
+        )
+    )
+
+
+def _schemas(rng: Random, topic: str) -> fm.Request:
+    """Schemas, and records that should fit them."""
+    name, version, value = (
+        rng.choice(SCHEMAS),
+        rng.choice((0, 0, 1, 2, 1 << 31)),
+        rng.choice(VALUES),
+    )
+    kind, text, flag = rng.choice(TYPES), rng.choice(DEFINITIONS), rng.random() < 0.5
+    return rng.choice(
+        (
+            fm.RegisterSchema(name, kind, text, flag),
+            fm.RegisterSchema(name, kind, text, flag),
+            fm.GetSchema(name, version),
+            fm.ListSchemas(name if flag else ""),
+            fm.ValidateSchema(name, value),
+            fm.ProduceWithSchema(topic, value, name, flag),
+            fm.ProduceWithSchema(topic, value, name, flag),
+            fm.DeleteSchema(name, version),
         )
     )
 

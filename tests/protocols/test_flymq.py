@@ -14,6 +14,8 @@ from brokerd.codecs import flymq as fly
 from brokerd.errors import NoSpace
 from brokerd.protocols.connection import Limits
 from brokerd.protocols.flymq import CONTENT_BYTES_MAX, FlymqSettings
+from brokerd.schemas.values import Mode
+from brokerd.security import OPEN
 from brokerd.sim.bare import WALL_SECONDS
 from brokerd.values import Encoding, Format
 from brokerd.wal import WalOptions
@@ -54,6 +56,24 @@ def of_two(house: FlymqHouse) -> None:
     house.run()
 
 
+def with_schema(house: FlymqHouse) -> None:
+    """The schema ``order``, and 44 records."""
+    with_records(house, 44)
+    house.ask(fly.RegisterSchema("order", "json", b'{"required":["id"]}'))
+
+
+def with_full_schema(house: FlymqHouse) -> None:
+    with_schema(house)
+    house.broker.schemas.set_mode(OPEN, "order", Mode.FULL)
+    house.run()
+
+
+def with_two_schemas(house: FlymqHouse) -> None:
+    """Of ``audit`` the first version is deleted."""
+    with_schema(house)
+    house.ask(*[fly.RegisterSchema("audit", "avro", b'"long"')] * 2, fly.DeleteSchema("audit", 1))
+
+
 def scheduled(house: FlymqHouse) -> None:
     """Three delayed records wait, and where a fourth shall be cancelled a fourth."""
     house.broker.create_topic("orders")
@@ -86,6 +106,10 @@ SCENES: dict[str, Callable[[FlymqHouse], None]] = {
     "seed-10-get-offset": committed,
     "seed-11-reset-offset": committed,
     "seed-13-get-lag": committed,
+    "seed-15-produce-with-schema": with_schema,
+    "seed-16-register-schema": lambda house: None,
+    "seed-17-get-schema": with_schema,
+    "seed-18-validate-schema": with_schema,
     "seed-25-error": lambda house: None,
     "ours-produce-gzip": lambda house: with_records(house, 43),
     "ours-produce-empty-value": lambda house: with_records(house, 44),
@@ -99,6 +123,14 @@ SCENES: dict[str, Callable[[FlymqHouse], None]] = {
     "ours-subscribe-latest-no-group": committed,
     "ours-reset-offset-earliest": committed,
     "ours-reset-offset-latest-sdk": committed,
+    "ours-register-schema-str": lambda house: None,
+    "ours-get-schema": with_full_schema,
+    "ours-list-schemas": with_two_schemas,
+    "ours-list-schemas-of-name": with_two_schemas,
+    "ours-validate-schema": with_schema,
+    "ours-produce-with-schema": with_schema,
+    "ours-delete-schema": with_schema,
+    "ours-delete-schema-all": with_schema,
     "ours-produce-delayed": scheduled,
     "ours-cancel-delayed": with_a_fourth,
     "ours-cancel-delayed-text": with_a_fourth,
@@ -160,6 +192,7 @@ def test_an_sdk_gets_its_errors_once_it_has_shown_itself() -> None:
         fly.Fetch("t", 0, 0, 1, sdk=True),
         fly.Subscribe("t", "g", 0, "latest", sdk=True),
         fly.ResetOffset("t", "g", 0, "latest", sdk=True),
+        fly.RegisterSchema("s", "json", b"{}", sdk=True),
     ]
     for request in shows:
         house = FlymqHouse()
@@ -206,14 +239,14 @@ def test_bytes_that_cannot_be_followed_close_after_earlier_answers(name: str) ->
 def test_a_refused_request_leaves_the_connection_in_step() -> None:
     house = FlymqHouse()
     client = house.client()
-    for opcode in (0, 0x10, 0x62, 0x71, 0x82, 0xFF):
+    for opcode in (0, 0x0C, 0x62, 0x71, 0x82, 0xFF):
         client.send_bytes(fly.frame(opcode, b"whatever"))
     client.send_bytes(fly.frame(1, b"\0"))
     client.send_bytes(fly.encode_request(fly.Produce("t", None, b"x")))
     house.run()
     frames = fly.FrameReader().feed(client.received_bytes())
     texts = [fly.error_text(payload) for opcode, _, payload in frames if opcode == 255]
-    assert texts[:6] == [f"unknown opcode: {n}" for n in (0, 0x10, 0x62, 0x71, 0x82, 0xFF)]
+    assert texts[:6] == [f"unknown opcode: {n}" for n in (0, 0x0C, 0x62, 0x71, 0x82, 0xFF)]
     assert texts[6].startswith("buffer too small")
     assert [opcode for opcode, _, _ in frames] == [255] * 7 + [1]
 

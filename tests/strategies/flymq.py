@@ -88,12 +88,28 @@ def is_text(message: str) -> bool:
     return len(message.encode()) != 6 or (message.isascii() and message.isdigit())
 
 
+def is_short(text: str) -> bool:
+    """Whether a ``str8`` can hold a text that is not empty."""
+    return 0 < len(text.encode()) < 256
+
+
 def is_number(number: int) -> bool:
     """Whether eight bytes are read as a number, and not as six digits."""
     data = number.to_bytes(8, "big")
     return data[:2] != b"\0\6" or not data[2:].isdigit()
 
 
+u32 = st.integers(0, (1 << 32) - 1)
+schema_requests = st.one_of(
+    st.builds(fm.RegisterSchema, texts, texts.filter(is_short), values, st.just(True)),
+    st.builds(fm.RegisterSchema, texts, texts, values, st.just(False)),
+    st.builds(fm.GetSchema, texts, u32),
+    st.builds(fm.ListSchemas, texts),
+    st.builds(fm.ValidateSchema, texts, values),
+    st.builds(fm.ProduceWithSchema, texts, values, texts, st.just(False)),
+    st.builds(fm.ProduceWithSchema, texts, values, texts.filter(bool), st.just(True)),
+    st.builds(fm.DeleteSchema, texts, u32),
+)
 timed_requests = st.one_of(
     st.builds(fm.ProduceDelayed, texts, values, i64),
     st.builds(fm.ProduceWithTtl, texts, values, i64),
@@ -110,6 +126,7 @@ transaction_requests = st.one_of(
 requests = st.one_of(
     account_requests,
     audit_requests,
+    schema_requests,
     timed_requests,
     transaction_requests,
     produces,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any
 
-from brokerd.codecs.flymq import account_peer, audits, timed, transactions
+from brokerd.codecs.flymq import account_peer, audits, schema_payloads, timed, transactions
 from brokerd.codecs.flymq.answers import RECORD_BYTES, SPACES
 from brokerd.codecs.flymq.audit_values import ExportAudit, QueryAudit
 from brokerd.codecs.flymq.compression import compressed
@@ -131,6 +131,7 @@ _OPCODES: dict[type[Request], Opcode] = {
     ResetOffset: Opcode.RESET_OFFSET,
     GetLag: Opcode.GET_LAG,
     **account_peer.OPCODES,
+    **schema_payloads.OPCODES,
     **timed.OPCODES,
     **transactions.OPCODES,
 }
@@ -150,6 +151,7 @@ _PAYLOADS: dict[type[Request], Callable[[Any], bytes]] = {
     ResetOffset: _reset_offset_payload,
     GetLag: _of_group,
     **account_peer.PAYLOADS,
+    **schema_payloads.PAYLOADS,
     **timed.PAYLOADS,
     **transactions.PAYLOADS,
     QueryAudit: audits.query_payload,
@@ -304,6 +306,9 @@ _ANSWERS: dict[int, Callable[[Fields], Answer]] = {
     Opcode.PASSWORD_CHANGE: _done,
     **account_peer.ANSWERS,
     **audits.ANSWERS,
+    **schema_payloads.ANSWERS,
+    Opcode.PRODUCE_WITH_SCHEMA: _produced,
+    Opcode.DELETE_SCHEMA: _done,
     Opcode.PRODUCE_DELAYED: _produced,
     Opcode.CANCEL_DELAYED: _done,
     Opcode.PRODUCE_WITH_TTL: _produced,

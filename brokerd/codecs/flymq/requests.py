@@ -11,7 +11,7 @@ from collections.abc import Callable
 from struct import Struct
 from struct import error as StructError
 
-from brokerd.codecs.flymq import account_requests, audits, timed, transactions
+from brokerd.codecs.flymq import account_requests, audits, schema_payloads, timed, transactions
 from brokerd.codecs.flymq.compression import Inflation
 from brokerd.codecs.flymq.fields import Fields
 from brokerd.codecs.flymq.values import (
@@ -236,6 +236,7 @@ _DECODERS: dict[int, _Decoder] = {
     Opcode.GET_LAG: _get_lag,
     **account_requests.DECODERS,
     **audits.DECODERS,
+    **schema_payloads.DECODERS,
     **timed.DECODERS,
     **transactions.DECODERS,
 }

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from brokerd.codecs.flymq.account_values import AccountAnswer, AccountRequest
 from brokerd.codecs.flymq.audit_values import AuditAnswer, AuditRequest
+from brokerd.codecs.flymq.schema_values import SchemaAnswer, SchemaRequest
 from brokerd.codecs.flymq.timed_values import TimedRequest
 from brokerd.codecs.flymq.transaction_values import TransactionRequest, TransactionTold
 from brokerd.errors import BrokerdError
@@ -41,6 +42,12 @@ class Opcode(IntEnum):
     DELETE_TOPIC = 0x09
     CONSUME_ZERO_COPY = 0x0A
     FETCH_BINARY = 0x0B
+    REGISTER_SCHEMA = 0x10
+    GET_SCHEMA = 0x11
+    LIST_SCHEMAS = 0x12
+    VALIDATE_SCHEMA = 0x13
+    PRODUCE_WITH_SCHEMA = 0x14
+    DELETE_SCHEMA = 0x15
     PRODUCE_DELAYED = 0x30
     CANCEL_DELAYED = 0x31
     PRODUCE_WITH_TTL = 0x35
@@ -211,6 +218,7 @@ Request = (
     | GetLag
     | AccountRequest
     | AuditRequest
+    | SchemaRequest
     | TimedRequest
     | TransactionRequest
 )
@@ -324,6 +332,7 @@ Answer = (
     | Lag
     | AccountAnswer
     | AuditAnswer
+    | SchemaAnswer
     | TransactionTold
     | Failed
 )

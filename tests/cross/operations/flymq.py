@@ -17,6 +17,7 @@ COMMIT = frame(lambda topic: fly.Commit(topic, "team", 0, 1))
 ZERO_COPY, BINARY = fly.Opcode.CONSUME_ZERO_COPY, fly.Opcode.FETCH_BINARY
 GROUP = ("team", 0)
 ONE, COMMITTED = (PRODUCE,), (PRODUCE, COMMIT)
+SCHEMA = frame(lambda topic: fly.RegisterSchema(topic, "json", b"{}", False))
 DELAYED = frame(lambda topic: fly.ProduceDelayed(topic, VALUE, 3_600_000))
 
 READS: list[tuple[str, Callable[[str], fly.Request], tuple[Request, ...]]] = [
@@ -39,6 +40,16 @@ FORM = Form(
         *[Operation(name, "READ", frame(make), before) for name, make, before in READS],
         Operation("COMMIT", "READ", COMMIT, ONE),
         Operation("PRODUCE", "WRITE", PRODUCE),
+        Operation(
+            "PRODUCE_WITH_SCHEMA",
+            "WRITE",
+            frame(lambda topic: fly.ProduceWithSchema(topic, b'"%b"' % VALUE, topic)),
+            (SCHEMA,),
+        ),
+        Operation("REGISTER_SCHEMA", "WRITE", SCHEMA),
+        Operation(
+            "DELETE_SCHEMA", "ADMIN", frame(lambda topic: fly.DeleteSchema(topic)), (SCHEMA,)
+        ),
         Operation("PRODUCE_DELAYED", "WRITE", DELAYED),
         Operation(
             "CANCEL_DELAYED", "WRITE", frame(lambda topic: fly.CancelDelayed(0, topic)), (DELAYED,)
@@ -85,6 +96,9 @@ OTHERS = Form(
             "CLUSTER_METADATA", "login; shows topics with READ", alone(fly.ClusterMetadata(""))
         ),
         Operation("ROLE_LIST", "login", alone(fly.ListRoles())),
+        Operation("GET_SCHEMA", "login", alone(fly.GetSchema("t"))),
+        Operation("LIST_SCHEMAS", "login", alone(fly.ListSchemas())),
+        Operation("VALIDATE_SCHEMA", "login", alone(fly.ValidateSchema("t", b"{}"))),
         Operation("TXN_BEGIN", "login", alone(fly.BeginTransaction())),
         Operation("TXN_COMMIT", "login", alone(fly.CommitTransaction("txn-1"))),
         Operation("TXN_ROLLBACK", "login", alone(fly.RollBackTransaction("txn-1"))),

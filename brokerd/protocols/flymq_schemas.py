@@ -1,0 +1,106 @@
+# Tests: tests/protocols/test_flymq_schemas.py
+"""FlyMQ's schemas (docs/protocols/flymq.rst, 0x10 to 0x15). docs/schemas.rst says what they are.
+
+A permission is asked for before it is looked whether there is what the request names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from brokerd.broker.schema_entries import SchemaVersion
+from brokerd.codecs import flymq
+from brokerd.codecs.flymq import (
+    DeleteSchema,
+    GetSchema,
+    ListSchemas,
+    Opcode,
+    ProduceWithSchema,
+    RegisterSchema,
+    SchemaInfo,
+    SchemaText,
+    ValidateSchema,
+)
+from brokerd.errors import InvalidRequest
+from brokerd.protocols.flymq_asking import AskingConnection
+from brokerd.protocols.flymq_topics import fitting
+from brokerd.schemas.values import type_named
+from brokerd.security import ADMIN, WRITE
+
+SECOND_US = 1_000_000
+
+
+def register(connection: AskingConnection, request: RegisterSchema) -> bytes:
+    """REGISTER_SCHEMA: the next version of a name."""
+    connection.access.require(WRITE, request.name)
+    ask = partial(
+        connection.broker.schemas.register,
+        connection.access,
+        request.name,
+        type_named(request.type),
+        request.definition,
+    )
+    made = connection.told(request, ask)
+    return flymq.schema_registered(SchemaInfo(made.name, request.type, made.version))
+
+
+def get(connection: AskingConnection, request: GetSchema) -> bytes:
+    """GET_SCHEMA: one version, or the latest."""
+    connection.access.require_known()
+    schemas = connection.broker.schemas
+    found = schemas.get(request.name, request.version)
+    text = SchemaText(
+        _info(found), found.text, schemas.named(found.name).mode, found.created_us // SECOND_US
+    )
+    return flymq.schema_text(text)
+
+
+def list_all(connection: AskingConnection, request: ListSchemas) -> bytes:
+    """LIST_SCHEMAS: all versions, or those of one name, sorted by name and version."""
+    connection.access.require_known()
+    names = connection.broker.schemas.names()
+    found = [
+        _info(version)
+        for known in names
+        if request.name in ("", known.name)
+        for version in known.versions.values()
+    ]
+    return fitting(flymq.schemas(found), "the list of all schemas")
+
+
+def validate(connection: AskingConnection, request: ValidateSchema) -> bytes:
+    """VALIDATE_SCHEMA: why a message does not fit the latest version."""
+    connection.access.require_known()
+    ask = partial(connection.broker.schemas.validate, request.name, request.message)
+    return flymq.validity(connection.told(request, ask))
+
+
+def check_value(connection: AskingConnection, request: ProduceWithSchema) -> None:
+    """Raises `InvalidRequest` if the value does not fit, and `HandledLater` and others."""
+    ask = partial(connection.broker.schemas.validate, request.schema, request.value)
+    faults = connection.told(request, ask)
+    if faults:
+        raise InvalidRequest(f"schema validation failed: [{' '.join(faults)}]")
+
+
+def delete(connection: AskingConnection, request: DeleteSchema) -> bytes:
+    """DELETE_SCHEMA: one version, or all."""
+    connection.access.require(ADMIN, request.name)
+    connection.broker.schemas.delete(connection.access, request.name, request.version)
+    return flymq.ok(Opcode.DELETE_SCHEMA, "OK")
+
+
+def _info(found: SchemaVersion) -> SchemaInfo:
+    return SchemaInfo(found.name, found.type, found.version)
+
+
+ANSWERS: dict[type, Callable[[AskingConnection, Any], bytes]] = {
+    RegisterSchema: register,
+    GetSchema: get,
+    ListSchemas: list_all,
+    ValidateSchema: validate,
+    DeleteSchema: delete,
+}
+"""Carries a request out and returns its answer."""

@@ -1,0 +1,243 @@
+"""FlyMQ's schemas, served by a whole broker (docs/protocols/flymq.rst, 0x10 to 0x15)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from brokerd.broker import Congested
+from brokerd.broker.schema_entries import SchemaVersion
+from brokerd.codecs import flymq as fly
+from brokerd.schemas.checker import WAITING_MAX
+from tests.protocols.flymq_desk import FlymqHouse
+
+NEEDS_ID = b'{"required":["id"],"properties":{"id":{"type":"integer"}}}'
+REGISTER = fly.RegisterSchema("order", "json", NEEDS_ID)
+OTHER = fly.RegisterSchema("other", "json", b"{}")
+
+
+def registered(*requests: fly.RegisterSchema) -> FlymqHouse:
+    house = FlymqHouse()
+    for request in requests or (REGISTER,):
+        assert isinstance(house.only(request), fly.SchemaInfo)
+    return house
+
+
+def refusal(house: FlymqHouse, request: Any) -> str:
+    answer = house.only(request)
+    assert isinstance(answer, fly.Failed), answer
+    return answer.text
+
+
+def put_off(house: FlymqHouse) -> list[Callable[[], None]]:
+    """Looks at schemas wait here from now on, each until it is called."""
+    waiting: list[Callable[[], None]] = []
+    checker = house.broker.schemas._checker
+    checker._submit = lambda work, done: waiting.append(lambda: done(work(), None))
+    return waiting
+
+
+def test_versions_are_registered_listed_read_and_deleted() -> None:
+    house = registered()
+    assert house.only(REGISTER) == fly.SchemaInfo("order", "json", 2)
+    assert house.only(OTHER) == fly.SchemaInfo("other", "json", 1)
+    listed = tuple(fly.SchemaInfo(*one) for one in [("order", "json", 1), ("order", "json", 2)])
+    other = (fly.SchemaInfo("other", "json", 1),)
+    assert house.only(fly.ListSchemas()) == fly.SchemaList(listed + other)
+    assert house.only(fly.ListSchemas("order")) == fly.SchemaList(listed)
+    assert house.only(fly.ListSchemas("nope")) == fly.SchemaList(())
+    found = house.only(fly.GetSchema("order"))
+    assert (found.schema.version, found.definition) == (2, NEEDS_ID)
+    assert found.compatibility == "backward"
+    assert house.only(fly.DeleteSchema("order", 2)) == fly.Done()
+    assert house.only(fly.GetSchema("order")).schema.version == 1
+    assert house.only(fly.DeleteSchema("order")) == fly.Done()
+    assert house.only(fly.ListSchemas()) == fly.SchemaList(other)
+
+
+def test_what_was_answered_outlasts_a_loss_of_power() -> None:
+    """A registration and a deletion."""
+    house = registered(REGISTER, REGISTER, OTHER)
+    house.only(fly.DeleteSchema("order", 2))
+    house = house.crash()
+    assert [one.version for one in house.only(fly.ListSchemas("order")).schemas] == [1]
+    assert house.only(REGISTER).version == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "definition", "good", "bad"),
+    [
+        ("json", NEEDS_ID, b'{"id": 1}', b"{}"),
+        ("avro", b'"long"', b"\x02", b"\x80"),
+        ("protobuf", b'syntax = "proto3"; message A { int32 a = 1; }', b"\x08\x01", b"\x08"),
+        ("proto", b'syntax = "proto3"; message A { int32 a = 1; }', b"\x08\x01", b""),
+    ],
+)
+@pytest.mark.parametrize("schema_first", [False, True])
+def test_a_value_is_stored_if_it_fits(
+    kind: str, definition: bytes, good: bytes, bad: bytes, schema_first: bool
+) -> None:
+    """And one that does not is refused, and nothing of it stays."""
+    house = registered(fly.RegisterSchema("s", kind, definition))
+    text = refusal(house, fly.ProduceWithSchema("t", bad, "s", schema_first))
+    assert text.startswith("schema validation failed: [")
+    assert house.broker.topic("t") is None
+    stored = house.only(fly.ProduceWithSchema("t", good, "s", schema_first))
+    assert stored == fly.Produced("t", 0, 0, stored.timestamp_ms, -1, len(good))
+    assert house.records("t", 0, 0, 10) == [(0, None, good)]
+    assert house.only(fly.ValidateSchema("s", good)) == fly.Validity(True, ())
+    told = house.only(fly.ValidateSchema("s", bad))
+    assert not told.valid
+    assert text == f"schema validation failed: [{' '.join(told.errors)}]"
+
+
+def test_values_go_to_the_partitions_in_turn() -> None:
+    house = registered(OTHER)
+    house.broker.create_topic("t", 3)
+    stored = house.ask(*[fly.ProduceWithSchema("t", b"1", "other")] * 4)
+    assert [one.partition for one in stored] == [0, 1, 2, 0]
+
+
+def test_requests_behind_one_that_is_looked_at_wait_and_are_answered_in_order() -> None:
+    house = registered(OTHER)
+    waiting = put_off(house)
+    client = house.client()
+    client.send(
+        fly.Produce("t", None, b"0"),
+        fly.ProduceWithSchema("t", b"1", "other"),
+        fly.Produce("t", None, b"2"),
+        fly.ValidateSchema("other", b"1"),
+        fly.ListSchemas("other"),
+    )
+    house.run()
+    assert [type(answer) for answer in client.answers()] == [fly.Produced]
+    assert house.only(fly.ListTopics()) == fly.Topics(("t",))  # nobody else waits
+    for _ in range(2):
+        waiting.pop(0)()
+        house.run()
+    first, second, third, fourth = client.answers()
+    assert (first.offset, second.offset) == (1, 2)
+    assert third == fly.Validity(True, ())
+    assert isinstance(fourth, fly.SchemaList)
+    assert [value for _, _, value in house.records("t", 0, 0, 9)] == [b"0", b"1", b"2"]
+
+
+def test_who_leaves_meanwhile_stores_nothing_and_disturbs_nobody() -> None:
+    house = registered(OTHER)
+    waiting = put_off(house)
+    client = house.client()
+    client.send(fly.ProduceWithSchema("t", b"1", "other"))
+    house.run()
+    client.disconnect()
+    house.run()
+    for one in waiting:
+        one()
+    house.run()
+    assert house.broker.topic("t") is None
+
+
+def test_too_many_that_wait_are_refused() -> None:
+    house = registered(OTHER)
+    put_off(house)
+    clients = [house.client() for _ in range(WAITING_MAX)]
+    for client in clients:
+        client.send(fly.ValidateSchema("other", b"1"))
+    house.run()
+    assert "try again" in refusal(house, fly.ValidateSchema("other", b"1"))
+
+
+def test_a_value_that_waits_for_room_is_looked_at_once() -> None:
+    house = registered(OTHER)
+    journal = house.broker.journal
+    admit, sizes = journal.admit, []
+    looked: list[bytes] = []
+    look = house.broker.schemas._checker._look
+    house.broker.schemas._checker._look = lambda asked: looked.append(asked) or look(asked)
+
+    def congested_once(size: int) -> None:
+        sizes.append(size)
+        if len(sizes) == 1:
+            raise Congested("log space is being allocated; try again")
+        admit(size)
+
+    house.broker.create_topic("before")  # a commit is under way
+    journal.admit = congested_once  # type: ignore[method-assign, assignment]
+    assert house.only(fly.ProduceWithSchema("t", b"1", "other")).offset == 0
+    assert len(looked) == 1
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (fly.GetSchema("nope"), "no schema found for topic: nope"),
+        (fly.GetSchema("nope", 1), "schema not found: nope v1"),
+        (fly.GetSchema("order", 7), "schema not found: order v7"),
+        (fly.ValidateSchema("nope", b"1"), "schema not found: nope"),
+        (fly.ProduceWithSchema("t", b"1", "nope"), "schema not found: nope"),
+        (fly.ProduceWithSchema("t", b"1", ""), "schema not found: "),
+        (fly.DeleteSchema("order", 7), "failed to delete schema: schema not found: order v7"),
+        (fly.DeleteSchema("nope"), "failed to delete schema: schema not found: nope v0"),
+        (fly.RegisterSchema("x", "xml", b"{}"), "unsupported schema type: xml"),
+        (fly.RegisterSchema("x", "", b"{}", False), "unsupported schema type: "),
+        (fly.RegisterSchema("", "json", b"{}"), "a schema needs a name of 1 to 255 bytes of UTF-8"),
+        (
+            fly.RegisterSchema("x", "avro", b""),
+            "failed to register schema: invalid schema definition: schema definition cannot be "
+            "empty",
+        ),
+        (
+            fly.RegisterSchema("x", "json", b"[]"),
+            "failed to register schema: invalid schema definition: invalid JSON schema: an object "
+            "is expected, not array",
+        ),
+        (
+            fly.RegisterSchema("order", "json", b'{"required":["x"]}'),
+            "failed to register schema: schema compatibility check failed: new required field 'x' "
+            "not in old schema (version 1)",
+        ),
+        (
+            fly.RegisterSchema("x", "json", b" " * 262_145),
+            "failed to register schema: invalid schema definition: schema definition has 262145 "
+            "bytes, and 262144 may be",
+        ),
+        (
+            fly.ProduceWithSchema("t", b"{}", "order"),
+            "schema validation failed: [missing required field: id]",
+        ),
+        (
+            fly.ProduceWithSchema("t", b'{"id":"a"}', "order"),
+            "schema validation failed: [type mismatch at id: expected integer, got string]",
+        ),
+        (
+            fly.ProduceWithSchema("..", b'{"id":1}', "order"),
+            "topic name must not be '..': give it 1 to 255 bytes of UTF-8 without control "
+            "characters, and no '.' or '..' alone or between slashes",
+        ),
+    ],
+)
+def test_a_refusal_says_what_is_wrong_and_changes_nothing(request_: Any, text: str) -> None:
+    house = registered()
+    before = house.only(fly.ListSchemas())
+    assert refusal(house, request_) == text
+    assert house.only(fly.ListSchemas()) == before
+    assert list(house.broker.topics()) == []
+
+
+def test_a_text_in_a_refusal_is_short_and_shows_no_control_characters() -> None:
+    """Whatever names and values hold."""
+    house = registered(fly.RegisterSchema("s", "json", b'{"enum": [1]}'))
+    text = refusal(house, fly.ProduceWithSchema("t", json.dumps("\x1b" * 9_000).encode(), "s"))
+    assert len(text) < 400
+    assert text.isprintable()
+    assert "\x1b" not in refusal(house, fly.RegisterSchema("x", "\x1b[2J", b"{}"))
+
+
+def test_a_list_that_fits_no_answer_is_refused() -> None:
+    house = registered()
+    known = house.broker.schemas.named("order")
+    many = {n: SchemaVersion("n" * 255, known.latest.definition, 0) for n in range(130_000)}
+    object.__setattr__(known, "versions", many)
+    assert "the list of all schemas" in refusal(house, fly.ListSchemas())
