@@ -11,6 +11,7 @@ from twisted.web import http
 from brokerd.admin import (
     archive_calls,
     audit_calls,
+    effective_calls,
     group_calls,
     lease_calls,
     record_calls,
@@ -30,6 +31,7 @@ ROUTES = [
     *lease_calls.ROUTES,
     *archive_calls.ROUTES,
     *security_calls.ROUTES,
+    *effective_calls.ROUTES,
     *audit_calls.ROUTES,
 ]
 OPENAPI = describe(ROUTES)

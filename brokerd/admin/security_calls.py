@@ -46,7 +46,13 @@ _BITS = {name: bit for bit, name in NAMES.items()}
 def who_am_i(call: Call) -> WhoAmI:
     """Who asks, and what he may do with everything."""
     access = call.access
-    return WhoAmI(access.name, [*access.roles], _names(access.permissions), call.access is not OPEN)
+    return WhoAmI(
+        access.name,
+        [*access.roles],
+        names_of(access.permissions),
+        call.access is not OPEN,
+        access.is_known,
+    )
 
 
 # -- accounts -----------------------------------------------------------------------------------
@@ -56,12 +62,12 @@ def list_accounts(call: Call) -> AccountList:
     """A page of accounts."""
     query: Page = call.query
     page, following = query.of(call.broker.accounts.accounts(), 1)
-    return AccountList([_account(one) for one in page], following)
+    return AccountList([account_shape(one) for one in page], following)
 
 
 def describe_account(call: Call) -> AccountShape:
     """One account. Raises `UnknownAccount`."""
-    return _account(call.broker.accounts.account(call.path["name"]))
+    return account_shape(call.broker.accounts.account(call.path["name"]))
 
 
 async def create_account(call: Call) -> AccountShape:
@@ -73,7 +79,7 @@ async def create_account(call: Call) -> AccountShape:
             call.access, new.name, new.password, new.roles, done, new.enabled
         ),
     )
-    return _account(made)
+    return account_shape(made)
 
 
 async def update_account(call: Call) -> AccountShape:
@@ -86,7 +92,7 @@ async def update_account(call: Call) -> AccountShape:
         None if changes.roles is UNSET else changes.roles,
         None if changes.enabled is UNSET else changes.enabled,
     )
-    return _account(await ask(call.broker, update))
+    return account_shape(await ask(call.broker, update))
 
 
 async def change_password(call: Call) -> AccountShape:
@@ -98,7 +104,7 @@ async def change_password(call: Call) -> AccountShape:
             call.access, call.path["name"], new.password, done, new.current
         ),
     )
-    return _account(changed)
+    return account_shape(changed)
 
 
 async def delete_account(call: Call) -> Deleted:
@@ -129,7 +135,7 @@ def list_access_lists(call: Call) -> AccessLists:
     """A page of access lists."""
     query: Page = call.query
     page, following = query.of(call.broker.accounts.access_lists(), 1)
-    return AccessLists([_access_list(one) for one in page], following)
+    return AccessLists([access_list_shape(one) for one in page], following)
 
 
 def describe_access_list(call: Call, prefix: bool) -> AccessListShape:
@@ -138,7 +144,7 @@ def describe_access_list(call: Call, prefix: bool) -> AccessListShape:
     found = call.broker.accounts.access_list(name, prefix)
     if found is None:
         raise NotFound(f"there is no access list of {'the prefix' if prefix else 'topic'} {name!r}")
-    return _access_list(found)
+    return access_list_shape(found)
 
 
 async def set_access_list(call: Call, prefix: bool) -> AccessListShape:
@@ -148,7 +154,7 @@ async def set_access_list(call: Call, prefix: bool) -> AccessListShape:
         call.path["name"], prefix, given.public, _granted(given.users), _granted(given.roles)
     )
     await ask(call.broker, partial(call.broker.accounts.set_access_list, call.access, wanted))
-    return _access_list(wanted)
+    return access_list_shape(wanted)
 
 
 async def change_access_list(call: Call, prefix: bool) -> AccessListShape:
@@ -172,7 +178,7 @@ async def change_access_list(call: Call, prefix: bool) -> AccessListShape:
             accounts.set_access_list(call.access, wanted)
         return wanted
 
-    return _access_list(await ask(call.broker, change))
+    return access_list_shape(await ask(call.broker, change))
 
 
 async def delete_access_list(call: Call, prefix: bool) -> Deleted:
@@ -228,11 +234,12 @@ async def revoke_key(call: Call) -> Deleted:
 # -- shapes -------------------------------------------------------------------------------------
 
 
-def _account(account: Account) -> AccountShape:
+def account_shape(account: Account) -> AccountShape:
+    """An account, without its password."""
     return AccountShape(
         name=account.name,
         roles=[*account.roles],
-        permissions=_names(account.permissions),
+        permissions=names_of(account.permissions),
         enabled=account.enabled,
         has_password=bool(account.password),
         created=time_of(account.created_us),
@@ -240,16 +247,18 @@ def _account(account: Account) -> AccountShape:
     )
 
 
-def _access_list(found: AccessList) -> AccessListShape:
+def access_list_shape(found: AccessList) -> AccessListShape:
+    """An access list, with names in order."""
+
     def shown(grants: Mapping[str, int]) -> dict[str, list[Granted]]:
-        return {name: _names(permissions) for name, permissions in sorted(grants.items())}
+        return {name: names_of(permissions) for name, permissions in sorted(grants.items())}
 
     return AccessListShape(
         found.topic, found.prefix, found.public, shown(found.users), shown(found.roles)
     )
 
 
-def _names(permissions: int) -> list[Any]:
+def names_of(permissions: int) -> list[Any]:
     """The names of permissions, as the shapes have them."""
     names: list[Permission] = [name for bit, name in NAMES.items() if permissions & bit]  # type: ignore[misc]
     return names

@@ -104,6 +104,22 @@ class AccessLists(Struct):
     """How many to skip for the next page."""
 
 
+class EffectiveAccess(Struct):
+    """Who may do what with a topic, whether or not it exists, and by which lists."""
+
+    topic: str
+    access_lists: list[AccessListShape]
+    """Those that fit: its own, and those of prefixes."""
+    public: bool
+    """Whether READ and WRITE are everybody's who has logged in."""
+    anonymous: list[Granted]
+    """What anonymous may do."""
+    user: AccountShape | None
+    """Who was asked about."""
+    permissions: list[Granted] | None
+    """What that one may do; nothing while the account is disabled."""
+
+
 class KeyShape(Struct):
     """An API key, without the key."""
 
@@ -151,3 +167,5 @@ class WhoAmI(Struct):
     """Those on everything, by role."""
     auth: bool
     """Whether security is on."""
+    known: bool
+    """Whether an account of the name is let in; without one it may do what anonymous may."""

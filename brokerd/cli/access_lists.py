@@ -37,7 +37,7 @@ def _grants_options(command: Command) -> Command:
 
 @click.group("acl")
 def acl_group() -> None:
-    """Access lists: list, describe, grant, revoke, public, delete."""
+    """Access lists: list, describe, explain, grant, revoke, public, delete."""
 
 
 @acl_group.command("list")
@@ -55,8 +55,33 @@ def list_command(context: click.Context) -> None:
 @_PREFIX
 @click.pass_context
 def describe_command(context: click.Context, topic: str, prefix: bool) -> None:
-    """Show the access list of a topic."""
+    """Show the access list of a topic; explain shows what holds."""
     _show(context, server_of(context).get("acls", _kind(prefix), topic))
+
+
+@acl_group.command("explain")
+@_TOPIC
+@click.option("--user", "user", default="", metavar="NAME", help="What this account may do.")
+@click.pass_context
+def explain_command(context: click.Context, topic: str, user: str) -> None:
+    """Show which lists apply to a topic, and who may do what there."""
+    found = server_of(context).get("acls", "effective", topic, user=user)
+    lists = found["access_lists"]
+    facts = [
+        ("topic", topic),
+        *((f"list of {_name(one)}", _grants(one)) for one in lists),
+        *([] if lists else [("lists", "none")]),
+        ("public", _public(found)),
+        ("anonymous may", ", ".join(found["anonymous"]) or "nothing"),
+    ]
+    if (account := found["user"]) is not None:
+        state = "" if account["enabled"] else " (disabled)"
+        roles = ", ".join(account["roles"]) or "-"
+        facts += [
+            (f"roles of {user}", f"{roles}{state}"),
+            (f"{user} may", ", ".join(found["permissions"]) or "nothing"),
+        ]
+    output.show(context, found, output.facts(facts))
 
 
 @acl_group.command("grant")

@@ -40,6 +40,11 @@ class Credentials:
         if self.key:
             return {"Authorization": f"Bearer {self.key}"}
         if self.user:
+            if ":" in self.user:
+                raise ConfigError(
+                    f"{self.user!r} cannot log in by name and password here: HTTP Basic ends the "
+                    "name at the first colon (RFC 7617); use an API key: --key-file FILE"
+                )
             login = f"{self.user}:{self.password}".encode()
             return {"Authorization": f"Basic {b64encode(login).decode()}"}
         return {}
@@ -84,7 +89,10 @@ def credentials(
     if user and not key:
         password = (
             read_secret(password_file) if password_file else environment.get(PASSWORD, "")
-        ) or prompt(f"Password of {user}")
+        ) or prompt(
+            f"Password of {user}",
+            f"--password-file FILE or {PASSWORD}, or a key by --key-file FILE or {KEY}",
+        )
     if not (key.isascii() and key.isprintable()):
         raise ConfigError("the API key has characters that no key has: it is one line of ASCII")
     try:
@@ -109,13 +117,13 @@ def read_secret(path: str) -> str:
     return line
 
 
-def prompt(question: str, twice: bool = False) -> str:
-    """Ask on the terminal, without an echo. Raises `ConfigError` if there is none."""
+def prompt(question: str, otherwise: str, twice: bool = False) -> str:
+    """Ask on the terminal, without an echo. Raises `ConfigError` if there is none.
+
+    ``otherwise`` is what can be given instead.
+    """
     if not on_terminal():
-        raise ConfigError(
-            f"{question}: there is no terminal to ask on; use a file, or the environment "
-            f"({PASSWORD}, {KEY})"
-        )
+        raise ConfigError(f"{question}: there is no terminal to ask on; give {otherwise}")
     answer: str = click.prompt(question, hide_input=True, confirmation_prompt=twice, err=True)
     return answer
 

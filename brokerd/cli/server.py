@@ -158,7 +158,7 @@ class Server:
                 response = connection.getresponse()
                 status, raw = response.status, response.read()
             except (OSError, HTTPException) as error:
-                raise self._lost(error, method) from error
+                raise self._lost(_told(connection.sock, error), method) from error
         finally:
             connection.close()
         return self._read(status, raw)
@@ -191,8 +191,8 @@ class Server:
             advice = "the change may or may not have been made: look before you try again"
         if _wants_certificate(error):
             return NoBroker(
-                f"{self._place.address}: the broker does not take the connection without a "
-                "certificate that it trusts; show one: --certificate-file FILE"
+                f"{self._place.address}: the broker wants a certificate that it trusts: "
+                "--certificate-file FILE"
             )
         if not isinstance(error, TimeoutError):
             reason = f"the connection ended without an answer ({error or type(error).__name__})"
@@ -224,8 +224,11 @@ def tls_trouble(error: OSError, name: str) -> str:
     if not isinstance(error, ssl.SSLCertVerificationError):
         if _wants_certificate(error):
             return "the broker wants a certificate that it trusts: --certificate-file FILE"
-        reason = getattr(error, "reason", None) or error.strerror or error
-        return f"the TLS handshake failed ({reason}); if there is no TLS there, say http://"
+        reason = str(getattr(error, "reason", None) or error.strerror or error)
+        advice = "if there is no TLS there, say http://"
+        if "ALERT" in reason:
+            advice = "the broker may want a certificate: --certificate-file FILE"
+        return f"the TLS handshake failed ({reason}); {advice}"
     if error.verify_code in _MISNAMED:
         what = f"is not one for {name}"
         advice = "say --server https://NAME:PORT with a name that it has, or make one that has this"
@@ -235,6 +238,16 @@ def tls_trouble(error: OSError, name: str) -> str:
         what = f"cannot be trusted: {error.verify_message}"
         advice = "say with --ca-file FILE who signed it"
     return f"the broker's certificate {what}; {advice}"
+
+
+def _told(sock: Any, error: Exception) -> Exception:
+    """Why a connection ended: what the broker said before by TLS, if it did, else ``error``."""
+    if isinstance(sock, ssl.SSLSocket) and not isinstance(error, TimeoutError):
+        try:
+            sock.recv(1)
+        except OSError as told:
+            return told
+    return error
 
 
 def _wants_certificate(error: Exception) -> bool:

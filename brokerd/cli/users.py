@@ -12,6 +12,9 @@ from brokerd.cli.credentials import from_environment, prompt, read_secret
 from brokerd.cli.options import confirm, yes_option
 from brokerd.cli.server import Answer, server_of
 
+ROLES = ("admin", "producer", "consumer", "monitor", "guest")
+"""Those that the broker knows by itself."""
+_LACKING = "there is none of this name, or it is disabled: an admin can help"
 NEW_PASSWORD = "BROKERCTL_NEW_PASSWORD"
 """The variable of the environment with the password to be set."""
 
@@ -21,7 +24,7 @@ _ROLES = click.option(
     "roles",
     multiple=True,
     metavar="ROLE",
-    help="admin, producer, consumer, monitor, guest, or one that access lists name; repeatable.",
+    help=f"{', '.join(ROLES)}, or one that access lists name; repeatable.",
 )
 _PASSWORD_FILE = click.option(
     "--new-password-file",
@@ -74,7 +77,14 @@ def create_command(
     disabled: bool,
 ) -> None:
     """Make an account."""
-    password = "" if no_password else _new_password(name, new_password_file)
+    password = "" if no_password else _new_password(name, new_password_file, ", or --no-password")
+    _note_roles(roles)
+    if password and ":" in name:
+        click.echo(
+            f"note: {name!r} has a colon, so that HTTP Basic cannot say it (RFC 7617): at the "
+            "admin site it needs an API key",
+            err=True,
+        )
     body: dict[str, Any] = {"name": name, "roles": roles, "enabled": not disabled}
     if password:
         body["password"] = password
@@ -92,6 +102,7 @@ def roles_command(
     """Give an account these roles, and no others."""
     if bool(roles) == no_roles:
         raise click.UsageError("name the roles with --role, or say --none")
+    _note_roles(roles)
     _show(context, server_of(context).patch("users", name, roles=roles))
 
 
@@ -139,7 +150,7 @@ def delete_command(context: click.Context, name: str, yes: bool) -> None:
 @click.command("whoami")
 @click.pass_context
 def whoami_command(context: click.Context) -> None:
-    """Show who the broker takes us for."""
+    """Show who the broker takes us for; for topics, see acl explain."""
     answer = server_of(context).get("whoami")
     name = answer["name"] or "anonymous"
     facts = [
@@ -147,13 +158,30 @@ def whoami_command(context: click.Context) -> None:
         ("roles", ", ".join(answer["roles"]) or "-"),
         ("may, on everything", ", ".join(answer["permissions"]) or "nothing"),
     ]
+    if answer["name"] and not answer["known"]:
+        facts.append(("account", _LACKING))
     output.show(context, answer, output.facts(facts))
 
 
-def _new_password(name: str, path: str | None) -> str:
+def _new_password(name: str, path: str | None, otherwise: str = "") -> str:
     if path:
         return read_secret(path)
-    return from_environment(NEW_PASSWORD) or prompt(f"New password of {name}", twice=True)
+    return from_environment(NEW_PASSWORD) or prompt(
+        f"New password of {name}",
+        f"--new-password-file FILE or {NEW_PASSWORD}{otherwise}",
+        twice=True,
+    )
+
+
+def _note_roles(roles: tuple[str, ...]) -> None:
+    """Say which roles the broker does not know by itself: one may be misspelt."""
+    for role in roles:
+        if role not in ROLES:
+            click.echo(
+                f"note: the role {role!r} gives nothing by itself, as {', '.join(ROLES)} do; "
+                f"access lists may name it: brokerctl acl grant TOPIC --role {role}",
+                err=True,
+            )
 
 
 def _show(context: click.Context, user: Answer) -> None:

@@ -73,6 +73,8 @@ class MegaError(BrokerdError):
         self.offset = request.offset if isinstance(request, Consume) else None
         where = "" if self.offset is None else f" from offset {self.offset} on"
         text = f"{self.code.name} ({code}): {type(request).__name__} of {request.topic!r}{where}"
+        if self.code is Code.INVALID_REQUEST:
+            text += "; or it is not permitted, which the format cannot tell"
         super().__init__(text)
 
 

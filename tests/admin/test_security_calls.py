@@ -165,6 +165,7 @@ def test_without_security_everybody_is_told_so(caller: Caller) -> None:
         "roles": [],
         "permissions": ["read", "write", "admin", "monitor"],
         "auth": False,
+        "known": True,
     }
 
 

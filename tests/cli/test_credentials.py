@@ -85,6 +85,13 @@ def test_what_no_header_can_hold_is_told_and_not_shown(
     assert "s3cret" not in str(refusal.value)
 
 
+def test_a_name_with_a_colon_needs_a_key() -> None:
+    """HTTP Basic would end it there, and be somebody else."""
+    with pytest.raises(ConfigError, match="--key-file"):
+        Credentials("a:b", "s3cret").headers()
+    assert Credentials("a:b", "", "k").headers() == {"Authorization": "Bearer k"}
+
+
 def test_files_that_tls_cannot_use_are_told(tmp_path: Path) -> None:
     bad = tmp_path / "ca.pem"
     bad.write_text("no certificate")

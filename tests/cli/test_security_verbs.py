@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from brokerd.broker import BrokerSettings
+from brokerd.cli.users import ROLES
+from brokerd.security.accounts import ROLES as BUILT_IN
 from tests.admin.caller import Caller
 from tests.cli.shell import Shell
 from tests.house import House
@@ -47,7 +49,10 @@ def test_a_new_password_may_come_from_stdin_or_the_environment(
 
 
 def test_without_a_terminal_a_new_password_has_to_be_given(shell: Shell) -> None:
-    assert "no terminal" in shell.refused("user", "create", "ann")
+    text = shell.refused("user", "create", "ann")
+    assert "no terminal" in text and "--no-password" in text
+    assert "BROKERCTL_NEW_PASSWORD" in text and "BROKERCTL_KEY" not in text
+    assert "--no-password" not in shell.refused("user", "password", "ann")
     assert shell.json("user", "create", "ann", "--no-password")["has_password"] is False
 
 
@@ -82,6 +87,46 @@ def test_access_lists_are_granted_shown_revoked(shell: Shell) -> None:
     assert "no access list" in shell.refused("acl", "describe", "orders")
     assert shell.lines("acl", "delete", "inv.", "--prefix", "--yes")
     assert shell.lines("acl", "list") == ["no access lists"]
+
+
+def test_explain_shows_the_lists_that_fit_and_what_an_account_may(shell: Shell) -> None:
+    shell.run("user", "create", "ann", "--no-password")
+    shell.run("acl", "grant", "ord", "--prefix", "--user", "ann", "--permission", "read")
+    lines = shell.lines("acl", "explain", "orders", "--user", "ann")
+    assert any(line.split()[:3] == ["list", "of", "ord*"] for line in lines)
+    assert lines[-1].split() == ["ann", "may", "read"]
+    assert shell.lines("acl", "explain", "bills", "--user", "ann")[-1].split()[-1] == "nothing"
+    assert shell.lines("acl", "explain", "bills")[-1].split()[-1] == "nothing"
+    shell.run("user", "disable", "ann")
+    assert "(disabled)" in "\n".join(shell.lines("acl", "explain", "orders", "--user", "ann"))
+    assert "no account" in shell.refused("acl", "explain", "orders", "--user", "eve")
+
+
+def test_a_role_that_the_broker_does_not_know_is_noted(shell: Shell) -> None:
+    """It may be misspelt; or access lists name it."""
+    made = shell.run("user", "create", "ann", "--no-password", "--role", "consumr")
+    assert made.exit_code == 0 and "'consumr' gives nothing by itself" in made.stderr
+    assert "gives nothing" in shell.run("user", "roles", "ann", "--role", "staff").stderr
+    assert shell.run("user", "roles", "ann", "--role", "consumer").stderr == ""
+    assert set(ROLES) == set(BUILT_IN)
+
+
+def test_a_name_with_a_colon_is_noted_where_it_gets_a_password(
+    shell: Shell, password_file: str
+) -> None:
+    made = shell.run("user", "create", "a:b", "--new-password-file", password_file)
+    assert made.exit_code == 0 and "needs an API key" in made.stderr
+    assert shell.run("user", "create", "c:d", "--no-password").stderr == ""
+
+
+def test_a_password_without_a_name_is_refused(
+    shell: Shell, password_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody means to be anonymous who gives a password."""
+    assert "--user" in shell.refused("--password-file", password_file, "whoami")
+    monkeypatch.setenv("BROKERCTL_PASSWORD", "s3cret")
+    text = shell.refused("whoami")
+    assert "BROKERCTL_USER" in text and "s3cret" not in text
 
 
 def test_a_grant_to_nobody_is_wrong_usage(shell: Shell) -> None:

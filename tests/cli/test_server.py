@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 from pathlib import Path
 from threading import Thread
 
 import pytest
 from click.testing import CliRunner
 
+from brokerd.cli.credentials import Credentials
 from brokerd.cli.main import cli
 from brokerd.cli.server import NoBroker, Server, find
 from brokerd.client.errors import AddressError
 from brokerd.errors import BrokerdError, ConfigError
+from tests.certificates import DAY, Authority, Issued
 from tests.cli.shell import Shell
 
 
@@ -56,6 +59,16 @@ def test_it_is_looked_up_in_the_data_directory(tmp_path: Path) -> None:
 def test_it_is_looked_up_whether_it_speaks_tls(tmp_path: Path, speak: list[str], tls: bool) -> None:
     content = {"mamamia": "127.0.0.1:1", "admin": "127.0.0.1:2", "tls": speak}
     assert find(None, listeners(tmp_path, json.dumps(content))).tls is tls
+
+
+@pytest.mark.parametrize(
+    ("listens", "address"), [("0.0.0.0:2", "127.0.0.1:2"), ("[::]:2", "[::1]:2")]
+)
+def test_one_that_listens_everywhere_is_found_on_this_machine(
+    tmp_path: Path, listens: str, address: str
+) -> None:
+    place = find(None, listeners(tmp_path, json.dumps({"admin": listens})))
+    assert (str(place.address), place.name) == (address, "localhost")
 
 
 def test_a_broker_that_does_not_run_is_told(tmp_path: Path) -> None:
@@ -117,6 +130,101 @@ def test_nobody_there_is_told_with_the_address() -> None:
 def test_something_else_there_is_told(raw: bytes, part: str) -> None:
     address, thread = answering(raw)
     with pytest.raises(NoBroker, match=part):
+        Server(find(address, "")).get("topics")
+    thread.join()
+
+
+def answering_with_tls(context: ssl.SSLContext, listens: str = "127.0.0.1") -> tuple[int, Thread]:
+    """A broker that shows itself by a certificate; its port."""
+    listener = socket.create_server((listens, 0))
+
+    def answer() -> None:
+        with listener, listener.accept()[0] as peer:
+            try:
+                with context.wrap_socket(peer, server_side=True) as wrapped:
+                    wrapped.recv(65_536)
+                    wrapped.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+            except OSError:
+                """The test looks at what the other end is told."""
+
+    thread = Thread(target=answer)
+    thread.start()
+    return listener.getsockname()[1], thread
+
+
+def server_context(issued: Issued, clients: Authority | None = None) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*issued)
+    if clients is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(clients.certificate)
+    return context
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+def test_a_broker_that_listens_everywhere_is_known_by_localhost(
+    tmp_path: Path, authority: Authority
+) -> None:
+    context = server_context(authority.issue("broker", hosts=("localhost",)))
+    port, thread = answering_with_tls(context)
+    content = json.dumps({"admin": f"0.0.0.0:{port}", "tls": ["admin"]})
+    login = Credentials(ca_file=str(authority.certificate))
+    assert Server(find(None, listeners(tmp_path, content)), login).get("topics") == {}
+    thread.join()
+
+
+def test_who_signed_a_certificate_has_to_be_said(authority: Authority) -> None:
+    port, thread = answering_with_tls(server_context(authority.issue("broker")))
+    with pytest.raises(NoBroker, match=r"cannot be trusted: .*say with --ca-file FILE"):
+        Server(find(f"https://localhost:{port}", "")).get("topics")
+    thread.join()
+
+
+def test_a_certificate_of_another_name_is_told(authority: Authority) -> None:
+    context = server_context(authority.issue("broker", hosts=("broker.example",)))
+    port, thread = answering_with_tls(context)
+    login = Credentials(ca_file=str(authority.certificate))
+    with pytest.raises(NoBroker, match="is not one for localhost; say --server https://NAME:PORT"):
+        Server(find(f"https://localhost:{port}", ""), login).get("topics")
+    thread.join()
+
+
+def test_a_certificate_that_has_expired_is_told(authority: Authority) -> None:
+    context = server_context(authority.issue("broker", valid=(-2 * DAY, -DAY)))
+    port, thread = answering_with_tls(context)
+    login = Credentials(ca_file=str(authority.certificate))
+    with pytest.raises(NoBroker, match="expired; renew it, or set the clock"):
+        Server(find(f"https://localhost:{port}", ""), login).get("topics")
+    thread.join()
+
+
+@pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_certificate_that_the_broker_misses_is_told(
+    authority: Authority, newest: ssl.TLSVersion
+) -> None:
+    context = server_context(authority.issue("broker"), authority)
+    context.maximum_version = newest
+    port, thread = answering_with_tls(context)
+    login = Credentials(ca_file=str(authority.certificate))
+    with pytest.raises(NoBroker, match=r"want.* a certificate.*--certificate-file FILE"):
+        Server(find(f"https://localhost:{port}", ""), login).get("topics")
+    thread.join()
+
+
+def test_tls_where_there_is_none_is_told() -> None:
+    address, thread = answering(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    with pytest.raises(NoBroker, match=r"handshake failed .*say http://"):
+        Server(find(f"https://{address}", "")).get("topics")
+    thread.join()
+
+
+def test_where_nothing_comes_back_there_may_be_tls() -> None:
+    address, thread = answering(b"")
+    with pytest.raises(NoBroker, match=f"--server https://{address}"):
         Server(find(address, "")).get("topics")
     thread.join()
 

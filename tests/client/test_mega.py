@@ -82,6 +82,7 @@ def test_a_refusal_is_an_error_with_its_code_and_the_connection_lives(
     with pytest.raises(MegaError, match=f"{code.name}.*'t'") as refusal:
         client.consume("t", 3)
     assert refusal.value.code is code
+    assert ("not permitted" in str(refusal.value)) == (code is Code.INVALID_REQUEST)
     assert client.produce("t", b"x") == 4
 
 

@@ -139,6 +139,7 @@ FORM = Form(
         operation(BY_ROLE, "POST", "/users/spare/password", {"password": "x"}),
         operation(BY_ROLE, "DELETE", "/users/spare"),
         operation(BY_ROLE, "GET", "/acls"),
+        operation(BY_ROLE, "GET", "/acls/effective/T"),
         *[
             operation(BY_ROLE, *rest)
             for place in ("/acls/topics/T", "/acls/prefixes/T")
