@@ -119,6 +119,8 @@ class Produce(Operation):
     """Whether its answer tells no places; they are all None, and nothing waits."""
     is_promised: bool = True
     """Whether its answer means that it is stored."""
+    in_transaction: bool = False
+    """Whether it is stored together with the others that have its number."""
 
 
 @dataclass(kw_only=True)

@@ -59,6 +59,11 @@ Action = Literal[
     "position",
     "create_topic",
     "list_topics",
+    # of FlyMQ
+    "begin",
+    "stage",
+    "commit_transaction",
+    "roll_back",
     # of BlipMQ
     "subscribe",
     "poll",

@@ -26,7 +26,15 @@ from brokerd.sim.clients.offset_requests import OffsetRequests
 from brokerd.sim.clients.rustlog import RustLogRequests, RustLogWire
 from brokerd.sim.clients.values import PATTERNS
 from brokerd.sim.draw.formats import MIXES
-from brokerd.sim.history import DeleteTopic, History, Message, Operation, Place, Produce
+from brokerd.sim.history import (
+    Cancel,
+    DeleteTopic,
+    History,
+    Message,
+    Operation,
+    Place,
+    Produce,
+)
 from brokerd.sim.offset_history import (
     Commit,
     Committed,
@@ -39,9 +47,10 @@ from brokerd.sim.offset_history import (
 )
 from brokerd.sim.oracle.subscriptions import QOS_0
 from brokerd.sim.payloads import payload_of, value_of
-from brokerd.sim.plan import ClientPlan, Plan, Topic, WireFormat
+from brokerd.sim.plan import Action, ClientPlan, Plan, Topic, WireFormat
 from brokerd.sim.run import run
 from brokerd.sim.subscription_history import Acknowledge, Handed, Poll, Subscribe
+from brokerd.sim.transaction_history import Begin, RollBack, Stage, Transact
 
 T = {"number": 3, "client": "c", "topic": "t"}
 LANE = {**T, "group": "g", "partition": 1}
@@ -419,6 +428,7 @@ def asks_of(wire_format: WireFormat, count: int = 400, **changes: Any) -> Sequen
                 CreateTopic,
                 DeleteTopic,
                 ListTopics,
+                Begin,
             },
         ),
     ],
@@ -427,6 +437,81 @@ def test_a_client_asks_everything_that_its_format_has(
     wire_format: WireFormat, kinds: set[type[Operation]]
 ) -> None:
     assert {type(ask.operation) for ask in asks_of(wire_format)} == kinds
+
+
+def flymq_requests(*actions: Action, **changes: Any) -> FlyMQRequests:
+    plan = a_plan("flymq", mix=dict.fromkeys(actions, 1), **changes)
+    return FlyMQRequests(plan, Random(3))
+
+
+def asked_by(requests: OffsetRequests) -> Any:
+    """The next operation."""
+    while (ask := requests.make(0)) is None:
+        pass
+    return ask.operation
+
+
+def begun(requests: OffsetRequests) -> str:
+    """Begin a transaction, and be told its id."""
+    while not isinstance(operation := asked_by(requests), Begin):
+        pass
+    operation.transaction = f"txn-{id(operation)}"
+    requests.learn(operation)
+    return operation.transaction
+
+
+def test_a_transaction_is_committed_with_what_was_put_into_it() -> None:
+    requests = flymq_requests("begin", "stage", "commit_transaction", "roll_back")
+    committed = 0
+    for _ in range(20):
+        name = begun(requests)
+        staged: list[tuple[str, Message]] = []
+        while not isinstance(operation := asked_by(requests), Transact | RollBack):
+            if isinstance(operation, Stage):
+                staged.append((operation.topic, operation.message))
+        assert operation.transaction == name
+        if isinstance(operation, Transact):
+            assert list(operation.messages) == staged
+            committed += bool(staged)
+    assert committed
+
+
+def test_a_refused_transaction_is_given_up() -> None:
+    """It may be that of a connection that is gone."""
+    requests = flymq_requests("begin", "stage")
+    begun(requests)
+    while not isinstance(operation := asked_by(requests), Stage):
+        pass
+    operation.error = f"transaction not found: {operation.transaction}"
+    requests.learn(operation)
+    assert {type(asked_by(requests)) for _ in range(20)} == {Begin}
+
+
+def test_records_may_come_later_or_live_for_a_time() -> None:
+    """And those that come later may be cancelled."""
+    requests = flymq_requests(
+        *("produce", "cancel"),
+        delayed_permille=500,
+        schedule_us_max=20_000,
+        ttl_permille=500,
+        ttl_us_max=60_000,
+    )
+    scheduled, cancelled, kinds = set(), set(), set()
+    for number in range(200):
+        operation = asked_by(requests)
+        if isinstance(operation, Cancel):
+            cancelled.add(operation.schedule_id)
+            continue
+        (message,) = operation.messages
+        kinds.add((message.delay_us is None, message.ttl_us is None))
+        assert message.delay_us in (None, *range(1_000, 20_001, 1_000))
+        if message.delay_us is not None:
+            operation.places, operation.schedules = (None,), (2 * number,)
+            scheduled.add(2 * number)
+            requests.learn(operation)
+    assert kinds == {(True, True), (True, False), (False, True)}
+    assert cancelled & scheduled
+    assert cancelled - scheduled
 
 
 @pytest.mark.parametrize("wire_format", list(MAKERS))

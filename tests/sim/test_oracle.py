@@ -15,6 +15,7 @@ from tests.sim import (
     test_oracle_changes,
     test_oracle_offsets,
     test_oracle_subscriptions,
+    test_oracle_transactions,
 )
 from tests.sim.story import LEASE_LOST, NOT_OWNER, SECOND_US, UNKNOWN, Story
 from tests.sim.tales import Tale, Tales, told
@@ -798,6 +799,7 @@ def all_tales() -> list[tuple[str, Tale, dict[str, object]]]:
         test_oracle_changes,
         test_oracle_offsets,
         test_oracle_subscriptions,
+        test_oracle_transactions,
     )
     return [*TALES.all, *(tale for module in others for tale in module.TALES.all)]
 

@@ -20,6 +20,7 @@ from brokerd.sim.history import (
 )
 from brokerd.sim.offset_history import Commit, Committed, Position, Read, ResetOffset
 from brokerd.sim.subscription_history import Acknowledge, Poll
+from brokerd.sim.transaction_history import Begin, Stage, Transact
 
 
 def seconds(us: int) -> str:
@@ -208,6 +209,40 @@ def _(operation: Position) -> str:
 @answered.register
 def _(operation: Position) -> str:
     return f"at {operation.offset}"
+
+
+# -- transactions ----------------------------------------------------------------------------------
+
+
+@asked.register
+def _(operation: Begin) -> str:
+    return "begin a transaction"
+
+
+@answered.register
+def _(operation: Begin) -> str:
+    return f"begun as {operation.transaction}"
+
+
+@asked.register
+def _(operation: Stage) -> str:
+    size = len(operation.message.payload)
+    return f"stage {size} bytes for {operation.topic!r} in {operation.transaction}"
+
+
+@answered.register
+def _(operation: Stage) -> str:
+    return "staged"
+
+
+@asked.register
+def _(operation: Transact) -> str:
+    return f"commit {operation.transaction} of {len(operation.messages)} messages"
+
+
+@answered.register
+def _(operation: Transact) -> str:
+    return "committed"
 
 
 # -- subscriptions ---------------------------------------------------------------------------------

@@ -63,6 +63,11 @@ MIXES: dict[WireFormat, dict[Action, int]] = {
         "create_topic": 1,
         "delete_topic": 1,
         "list_topics": 1,
+        "cancel": 1,
+        "begin": 2,
+        "stage": 8,
+        "commit_transaction": 3,
+        "roll_back": 1,
     },
 }
 """What clients do; each leaves out what a draw says."""
@@ -74,6 +79,9 @@ ESSENTIAL: dict[WireFormat, frozenset[Action]] = {
     "flymq": frozenset(),
 }
 """What no client leaves out: a subscription that nobody makes or polls shows nothing."""
+
+TRANSACTIONS: frozenset[Action] = frozenset(("begin", "stage", "commit_transaction", "roll_back"))
+"""What nobody does where something is lost: commits are not told where their records are."""
 
 TAILED: frozenset[WireFormat] = frozenset(("rustlog", "mega", "flymq"))
 """Formats in which somebody may read at the end of a partition all the time."""
@@ -118,10 +126,17 @@ def draw_client(frame: Frame, plan: Plan, name: str, wire_format: WireFormat) ->
     operations = chance.scale(OPERATIONS_MIN, FEW_OPERATIONS if has_many else OPERATIONS_MAX)
     window = chance.scale(2, 20) if chance.on(0.6) else 1
     groups = sorted({group for client in plan.clients for group in client.groups})
+    possible = {
+        action: weight
+        for action, weight in MIXES[wire_format].items()
+        if "lazy durability" not in features or action not in TRANSACTIONS
+    }
     mix = {
         action: weight * (chance.randint(0, 3) or action in ESSENTIAL[wire_format])
-        for action, weight in MIXES[wire_format].items()
+        for action, weight in possible.items()
     }
+    later = wire_format == "flymq" and "schedules" in features
+    expires = wire_format == "flymq" and "expiry" in features
     return ClientPlan(
         name=name,
         identity=name,
@@ -136,7 +151,7 @@ def draw_client(frame: Frame, plan: Plan, name: str, wire_format: WireFormat) ->
             sorted(chance.sample(plan.topics, chance.randint(1, len(plan.topics))), key=str)
         ),
         groups=tuple(groups) if wire_format in ("rustlog", "flymq") else (),
-        mix={action: weight for action, weight in mix.items() if weight} or MIXES[wire_format],
+        mix={action: weight for action, weight in mix.items() if weight} or possible,
         batch_max=chance.scale(2, 40),
         payload_bytes_max=chance.one((0, 50, 300, 1_000, 2_000)),
         large_permille=chance.randint(1, 20) if "large payloads" in features else 0,
@@ -147,6 +162,10 @@ def draw_client(frame: Frame, plan: Plan, name: str, wire_format: WireFormat) ->
         qos_0_permille=chance.one((0, 0, 300, 1_000)),
         patience_us=chance.scale(200, 5_000) * MS if "impatience" in features else 60 * SECOND,
         reconnect_us_max=chance.scale(1, 2_000) * MS,
+        delayed_permille=chance.randint(1, 500) if later else 0,
+        schedule_us_max=chance.scale(1, 20_000) * MS if later else 0,
+        ttl_permille=chance.randint(1, 500) if expires else 0,
+        ttl_us_max=chance.scale(10, 60_000) * MS if expires else 0,
     )
 
 

@@ -5,7 +5,8 @@
 happened, every possibility is allowed. docs/simulator.rst, section "The oracle", tabulates the
 checks and the promise of each.
 
-The rooms: `generations` and `resends` tell apart what has one name, `spans` says when things can
+The rooms: `generations` and `resends` tell apart what has one name, `transactions` takes apart what
+happens at once, `spans` says when things can
 have happened, `records` which records there were, `removal` which may be gone. `lanes` and
 `changes` turn what a group did with a record into events, `lease_search` looks for an order that
 `lease_model` and `group_model` allow, and `ordering`, `atomic`, `telling`, `views`, `audit` and
@@ -49,6 +50,7 @@ from brokerd.sim.oracle.telling import (
     check_tokens,
 )
 from brokerd.sim.oracle.topics import check_topics
+from brokerd.sim.oracle.transactions import spread_transactions
 from brokerd.sim.oracle.views import Views
 from brokerd.sim.oracle.violation import Violation
 
@@ -77,6 +79,7 @@ def check(history: History) -> list[Violation]:
 def judge(history: History) -> Judgement:
     """`check`, and how much of the history was too much to judge."""
     history = replace(history, operations=[op for op in history.operations if _arrived(op)])
+    history = spread_transactions(history)
     whole = history
     found = [*check_boots(history, Lives(history)), *check_answers(history)]
     history = split_topics(history, Lives(history))

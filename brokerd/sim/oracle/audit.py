@@ -22,6 +22,7 @@ from brokerd.sim.oracle.lease_model import LATE_US
 from brokerd.sim.oracle.records import Record, Records, Sent
 from brokerd.sim.oracle.removal import Removal
 from brokerd.sim.oracle.spans import EVER_US, Lives, Span
+from brokerd.sim.oracle.transactions import by_transaction
 from brokerd.sim.oracle.violation import Violation, violation
 
 
@@ -66,6 +67,7 @@ class Audit:
                 yield from self._check_dense(topic)
                 yield from self._check_next(topic)
         yield from self._check_batches()
+        yield from self._check_transactions()
 
     def _has(self, record: Record) -> bool:
         return any(
@@ -258,9 +260,26 @@ class Audit:
                 seen[record.sent.produce.number].add(record.sent.position)
         for produce in self._records.produces:
             stored = len(seen.get(produce.number, ()))
+            if produce.in_transaction:
+                continue
             if 0 < stored < len(produce.messages) and self._can_tell(produce):
                 text = f"{stored} of {len(produce.messages)} messages were stored"
                 yield violation("P2-batch", text, produce)
+
+    def _check_transactions(self) -> Iterator[Violation]:
+        """P2: of the messages of a transaction all are stored, or none, in all its topics."""
+        seen: dict[tuple[int, str], set[int]] = defaultdict(set)
+        for record in self._records:
+            if self._has(record):
+                produce = record.sent.produce
+                seen[produce.number, produce.topic].add(record.sent.position)
+        for produces in by_transaction(self._records.produces):
+            told = [produce for produce in produces if self._can_tell(produce)]
+            stored = sum(len(seen[produce.number, produce.topic]) for produce in told)
+            count = sum(len(produce.messages) for produce in told)
+            if 0 < stored < count:
+                text = f"{stored} of {count} messages of a transaction were stored"
+                yield violation("P2-transaction", text, *told)
 
     def _can_tell(self, produce: Produce) -> bool:
         if self._records.damaged or produce.topic not in self._read:

@@ -112,6 +112,7 @@ class Records:
             if isinstance(operation, Read | Poll) and operation.succeeded:
                 for delivery in self._values.deliveries(operation):
                     self._add_sight(Sight(operation, delivery))
+        self._join_transactions()
         self._sort()
 
     def __iter__(self) -> Iterator[Record]:
@@ -190,6 +191,17 @@ class Records:
         if record.stored.last_us > (written_us := self._lives.span(sight.acquire).last_us):
             record.stored = Span(record.stored.first_us, written_us)
         record.sights.append(sight)
+
+    def _join_transactions(self) -> None:
+        """The records of a transaction are stored at once: when one was seen, all were there."""
+        same: dict[int, list[Record]] = defaultdict(list)
+        for record in self._claims.values():
+            if record.sent.produce.in_transaction and self.is_unique(record):
+                same[record.sent.produce.number].append(record)
+        for records in same.values():
+            last_us = min(record.stored.last_us for record in records)
+            for record in records:
+                record.stored = Span(record.stored.first_us, last_us)
 
     def _stored(self, possible: list[Sent], sight: Sight[Shown]) -> Span:
         """When a message that was seen, at a place that nobody was told, can have been stored."""
