@@ -146,12 +146,19 @@ class SecurityReplay:
 
     def __init__(self, state: State, directory: Directory) -> None:
         self._directory = directory
+        self._fresh_from = 0
+        """LSN from which on entries say more than the snapshot."""
         state.appliers[EntryKind.SECURITY] = self._apply
         state.loaders[SNAPSHOT_SECURITY] = self._load
         state.captures.append(self._captures)
 
     def _apply(self, frame: Frame, entry: Entry) -> None:
-        """Do what an entry says. What a chunk holds already, applied again, changes nothing."""
+        """Do what an entry says, unless a chunk holds that already.
+
+        Damage may have taken the entry that took it back.
+        """
+        if frame.lsn < self._fresh_from:
+            return
         fields = msgpack.unpackb(entry.body)
         if not apply(self._directory, fields):
             raise NewerFormat(
@@ -171,6 +178,7 @@ class SecurityReplay:
         return [partial(_chunk, lsn, first, values) for first in firsts]
 
     def _load(self, lsn: int, fields: dict[str, Any]) -> None:
+        self._fresh_from = lsn
         for one in fields["security"]:
             if not apply(self._directory, one):
                 raise NewerFormat(
