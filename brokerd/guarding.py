@@ -83,9 +83,9 @@ async def prepare_accounts(config: Config, broker: Broker) -> None:
         await _make_admin(broker, name, config.security.admin_password[0])
     if not any(one.enabled and one.permissions & ADMIN for one in accounts.accounts()):
         _log.warn(
-            "no account has the role admin, so nobody can make accounts; set "
-            "security.admin_password_file and start again",
+            "no account that is enabled has the role admin, so nobody can make accounts; {advice}",
             event_id="admin-missing",
+            advice=_way_back(name, name in accounts.directory.accounts),
         )
     for form, principal in principals_of_listeners(config).items():
         if principal and principal not in accounts.directory.accounts:
@@ -96,6 +96,16 @@ async def prepare_accounts(config: Config, broker: Broker) -> None:
                 principal=principal,
                 event_id="principal-unknown",
             )
+
+
+def _way_back(name: str, is_there: bool) -> str:
+    """What to do without an administrator, by whether the account of `admin_user` is there."""
+    if not is_there:
+        return "set security.admin_password_file and start again"
+    return (
+        f"the account {name} is there, so it is not made anew: start once with another name as "
+        "security.admin_user, and security.admin_password_file"
+    )
 
 
 async def _make_admin(broker: Broker, name: str, password: str) -> None:

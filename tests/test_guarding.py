@@ -74,6 +74,30 @@ async def test_a_broker_without_an_administrator_says_so(tmp_path: Path, no_faul
         async with opened(tmp_path, asking(admin_password=())) as core:
             assert core.broker.accounts.accounts() == []
     assert events(logged) == ["admin-missing"]
+    assert advice(logged) == "set security.admin_password_file and start again"
+
+
+def advice(logged: list[Any]) -> str:
+    """What to do without an administrator."""
+    (line,) = [line for line in logged if line.get("event_id") == "admin-missing"]
+    return str(line["advice"])
+
+
+@pytest_twisted.ensureDeferred
+async def test_a_broker_whose_administrator_is_disabled_says_how_to_make_another(
+    tmp_path: Path, no_faults: None
+) -> None:
+    """The one that is there is not made anew; following the advice lets somebody in again."""
+    async with opened(tmp_path, asking()) as core:
+        core.broker.accounts.update_account(OPEN, "admin", enabled=False)
+    with capturedLogs() as logged:
+        async with opened(tmp_path, asking()):
+            pass
+    assert "another name as security.admin_user" in advice(logged)
+    with capturedLogs() as logged:
+        async with opened(tmp_path, asking(admin_user="rescue")) as core:
+            assert isinstance(await log_in(core, "rescue", PASSWORD), Access)
+    assert events(logged) == ["admin-made"]
 
 
 @pytest_twisted.ensureDeferred

@@ -38,7 +38,7 @@ from brokerd.errors import (
     UnknownAccount,
     UnknownKey,
 )
-from brokerd.security.access import ADMIN, NAMES, Access
+from brokerd.security.access import ADMIN, NAMES, OPEN, Access
 from brokerd.security.accounts import (
     AccessList,
     Account,
@@ -150,7 +150,8 @@ class Accounts:
     ) -> Account:
         """Change what is not None.
 
-        Raises `UnknownAccount`, `InvalidName`, `LimitExceeded`, `NoSpace` or `Congested`.
+        Raises `UnknownAccount`, `InvalidName`, `LimitExceeded`, `NoSpace` or `Congested`, and
+        `InvalidRequest` if nobody would be left who may change anything.
         """
         account = self.account(name)
         new_roles = account.roles if roles is None else _unique(roles)
@@ -161,6 +162,7 @@ class Accounts:
             enabled=account.enabled if enabled is None else enabled,
             updated_us=self._time.time_us(),
         )
+        self._keep_an_administrator(by, name, changed)
         details = {"roles": ", ".join(changed.roles), "enabled": _text(changed.enabled)}
         self._change(by, EventType.USER_UPDATED, name, map_of(changed), details)
         return changed
@@ -231,11 +233,13 @@ class Accounts:
     def delete_account(self, by: Access, name: str) -> None:
         """Delete an account and its keys; access lists stay as they are.
 
-        Raises `InvalidRequest` for one's own, `UnknownAccount`, `NoSpace` or `Congested`.
+        Raises `InvalidRequest` for one's own and that of the last administrator,
+        `UnknownAccount`, `NoSpace` or `Congested`.
         """
         if name and by.name == name:
             raise InvalidRequest("cannot delete your own account")
         self.account(name)
+        self._keep_an_administrator(by, name, None)
         self._change(by, EventType.USER_DELETED, name, account_deleted_map(name))
 
     # -- access lists -------------------------------------------------------------------------
@@ -292,14 +296,35 @@ class Accounts:
         return made
 
     def revoke_key(self, by: Access, key_id: str) -> None:
-        """Raises `UnknownKey`, `NoSpace` or `Congested`."""
+        """Raises `UnknownKey`, `InvalidRequest` for the last one, `NoSpace` or `Congested`.
+
+        The last one is that without which no administrator could log in.
+        """
         key = self.directory.keys.get(key_id)
         if key is None:
             raise UnknownKey(f"there is no API key {key_id!r}")
+        self._keep_an_administrator(by, key.owner, self.account(key.owner), key_id)
         details = {"owner": key.owner, "label": key.label}
         self._change(by, EventType.KEY_DELETED, key_id, key_revoked_map(key_id), details)
 
     # -- how it is done -----------------------------------------------------------------------
+
+    def _keep_an_administrator(
+        self, by: Access, name: str, after: Account | None, without_key: str = ""
+    ) -> None:
+        """Raise `InvalidRequest` if no administrator who can log in would be left.
+
+        ``after`` is the account of that name then. One can log in by a password, by a key, or as
+        ``by`` did, by a certificate say. While security is off nobody needs to.
+        """
+        if by is OPEN or not self.directory.accounts[name].permissions & ADMIN:
+            return
+        certain = "" if by.key_id else by.name
+        if not self.directory.has_administrator_after(name, after, without_key, certain):
+            raise InvalidRequest(
+                f"without {name!r} no administrator could log in; give another account the role "
+                "admin, and a password or a key, first"
+            )
 
     def _check_room(self, count: int, what: str) -> None:
         if count >= self._each_max:

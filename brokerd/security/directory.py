@@ -131,6 +131,21 @@ class Directory:
     def _is_public(self, lists: list[AccessList]) -> bool:
         return any(one.public for one in lists) if lists else self.policy.default_public
 
+    def has_administrator_after(
+        self, name: str, after: Account | None, without_key: str = "", certain: str = ""
+    ) -> bool:
+        """Whether somebody who can log in has ADMIN on everything, once ``name`` is ``after``.
+
+        One can by a password, or by a key other than ``without_key``; ``certain`` can anyhow.
+        """
+        others = [one for one in self.accounts.values() if one.name != name]
+        owners = {one.owner for one in self.keys.values() if one.key_id != without_key}
+        owners.add(certain)
+        return any(
+            one.enabled and one.permissions & ADMIN and (one.password or one.name in owners)
+            for one in (others if after is None else [after, *others])
+        )
+
     def lists_for(self, topic_name: str) -> list[AccessList]:
         """The lists that fit a topic: its own, and those of prefixes."""
         keys = [(topic_name, False)]

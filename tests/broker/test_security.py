@@ -175,6 +175,69 @@ class TestAccounts:
         accounts.update_account(OPEN, "ann", roles=["admin"])
 
 
+class TestLastAdministrator:
+    """Nobody locks himself and everybody else out, whatever he changes."""
+
+    def refused(self, call: Callable[[], object]) -> None:
+        with pytest.raises(InvalidRequest, match="no administrator could log in; give another"):
+            call()
+
+    def test_the_last_one_is_neither_disabled_nor_stripped(self) -> None:
+        house = House()
+        accounts = house.broker.accounts
+        create(house, "root", "admin", password="secret")
+        create(house, "passwordless", "admin")
+        create(house, "disabled", "admin", password="secret", enabled=False)
+        create(house, "ann", "producer", password="secret")
+        root = somebody(house, "root")
+        before = everything(accounts)
+        self.refused(lambda: accounts.update_account(root, "root", enabled=False))
+        self.refused(lambda: accounts.update_account(root, "root", roles=["producer"]))
+        assert everything(accounts) == before
+        accounts.update_account(root, "root", roles=["producer", "admin"])
+        accounts.update_account(root, "ann", roles=["admin"])
+        accounts.update_account(root, "root", enabled=False)
+
+    def test_two_that_disable_one_another_at_the_same_time_do_not_both_go(self) -> None:
+        """Each was permitted to before the other's request was carried out."""
+        house = House()
+        accounts = house.broker.accounts
+        for name in ("one", "other"):
+            create(house, name, "admin", password="secret")
+        one, other = somebody(house, "one"), somebody(house, "other")
+        accounts.update_account(one, "other", enabled=False)
+        self.refused(lambda: accounts.update_account(other, "one", enabled=False))
+        self.refused(lambda: accounts.delete_account(other, "one"))
+
+    def test_the_last_key_of_the_last_one_is_not_revoked_before_there_is_another(self) -> None:
+        house = House()
+        accounts = house.broker.accounts
+        create(house, "root", "admin")
+        leaked = accounts.make_key(OPEN, "root").key.key_id
+        record = house.broker.audit.record
+        root = Principal(accounts.directory, record, "root", "admin", "192.0.2.1", leaked)
+        self.refused(lambda: accounts.revoke_key(root, leaked))
+        accounts.make_key(root, "root")
+        accounts.revoke_key(root, leaked)
+
+    def test_who_came_without_password_and_key_can_come_again(self) -> None:
+        """By a certificate, or by a listener."""
+        house = House()
+        accounts = house.broker.accounts
+        create(house, "root", "admin")
+        create(house, "other", "admin", password="secret")
+        root = somebody(house, "root")
+        accounts.update_account(root, "other", enabled=False)
+        accounts.delete_account(root, "other")
+        self.refused(lambda: accounts.update_account(root, "root", enabled=False))
+
+    def test_while_security_is_off_everything_can_be_changed(self) -> None:
+        house = House()
+        create(house, "root", "admin", password="secret")
+        house.broker.accounts.update_account(OPEN, "root", enabled=False)
+        house.broker.accounts.delete_account(OPEN, "root")
+
+
 class TestPasswords:
     def test_ones_own_needs_the_current_one(self) -> None:
         house = House()
