@@ -4,9 +4,11 @@
 Every change takes who makes it, for the audit trail; *whether* that one may is what the caller asks
 first (``by.require_server(ADMIN)``), with one exception: `change_password` asks itself. A change is
 applied at once, stands in one entry of the journal, and is durable with the next commit. It may use
-the log's reserve: a key can be revoked on a full disk.
+the log's reserve; and what takes something from somebody, the last of it, which nothing else may:
+a key can be revoked on a full disk.
 
-What needs a password hashed calls ``done`` later, with the account or with what went wrong.
+What needs a password hashed calls ``done`` later, with the account or with what went wrong. Whether
+``by`` may is asked again then: who is shut out meanwhile changes nothing any more.
 """
 
 from __future__ import annotations
@@ -108,11 +110,13 @@ class Accounts:
     ) -> None:
         """Make an account; without a password, if that is empty.
 
-        ``done`` may get `InvalidName`, `InvalidRequest`, `AccountExists`, `LimitExceeded`,
-        `LoginThrottled` (too many passwords wait to be hashed), `NoSpace` or `ShuttingDown`.
+        Needs ADMIN by role. ``done`` may get `InvalidName`, `InvalidRequest`, `AccountExists`,
+        `LimitExceeded`, `LoginThrottled` (too many passwords wait to be hashed), `Denied`,
+        `AuthenticationRequired`, `NoSpace` or `ShuttingDown`.
         """
 
         def create(password_hash: str) -> Account:
+            by.require_server(ADMIN)
             self._check_new(name)
             now_us = self._time.time_us()
             account = Account(
@@ -125,10 +129,12 @@ class Accounts:
                 now_us,
             )
             details = {"roles": ", ".join(account.roles), "enabled": _text(enabled)}
-            self._change(by, EventType.USER_CREATED, name, map_of(account), details)
+            admit = self._journal.admit_events
+            self._change(by, EventType.USER_CREATED, name, map_of(account), details, admit)
             return self.directory.accounts[name]
 
         def begin() -> None:
+            by.require_server(ADMIN)
             check_account_name(name)
             check_roles(_unique(roles))
             self._check_new(name)
@@ -178,13 +184,15 @@ class Accounts:
         `InvalidRequest`, `NoSpace` or `ShuttingDown`.
         """
 
+        before = self.directory.accounts.get(name)
+
         def change(password_hash: str) -> Account:
-            if by.name == name:
-                by.require_known()
+            self._check_unchanged(by, name, before)
             changed = replace(
                 self.account(name), password=password_hash, updated_us=self._time.time_us()
             )
-            self._change(by, EventType.PASSWORD_CHANGED, name, map_of(changed))
+            admit = self._journal.admit_events if by.name == name else None
+            self._change(by, EventType.PASSWORD_CHANGED, name, map_of(changed), admit=admit)
             if by.name == name:
                 by.keep_up()
             return changed
@@ -204,6 +212,30 @@ class Accounts:
 
         _guarded(begin, done)
 
+    def _check_unchanged(self, by: Access, name: str, before: Account | None) -> None:
+        """Ask again before a password that was hashed meanwhile becomes that of an account.
+
+        One's own must be as it was, because one has shown no other; anybody's account must be that
+        which it was.
+        """
+        is_own = bool(name) and by.name == name
+        if is_own:
+            by.require_known()
+        else:
+            by.require_server(ADMIN)
+        now = self.account(name)
+        if before is None or now.account_id != before.account_id:
+            raise UnknownAccount(f"the account {name!r} is another one than when this began")
+        if is_own and now.password != before.password:
+            raise self._current_is_wrong(by)
+
+    def _current_is_wrong(self, by: Access) -> LoginFailed:
+        """What is told, here and in the trail, of a wrong current password."""
+        self._audit.record(
+            event(by.actor, EventType.PASSWORD_CHANGED, by.name, result=Result.FAILURE)
+        )
+        return LoginFailed("invalid current password")
+
     def _check_current(
         self, by: Access, current: str, done: AccountDone, go_on: Callable[[], None]
     ) -> None:
@@ -217,10 +249,7 @@ class Accounts:
             if error is not None:
                 done(None, error)
             elif not right or self.directory.accounts.get(by.name) != account:
-                self._audit.record(
-                    event(by.actor, EventType.PASSWORD_CHANGED, by.name, result=Result.FAILURE)
-                )
-                done(None, LoginFailed("invalid current password"))
+                done(None, self._current_is_wrong(by))
             else:
                 _guarded(go_on, done)
 
@@ -292,7 +321,8 @@ class Accounts:
         self._check_room(len(self.directory.keys), "API keys")
         made = new_key(owner, label, self._time.time_us(), self.passwords.random_bytes)
         details = {"owner": owner, "label": label}
-        self._change(by, EventType.KEY_CREATED, made.key.key_id, map_of(made.key), details)
+        admit = self._journal.admit_events
+        self._change(by, EventType.KEY_CREATED, made.key.key_id, map_of(made.key), details, admit)
         return made
 
     def revoke_key(self, by: Access, key_id: str) -> None:
@@ -337,16 +367,21 @@ class Accounts:
         resource: str,
         fields: Map,
         details: Mapping[str, str] | None = None,
+        admit: Callable[[int], None] | None = None,
     ) -> None:
-        """Do what a map says, here and in the log. Raises `NoSpace` or `Congested`."""
+        """Do what a map says, here and in the log. Raises `NoSpace` or `Congested`.
+
+        ``admit`` finds room in the log; if none is given, in the last of the reserve too.
+        """
         entry = entry_of(fields)
+        room_for = admit or self._journal.admit_last
 
         def change() -> None:
-            self._journal.admit_events(len(entry.body) + BATCH_FRAME_BYTES)
+            room_for(len(entry.body) + BATCH_FRAME_BYTES)
             self._journal.add_entry(entry)
             apply(self.directory, fields)
 
-        self._audit.carry_out(by.actor, kind, resource, change, details)
+        self._audit.carry_out(by.actor, kind, resource, change, details, admit=room_for)
 
     def _with_hash(
         self, password: str, change: Callable[[str], Account], done: AccountDone

@@ -136,17 +136,19 @@ class AuditTrail:
         change: Callable[[], T],
         details: Mapping[str, str] | None = None,
         action: str = "",
+        admit: Callable[[int], None] | None = None,
     ) -> T:
         """Call ``change`` and write that it was done into the frame that holds what it did.
 
         What it returns is returned, and what it raises is raised: then nothing is written. It may
         be admitted to the log once, before it changes anything. Raises `NoSpace` and `Congested`
-        before anything is changed.
+        before anything is changed. ``admit`` finds room for the event; `Journal.admit_events` if
+        none is given.
         """
         if not self.enabled:
             return change()
         said = event(actor, kind, resource, action, details=details)
-        self._journal.admit_events(ADMITTED_BYTES)
+        (admit or self._journal.admit_events)(ADMITTED_BYTES)
         with self._journal.leaving_room(ADMITTED_BYTES):
             done = change()
         self._append(structs.replace(said, time_us=self._time.time_us()))

@@ -218,7 +218,15 @@ class Journal:
         only while log space is being allocated.
         """
         if self.gathered_bytes + size > self.limit_bytes:
-            self._make_event_room(size)
+            self._make_event_room(size, lambda: self._wal.reserve_room)
+
+    def admit_last(self, size: int) -> None:
+        """As `admit_events`, for what takes rights away: it may use the last of the reserve.
+
+        That is kept from all others, so that whoever fills the log can still be shut out.
+        """
+        if self.gathered_bytes + size > self.limit_bytes:
+            self._make_event_room(size, lambda: self._wal.last_room)
 
     def _make_room(self, size: int) -> None:
         """As `admit`, when ``size`` more bytes would exceed ``limit_bytes``."""
@@ -237,13 +245,16 @@ class Journal:
         if self._wal.room < size:
             self._no_room(size, "the disk has no room for")
 
-    def _make_event_room(self, size: int) -> None:
-        """As `admit_events`, when ``size`` more bytes would exceed ``limit_bytes``."""
+    def _make_event_room(self, size: int, room: Callable[[], int]) -> None:
+        """As `admit_events`, when ``size`` more bytes would exceed ``limit_bytes``.
+
+        ``room`` tells what the log has for this kind of work.
+        """
         self._check_open()
         size += BATCH_FRAME_BYTES + LANE_FRAME_BYTES + self._left_bytes
-        if self.gathered_bytes + size > min(self._frame_bytes, self._wal.reserve_room):
+        if self.gathered_bytes + size > min(self._frame_bytes, room()):
             self.split()
-        if self._wal.reserve_room < size:
+        if room() < size:
             self._no_room(size, "the disk is full, and not even the reserve for settles has")
 
     def _no_room(self, size: int, complaint: str) -> None:

@@ -224,6 +224,11 @@ class Wal:
     @property
     def reserve_room(self) -> int:
         """Bytes of frames that settles and the like may still append."""
+        return max(0, self._free - self.options.last_reserve - MARK_ROOM_BYTES)
+
+    @property
+    def last_room(self) -> int:
+        """Bytes of frames that what shuts somebody out may still append."""
         return max(0, self._free - MARK_ROOM_BYTES)
 
     @property
@@ -270,8 +275,8 @@ class Wal:
     def append(self, entries: Sequence[Entry], time_us: int) -> int:
         """Queue one frame and return its ticket.
 
-        The caller has made sure of ``room`` (or ``reserve_room``). Raises NoSpace if it has not,
-        StorageFailed after a failure, ValueError for a frame over FRAME_BYTES_MAX; nothing is
+        The caller has made sure of ``room``, ``reserve_room`` or ``last_room``. Raises NoSpace if
+        not, StorageFailed after a failure, ValueError for a frame over FRAME_BYTES_MAX; nothing is
         queued then.
         """
         if self.failed or self._closed is not None:

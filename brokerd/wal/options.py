@@ -23,6 +23,8 @@ class WalOptions:
     seal_age_us: int = 900_000_000
     reserve_bytes: int = 4 << 20
     """Of the allocated space, what only settles may use; at most an eighth of a segment."""
+    last_reserve_bytes: int = 256 << 10
+    """Of the reserve, what not even settles may use; at most a quarter of it."""
     free_bytes_min: int = 64 << 20
     """Allocation leaves this much of the disk to snapshots, indexes and the archive."""
 
@@ -37,3 +39,8 @@ class WalOptions:
     def reserve(self) -> int:
         """Bytes of frames that ordinary work must leave."""
         return min(self.reserve_bytes, self.segment_bytes // 8)
+
+    @property
+    def last_reserve(self) -> int:
+        """Bytes of frames that settles must leave to what shuts somebody out."""
+        return min(self.last_reserve_bytes, self.reserve // 4)

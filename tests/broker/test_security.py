@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgpack
@@ -379,6 +380,82 @@ class TestPasswords:
         assert [type(error) for error in errors] == [type(None), Denied]
         assert is_right(accounts.account("ann").password, "by an administrator")
 
+    @pytest.mark.parametrize("meanwhile", ["reset", "made anew", "disabled"])
+    def test_one_who_came_without_a_password_overrules_nobody_either(self, meanwhile: str) -> None:
+        """Such as by a certificate: what an administrator does while he waits is what holds."""
+        house = House()
+        accounts = house.broker.accounts
+        create(house, "ann", password="old")
+        ann = somebody(house, "ann")
+        waiting, errors = self.slowly(house)
+
+        def done(_: Account | None, error: BrokerdError | None) -> None:
+            errors.append(error)
+
+        accounts.change_password(ann, "ann", "the thief's", done, "old")
+        waiting.pop()()
+        if meanwhile == "reset":
+            accounts.change_password(OPEN, "ann", "by an administrator", done)
+            waiting.pop()()
+        elif meanwhile == "made anew":
+            accounts.delete_account(OPEN, "ann")
+            create(house, "ann", "admin")
+        else:
+            accounts.update_account(OPEN, "ann", enabled=False)
+        before = everything(accounts)
+        waiting.pop()()
+        assert isinstance(errors[-1], LoginFailed if meanwhile == "reset" else Denied)
+        assert everything(accounts) == before
+
+    @pytest.mark.parametrize("meanwhile", ["deleted", "no administrator any more"])
+    def test_what_an_administrator_asked_for_does_not_come_about_when_he_is_none(
+        self, meanwhile: str
+    ) -> None:
+        """However many passwords were waiting to be hashed."""
+        house = House()
+        accounts = house.broker.accounts
+        for name, role in (("ann", "consumer"), ("mole", "admin"), ("root", "admin")):
+            create(house, name, role, password="old")
+        mole = somebody(house, "mole")
+        waiting, errors = self.slowly(house)
+
+        def done(_: Account | None, error: BrokerdError | None) -> None:
+            errors.append(error)
+
+        for number in range(20):
+            accounts.create_account(mole, f"m{number}", "x", ("admin",), done)
+        accounts.change_password(mole, "ann", "x", done)
+        if meanwhile == "deleted":
+            accounts.delete_account(OPEN, "mole")
+        else:
+            accounts.update_account(OPEN, "mole", roles=("consumer",))
+        before = everything(accounts)
+        for one in waiting:
+            one()
+        assert [type(error) for error in errors] == [Denied] * 21
+        assert everything(accounts) == before
+
+    def test_a_password_given_to_an_account_is_not_that_of_its_successor(self) -> None:
+        house = House()
+        accounts = house.broker.accounts
+        create(house, "ann", password="old")
+        waiting, errors = self.slowly(house)
+        accounts.change_password(OPEN, "ann", "new", lambda _, error: errors.append(error))
+        accounts.delete_account(OPEN, "ann")
+        create(house, "ann", "admin")
+        waiting.pop()()
+        assert [type(error) for error in errors] == [UnknownAccount]
+        assert accounts.account("ann").password == ""
+
+    @staticmethod
+    def slowly(house: House) -> tuple[list[Callable[[], None]], list[BrokerdError | None]]:
+        """Passwords that are hashed when the test says; and a list for errors."""
+        waiting: list[Callable[[], None]] = []
+        house.broker.accounts.passwords._submit = lambda work, done: waiting.append(
+            lambda: done(work(), None)
+        )
+        return waiting, []
+
     def test_while_the_log_has_no_room_the_change_waits(self) -> None:
         house = House()
         journal = house.broker.journal
@@ -537,6 +614,42 @@ class TestRestart:
         house = house.crash()
         assert house.broker.accounts.keys() == []
 
+    def test_whoever_uses_up_the_reserve_can_still_be_shut_out(self) -> None:
+        """A reader commits until the log takes no more; neither he nor a guest keeps others out."""
+        house = House(settings=AUDITED)
+        accounts = house.broker.accounts
+        create(house, "root", "admin", password="r")
+        create(house, "carl", "consumer", password="c")
+        key = accounts.make_key(OPEN, "carl").key
+        house.broker.create_topic("t")
+        house.run()
+        fill_disk(house)
+        root, carl = somebody(house, "root"), somebody(house, "carl")
+
+        def commit() -> None:
+            for number in range(100_000):
+                with suppress(Congested):
+                    house.broker.commit_offset("t", f"{number % 9}" + "g" * 200, 0, 0)
+                house.run()
+
+        with pytest.raises(NoSpace):
+            commit()
+        for refused in (
+            lambda: change_password(house, carl, "carl", "new", "c"),
+            lambda: create(house, "bob", by=root),
+            lambda: accounts.make_key(root, "carl"),
+        ):
+            with pytest.raises(NoSpace, match="not even the reserve"):
+                refused()
+        accounts.set_access_list(root, AccessList("t", False, False, {}, {}))
+        accounts.revoke_key(root, key.key_id)
+        change_password(house, root, "carl", "by root")
+        accounts.update_account(root, "carl", enabled=False)
+        house.run()
+        house = house.crash()
+        assert house.broker.accounts.keys() == []
+        assert not house.broker.accounts.account("carl").enabled
+
     def test_without_any_room_nothing_is_changed(self) -> None:
         house = House()
         create(house, "ann")
@@ -545,6 +658,7 @@ class TestRestart:
             raise NoSpace("the disk is full")
 
         house.broker.journal.admit_events = full  # type: ignore[method-assign]
+        house.broker.journal.admit_last = full  # type: ignore[method-assign]
         before = everything(house.broker.accounts)
         for change in (
             lambda: house.broker.accounts.update_account(OPEN, "ann", enabled=False),
