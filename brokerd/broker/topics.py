@@ -205,7 +205,7 @@ class Lane:
 class ConsumerGroup:
     """A consumer group of a topic: one lane a partition."""
 
-    __slots__ = ("_deleted", "lanes", "name", "topic", "turn")
+    __slots__ = ("_deleted", "lanes", "members", "name", "topic", "turn")
 
     def __init__(self, topic: Topic, name: str, settings: GroupSettings) -> None:
         self.topic = topic
@@ -214,6 +214,8 @@ class ConsumerGroup:
         self._deleted = False
         self.turn = 0
         """The lane to be asked first by the next acquire."""
+        self.members: dict[object, str] | None = None
+        """Who has subscribed to read by offset, and what it is called; None: nobody."""
         self.grow(settings)
 
     def grow(self, settings: GroupSettings) -> None:

@@ -8,13 +8,10 @@ modules of their own.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
-
-from twisted.internet.address import IPv4Address, IPv6Address
 
 from brokerd.broker import Broker, Chunk, Clock, Congested
 from brokerd.broker.journal import RECORD_FRAME_BYTES
@@ -56,6 +53,7 @@ from brokerd.codecs.flymq import (
     RequestError,
     ResetOffset,
     RollBackTransaction,
+    SeekToTimestamp,
     Subscribe,
     decode_request,
 )
@@ -63,6 +61,9 @@ from brokerd.errors import BrokerdError, RecordTooLarge, UnknownPartition
 from brokerd.protocols import (
     flymq_accounts,
     flymq_audit,
+    flymq_cluster,
+    flymq_dead_letters,
+    flymq_group_admin,
     flymq_groups,
     flymq_reads,
     flymq_schemas,
@@ -73,6 +74,7 @@ from brokerd.protocols.connection import Hold, Limits
 from brokerd.protocols.factory import ConnectionFactory
 from brokerd.protocols.flymq_asking import AskingConnection
 from brokerd.protocols.flymq_lists import Looks, known_topics
+from brokerd.protocols.flymq_members import Memberships, address_text
 from brokerd.protocols.flymq_topics import NO_NAMES, checked_name
 from brokerd.protocols.flymq_transactions import OwnTransactions
 from brokerd.protocols.flymq_unpacking import Unpacking
@@ -140,6 +142,7 @@ class FlymqConnection(AskingConnection):
         self._stored: list[Stored] = []
         """Of PRODUCE requests whose answers are not queued yet."""
         self._sdk = settings.error_layout == "sdk"
+        self._memberships = Memberships(self)
         self._transactions = OwnTransactions(broker, settings.partitions)
 
     # -- frames -------------------------------------------------------------------------------
@@ -200,6 +203,7 @@ class FlymqConnection(AskingConnection):
     def forget(self) -> None:
         """Let go of what was asked."""
         super().forget()
+        self._memberships.leave()
         self._stored.clear()
         self._fits = None
         self._transactions.end()
@@ -385,14 +389,12 @@ class FlymqConnection(AskingConnection):
             topics = [flymq_topics.existing_topic(self.broker, request.topic)]
         else:
             topics = known_topics(self, self.factory.looks, request, READ)
-        settings = self._settings
-        address = settings.advertised or _address_text(self.transport.getHost())
-        answer = flymq_topics.cluster_metadata(topics, settings.cluster_id, address)
-        self.answers.append(answer)
+        name = self._settings.cluster_id
+        self.answers.append(flymq_topics.cluster_metadata(topics, name, self._address()))
 
     def _subscribe(self, request: Subscribe) -> None:
         self._shows(request.sdk)
-        self.answers.append(flymq_groups.subscribe(self.broker, request))
+        self.answers.append(flymq_groups.subscribe(self.broker, self._memberships, request))
 
     def _commit(self, request: Commit) -> None:
         self.answers.append(flymq_groups.commit(self.broker, request))
@@ -406,6 +408,17 @@ class FlymqConnection(AskingConnection):
 
     def _get_lag(self, request: GetLag) -> None:
         self.answers.append(flymq_groups.get_lag(self.broker, request))
+
+    def _seek(self, request: SeekToTimestamp) -> None:
+        self.answers.append(flymq_groups.seek_to_timestamp(self, request))
+
+    def _cluster(self, request: Any) -> None:
+        name = self._settings.cluster_id
+        self.answers.append(flymq_cluster.answer(self.access, request, name, self._address()))
+
+    def _address(self) -> str:
+        """Where clients reach this broker."""
+        return self._settings.advertised or address_text(self.transport.getHost())
 
     # -- schemas ------------------------------------------------------------------------------
 
@@ -421,7 +434,7 @@ class FlymqConnection(AskingConnection):
         self.answers.append(flymq_accounts.auth(self, request, layout))
 
     def _administer(self, request: Any) -> None:
-        self.answers.append(flymq_accounts.ANSWERS[type(request)](self, request))
+        self.answers.append(_ANSWERS[type(request)](self, request))
 
     def _query_audit(self, request: QueryAudit) -> None:
         self.answers.append(flymq_audit.query(self, request, self._settings.cluster_id))
@@ -442,6 +455,9 @@ class FlymqConnection(AskingConnection):
         Opcode.FETCH_BINARY: (READ, _fetch),
         **dict.fromkeys(range(Opcode.REGISTER_SCHEMA, Opcode.DELETE_SCHEMA + 1), (0, _schemas)),
         Opcode.PRODUCE_WITH_SCHEMA: (0, _produce_with_schema),
+        Opcode.FETCH_DLQ: (READ, _administer),
+        Opcode.REPLAY_DLQ: (WRITE, _administer),
+        Opcode.PURGE_DLQ: (ADMIN, _administer),
         Opcode.PRODUCE_DELAYED: (WRITE, _produce_delayed),
         Opcode.CANCEL_DELAYED: (0, _cancel_delayed),
         Opcode.PRODUCE_WITH_TTL: (WRITE, _produce_with_ttl),
@@ -449,10 +465,17 @@ class FlymqConnection(AskingConnection):
         Opcode.TXN_COMMIT: (0, _commit_transaction),
         Opcode.TXN_ROLLBACK: (0, _roll_back),
         Opcode.TXN_PRODUCE: (WRITE, _produce_in_transaction),
+        Opcode.CLUSTER_JOIN: (0, _cluster),
+        Opcode.CLUSTER_LEAVE: (0, _cluster),
+        Opcode.CLUSTER_STATUS: (0, _cluster),
         Opcode.CLUSTER_METADATA: (0, _cluster_metadata),
         Opcode.GET_OFFSET: (READ, _get_offset),
         Opcode.RESET_OFFSET: (ADMIN, _reset_offset),
+        Opcode.LIST_GROUPS: (0, _administer),
+        Opcode.DESCRIBE_GROUP: (0, _administer),
         Opcode.GET_LAG: (READ, _get_lag),
+        Opcode.DELETE_GROUP: (0, _administer),
+        Opcode.SEEK_TO_TIMESTAMP: (READ, _seek),
         Opcode.AUTH: (0, _auth),
         **dict.fromkeys(range(Opcode.WHOAMI, Opcode.ROLE_LIST + 1), (0, _administer)),
         Opcode.AUDIT_QUERY: (0, _query_audit),
@@ -467,6 +490,13 @@ def _too_large(size: int) -> RecordTooLarge:
     return RecordTooLarge(
         f"key and value have {size} bytes together, and {CONTENT_BYTES_MAX} is the limit"
     )
+
+
+_ANSWERS: dict[type[Any], Callable[[Any, Any], bytes]] = {
+    **flymq_accounts.ANSWERS,
+    **flymq_dead_letters.ANSWERS,
+    **flymq_group_admin.ANSWERS,
+}
 
 
 def _produced(stored: list[Stored]) -> bytes:
@@ -485,15 +515,6 @@ def _produced(stored: list[Stored]) -> bytes:
             for name, index, number, chunk, offset, key_size, value_size, opcode in stored
         ]
     )
-
-
-def _address_text(address: Any) -> str:
-    """This broker's end of a connection."""
-    if isinstance(address, IPv4Address):
-        return f"{address.host}:{address.port}"
-    if isinstance(address, IPv6Address):
-        return f"[{address.host}]:{address.port}"
-    return f"unix:{os.fsdecode(address.name or b'')}"
 
 
 class FlymqFactory(ConnectionFactory):

@@ -11,18 +11,30 @@ from functools import partial
 
 from brokerd.broker import Broker, Partition
 from brokerd.codecs import flymq
-from brokerd.codecs.flymq import Commit, GetLag, GetOffset, Opcode, ResetOffset, Subscribe
+from brokerd.codecs.flymq import (
+    Commit,
+    GetLag,
+    GetOffset,
+    Opcode,
+    ResetOffset,
+    SeekToTimestamp,
+    Subscribe,
+)
 from brokerd.errors import InvalidRequest, UnknownGroup
+from brokerd.protocols.flymq_asking import AskingConnection
+from brokerd.protocols.flymq_members import Memberships
 from brokerd.protocols.flymq_topics import checked_name, existing_partition
 from brokerd.security import Access
 from brokerd.security.audit import EventType
 
 NOTHING_COMMITTED = -1
 """Brings a group about without a committed offset."""
+TIME_MS_MAX = 253_402_300_799_999
+"""The end of the year 9999."""
 
 
-def subscribe(broker: Broker, request: Subscribe) -> bytes:
-    """SUBSCRIBE: where to begin; brings the group about. An empty group is none."""
+def subscribe(broker: Broker, memberships: Memberships, request: Subscribe) -> bytes:
+    """SUBSCRIBE: where to begin; joins the group, and brings it about. An empty group is none."""
     topic_name, group, index, mode, _ = request
     partition = existing_partition(broker, topic_name, index)
     if group:
@@ -38,6 +50,8 @@ def subscribe(broker: Broker, request: Subscribe) -> bytes:
         raise InvalidRequest(f"unknown subscribe mode: {mode}")
     if group and group not in partition.topic.groups:
         broker.commit_offset(topic_name, group, index, NOTHING_COMMITTED)
+    if group:
+        memberships.join(partition.topic.groups[group])
     return flymq.position(Opcode.SUBSCRIBE, offset)
 
 
@@ -82,6 +96,20 @@ def get_lag(broker: Broker, request: GetLag) -> bytes:
     committed = _committed_of_existing(broker, partition, request.group)
     latest = partition.next_offset
     return flymq.lag(committed, committed, latest, max(0, latest - committed))
+
+
+def seek_to_timestamp(connection: AskingConnection, request: SeekToTimestamp) -> bytes:
+    """SEEK_TO_TIMESTAMP: the first offset since then; with a group, which is created, commit it."""
+    broker = connection.broker
+    partition = existing_partition(broker, request.topic, request.partition)
+    group = request.group
+    if group:
+        checked_name(group, "group name")
+    time_us = min(max(request.time_ms, 0), TIME_MS_MAX) * 1000
+    offset = connection.told(request, partial(broker.offset_at_time, partition, time_us))
+    if group:
+        broker.commit_offset(request.topic, group, partition.index, offset)
+    return flymq.position(Opcode.SEEK_TO_TIMESTAMP, offset)
 
 
 def _committed(broker: Broker, partition: Partition, group: str) -> int | None:

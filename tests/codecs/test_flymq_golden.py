@@ -51,6 +51,18 @@ def cluster(request: fm.Request, name: str, *topics: fm.TopicPlaces) -> Example:
     return Example(request, fm.cluster_metadata(name, topics), fm.Cluster(name, topics))
 
 
+def replayed(request: fm.ReplayDlq) -> Example:
+    return Example(request, fm.replayed(request), fm.Done())
+
+
+def described(request: fm.DescribeGroup, group: fm.Group | fm.JavaGroup) -> Example:
+    return Example(request, fm.described_group(group), group)
+
+
+def refused(request: fm.Request, text: str) -> Example:
+    return Example(request, fm.error(text, sdk=False), fm.Failed(text))
+
+
 A = fm.FetchedRecord(41, None, b"a")
 HI = fm.FetchedRecord(42, b"k1", b"hi")
 RECORDS = [Record(41, b"a"), Record(42, b"hi", b"k1")]
@@ -96,6 +108,12 @@ FOUND = fm.AuditEvents(
     True,
 )
 DATA = b"ID,Timestamp\n"
+LETTERS = fm.DeadLetters((fm.DeadLetter("m-1", b"hi", "boom", 3),))
+GROUP = fm.Group("orders", "g1", 1, (fm.GroupOffset(0, 43),))
+JAVA_GROUP = fm.JavaGroup("g1", "Empty", (), ("orders",))
+LATER_MS = 1_800_000_000_000
+NODE = fm.ClusterNode("standalone", "127.0.0.1:9092", "online", True)
+NODES = fm.ClusterNodes("standalone", (NODE,))
 
 EXAMPLES = {
     "seed-produce": stored(
@@ -192,6 +210,29 @@ EXAMPLES = {
         fm.error("topic not found: nope", sdk=False),
         fm.Failed("topic not found: nope"),
     ),
+    "seed-12-list-groups": Example(fm.ListGroups(), fm.listed_groups([GROUP]), fm.Groups((GROUP,))),
+    "seed-20-fetch-dlq": Example(fm.FetchDlq("orders"), fm.fetched_dlq(LETTERS.letters), LETTERS),
+    "seed-21a-replay-dlq": replayed(fm.ReplayDlq("orders", "m-1")),
+    "seed-21b-replay-dlq-offset": replayed(fm.ReplayDlq("orders", 5)),
+    "ours-replay-dlq-group": replayed(fm.ReplayDlq("orders", "0:5:g1")),
+    "ours-replay-dlq-six-letters": replayed(fm.ReplayDlq("orders", "m-1234")),
+    "ours-purge-dlq": done(fm.PurgeDlq("orders"), "OK"),
+    "ours-cluster-join": refused(
+        fm.JoinCluster("10.0.0.5:9093"),
+        "cannot join 10.0.0.5:9093: brokerd runs as a single node and forms no cluster",
+    ),
+    "ours-cluster-leave": refused(
+        fm.LeaveCluster(), "cannot leave: brokerd runs as a single node and is in no cluster"
+    ),
+    "ours-cluster-status": Example(fm.ClusterStatus(), fm.cluster_nodes(NODES), NODES),
+    "ours-describe-group": described(fm.DescribeGroup("g1", "orders"), GROUP),
+    "ours-describe-group-go": described(fm.DescribeGroup("g1"), GROUP),
+    "ours-describe-group-java": described(fm.DescribeGroup("g1", None), JAVA_GROUP),
+    "ours-delete-group": done(fm.DeleteGroup("g1", "orders")),
+    "ours-delete-group-go": done(fm.DeleteGroup("g1")),
+    "ours-delete-group-java": done(fm.DeleteGroup("g1", None)),
+    "ours-seek-to-timestamp": at(43, fm.SeekToTimestamp("orders", 0, LATER_MS)),
+    "ours-seek-to-timestamp-group": at(43, fm.SeekToTimestamp("orders", 0, LATER_MS, "g1")),
     "ours-produce-gzip": stored(
         "orders", 0, 43, TIME_MS, 2, 32, request=fm.Produce("orders", b"k1", b"hi" * 16)
     ),

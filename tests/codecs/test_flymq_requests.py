@@ -44,6 +44,10 @@ MAY_END_EARLIER = (
     | fm.CancelDelayed
     | fm.ListSchemas
     | fm.ProduceWithSchema
+    | fm.ReplayDlq
+    | fm.DescribeGroup
+    | fm.DeleteGroup
+    | fm.SeekToTimestamp
     | fm.CreateUser
     | fm.UpdateUser
     | fm.ChangePassword
@@ -63,11 +67,18 @@ def test_a_payload_cut_anywhere_is_refused_or_is_another_request(request):
             assert isinstance(request, MAY_END_EARLIER)
 
 
+ENDS_TELL = (
+    fm.Subscribe
+    | fm.CancelDelayed
+    | fm.ReplayDlq
+    | fm.DescribeGroup
+    | fm.DeleteGroup
+    | fm.SeekToTimestamp
+    | fm.ProduceWithSchema
+)
+"""Where they end tells one layout from another."""
 MAY_BE_FOLLOWED = requests.filter(
-    lambda one: (
-        not isinstance(one, fm.Subscribe | fm.CancelDelayed | fm.ProduceWithSchema)
-        and not (isinstance(one, fm.Fetch) and not one.sdk)
-    )
+    lambda one: not isinstance(one, ENDS_TELL) and not (isinstance(one, fm.Fetch) and not one.sdk)
 )
 
 
@@ -85,7 +96,7 @@ def test_any_bytes_are_a_request_or_refused(opcode, flags, payload):
         assert str(error)
 
 
-@pytest.mark.parametrize("opcode", [0x00, 0x0C, 0x16, 0x36, 0x52, 0x62, 0x71, 0x82, 0xA2, 0xFF])
+@pytest.mark.parametrize("opcode", [0x00, 0x0C, 0x16, 0x23, 0x36, 0x54, 0x67, 0x71, 0xA2, 0xFF])
 def test_an_opcode_that_is_not_spoken_is_told_in_decimal(opcode):
     """Whatever its flags and payload are, compressed ones included."""
     for flags in (0x01, 0x03, 0x05):
@@ -128,6 +139,16 @@ SHORT = [
     (Opcode.TXN_ROLLBACK, b"\0\3tx", "transaction says 3 bytes and 2 are left"),
     (Opcode.TXN_PRODUCE, ORDERS, "topic needs 2 bytes and 0 are left"),
     (Opcode.TXN_PRODUCE, ORDERS + ORDERS + MANY, "value says 4294967295 bytes and 0 are left"),
+    (Opcode.FETCH_DLQ, ORDERS + bytes(3), "max_messages needs 4 bytes and 3 are left"),
+    (Opcode.REPLAY_DLQ, ORDERS, "message id needs 2 bytes and 0 are left"),
+    (Opcode.REPLAY_DLQ, ORDERS + b"\0\x09m-1", "message id says 9 bytes and 3 are left"),
+    (Opcode.PURGE_DLQ, b"\0\x09dlq", "topic says 9 bytes and 3 are left"),
+    (Opcode.DESCRIBE_GROUP, b"", "topic or group needs 2 bytes and 0 are left"),
+    (Opcode.DESCRIBE_GROUP, ORDERS + b"\0\x09g1", "group says 9 bytes and 2 are left"),
+    (Opcode.DELETE_GROUP, b"\0\x09g1", "topic or group says 9 bytes and 2 are left"),
+    (Opcode.SEEK_TO_TIMESTAMP, ORDERS + bytes(11), "timestamp needs 8 bytes and 5 are left"),
+    (Opcode.SEEK_TO_TIMESTAMP, ORDERS + G1 + ZERO, "timestamp needs 8 bytes and 0 are left"),
+    (Opcode.CLUSTER_JOIN, b"\0\x09host", "peer says 9 bytes and 4 are left"),
     (Opcode.CLUSTER_METADATA, b"\0", "topic needs 2 bytes and 1 are left"),
     (Opcode.AUTH, b"\0\3bob\0\x09pw", "password says 9 bytes and 2 are left"),
     (Opcode.USER_CREATE, ORDERS + bytes(4) + MANY, "roles says 4294967295 items and 0 bytes"),

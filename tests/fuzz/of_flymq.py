@@ -32,6 +32,13 @@ DEFINITIONS = (
 )
 TRANSACTIONS = (*(f"txn-1700000000000000-{number}" for number in (1, 1, 2, 3)), "", "x")
 USERS = ("ann", "bob", "", "n" * 256, "\x1b[0m")
+ENVELOPES = (
+    b'{"id":"m-1","payload":"aGk=","original_topic":"test","retry_count":3}',
+    b'{"id":"m-1","payload":null,"original_topic":"../x"}',
+    b'{"id":"7","payload":"aGk=","retry_count":99999999999,"reason":"expired"}',
+    b'{"id":"","payload":"?"}',
+    b'{"id":"m-1","x":' + b"[" * 5_000,
+)
 FETCHES = (fm.Opcode.FETCH, fm.Opcode.FETCH, fm.Opcode.FETCH_BINARY)
 CONSUMES = (fm.Opcode.CONSUME, fm.Opcode.CONSUME_ZERO_COPY)
 _HEADER_BYTES = 8
@@ -51,7 +58,7 @@ def requests(rng: Random) -> list[bytes]:
 def _request(rng: Random, topic: str) -> fm.Request:
     group, partition = rng.choice(GROUPS), rng.choice(PARTITIONS)
     offset, mode, sdk = rng.choice(OFFSETS), rng.choice(MODES), rng.random() < 0.5
-    kind = rng.randrange(27)
+    kind = rng.randrange(31)
     if kind <= 3:
         value = rng.choice((*VALUES, rng.randbytes(rng.choice((1, 70, 4_000)))))
         return fm.Produce(topic, rng.choice((None, None, b"k", b"key")), value, partition)
@@ -68,6 +75,8 @@ def _request(rng: Random, topic: str) -> fm.Request:
     if kind == 12:
         number = min(offset, fm.MAX_OFFSET) if mode == "offset" else None
         return fm.ResetOffset(topic, group, partition, mode, number, sdk and bool(mode))
+    if kind >= 27:
+        return _groups_and_letters(rng, topic, group, partition, offset)
     if kind >= 24:
         return _schemas(rng, topic)
     if kind >= 18:
@@ -124,6 +133,29 @@ def _later(rng: Random, topic: str) -> fm.Request:
             fm.ProduceInTransaction(transaction, topic, value),
             fm.CommitTransaction(transaction),
             fm.RollBackTransaction(transaction),
+        )
+    )
+
+
+def _groups_and_letters(
+    rng: Random, topic: str, group: str, partition: int, offset: int
+) -> fm.Request:
+    """Dead letters, groups as administrators see them, and the cluster."""
+    of = rng.choice((topic, "", None))
+    return rng.choice(
+        (
+            fm.FetchDlq(topic, rng.choice((0, -1, 3, (1 << 31) - 1))),
+            fm.ReplayDlq(topic, rng.choice(("m-1", "0:0:g", "0:9:", "7", "::", "1" * 30))),
+            fm.ReplayDlq(topic, offset),
+            fm.PurgeDlq(topic),
+            fm.Produce(f"{topic[:200]}.dlq", None, rng.choice(ENVELOPES)),
+            fm.ListGroups(),
+            fm.DescribeGroup(group, of),
+            fm.DeleteGroup(group, of),
+            fm.SeekToTimestamp(topic, partition, rng.choice(NUMBERS), rng.choice((None, group))),
+            fm.JoinCluster(rng.choice(("host:9093", "\x1b[0m", "not leader", "n" * 9_000))),
+            fm.LeaveCluster(),
+            fm.ClusterStatus(),
         )
     )
 

@@ -21,6 +21,7 @@ from brokerd.values import Encoding, Format
 from brokerd.wal import WalOptions
 from tests.codecs.test_flymq_golden import BYTES
 from tests.protocols.flymq_desk import LIMITS, MIB, FlymqHouse
+from tests.protocols.flymq_group_scenes import SCENES as GROUP_SCENES
 from tests.strategies import flymq as strategies
 
 SEED_SECONDS = 1706615843.840
@@ -139,6 +140,7 @@ SCENES: dict[str, Callable[[FlymqHouse], None]] = {
     "ours-produce-with-ttl": turn_of_the_third,
     "ours-txn-begin": lambda house: None,
     "ours-txn-rollback-unknown": lambda house: None,
+    **GROUP_SCENES,
     "ours-unknown-opcode": lambda house: None,
     "ours-value-too-long": lambda house: None,
     "ours-lz4": lambda house: None,
@@ -239,14 +241,14 @@ def test_bytes_that_cannot_be_followed_close_after_earlier_answers(name: str) ->
 def test_a_refused_request_leaves_the_connection_in_step() -> None:
     house = FlymqHouse()
     client = house.client()
-    for opcode in (0, 0x0C, 0x62, 0x71, 0x82, 0xFF):
+    for opcode in (0, 0x16, 0x67, 0x71, 0x82, 0xFF):
         client.send_bytes(fly.frame(opcode, b"whatever"))
     client.send_bytes(fly.frame(1, b"\0"))
     client.send_bytes(fly.encode_request(fly.Produce("t", None, b"x")))
     house.run()
     frames = fly.FrameReader().feed(client.received_bytes())
     texts = [fly.error_text(payload) for opcode, _, payload in frames if opcode == 255]
-    assert texts[:6] == [f"unknown opcode: {n}" for n in (0, 0x0C, 0x62, 0x71, 0x82, 0xFF)]
+    assert texts[:6] == [f"unknown opcode: {n}" for n in (0, 0x16, 0x67, 0x71, 0x82, 0xFF)]
     assert texts[6].startswith("buffer too small")
     assert [opcode for opcode, _, _ in frames] == [255] * 7 + [1]
 

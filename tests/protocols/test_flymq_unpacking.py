@@ -207,7 +207,7 @@ Spoil = Callable[[bytes], bytes]
     ("spoil", "text"),
     [
         (lambda frame: frame[:-8] + bytes(4) + frame[-4:], "the payload is not gzip: "),
-        (lambda frame: frame[:2] + b"\x62" + frame[3:], "unknown opcode: 98"),
+        (lambda frame: frame[:2] + b"\xb0" + frame[3:], "unknown opcode: 176"),
         (lambda frame: frame[:2] + b"\x07" + frame[3:], "topic not found: t"),
         (lambda frame: frame[:2] + b"\x05" + frame[3:], "invalid binary format: mode"),
     ],

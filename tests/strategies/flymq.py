@@ -123,7 +123,34 @@ transaction_requests = st.one_of(
     st.builds(fm.RollBackTransaction, texts),
     st.builds(fm.ProduceInTransaction, texts, texts, values),
 )
+
+
+def is_offset(number: int) -> bool:
+    """Whether eight bytes are read as an offset, and not as an id of six bytes."""
+    return number >> 48 != 6
+
+
+no_topics = st.none() | texts
+group_requests = st.one_of(
+    st.just(fm.ListGroups()),
+    st.builds(fm.DescribeGroup, texts, no_topics),
+    st.builds(fm.DeleteGroup, texts, no_topics),
+    st.builds(fm.SeekToTimestamp, texts, i32, i64, no_topics),
+)
+dead_letter_requests = st.one_of(
+    st.builds(fm.FetchDlq, texts, i32),
+    st.builds(fm.ReplayDlq, texts, texts | u64.filter(is_offset)),
+    st.builds(fm.PurgeDlq, texts),
+)
+cluster_requests = st.one_of(
+    st.builds(fm.JoinCluster, texts),
+    st.just(fm.LeaveCluster()),
+    st.just(fm.ClusterStatus()),
+)
 requests = st.one_of(
+    group_requests,
+    dead_letter_requests,
+    cluster_requests,
     account_requests,
     audit_requests,
     schema_requests,
@@ -167,4 +194,14 @@ audit_events = st.builds(
     *[texts] * 7,
     st.lists(st.tuples(texts, texts), max_size=3).map(tuple),
 )
+groups = st.builds(
+    fm.Group,
+    texts,
+    texts,
+    st.integers(0, (1 << 32) - 1),
+    st.lists(st.builds(fm.GroupOffset, i32, u64), max_size=3).map(tuple),
+)
+java_groups = st.builds(fm.JavaGroup, texts, texts, names, names, texts)
+dead_letters = st.builds(fm.DeadLetter, texts, values, texts, i32)
+cluster_nodes = st.builds(fm.ClusterNode, texts, texts, texts, st.booleans())
 frames = st.tuples(st.integers(0, 255), st.integers(0, 255), st.binary(max_size=200))

@@ -11,7 +11,16 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any
 
-from brokerd.codecs.flymq import account_peer, audits, schema_payloads, timed, transactions
+from brokerd.codecs.flymq import (
+    account_peer,
+    audits,
+    cluster,
+    dead_letters,
+    groups,
+    schema_payloads,
+    timed,
+    transactions,
+)
 from brokerd.codecs.flymq.answers import RECORD_BYTES, SPACES
 from brokerd.codecs.flymq.audit_values import ExportAudit, QueryAudit
 from brokerd.codecs.flymq.compression import compressed
@@ -130,6 +139,9 @@ _OPCODES: dict[type[Request], Opcode] = {
     GetOffset: Opcode.GET_OFFSET,
     ResetOffset: Opcode.RESET_OFFSET,
     GetLag: Opcode.GET_LAG,
+    **groups.OPCODES,
+    **dead_letters.OPCODES,
+    **cluster.OPCODES,
     **account_peer.OPCODES,
     **schema_payloads.OPCODES,
     **timed.OPCODES,
@@ -150,6 +162,9 @@ _PAYLOADS: dict[type[Request], Callable[[Any], bytes]] = {
     GetOffset: _of_group,
     ResetOffset: _reset_offset_payload,
     GetLag: _of_group,
+    **groups.PAYLOADS,
+    **dead_letters.PAYLOADS,
+    **cluster.PAYLOADS,
     **account_peer.PAYLOADS,
     **schema_payloads.PAYLOADS,
     **timed.PAYLOADS,
@@ -171,9 +186,8 @@ def decode_answer(request: Request, opcode: int, payload: bytes) -> Answer:
         raise AnswerError(f"opcode {opcode} was answered where {int(asked)} was asked")
     fields = Fields(payload)
     try:
-        answer = (
-            _fetched(request, fields) if isinstance(request, Fetch) else _ANSWERS[asked](fields)
-        )
+        by_request = _ANSWERS_TO.get(type(request))
+        answer = _ANSWERS[asked](fields) if by_request is None else by_request(request, fields)
     except FieldError as error:
         raise AnswerError(f"the answer to {asked.name} cannot be read: {error}") from error
     if fields.left:
@@ -299,6 +313,14 @@ _ANSWERS: dict[int, Callable[[Fields], Answer]] = {
     Opcode.GET_OFFSET: _position,
     Opcode.RESET_OFFSET: _done,
     Opcode.GET_LAG: _lag,
+    Opcode.DELETE_GROUP: _done,
+    Opcode.SEEK_TO_TIMESTAMP: _position,
+    **groups.ANSWERS,
+    Opcode.PURGE_DLQ: _done,
+    **dead_letters.ANSWERS,
+    Opcode.CLUSTER_JOIN: _done,
+    Opcode.CLUSTER_LEAVE: _done,
+    **cluster.ANSWERS,
     Opcode.USER_DELETE: _done,
     Opcode.USER_UPDATE: _done,
     Opcode.ACL_SET: _done,
@@ -315,3 +337,10 @@ _ANSWERS: dict[int, Callable[[Fields], Answer]] = {
     Opcode.TXN_PRODUCE: _produced,
     **transactions.ANSWERS,
 }
+
+_ANSWERS_TO: dict[type[Any], Callable[[Any, Fields], Answer]] = {
+    Fetch: _fetched,
+    **groups.ANSWERS_TO,
+    **dead_letters.ANSWERS_TO,
+}
+"""Those that are read by what was asked."""

@@ -11,7 +11,16 @@ from collections.abc import Callable
 from struct import Struct
 from struct import error as StructError
 
-from brokerd.codecs.flymq import account_requests, audits, schema_payloads, timed, transactions
+from brokerd.codecs.flymq import (
+    account_requests,
+    audits,
+    cluster,
+    dead_letters,
+    groups,
+    schema_payloads,
+    timed,
+    transactions,
+)
 from brokerd.codecs.flymq.compression import Inflation
 from brokerd.codecs.flymq.fields import Fields
 from brokerd.codecs.flymq.values import (
@@ -234,6 +243,9 @@ _DECODERS: dict[int, _Decoder] = {
     Opcode.GET_OFFSET: _get_offset,
     Opcode.RESET_OFFSET: _reset_offset,
     Opcode.GET_LAG: _get_lag,
+    **groups.DECODERS,
+    **dead_letters.DECODERS,
+    **cluster.DECODERS,
     **account_requests.DECODERS,
     **audits.DECODERS,
     **schema_payloads.DECODERS,

@@ -11,6 +11,9 @@ from typing import Final, NamedTuple
 
 from brokerd.codecs.flymq.account_values import AccountAnswer, AccountRequest
 from brokerd.codecs.flymq.audit_values import AuditAnswer, AuditRequest
+from brokerd.codecs.flymq.cluster_values import ClusterAnswer, ClusterRequest
+from brokerd.codecs.flymq.dead_letter_values import DeadLetterAnswer, DeadLetterRequest
+from brokerd.codecs.flymq.group_values import GroupAnswer, GroupRequest
 from brokerd.codecs.flymq.schema_values import SchemaAnswer, SchemaRequest
 from brokerd.codecs.flymq.timed_values import TimedRequest
 from brokerd.codecs.flymq.transaction_values import TransactionRequest, TransactionTold
@@ -48,6 +51,9 @@ class Opcode(IntEnum):
     VALIDATE_SCHEMA = 0x13
     PRODUCE_WITH_SCHEMA = 0x14
     DELETE_SCHEMA = 0x15
+    FETCH_DLQ = 0x20
+    REPLAY_DLQ = 0x21
+    PURGE_DLQ = 0x22
     PRODUCE_DELAYED = 0x30
     CANCEL_DELAYED = 0x31
     PRODUCE_WITH_TTL = 0x35
@@ -55,10 +61,17 @@ class Opcode(IntEnum):
     TXN_COMMIT = 0x41
     TXN_ROLLBACK = 0x42
     TXN_PRODUCE = 0x43
+    CLUSTER_JOIN = 0x50
+    CLUSTER_LEAVE = 0x51
+    CLUSTER_STATUS = 0x52
     CLUSTER_METADATA = 0x53
     GET_OFFSET = 0x60
     RESET_OFFSET = 0x61
+    LIST_GROUPS = 0x62
+    DESCRIBE_GROUP = 0x63
     GET_LAG = 0x64
+    DELETE_GROUP = 0x65
+    SEEK_TO_TIMESTAMP = 0x66
     AUTH = 0x70
     AUTH_RESPONSE = 0x71
     """Answers AUTH; not a request."""
@@ -216,6 +229,9 @@ Request = (
     | GetOffset
     | ResetOffset
     | GetLag
+    | GroupRequest
+    | DeadLetterRequest
+    | ClusterRequest
     | AccountRequest
     | AuditRequest
     | SchemaRequest
@@ -257,7 +273,7 @@ class Done(NamedTuple):
 
 
 class Position(NamedTuple):
-    """The answer to SUBSCRIBE and GET_OFFSET."""
+    """The answer to SUBSCRIBE, GET_OFFSET and SEEK_TO_TIMESTAMP."""
 
     offset: int
 
@@ -330,6 +346,9 @@ Answer = (
     | TopicOffsets
     | Cluster
     | Lag
+    | GroupAnswer
+    | DeadLetterAnswer
+    | ClusterAnswer
     | AccountAnswer
     | AuditAnswer
     | SchemaAnswer

@@ -30,6 +30,8 @@ READS: list[tuple[str, Callable[[str], fly.Request], tuple[Request, ...]]] = [
     ("SUBSCRIBE", lambda topic: fly.Subscribe(topic, *GROUP, "earliest"), ONE),
     ("GET_OFFSET", lambda topic: fly.GetOffset(topic, *GROUP), COMMITTED),
     ("GET_LAG", lambda topic: fly.GetLag(topic, *GROUP), COMMITTED),
+    ("SEEK_TO_TIMESTAMP", lambda topic: fly.SeekToTimestamp(topic, 0, 0, "team"), ONE),
+    ("FETCH_DLQ", fly.FetchDlq, ONE),
 ]
 
 FORM = Form(
@@ -63,6 +65,17 @@ FORM = Form(
             "TXN_PRODUCE",
             "WRITE",
             frame(lambda topic: fly.ProduceInTransaction("txn-1", topic, VALUE)),
+        ),
+        Operation("REPLAY_DLQ", "WRITE", frame(lambda topic: fly.ReplayDlq(topic, "0")), ONE),
+        Operation("PURGE_DLQ", "ADMIN", frame(fly.PurgeDlq), ONE),
+        Operation(
+            "DESCRIBE_GROUP",
+            "ADMIN",
+            frame(lambda topic: fly.DescribeGroup("team", topic)),
+            COMMITTED,
+        ),
+        Operation(
+            "DELETE_GROUP", "ADMIN", frame(lambda topic: fly.DeleteGroup("team", topic)), COMMITTED
         ),
         Operation("CREATE_TOPIC", "ADMIN", frame(lambda topic: fly.CreateTopic(topic, 1))),
         Operation("DELETE_TOPIC", "ADMIN", frame(fly.DeleteTopic)),
@@ -102,6 +115,12 @@ OTHERS = Form(
         Operation("TXN_BEGIN", "login", alone(fly.BeginTransaction())),
         Operation("TXN_COMMIT", "login", alone(fly.CommitTransaction("txn-1"))),
         Operation("TXN_ROLLBACK", "login", alone(fly.RollBackTransaction("txn-1"))),
+        Operation("CLUSTER_STATUS", "login", alone(fly.ClusterStatus())),
+        Operation("CLUSTER_JOIN", BY_ROLE, alone(fly.JoinCluster("10.0.0.5:9093"))),
+        Operation("CLUSTER_LEAVE", BY_ROLE, alone(fly.LeaveCluster())),
+        Operation("LIST_GROUPS", BY_ROLE, alone(fly.ListGroups())),
+        Operation("DESCRIBE_GROUP", BY_ROLE, alone(fly.DescribeGroup("g", None))),
+        Operation("DELETE_GROUP", BY_ROLE, alone(fly.DeleteGroup("g"))),
         Operation("USER_CREATE", BY_ROLE, alone(fly.CreateUser("new", "secret"))),
         Operation("USER_UPDATE", BY_ROLE, alone(fly.UpdateUser("spare", (), True))),
         Operation("USER_LIST", BY_ROLE, alone(fly.ListUsers())),

@@ -1,0 +1,44 @@
+# Tests: tests/codecs/test_flymq_dead_letters.py
+"""Requests about dead letters, and what is told of one: values, free of bytes.
+
+Layouts: docs/protocols/flymq.rst, 0x20 to 0x22.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class FetchDlq(NamedTuple):
+    topic: str
+    max_messages: int = 10
+    """0 and less: 10."""
+
+
+class ReplayDlq(NamedTuple):
+    topic: str
+    message: int | str
+    """The id of a dead letter, or, as a number, an offset."""
+
+
+class PurgeDlq(NamedTuple):
+    topic: str
+
+
+DeadLetterRequest = FetchDlq | ReplayDlq | PurgeDlq
+
+
+class DeadLetter(NamedTuple):
+    message_id: str
+    payload: bytes
+    error: str
+    retries: int
+
+
+class DeadLetters(NamedTuple):
+    """The answer to FETCH_DLQ."""
+
+    letters: tuple[DeadLetter, ...]
+
+
+DeadLetterAnswer = DeadLetters

@@ -1,0 +1,47 @@
+# Tests: tests/protocols/test_flymq_members.py
+"""Which FlyMQ connections are members of a group: those that subscribed and are still open.
+
+Nothing is assigned to members, and they are not durable (flymq-payloads, 6.2).
+"""
+
+from __future__ import annotations
+
+import os
+
+from twisted.internet.address import IPv4Address, IPv6Address
+
+from brokerd.broker import ConsumerGroup
+from brokerd.protocols.connection import Connection
+
+
+class Memberships:
+    """The groups that one connection has joined."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._joined: dict[ConsumerGroup, None] = {}
+
+    def join(self, group: ConsumerGroup) -> None:
+        """Be a member of a group, until `leave`, or until it is deleted."""
+        if group not in self._joined:
+            self._joined[group] = None
+            members = group.members or {}
+            members[self] = address_text(self._connection.transport.getPeer())
+            group.members = members
+
+    def leave(self) -> None:
+        """Be a member of none."""
+        for group in self._joined:
+            assert group.members is not None, "this one has joined it"
+            del group.members[self]
+            group.members = group.members or None
+        self._joined.clear()
+
+
+def address_text(address: object) -> str:
+    """One end of a connection: ``host:port``, ``[v6]:port`` or ``unix:PATH``."""
+    if isinstance(address, IPv4Address):
+        return f"{address.host}:{address.port}"
+    if isinstance(address, IPv6Address):
+        return f"[{address.host}]:{address.port}"
+    return f"unix:{os.fsdecode(getattr(address, 'name', None) or b'')}"

@@ -1,0 +1,368 @@
+"""FlyMQ's dead letters: those of groups, and those that programs write to ``NAME.dlq``."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from brokerd.codecs import flymq as fly
+from brokerd.groups import GroupSettings
+from brokerd.protocols import flymq_dead_letters
+from brokerd.protocols.flymq import FlymqSettings
+from tests.broker.desk import lease
+from tests.protocols.flymq_desk import FlymqHouse
+from tests.protocols.flymq_guarded import GuardedHouse
+
+DONE = fly.Done()
+MIB = 1 << 20
+
+
+def envelope(message_id: str, payload: bytes, **members: Any) -> bytes:
+    """What FlyMQ's programs write to a topic for dead letters."""
+    said = {"id": message_id, "payload": base64.b64encode(payload).decode(), **members}
+    return json.dumps(said).encode()
+
+
+def kill(house: FlymqHouse, group: str, offset: int, reason: str = "boom", index: int = 0) -> None:
+    """Make a record a dead letter of a group."""
+    broker = house.broker
+    assert broker.dead_letter(broker.lane("t", group, index, offset), offset, reason)
+    house.run()
+
+
+def fetched(house: FlymqHouse, topic: str = "t", most: int = 100) -> list[tuple[Any, ...]]:
+    answer = house.only(fly.FetchDlq(topic, most))
+    assert isinstance(answer, fly.DeadLetters), answer
+    return [tuple(one) for one in answer.letters]
+
+
+def values(house: FlymqHouse, topic: str = "t") -> list[bytes]:
+    return [value for _, _, value in house.records(topic, 0, 0, 100)]
+
+
+def not_found(message: int | str) -> fly.Failed:
+    return fly.Failed(f"message not found: {message}")
+
+
+@pytest.fixture
+def house() -> FlymqHouse:
+    """A topic with five records."""
+    house = FlymqHouse()
+    house.produce(*[b"%d" % number for number in range(5)])
+    return house
+
+
+class TestOfGroups:
+    def test_what_failed_for_good_is_shown_with_its_reason_and_attempts(
+        self, house: FlymqHouse
+    ) -> None:
+        """Whichever format's leases it were."""
+        house.broker.configure_group("t", "g", GroupSettings(max_attempts=2, backoff_base_us=1))
+        for _ in range(2):
+            lease(house, "t", "g", "worker")
+            house.broker.settle(house.broker.lane("t", "g", 0, 0), 0, False, reason="too hot")
+            house.pass_time(1)
+        assert fetched(house) == [("0:0:g", b"0", "too hot", 2)]
+
+    def test_they_come_by_group_and_offset_and_survive_a_crash(self, house: FlymqHouse) -> None:
+        for group, offset in (("z", 0), ("a:b", 3), ("a:b", 1)):
+            kill(house, group, offset)
+        for _ in range(2):
+            assert [one[:2] for one in fetched(house)] == [
+                ("0:1:a:b", b"1"),
+                ("0:3:a:b", b"3"),
+                ("0:0:z", b"0"),
+            ]
+            house = house.crash()
+
+    def test_a_replay_gives_the_record_to_its_group_again(self, house: FlymqHouse) -> None:
+        kill(house, "g", 0)
+        kill(house, "h", 0)
+        assert house.only(fly.ReplayDlq("t", "0:0:g")) == DONE
+        assert [one[0] for one in fetched(house)] == ["0:0:h"]
+        assert house.only(fly.ReplayDlq("t", "0:0:g")) == not_found("0:0:g")
+        house = house.crash()
+        assert [one[0] for one in fetched(house)] == ["0:0:h"]
+        assert lease(house, "t", "g", "worker") == [(0, b"0")]
+        assert values(house) == [b"0", b"1", b"2", b"3", b"4"]
+
+    def test_an_offset_replays_to_all_groups_that_have_it(self, house: FlymqHouse) -> None:
+        """It is the record's message id, as other formats say it."""
+        for group in ("g", "h"):
+            kill(house, group, 2)
+        kill(house, "h", 3)
+        assert house.only(fly.ReplayDlq("t", 2)) == DONE
+        assert [one[0] for one in fetched(house)] == ["0:3:h"]
+        assert house.only(fly.ReplayDlq("t", 2)) == not_found(2)
+
+    def test_a_message_id_names_the_partition_too(self) -> None:
+        house = FlymqHouse(FlymqSettings(partitions=2))
+        house.produce(b"x", partition=1)
+        kill(house, "g", 0, index=1)
+        assert fetched(house) == [("1:0:g", b"x", "boom", 0)]
+        assert house.only(fly.ReplayDlq("t", 0)) == not_found(0)
+        assert house.only(fly.ReplayDlq("t", 1 << 48)) == DONE
+
+    def test_one_whose_record_is_gone_is_shown_without_it(self, house: FlymqHouse) -> None:
+        topic = house.broker.existing_topic("t")
+        record = topic.partition(0)
+        expires = house.broker.expiry_us(1_000_000)
+        house.ask(fly.ProduceWithTtl("t", b"short", 1_000))
+        assert expires and record.next_offset == 6
+        kill(house, "g", 5)
+        house.pass_time(2)
+        assert fetched(house) == [("0:5:g", b"", "boom (its record is removed or expired)", 0)]
+
+    def test_a_purge_forgets_them_for_good(self, house: FlymqHouse) -> None:
+        for group, offset in (("g", 0), ("g", 4), ("h", 1)):
+            kill(house, group, offset)
+        assert house.only(fly.PurgeDlq("t")) == DONE
+        for _ in range(2):
+            assert fetched(house) == []
+            assert house.only(fly.ReplayDlq("t", "0:0:g")) == not_found("0:0:g")
+            house = house.crash()
+
+    def test_there_may_be_more_than_one_step_of_them(self, house: FlymqHouse) -> None:
+        """Others are served in between."""
+        house.produce(*[b"x"] * 995)
+        lane = house.broker.lane("t", "g", 0, 0)
+        for offset in range(0, 1_000, 2):
+            house.broker.dead_letter(lane, offset, "boom")
+        house.run()
+        letters = fetched(house, most=1_000)
+        assert [one[0] for one in letters] == [f"0:{offset}:g" for offset in range(0, 1_000, 2)]
+        assert len(fetched(house, most=7)) == 7
+
+    @pytest.mark.parametrize(
+        "message",
+        ["", "0", "0:0", ":0:g", "0::g", "0:0:", "0:0:x", "0:9:g", "9:0:g", "-1:0:g", "0:+1:g"]
+        + ["0:0 :g", "\u0661:0:g", "1" * 40 + ":0:g", ":" * 65_000],
+    )
+    def test_an_id_that_names_none_is_refused(self, house: FlymqHouse, message: str) -> None:
+        kill(house, "g", 0)
+        assert house.only(fly.ReplayDlq("t", message)).text.startswith("message not found: ")
+        assert len(fetched(house)) == 1
+
+
+class TestOfTheTopic:
+    def test_programs_produce_to_it_and_see_what_they_wrote(self, house: FlymqHouse) -> None:
+        """Also what they wrote just now, over the same connection."""
+        said = envelope("m-1", b"hi", error_message="boom", retry_count=3, reason="manual")
+        answers = house.ask(
+            fly.Produce("t.dlq", None, said),
+            fly.Produce("t.dlq", b"key", b"no JSON"),
+            fly.FetchDlq("t"),
+        )
+        assert answers[2].letters == (
+            fly.DeadLetter("m-1", b"hi", "boom", 3),
+            fly.DeadLetter("1", b"no JSON", "", 0),
+        )
+
+    def test_it_comes_behind_the_groups(self, house: FlymqHouse) -> None:
+        house.produce(b"plain", topic="t.dlq")
+        kill(house, "g", 0)
+        assert [one[0] for one in fetched(house)] == ["0:0:g", "0"]
+        assert [one[0] for one in fetched(house, most=1)] == ["0:0:g"]
+
+    @pytest.mark.parametrize(("most", "count"), [(0, 10), (-1, 10), (3, 3), (1 << 30, 15)])
+    def test_max_says_how_many(self, house: FlymqHouse, most: int, count: int) -> None:
+        house.produce(*[b"x"] * 15, topic="t.dlq")
+        assert len(fetched(house, most=most)) == count
+
+    def test_all_its_partitions_are_shown(self) -> None:
+        house = FlymqHouse(FlymqSettings(partitions=3))
+        house.produce(b"a", b"b", b"c", topic="t.dlq")
+        assert [one[:2] for one in fetched(house)] == [("0", b"a"), ("1:0", b"b"), ("2:0", b"c")]
+        assert house.only(fly.ReplayDlq("t", "2:0")) == DONE
+        assert values(house) == [b"c"]
+
+    def test_a_replay_produces_the_payload_to_where_it_came_from(self, house: FlymqHouse) -> None:
+        """Without a key; and it stays, to be replayed again."""
+        house.produce(envelope("m-1", b"hi", original_topic="elsewhere"), topic="t.dlq")
+        for count in (1, 2):
+            assert house.only(fly.ReplayDlq("t", "m-1")) == DONE
+            assert house.records("elsewhere", 0, 0, 10) == [
+                (number, None, b"hi") for number in range(count)
+            ]
+            assert [one[0] for one in fetched(house)] == ["m-1"]
+            house = house.crash()
+
+    def test_what_does_not_say_where_it_came_from_goes_to_the_topic(
+        self, house: FlymqHouse
+    ) -> None:
+        house.produce(envelope("m-1", b"hi"), b"plain", topic="t.dlq")
+        assert house.ask(fly.ReplayDlq("t", "m-1"), fly.ReplayDlq("t", "1")) == [DONE, DONE]
+        assert values(house)[5:] == [b"hi", b"plain"]
+
+    def test_an_offset_means_its_records_before_those_of_groups(self, house: FlymqHouse) -> None:
+        house.produce(envelope("m-1", b"hi"), topic="t.dlq")
+        kill(house, "g", 0)
+        assert house.only(fly.ReplayDlq("t", 0)) == DONE
+        assert values(house)[5:] == [b"hi"]
+        assert [one[0] for one in fetched(house)] == ["0:0:g", "m-1"]
+        assert house.only(fly.ReplayDlq("t", 1)) == not_found(1)
+        assert house.only(fly.ReplayDlq("t", (1 << 64) - 1)) == not_found((1 << 64) - 1)
+
+    def test_of_two_with_one_id_the_first_is_replayed(self, house: FlymqHouse) -> None:
+        house.produce(envelope("m-1", b"one"), envelope("m-1", b"two"), topic="t.dlq")
+        house.ask(fly.ReplayDlq("t", "m-1"))
+        assert values(house)[5:] == [b"one"]
+
+    def test_an_id_is_found_behind_thousands_of_others(self, house: FlymqHouse) -> None:
+        """The reference looks at a thousand."""
+        partition = house.broker.create_topic("t.dlq").partition(0)
+        for _ in range(3_000):
+            house.broker.produce(partition, b"other")
+        house.broker.produce(partition, envelope("m-1", b"hi"))
+        house.run()
+        assert house.ask(fly.ReplayDlq("t", "m-1"), fly.ReplayDlq("t", "m-2")) == [
+            DONE,
+            not_found("m-2"),
+        ]
+        assert values(house)[5:] == [b"hi"]
+
+    @pytest.mark.parametrize("name", ["../x", "a\nb", "n" * 256, "__brokerd.audit"])
+    def test_no_record_says_where_none_may_be_produced(self, house: FlymqHouse, name: str) -> None:
+        house.produce(envelope("m-1", b"hi", original_topic=name), topic="t.dlq")
+        before = [topic.name for topic in house.broker.topics()]
+        assert isinstance(house.only(fly.ReplayDlq("t", "m-1")), fly.Failed)
+        assert [topic.name for topic in house.broker.topics()] == before
+
+    def test_a_purge_deletes_it(self, house: FlymqHouse) -> None:
+        house.produce(b"x", topic="t.dlq")
+        assert house.only(fly.PurgeDlq("t")) == DONE
+        assert house.only(fly.ListTopics()) == fly.Topics(("t",))
+        assert fetched(house) == []
+
+    def test_what_does_not_fit_the_answer_is_left_for_later_or_told_of(
+        self, house: FlymqHouse
+    ) -> None:
+        big = bytes(fly.MAX_LENGTH - 30)
+        house.produce(b"small", big, b"small", topic="t.dlq")
+        assert [one[:2] for one in fetched(house)] == [("0", b"small")]
+        house.broker.trim_topic("t.dlq", 0, 1)
+        house.run()
+        assert fetched(house) == [("1", big, "", 0)]
+
+    def test_a_record_that_is_too_large_with_its_id_is_shown_without_its_payload(
+        self, house: FlymqHouse
+    ) -> None:
+        """It does not keep others from being seen."""
+        huge = bytes(fly.MAX_LENGTH - 28)
+        group = "g" * 100
+        house.produce(huge)
+        kill(house, group, 5)
+        kill(house, group + "h", 0)
+        (_, payload, error, _), other = fetched(house)
+        assert (payload, other[1]) == (b"", b"0")
+        assert error == (
+            f"boom (its {len(huge)} bytes are too large for this answer; FETCH offset 5 of "
+            "partition 0)"
+        )
+
+
+class TestNothing:
+    @pytest.mark.parametrize("topic", ["none", "t", "n" * 255])
+    def test_nothing_is_shown_and_purged_where_there_is_nothing(
+        self, house: FlymqHouse, topic: str
+    ) -> None:
+        """Clients expect no error."""
+        assert fetched(house, topic) == []
+        replays = [fly.ReplayDlq(topic, message) for message in ("m-1", 0)]
+        answers = house.ask(fly.PurgeDlq(topic), *replays)
+        assert answers == [DONE, not_found("m-1"), not_found(0)]
+
+    @pytest.mark.parametrize("topic", ["", "..", "../x", "a\nb"])
+    def test_a_name_that_no_topic_has_is_refused(self, house: FlymqHouse, topic: str) -> None:
+        answers = house.ask(fly.FetchDlq(topic), fly.PurgeDlq(topic))
+        assert all("topic name" in answer.text for answer in answers)
+
+    def test_too_many_to_purge_at_once_are_left(
+        self, house: FlymqHouse, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """And what to do is said."""
+        monkeypatch.setattr("brokerd.broker.group_changes.DEAD_LOOKS_MAX", 50)
+        for offset in range(3):
+            kill(house, "g", offset)
+        answer = house.only(fly.PurgeDlq("t"))
+        assert answer.text.startswith("group 'g' has more dead letters than one request may purge")
+        assert len(fetched(house)) == 3
+
+    def test_a_client_that_leaves_is_searched_for_no_further(
+        self, house: FlymqHouse, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(flymq_dead_letters, "SEARCH_RECORDS", 5)
+        house.produce(*[b"x"] * 2_000, envelope("m-1", b"hi"), topic="t.dlq")
+        client = house.client()
+        client.send(fly.ReplayDlq("t", "m-1"))
+        client.send_no_more()
+        house.run()
+        assert client.answers() == [not_found("m-1")]
+        assert len(values(house)) == 5
+
+
+class TestPermissions:
+    def house(self) -> GuardedHouse:
+        """The topics are those of their lists alone."""
+        house = GuardedHouse()
+        root = house.log_in("root")
+        root.ask(
+            *[fly.Produce(topic, None, b"x") for topic in ("t", "secret")],
+            fly.Produce("t.dlq", None, envelope("m-1", b"hi", original_topic="secret")),
+        )
+        for topic in ("t", "t.dlq", "secret"):
+            house.grant(topic, "root")
+        return house
+
+    def test_they_are_for_who_may_use_the_topic(self) -> None:
+        house = self.house()
+        asked = fly.FetchDlq("t"), fly.ReplayDlq("t", "m-1"), fly.PurgeDlq("t")
+        assert house.ask(*asked) == [fly.Failed("authentication required")] * 3
+        assert house.log_in("gus").ask(*asked) == [fly.Failed("unauthorized")] * 3
+        shown, *others = house.log_in("carl").ask(*asked)
+        assert len(shown.letters) == 1
+        assert others == [fly.Failed("unauthorized")] * 2
+        assert house.log_in("pat").ask(*asked) == [
+            fly.Failed("unauthorized"),
+            DONE,
+            fly.Failed("unauthorized"),
+        ]
+        assert house.log_in("root").ask(fly.PurgeDlq("t")) == [DONE]
+
+    def test_the_topic_for_dead_letters_has_permissions_of_its_own(self) -> None:
+        house = self.house()
+        house.grant("t", "gus")
+        gus = house.log_in("gus")
+        assert gus.ask(fly.FetchDlq("t"), fly.ReplayDlq("t", "m-1"), fly.ReplayDlq("t", 0)) == [
+            fly.DeadLetters(()),
+            not_found("m-1"),
+            not_found(0),
+        ]
+
+    def test_a_replay_needs_to_write_where_the_record_says(self) -> None:
+        """Who may write to the one topic must not get into another by it."""
+        house = self.house()
+        for topic in ("t", "t.dlq"):
+            house.grant(topic, "gus")
+        gus = house.log_in("gus")
+        assert gus.ask(fly.ReplayDlq("t", "m-1")) == [fly.Failed("unauthorized")]
+        house.grant("secret", "gus")
+        assert gus.ask(fly.ReplayDlq("t", "m-1")) == [DONE]
+
+    def test_what_is_done_is_in_the_trail(self) -> None:
+        house = self.house()
+        kill(house, "g", 0)
+        root = house.log_in("root")
+        root.ask(fly.ReplayDlq("t", "m-1"), fly.ReplayDlq("t", "0:0:g"))
+        kill(house, "g", 0)
+        root.ask(fly.PurgeDlq("t"))
+        (found,) = root.ask(fly.QueryAudit(types=("dlq.replay", "dlq.purge")))
+        told = [(one.type, one.user, one.resource) for one in reversed(found.events)]
+        assert told == [
+            ("dlq.replay", "root", "t.dlq"),
+            ("dlq.replay", "root", "t/g"),
+            ("dlq.purge", "root", "t/g"),
+        ]

@@ -1,0 +1,205 @@
+"""FlyMQ's groups as administrators see them: listed, described, deleted, and sought by time."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.broker.topics import ConsumerGroup
+from brokerd.codecs import flymq as fly
+from brokerd.protocols.flymq import FlymqSettings
+from tests.protocols.flymq_desk import FlymqHouse
+from tests.protocols.flymq_guarded import GuardedHouse
+
+DONE = fly.Done()
+MAY_NOT = fly.Failed("unauthorized")
+NOT_IN = fly.Failed("authentication required")
+
+
+def group(name: str, topic: str = "t", members: int = 0, **committed: int) -> fly.Group:
+    """With committed offsets by ``pN``."""
+    offsets = [fly.GroupOffset(int(one[1:]), offset) for one, offset in committed.items()]
+    return fly.Group(topic, name, members, tuple(offsets))
+
+
+def unknown(name: str, topic: str = "") -> fly.Failed:
+    return fly.Failed(f"consumer group not found: {topic}:{name}")
+
+
+@pytest.fixture
+def house() -> FlymqHouse:
+    """Two topics, of which both have a group ``g``."""
+    house = FlymqHouse(FlymqSettings(partitions=3))
+    for topic in ("t", "s"):
+        house.produce(b"x", topic=topic)
+        house.ask(fly.Commit(topic, "g", 1, 4))
+    house.ask(fly.Commit("t", "a", 0, 0), fly.Commit("t", "a", 2, 9))
+    return house
+
+
+def groups_of(house: FlymqHouse, topic: str) -> dict[str, ConsumerGroup]:
+    return house.broker.existing_topic(topic).groups
+
+
+class TestLists:
+    def test_all_groups_are_listed_by_topic_and_name(self, house: FlymqHouse) -> None:
+        client = house.client()
+        joined, listed = client.ask(fly.Subscribe("t", "new", 0, "latest"), fly.ListGroups())
+        assert isinstance(joined, fly.Position)
+        assert listed.groups == (
+            group("g", "s", p1=4),
+            group("a", p0=0, p2=9),
+            group("g", p1=4),
+            group("new", members=1),
+        )
+
+    def test_groups_of_other_formats_are_among_them(self, house: FlymqHouse) -> None:
+        """But neither one without a name nor the broker's own."""
+        broker = house.broker
+        broker.dead_letter(broker.lane("t", "workers", 0, 0), 0, "boom")
+        broker.commit_offset("t", "", 0, 1)
+        broker.commit_offset("s", "..", 0, 1)
+        house.run()
+        names = [(one.topic, one.group) for one in house.only(fly.ListGroups()).groups]
+        assert names == [("s", ".."), ("s", "g"), ("t", "a"), ("t", "g"), ("t", "workers")]
+
+    def test_without_groups_the_list_is_empty(self) -> None:
+        assert FlymqHouse().only(fly.ListGroups()) == fly.Groups(())
+
+    def test_many_groups_are_listed_in_slices(self) -> None:
+        """Others are served in between."""
+        house = FlymqHouse()
+        house.produce(b"x")
+        for number in range(3_000):
+            house.broker.commit_offset("t", f"g{number:04}", 0, number)
+        house.run()
+        listed = house.only(fly.ListGroups()).groups
+        assert [one.group for one in listed] == [f"g{number:04}" for number in range(3_000)]
+
+
+class TestDescriptions:
+    def test_a_group_is_described_in_the_layout_of_its_request(self, house: FlymqHouse) -> None:
+        described = house.ask(fly.DescribeGroup("g", "t"), fly.DescribeGroup("g", None))
+        assert described == [
+            group("g", p1=4),
+            fly.JavaGroup("g", "Empty", (), ("s", "t"), ""),
+        ]
+
+    def test_with_an_empty_topic_it_is_the_first_by_name(self, house: FlymqHouse) -> None:
+        """So the Go client asks."""
+        assert house.only(fly.DescribeGroup("g")) == group("g", "s", p1=4)
+
+    def test_java_is_told_who_the_members_are(self, house: FlymqHouse) -> None:
+        """One that has joined the group of two topics is one member."""
+        client = house.client()
+        client.ask(*[fly.Subscribe(topic, "g", 0, "latest") for topic in ("s", "t")])
+        house.client().ask(fly.Subscribe("t", "g", 0, "latest"))
+        described = house.only(fly.DescribeGroup("g", None))
+        assert described.state == "Stable"
+        assert len(described.members) == 2
+
+    @pytest.mark.parametrize("topic", ["t", "none", "", None, "../x"])
+    def test_an_unknown_one_is_refused(self, house: FlymqHouse, topic: str | None) -> None:
+        requests = fly.DescribeGroup("x", topic), fly.DeleteGroup("x", topic)
+        assert house.ask(*requests) == [unknown("x", topic or "")] * 2
+
+    def test_a_group_without_a_name_is_unknown(self, house: FlymqHouse) -> None:
+        house.broker.commit_offset("t", "", 0, 1)
+        house.run()
+        requests = fly.DescribeGroup("", "t"), fly.DescribeGroup("", None), fly.DeleteGroup("", "t")
+        assert house.ask(*requests) == [unknown("", "t"), unknown(""), unknown("", "t")]
+
+
+class TestDeletion:
+    def test_a_group_of_a_topic_is_deleted_for_good(self, house: FlymqHouse) -> None:
+        assert house.only(fly.DeleteGroup("g", "t")) == DONE
+        for _ in range(2):
+            assert house.only(fly.GetOffset("t", "g", 1)) == unknown("g", "t")
+            assert house.only(fly.GetOffset("s", "g", 1)) == fly.Position(4)
+            house = house.crash()
+
+    @pytest.mark.parametrize("topic", ["", None])
+    def test_without_a_topic_it_is_deleted_of_all(
+        self, house: FlymqHouse, topic: str | None
+    ) -> None:
+        assert house.only(fly.DeleteGroup("g", topic)) == DONE
+        assert [*groups_of(house, "s"), *groups_of(house, "t")] == ["a"]
+        assert house.only(fly.DeleteGroup("g", topic)) == unknown("g")
+
+
+class TestTimes:
+    times_ms: list[int]
+
+    @pytest.fixture
+    def timed(self) -> FlymqHouse:
+        """A record each ten seconds, beginning now."""
+        house = FlymqHouse()
+        self.times_ms = []
+        for number in range(5):
+            answer = house.only(fly.Produce("t", None, b"%d" % number))
+            self.times_ms.append(answer.timestamp_ms)
+            house.pass_time(10)
+        return house
+
+    def test_a_seek_finds_the_first_record_since_then(self, timed: FlymqHouse) -> None:
+        """The time that PRODUCE told leads to its record."""
+        for number, time_ms in enumerate(self.times_ms):
+            assert timed.only(fly.SeekToTimestamp("t", 0, time_ms)) == fly.Position(number)
+            later = fly.SeekToTimestamp("t", 0, time_ms + 5_000)
+            assert timed.only(later) == fly.Position(number + 1)
+
+    def test_before_all_records_and_behind_them(self, timed: FlymqHouse) -> None:
+        for time_ms in (0, -1, -(1 << 63)):
+            assert timed.only(fly.SeekToTimestamp("t", 0, time_ms)) == fly.Position(0)
+        for time_ms in (1 << 50, (1 << 63) - 1):
+            assert timed.only(fly.SeekToTimestamp("t", 0, time_ms)) == fly.Position(5)
+        timed.broker.trim_topic("t", 0, 2)
+        timed.run()
+        assert timed.only(fly.SeekToTimestamp("t", 0, 0)) == fly.Position(2)
+
+    def test_with_a_group_it_is_committed_and_durable(self, timed: FlymqHouse) -> None:
+        assert timed.only(fly.SeekToTimestamp("t", 0, 1 << 50, "g")) == fly.Position(5)
+        assert timed.only(fly.SeekToTimestamp("t", 0, 0, "")) == fly.Position(0)
+        assert timed.crash().only(fly.GetOffset("t", "g", 0)) == fly.Position(5)
+        assert [one.group for one in timed.only(fly.ListGroups()).groups] == ["g"]
+
+    def test_what_makes_no_sense_is_refused(self, timed: FlymqHouse) -> None:
+        answers = timed.ask(
+            fly.SeekToTimestamp("none", 0, 0),
+            fly.SeekToTimestamp("t", 1, 0),
+            fly.SeekToTimestamp("t", -1, 0),
+            fly.SeekToTimestamp("t", 0, 0, ".."),
+        )
+        assert [answer.text[:25] for answer in answers] == [
+            "topic not found: none",
+            "partition 1 not found",
+            "partition -1 not found",
+            "group name must not be '.",
+        ]
+        assert not groups_of(timed, "t")
+
+
+class TestPermissions:
+    ASKED = (
+        fly.ListGroups(),
+        fly.DescribeGroup("g", "t"),
+        fly.DescribeGroup("g", None),
+        fly.DeleteGroup("g", ""),
+    )
+
+    def house(self) -> GuardedHouse:
+        house = GuardedHouse()
+        house.log_in("root").ask(fly.CreateTopic("t", 1), fly.Commit("t", "g", 0, 0))
+        return house
+
+    def test_they_are_for_administrators(self) -> None:
+        house = self.house()
+        assert house.ask(*self.ASKED) == [NOT_IN] * 4
+        for name in ("pat", "carl", "gus"):
+            assert house.log_in(name).ask(*self.ASKED) == [MAY_NOT] * 4
+        assert not any(isinstance(one, fly.Failed) for one in house.log_in("root").ask(*self.ASKED))
+
+    def test_a_seek_needs_what_a_commit_needs(self) -> None:
+        house = self.house()
+        seek = fly.SeekToTimestamp("t", 0, 0, "g")
+        assert house.only(seek) == NOT_IN
+        assert house.log_in("carl").ask(seek) == [fly.Position(0)]
