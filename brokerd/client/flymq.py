@@ -24,6 +24,7 @@ from brokerd.client.checks import check_number, check_numbers, check_text
 from brokerd.client.errors import AddressError, ConnectionLost, OutOfStep
 from brokerd.client.exchange import Exchange
 from brokerd.client.flymq_admin import FlymqAdmin, FlymqError
+from brokerd.client.flymq_later import FlymqLater, FlymqTransaction
 from brokerd.client.stream import TIMEOUT, Connect, Stream
 from brokerd.codecs.answers import AnswerReader
 from brokerd.codecs.flymq import (
@@ -32,10 +33,12 @@ from brokerd.codecs.flymq import (
     RECORD_BYTES,
     Answer,
     Auth,
+    CancelDelayed,
     ChangePassword,
     Cluster,
     ClusterMetadata,
     Commit,
+    CommitTransaction,
     Consume,
     Consumed,
     CreateTopic,
@@ -59,6 +62,9 @@ from brokerd.codecs.flymq import (
     Position,
     Produce,
     Produced,
+    ProduceDelayed,
+    ProduceInTransaction,
+    ProduceWithTtl,
     QueryAudit,
     Request,
     ResetOffset,
@@ -80,6 +86,7 @@ __all__ = [
     "FetchedRecord",
     "FlymqClient",
     "FlymqError",
+    "FlymqTransaction",
     "Lag",
     "LoggedIn",
     "OutOfStep",
@@ -93,12 +100,21 @@ DELAYS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 RECORD_BYTES_MAX = MAX_LENGTH - FETCHED_BYTES - RECORD_BYTES
 """Key and value of the largest record: one that an answer to FETCH can hold."""
 _PARTITION_MAX = (1 << 31) - 1
-_NOT_TWICE = (Produce, DeleteTopic, CreateUser, DeleteUser, ChangePassword)
+_PRODUCES = (Produce, ProduceDelayed, ProduceWithTtl, ProduceInTransaction)
+_NOT_TWICE = (
+    *_PRODUCES,
+    CancelDelayed,
+    CommitTransaction,
+    DeleteTopic,
+    CreateUser,
+    DeleteUser,
+    ChangePassword,
+)
 
 Result = TypeVar("Result", bound=Answer)
 
 
-class FlymqClient(FlymqAdmin):
+class FlymqClient(FlymqAdmin, FlymqLater):
     """One connection to a broker.
 
     :param address: ``host:port``, ``[v6]:port`` or ``unix:PATH``.
@@ -343,8 +359,9 @@ def _check_partition(partition: int) -> None:
 
 def _check_size(request: Request) -> None:
     """Refuse a record that no answer to FETCH could hold."""
-    if isinstance(request, Produce):
-        size = len(request.key or b"") + len(request.value)
+    if isinstance(request, _PRODUCES):
+        key = request.key if isinstance(request, Produce) else None
+        size = len(key or b"") + len(request.value)
         if size > RECORD_BYTES_MAX:
             raise RecordTooLarge(
                 f"key and value take {size} bytes, and they may have {RECORD_BYTES_MAX}: send less"

@@ -1,0 +1,103 @@
+# Tests: tests/client/test_flymq_later.py
+"""What a FlyMQ client produces that comes later, lives for a time, or comes all at once.
+
+Methods of `brokerd.client.flymq.FlymqClient`; raised is what its other methods raise.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self, TypeVar
+
+from brokerd.client.checks import check_number, check_text
+from brokerd.client.flymq_admin import FlymqError
+from brokerd.codecs.flymq import (
+    Answer,
+    BeginTransaction,
+    CancelDelayed,
+    CommitTransaction,
+    Done,
+    Produced,
+    ProduceDelayed,
+    ProduceInTransaction,
+    ProduceWithTtl,
+    Request,
+    RollBackTransaction,
+    TransactionTold,
+)
+
+_U64_MAX = (1 << 64) - 1
+_I64_MAX = (1 << 63) - 1
+
+Result = TypeVar("Result", bound=Answer)
+
+
+class FlymqLater:
+    """Delayed records, records with a time to live, and transactions."""
+
+    def _call(self, request: Request, kind: type[Result]) -> Result:
+        """The answer to a request. Raises `FlymqError` and what the client raises."""
+        raise NotImplementedError
+
+    def produce_delayed(self, topic: str, value: bytes, delay_ms: int) -> Produced:
+        """Store a record in `delay_ms`; its ``offset`` is the number to cancel it by."""
+        _check(topic, value, delay_ms=delay_ms)
+        return self._call(ProduceDelayed(topic, value, delay_ms), Produced)
+
+    def cancel_delayed(self, topic: str, number: int) -> None:
+        """Let a delayed record never be stored. FlymqError: it does not wait any more."""
+        check_text(topic=topic)
+        check_number("number", number, 0, _U64_MAX)
+        self._call(CancelDelayed(number, topic), Done)
+
+    def produce_with_ttl(self, topic: str, value: bytes, ttl_ms: int) -> Produced:
+        """Store a record that is gone after `ttl_ms`; 0: that stays."""
+        _check(topic, value, ttl_ms=ttl_ms)
+        return self._call(ProduceWithTtl(topic, value, ttl_ms), Produced)
+
+    def transaction(self) -> FlymqTransaction:
+        """Begin a transaction. As a context manager it is committed at the end of the block, and
+        rolled back by an error there."""
+        return FlymqTransaction(self, self._call(BeginTransaction(), TransactionTold).transaction)
+
+
+class FlymqTransaction:
+    """Records that are all stored, or none. It ends with its client's connection."""
+
+    def __init__(self, client: FlymqLater, transaction: str) -> None:
+        self.id = transaction
+        self._client = client
+
+    def produce(self, topic: str, value: bytes) -> None:
+        """Add a record; nothing is stored yet."""
+        _check(topic, value)
+        self._client._call(ProduceInTransaction(self.id, topic, value), Produced)
+
+    def commit(self) -> None:
+        """Store all records durably, or raise."""
+        told = self._client._call(CommitTransaction(self.id), TransactionTold)
+        if not told.success:
+            raise FlymqError(f"the transaction {self.id} was not committed: it is over, or unknown")
+
+    def rollback(self) -> bool:
+        """Store nothing. False: it was committed, or is unknown."""
+        return self._client._call(RollBackTransaction(self.id), TransactionTold).success
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.commit()
+        elif not isinstance(error, OSError):
+            self.rollback()
+
+
+def _check(topic: str, value: bytes, **milliseconds: int) -> None:
+    check_text(topic=topic)
+    if not isinstance(value, bytes):
+        raise TypeError(f"value must be bytes, not a {type(value).__name__}")
+    for name, number in milliseconds.items():
+        check_number(name, number, 0, _I64_MAX)
