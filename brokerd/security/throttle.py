@@ -52,10 +52,14 @@ class Buckets:
         if len(self._full_at_us) > self._buckets_max:
             self._full_at_us.popitem(last=False)
 
-    def give_back(self, key: bytes) -> None:
-        """Undo one `take`."""
+    def give_back(self, key: bytes, taken_us: int) -> None:
+        """Undo one `take`; a bucket that was full then is forgotten, or else it pushed one out."""
         full_at_us = self._full_at_us.get(key)
-        if full_at_us is not None:
+        if full_at_us is None:
+            return
+        if full_at_us - self._rate.each_us <= taken_us:
+            del self._full_at_us[key]
+        else:
             self._full_at_us[key] = full_at_us - self._rate.each_us
 
 
@@ -65,6 +69,7 @@ class Attempt(NamedTuple):
     taken: list[tuple[Buckets, bytes]]
     pair: bytes | None
     """Who tries to be whom; None where nobody is named."""
+    began_us: int
 
 
 class Throttle:
@@ -95,12 +100,12 @@ class Throttle:
             )
         for buckets, key in keys:
             buckets.take(key, now_us)
-        return Attempt(keys, pair)
+        return Attempt(keys, pair, now_us)
 
     def give_back(self, attempt: Attempt) -> None:
         """The attempt was not looked at after all."""
         for buckets, key in attempt.taken:
-            buckets.give_back(key)
+            buckets.give_back(key, attempt.began_us)
 
     def succeeded(self, attempt: Attempt) -> None:
         """The attempt was no failure: others' failures do not keep this one out from now on."""

@@ -117,6 +117,24 @@ def test_what_is_remembered_is_bounded_and_the_oldest_goes_first() -> None:
     assert [buckets.wait_us(key, 0) for key in (b"b", b"c", b"d")] == [SECOND_US] * 3
 
 
+def test_logins_that_are_not_looked_at_make_nobody_forgotten() -> None:
+    """Or who floods a broker with names, while too many wait already, would empty the throttle."""
+    throttle = Throttle(Rate(100, SECOND_US), Rate(3, SECOND_US))
+    assert attempts(throttle, "192.0.2.1", "ann") == 3
+    for number in range(BUCKETS_MAX):
+        throttle.give_back(throttle.begin("192.0.2.2", f"other {number}", 0))
+    with pytest.raises(LoginThrottled):
+        throttle.begin("192.0.2.3", "ann", 0)
+
+
+def test_what_is_given_back_late_leaves_the_failures_in_between() -> None:
+    throttle = Throttle(Rate(100, SECOND_US), Rate(3, SECOND_US))
+    late = throttle.begin("192.0.2.1", "ann", 0)
+    throttle.begin("192.0.2.2", "ann", SECOND_US // 2)
+    throttle.give_back(late)
+    assert attempts(throttle, "192.0.2.3", "ann", SECOND_US // 2) == 2
+
+
 def test_successes_that_are_remembered_are_bounded_too() -> None:
     """Who has not been in for longest is forgotten first."""
     throttle = Throttle(Rate(5, SECOND_US), Rate(1, SECOND_US))
