@@ -15,6 +15,7 @@ from brokerd.admin import (
     group_calls,
     lease_calls,
     record_calls,
+    schema_calls,
     security_calls,
     topic_calls,
 )
@@ -32,6 +33,7 @@ ROUTES = [
     *archive_calls.ROUTES,
     *security_calls.ROUTES,
     *effective_calls.ROUTES,
+    *schema_calls.ROUTES,
     *audit_calls.ROUTES,
 ]
 OPENAPI = describe(ROUTES)

@@ -34,6 +34,7 @@ VERBS = {
     "lease": "brokerd.cli.leases:lease_group",
     "produce": "brokerd.cli.produce:produce_command",
     "schedule": "brokerd.cli.schedules:schedule_group",
+    "schema": "brokerd.cli.schemas:schema_group",
     "tail": "brokerd.cli.tail:tail_command",
     "topic": "brokerd.cli.topics:topic_group",
     "user": "brokerd.cli.users:user_group",
