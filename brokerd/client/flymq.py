@@ -24,6 +24,7 @@ from brokerd.client.checks import check_number, check_numbers, check_text
 from brokerd.client.errors import AddressError, ConnectionLost, OutOfStep
 from brokerd.client.exchange import Exchange
 from brokerd.client.flymq_admin import FlymqAdmin, FlymqError
+from brokerd.client.flymq_groups import FlymqGroups
 from brokerd.client.flymq_later import FlymqLater, FlymqTransaction
 from brokerd.client.stream import TIMEOUT, Connect, Stream
 from brokerd.codecs.answers import AnswerReader
@@ -43,6 +44,8 @@ from brokerd.codecs.flymq import (
     Consumed,
     CreateTopic,
     CreateUser,
+    DeadLetter,
+    DeleteGroup,
     DeleteTopic,
     DeleteUser,
     Done,
@@ -54,6 +57,8 @@ from brokerd.codecs.flymq import (
     FrameReader,
     GetLag,
     GetOffset,
+    Group,
+    GroupOffset,
     Lag,
     ListTopics,
     LoggedIn,
@@ -66,6 +71,7 @@ from brokerd.codecs.flymq import (
     ProduceInTransaction,
     ProduceWithTtl,
     QueryAudit,
+    ReplayDlq,
     Request,
     ResetOffset,
     Subscribe,
@@ -82,11 +88,14 @@ __all__ = [
     "Cluster",
     "ConnectionLost",
     "Consumed",
+    "DeadLetter",
     "Fetched",
     "FetchedRecord",
     "FlymqClient",
     "FlymqError",
     "FlymqTransaction",
+    "Group",
+    "GroupOffset",
     "Lag",
     "LoggedIn",
     "OutOfStep",
@@ -105,7 +114,9 @@ _NOT_TWICE = (
     *_PRODUCES,
     CancelDelayed,
     CommitTransaction,
+    DeleteGroup,
     DeleteTopic,
+    ReplayDlq,
     CreateUser,
     DeleteUser,
     ChangePassword,
@@ -114,7 +125,7 @@ _NOT_TWICE = (
 Result = TypeVar("Result", bound=Answer)
 
 
-class FlymqClient(FlymqAdmin, FlymqLater):
+class FlymqClient(FlymqAdmin, FlymqGroups, FlymqLater):
     """One connection to a broker.
 
     :param address: ``host:port``, ``[v6]:port`` or ``unix:PATH``.

@@ -1,0 +1,111 @@
+# Tests: tests/client/test_flymq_groups.py
+"""What a FlyMQ client may ask about consumer groups, dead letters and the cluster.
+
+Methods of `brokerd.client.flymq.FlymqClient`; raised is what its other methods raise.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from brokerd.client.checks import check_number, check_numbers, check_text
+from brokerd.codecs.flymq import (
+    Answer,
+    ClusterNodes,
+    ClusterStatus,
+    DeadLetter,
+    DeadLetters,
+    DeleteGroup,
+    DescribeGroup,
+    Done,
+    FetchDlq,
+    Group,
+    Groups,
+    JoinCluster,
+    LeaveCluster,
+    ListGroups,
+    Position,
+    PurgeDlq,
+    ReplayDlq,
+    Request,
+    SeekToTimestamp,
+)
+
+_I32_MAX = (1 << 31) - 1
+_I64_MAX = (1 << 63) - 1
+_U64_MAX = (1 << 64) - 1
+
+Result = TypeVar("Result", bound=Answer)
+
+
+class FlymqGroups:
+    """Requests about groups, dead letters and the cluster."""
+
+    def _call(self, request: Request, kind: type[Result]) -> Result:
+        """The answer to a request. Raises `FlymqError` and what the client raises."""
+        raise NotImplementedError
+
+    # -- groups -------------------------------------------------------------------------------
+
+    def list_groups(self) -> tuple[Group, ...]:
+        """All groups, with their members and committed offsets; for administrators."""
+        return self._call(ListGroups(), Groups).groups
+
+    def describe_group(self, topic: str, group: str) -> Group:
+        """One group. With an empty `topic` the first that has such a group."""
+        check_text(topic=topic, group=group)
+        return self._call(DescribeGroup(group, topic), Group)
+
+    def delete_group(self, topic: str, group: str) -> None:
+        """Delete a group and its commits. With an empty `topic` of all that have such a group."""
+        check_text(topic=topic, group=group)
+        self._call(DeleteGroup(group, topic), Done)
+
+    def seek_to_timestamp(
+        self, topic: str, partition: int, time_ms: int, group: str | None = None
+    ) -> int:
+        """The offset of the first record since then; with a `group` it is committed."""
+        check_text(topic=topic)
+        check_number("partition", partition, 0, _I32_MAX)
+        check_number("time_ms", time_ms, -_I64_MAX - 1, _I64_MAX)
+        if group is not None:
+            check_text(group=group)
+        return self._call(SeekToTimestamp(topic, partition, time_ms, group), Position).offset
+
+    # -- dead letters -------------------------------------------------------------------------
+
+    def fetch_dlq(self, topic: str, max_messages: int = 10) -> tuple[DeadLetter, ...]:
+        """Dead letters of a topic, the first ones."""
+        check_text(topic=topic)
+        check_numbers(max_messages=max_messages)
+        most = min(max_messages, _I32_MAX)
+        return self._call(FetchDlq(topic, most), DeadLetters).letters
+
+    def replay_dlq(self, topic: str, message: int | str) -> None:
+        """Have a dead letter processed again: by its id, or, as a number, by its offset."""
+        check_text(topic=topic)
+        if isinstance(message, str):
+            check_text(message=message)
+        else:
+            check_number("message", message, 0, _U64_MAX)
+        self._call(ReplayDlq(topic, message), Done)
+
+    def purge_dlq(self, topic: str) -> None:
+        """Forget all dead letters of a topic; none is no error."""
+        check_text(topic=topic)
+        self._call(PurgeDlq(topic), Done)
+
+    # -- the cluster --------------------------------------------------------------------------
+
+    def cluster_status(self) -> ClusterNodes:
+        """The nodes of the cluster: brokerd is the only one."""
+        return self._call(ClusterStatus(), ClusterNodes)
+
+    def cluster_join(self, peer: str) -> None:
+        """Ask to join a cluster by ``host:port``, which brokerd refuses."""
+        check_text(peer=peer)
+        self._call(JoinCluster(peer), Done)
+
+    def cluster_leave(self) -> None:
+        """Ask to leave the cluster, which brokerd refuses."""
+        self._call(LeaveCluster(), Done)
