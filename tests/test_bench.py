@@ -23,7 +23,7 @@ from benchmarks.process import BrokerProcess
 from benchmarks.responder import Responder
 from benchmarks.suite import SHAPES
 from brokerd.cli import load, machine
-from brokerd.cli.bench import bench_command, commit_bytes, find_admin
+from brokerd.cli.bench import bench_command, commit_bytes, find_listeners
 from brokerd.cli.formats import FORMATS, BenchFailed, Ground, LoadSpec, ground
 from brokerd.cli.formats.mamamia import fill, probe, produce_frame
 from brokerd.cli.measure import Plan, default_backlog, measure, new_log, worker_specs
@@ -377,7 +377,7 @@ class TestCommand:
             options = ["produce", "--address", dummy.address, "--seconds", "0.1"]
             result = CliRunner().invoke(bench_command, options, obj={"server": server})
         assert (result.exit_code, result.output.count("\n")) == (1, 1)
-        assert f"http://{server}/api/v1/status" in result.output
+        assert f"no broker answers at {server} (from --server)" in result.output
 
     def test_an_address_that_cannot_be_read_is_one_line(self) -> None:
         """What was given and the forms that are understood."""
@@ -390,9 +390,12 @@ class TestCommand:
         (tmp_path / "run").mkdir()
         listeners = {"mamamia": "127.0.0.1:9000", "admin": "127.0.0.1:9644"}
         (tmp_path / "run" / "listeners.json").write_text(json.dumps(listeners))
-        assert find_admin(tmp_path, "mamamia", "localhost:9000") == "127.0.0.1:9644"
-        assert find_admin(tmp_path, "mamamia", "127.0.0.1:9001") is None
-        assert find_admin(tmp_path / "none", "mamamia", "127.0.0.1:9000") is None
+        assert find_listeners(tmp_path, "mamamia", "localhost:9000") == listeners
+        assert find_listeners(tmp_path, "mamamia", "127.0.0.1:9001") == {}
+        assert find_listeners(tmp_path / "none", "mamamia", "127.0.0.1:9000") == {}
+        listeners["mamamia"] = "0.0.0.0:9000"
+        (tmp_path / "run" / "listeners.json").write_text(json.dumps(listeners))
+        assert find_listeners(tmp_path, "mamamia", "localhost:9000") == listeners
 
 
 class TestCommits:

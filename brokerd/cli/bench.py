@@ -17,17 +17,20 @@ that was delivered. Latency is that of one request. What a request is in each fo
 from __future__ import annotations
 
 import json
-import urllib.request
 from dataclasses import asdict
-from http.client import HTTPException
 from pathlib import Path
 from typing import IO, Any
 
 import click
 
+from brokerd.cli import server
+from brokerd.client.addresses import parse_address
+from brokerd.errors import BrokerdError
+
 from . import machine
 from .formats import FORMATS, SCENARIOS
 from .formats.ground import BenchFailed
+from .formats.way import Way
 from .measure import Plan, measure, prepare
 
 _RATE_SECONDS = 0.5
@@ -43,22 +46,19 @@ class Refused(click.ClickException):
         click.echo(f"brokerctl: {self.format_message()}", file=file, err=file is None)
 
 
-def fetch_status(server: str) -> dict[str, Any]:
-    """Read the broker's ``/api/v1/status``.
+def fetch_status(admin: server.Server | None) -> dict[str, Any]:
+    """What the broker's ``/api/v1/status`` says; nothing, if nobody is to be asked.
 
-    :param server: ``host:port`` or ``http://host:port``.
     :raises BenchFailed: when there is no such answer.
     """
-    base = server if "://" in server else f"http://{server}"
-    url = f"{base.rstrip('/')}/api/v1/status"
+    if admin is None:
+        return {}
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            status = json.load(answer)
-    except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError
-        raise BenchFailed(f"{url}: {error}") from error
-    if not isinstance(status, dict):
-        raise BenchFailed(f"{url}: not an object")
-    return status
+        return admin.get("status")
+    except server.Refused as error:
+        raise BenchFailed(f"the status that figures stand beside needs MONITOR: {error}") from error
+    except BrokerdError as error:
+        raise BenchFailed(str(error)) from error
 
 
 def commits(status: dict[str, Any]) -> tuple[int, int]:
@@ -77,22 +77,23 @@ def commit_bytes(before: dict[str, Any], after: dict[str, Any]) -> int:
     return max(_LEAST_BLOCK_BYTES, (commits(after)[1] - commits(before)[1]) // count)
 
 
-def find_admin(data_dir: Path, wire: str, address: str) -> str | None:
-    """The admin address of the broker that listens on ``address``, if its directory says so."""
+def find_listeners(data_dir: Path, wire: str, address: str) -> dict[str, Any]:
+    """What the directory says of the broker that listens on ``address``; nothing of another."""
     try:
         listeners = json.loads((data_dir / "run" / "listeners.json").read_text())
     except (OSError, ValueError):
-        return None
+        return {}
     if not isinstance(listeners, dict) or not _same_address(listeners.get(wire), address):
-        return None
-    admin = listeners.get("admin")
-    return admin if isinstance(admin, str) else None
+        return {}
+    return listeners
 
 
 def _same_address(one: object, other: str) -> bool:
     if not isinstance(one, str):
         return False
-    return one == other.replace("localhost", "127.0.0.1")
+    place = parse_address(one)
+    here = place._replace(host=server.ANYWHERE.get(place.host, place.host))
+    return str(here) == other.replace("localhost", "127.0.0.1")
 
 
 @click.command("bench")
@@ -105,6 +106,11 @@ def _same_address(one: object, other: str) -> bool:
     default=None,
     metavar="HOST:PORT",
     help="Where the format listens (default: its port on 127.0.0.1).",
+)
+@click.option(
+    "--tls/--no-tls",
+    default=None,
+    help="Whether to speak TLS there (default: as listeners.json of the data directory says).",
 )
 @click.option("--connections", type=click.IntRange(1, 10_000), default=1, show_default=True)
 @click.option(
@@ -153,6 +159,7 @@ def bench_command(
     scenario: str,
     wire: str,
     address: str | None,
+    tls: bool | None,
     connections: int,
     window: int,
     size: int,
@@ -170,6 +177,10 @@ def bench_command(
     and ACK); over RustLog's binary dialect produce, produce-batch or fetch (of 1 MiB); over FlyMQ
     produce or fetch; over MEGA produce or consume.
 
+    With security on, the account of the global options needs ADMIN, WRITE and READ on topics that
+    begin with bench-, and MONITOR: FlyMQ logs in with its password, BlipMQ with a key; in the other
+    formats the certificate, or the listener, says who we are.
+
     Every run makes a topic bench-<12 hex digits>, and it stays until `brokerctl topic delete`.
     """
     root: dict[str, Any] = context.obj if isinstance(context.obj, dict) else {}
@@ -180,6 +191,10 @@ def bench_command(
             f"{scenario} is no scenario over {wire}; it has {', '.join(form.scenarios)}"
         )
     address = address or f"127.0.0.1:{form.port}"
+    listeners = find_listeners(data_dir, wire, address)
+    credentials = server.credentials_of(context) if "login" in root else server.NOBODY
+    if tls is None:
+        tls = wire in listeners.get("tls", ())
     plan = Plan(
         scenario,
         address,
@@ -191,13 +206,17 @@ def bench_command(
         workers=workers,
         backlog=backlog,
         format=wire,
+        way=Way(tls, credentials),
     )
-    admin = root.get("server") or find_admin(data_dir, wire, address)
+    named = root.get("server")
+    admin = None
+    if named or "admin" in listeners:
+        admin = server.Server(server.find(named, str(data_dir)), credentials)
     try:
-        before = fetch_status(admin) if admin else {}
+        before = fetch_status(admin)
         place = prepare(plan)
         found = measure(plan, place)
-        status = fetch_status(admin) if admin else {}
+        status = fetch_status(admin)
     except BenchFailed as error:
         raise Refused(str(error)) from error
     where = disk or (data_dir if admin and data_dir.is_dir() else Path.cwd())

@@ -18,16 +18,20 @@ import json
 import math
 import selectors
 import socket
+import ssl
 import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from .formats import FORMATS, BenchFormat, LoadSpec, ground
+from .formats import FORMATS, BenchFormat, LoadSpec
+from .formats.way import PLAIN, Way, way_of
+from .formats.way import connect as open_connection
 from .scenarios import Role
 
 _READ_BYTES = 1 << 18
+_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _DRAIN_SECONDS = 10.0
 
 
@@ -77,20 +81,20 @@ class _Connection:
     def flush(self) -> bool:
         try:
             sent = self.sock.send(self.outbox)
-        except BlockingIOError:
+        except _NOT_NOW:
             return False
         self.outbox = memoryview(self.outbox)[sent:] if sent < len(self.outbox) else b""
         return not self.outbox
 
 
-def connect(address: str, form: BenchFormat) -> socket.socket:
+def connect(address: str, form: BenchFormat, way: Way = PLAIN) -> socket.socket:
     """A connection that no longer blocks; what comes before its first request is done.
 
-    :raises OSError: when nobody listens there.
+    :raises OSError: when nobody listens there, or lets us in.
     :raises ValueError: when the address cannot be read.
     """
-    sock = ground.connect(address)
-    form.open(sock)
+    sock = open_connection(address, way)
+    form.open(sock, way.credentials)
     sock.setblocking(False)
     return sock
 
@@ -188,7 +192,10 @@ class _Load:
                     self._lose(connection, str(error))
 
     def _read(self, connection: _Connection) -> None:
-        data = connection.sock.recv(_READ_BYTES)
+        try:
+            data = connection.sock.recv(_READ_BYTES)
+        except _NOT_NOW:  # a part of what TLS sends in one piece
+            return
         now = time.monotonic()
         if not data:
             self._lose(connection, "the broker closed the connection")
@@ -282,10 +289,11 @@ def result_from_json(line: str) -> LoadResult:
 
 def main() -> None:
     """Be a worker process: spec in, ``ready`` out, begin in, result out."""
-    spec = LoadSpec(**json.loads(sys.stdin.readline()))
+    fields = json.loads(sys.stdin.readline())
+    spec = LoadSpec(**fields | {"way": way_of(fields["way"])})
     try:
         form = FORMATS[spec.format]
-        sockets = [connect(spec.address, form) for _ in range(spec.connections)]
+        sockets = [connect(spec.address, form, spec.way) for _ in range(spec.connections)]
     except OSError as error:
         sys.exit(str(error))
     print("ready", flush=True)

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from . import load
 from .formats import FORMATS, Ground, LoadSpec, Wanted
 from .formats.ground import BenchFailed
+from .formats.way import PLAIN, Way
 
 _START_SECONDS = 30.0
 _GRACE_SECONDS = 60.0
@@ -46,6 +47,8 @@ class Plan:
     backlog: int = 0
     """Messages put there first to be consumed; 0 chooses by the other fields."""
     format: str = "mamamia"
+    way: Way = PLAIN
+    """Whether by TLS, and with whose login."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,9 @@ def prepare(plan: Plan) -> Ground:
     """
     form = FORMATS[plan.format]
     backlog = plan.backlog or default_backlog(plan)
-    wanted = Wanted(plan.scenario, plan.address, new_log(), plan.size, plan.batch, backlog)
+    wanted = Wanted(
+        plan.scenario, plan.address, new_log(), plan.size, plan.batch, backlog, plan.way
+    )
     return form.prepare(wanted)
 
 
@@ -126,6 +131,7 @@ def worker_specs(plan: Plan, place: Ground) -> list[LoadSpec]:
             batch=plan.batch,
             format=plan.format,
             records=place.records,
+            way=plan.way,
         )
         for number, share in enumerate(shares)
     ]

@@ -219,19 +219,22 @@ class Server:
         return answer
 
 
-def tls_trouble(error: OSError, name: str) -> str:
-    """Why a handshake with a broker failed that was to be ``name``, and what to do."""
+def tls_trouble(error: OSError, name: str, option: str = "--server https://NAME:PORT") -> str:
+    """Why a handshake with a broker failed that was to be ``name``, and what to do.
+
+    ``option`` names it otherwise.
+    """
     if not isinstance(error, ssl.SSLCertVerificationError):
         if _wants_certificate(error):
             return "the broker wants a certificate that it trusts: --certificate-file FILE"
         reason = str(getattr(error, "reason", None) or error.strerror or error)
-        advice = "if there is no TLS there, say http://"
+        advice = "is there TLS at all?"
         if "ALERT" in reason:
             advice = "the broker may want a certificate: --certificate-file FILE"
         return f"the TLS handshake failed ({reason}); {advice}"
     if error.verify_code in _MISNAMED:
         what = f"is not one for {name}"
-        advice = "say --server https://NAME:PORT with a name that it has, or make one that has this"
+        advice = f"say {option} with a name that it has, or make one that has this"
     elif error.verify_code in _TIMED_OUT:
         what, advice = f"cannot be trusted: {error.verify_message}", "renew it, or set the clock"
     else:

@@ -12,6 +12,7 @@ import socket
 from collections import deque
 from struct import Struct
 
+from brokerd.cli.credentials import Credentials
 from brokerd.cli.formats.ground import (
     FILL_WINDOW,
     PROBE_SECONDS,
@@ -58,18 +59,22 @@ class BlipmqFormat:
     def prepare(self, wanted: Wanted) -> Ground:
         """A subscription begins at the end, so it is made before the backlog."""
         try:
-            with BlipmqClient(wanted.address, api_key=API_KEY, timeout=PROBE_SECONDS) as client:
+            options = wanted.way.client_options(wanted.address)
+            key = _key(wanted.way.credentials)
+            with BlipmqClient(
+                wanted.address, api_key=key, timeout=PROBE_SECONDS, **options
+            ) as client:
                 subscription_id = client.subscribe(wanted.log)
         except (BrokerdError, OSError) as error:
             raise BenchFailed(f"{wanted.address}: {error}; is it a BlipMQ listener?") from error
         if self.consumes(wanted.scenario):
             role = Publishing(wanted.log, wanted.size, _FILL_BATCH, FILL_WINDOW // 64)
-            pump(wanted.address, self.open, role, wanted.backlog)
+            pump(wanted, self.open, role)
         return Ground(wanted.log, group=str(subscription_id))
 
-    def open(self, sock: socket.socket) -> None:
+    def open(self, sock: socket.socket, credentials: Credentials) -> None:
         """HELLO and AUTH, and their answers."""
-        sock.sendall(encode(Hello(1, VERSION)) + encode(Auth(2, API_KEY)))
+        sock.sendall(encode(Hello(1, VERSION)) + encode(Auth(2, _key(credentials))))
         reader = frame_reader()
         answers: list[bytes] = []
         while len(answers) < 2:
@@ -86,6 +91,11 @@ class BlipmqFormat:
             return Polling(int(spec.group), spec.window)
         batch = spec.batch if spec.scenario == "produce-batch" else 1
         return Publishing(spec.log, spec.size, batch, spec.window)
+
+
+def _key(credentials: Credentials) -> str:
+    """What AUTH says: any key will do where nobody asks for one."""
+    return credentials.key or API_KEY
 
 
 class _Pinging:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 from struct import Struct
 
+from brokerd.cli.credentials import Credentials
 from brokerd.cli.formats.ground import (
     PROBE_SECONDS,
     BenchFailed,
@@ -21,7 +22,17 @@ from brokerd.cli.formats.ground import (
 from brokerd.cli.formats.roles import REFUSED, Following, Repeating, Seen, spread
 from brokerd.cli.scenarios import Role
 from brokerd.client.flymq import FlymqClient
-from brokerd.codecs.flymq import Fetch, Opcode, Produce, encode_request
+from brokerd.codecs.flymq import (
+    Auth,
+    Failed,
+    Fetch,
+    Frame,
+    FrameReader,
+    Opcode,
+    Produce,
+    decode_answer,
+    encode_request,
+)
 from brokerd.errors import BrokerdError
 
 _HEAD = Struct(">xxBxI")
@@ -41,7 +52,11 @@ class FlymqFormat:
 
     def prepare(self, wanted: Wanted) -> Ground:
         try:
-            with FlymqClient(wanted.address, timeout=PROBE_SECONDS, delays=()) as client:
+            options = wanted.way.client_options(wanted.address)
+            login = wanted.way.credentials
+            if login.password:
+                options |= {"user": login.user, "password": login.password}
+            with FlymqClient(wanted.address, timeout=PROBE_SECONDS, delays=(), **options) as client:
                 client.create_topic(wanted.log)
         except (BrokerdError, OSError) as error:
             raise BenchFailed(f"{wanted.address}: {error}; is it a FlyMQ listener?") from error
@@ -50,10 +65,25 @@ class FlymqFormat:
         role = Repeating(
             _produce(wanted.log, wanted.size), fill_window(wanted.backlog), look_produced
         )
-        return Ground(wanted.log, records=pump(wanted.address, self.open, role, wanted.backlog))
+        return Ground(wanted.log, records=pump(wanted, self.open, role))
 
-    def open(self, sock: socket.socket) -> None:
-        """There is no greeting."""
+    def open(self, sock: socket.socket, credentials: Credentials) -> None:
+        """AUTH and its answer, if there is somebody with a password."""
+        if not credentials.password:
+            return
+        login = Auth(credentials.user, credentials.password)
+        sock.sendall(encode_request(login))
+        reader = FrameReader()
+        frames: list[Frame] = []
+        while not frames:
+            data = sock.recv(1 << 16)
+            frames += reader.feed(data)
+            if not data or reader.error is not None:
+                raise OSError("the connection ended during the login")
+        opcode, _, payload = frames[0]
+        answer = decode_answer(login, opcode, payload)
+        if isinstance(answer, Failed):
+            raise OSError(f"the login was answered {answer.text!r}")
 
     def role(self, spec: LoadSpec, number: int) -> Role:
         if not self.consumes(spec.scenario):

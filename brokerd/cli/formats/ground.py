@@ -8,10 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from brokerd.cli.credentials import Credentials
+from brokerd.cli.formats.way import PLAIN, Way, connect
 from brokerd.cli.scenarios import Role
 from brokerd.client import addresses
+from brokerd.errors import ConfigError
 
-CONNECT_SECONDS = 30.0
 PROBE_SECONDS = 5.0
 """How long a broker may take to answer its first request."""
 FILL_WINDOW = 1000
@@ -47,6 +49,7 @@ class LoadSpec:
     format: str = "mamamia"
     records: int = 0
     """Records that the topic has to read, where the scenario reads by offset."""
+    way: Way = PLAIN
 
 
 class Wanted(NamedTuple):
@@ -60,6 +63,7 @@ class Wanted(NamedTuple):
     batch: int
     backlog: int
     """Messages to put there first, if the scenario consumes."""
+    way: Way = PLAIN
 
 
 class Ground(NamedTuple):
@@ -88,20 +92,14 @@ class BenchFormat(Protocol):
         :raises BenchFailed: there is none, or it refuses.
         """
 
-    def open(self, sock: socket.socket) -> None:
-        """Say and hear on a new connection, which blocks, what comes before the first request."""
+    def open(self, sock: socket.socket, credentials: Credentials) -> None:
+        """Say and hear on a new connection, which blocks, what comes before the first request.
+
+        :raises OSError: the broker lets nobody in so.
+        """
 
     def role(self, spec: LoadSpec, number: int) -> Role:
         """The role of connection ``number`` of a worker."""
-
-
-def connect(address: str) -> socket.socket:
-    """A connected blocking socket, without Nagle's delay where there is one.
-
-    :raises OSError: when nobody listens there.
-    :raises ValueError: when the address cannot be read.
-    """
-    return addresses.open_socket(addresses.parse_address(address), CONNECT_SECONDS)
 
 
 def parse_address(address: str) -> tuple[int, str | tuple[str, int]]:
@@ -122,18 +120,19 @@ def fill_window(backlog: int, batch: int = 1) -> int:
 
 
 def pump(
-    address: str, open_connection: Callable[[socket.socket], None], role: Role, messages: int
+    wanted: Wanted, open_connection: Callable[[socket.socket, Credentials], None], role: Role
 ) -> int:
-    """Let a role produce at least so many messages; how many it were.
+    """Let a role produce the backlog, or a little more; how many messages it were.
 
     :raises BenchFailed: when the broker is not there, refuses, or stops answering.
     """
+    address = wanted.address
     try:
-        with connect(address) as sock:
+        with connect(address, wanted.way) as sock:
             sock.settimeout(FILL_SILENCE_SECONDS)
-            open_connection(sock)
-            _pump(sock, role, messages)
-    except (OSError, ValueError) as error:
+            open_connection(sock, wanted.way.credentials)
+            _pump(sock, role, wanted.backlog)
+    except (OSError, ValueError, ConfigError) as error:
         raise BenchFailed(f"{address}: {error}") from error
     if role.tally.errors:
         raise BenchFailed(f"{address}: refused the backlog: {role.tally.example}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 
+from brokerd.cli.credentials import Credentials
 from brokerd.cli.formats.ground import (
     FILL_SILENCE_SECONDS,
     FILL_WINDOW,
@@ -17,8 +18,8 @@ from brokerd.cli.formats.ground import (
     Ground,
     LoadSpec,
     Wanted,
-    connect,
 )
+from brokerd.cli.formats.way import PLAIN, Way, connect
 from brokerd.cli.scenarios import (
     PRODUCE,
     PRODUCE_BATCH,
@@ -29,7 +30,7 @@ from brokerd.cli.scenarios import (
     Role,
     request,
 )
-from brokerd.client import addresses
+from brokerd.errors import ConfigError
 
 _MIXED_WAIT_SECONDS = 1.0
 _PROBE = request(SETTLE, {})
@@ -54,12 +55,12 @@ class MamamiaFormat:
         return scenario.startswith("acquire-settle")
 
     def prepare(self, wanted: Wanted) -> Ground:
-        probe(wanted.address)
+        probe(wanted.address, way=wanted.way)
         if self.consumes(wanted.scenario):
-            fill(wanted.address, wanted.log, wanted.backlog, wanted.size)
+            fill(wanted.address, wanted.log, wanted.backlog, wanted.size, way=wanted.way)
         return Ground(wanted.log)
 
-    def open(self, sock: socket.socket) -> None:
+    def open(self, sock: socket.socket, credentials: Credentials) -> None:
         """There is no greeting."""
 
     def role(self, spec: LoadSpec, number: int) -> Role:
@@ -90,7 +91,7 @@ def produce_frame(log: str, size: int, batch: int = 1) -> bytes:
     return request(PRODUCE_BATCH, {"log_id": log, "messages": [message] * batch})
 
 
-def probe(address: str, seconds: float = PROBE_SECONDS) -> None:
+def probe(address: str, seconds: float = PROBE_SECONDS, way: Way = PLAIN) -> None:
     """Make sure that something answers in this wire format.
 
     :param seconds: how long to wait for the connection, and then for the answer.
@@ -98,21 +99,21 @@ def probe(address: str, seconds: float = PROBE_SECONDS) -> None:
     """
     header = b""
     try:
-        with addresses.open_socket(addresses.parse_address(address), seconds) as sock:
+        with connect(address, way, seconds) as sock:
             sock.sendall(_PROBE)
             while len(header) < _HEADER_BYTES:
                 data = sock.recv(_HEADER_BYTES - len(header))
                 if not data:
                     raise BenchFailed(
                         f"{address}: closed the connection instead of an answer; is it a Mamamia "
-                        "listener?"
+                        "listener, and does it speak TLS or not?"
                     )
                 header += data
     except TimeoutError as error:
         raise BenchFailed(
             f"{address}: no answer within {seconds:g} s; is it a Mamamia listener?"
         ) from error
-    except ValueError as error:
+    except (ValueError, ConfigError) as error:
         raise BenchFailed(str(error)) from error
     except OSError as error:
         raise BenchFailed(f"{address}: {error}") from error
@@ -120,7 +121,9 @@ def probe(address: str, seconds: float = PROBE_SECONDS) -> None:
         raise BenchFailed(f"{address}: the answer is not Mamamia; is it another kind of server?")
 
 
-def fill(address: str, log: str, messages: int, size: int, batch: int = 1) -> None:
+def fill(
+    address: str, log: str, messages: int, size: int, batch: int = 1, way: Way = PLAIN
+) -> None:
     """Produce a backlog through one pipelined connection and wait until all of it is acknowledged.
 
     :param batch: messages in a request; 1 uses the plain PRODUCE.
@@ -133,7 +136,7 @@ def fill(address: str, log: str, messages: int, size: int, batch: int = 1) -> No
     inbox = b""
     asked = answered = 0
     try:
-        with connect(address) as sock:
+        with connect(address, way) as sock:
             sock.settimeout(FILL_SILENCE_SECONDS)
             while answered < requests:
                 more = min(window - (asked - answered), requests - asked)

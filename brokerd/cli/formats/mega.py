@@ -6,6 +6,7 @@ from __future__ import annotations
 import socket
 from struct import Struct
 
+from brokerd.cli.credentials import Credentials
 from brokerd.cli.formats.ground import (
     PROBE_SECONDS,
     BenchFailed,
@@ -48,7 +49,8 @@ class MegaFormat:
 
     def prepare(self, wanted: Wanted) -> Ground:
         try:
-            with MegaClient(wanted.address, timeout=PROBE_SECONDS) as client:
+            options = wanted.way.client_options(wanted.address)
+            with MegaClient(wanted.address, timeout=PROBE_SECONDS, **options) as client:
                 client.create_topic(wanted.log)
         except (BrokerdError, OSError) as error:
             raise BenchFailed(f"{wanted.address}: {error}; is it a MEGA listener?") from error
@@ -57,9 +59,9 @@ class MegaFormat:
         role = Repeating(
             _produce(wanted.log, wanted.size), fill_window(wanted.backlog), look_produced
         )
-        return Ground(wanted.log, records=pump(wanted.address, self.open, role, wanted.backlog))
+        return Ground(wanted.log, records=pump(wanted, self.open, role))
 
-    def open(self, sock: socket.socket) -> None:
+    def open(self, sock: socket.socket, credentials: Credentials) -> None:
         """There is no greeting."""
 
     def role(self, spec: LoadSpec, number: int) -> Role:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 from struct import Struct
 
+from brokerd.cli.credentials import Credentials
 from brokerd.cli.formats.ground import (
     PROBE_SECONDS,
     BenchFailed,
@@ -46,7 +47,8 @@ class RustlogFormat:
 
     def prepare(self, wanted: Wanted) -> Ground:
         try:
-            with RustlogClient(wanted.address, timeout=PROBE_SECONDS) as client:
+            options = wanted.way.client_options(wanted.address)
+            with RustlogClient(wanted.address, timeout=PROBE_SECONDS, **options) as client:
                 client.create_topic(wanted.log)
         except (BrokerdError, OSError) as error:
             raise BenchFailed(f"{wanted.address}: {error}; is it a RustLog listener?") from error
@@ -56,9 +58,9 @@ class RustlogFormat:
         role = Repeating(
             template, fill_window(wanted.backlog, _FILL_BATCH), look_produced(_FILL_BATCH)
         )
-        return Ground(wanted.log, records=pump(wanted.address, self.open, role, wanted.backlog))
+        return Ground(wanted.log, records=pump(wanted, self.open, role))
 
-    def open(self, sock: socket.socket) -> None:
+    def open(self, sock: socket.socket, credentials: Credentials) -> None:
         """There is no greeting."""
 
     def role(self, spec: LoadSpec, number: int) -> Role:
