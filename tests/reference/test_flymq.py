@@ -22,6 +22,7 @@ from tests.reference.pyflymq import (
     HighLevelProducer,
 )
 
+UNKNOWN_OPCODE = 0x16
 FNV_OF_6 = {b"user-123": 5, b"a": 4, b"b": 1, b"key": 4, b"hello": 3}
 """Keys and their partitions of six, from the payload facts."""
 
@@ -259,7 +260,7 @@ class TestRecords:
                 text_of(lambda: client.consume(topic, 0, 7)),
                 text_of(lambda: client.produce(topic, b"x", partition=7)),
                 text_of(lambda: client.get_committed_offset(topic, "nobody")),
-                text_of(lambda: client.call(flymq.TXN_BEGIN, b"")),
+                text_of(lambda: client.call(UNKNOWN_OPCODE, b"")),
                 text_of(lambda: client.produce("", b"x")),
             ]
 
@@ -269,7 +270,7 @@ class TestRecords:
         assert before[2].startswith("partition 7")
         assert before[3].startswith("partition 7 not found")
         assert before[4] == f"consumer group not found: {topic}:nobody"
-        assert before[5].startswith("unknown opcode: 64")
+        assert before[5].startswith("unknown opcode: 22")
         assert text_of(lambda: client.fetch("absent", 0, 0)) == "topic not found: absent"
         assert text_of(lambda: client.fetch(topic, 7, 0)).startswith("partition 7 not found")
         assert text_of(lambda: client.subscribe("absent", "g", 0, "latest")).startswith(
