@@ -28,6 +28,7 @@ from brokerd.broker import (
     RetentionSettings,
     TopicSettings,
 )
+from brokerd.certificate_lines import CertificateLines
 from brokerd.config import Config, parse_durability
 from brokerd.errors import StorageFailed
 from brokerd.groups import GroupSettings
@@ -41,7 +42,7 @@ from brokerd.protocols.flymq import FlymqFactory, FlymqSettings
 from brokerd.protocols.mamamia import MamamiaFactory
 from brokerd.protocols.mega import MegaFactory
 from brokerd.protocols.rustlog import RustlogFactory, RustlogSettings
-from brokerd.schemas.checker import Checker, Processes
+from brokerd.schemas.checker import Checker
 from brokerd.sections import FIRST_BYTES, Blipmq
 from brokerd.security.passwords import Passwords
 from brokerd.wal import RecoveryReport, Snapshots, Wal, WalOptions
@@ -192,7 +193,7 @@ class BrokerCore:
         self._archive_threads = host.threads("archive", ARCHIVE_THREADS)
         password_threads = host.threads("passwords", PASSWORD_THREADS)
         schema_threads = host.threads("schemas", SCHEMA_THREADS)
-        self._schema_processes = Processes()
+        self._schema_looks = host.schema_looks()
         self._threads = (
             self._committer,
             self._background,
@@ -233,9 +234,12 @@ class BrokerCore:
             str(data_dir),
             self._archive_access(),
             Passwords(password_threads.submit, host.random_bytes),
-            Checker(schema_threads.submit, self._schema_processes.look),
+            Checker(schema_threads.submit, self._schema_looks.look),
         )
-        self.guard = make_guard(config, self.broker, lambda: self.recovery is not None)
+        self._certificate_lines = CertificateLines(self._reactor.seconds)
+        self.guard = make_guard(
+            config, self.broker, lambda: self.recovery is not None, self._certificate_lines
+        )
         """Says who connects."""
         self._limits = connection_limits(config)
         """As configured, until `lock` has seen what the process may open."""
@@ -379,7 +383,7 @@ class BrokerCore:
             await self._write_last()
         finally:
             self._host.end_serving()
-        self._schema_processes.end()
+        self._schema_looks.end()
         for threads in self._threads:
             threads.stop()
         if not self._archive_threads.stop(ARCHIVE_STOP_SECONDS):
@@ -416,7 +420,7 @@ class BrokerCore:
     def abandon(self) -> None:
         """Let go at once, as a crash would; nothing more is written."""
         self._stop_timers()
-        self._schema_processes.end()
+        self._schema_looks.end()
         self._host.end_serving()
         for factory in self._factories.values():
             factory.abort_all()
@@ -450,6 +454,7 @@ class BrokerCore:
             "connections": {name: len(f.connections) for name, f in self._factories.items()},
             "connections_refused": {name: f.refused for name, f in self._factories.items()},
             "formats": {name: f.counters() for name, f in self._factories.items()},
+            "certificates_refused": self._certificate_lines.count,
         }
         if self.broker.ready:
             status |= self.broker.status()

@@ -13,6 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from brokerd.broker import Broker
+from brokerd.certificate_lines import CertificateLines
 from brokerd.config import Config
 from brokerd.errors import BrokerdError, ConfigError, InvalidName, InvalidRequest
 from brokerd.security import OPEN, OPEN_GUARD, Guard
@@ -37,10 +38,13 @@ def audit_keep_us(config: Config) -> int | None:
     return config.security.audit_seconds * 1_000_000
 
 
-def make_guard(config: Config, broker: Broker, is_open: Callable[[], bool]) -> Guard:
+def make_guard(
+    config: Config, broker: Broker, is_open: Callable[[], bool], lines: CertificateLines
+) -> Guard:
     """Says who connects, once ``is_open()`` says that the log has been read.
 
-    Raises `ConfigError` for ``tls.principals`` that cannot be read.
+    ``lines`` are told of certificates that let nobody in. Raises `ConfigError` for
+    ``tls.principals`` that cannot be read.
     """
     certificates = read_principals(config.tls.principals)
     if config.security.auth == "off":
@@ -55,6 +59,7 @@ def make_guard(config: Config, broker: Broker, is_open: Callable[[], bool]) -> G
         certificates,
         config.blipmq.api_keys,
         is_open,
+        lines.tell,
     )
 
 
@@ -75,9 +80,10 @@ async def prepare_accounts(config: Config, broker: Broker) -> None:
     The broker has started, and nobody else has been let in yet. Raises `ConfigError` for a name or
     a password that no account may have.
     """
-    if config.security.auth == "off":
-        return
     accounts = broker.accounts
+    if config.security.auth == "off":
+        _log.info("security is off: everybody may do everything", event_id="security-off")
+        return
     name = config.security.admin_user
     if config.security.admin_password and name not in accounts.directory.accounts:
         await _make_admin(broker, name, config.security.admin_password[0])
@@ -87,6 +93,12 @@ async def prepare_accounts(config: Config, broker: Broker) -> None:
             event_id="admin-missing",
             advice=_way_back(name, name in accounts.directory.accounts),
         )
+    _log.info(
+        "security is on: {accounts} accounts, {trail} audit trail",
+        event_id="security-on",
+        accounts=len(accounts.directory.accounts),
+        trail="with an" if broker.audit.enabled else "without an",
+    )
     for form, principal in principals_of_listeners(config).items():
         if principal and principal not in accounts.directory.accounts:
             _log.warn(

@@ -2,9 +2,9 @@
 """TLS around whatever listens: connections whose handshake fails, or does not end, are told of.
 
 One line of the log for each, with the peer's address and the reason, but no more than
-`PEER_LINES` for one address and `LISTENER_LINES` for one listener in `WINDOW_SECONDS`; the others
-are counted, and the count is told when that time is over. Who connects and says nothing is no
-matter, because that is how supervisors look whether somebody listens.
+`brokerd.lines` has; the others are counted, and the count is told when that time is over. Who
+connects and says nothing is no matter, because that is how supervisors look whether somebody
+listens.
 """
 
 from __future__ import annotations
@@ -28,11 +28,9 @@ from twisted.protocols.tls import BufferingTLSTransport, TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from brokerd.lines import WINDOW_SECONDS, LineLimit
 from brokerd.tls import Credentials
 
-WINDOW_SECONDS = 60.0
-PEER_LINES = 3
-LISTENER_LINES = 30
 LOOK_SECONDS = 5.0
 """How often it is looked whether files have changed."""
 NO_TLS = "what came is not TLS"
@@ -57,20 +55,18 @@ class Refusals:
     def __init__(self, listener: str, clock: Any) -> None:
         self._listener = listener
         self._clock = clock
-        self._lines: dict[str, int] = {}
-        """How many lines were written, by peer."""
-        self._left_out = 0
+        self.count = 0
+        """How many failed."""
+        self._limit = LineLimit()
         self._window: IDelayedCall | None = None
 
     def tell(self, peer: str, reason: str) -> None:
         """A handshake with this peer has failed."""
+        self.count += 1
         if self._window is None:
             self._window = self._clock.callLater(WINDOW_SECONDS, self.end)
-        lines = self._lines.get(peer, 0)
-        if lines >= PEER_LINES or sum(self._lines.values()) >= LISTENER_LINES:
-            self._left_out += 1
+        if not self._limit.takes(peer):
             return
-        self._lines[peer] = lines + 1
         self._log.warn(
             "{listener}: no TLS with {peer}: {reason}",
             event_id="tls-refused",
@@ -83,16 +79,15 @@ class Refusals:
         """Begin anew, and tell how many were left out."""
         if self._window is not None and self._window.active():
             self._window.cancel()
-        if self._left_out:
+        left_out = self._limit.begin_anew()
+        if left_out:
             self._log.warn(
                 "{listener}: no TLS with {count} more connections",
                 event_id="tls-refused-more",
                 listener=self._listener,
-                count=self._left_out,
+                count=left_out,
             )
         self._window = None
-        self._left_out = 0
-        self._lines.clear()
 
 
 class TlsConnection(BufferingTLSTransport):
@@ -208,13 +203,19 @@ class TlsEndpoint:
         self.credentials = credentials
         self._name = name
         self._endpoint = endpoint
+        self._factory: TlsFactory | None = None
         self._handshake_seconds = handshake_seconds
         self._clock = clock
 
     def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
         """Listen for connections that speak TLS."""
-        factory = TlsFactory(
+        self._factory = TlsFactory(
             self._name, protocolFactory, self.credentials, self._handshake_seconds, self._clock
         )
-        listening: Deferred[IListeningPort] = self._endpoint.listen(factory)
+        listening: Deferred[IListeningPort] = self._endpoint.listen(self._factory)
         return listening
+
+    @property
+    def refused(self) -> int:
+        """How many handshakes have failed."""
+        return 0 if self._factory is None else self._factory.refusals.count

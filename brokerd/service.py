@@ -101,6 +101,11 @@ class Listener:
         """What keeps it from being safe to open to others, if it is open to them."""
         self.speaks_tls = speaks_tls(endpoint)
 
+    @property
+    def refused(self) -> int:
+        """How many handshakes of TLS have failed."""
+        return int(getattr(self.endpoint, "refused", 0))
+
 
 class StartFailed(Exception):
     """The broker cannot start: an exit code and the line to say."""
@@ -169,9 +174,15 @@ class BrokerdService(Service):
             "uptime_seconds": round(self._reactor.seconds() - self._started_at, 3),
             "data_dir": str(self._data_dir),
             "listeners": self._addresses(),
+            "tls_refused": self._tls_refused(),
             **self._facts,
             **self._core.status(),
         }
+
+    def _tls_refused(self) -> dict[str, int]:
+        """How many handshakes failed, by listener; those without TLS are left out."""
+        everybody = [*self._listeners, *([] if self._admin is None else [self._admin])]
+        return {one.name: one.refused for one in everybody if one.speaks_tls}
 
     # Up.
 

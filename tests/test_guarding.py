@@ -12,8 +12,16 @@ from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs
 
 from brokerd.assembly import BrokerCore, make_core
+from brokerd.certificate_lines import CertificateLines
 from brokerd.config import Config
-from brokerd.errors import BrokerdError, ConfigError, Denied, LoginFailed, ShuttingDown
+from brokerd.errors import (
+    AuthenticationRequired,
+    BrokerdError,
+    ConfigError,
+    Denied,
+    LoginFailed,
+    ShuttingDown,
+)
 from brokerd.guarding import make_guard
 from brokerd.sections import Blipmq, Mega, Security, Tls
 from brokerd.security import ADMIN, OPEN, OPEN_GUARD, READ, WRITE, Access
@@ -100,6 +108,36 @@ async def test_a_broker_whose_administrator_is_disabled_says_how_to_make_another
     assert events(logged) == ["admin-made"]
 
 
+@pytest.mark.parametrize("auth", ["on", "off"])
+@pytest_twisted.ensureDeferred
+async def test_each_start_says_whether_anybody_is_asked_who_he_is(
+    tmp_path: Path, no_faults: None, auth: str
+) -> None:
+    with capturedLogs() as logged:
+        async with opened(tmp_path, asking(auth=auth)):
+            pass
+    found = [line for line in logged if (line.get("event_id") or "").startswith("security-")]
+    assert [line["event_id"] for line in found] == [f"security-{auth}"]
+    if auth == "on":
+        assert (found[0]["accounts"], found[0]["trail"]) == (1, "with an")
+
+
+@pytest_twisted.ensureDeferred
+async def test_failures_and_denials_and_certificates_are_counted(
+    tmp_path: Path, no_faults: None
+) -> None:
+    """With a trail and without one."""
+    for trail in (True, False):
+        async with opened(tmp_path, asking(audit=trail)) as core:
+            await log_in(core, "admin", "wrong")
+            with pytest.raises(AuthenticationRequired):
+                core.guard.begin("mega", "192.0.2.1").require(READ, "t")
+            core.guard.by_certificate("mega", "192.0.2.1", "O=x", "")
+            status = core.status()
+        assert (status["audit"]["logins_failed"], status["audit"]["denied"]) == (1, 1)
+        assert status["certificates_refused"] == 1
+
+
 @pytest_twisted.ensureDeferred
 async def test_a_principal_that_nobody_is_is_told_of(tmp_path: Path, no_faults: None) -> None:
     config = structs.replace(asking(), mega=Mega("robots"))
@@ -144,13 +182,14 @@ async def test_accounts_can_be_made_before_they_are_asked_for(
 def test_each_option_reaches_the_guard() -> None:
     """Listeners, certificates, keys of BlipMQ's own."""
     house = House()
+    lines = CertificateLines(lambda: 0.0)
     config = structs.replace(
         asking(),
         mega=Mega("robots"),
         blipmq=Blipmq(("a key",), principal="blips"),
         tls=Tls(principals=("CN=x,O=y => ann",)),
     )
-    guard = make_guard(config, house.broker, lambda: True)
+    guard = make_guard(config, house.broker, lambda: True, lines)
     peer = "192.0.2.1"
     assert guard.begin("mega", peer).name == "robots"
     assert guard.begin("mamamia", peer).name == ""
@@ -160,7 +199,7 @@ def test_each_option_reaches_the_guard() -> None:
         guard.log_in_with_key("blipmq", peer, "another")
     with pytest.raises(ConfigError):
         wrong = structs.replace(config, tls=Tls(principals=("nonsense",)))
-        make_guard(wrong, house.broker, lambda: True)
+        make_guard(wrong, house.broker, lambda: True, lines)
 
 
 @pytest_twisted.ensureDeferred

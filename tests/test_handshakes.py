@@ -17,14 +17,8 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs
 
-from brokerd.handshakes import (
-    LISTENER_LINES,
-    LOOK_SECONDS,
-    PEER_LINES,
-    WINDOW_SECONDS,
-    TlsConnection,
-    TlsFactory,
-)
+from brokerd.handshakes import LOOK_SECONDS, TlsConnection, TlsFactory
+from brokerd.lines import LISTENER_LINES, PEER_LINES, WINDOW_SECONDS
 from brokerd.protocols.transport import lose_at_once
 from brokerd.tls import Credentials, TlsFiles
 from tests.certificates import DAY, Authority, Issued
@@ -418,6 +412,7 @@ def test_a_flood_is_counted_and_not_written_down(
     listening.clock.advance(WINDOW_SECONDS)
     rest = peers * each - lines
     assert counted(log) == (lines, [rest] if rest else [])
+    assert listening.factory.refusals.count == peers * each
 
 
 def test_one_that_fails_often_does_not_hide_another(authorities: Authorities, log: Any) -> None:

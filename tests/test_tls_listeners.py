@@ -276,6 +276,26 @@ def test_brokerctl_is_whom_its_certificate_names(broker: Broker) -> None:
     assert refused.returncode == 1
 
 
+def test_who_was_refused_is_counted_and_who_is_nobody_is_told_of(broker: Broker) -> None:
+    """An operator sees both in the status, and in the log why somebody is anonymous."""
+
+    def counts() -> tuple[dict[str, int], int]:
+        asked = "GET /api/v1/status HTTP/1.0\r\n\r\n"
+        answer = broker.s_client("admin", broker.root, "-quiet", say=asked).stdout
+        status = json.loads(answer[answer.index("{") :])
+        return status["tls_refused"], status["certificates_refused"]
+
+    handshakes, certificates = counts()
+    assert set(handshakes) == {"mamamia", "flymq+rustlog", "blipmq", "mega", "admin"}
+    broker.s_client("mega", None)
+    broker.brokerctl(broker.nobody, "user", "list")
+    wait_for(lambda: counts()[0]["mega"] > handshakes["mega"])
+    assert counts()[1] > certificates
+    (event,) = broker.events("certificate-refused", listener="admin")[:1]
+    assert (event["peer"], event["subject"]) == ("127.0.0.1", "CN=admin,O=Somewhere")
+    assert event["reason"] == "tls.principals does not name it"
+
+
 # Files that change.
 
 

@@ -113,6 +113,19 @@ DEFINITIONS = (
         "Events that are lost because the journal had no room",
     ),
     Definition(
+        "audit.logins_failed", "brokerd_logins_failed", C, "Logins that failed, throttled ones too"
+    ),
+    Definition("audit.denied", "brokerd_denials", C, "Requests that somebody was not permitted"),
+    Definition(
+        "tls_refused", "brokerd_tls_refused", C, "Handshakes of TLS that failed", "listener"
+    ),
+    Definition(
+        "certificates_refused",
+        "brokerd_certificates_refused",
+        C,
+        "Valid certificates of clients that let nobody in",
+    ),
+    Definition(
         "formats.blipmq.publishes_dropped",
         "brokerd_blipmq_publishes_dropped",
         C,

@@ -40,6 +40,7 @@ from brokerd.security.audit import (
     AuditFilter,
     EventType,
     Floods,
+    Result,
     encode_event,
     event,
 )
@@ -87,6 +88,8 @@ class AuditTrail:
         self._write_call: DelayedCall | None = None
         self._window_call: DelayedCall | None = None
         self._written = self._repeated = self._dropped = 0
+        self._results = dict.fromkeys(Result, 0)
+        """How logins went, and how often somebody was denied something, trail or not."""
         self._untold: int | None = None
         """Events dropped since that was told last; None: not told in this window."""
         self._stopped = False
@@ -118,12 +121,14 @@ class AuditTrail:
         self._searches.stop()
 
     def status(self) -> dict[str, Any]:
-        """What was written, counted and dropped since the start."""
+        """What was written, counted and dropped since the start, and logins that failed."""
         return {
             "enabled": self.enabled,
             "written": self._written,
             "repeated": self._repeated,
             "dropped": self._dropped,
+            "logins_failed": self._results[Result.FAILURE],
+            "denied": self._results[Result.DENIED],
         }
 
     # -- writing ------------------------------------------------------------------------------
@@ -156,6 +161,7 @@ class AuditTrail:
 
     def record(self, said: AuditEvent) -> None:
         """Write an event soon, or count it if there are many. Never fails, and nobody waits."""
+        self._results[Result(said.result)] += 1
         if not self.enabled or self._stopped:
             return
         if self._window_call is None:

@@ -80,6 +80,17 @@ def principal_of(principals: Mapping[str, str], subject: str, common_name: str) 
     return principals.get(subject, "") if principals else common_name
 
 
+def why_nobody(principals: Mapping[str, str], subject: str) -> str:
+    """Why `principal_of` found no account, for the operator."""
+    if not principals:
+        return "its subject has no common name, or several"
+    parts = sorted(subject.split(","))
+    for known in principals:
+        if len(known) == len(subject) and sorted(known.split(",")) == parts:
+            return f"tls.principals has its parts in another order: {known}"
+    return "tls.principals does not name it"
+
+
 def _normal(subject: str) -> str:
     """A subject as `subject_of` writes it."""
     from cryptography.x509 import Name

@@ -15,7 +15,7 @@ from brokerd.errors import BrokerdError, LoginFailed, LoginThrottled, ShuttingDo
 from brokerd.security.access import Access
 from brokerd.security.accounts import PASSWORD_BYTES_MAX, Account
 from brokerd.security.audit import Actor, logged_in, login_failed
-from brokerd.security.certificates import principal_of
+from brokerd.security.certificates import principal_of, why_nobody
 from brokerd.security.directory import Directory
 from brokerd.security.guard import Guard, LoggedIn
 from brokerd.security.keys import digest_of, find_key, key_id_of
@@ -33,6 +33,8 @@ class AccountGuard(Guard):
     :param record: writes logins and denials into the audit trail.
     :param now_us: a monotonic clock.
     :param is_open: whether the accounts are known, as they are once the log has been read.
+    :param tell_certificate: is told of each certificate that lets nobody in: format, peer, subject
+        and reason.
     """
 
     auth = True
@@ -48,6 +50,7 @@ class AccountGuard(Guard):
         certificates: Mapping[str, str],
         blipmq_keys: Iterable[str] = (),
         is_open: Callable[[], bool] = lambda: True,
+        tell_certificate: Callable[[str, str, str, str], None] = lambda *_: None,
     ) -> None:
         self._directory = directory
         self._passwords = passwords
@@ -55,6 +58,7 @@ class AccountGuard(Guard):
         self._record = record
         self._now_us = now_us
         self._is_open = is_open
+        self._tell_certificate = tell_certificate
         self._principals = principals
         self._certificates = certificates
         self._blipmq_digests = [digest_of(key) for key in blipmq_keys]
@@ -72,11 +76,17 @@ class AccountGuard(Guard):
         self._check_open()
         name = principal_of(self._certificates, subject, common_name)
         if not name:
+            self._tell_certificate(form, peer, subject, why_nobody(self._certificates, subject))
             return self.begin(form, peer)
         access = self._principal(name, form, peer)
         if access.is_known:
             self._record(logged_in(access.actor, "certificate"))
         else:
+            is_there = name in self._directory.accounts
+            reason = (
+                f"the account {name} is disabled" if is_there else f"there is no account {name}"
+            )
+            self._tell_certificate(form, peer, subject, reason)
             self._record(login_failed(access.actor, "certificate", "no account, or disabled"))
         return access
 

@@ -262,6 +262,8 @@ class TestRecords:
             "written": 2,
             "repeated": 9_999,
             "dropped": 0,
+            "logins_failed": 0,
+            "denied": 10_000,
         }
 
     def test_what_was_counted_is_written_when_the_broker_stops(self) -> None:

@@ -300,6 +300,28 @@ def test_a_certificate_is_the_account_that_it_names_or_else_who_came_in_without(
     assert mapped.guard.by_certificate("mega", PEER, "CN=bob,O=y", "bob").name == ""
 
 
+def test_a_certificate_that_lets_nobody_in_is_told_of_with_the_reason() -> None:
+    """Else nobody finds out why its client is anonymous."""
+    told: list[tuple[str, ...]] = []
+    door = Door(certificates={"O=x,CN=ann": "ann", "CN=bob,O=x": "bob"})
+    door.guard._tell_certificate = lambda *line: told.append(line)
+    door.add("ann")
+    for subject in ("CN=ann,O=x", "CN=eve,O=x", "CN=bob,O=x", "O=x,CN=ann"):
+        door.guard.by_certificate("mega", PEER, subject, "")
+    door.add("bob", enabled=False)
+    door.guard.by_certificate("mega", PEER, "CN=bob,O=x", "bob")
+    door.guard._certificates = {}
+    door.guard.by_certificate("mega", PEER, "O=x", "")
+    assert [line[:2] for line in told] == [("mega", PEER)] * 5
+    assert [line[2:] for line in told] == [
+        ("CN=ann,O=x", "tls.principals has its parts in another order: O=x,CN=ann"),
+        ("CN=eve,O=x", "tls.principals does not name it"),
+        ("CN=bob,O=x", "there is no account bob"),
+        ("CN=bob,O=x", "the account bob is disabled"),
+        ("O=x", "its subject has no common name, or several"),
+    ]
+
+
 def test_a_change_of_accounts_is_seen_in_the_version() -> None:
     door = Door()
     before = door.guard.version
