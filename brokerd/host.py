@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from brokerd.archive.lazy import LazyArchive
 from brokerd.archive.view import Archive
 from brokerd.garbage import FrozenGarbage
+from brokerd.schemas.checker import Looks, Processes
 from brokerd.wal import Committer, DirectoryLock, Disk, RealDisk, ThreadCommitter
 from brokerd.wal.committer import Mutex
 
@@ -87,6 +88,9 @@ class Host(Protocol):
     def open_archive(self) -> OpenArchive | None:
         """Gives the archive in a directory, of the log with an id; None: there are no archives."""
 
+    def schema_looks(self) -> Looks:
+        """Where schemas are looked at."""
+
 
 class RealHost:
     """This process, its files and its threads."""
@@ -127,6 +131,9 @@ class RealHost:
     @property
     def open_archive(self) -> OpenArchive | None:
         return LazyArchive
+
+    def schema_looks(self) -> Looks:
+        return Processes()
 
 
 def raise_descriptor_limit() -> int:

@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from brokerd.errors import BrokerdError, LimitExceeded, SchemaCheckFailed, ShuttingDown
 from brokerd.schemas import checks
@@ -39,6 +39,16 @@ Look = Callable[[bytes], bytes]
 
 Told = Callable[[list[str] | None, BrokerdError | None], None]
 """Takes the texts of an answer, or the error that is one."""
+
+
+class Looks(Protocol):
+    """Where schemas and messages are looked at."""
+
+    def look(self, question: bytes) -> bytes:
+        """See `Look`. May be called in any thread."""
+
+    def end(self) -> None:
+        """End what is under way, now: it is given up. After that `look` raises `ShuttingDown`."""
 
 
 class Checker:
@@ -86,6 +96,15 @@ class Checker:
         self._submit(lambda: self._look(question), looked)
 
 
+class LooksAtOnce:
+    """Looks here and now, without limits."""
+
+    def __init__(self) -> None:
+        self.look = checks.Checks().answer
+
+    def end(self) -> None: ...
+
+
 class Processes:
     """Processes that look, one for each thread that asks at a time, kept for the next.
 
@@ -105,7 +124,7 @@ class Processes:
         self._lock = threading.Lock()
 
     def look(self, question: bytes) -> bytes:
-        """See `Look`. May be called in any thread."""
+        """See `Looks`."""
         with self._lock:
             if self._ended:
                 raise ShuttingDown("the broker is shutting down; connect again later")
@@ -124,7 +143,7 @@ class Processes:
         return answer
 
     def end(self) -> None:
-        """End all of them, now; whoever waits for a look is told that it was given up."""
+        """See `Looks`."""
         with self._lock:
             self._ended = True
             idle, self._idle = self._idle, []

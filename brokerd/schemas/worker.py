@@ -9,6 +9,7 @@ time with each question anew.
 from __future__ import annotations
 
 import resource
+import shutil
 import socket
 import sys
 import tempfile
@@ -28,8 +29,15 @@ LENGTH = Struct(">I")
 
 
 def main() -> None:
-    """Answer questions until there are no more."""
+    """Answer questions until there are no more, and leave no files."""
     tempfile.tempdir = sys.argv[1]
+    try:
+        _serve()
+    finally:
+        shutil.rmtree(sys.argv[1], ignore_errors=True)
+
+
+def _serve() -> None:
     for limit, most in (
         (resource.RLIMIT_AS, MEMORY_BYTES),
         (resource.RLIMIT_FSIZE, FILE_BYTES),

@@ -24,6 +24,7 @@ from brokerd.config import Config
 from brokerd.errors import BrokerdError, DirectoryLocked, StorageFailed
 from brokerd.host import OpenArchive
 from brokerd.protocols.factory import ConnectionFactory
+from brokerd.schemas.checker import Looks, LooksAtOnce
 from brokerd.service import DRAIN_SECONDS
 from brokerd.sim.archive import OpenedArchive, SimArchive
 from brokerd.sim.bare import DATA_DIR, STATE_DIR, WALL_SECONDS
@@ -118,6 +119,9 @@ class SimHost:
         if archive is None:
             return None
         return lambda path, log_id: OpenedArchive(archive, log_id, self._look)
+
+    def schema_looks(self) -> Looks:
+        return LooksAtOnce()
 
     def _look(self) -> None:
         """Let the time pass that a look into the archive takes."""
