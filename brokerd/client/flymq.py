@@ -26,6 +26,7 @@ from brokerd.client.exchange import Exchange
 from brokerd.client.flymq_admin import FlymqAdmin, FlymqError
 from brokerd.client.flymq_groups import FlymqGroups
 from brokerd.client.flymq_later import FlymqLater, FlymqTransaction
+from brokerd.client.flymq_schemas import FlymqSchemas
 from brokerd.client.stream import TIMEOUT, Connect, Stream
 from brokerd.codecs.answers import AnswerReader
 from brokerd.codecs.flymq import (
@@ -46,6 +47,7 @@ from brokerd.codecs.flymq import (
     CreateUser,
     DeadLetter,
     DeleteGroup,
+    DeleteSchema,
     DeleteTopic,
     DeleteUser,
     Done,
@@ -69,14 +71,19 @@ from brokerd.codecs.flymq import (
     Produced,
     ProduceDelayed,
     ProduceInTransaction,
+    ProduceWithSchema,
     ProduceWithTtl,
     QueryAudit,
+    RegisterSchema,
     ReplayDlq,
     Request,
     ResetOffset,
+    SchemaInfo,
+    SchemaText,
     Subscribe,
     TopicOffsets,
     Topics,
+    Validity,
     decode_answer,
     encode_request,
 )
@@ -101,7 +108,10 @@ __all__ = [
     "OutOfStep",
     "Produced",
     "QueryAudit",
+    "SchemaInfo",
+    "SchemaText",
     "TopicOffsets",
+    "Validity",
 ]
 
 DELAYS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
@@ -109,11 +119,13 @@ DELAYS = (0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 RECORD_BYTES_MAX = MAX_LENGTH - FETCHED_BYTES - RECORD_BYTES
 """Key and value of the largest record: one that an answer to FETCH can hold."""
 _PARTITION_MAX = (1 << 31) - 1
-_PRODUCES = (Produce, ProduceDelayed, ProduceWithTtl, ProduceInTransaction)
+_PRODUCES = (Produce, ProduceWithSchema, ProduceDelayed, ProduceWithTtl, ProduceInTransaction)
 _NOT_TWICE = (
     *_PRODUCES,
     CancelDelayed,
     CommitTransaction,
+    RegisterSchema,
+    DeleteSchema,
     DeleteGroup,
     DeleteTopic,
     ReplayDlq,
@@ -125,7 +137,7 @@ _NOT_TWICE = (
 Result = TypeVar("Result", bound=Answer)
 
 
-class FlymqClient(FlymqAdmin, FlymqGroups, FlymqLater):
+class FlymqClient(FlymqAdmin, FlymqGroups, FlymqLater, FlymqSchemas):
     """One connection to a broker.
 
     :param address: ``host:port``, ``[v6]:port`` or ``unix:PATH``.

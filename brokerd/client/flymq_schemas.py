@@ -1,0 +1,86 @@
+# Tests: tests/client/test_flymq_schemas.py
+"""What a FlyMQ client may do with schemas (docs/schemas.rst).
+
+Methods of `brokerd.client.flymq.FlymqClient`; raised is what its other methods raise.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from brokerd.client.checks import check_number, check_text
+from brokerd.codecs.flymq import (
+    Answer,
+    DeleteSchema,
+    Done,
+    GetSchema,
+    ListSchemas,
+    Produced,
+    ProduceWithSchema,
+    RegisterSchema,
+    Request,
+    SchemaInfo,
+    SchemaList,
+    SchemaText,
+    ValidateSchema,
+    Validity,
+)
+
+_U32_MAX = (1 << 32) - 1
+
+Result = TypeVar("Result", bound=Answer)
+
+
+class FlymqSchemas:
+    """Requests about schemas, and records that have to fit one."""
+
+    def _call(self, request: Request, kind: type[Result]) -> Result:
+        """The answer to a request. Raises `FlymqError` and what the client raises."""
+        raise NotImplementedError
+
+    def register_schema(self, name: str, type: str, definition: bytes | str) -> SchemaInfo:
+        """Make the next version of a schema: ``json``, ``avro`` or ``protobuf``."""
+        check_text(name=name, type=type)
+        text = definition.encode() if isinstance(definition, str) else definition
+        _check_bytes(definition=text)
+        if not 0 < len(type.encode()) < 256:
+            raise ValueError(f"type must have 1 to 255 bytes, not {len(type.encode())}")
+        return self._call(RegisterSchema(name, type, text), SchemaInfo)
+
+    def get_schema(self, name: str, version: int = 0) -> SchemaText:
+        """A version of a schema, or with 0 the latest."""
+        _check_version(name, version)
+        return self._call(GetSchema(name, version), SchemaText)
+
+    def list_schemas(self, name: str = "") -> tuple[SchemaInfo, ...]:
+        """All versions of one schema, or of all."""
+        check_text(name=name)
+        return self._call(ListSchemas(name), SchemaList).schemas
+
+    def validate_schema(self, name: str, message: bytes) -> Validity:
+        """Whether a message fits the latest version, and why not."""
+        check_text(name=name)
+        _check_bytes(message=message)
+        return self._call(ValidateSchema(name, message), Validity)
+
+    def produce_with_schema(self, topic: str, value: bytes, schema: str) -> Produced:
+        """Store a record durably whose value fits the latest version of a schema."""
+        check_text(topic=topic, schema=schema)
+        _check_bytes(value=value)
+        return self._call(ProduceWithSchema(topic, value, schema), Produced)
+
+    def delete_schema(self, name: str, version: int = 0) -> None:
+        """Delete a version of a schema, or with 0 all of them."""
+        _check_version(name, version)
+        self._call(DeleteSchema(name, version), Done)
+
+
+def _check_version(name: str, version: int) -> None:
+    check_text(name=name)
+    check_number("version", version, 0, _U32_MAX)
+
+
+def _check_bytes(**given: bytes) -> None:
+    for name, value in given.items():
+        if not isinstance(value, bytes):
+            raise TypeError(f"{name} must be bytes, not a {type(value).__name__}")
