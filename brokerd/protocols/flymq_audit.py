@@ -34,9 +34,9 @@ def query(connection: AskingConnection, request: QueryAudit, node_id: str) -> by
     wanted = replace(_filter(request), limit=min(limit, LIMIT_MAX))
 
     def ask(done: Done[AuditPage]) -> None:
-        connection.access.require_server(ADMIN)
         connection.broker.audit.query(wanted, done)
 
+    connection.access.require_server(ADMIN)  # when it is asked, and when it is answered
     page = connection.told(request, ask)
     events = tuple([_event(one, node_id) for one in page.events])
     return flymq.audit_events(AuditEvents(events, page.total, page.more), request.java)
@@ -46,9 +46,9 @@ def export(connection: AskingConnection, request: ExportAudit, node_id: str) -> 
     """AUDIT_EXPORT: all that match, as JSON or CSV."""
 
     def ask(done: Done[list[bytes]]) -> None:
-        connection.access.require_server(ADMIN)
         _Export(connection, request, node_id, done).ask()
 
+    connection.access.require_server(ADMIN)  # when it is asked, and when it is answered
     pieces = connection.told(request, ask)
     return flymq.exported(request, flymq.joined_pieces(pieces, request.format))
 
@@ -75,7 +75,8 @@ class _Export:
         self._pieces: list[bytes] = []
 
     def ask(self) -> None:
-        """Ask for what comes next. Raises as `AuditTrail.query`."""
+        """Ask for what comes next. Raises as `AuditTrail.query`, and if one may not any more."""
+        self._connection.access.require_server(ADMIN)
         self._questions_left -= 1
         self._wanted = replace(self._wanted, limit=min(self._events_left, LIMIT_MAX))
         taken = partial(self._connection.guarded, self._take)

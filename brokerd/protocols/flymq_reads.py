@@ -13,7 +13,13 @@ from functools import partial
 from brokerd.broker.reads import Unreadable
 from brokerd.codecs import flymq
 from brokerd.codecs.flymq import FETCHED_BYTES, MAX_LENGTH, RECORD_BYTES, Consume, Fetch
-from brokerd.errors import RecordRemoved, UnknownPartition, UnknownTopic
+from brokerd.errors import (
+    AuthenticationRequired,
+    Denied,
+    RecordRemoved,
+    UnknownPartition,
+    UnknownTopic,
+)
 from brokerd.protocols.flymq_filter import compile_filter
 from brokerd.protocols.flymq_scan import Scan
 from brokerd.protocols.flymq_topics import existing_partition, existing_topic
@@ -111,6 +117,6 @@ def _why_unreadable(error: Exception) -> str:
             f"offsets {error.first} to {error.end - 1} are damaged and cannot be read ({error}); "
             f"go on at {error.end}"
         )
-    if isinstance(error, RecordRemoved | UnknownTopic):
+    if isinstance(error, RecordRemoved | UnknownTopic | Denied | AuthenticationRequired):
         return str(error)
     return f"cannot read the log: {error}; try again"

@@ -3,7 +3,7 @@
 
 There may be millions of records to look at, so a `Scan` works in slices of a few milliseconds, and
 of all the scans of a listener one slice runs a turn of the reactor (`Turns`). It ends with its
-connection.
+connection, or with the permission to read.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from brokerd.broker import Clock, Fetched, Partition
+from brokerd.errors import BrokerdError
 from brokerd.protocols.flymq_filter import Filter
 from brokerd.protocols.reading import ReadingConnection
 from brokerd.protocols.turns import SLICE_SECONDS, Turns
+from brokerd.security import READ
 from brokerd.values import Record
 
 SLICE_RECORDS = 500
@@ -87,6 +89,11 @@ class Scan:
         """Look at records until the time is over or they are."""
         connection = self._connection
         if connection.gone:
+            return
+        try:
+            connection.access.require(READ, self._partition.topic.name)
+        except BrokerdError as refusal:
+            self._done([], self._offset, refusal)
             return
         clock = self._clock
         connection.listen()

@@ -56,6 +56,11 @@ _CODES: dict[type[BrokerdError], Code] = {
     LimitExceeded: Code.RESOURCE_EXHAUSTED,
     NoSpace: Code.RESOURCE_EXHAUSTED,
 }
+_CODES_OF_READS: dict[type[Exception], Code] = {
+    AuthenticationRequired: Code.INVALID_REQUEST,
+    Denied: Code.INVALID_REQUEST,
+    UnknownTopic: Code.TOPIC_NOT_FOUND,
+}
 """What the broker refuses, but for what is an INTERNAL_ERROR."""
 
 
@@ -145,8 +150,7 @@ def _consumed(
 ) -> bytes:
     """The answer to a CONSUME of what was read."""
     if error is not None:
-        is_gone = isinstance(error, UnknownTopic)
-        return refused(correlation_id, Code.TOPIC_NOT_FOUND if is_gone else Code.INTERNAL_ERROR)
+        return refused(correlation_id, _CODES_OF_READS.get(type(error), Code.INTERNAL_ERROR))
     if not records or records[0].offset > MAX_OFFSET:
         return refused(correlation_id, Code.INVALID_OFFSET)
     record = records[0]

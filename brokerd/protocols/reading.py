@@ -7,13 +7,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from brokerd.broker import Fetched, Partition, Topic
+from brokerd.errors import AuthenticationRequired, BrokerdError, Denied
 from brokerd.protocols.connection import Answers, Connection, Hold
+from brokerd.security import READ
 from brokerd.values import Record
 
 MakeAnswer = Callable[[Sequence[Record], int, Exception | None], bytes | tuple[bytes, ...]]
 """Makes the answer to a fetch of ``(records, next_offset, error)``; see `Broker.fetch`.
 
-In parts when they are large: see `Connection.answer`.
+The error is `Denied` or `AuthenticationRequired` if the permission went while the records were
+read. In parts when they are large: see `Connection.answer`.
 """
 
 
@@ -41,7 +44,7 @@ class ReadingConnection(Connection):
 
     def read(self, topic: Topic, read: Callable[[Fetched], None], answer: MakeAnswer) -> None:
         """As `fetch`, with another way to find the records: ``read`` calls what it is given."""
-        _Reading(self, read, answer).begin(max(self.written_ticket, topic.ticket))
+        _Reading(self, topic.name, read, answer).begin(max(self.written_ticket, topic.ticket))
 
     def answer_of(self, topic: Topic, answer: bytes) -> None:
         """Answer with nothing but that a topic is there: waits for no commit but its own."""
@@ -67,15 +70,17 @@ class ReadingConnection(Connection):
 class _Reading:
     """One fetch of a connection, under way."""
 
-    __slots__ = ("_answer", "_connection", "_is_done", "_place", "_read")
+    __slots__ = ("_answer", "_connection", "_is_done", "_place", "_read", "_topic_name")
 
     def __init__(
         self,
         connection: Connection,
+        topic_name: str,
         read: Callable[[Fetched], None],
         answer: MakeAnswer,
     ) -> None:
         self._connection = connection
+        self._topic_name = topic_name
         self._read = read
         self._answer = answer
         self._place: Answers | None = None
@@ -108,6 +113,11 @@ class _Reading:
         self, place: Answers, records: Sequence[Record], next_offset: int, error: Exception | None
     ) -> None:
         connection = self._connection
+        if not isinstance(error, Denied | AuthenticationRequired):
+            try:
+                connection.access.require(READ, self._topic_name)
+            except BrokerdError as refusal:
+                records, error = (), refusal
         connection.resolve(place, *self._parts(records, next_offset, error), is_read=True)
         connection.release(Hold.READING)
 

@@ -203,13 +203,11 @@ class RustlogConnection(FramesConnection[bytes, FrameLengthError], ReadingConnec
         error: Exception | None,
     ) -> bytes:
         """The answer to a Fetch of what was read."""
-        answer: Answer
         try:
             answer = fetched(dialect, offset, records, next_offset, error)
-        except Refusal as refusal:
-            answer = refusal.answer(dialect)
-        else:
-            self.factory.count_fetched(answer)
+        except _REFUSED as problem:
+            return _refused(problem, dialect)
+        self.factory.count_fetched(answer)
         return CODECS[dialect].encode_answer(answer)
 
     # -- committed offsets --------------------------------------------------------------------

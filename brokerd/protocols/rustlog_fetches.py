@@ -19,6 +19,7 @@ from brokerd.codecs.rustlog import (
     Fetched,
     fetched_length,
 )
+from brokerd.errors import AuthenticationRequired, Denied
 from brokerd.protocols.rustlog_refusals import FETCH_FAILED, PRODUCE_FAILED, Refusal
 from brokerd.values import Record, columns_of
 
@@ -42,7 +43,12 @@ def fetched(
     next_offset: int,
     error: Exception | None,
 ) -> Fetched:
-    """The answer to a Fetch from ``offset`` on of what was read. Raises `Refusal`."""
+    """The answer to a Fetch from ``offset`` on of what was read.
+
+    Raises `Refusal`, and ``error`` itself if that says that the permission has gone.
+    """
+    if isinstance(error, Denied | AuthenticationRequired):
+        raise error
     if error is not None:
         raise _unreadable(error, next_offset)
     if not records:

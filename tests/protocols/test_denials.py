@@ -11,10 +11,14 @@ import pytest
 
 from brokerd.broker import Broker, Congested
 from brokerd.codecs import blipmq as bm
+from brokerd.codecs import flymq as fly
 from brokerd.codecs import mamamia as mm
+from brokerd.codecs import mega
 from brokerd.codecs import rustlog as rl
 from brokerd.protocols.blipmq import BlipmqSettings
 from brokerd.protocols.connection import Hold
+from brokerd.protocols.flymq import FlymqFactory, FlymqSettings
+from brokerd.protocols.mega import MegaFactory
 from brokerd.protocols.rustlog import RustlogFactory
 from brokerd.security import ADMIN, ANY, OPEN_GUARD, READ, WRITE
 from brokerd.wal import WalOptions
@@ -131,6 +135,47 @@ class TestRustlog:
         house.run()
         assert b'{"Error":{"message":"unauthorized"}}' in wire.received_bytes()
         assert house.broker.existing_topic("orders").partition(0).next_offset == 0
+
+
+READS: dict[str, tuple[Any, bytes, bytes]] = {
+    "flymq": (
+        lambda house: FlymqFactory(house.broker, house.clock, house.limits, FlymqSettings()),
+        fly.encode_request(fly.Fetch("orders", 0, 0, 10)),
+        UNAUTHORIZED.encode(),
+    ),
+    "mega": (
+        lambda house: MegaFactory(house.broker, house.clock, house.limits),
+        mega.encode_request(mega.Consume(7, "orders", 0, 0)),
+        mega.refused(7, mega.Code.INVALID_REQUEST),
+    ),
+    "rustlog": (
+        lambda house: RustlogFactory(house.broker, house.clock, house.limits),
+        rl.CODECS[rl.Dialect.JSON].encode_request(rl.Fetch("orders", 0, 0, 1000)),
+        b'{"Error":{"message":"unauthorized"}}',
+    ),
+}
+
+
+@pytest.mark.parametrize("form", READS)
+def test_what_is_read_while_the_permission_goes_is_not_shown(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk takes its time: the answer is that of anybody who may not read."""
+    make_factory, request, refusal = READS[form]
+    house = House()
+    produce(house, 1)
+    factory, access = make_factory(house), Given("olga", 0, {"orders": READ})
+    factory.guard = GuardOf(access)
+    wire = house.connect_to(factory)
+    really, waiting = house.broker.fetch, []
+    monkeypatch.setattr(house.broker, "fetch", lambda *one: waiting.append(lambda: really(*one)))
+    for permitted in (True, False):
+        wire.send_bytes(request)
+        assert wire.received_bytes() == b""
+        if not permitted:
+            access.revoke()
+        waiting.pop()()
+        assert (refusal not in wire.received_bytes()) is permitted
 
 
 class TestBlipmqKeys:

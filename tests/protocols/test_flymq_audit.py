@@ -242,6 +242,24 @@ def test_who_leaves_while_he_exports_costs_no_more(
     assert asked(house.log_in("root"), limit=1).events
 
 
+@pytest.mark.parametrize("request_", [fly.QueryAudit(), fly.ExportAudit(fly.QueryAudit(), "csv")])
+def test_who_is_no_administrator_any_more_is_told_nothing(
+    house: GuardedHouse, monkeypatch: pytest.MonkeyPatch, request_: Any
+) -> None:
+    """Also what he asked before; and what he exports ends at the question under way."""
+    with_many(house, 1_200)
+    trail, questions = house.broker.audit, []
+    query = trail.query
+    monkeypatch.setattr(trail, "query", lambda *one: (questions.append(one), query(*one)))
+    root = house.log_in("root")
+    root.send(request_)
+    house.update("root", roles=("consumer",))
+    house.run()
+    (answer,) = root.answers()
+    assert answer == fly.Failed("unauthorized")
+    assert len(questions) == 1
+
+
 def test_requests_behind_a_question_wait_for_it(house: GuardedHouse) -> None:
     root = house.log_in("root")
     first, second = root.ask(fly.QueryAudit(limit=1), fly.WhoAmI())

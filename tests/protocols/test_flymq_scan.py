@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from brokerd.broker import BrokerSettings
 from brokerd.codecs import flymq as fly
 from brokerd.protocols.flymq_scan import CONTENT_SLICES, SLICE_RECORDS
 from brokerd.protocols.turns import SLICE_SECONDS
+from brokerd.security import READ
+from tests.guards import Given, GuardOf
 from tests.protocols.flymq_desk import LIMITS, MIB, FlymqHouse, SteppedHouse
 
 
@@ -170,6 +174,23 @@ def test_a_topic_deleted_during_a_scan_ends_it_with_an_answer() -> None:
     (answer,) = client.answers()
     assert isinstance(answer, fly.Failed | fly.Fetched)
     assert client.is_open
+
+
+@pytest.mark.parametrize("steps", [0, 1, 5])
+def test_a_scan_ends_when_its_reader_may_not_read_any_more(steps: int) -> None:
+    """At the next slice, with the answer that everybody gets who may not."""
+    house = SteppedHouse()
+    house.fill(100 * SLICE_RECORDS)
+    access = Given("ann", 0, {"t": READ})
+    house.flymq_factory.guard = GuardOf(access)
+    client = house.client()
+    client.send(scan(most=1))
+    for _ in range(steps):
+        house.steps.step()
+    access.revoke()
+    house.steps.step()
+    assert client.answers() == [fly.Failed("unauthorized")]
+    assert not house.steps.waiting
 
 
 # -- peers that leave -------------------------------------------------------------------------
