@@ -421,6 +421,11 @@ def _check(setting: Setting, value: Any) -> None:
             parse_durability(value)
         except ConfigError as error:
             raise ConfigError(f"{setting.name}: {error} ({setting.source})") from None
+    if setting.name == "admin.hosts":
+        for host in value:
+            if not re.fullmatch(r"[\w.-]+", host):
+                wanted = "expected names of hosts, without scheme, port and path"
+                raise ConfigError(f"{setting.name}: {wanted}, got {host!r} ({setting.source})")
     if setting.name == "archive.uri":
         try:
             check_uri(value)

@@ -184,6 +184,7 @@ class Admin(Struct, frozen=True):
     """Health, metrics and the page. The endpoint ``none`` switches it off."""
 
     endpoint: str = "tcp:9644"
+    hosts: tuple[str, ...] = ()
 
 
 class Security(Struct, frozen=True):

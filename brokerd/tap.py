@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from twisted.python.logfile import LogFile
 
 from brokerd import __version__
 from brokerd.admin.health import Health
+from brokerd.admin.hosts import Hosts
 from brokerd.admin.site import MetricsResource, make_site
 from brokerd.config import (
     Config,
@@ -34,7 +36,7 @@ from brokerd.config import (
     with_secrets,
 )
 from brokerd.errors import BrokerdError
-from brokerd.listening import ADMIN, endpoints_of, insecurities
+from brokerd.listening import ADMIN, endpoints_of, insecurities, is_open
 from brokerd.logs import at_level, make_observer
 from brokerd.notify import Notifier
 from brokerd.outcome import Outcome, say
@@ -132,9 +134,15 @@ def assemble(
         reactor, data_dir, core, listeners, health, outcome, notifier, _log, facts
     )
     if config.admin.endpoint != "none":
-        site = make_site(service.status, core.api(), health, metrics, reactor, _log)
+        hosts = Hosts([socket.gethostname(), *config.admin.hosts]) if answers_few(config) else None
+        site = make_site(service.status, core.api(), health, metrics, reactor, _log, hosts)
         service.attach_admin(listener(ADMIN, config.admin.endpoint, lambda: site))
     return service
+
+
+def answers_few(config: Config) -> bool:
+    """Whether the admin site trusts who reaches it, and so looks at the names it is reached by."""
+    return config.security.auth == "off" and not is_open(config.admin.endpoint)
 
 
 def makeService(options: Options) -> BrokerdService:

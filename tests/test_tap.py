@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from twisted.application.service import IServiceMaker
-from twisted.internet.testing import MemoryReactorClock
+from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.plugin import getPlugins
 from twisted.web.resource import Resource
 
+from brokerd.admin.site import AdminSite
 from brokerd.errors import ConfigError, InvalidRequest
 from brokerd.outcome import Outcome
 from brokerd.tap import (
@@ -124,6 +125,33 @@ def test_defaults_serve_loopback_only(tmp_path: Path) -> None:
     service.startService()
     served = {(port, interface) for port, _, _, interface in reactor.tcpServers}
     assert served == {(port, "127.0.0.1") for port in (9000, 9092, 5555, 8080, 9644)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ([], b"403"),
+        (["--admin", "unix:admin.sock"], b"403"),
+        (["--set", "admin.hosts=box.example.org,log.example.org"], b"200"),
+        (["--set", "security.auth=on"], b"200"),
+        (["--admin", "tcp:1:interface=0.0.0.0", "--set", "security.allow_insecure=true"], b"200"),
+    ],
+)
+def test_an_admin_site_that_trusts_this_machine_looks_at_the_name_it_is_reached_by(
+    tmp_path: Path, arguments: list[str], code: bytes
+) -> None:
+    """A web page could have its own name lead here, and read everything."""
+    reactor = MemoryReactorClock()
+    reactor.running = True
+    service = assembled(reactor, "--data-dir", str(tmp_path), *arguments)
+    service.startService()
+    factories = [one[1] for one in (*reactor.tcpServers, *reactor.unixServers)]
+    (site,) = [factory for factory in factories if isinstance(factory, AdminSite)]
+    channel: Any = site.buildProtocol(None)
+    wire = StringTransport()
+    channel.makeConnection(wire)
+    channel.dataReceived(b"GET /health/live HTTP/1.1\r\nhost: log.example.org\r\n\r\n")
+    assert wire.value().split()[1] == code
 
 
 def test_timers_follow_the_monotonic_clock(monkeypatch: pytest.MonkeyPatch) -> None:

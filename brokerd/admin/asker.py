@@ -17,7 +17,8 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
 
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
+from twisted.python.failure import Failure
 from twisted.web.server import Request
 
 from brokerd.errors import BrokerdError, InvalidRequest
@@ -30,6 +31,42 @@ REMEMBERED_SECONDS = 300.0
 
 REALM = b'Basic realm="brokerd", charset="UTF-8"'
 """What a request that lacks a login is told (RFC 7617, section 2.1)."""
+
+
+class Sender:
+    """Who sends one request: found out once, and told to all that ask."""
+
+    def __init__(self) -> None:
+        self._outcome: Access | Failure | None = None
+        self._waiting: list[Deferred[Access]] | None = None
+
+    @property
+    def access(self) -> Access | None:
+        """Who it is; None while that is not known, and if he was not let in."""
+        return None if isinstance(self._outcome, Failure) else self._outcome
+
+    def ask(self, find: Callable[[], Deferred[Access]]) -> Deferred[Access]:
+        """Have ``find`` called if nobody has asked, and fire with what it came to."""
+        answer: Deferred[Access] = Deferred()
+        if self._outcome is not None:
+            answer.callback(self._outcome)
+        elif self._waiting is not None:
+            self._waiting.append(answer)
+        else:
+            self._waiting = [answer]
+            maybeDeferred(find).addBoth(self._found)
+        return answer
+
+    def refuse(self, failure: Failure) -> None:
+        """The outcome is this, whatever is found."""
+        self._outcome = failure
+
+    def _found(self, outcome: Access | Failure) -> None:
+        if self._outcome is None:
+            self._outcome = outcome
+        waiting, self._waiting = self._waiting or [], None
+        for one in waiting:
+            one.callback(self._outcome)
 
 
 class Asker:
@@ -46,18 +83,23 @@ class Asker:
         self._remembered: OrderedDict[bytes, tuple[int, float, Access]] = OrderedDict()
 
     def ask(self, request: Request) -> Deferred[Access]:
-        """Find out who sent the request.
+        """Find out who sent the request, once for each.
 
         Fails with `LoginFailed`, `LoginThrottled`, and with `InvalidRequest` for a header that
         cannot be read.
         """
+        one: Any = request
+        sender: Sender = one.sender
+        return sender.ask(lambda: self._find(request))
+
+    def _find(self, request: Request) -> Deferred[Access]:
         if not self.guard.auth:
             return succeed(OPEN)
         try:
-            header = request.getHeader("authorization")
+            header = request.getHeader(b"authorization")
             if header is None:
                 return succeed(self._without_login(request))
-            scheme, _, given = header.strip().partition(" ")
+            scheme, _, given = header.decode("utf-8", "replace").strip().partition(" ")
             if scheme.lower() == "bearer":
                 return succeed(self.guard.log_in_with_key("admin", peer_of(request), given.strip()))
             if scheme.lower() == "basic":

@@ -91,6 +91,12 @@ class Unusable(BrokerdError):
     retryable = True
 
 
+class Crowded(BrokerdError):
+    """The bodies of other requests take up all that there is for them."""
+
+    retryable = True
+
+
 class TooLarge(BrokerdError):
     """The body is larger than this request may have."""
 
@@ -107,6 +113,7 @@ STATUSES |= {
     Exists: http.CONFLICT,
     NotFound: http.NOT_FOUND,
     Unusable: http.SERVICE_UNAVAILABLE,
+    Crowded: http.SERVICE_UNAVAILABLE,
     TooLarge: http.REQUEST_ENTITY_TOO_LARGE,
     FromPage: http.FORBIDDEN,
     WrongType: http.UNSUPPORTED_MEDIA_TYPE,
@@ -185,6 +192,13 @@ class Route:
         else:
             access.require_server(self.need)
 
+    def check_sender(self, access: Access, names: dict[str, str]) -> None:
+        """`check`, before there is a body; where that has a say, be somebody at least."""
+        if self.need:
+            self.check(access, names)
+        else:
+            access.require_known()
+
     def match(self, parts: list[str]) -> dict[str, str] | None:
         """The names in a path, or None if it is not this route's."""
         pattern = self.path.strip("/").split("/")
@@ -210,21 +224,24 @@ class Api(Branch):
 
     def getChild(self, path: bytes, request: Request) -> Resource:
         """The resource of a whole path; names in it were percent-decoded part by part."""
-        raw = [path, *(request.postpath or [])]
+        found = self.find([path, *(request.postpath or [])])
+        if not found:
+            return super().getChild(path, request)
+        return _Endpoint(self._broker, found, self.asker)
+
+    def find(self, raw: list[bytes]) -> dict[str, tuple[Route, dict[str, str]]]:
+        """The routes of a path, by method, each with the names in it; most paths have none."""
         if len(raw) > 1 and raw[-1] == b"":
-            del raw[-1]
+            raw = raw[:-1]
         try:
             parts = [part.decode() for part in raw]
         except UnicodeDecodeError:
-            return super().getChild(path, request)
-        found = {
+            return {}
+        return {
             route.method: (route, names)
             for route in self._routes
             if (names := route.match(parts)) is not None
         }
-        if not found:
-            return super().getChild(path, request)
-        return _Endpoint(self._broker, found, self.asker)
 
 
 class _Endpoint(Resource):
@@ -347,10 +364,9 @@ def _body(request: Request, route: Route) -> Any:
     """
     if not route.is_write:
         return None
-    if request.getHeader("origin") is not None:
+    if request.getHeader(b"origin") is not None:
         raise FromPage("no page may change anything: use brokerctl, or a client without Origin")
-    kind = (request.getHeader("content-type") or "").partition(";")[0].strip().lower()
-    if kind != "application/json":
+    if not says_json(request):
         raise WrongType(f"a {route.method} needs the header Content-Type: application/json")
     content: Any = request.content
     body = content.read(route.body_bytes_max + 1)
@@ -368,6 +384,12 @@ def _body(request: Request, route: Route) -> Any:
         raise InvalidRequest(f"the body is wrong: {in_words(error)}") from None
     except RecursionError:
         raise InvalidRequest("the body is wrong: its JSON is nested too deeply") from None
+
+
+def says_json(request: Request) -> bool:
+    """Whether a request says that its body is JSON."""
+    kind = (request.getHeader(b"content-type") or b"").partition(b";")[0]
+    return kind.strip().lower() == b"application/json"
 
 
 def values_in(body: bytes) -> int:

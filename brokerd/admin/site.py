@@ -2,8 +2,7 @@
 """The admin site: ``/health/...``, ``/metrics``, ``/api/v1/...`` as JSON, and a page at ``/``.
 
 Only the API changes anything. Every request has a deadline, bodies are bounded, connections are
-few, so that a slow or greedy HTTP client costs little. The access log takes its time from the log,
-which runs on the wall clock: the reactor's clock is monotonic and would print nonsense.
+few, so that a slow or greedy HTTP client costs little.
 """
 
 from __future__ import annotations
@@ -13,26 +12,23 @@ from importlib import resources
 from typing import Any
 
 from prometheus_client import CollectorRegistry
-from twisted.internet.interfaces import IAddress, IDelayedCall
-from twisted.internet.protocol import connectionDone
+from twisted.internet.interfaces import IAddress
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 from twisted.web import http
 from twisted.web.resource import IResource, Resource
 from twisted.web.server import Request, Site
 
+from brokerd.admin.access_log import AccessLog
+from brokerd.admin.arriving import Bodies, BoundedRequest, TimedChannel
 from brokerd.admin.health import Health, Phase
+from brokerd.admin.hosts import Hosts
 from brokerd.admin.metrics import make_registry
 from brokerd.admin.permitted import Permitted
 from brokerd.admin.resources import Answer, Branch, JSONResource
 from brokerd.admin.routing import Api
-from brokerd.security import MONITOR, Access
+from brokerd.security import MONITOR
 
 IDLE_SECONDS = 30
-REQUEST_SECONDS = 30.0
-"""How long a request may take to arrive as a whole, however it trickles in."""
-MAX_BODY_BYTES = 16 * 1024 * 1024
-"""What any request may have; most of the API takes less."""
 MAX_CONNECTIONS = 100
 CONTENT_SECURITY_POLICY = b"default-src 'self'; frame-ancestors 'none'"
 """The page takes nothing from elsewhere, and is no part of another's page."""
@@ -54,6 +50,7 @@ def make_site(
     metrics: MetricsResource,
     reactor: Any,
     log: Logger,
+    hosts: Hosts | None = None,
 ) -> AdminSite:
     """Put the site together.
 
@@ -61,8 +58,9 @@ def make_site(
     :param api: what hangs below ``/api/v1``, besides the status; see `brokerd.admin.api`.
     :param metrics: makes the resource that prints a registry, such as prometheus_client's.
     :param reactor: times the requests.
+    :param hosts: what it answers for; None: whatever leads to it.
     """
-    return AdminSite(_Root(status, api, health, metrics), reactor, log)
+    return AdminSite(_Root(status, api, health, metrics), api, hosts, reactor, log)
 
 
 class _Root(Branch):
@@ -134,116 +132,56 @@ class _Static(Resource):
         return self._body
 
 
-class _Request(Request):
-    """A request whose body is bounded, declared or chunked."""
-
-    _received = 0
-    _refused = False
-
-    def gotLength(self, length: int | None) -> None:
-        too_long = length is not None and length > MAX_BODY_BYTES
-        super().gotLength(0 if too_long else length)
-        if too_long:
-            self._refuse()
-
-    def handleContentChunk(self, data: bytes) -> None:
-        self._received += len(data)
-        if self._received > MAX_BODY_BYTES:
-            self._refuse()
-        else:
-            super().handleContentChunk(data)
-
-    def requestReceived(self, command: bytes, path: bytes, version: bytes) -> None:
-        """Answer a request that is there, unless Twisted would stumble over its content type."""
-        kind = self.requestHeaders.getRawHeaders(b"content-type", [b""])[-1]
-        if kind.decode("latin-1").isprintable():
-            super().requestReceived(command, path, version)
-        else:
-            self._refuse(b"400 Bad Request")
-
-    def _refuse(self, status: bytes = b"413 Content Too Large") -> None:
-        if not self._refused:
-            self._refused = True
-            transport: Any = self.channel.transport
-            transport.write(b"HTTP/1.1 %s\r\nconnection: close\r\n\r\n" % status)
-            transport.loseConnection()
-
-
-class _Channel(http.HTTPChannel):
-    """A connection whose every request has a deadline from its start to its last byte."""
-
-    site: AdminSite
-    certified: Access | None = None
-    """Whom the client's certificate names, once somebody has asked."""
-    _deadline: IDelayedCall | None = None
-
-    def connectionMade(self) -> None:
-        super().connectionMade()
-        self._start_deadline()
-
-    def allContentReceived(self) -> None:
-        self._stop_deadline()
-        super().allContentReceived()
-
-    def requestDone(self, request: Any) -> None:
-        super().requestDone(request)
-        self._stop_deadline()
-        self._start_deadline()
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self._stop_deadline()
-        super().connectionLost(reason)
-        self.site.connection_closed()
-
-    def _start_deadline(self) -> None:
-        self._deadline = self.site.clock.callLater(REQUEST_SECONDS, self._expired)
-
-    def _stop_deadline(self) -> None:
-        if self._deadline is not None and self._deadline.active():
-            self._deadline.cancel()
-
-    def _expired(self) -> None:
-        transport: Any = self.transport
-        transport.abortConnection()
-
-
 class AdminSite(Site):
     """The HTTP factory of the admin endpoint."""
 
     noisy = False
-    protocol = _Channel  # type: ignore[assignment]  # plain HTTP/1.1; Site would also offer HTTP/2
-    requestFactory = _Request
+    protocol = TimedChannel  # type: ignore[assignment]  # plain HTTP/1.1; Site also offers HTTP/2
+    requestFactory = BoundedRequest
 
-    def __init__(self, root: IResource, reactor: Any, log: Logger) -> None:
-        super().__init__(root, requestFactory=_Request, timeout=IDLE_SECONDS, reactor=reactor)
+    def __init__(
+        self, root: IResource, api: Api, hosts: Hosts | None, reactor: Any, log: Logger
+    ) -> None:
+        super().__init__(root, requestFactory=BoundedRequest, timeout=IDLE_SECONDS, reactor=reactor)
         self.clock = reactor
-        self._access_log = log
-        self._connections = 0
+        self.api = api
+        self.bodies = Bodies()
+        self.waiting: dict[TimedChannel, None] = {}
+        """Connections without a whole request, the one that is so for longest first."""
+        self._hosts = hosts
+        self._access_log = AccessLog(log, reactor)
+        self._open: set[TimedChannel] = set()
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
-        """Take a connection, or refuse it with None when there are too many."""
-        if self._connections >= MAX_CONNECTIONS:
-            return None
-        self._connections += 1
-        return super().buildProtocol(addr)
+        """Take a connection, instead of one without a request if there are too many.
 
-    def connection_closed(self) -> None:
-        """Count a connection that ended."""
-        self._connections -= 1
+        None if there is no such one.
+        """
+        if len(self._open) >= MAX_CONNECTIONS:
+            if not self.waiting:
+                return None
+            oldest = next(iter(self.waiting))
+            self.connection_closed(oldest)
+            oldest.abort()
+        channel = super().buildProtocol(addr)
+        self._open.add(channel)
+        return channel
+
+    def connection_closed(self, channel: TimedChannel) -> None:
+        """Forget a connection that ended."""
+        self._open.discard(channel)
+        self.waiting.pop(channel, None)
+
+    def stopFactory(self) -> None:
+        """The port stopped listening."""
+        super().stopFactory()
+        self._access_log.end()
+
+    def getResourceFor(self, request: Any) -> Any:
+        """What answers a request: a refusal, if it is for a name that is not this broker's."""
+        refused = None if self._hosts is None else self._hosts.refused(request)
+        return super().getResourceFor(request) if refused is None else refused
 
     def log(self, request: Any) -> None:
-        """Write one access line as an event of its own."""
-        self._access_log.info(
-            '{client} "{method} {path} {protocol}" {code} {sent_bytes}',
-            event_id="admin-request",
-            client=getattr(request.client, "host", None) or "-",
-            method=_text(request.method),
-            path=_text(request.uri),
-            protocol=_text(request.clientproto),
-            code=request.code,
-            sent_bytes=request.sentLength,
-        )
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode("ascii", "backslashreplace")
+        """Write one access line, or count it."""
+        self._access_log.tell(request, request.sender.access)

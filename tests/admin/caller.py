@@ -14,6 +14,7 @@ from twisted.web.resource import Resource
 from brokerd.admin.api import make_api
 from brokerd.admin.asker import Asker
 from brokerd.admin.health import Health
+from brokerd.admin.hosts import Hosts
 from brokerd.admin.site import make_site
 from brokerd.security import OPEN_GUARD, Guard
 from tests.house import House
@@ -47,7 +48,12 @@ class Printed(Resource):
 class Caller:
     """A client of the API of one broker; each call is a connection of its own."""
 
-    def __init__(self, house: House | None = None, guard: Guard = OPEN_GUARD) -> None:
+    def __init__(
+        self,
+        house: House | None = None,
+        guard: Guard = OPEN_GUARD,
+        hosts: Hosts | None = None,
+    ) -> None:
         self.house = house or House()
         self.asker = Asker(guard, self.house.clock.seconds, bytes(32))
         self.site = make_site(
@@ -57,6 +63,7 @@ class Caller:
             Printed,
             self.house.clock,
             Logger(),
+            hosts,
         )
 
     def connect(self) -> tuple[Any, Wire]:
@@ -69,7 +76,8 @@ class Caller:
         """Send a request and do not wait."""
         channel, wire = self.connect()
         lines = f"{method} /api/v1{path} HTTP/1.1\r\nhost: here\r\nconnection: close\r\n{head}"
-        channel.dataReceived(f"{lines}content-length: {len(body)}\r\n\r\n".encode() + body)
+        lines += f"content-length: {len(body)}\r\n\r\n"
+        channel.dataReceived(lines.encode("utf-8", "surrogateescape") + body)
         return channel, wire
 
     def call(

@@ -35,6 +35,14 @@ class Allowed(Access):
         self._topics = topics
         self._server = server
 
+    @property
+    def is_known(self) -> bool:
+        return bool(self.name)
+
+    def require_known(self) -> None:
+        if not self.name:
+            raise self._refuse()
+
     def _refuse(self) -> BrokerdError:
         return (
             Denied("unauthorized")
@@ -183,6 +191,7 @@ def test_a_key_lets_in_and_a_wrong_one_does_not(caller: Caller) -> None:
         ("authorization: Basic !!!\r\n", 400),
         ("authorization: Basic YW5u\r\n", 400),
         ("authorization: Digest x\r\n", 400),
+        ("authorization: \udcff\r\n", 400),
     ],
 )
 def test_a_login_that_does_not_work_is_told(caller: Caller, head: str, status: int) -> None:

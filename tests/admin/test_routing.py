@@ -53,6 +53,7 @@ class Office(Caller):
         api = Api(
             self.house.broker, list(routes), Asker(OPEN_GUARD, self.house.clock.seconds, bytes(32))
         )
+        self.site.api = api
         self.site.resource.children[b"api"].children[b"v1"] = api  # type: ignore[attr-defined]
 
 

@@ -17,14 +17,10 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
 from brokerd.admin.api import make_api
+from brokerd.admin.arriving import REQUEST_SECONDS
 from brokerd.admin.asker import Asker
 from brokerd.admin.health import Health, Phase
-from brokerd.admin.site import (
-    IDLE_SECONDS,
-    MAX_CONNECTIONS,
-    REQUEST_SECONDS,
-    make_site,
-)
+from brokerd.admin.site import IDLE_SECONDS, MAX_CONNECTIONS, make_site
 from brokerd.codecs.mamamia import Acquire, Produce
 from brokerd.security import OPEN_GUARD
 from tests.broker.fakearchive import FakeArchive
@@ -236,12 +232,30 @@ def test_a_connection_in_use_is_kept(browser: Browser) -> None:
 
 
 def test_connections_are_bounded_and_given_back(browser: Browser) -> None:
-    """Too many are refused; one that ends makes room for another."""
+    """Too many with a request are refused; one that ends makes room for another."""
+    browser.slow = True
     connections = [browser.connect() for _ in range(MAX_CONNECTIONS)]
+    for connected in connections:
+        assert connected is not None
+        connected[0].dataReceived(b"GET /metrics HTTP/1.1\r\nhost: h\r\n\r\n")
     assert browser.connect() is None
     assert connections[0] is not None
     connections[0][0].connectionLost(connectionDone)
     assert browser.connect() is not None
+
+
+def test_whoever_says_nothing_makes_room_for_others(browser: Browser) -> None:
+    """The one that has been silent for longest; an answer that is being made is not cut off."""
+    browser.slow = True
+    connections = [browser.connect() for _ in range(MAX_CONNECTIONS)]
+    wires = [connected[1] for connected in connections if connected is not None]
+    assert connections[0] is not None and connections[1] is not None
+    connections[0][0].dataReceived(b"GET /metrics HTTP/1.1\r\nhost: h\r\n\r\n")
+    connections[1][0].dataReceived(b"GET /health/live HTTP/1.1\r\nhost: h\r\n\r\n")
+    for _ in range(MAX_CONNECTIONS // 2):
+        assert browser.get("/health/live")[0] == 200
+    aborted = [number for number, wire in enumerate(wires) if wire.aborted]
+    assert aborted == [*range(2, 2 + MAX_CONNECTIONS // 2)]
 
 
 def test_the_access_log_runs_on_the_wall_clock(browser: Browser) -> None:

@@ -1,0 +1,61 @@
+"""A site that asks nobody who he is answers for names only that no stranger can have."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerd.admin.hosts import Hosts
+from tests.admin.caller import Caller, answer_of
+
+
+def status_of(caller: Caller, head: str) -> int:
+    channel, wire = caller.connect()
+    channel.dataReceived(f"GET /api/v1/topics HTTP/1.1\r\n{head}\r\n".encode())
+    caller.house.run()
+    return int(wire.value().split()[1])
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("127.0.0.1", "127.0.0.1:9644", "192.0.2.7", "[::1]", "[::1]:9644", "localhost"),
+        *("LocalHost:9644", "localhost.", "broker", "box.example.org", "BOX.example.org.:9644"),
+        "log.example.com",
+    ],
+)
+def test_addresses_and_names_that_are_known_are_answered(host: str) -> None:
+    caller = Caller(hosts=Hosts(["box.example.org", "Log.example.com"]))
+    assert status_of(caller, f"host: {host}\r\n") == 200
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        *("host: evil.example\r\n", "host: evil.example:9644\r\n", "host: 127.0.0.1.nip.io\r\n"),
+        *("host: x.localhost.evil.example\r\n", "host: localhost\r\nhost: evil.example\r\n"),
+        "host: [evil.example]\r\n",
+    ],
+)
+def test_a_page_whose_name_was_made_to_lead_here_reads_nothing(head: str) -> None:
+    assert status_of(Caller(hosts=Hosts(["box.example.org"])), head) == 403
+
+
+def test_the_refusal_says_what_to_set() -> None:
+    caller = Caller(hosts=Hosts([]))
+    channel, wire = caller.connect()
+    name = "x" * 1_000 + ".example"
+    channel.dataReceived(f"GET / HTTP/1.1\r\nhost: {name}\r\n\r\n".encode())
+    status, answer = answer_of(wire)
+    assert (status, answer["retryable"]) == (403, False)
+    assert "admin.hosts" in answer["error"] and len(answer["error"]) < 400
+
+
+def test_a_request_without_a_host_is_no_browsers() -> None:
+    caller = Caller(hosts=Hosts([]))
+    channel, wire = caller.connect()
+    channel.dataReceived(b"GET /health/live HTTP/1.0\r\n\r\n")
+    assert wire.value().startswith(b"HTTP/1.0 200 ")
+
+
+def test_a_site_that_asks_who_it_is_answers_for_any_name() -> None:
+    assert status_of(Caller(), "host: evil.example\r\n") == 200
