@@ -12,6 +12,7 @@ from typing import Final
 
 from brokerd.security.access import ADMIN, READ, WRITE
 from brokerd.security.accounts import AccessList, Account, ApiKey
+from brokerd.security.prefixes import Prefixes
 from brokerd.values import MAX_NAME_BYTES, RESERVED_PREFIX
 
 REMEMBERED_MAX: Final = 10_000
@@ -41,8 +42,8 @@ class Directory:
         self.keys: dict[str, ApiKey] = {}
         """By id, oldest first."""
         self.next_account_id = 1
-        self._lengths: set[int] = set()
-        """In characters, of all prefixes that lists ever had; a name has 255 at most."""
+        self._prefixes = Prefixes()
+        """Those that lists are of."""
         self._remembered: dict[tuple[str, str], int] = {}
 
     # -- changes ------------------------------------------------------------------------------
@@ -63,7 +64,7 @@ class Directory:
     def put_list(self, access_list: AccessList) -> None:
         """Have a list, instead of the former one if there was one."""
         if access_list.prefix:
-            self._lengths.add(len(access_list.topic))
+            self._prefixes.add(access_list.topic)
         self.lists[access_list.key] = access_list
         self._changed()
 
@@ -71,6 +72,8 @@ class Directory:
         """Forget a list; whether there was one."""
         if self.lists.pop((topic, prefix), None) is None:
             return False
+        if prefix:
+            self._prefixes.remove(topic)
         self._changed()
         return True
 
@@ -148,6 +151,7 @@ class Directory:
 
     def lists_for(self, topic_name: str) -> list[AccessList]:
         """The lists that fit a topic: its own, and those of prefixes."""
-        keys = [(topic_name, False)]
-        keys += [(topic_name[:n], True) for n in self._lengths if n <= len(topic_name)]
-        return [self.lists[key] for key in keys if key in self.lists]
+        own = self.lists.get((topic_name, False))
+        found = [] if own is None else [own]
+        found += [self.lists[prefix, True] for prefix in self._prefixes.of(topic_name)]
+        return found
