@@ -41,6 +41,7 @@ def list_topics(call: Call) -> TopicList:
 
     It tells nothing of topics that he may not know but how many were looked at.
     """
+    call.access.require_lists()
     query: Page = call.query
     page: list[TopicShape] = []
     partitions = 0

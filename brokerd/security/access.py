@@ -75,6 +75,13 @@ class Access:
     def require_known(self) -> None:
         """Go on for anybody but anonymous; raises `AuthenticationRequired` or `Denied`."""
 
+    def require_lists(self) -> None:
+        """Go on for whoever may be shown topics in a list, by what holds for him at least.
+
+        That is nobody who is anonymous, unless anonymous may see public topics; raises as
+        `require_known`.
+        """
+
     def keep_up(self) -> None:
         """Stay in although the account has another password: it was changed by this one."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from brokerd.errors import AuthenticationRequired, BrokerdError, Denied
-from brokerd.security.access import ANY, NAMES, Access
+from brokerd.security.access import ADMIN, ANY, NAMES, Access
 from brokerd.security.accounts import Account
 from brokerd.security.audit import AuditEvent, denied
 from brokerd.security.directory import Directory
@@ -134,14 +134,22 @@ class Principal(Access):
         if self.account is None:
             raise self._refusal(_LOGIN)
 
+    def require_lists(self) -> None:
+        if not self._directory.policy.allow_anonymous:
+            self.require_known()
+
     def may(self, permission: int, topic_name: str) -> bool:
         if topic_name.startswith(RESERVED_PREFIX):
             return False  # no list shows the broker's own topics
         return bool(self._on(topic_name) & permission)
 
     def _refusal(self, action: str, topic_name: str | None = None) -> BrokerdError:
-        """The error to raise, which depends on nothing but who asks."""
+        """The error to raise, which depends on nothing but who asks for what, by name."""
         self._record(denied(self.actor, action, topic_name or ""))
         if not self.name:
             return AuthenticationRequired("authentication required")
+        if (topic_name or "").startswith(RESERVED_PREFIX) and self.permissions & ADMIN:
+            return Denied(
+                f"unauthorized: topics whose names begin with {RESERVED_PREFIX!r} are the broker's own"
+            )
         return Denied("unauthorized")

@@ -68,6 +68,16 @@ def test_anonymous_is_asked_to_log_in_and_others_are_refused() -> None:
     hall.somebody("ann").require_known()
 
 
+def test_a_list_is_made_for_nobody_who_could_see_nothing_in_it() -> None:
+    """Anonymous may, where he may see public topics."""
+    hall = Hall()
+    hall.add("ann")
+    hall.somebody("ann").require_lists()
+    with pytest.raises(AuthenticationRequired):
+        hall.somebody().require_lists()
+    Hall(Policy(allow_anonymous=True)).somebody().require_lists()
+
+
 def test_any_permission_lets_one_know_of_a_topic() -> None:
     hall = Hall()
     hall.add("ann")
@@ -162,9 +172,13 @@ def test_no_list_shows_the_brokers_own_topics() -> None:
     ann = hall.somebody("ann")
     ann.require(READ, "__brokerd.audit")
     assert not ann.may(ANY, "__brokerd.audit")
-    for permission in (WRITE, ADMIN):
-        with pytest.raises(Denied):
-            ann.require(permission, "__brokerd.audit")
+    hall.add("bob", "producer")
+    for topic in ("__brokerd.audit", "__brokerd.there is none"):
+        for permission in (WRITE, ADMIN):
+            with pytest.raises(Denied, match="^unauthorized: topics .* are the broker's own$"):
+                ann.require(permission, topic)
+        with pytest.raises(Denied, match="^unauthorized$"):
+            hall.somebody("bob").require(WRITE, topic)
 
 
 def test_denials_are_told_with_who_what_and_where_and_looking_at_lists_is_none() -> None:
