@@ -29,6 +29,7 @@ from brokerd.archive.address import address, check_uri
 from brokerd.errors import ConfigError
 from brokerd.sections import (
     FIRST_BYTES,
+    FIRST_LINES,
     FORMATS,
     GIB,
     KIB,
@@ -255,7 +256,8 @@ def with_secrets(config: Config) -> Config:
     for name, file_name, path in _secret_files(config):
         section, _, key = name.partition(".")
         values = getattr(config, section)
-        lines = _read_lines(file_name, path)
+        read = _read_first_line if name in FIRST_LINES else _read_lines
+        lines = read(file_name, path)
         values = msgspec.structs.replace(values, **{key: (*getattr(values, key), *lines)})
         config = msgspec.structs.replace(config, **{section: values})
     return config
@@ -294,16 +296,28 @@ def _secret_files(config: Config) -> Iterable[tuple[str, str, Path]]:
 
 def _read_lines(name: str, path: Path) -> list[str]:
     """The lines of a file of secrets, without blank ones and comments."""
-    try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except OSError as error:
-        raise ConfigError(f"{name}: cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{name}: {path} is not UTF-8: byte {error.start} is wrong") from error
+    lines = [line.strip() for line in _read(name, path).splitlines()]
     lines = [line for line in lines if line and not line.startswith("#")]
     if not lines:
         raise ConfigError(f"{name}: {path} has no secret; write one a line")
     return lines
+
+
+def _read_first_line(name: str, path: Path) -> list[str]:
+    """The first line of a file, as it is: any letter may be of a password."""
+    line = _read(name, path).partition("\n")[0]
+    if not line:
+        raise ConfigError(f"{name}: the first line of {path} is empty; write the secret there")
+    return [line]
+
+
+def _read(name: str, path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{name}: cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{name}: {path} is not UTF-8: byte {error.start} is wrong") from error
 
 
 def _set_listener(listen: dict[str, str], name: str, setting: Setting) -> None:

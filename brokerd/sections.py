@@ -250,6 +250,8 @@ SECRETS = {
     "security.admin_password": "security.admin_password_file",
 }
 """Options that others must not read, and those that name a file with the same, a line each."""
+FIRST_LINES = ("security.admin_password",)
+"""Those of them whose file has just one, its first line, whatever stands there."""
 SECTIONS: dict[str, type[Struct]] = {
     "wal": Wal,
     "broker": Broker,

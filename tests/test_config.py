@@ -358,6 +358,35 @@ def test_a_file_of_keys_that_gives_none_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("content", "password"),
+    [
+        ("sesame", "sesame"),
+        ("sesame\n", "sesame"),
+        ("sesame\r\n", "sesame"),
+        ("#S3cret!\nmore\n", "#S3cret!"),
+        (" \tboth ends \u2028\x85 \nmore", " \tboth ends \u2028\x85 "),
+    ],
+)
+def test_the_administrators_password_is_the_first_line_of_its_file_as_it_is(
+    tmp_path: Path, content: str, password: str
+) -> None:
+    """No comments, no white space that goes: what looks like these may be of a password."""
+    file = tmp_path / "password"
+    file.write_bytes(content.encode())
+    config = load(assignments=[f"security.admin_password_file={file}"]).config
+    assert with_secrets(config).security.admin_password == (password,)
+
+
+@pytest.mark.parametrize("content", ["", "\nsesame\n"])
+def test_a_file_without_a_first_line_gives_no_password(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "password"
+    file.write_text(content)
+    config = load(assignments=[f"security.admin_password_file={file}"]).config
+    with pytest.raises(ConfigError, match=r"admin_password_file: the first line of .* is empty"):
+        with_secrets(config)
+
+
+@pytest.mark.parametrize(
     ("text", "meaning"),
     [("fsync", ("fsync", 0)), ("os", ("os", 0)), ("interval:50", ("interval", 50))],
 )
