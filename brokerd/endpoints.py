@@ -6,6 +6,9 @@ by default; relative paths of ``unix:`` are made absolute, because a daemon may 
 its directory. The syntax is that of :func:`twisted.internet.endpoints.serverFromString`: parts are
 separated by colons, and a backslash takes the meaning from the character after it.
 
+``haproxy:`` before another endpoint takes where a client comes from from the PROXY header that a
+proxy sends first. Whoever reaches it may say what he likes there.
+
 TLS is brokerd's own (:mod:`brokerd.tls`), for ``ssl:`` as for what ``[tls]`` names. ``ssl:`` takes
 two more arguments: ``clientCA``, who signs the certificates of clients, and ``clientAuth``.
 """
@@ -18,8 +21,17 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
+from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import serverFromString
-from twisted.internet.interfaces import IAddress, IStreamServerEndpoint
+from twisted.internet.interfaces import (
+    IAddress,
+    IListeningPort,
+    IProtocolFactory,
+    IStreamServerEndpoint,
+)
+from twisted.internet.protocol import Protocol
+from twisted.protocols.policies import WrappingFactory
+from zope.interface import implementer
 
 from brokerd.errors import ConfigError
 from brokerd.sections import Config, Tls
@@ -100,6 +112,8 @@ class Endpoints:
             _check(description)
             plain, own = without_tls(localise(description))
             endpoint: IStreamServerEndpoint = serverFromString(self._reactor, plain)
+            if is_behind_proxy(plain):
+                endpoint = ProxyEndpoint(endpoint)
         except Exception as error:  # plugins of endpoints raise what they like; all of it is told
             reason = " ".join(str(error).split()) or type(error).__name__
             raise ConfigError(
@@ -131,9 +145,43 @@ class Endpoints:
         return TlsEndpoint(name, endpoint, self._credentials[files], seconds, self._reactor)
 
 
+@implementer(IStreamServerEndpoint)
+class ProxyEndpoint:
+    """A ``haproxy:`` endpoint whose factory may refuse connections.
+
+    Twisted's makes a fault of that, and keeps the connection.
+    """
+
+    def __init__(self, endpoint: IStreamServerEndpoint) -> None:
+        self._endpoint = endpoint
+
+    def listen(self, factory: IProtocolFactory) -> Deferred[IListeningPort]:
+        """Open it."""
+        listening: Deferred[IListeningPort] = self._endpoint.listen(_ClosingFactory(factory))
+        return listening
+
+
+class _ClosingFactory(WrappingFactory):
+    """Has a connection closed where the factory below has none."""
+
+    def buildProtocol(self, addr: IAddress | None) -> Any:
+        inner = self.wrappedFactory.buildProtocol(addr)
+        return _Closed() if inner is None else inner
+
+
+class _Closed(Protocol):
+    def makeConnection(self, transport: Any) -> None:
+        transport.abortConnection()
+
+
 def parse(reactor: Any, name: str, description: str) -> IStreamServerEndpoint:
     """Make one endpoint, of a configuration without ``[tls]``; raises as `Endpoints.parse`."""
     return Endpoints(reactor, Config()).parse(name, description)
+
+
+def is_behind_proxy(description: str) -> bool:
+    """Whether who connects says where from."""
+    return _unescaped(split(description)[0]) == "haproxy"
 
 
 def is_in_tls(name: str, tls: Tls) -> bool:
@@ -243,11 +291,23 @@ def _check(description: str) -> None:
     kind, *arguments = split(description)
     if kind == "haproxy":
         _check(description.partition(":")[2])
+    _check_names(arguments)
     first = arguments[0].rpartition("=")[2] if arguments else ""
     if kind in ("tcp", "ssl") and not (first.isdecimal() and int(first) <= 65535):
         raise ValueError("the port is a number from 0 to 65535")
     if kind == "unix" and not first:
         raise ValueError("the path of the socket is missing")
+
+
+def _check_names(arguments: list[str]) -> None:
+    """Refuse an argument that is given twice: of two interfaces only one would be looked at."""
+    seen: set[str] = set()
+    for part in arguments:
+        named = re.match(r"((?:[^=\\]|\\.)*)=", part, re.DOTALL)
+        name = _unescaped(named[1]) if named else ""
+        if name in seen:
+            raise ValueError(f"{name} is given twice")
+        seen.update([name] if name else [])
 
 
 def address_text(address: IAddress) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from twisted.internet.interfaces import IStreamServerEndpoint
 
-from brokerd.endpoints import Endpoints, interface_of
+from brokerd.endpoints import Endpoints, interface_of, is_behind_proxy
 from brokerd.errors import ConfigError
 from brokerd.sections import FORMATS, Config
 from brokerd.security.certificates import read_principals
@@ -38,6 +38,7 @@ def endpoints_of(reactor: Any, config: Config) -> dict[str, IStreamServerEndpoin
     :raises ConfigError: one is none, ``[tls]`` is wrong, or one would be insecure.
     """
     check_tls(config)
+    _check_proxies(config)
     made = Endpoints(reactor, config)
     endpoints = {name: made.parse(name, text) for name, text in descriptions(config).items()}
     if config.tls.client_auth != "none" and not any(map(_client_auth, endpoints.values())):
@@ -50,6 +51,17 @@ def endpoints_of(reactor: Any, config: Config) -> dict[str, IStreamServerEndpoin
             "loopback, or allow it with security.allow_insecure = true"
         )
     return endpoints
+
+
+def _check_proxies(config: Config) -> None:
+    """Refuse to ask who connects where whoever connects says where from."""
+    for name, description in descriptions(config).items():
+        if config.security.auth != "off" and is_behind_proxy(description):
+            raise ConfigError(
+                f"{name}: with security.auth there is no {description!r}: whoever reaches it says "
+                "where he comes from, and the throttle of logins and the audit trail would believe "
+                "it; let the proxy connect to a tcp:, ssl: or unix: endpoint"
+            )
 
 
 def insecurities(config: Config, endpoints: Mapping[str, IStreamServerEndpoint]) -> dict[str, str]:

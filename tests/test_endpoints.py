@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
-from twisted.internet.testing import MemoryReactorClock
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.testing import MemoryReactorClock, StringTransportWithDisconnection
 
 from brokerd.endpoints import address_text, localise, parse, split
 from brokerd.errors import ConfigError
@@ -51,6 +52,23 @@ def test_an_endpoint_listens_where_it_says() -> None:
     assert (port, interface, backlog) == (9000, "127.0.0.1", 1024)
 
 
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_a_connection_behind_a_proxy_can_be_refused(is_taken: bool) -> None:
+    """One that is too many is closed at once, and no fault of the broker."""
+
+    class Full(Factory):
+        def buildProtocol(self, addr: object) -> Protocol | None:
+            return Protocol() if is_taken else None
+
+    reactor = MemoryReactorClock()
+    parse(reactor, "mamamia", "haproxy:tcp:9000").listen(Full())
+    made = reactor.tcpServers[0][1].buildProtocol(IPv4Address("TCP", "127.0.0.1", 1))
+    transport = StringTransportWithDisconnection()
+    transport.protocol = made
+    made.makeConnection(transport)
+    assert transport.connected is is_taken
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -64,6 +82,11 @@ def test_an_endpoint_listens_where_it_says() -> None:
         ("haproxy:tcp:65536", "the port is a number from 0 to 65535"),
         ("unix:", "the path of the socket is missing"),
         ("tcp:1:bogus=2", "bogus"),
+        ("tcp:1:interface=127.0.0.1:interface=0.0.0.0", "interface is given twice"),
+        (r"tcp:1:interface=127.0.0.1:inter\face=0.0.0.0", "interface is given twice"),
+        ("haproxy:tcp:1:backlog=1:backlog=2", "backlog is given twice"),
+        ("tcp:1:127.0.0.1:interface=0.0.0.0", "interface"),
+        ("unix:/run/b.sock:mode=600:mode=666", "mode is given twice"),
         ("systemd:domain=INET:index=0", "systemd:domain=INET:index=0"),
     ],
 )

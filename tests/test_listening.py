@@ -192,7 +192,7 @@ def test_what_makes_no_sense_is_refused(tls: dict[str, Any], said: str) -> None:
         ("sslmethod=TLSv1_METHOD", "leave sslmethod out: TLS 1.2 and 1.3 are spoken"),
         ("dhParameters=dh.pem", "leave dhParameters out: TLS 1.2 and 1.3 are spoken"),
         ("clientca=ca.pem", "ssl takes no 'clientca=ca.pem' there"),
-        ("clientCA=a.pem:clientCA=b.pem", "ssl takes no 'clientCA=b.pem' there"),
+        ("clientCA=a.pem:clientCA=b.pem", "clientCA is given twice"),
     ],
 )
 def test_a_wrong_argument_of_an_ssl_endpoint_is_refused(arguments: str, said: str) -> None:
@@ -298,6 +298,17 @@ def test_an_open_listener_may_be_allowed() -> None:
     listening = config({"mega": OPEN}, allow_insecure=True)
     endpoints = endpoints_of(MemoryReactorClock(), listening)
     assert insecurities(listening, endpoints) == {"mega": "without TLS and without auth"}
+
+
+@pytest.mark.parametrize("endpoint", ["haproxy:tcp:9000", r"ha\proxy:tcp:9000", "haproxy:unix:/s"])
+def test_with_auth_nobody_says_himself_where_he_comes_from(endpoint: str) -> None:
+    """Throttle and audit trail go by the address."""
+    for listening in (
+        config({"mega": endpoint}, auth="on"),
+        config({}, admin=endpoint, auth="on"),
+    ):
+        assert "the throttle of logins and the audit trail would believe it" in refusal(listening)
+    endpoints_of(MemoryReactorClock(), config({"mega": endpoint}, allow_insecure=True))
 
 
 def test_a_string_that_is_no_endpoint_is_not_called_open() -> None:
