@@ -133,7 +133,7 @@ class FlymqConnection(AskingConnection):
 
     def __init__(self, broker: Broker, frame_bytes: int, settings: FlymqSettings) -> None:
         self._max_length = min(frame_bytes, MAX_LENGTH)
-        super().__init__(broker, FrameReader(self._max_length))
+        super().__init__(broker, FrameReader(self._max_length), settings.partitions)
         self._settings = settings
         self._in_front = False
         """Whether other large requests wait until this one is carried out; see `Unpacking`."""

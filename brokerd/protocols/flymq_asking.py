@@ -26,8 +26,10 @@ Done = Callable[[T | None, Exception | None], None]
 class AskingConnection(FramesConnection[Frame, FrameError], ReadingConnection):
     """Adds `told`, for requests whose answers come later."""
 
-    def __init__(self, broker: Broker, reader: FrameReader) -> None:
+    def __init__(self, broker: Broker, reader: FrameReader, new_partitions: int) -> None:
         super().__init__(broker, reader)
+        self.new_partitions = new_partitions
+        """Of topics that a request brings about by producing to them."""
         self.in_hand: Any = None
         """The request of the frame in front, read before it can be carried out, or its refusal."""
         self._outcome: tuple[object, Any, Exception | None] | None = None

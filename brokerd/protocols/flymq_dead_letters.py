@@ -236,7 +236,7 @@ def _produce_again(connection: AskingConnection, name: str, told: Envelope) -> N
     topic = named_topic(broker, target)
     if topic is None:
         broker.admit(len(told.payload) + RECORD_FRAME_BYTES)
-        topic = broker.create_topic(target, 1)
+        topic = broker.create_topic(target, connection.new_partitions)
         broker.audit.record(brought_about(access.actor, target))
     partition = topic.choose(None)
 

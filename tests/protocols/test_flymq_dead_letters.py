@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from brokerd.broker import Congested
 from brokerd.codecs import flymq as fly
 from brokerd.groups import GroupSettings
 from brokerd.protocols import flymq_dead_letters
@@ -190,6 +191,12 @@ class TestOfTheTopic:
             assert [one[0] for one in fetched(house)] == ["m-1"]
             house = house.crash()
 
+    def test_a_topic_that_is_not_there_is_created_as_a_produce_would(self) -> None:
+        house = FlymqHouse(FlymqSettings(partitions=3))
+        house.produce(envelope("m-1", b"hi", original_topic="elsewhere"), topic="t.dlq")
+        assert house.only(fly.ReplayDlq("t", "m-1")) == DONE
+        assert len(house.broker.existing_topic("elsewhere").partitions) == 3
+
     def test_what_does_not_say_where_it_came_from_goes_to_the_topic(
         self, house: FlymqHouse
     ) -> None:
@@ -302,6 +309,48 @@ class TestNothing:
         house.run()
         assert client.answers() == [not_found("m-1")]
         assert len(values(house)) == 5
+
+
+class TestRoom:
+    """A log without room lets a request wait; it is done once, when there is some."""
+
+    def congest(self, house: FlymqHouse, where: Any, name: str) -> list[str]:
+        """Let the log be full once, the second time it is asked for room; what it said."""
+        admit, said = getattr(where, name), []
+
+        def admitted(size: int) -> None:
+            said.append("full" if len(said) == 1 else "room")
+            if said[-1] == "full":
+                raise Congested("log space is being allocated; try again")
+            admit(size)
+
+        house.broker.create_topic("before")  # a commit is under way
+        setattr(where, name, admitted)
+        return said
+
+    def test_a_purge_goes_on_where_it_stopped(self, house: FlymqHouse) -> None:
+        for group in ("g", "h", "i"):
+            kill(house, group, 0)
+        house.produce(b"x", topic="t.dlq")
+        said = self.congest(house, house.broker.journal, "admit_events")
+        assert house.only(fly.PurgeDlq("t")) == DONE
+        assert said[:4] == ["room", "full", "room", "room"]
+        assert fetched(house) == []
+
+    def test_a_replay_to_several_groups_too(self, house: FlymqHouse) -> None:
+        for group in ("g", "h", "i"):
+            kill(house, group, 0)
+        said = self.congest(house, house.broker.journal, "admit_events")
+        assert house.only(fly.ReplayDlq("t", 0)) == DONE
+        assert said[:4] == ["room", "full", "room", "room"]
+        assert fetched(house) == []
+
+    def test_a_replay_produces_once(self, house: FlymqHouse) -> None:
+        house.produce(envelope("m-1", b"hi", original_topic="elsewhere"), topic="t.dlq")
+        said = self.congest(house, house.broker, "admit")
+        assert house.only(fly.ReplayDlq("t", "m-1")) == DONE
+        assert said == ["room", "full", "room"]
+        assert values(house, "elsewhere") == [b"hi"]
 
 
 class TestPermissions:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from brokerd.broker import Congested
 from brokerd.broker.topics import ConsumerGroup
 from brokerd.codecs import flymq as fly
 from brokerd.protocols.flymq import FlymqSettings
@@ -124,6 +125,22 @@ class TestDeletion:
         assert house.only(fly.DeleteGroup("g", topic)) == DONE
         assert [*groups_of(house, "s"), *groups_of(house, "t")] == ["a"]
         assert house.only(fly.DeleteGroup("g", topic)) == unknown("g")
+
+    def test_a_deletion_of_several_goes_on_when_the_log_has_room(self, house: FlymqHouse) -> None:
+        journal = house.broker.journal
+        admit, sizes = journal.admit_events, []
+
+        def congested_second(size: int) -> None:
+            sizes.append(size)
+            if len(sizes) == 2:
+                raise Congested("log space is being allocated; try again")
+            admit(size)
+
+        house.broker.create_topic("before")  # a commit is under way
+        journal.admit_events = congested_second  # type: ignore[method-assign]
+        assert house.only(fly.DeleteGroup("g")) == DONE
+        assert len(sizes) == 3
+        assert [*groups_of(house, "s"), *groups_of(house, "t")] == ["a"]
 
 
 class TestTimes:

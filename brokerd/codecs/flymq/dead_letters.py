@@ -20,7 +20,7 @@ from brokerd.codecs.flymq.dead_letter_values import (
     ReplayDlq,
 )
 from brokerd.codecs.flymq.fields import Fields, pack_text
-from brokerd.codecs.flymq.frames import frame
+from brokerd.codecs.flymq.frames import frame, header
 from brokerd.codecs.flymq.values import Done, FieldError, Opcode
 
 DEAD_LETTER_BYTES = 12
@@ -39,14 +39,13 @@ _U64 = Struct(">Q")
 
 
 def fetched_dlq(found: Sequence[DeadLetter]) -> bytes:
-    """FETCH_DLQ; in the order given."""
-    return frame(Opcode.FETCH_DLQ, _U32.pack(len(found)) + b"".join(map(_letter_bytes, found)))
-
-
-def _letter_bytes(letter: DeadLetter) -> bytes:
-    payload = _U32.pack(len(letter.payload)) + letter.payload
-    error = pack_text(letter.error) + _I32.pack(letter.retries)
-    return pack_text(letter.message_id) + payload + error
+    """FETCH_DLQ; in the order given. Payloads are copied once."""
+    parts = [b"", _U32.pack(len(found))]
+    for letter in found:
+        parts += pack_text(letter.message_id), _U32.pack(len(letter.payload)), letter.payload
+        parts += pack_text(letter.error), _I32.pack(letter.retries)
+    parts[0] = header(Opcode.FETCH_DLQ, sum(map(len, parts)))
+    return b"".join(parts)
 
 
 def replayed(request: ReplayDlq) -> bytes:
