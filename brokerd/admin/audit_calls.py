@@ -10,9 +10,20 @@ from twisted.internet.defer import Deferred
 
 from brokerd.admin.routing import Call, NotFound, ReadFailed, Route
 from brokerd.admin.shapes import Offset, Query, Time, time_of, time_us_of
-from brokerd.errors import BrokerdError
+from brokerd.errors import BrokerdError, InvalidRequest
 from brokerd.security import ADMIN
-from brokerd.security.audit import LIMIT_DEFAULT, LIMIT_MAX, AuditEvent, AuditFilter, AuditPage
+from brokerd.security.audit import (
+    LIMIT_DEFAULT,
+    LIMIT_MAX,
+    AuditEvent,
+    AuditFilter,
+    AuditPage,
+    EventType,
+    Result,
+)
+
+TYPES = [kind.value for kind in EventType]
+RESULTS = [result.value for result in Result]
 
 
 class AuditQuery(Query, frozen=True):
@@ -27,8 +38,12 @@ class AuditQuery(Query, frozen=True):
     resource: str = ""
     """A part of it."""
     result: str = ""
+    client_ip: str = ""
+    """The whole address."""
+    format: str = ""
+    """The wire format, or ``admin``."""
     search: str = ""
-    """A part of action, resource or a detail, whatever the case of its letters."""
+    """A part of action, resource, address, format or a detail, whatever the case of its letters."""
     before: Offset | None = None
     """Only events with a lower id."""
     limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = LIMIT_DEFAULT
@@ -60,10 +75,15 @@ class AuditEvents(Struct):
 
 
 async def query_audit(call: Call) -> AuditEvents:
-    """Events that match. Raises `NotFound` if there is no trail, `ReadFailed` and `DamagedData`."""
+    """Events that match.
+
+    Raises `NotFound` if there is no trail, `InvalidRequest` for what can match nothing,
+    `ReadFailed` and `DamagedData`.
+    """
     query: AuditQuery = call.query
     if not call.broker.audit.enabled:
         raise NotFound("there is no audit trail: it needs security.auth and security.audit")
+    _check(query)
     wanted = AuditFilter(
         start_us=0 if query.start is None else time_us_of(query.start),
         end_us=0 if query.end is None else time_us_of(query.end),
@@ -71,6 +91,8 @@ async def query_audit(call: Call) -> AuditEvents:
         user=query.user,
         resource=query.resource,
         result=query.result,
+        client_ip=query.client_ip,
+        form=query.format,
         search=query.search,
         before=query.before,
         limit=query.limit,
@@ -83,6 +105,19 @@ async def query_audit(call: Call) -> AuditEvents:
     if page is None:
         raise ReadFailed(f"the audit trail cannot be read: {error}; try again")
     return AuditEvents([_shape(one) for one in page.events], page.next_before, page.unreadable)
+
+
+def _check(query: AuditQuery) -> None:
+    """Refuse a question that has no answer because of how it is asked."""
+    for name in filter(None, query.type.split(",")):
+        if name not in TYPES:
+            raise InvalidRequest(f"type: there is no {name!r}; there are {', '.join(TYPES)}")
+    if query.result and query.result not in RESULTS:
+        raise InvalidRequest(f"result: {query.result!r} is none of {', '.join(RESULTS)}")
+    if query.start is not None and query.end is not None and query.start >= query.end:
+        raise InvalidRequest(
+            f"start: {query.start.isoformat()} is not before the end, {query.end.isoformat()}"
+        )
 
 
 def _shape(event: AuditEvent) -> AuditEventShape:
