@@ -37,6 +37,20 @@ def test_what_was_done_is_told_newest_first(caller: Caller) -> None:
     assert answer["next"] is None and "s3cret" not in str(answer)
 
 
+@pytest.mark.parametrize(
+    ("query", "word"),
+    [
+        ({"type": "auth.failure,bogus"}, "'bogus'"),
+        ({"result": "sucess"}, "denied"),
+        ({"start": "2026-01-02T00:00:00Z", "end": "2026-01-01T00:00:00Z"}, "not before the end"),
+    ],
+)
+def test_what_can_match_nothing_is_refused(caller: Caller, query: Any, word: str) -> None:
+    """A typing error does not pass for an empty trail."""
+    status, answer = caller.get("/audit", **query)
+    assert status == 400 and word in answer["error"]
+
+
 def test_a_change_that_was_refused_is_not_told(caller: Caller) -> None:
     assert caller.call("DELETE", "/topics/orders")[0] == 404
     assert len(ask(caller)["events"]) == 3
