@@ -171,15 +171,14 @@ class SchemaReplay:
 
     def __init__(self, state: State, registry: SchemaRegistry) -> None:
         self._registry = registry
-        self._fresh_from = 0
-        """The chunks hold what frames below this say."""
         state.appliers[EntryKind.SCHEMA] = self._apply
         state.loaders[SNAPSHOT_SCHEMAS] = self._load
         state.captures.append(self._captures)
 
     def _apply(self, frame: Frame, entry: Entry) -> None:
+        """Do what an entry says. What chunks hold already leads to the same, applied again."""
         fields = msgpack.unpackb(entry.body)
-        if frame.lsn >= self._fresh_from and not apply(self._registry, fields):
+        if not apply(self._registry, fields):
             raise NewerFormat(
                 f"the frame at {frame.lsn} says {fields['op']!r} of a schema, which this version "
                 "does not know; upgrade brokerd"
@@ -193,7 +192,6 @@ class SchemaReplay:
         ]
 
     def _load(self, lsn: int, fields: dict[str, Any]) -> None:
-        self._fresh_from = lsn
         for one in fields["schemas"]:
             if not apply(self._registry, one):
                 raise NewerFormat(
