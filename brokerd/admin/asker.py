@@ -5,7 +5,8 @@ Without either it is whom the certificate of the client names, where TLS asks fo
 
 A right password is remembered for a while, because checking one is slow on purpose: with the
 address that it came from, by a keyed digest, in memory, and no longer than accounts and keys stay
-as they are.
+as they are. While too many logins from an address fail it does not count, or else each guess would
+be told whether it is right.
 """
 
 from __future__ import annotations
@@ -126,6 +127,7 @@ class Asker:
         digest = blake2b(shown.encode("utf-8", "replace"), key=self._secret).digest()
         remembered = self._recall(digest)
         if remembered is not None:
+            self.guard.check_peer("admin", peer, name)
             return succeed(remembered)
         version = self.guard.version
         answer: Deferred[Access] = Deferred()

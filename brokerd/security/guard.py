@@ -40,6 +40,12 @@ class Guard:
         """Check a password; calls ``done`` in the caller's thread, later or at once."""
         done(OPEN, None)
 
+    def check_peer(self, form: str, peer: str, name: str) -> None:
+        """Go on unless too many logins from this address have failed; raises `LoginThrottled`.
+
+        For who remembers right passwords: else guesses could be told from one another.
+        """
+
     def log_in_with_key(self, form: str, peer: str, key: str) -> Access:
         """Who an API key belongs to. Raises `LoginFailed` or `LoginThrottled`."""
         return OPEN

@@ -116,6 +116,13 @@ class AccountGuard(Guard):
             self._throttle.give_back(attempt)
             done(None, error)
 
+    def check_peer(self, form: str, peer: str, name: str) -> None:
+        try:
+            self._throttle.check_peer(peer, self._now_us())
+        except LoginThrottled:
+            self._record(login_failed(Actor(name, peer, form), "password", "throttled"))
+            raise
+
     def _outcome(
         self,
         form: str,

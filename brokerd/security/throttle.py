@@ -93,14 +93,14 @@ class Throttle:
             pair = _short(f"{network} {name}")
             if pair not in self._known:
                 keys.append((self._names, _short(name)))
-        wait_us = max(buckets.wait_us(key, now_us) for buckets, key in keys)
-        if wait_us:
-            raise LoginThrottled(
-                f"too many failed logins; try again in {-(-wait_us // 1_000_000)} s"
-            )
+        _check(keys, now_us)
         for buckets, key in keys:
             buckets.take(key, now_us)
         return Attempt(keys, pair, now_us)
+
+    def check_peer(self, peer: str, now_us: int) -> None:
+        """See whether this address has to wait; counts nothing, raises as `begin`."""
+        _check([(self._peers, _short(network_of(peer)))], now_us)
 
     def give_back(self, attempt: Attempt) -> None:
         """The attempt was not looked at after all."""
@@ -115,6 +115,12 @@ class Throttle:
             self._known.move_to_end(attempt.pair)
             if len(self._known) > BUCKETS_MAX:
                 self._known.popitem(last=False)
+
+
+def _check(keys: list[tuple[Buckets, bytes]], now_us: int) -> None:
+    wait_us = max(buckets.wait_us(key, now_us) for buckets, key in keys)
+    if wait_us:
+        raise LoginThrottled(f"too many failed logins; try again in {-(-wait_us // 1_000_000)} s")
 
 
 def _short(text: str) -> bytes:

@@ -246,6 +246,29 @@ def test_each_address_is_told_of_by_itself_in_the_audit_trail() -> None:
     assert logins[-2:] == ["192.0.2.2", "192.0.2.1"]
 
 
+def test_a_password_that_is_remembered_is_no_way_past_the_throttle() -> None:
+    """From an address of which too many guesses failed the right one gets the same answer."""
+    house = House()
+    accounts = house.broker.accounts
+    accounts.create_account(OPEN, "root", "pw", ("admin",), lambda account, error: None)
+    guard = AccountGuard(
+        accounts.directory,
+        accounts.passwords,
+        accounts.throttle,
+        lambda event: None,
+        house.broker.time.now_us,
+        {},
+        {},
+    )
+    caller = Caller(house, guard)
+    assert ask(caller, "/users", basic("root"))[0] == 200
+    guesses = [ask(caller, "/users", basic("root", f"guess {number}")) for number in range(40)]
+    assert {status for status, _ in guesses} == {401, 429}
+    assert ask(caller, "/users", basic("root")) == guesses[-1]
+    house.clock.advance(30)
+    assert ask(caller, "/users", basic("root"))[0] == 200
+
+
 def test_a_wrong_password_is_checked_each_time(caller: Caller, door: Door) -> None:
     for _ in range(3):
         ask(caller, "/topics/orders", basic("ann", "wrong"))
