@@ -132,7 +132,7 @@ class Endpoints:
         own: dict[str, str] | None,
     ) -> IStreamServerEndpoint:
         from brokerd.handshakes import TlsEndpoint  # OpenSSL is large, and only TLS needs it
-        from brokerd.tls import Credentials
+        from brokerd.tls import AuthorityUnusable, Credentials
 
         where = "tls" if own is None else f"{name}: {description!r}"
         files = tls_files(where, own or {}, self._config.tls)
@@ -140,7 +140,8 @@ class Endpoints:
             try:
                 self._credentials[files] = Credentials(files, time.time)
             except ConfigError as error:
-                raise ConfigError(f"{where}: {error}{_advice(own)}") from error
+                advice = _advice(own, isinstance(error, AuthorityUnusable))
+                raise ConfigError(f"{where}: {error}{advice}") from error
         seconds = self._config.limits.unfinished_frame_seconds
         return TlsEndpoint(name, endpoint, self._credentials[files], seconds, self._reactor)
 
@@ -255,7 +256,10 @@ def _absolute(path: str) -> str:
     return os.path.abspath(path) if path else ""
 
 
-def _advice(own: dict[str, str] | None) -> str:
+def _advice(own: dict[str, str] | None, about_clients: bool) -> str:
+    if about_clients:
+        option = "clientCA" if own and "clientCA" in own else "tls.client_ca_file"
+        return f"; {option} is a PEM file with those who sign the certificates of clients"
     if own is None:
         return "; [tls] needs certificate_file and key_file, PEM files"
     return (

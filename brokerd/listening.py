@@ -79,6 +79,31 @@ def insecurities(config: Config, endpoints: Mapping[str, IStreamServerEndpoint])
     return found
 
 
+def doubts(config: Config, endpoints: Mapping[str, IStreamServerEndpoint]) -> list[str]:
+    """What is given and means nothing, or may mean something else; a line each."""
+    found = []
+    is_off = config.security.auth == "off"
+    for form in FORMATS:
+        if is_off and getattr(config, form).principal:
+            found.append(f'{form}.principal: it means nothing while security.auth is "off"')
+    if not is_off and config.blipmq.principal and not config.blipmq.api_keys:
+        found.append("blipmq.principal: it is who shows a key of blipmq.api_keys: there is none")
+    if not config.tls.principals:
+        return found
+    if is_off:
+        found.append('tls.principals: they mean nothing while security.auth is "off"')
+    elif not {*map(_client_auth, endpoints.values())} & {"optional", "required"}:
+        found.append("tls.principals: no client is asked for a certificate; give tls.client_auth")
+    for subject in read_principals(config.tls.principals):
+        parts = subject.split(",")
+        if not parts[0].startswith("CN=") and any(part.startswith("CN=") for part in parts):
+            found.append(
+                f"tls.principals: in {subject} the common name is not first; subjects are compared "
+                "as `openssl x509 -noout -subject -nameopt RFC2253` shows them"
+            )
+    return found
+
+
 def is_open(description: str) -> bool:
     """Whether other machines may reach an endpoint. Who does not know takes it that they may."""
     interface = interface_of(description)

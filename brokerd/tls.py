@@ -54,6 +54,10 @@ FLAWS = {
 Stat = tuple[int, int, int] | None
 
 
+class AuthorityUnusable(ConfigError):
+    """It is the file of those who sign the certificates of clients."""
+
+
 @dataclass(frozen=True)
 class TlsFiles:
     """The PEM files of a listener, and whether clients have certificates too."""
@@ -198,7 +202,11 @@ def _verify_clients(context: SSL.Context, files: TlsFiles) -> None:
     store = context.get_cert_store()
     if store is None:
         raise ConfigError("this OpenSSL cannot verify certificates of clients")
-    for authority in _certificates(files.client_ca):
+    try:
+        authorities = _certificates(files.client_ca)
+    except ConfigError as error:
+        raise AuthorityUnusable(str(error)) from error
+    for authority in authorities:
         store.add_cert(crypto.X509.from_cryptography(authority))
         context.add_client_ca(authority)
     store.set_flags(crypto.X509StoreFlags.PARTIAL_CHAIN)

@@ -14,8 +14,8 @@ from brokerd.config import Config, Limits
 from brokerd.endpoints import interface_of
 from brokerd.errors import ConfigError
 from brokerd.handshakes import TlsEndpoint
-from brokerd.listening import endpoints_of, insecurities, is_open
-from brokerd.sections import Admin, Security, Tls
+from brokerd.listening import doubts, endpoints_of, insecurities, is_open
+from brokerd.sections import Admin, Blipmq, Flymq, Mega, Security, Tls
 from tests.certificates import Authority
 
 LISTEN = {
@@ -64,6 +64,48 @@ def speaking_tls(listening: Config) -> dict[str, str]:
         for name, one in endpoints.items()
         if isinstance(one, TlsEndpoint)
     }
+
+
+def test_a_bad_file_of_who_signs_clients_certificates_is_called_by_its_name(
+    authority: Authority, tmp_path: Path
+) -> None:
+    """And not by that of the broker's own certificate."""
+    server, bad = authority.issue("broker"), tmp_path / "bad.pem"
+    bad.write_text("nonsense")
+    tls = authority.tls(server, client_ca_file=str(bad), client_auth="required")
+    said = f"{bad} must be a PEM file with a certificate; "
+    assert refusal(config(tls=tls)).startswith(f"tls: {said}tls.client_ca_file is a PEM file")
+    own = f"ssl:9000:privateKey={server.key}:certKey={server.certificate}"
+    listen = {"mega": f"{own}:clientCA={bad}:clientAuth=required"}
+    assert f"{said}clientCA is a PEM file" in refusal(config(listen))
+
+
+# What is given and means nothing.
+
+
+def test_what_means_nothing_is_doubted(authority: Authority) -> None:
+    """Each is one line that names the option; what makes sense is not doubted."""
+    ca = str(authority.certificate)
+    tls = authority.tls(authority.issue("broker"), principals=("CN=ann,O=Acme => ann",))
+    asking = {**tls, "client_ca_file": ca, "client_auth": "optional"}
+
+    def doubted(doubtful: Config) -> list[str]:
+        endpoints = endpoints_of(MemoryReactorClock(), doubtful)
+        return [line.partition(":")[0] for line in doubts(doubtful, endpoints)]
+
+    assert doubted(config()) == []
+    assert doubted(config(tls=tls, auth="on")) == ["tls.principals"]
+    assert doubted(config(tls=asking, auth="on")) == []
+    assert doubted(config(tls=asking)) == ["tls.principals"]
+    named = structs.replace(config(), mega=Mega("ann"), flymq=Flymq(principal="bob"))
+    assert doubted(named) == ["flymq.principal", "mega.principal"]
+    on = structs.replace(named, security=Security(auth="on"))
+    assert doubted(on) == []
+    keyless = structs.replace(on, blipmq=Blipmq(principal="ann"))
+    assert doubted(keyless) == ["blipmq.principal"]
+    assert doubted(structs.replace(on, blipmq=Blipmq(("key",), principal="ann"))) == []
+    reversed_parts = {**asking, "principals": ("O=Acme,CN=ann => ann", "O=Acme => acme")}
+    assert doubted(config(tls=reversed_parts, auth="on")) == ["tls.principals"]
 
 
 # Which listeners speak TLS.

@@ -22,7 +22,14 @@ PAGE = 1_000
 @click.option("--user", "by", default="", metavar="NAME", help="Who did it.")
 @click.option("--resource", default="", metavar="TEXT", help="A part of what it was done to.")
 @click.option("--result", type=click.Choice(["success", "failure", "denied"]), help="How it ended.")
-@click.option("--search", default="", metavar="TEXT", help="In action, resource and details.")
+@click.option("--from", "client_ip", default="", metavar="ADDRESS", help="Where it came from.")
+@click.option("--format", "form", default="", metavar="FORMAT", help="Such as flymq, or admin.")
+@click.option(
+    "--search",
+    default="",
+    metavar="TEXT",
+    help="In action, resource, address, format and details.",
+)
 @click.option("--limit", type=whole_from(1, 1_000_000), default="100", help="So many at most.")
 @click.pass_context
 def audit_command(
@@ -33,6 +40,8 @@ def audit_command(
     by: str,
     resource: str,
     result: str | None,
+    client_ip: str,
+    form: str,
     search: str,
     limit: int,
 ) -> None:
@@ -44,6 +53,8 @@ def audit_command(
         "user": by or None,
         "resource": resource or None,
         "result": result,
+        "client_ip": client_ip or None,
+        "format": form or None,
         "search": search or None,
     }
     events = _events(server_of(context), wanted, limit)

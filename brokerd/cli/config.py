@@ -27,7 +27,7 @@ from brokerd.config import (
     with_secrets,
 )
 from brokerd.errors import ConfigError
-from brokerd.listening import endpoints_of, insecurities
+from brokerd.listening import doubts, endpoints_of, insecurities
 
 _FILE = click.argument("file", required=False, type=click.Path(path_type=Path))
 
@@ -43,7 +43,7 @@ def config_group() -> None:
 def check(context: click.Context, file: Path | None) -> None:
     """Say whether FILE and the environment are a sound configuration."""
     try:
-        loaded, insecure = _load(file)
+        loaded, doubtful = _load(file)
     except ConfigError as error:
         if not context.obj["json"]:
             raise
@@ -52,7 +52,7 @@ def check(context: click.Context, file: Path | None) -> None:
     for warning in (
         *loaded.warnings,
         *secret_warnings(loaded.config),
-        *(f"{name} is open to other machines {lacks}" for name, lacks in insecure.items()),
+        *doubtful,
     ):
         click.echo(f"brokerctl: WARNING: {warning}", err=True)
     click.echo(json.dumps({"ok": True}) if context.obj["json"] else "the configuration is sound")
@@ -74,12 +74,16 @@ def show(context: click.Context, file: Path | None) -> None:
         click.echo(format_toml(loaded), nl=False)
 
 
-def _load(file: Path | None) -> tuple[Loaded, dict[str, str]]:
-    """The configuration, and what listeners lack that are open to other machines."""
+def _load(file: Path | None) -> tuple[Loaded, list[str]]:
+    """The configuration, what open listeners lack, and what in it means nothing."""
     loaded = load(file, os.environ)
-    with_secrets(loaded.config)
-    endpoints = endpoints_of(None, loaded.config)
-    return loaded, insecurities(loaded.config, endpoints)
+    config = with_secrets(loaded.config)
+    endpoints = endpoints_of(None, config)
+    insecure = insecurities(config, endpoints)
+    return loaded, [
+        *(f"{name} is open to other machines {lacks}" for name, lacks in insecure.items()),
+        *doubts(config, endpoints),
+    ]
 
 
 def format_toml(loaded: Loaded) -> str:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from brokerd.errors import InvalidName, InvalidRequest, LimitExceeded, escaped
 from brokerd.security.access import ADMIN, MONITOR, READ, WRITE
-from brokerd.values import MAX_NAME_BYTES
+from brokerd.values import MAX_NAME_BYTES, RESERVED_PREFIX
 
 ROLES_MAX = 100
 """Of one account."""
@@ -154,6 +154,11 @@ def check_access_list(access_list: AccessList) -> None:
     """Raise `InvalidName`, `InvalidRequest` or `LimitExceeded` for a list that cannot be."""
     if not access_list.prefix or access_list.topic:
         check_account_name(access_list.topic, "topic of the access list")
+    if access_list.topic.startswith(RESERVED_PREFIX):
+        raise InvalidName(
+            f"topics whose names begin with {RESERVED_PREFIX!r} are the broker's own, and no "
+            "access list holds for them: the role admin reads the audit trail, nobody writes to it"
+        )
     count = len(access_list.users) + len(access_list.roles)
     if count > GRANTS_MAX:
         raise LimitExceeded(

@@ -223,8 +223,13 @@ class AuditFilter:
     resource: str = ""
     """A part of it."""
     result: str = ""
+    client_ip: str = ""
+    """The whole address."""
+    form: str = ""
+    """The wire format, or ``admin``."""
     search: str = ""
-    """A part of action, resource or any detail's value, whatever the case of its letters."""
+    """A part of action, resource, address, format or any detail's value, whatever the case of its
+    letters."""
     before: int | None = None
     """Only events with a lower id."""
     limit: int = LIMIT_DEFAULT
@@ -244,6 +249,8 @@ class AuditFilter:
             (not self.types or found.type in self.types)
             and (not self.user or found.user == self.user)
             and (not self.result or found.result == self.result)
+            and (not self.client_ip or found.client_ip == self.client_ip)
+            and (not self.form or found.form == self.form)
             and self.resource in found.resource
             and found.time_us >= self.start_us
             and (not self.end_us or found.time_us < self.end_us)
@@ -252,7 +259,13 @@ class AuditFilter:
 
     def _is_found_in(self, found: AuditEvent) -> bool:
         wanted = self.search.casefold()
-        texts = (found.action, found.resource, *found.details.values())
+        texts = (
+            found.action,
+            found.resource,
+            found.client_ip,
+            found.form,
+            *found.details.values(),
+        )
         return any(wanted in text.casefold() for text in texts)
 
 

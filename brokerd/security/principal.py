@@ -150,6 +150,6 @@ class Principal(Access):
             return AuthenticationRequired("authentication required")
         if (topic_name or "").startswith(RESERVED_PREFIX) and self.permissions & ADMIN:
             return Denied(
-                f"unauthorized: topics whose names begin with {RESERVED_PREFIX!r} are the broker's own"
+                f"unauthorized: topics that begin with {RESERVED_PREFIX!r} are the broker's own"
             )
         return Denied("unauthorized")

@@ -168,3 +168,5 @@ def test_the_audit_trail_is_shown_newest_first(shell: Shell) -> None:
         == "ann"
     )
     assert shell.lines("audit", "--user", "nobody") == ["no events"]
+    assert shell.lines("audit", "--from", "192.0.2.9") == ["no events"]
+    assert shell.lines("audit", "--format", "flymq") == ["no events"]

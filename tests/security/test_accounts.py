@@ -53,6 +53,8 @@ def test_names_that_people_have_are_taken() -> None:
     ("access_list", "error"),
     [
         (AccessList(""), InvalidName),
+        (AccessList("__brokerd.audit", users={"ann": READ}), InvalidName),
+        (AccessList("__brokerd.", prefix=True, public=True), InvalidName),
         (AccessList("t", users={"ann": 0}), InvalidRequest),
         (AccessList("t", users={"ann": MONITOR}), InvalidRequest),
         (AccessList("t", roles={"": READ}), InvalidName),
@@ -68,6 +70,7 @@ def test_a_list_that_cannot_be_is_refused(
 
 def test_the_empty_prefix_is_that_of_all_topics() -> None:
     check_access_list(AccessList("", prefix=True, roles={"billing": READ | WRITE | ADMIN}))
+    check_access_list(AccessList("__brokerd", prefix=True))
 
 
 def test_passwords_labels_and_roles_have_limits() -> None:

@@ -156,6 +156,12 @@ class TestFilters:
             (AuditFilter(search="Writ"), True),
             (AuditFilter(search="no luck"), True),
             (AuditFilter(search="bob"), False),
+            (AuditFilter(search="::"), True),
+            (AuditFilter(search="Mega"), True),
+            (AuditFilter(client_ip="::1"), True),
+            (AuditFilter(client_ip="::"), False),
+            (AuditFilter(form="mega"), True),
+            (AuditFilter(form="me"), False),
             (AuditFilter(start_us=100, end_us=101), True),
             (AuditFilter(start_us=101), False),
             (AuditFilter(end_us=100), False),
@@ -164,7 +170,7 @@ class TestFilters:
     def test_a_filter_finds_what_it_names_and_nothing_else(
         self, wanted: AuditFilter, is_found: bool
     ) -> None:
-        """User, type and result as a whole, a part of the resource, a search in any case."""
+        """A part of the resource, a search in any case, and everything else as a whole."""
         assert wanted.matches(seen()) is is_found
 
     @pytest.mark.parametrize(

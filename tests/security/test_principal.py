@@ -175,9 +175,9 @@ def test_no_list_shows_the_brokers_own_topics() -> None:
     hall.add("bob", "producer")
     for topic in ("__brokerd.audit", "__brokerd.there is none"):
         for permission in (WRITE, ADMIN):
-            with pytest.raises(Denied, match="^unauthorized: topics .* are the broker's own$"):
+            with pytest.raises(Denied, match=r"^unauthorized: topics .* are the broker's own$"):
                 ann.require(permission, topic)
-        with pytest.raises(Denied, match="^unauthorized$"):
+        with pytest.raises(Denied, match=r"^unauthorized$"):
             hall.somebody("bob").require(WRITE, topic)
 
 
