@@ -211,7 +211,14 @@ class Gatekeeper(BaseHTTPRequestHandler):
         self.asked.append(f"{self.path} {self.headers['Authorization']}")
         is_known = self.headers["Authorization"] == "Bearer right"
         body = b"{}" if is_known else b'{"error": "authentication required", "retryable": false}'
-        self.send_response(200 if is_known else 401)
+        self._answer(200 if is_known else 401, body)
+
+    def do_GET(self) -> None:
+        assert self.path == "/api/v1/whoami", "anything else would be a denial"
+        self._answer(200, b'{"name": "", "roles": [], "permissions": [], "auth": true}')
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -255,11 +262,12 @@ def test_a_broker_that_asks_who_comes_is_shown_the_key(
 def test_a_broker_that_does_not_listen_to_nobody_is_left_alone(
     data: Data, sparkling: Command, gatekeeper: list[str]
 ) -> None:
-    """It looks by itself. Only what was asked for, sealing, is an error."""
+    """It looks by itself, and its audit trail tells of no denial. Sealing is an error."""
     data.fill(1)
     data.publish()
     said = sparkling(*TAKE_ONLY)
     assert said.code == 0 and "could not be told" not in said.out
+    assert gatekeeper == []
     refused = sparkling("--seal")
     assert refused.code == 1
     assert "--seal: the broker says authentication required" in refused.err
