@@ -2,13 +2,13 @@
 """Accounts, access lists and API keys, made and changed durably: ``broker.accounts``.
 
 Every change takes who makes it, for the audit trail; *whether* that one may is what the caller asks
-first (``by.require_server(ADMIN)``), with one exception: `change_password` asks itself. A change is
+first (``by.require_server(ADMIN)``), because nobody else shall learn what there is. A change asks
+again when it is made, whatever it waited for meanwhile. `change_password` asks itself. A change is
 applied at once, stands in one entry of the journal, and is durable with the next commit. It may use
 the log's reserve; and what takes something from somebody, the last of it, which nothing else may:
 a key can be revoked on a full disk.
 
-What needs a password hashed calls ``done`` later, with the account or with what went wrong. Whether
-``by`` may is asked again then: who is shut out meanwhile changes nothing any more.
+What needs a password hashed calls ``done`` later, with the account or with what went wrong.
 """
 
 from __future__ import annotations
@@ -371,8 +371,11 @@ class Accounts:
     ) -> None:
         """Do what a map says, here and in the log. Raises `NoSpace` or `Congested`.
 
+        Asks again whether ``by`` may, who may have waited for room in the log since he was asked.
         ``admit`` finds room in the log; if none is given, in the last of the reserve too.
         """
+        if kind is not EventType.PASSWORD_CHANGED:  # which may be one's own; it has been asked
+            by.require_server(ADMIN)
         entry = entry_of(fields)
         room_for = admit or self._journal.admit_last
 

@@ -435,6 +435,28 @@ class TestPasswords:
         assert [type(error) for error in errors] == [Denied] * 21
         assert everything(accounts) == before
 
+    def test_nor_does_what_waited_for_room_in_the_log(self) -> None:
+        """He was asked before; until there is room, the same is tried again and again."""
+        house = House()
+        accounts = house.broker.accounts
+        roles = {"ann": "consumer", "mole": "admin", "root": "admin", "rita": "admin"}
+        for name, role in roles.items():
+            create(house, name, role, password="old")
+        key = accounts.make_key(OPEN, "root").key
+        mole = somebody(house, "mole")
+        accounts.delete_account(OPEN, "mole")
+        before = everything(accounts)
+        for change in (
+            lambda: accounts.update_account(mole, "ann", roles=("admin",)),
+            lambda: accounts.delete_account(mole, "root"),
+            lambda: accounts.make_key(mole, "root"),
+            lambda: accounts.revoke_key(mole, key.key_id),
+            lambda: accounts.set_access_list(mole, AccessList("t", public=True)),
+        ):
+            with pytest.raises(Denied):
+                change()
+        assert everything(accounts) == before
+
     def test_a_password_given_to_an_account_is_not_that_of_its_successor(self) -> None:
         house = House()
         accounts = house.broker.accounts
