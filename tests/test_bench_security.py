@@ -41,8 +41,8 @@ class Broker:
         address = self.process.address_of(form).replace("127.0.0.1", "localhost")
         given = ["--ca-file", str(self.authority.certificate), *options]
         given += ["--data-dir", str(self.process.data_dir), "bench", scenario, "--format", form]
-        given += ["--address", address, "--seconds", "0.2", "--connections", "2", "--size", "20000"]
-        given += ["--window", "4", "--backlog", "50", "--json"]
+        given += ["--address", address, "--seconds", "0.5", "--connections", "2", "--size", "20000"]
+        given += ["--window", "4", "--batch", "5", "--backlog", "50", "--json"]
         return CliRunner().invoke(cli, given)
 
     def figures(self, form: str, scenario: str, *options: str) -> Any:
