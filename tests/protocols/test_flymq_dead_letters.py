@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 from typing import Any
 
@@ -13,7 +14,12 @@ from brokerd.codecs import flymq as fly
 from brokerd.groups import GroupSettings
 from brokerd.protocols import flymq_dead_letters
 from brokerd.protocols.flymq import FlymqSettings
+from brokerd.security import ADMIN, OPEN
+from brokerd.security.accounts import AccessList
+from brokerd.sim.bare import FORGETFUL
+from brokerd.wal import WalOptions
 from tests.broker.desk import lease
+from tests.broker.test_state import entries, is_records, rot
 from tests.protocols.flymq_desk import FlymqHouse
 from tests.protocols.flymq_guarded import GuardedHouse
 
@@ -68,6 +74,14 @@ class TestOfGroups:
             house.pass_time(1)
         assert fetched(house) == [("0:0:g", b"0", "too hot", 2)]
 
+    def test_a_lease_that_ran_out_is_an_attempt_too(self, house: FlymqHouse) -> None:
+        settings = GroupSettings(max_attempts=2, attempts="grants")
+        house.broker.configure_group("t", "g", settings)
+        for _ in range(2):
+            lease(house, "t", "g", "worker", seconds=1)
+            house.pass_time(2)
+        assert fetched(house) == [("0:0:g", b"0", "max_attempts", 2)]
+
     def test_they_come_by_group_and_offset_and_survive_a_crash(self, house: FlymqHouse) -> None:
         for group, offset in (("z", 0), ("a:b", 3), ("a:b", 1)):
             kill(house, group, offset)
@@ -108,11 +122,7 @@ class TestOfGroups:
         assert house.only(fly.ReplayDlq("t", 1 << 48)) == DONE
 
     def test_one_whose_record_is_gone_is_shown_without_it(self, house: FlymqHouse) -> None:
-        topic = house.broker.existing_topic("t")
-        record = topic.partition(0)
-        expires = house.broker.expiry_us(1_000_000)
-        house.ask(fly.ProduceWithTtl("t", b"short", 1_000))
-        assert expires and record.next_offset == 6
+        house.ask(fly.ProduceWithTtl("t", b"short", 1_000), fly.Produce("t", None, b"other"))
         kill(house, "g", 5)
         house.pass_time(2)
         assert fetched(house) == [("0:5:g", b"", "boom (its record is removed or expired)", 0)]
@@ -162,6 +172,14 @@ class TestOfTheTopic:
             fly.DeadLetter("1", b"no JSON", "", 0),
         )
 
+    def test_what_it_says_of_itself_is_cut_to_what_an_answer_can_say(
+        self, house: FlymqHouse
+    ) -> None:
+        for count, message in ((1 << 40, "e" * 70_000), (-5, "")):
+            said = envelope("m", b"", retry_count=count, error_message=message)
+            house.produce(said, topic="t.dlq")
+        assert fetched(house) == [("m", b"", "e" * 2_000, (1 << 31) - 1), ("m", b"", "", 0)]
+
     def test_it_comes_behind_the_groups(self, house: FlymqHouse) -> None:
         house.produce(b"plain", topic="t.dlq")
         kill(house, "g", 0)
@@ -203,6 +221,12 @@ class TestOfTheTopic:
         house.produce(envelope("m-1", b"hi"), b"plain", topic="t.dlq")
         assert house.ask(fly.ReplayDlq("t", "m-1"), fly.ReplayDlq("t", "1")) == [DONE, DONE]
         assert values(house)[5:] == [b"hi", b"plain"]
+
+    def test_who_replays_sees_at_once_what_came_of_it(self, house: FlymqHouse) -> None:
+        house.produce(b"again", topic="t.dlq")
+        replayed, fetch = house.ask(fly.ReplayDlq("t", "0"), fly.Fetch("t", 0, 5, 10))
+        assert replayed == DONE
+        assert [record.value for record in fetch.records] == [b"again"]
 
     def test_an_offset_means_its_records_before_those_of_groups(self, house: FlymqHouse) -> None:
         house.produce(envelope("m-1", b"hi"), topic="t.dlq")
@@ -269,6 +293,51 @@ class TestOfTheTopic:
             f"boom (its {len(huge)} bytes are too large for this answer; FETCH offset 5 of "
             "partition 0)"
         )
+
+
+class TestReads:
+    """What cannot be read keeps nothing else from being seen."""
+
+    def damaged(self, topic: str) -> FlymqHouse:
+        """Records 20 to 29 of fifty cannot be read."""
+        options = WalOptions(segment_bytes=64 * 1024, free_bytes_min=0)
+        house = FlymqHouse(settings=FORGETFUL, options=options)
+        for first in range(0, 50, 10):
+            house.produce(*[b"x%d" % (first + number) for number in range(10)], topic=topic)
+        if topic == "t":
+            kill(house, "g", 25)
+            kill(house, "g", 35)
+        house.pass_time(0.5)
+        house.disk.crash()
+        hit = is_records(1, 20)
+        [(name, _, entry)] = [place for place in entries(house) if hit(place[2].entry)]
+        rot(house, name, entry.position + 48)
+        return house.again()
+
+    def test_damage_in_the_topic_is_passed_over(self) -> None:
+        house = self.damaged("t.dlq")
+        shown = [int(one[0]) for one in fetched(house)]
+        assert shown == [*range(20), *range(30, 50)]
+        assert house.ask(fly.ReplayDlq("t", "35"), fly.ReplayDlq("t", 25)) == [DONE, not_found(25)]
+        assert values(house) == [b"x35"]
+
+    def test_a_damaged_record_of_a_group_is_told_of(self) -> None:
+        assert fetched(self.damaged("t")) == [
+            ("0:25:g", b"", "boom (its record is unreadable)", 0),
+            ("0:35:g", b"x35", "boom", 0),
+        ]
+
+    def test_a_read_that_fails_otherwise_may_be_tried_again(self) -> None:
+        """A search that saw nothing is not taken for one that found nothing."""
+        options = WalOptions(segment_bytes=64 * 1024, free_bytes_min=0)
+        house = FlymqHouse(settings=FORGETFUL, options=options)
+        for _ in range(5):
+            house.produce(*[b"x" * 1000] * 50, topic="t.dlq")  # in segments that are sealed
+        house.disk.fail("open", error=errno.EMFILE)
+        text = house.only(fly.ReplayDlq("t", "m-1")).text
+        assert text.startswith("cannot read the log")
+        assert text.endswith("try again")
+        assert house.only(fly.ReplayDlq("t", "m-1")) == not_found("m-1")
 
 
 class TestNothing:
@@ -391,6 +460,21 @@ class TestPermissions:
             not_found(0),
         ]
 
+    def test_a_purge_is_refused_as_a_whole_where_that_topic_must_stay(self) -> None:
+        """To who knows that it is there; who does not, purges what else there is."""
+        house = self.house()
+        kill(house, "g", 0)
+        accounts = house.broker.accounts
+        accounts.set_access_list(OPEN, AccessList("t", False, False, {"gus": ADMIN}))
+        house.grant("t.dlq", "gus")
+        gus = house.log_in("gus")
+        assert gus.ask(fly.PurgeDlq("t")) == [fly.Failed("unauthorized")]
+        root = house.log_in("root")
+        assert len(root.ask(fly.FetchDlq("t"))[0].letters) == 2
+        house.grant("t.dlq", "root")
+        assert gus.ask(fly.PurgeDlq("t")) == [DONE]
+        assert [one.message_id for one in root.ask(fly.FetchDlq("t"))[0].letters] == ["m-1"]
+
     def test_a_replay_needs_to_write_where_the_record_says(self) -> None:
         """Who may write to the one topic must not get into another by it."""
         house = self.house()
@@ -408,10 +492,17 @@ class TestPermissions:
         root.ask(fly.ReplayDlq("t", "m-1"), fly.ReplayDlq("t", "0:0:g"))
         kill(house, "g", 0)
         root.ask(fly.PurgeDlq("t"))
+        root.ask(
+            fly.Produce("t.dlq", None, envelope("m-2", b"hi", original_topic="new")),
+            fly.ReplayDlq("t", "m-2"),
+        )
+        (made,) = root.ask(fly.QueryAudit(types=("topic.create",), resource="new"))
+        assert [(one.user, one.resource) for one in made.events] == [("root", "new")]
         (found,) = root.ask(fly.QueryAudit(types=("dlq.replay", "dlq.purge")))
         told = [(one.type, one.user, one.resource) for one in reversed(found.events)]
         assert told == [
             ("dlq.replay", "root", "t.dlq"),
             ("dlq.replay", "root", "t/g"),
             ("dlq.purge", "root", "t/g"),
+            ("dlq.replay", "root", "t.dlq"),
         ]

@@ -8,7 +8,8 @@ from brokerd.broker import Congested
 from brokerd.broker.topics import ConsumerGroup
 from brokerd.codecs import flymq as fly
 from brokerd.protocols.flymq import FlymqSettings
-from tests.protocols.flymq_desk import FlymqHouse
+from brokerd.security.audit import AUDIT_TOPIC
+from tests.protocols.flymq_desk import FlymqHouse, SteppedHouse
 from tests.protocols.flymq_guarded import GuardedHouse
 
 DONE = fly.Done()
@@ -62,6 +63,30 @@ class TestLists:
         house.run()
         names = [(one.topic, one.group) for one in house.only(fly.ListGroups()).groups]
         assert names == [("s", ".."), ("s", "g"), ("t", "a"), ("t", "g"), ("t", "workers")]
+
+    def test_those_of_the_broker_s_own_topics_are_not(self) -> None:
+        house = GuardedHouse()
+        house.broker.commit_offset(AUDIT_TOPIC, "g", 0, 1)
+        root = house.log_in("root")
+        unseen = fly.ListGroups(), fly.DescribeGroup("g", None), fly.DeleteGroup("g")
+        assert root.ask(*unseen) == [fly.Groups(()), unknown("g"), unknown("g")]
+
+    def test_groups_of_a_topic_that_is_deleted_meanwhile_are_not(self) -> None:
+        house = SteppedHouse()
+        house.steps.look_seconds = 0.001
+        for topic in ("a", "b"):
+            house.broker.create_topic(topic)
+            for number in range(9):
+                house.broker.commit_offset(topic, f"g{number}", 0, 1)
+        house.run()
+        client = house.client()
+        client.send(fly.ListGroups())
+        house.run()
+        house.steps.step()
+        house.broker.delete_topic("b")
+        house.finish()
+        (answer,) = client.answers()
+        assert [one.topic for one in answer.groups] == ["a"] * 9
 
     def test_without_groups_the_list_is_empty(self) -> None:
         assert FlymqHouse().only(fly.ListGroups()) == fly.Groups(())

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from benchmarks.process import BrokerProcess
+from brokerd.client.mamamia import MamamiaClient
 from tests.reference import flymq
 from tests.reference.flymq import ServerError
 from tests.reference.flymq_calls import (
@@ -182,6 +183,22 @@ class TestDeadLetters:
         py.purge_dlq(topic)
         assert py.fetch_dlq(topic) == []
         assert f"{topic}.dlq" not in client.list_topics()
+
+    def test_what_workers_of_another_format_gave_up_is_shown_and_goes_back_to_them(
+        self, broker: BrokerProcess, py: PyCalls, topic: str
+    ) -> None:
+        """Dead letters are one for all formats."""
+        with MamamiaClient(broker.address_of("mamamia")) as worker:
+            worker.produce(topic, b"hot")
+            given = worker.acquire(topic, "workers", "ann")
+            worker.settle(topic, "workers", given.id, "ann", False, reason="too hot", dead=True)
+            assert py.fetch_dlq(topic) == [Letter("0:0:workers", b"hot", "too hot", 1)]
+            assert worker.acquire(topic, "workers", "ann") is None
+            py.replay_dlq(topic, "0:0:workers")
+            assert worker.acquire(topic, "workers", "ann").payload == b"hot"
+            worker.settle(topic, "workers", given.id, "ann", False, dead=True)
+            assert py.re_inject_dlq(topic, given.id) == (True, "OK")
+            assert py.fetch_dlq(topic) == []
 
     def test_what_is_not_there_cannot_be_replayed(self, py: PyCalls, topic: str) -> None:
         """The whole text is shown."""
