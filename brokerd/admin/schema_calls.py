@@ -119,8 +119,6 @@ async def _later(begin: Callable[[Callable[[T | None, BrokerdError | None], None
     told: Deferred[T] = Deferred()
 
     def done(result: Any, error: BrokerdError | None) -> None:
-        if told.called:  # who asked has left
-            return
         if error is None:
             told.callback(result)
         else:

@@ -94,9 +94,10 @@ def _check_references(root: Resource[Any]) -> None:
     while waiting:
         resource, resolver = waiting.pop()
         if isinstance(resource.contents, dict):
-            reference = resource.contents.get("$ref")
-            if isinstance(reference, str):
-                resolver.lookup(reference)
+            for keyword in ("$ref", "$dynamicRef"):
+                reference = resource.contents.get(keyword)
+                if isinstance(reference, str):
+                    resolver.lookup(reference)
         waiting += [(one, resolver.in_subresource(one)) for one in resource.subresources()]
 
 

@@ -51,6 +51,14 @@ def test_what_was_answered_is_durable(caller: Caller) -> None:
     assert [one["version"] for one in again.get("/schemas/order")[1]["versions"]] == [1]
 
 
+def test_a_registration_is_answered_when_it_is_durable(caller: Caller) -> None:
+    body = b'{"type": "json", "definition": "{}"}'
+    _, wire = caller.send("POST", "/schemas/order/versions", body)
+    assert wire.value() == b""
+    caller.house.run()
+    assert b" 201 " in wire.value()
+
+
 def test_schemas_are_listed_in_pages(caller: Caller) -> None:
     for number in range(5):
         registered(caller, f"s{number}")

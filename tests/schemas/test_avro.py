@@ -128,3 +128,13 @@ def test_a_new_version_resolves_what_the_old_one_wrote_or_says_why(
 ) -> None:
     found = schema(new).why_not_reads(schema(old))
     assert found is None if why is None else why in (found or "")
+
+
+def test_a_branch_that_does_not_fit_says_nothing_of_the_others() -> None:
+    """What was compared for it is compared again where it stands alone."""
+    inner = record(field("a", "int"), name="Inner")
+    old = record(field("f", inner), field("g", "Inner"), name="Top")
+    other = record(field("a", "int"), name="Other", aliases=["Inner"])
+    wrong = record(field("a", "string"), name="Inner")
+    new = record(field("f", [wrong, other]), field("g", "Inner"), name="Top")
+    assert "g.a was int" in (schema(new).why_not_reads(schema(old)) or "")

@@ -31,7 +31,7 @@ def definition(schema: Any, kind: SchemaType = SchemaType.JSON) -> Definition:
 @pytest.fixture
 def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    found = Processes()
+    found = Processes(look_seconds=30)
     yield found
     found.end()
     assert list(tmp_path.iterdir()) == []
@@ -89,6 +89,22 @@ def test_a_bomb_ends_its_process_and_nothing_else(processes: Processes, name: st
         raise SchemaCheckFailed("the schema check was given up: it was told as a fault")
     assert time.monotonic() - began < 20
     assert faults(processes, definition({}), b"1") == []
+
+
+def test_a_message_that_takes_too_much_memory_is_given_up(processes: Processes) -> None:
+    """Twenty million lists."""
+    message = b"[" + b"[]," * 20_000_000 + b"0]"
+    with pytest.raises(SchemaCheckFailed, match="it takes more memory than it may"):
+        faults(processes, definition({}), message)
+
+
+def test_a_process_that_nobody_asks_any_more_leaves_no_files(processes: Processes) -> None:
+    """It ends with its stream, as after a SIGKILL of the broker."""
+    assert faults(processes, definition({}), b"1") == []
+    (process,) = processes._idle
+    process._stream.close()
+    assert process._process.wait(10) == 0
+    assert not Path(process._directory).exists()
 
 
 def test_a_process_that_takes_too_long_is_killed(

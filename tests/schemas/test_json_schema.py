@@ -96,6 +96,7 @@ def test_faults_are_counted_and_cut() -> None:
         (b'{"pattern": "("}', "invalid JSON schema: pattern: '(' is not a 'regex'"),
         (b'{"a":' * 20_000, "invalid JSON schema: it is nested too deeply"),
         (b'{"$ref": "http://127.0.0.1:1/x"}', "leads out of the schema or nowhere"),
+        (b'{"$dynamicRef": "http://127.0.0.1:1/x#a"}', "leads out of the schema or nowhere"),
         (b'{"$ref": "file:///etc/passwd"}', "leads out of the schema or nowhere"),
         (b'{"properties": {"a": {"$ref": "#/$defs/a"}}}', "leads out of the schema or nowhere"),
     ],
@@ -126,6 +127,13 @@ def test_references_inside_the_schema_are_followed() -> None:
     }
     assert faults(definition, b'{"a": "x", "b": 1, "c": null, "d": {}}') == []
     assert len(faults(definition, b'{"a": 1, "b": "x", "c": 1, "d": {"type": 1}}')) == 4
+
+
+def test_a_reference_that_hides_where_no_schema_belongs_is_not_fetched_either() -> None:
+    """What follows an unknown keyword is looked at when a message leads there."""
+    definition = {"$ref": "#/hidden", "hidden": {"$ref": "http://127.0.0.1:1/x"}}
+    (text,) = faults(definition, b"1")
+    assert text.startswith("the schema refers to what is not there: ")
 
 
 def test_a_reference_that_leads_to_itself_ends() -> None:
