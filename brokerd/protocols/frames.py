@@ -1,4 +1,4 @@
-# Tests: tests/protocols/test_connection.py, tests/protocols/test_mamamia.py
+# Tests: tests/protocols/test_connection.py, tests/protocols/test_strangers.py
 """A connection whose bytes are frames, each of them handled in its turn.
 
 A format says what a frame does (`FramesConnection.handle`), how one is refused, and what is
@@ -9,11 +9,15 @@ which frames came, none while ``holds`` is set, and as many in one turn of the r
 
 from __future__ import annotations
 
-from typing import Generic, Protocol, TypeVar
+from contextlib import suppress
+from typing import Final, Generic, Protocol, TypeVar
 
 from brokerd.broker import Broker, Congested
-from brokerd.errors import BrokerdError
+from brokerd.errors import AuthenticationRequired, BrokerdError, Denied
 from brokerd.protocols.connection import Connection
+
+STRANGER_BYTES_MAX: Final = 128 << 10
+"""What is kept of an unfinished frame of somebody who may do nothing: many times a login."""
 
 FrameT = TypeVar("FrameT")
 ErrorT = TypeVar("ErrorT", bound=BrokerdError)
@@ -79,8 +83,18 @@ class FramesConnection(Connection, Generic[FrameT, ErrorT]):
         reader = self._reader
         frames = reader.feed(data)
         self.frames += frames
-        self.unfinished = reader.partial_bytes > 0
+        partial_bytes = reader.partial_bytes
+        self.unfinished = partial_bytes > 0
+        if partial_bytes > STRANGER_BYTES_MAX and not (self.frames or self.holds):
+            self._check_stranger()
         return bool(frames)
+
+    def _check_stranger(self) -> None:
+        """Close on who keeps more than a login takes in memory, and may do nothing."""
+        if self.access.is_stranger:
+            with suppress(AuthenticationRequired, Denied):
+                self.access.require_known()  # which tells of it in the audit trail
+            self.abort()
 
     def run(self) -> None:
         """Handle the frames taken in, until one has to wait."""

@@ -57,6 +57,11 @@ class Access:
         """Whether this is somebody who has logged in, in whatever way, and is let in now."""
         return True
 
+    @property
+    def is_stranger(self) -> bool:
+        """Whether this is anonymous, and anonymous may do nothing with any topic."""
+        return False
+
     def require(self, permission: int, topic_name: str) -> None:
         """Go on if this permission on a topic is given, whether or not the topic exists.
 

@@ -107,6 +107,10 @@ class Principal(Access):
     def is_known(self) -> bool:
         return self.account is not None
 
+    @property
+    def is_stranger(self) -> bool:
+        return self.account is None and not self._directory.policy.allow_anonymous
+
     def _on(self, topic_name: str) -> int:
         """The permissions on a topic; that of the request before is remembered."""
         if self._version != self._directory.version:
@@ -135,7 +139,7 @@ class Principal(Access):
             raise self._refusal(_LOGIN)
 
     def require_lists(self) -> None:
-        if not self._directory.policy.allow_anonymous:
+        if self.is_stranger:
             self.require_known()
 
     def may(self, permission: int, topic_name: str) -> bool:
