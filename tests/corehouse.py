@@ -18,6 +18,7 @@ from brokerd.assembly import BrokerCore
 from brokerd.config import Config
 from brokerd.host import OpenArchive
 from brokerd.protocols.factory import ConnectionFactory
+from brokerd.schemas.checker import Looks, LooksAtOnce
 from brokerd.sim.bare import DATA_DIR, MONOTONIC_SECONDS, WALL_SECONDS, counting_ids
 from brokerd.sim.disk import SimDisk
 from brokerd.sim.inline import InlineCommitter
@@ -82,6 +83,9 @@ class HandHost:
 
     def wall_seconds(self) -> float:
         return WALL_SECONDS + self.reactor.seconds()
+
+    def schema_looks(self) -> Looks:
+        return LooksAtOnce()
 
 
 class CoreHouse:
