@@ -154,9 +154,9 @@ def replay(connection: AskingConnection, request: ReplayDlq) -> bytes:
     if isinstance(message, str) and _replay_named(connection, topic, message):
         return flymq.replayed(request)
     told = in_steps(connection, request, partial(_found, connection, request))
-    if told is not None:
+    if isinstance(told, Envelope):
         _produce_again(connection, topic, told)
-    elif isinstance(message, str) or not _replay_at(connection, topic, message):
+    elif not told:
         raise InvalidRequest(f"message not found: {message}")
     return flymq.replayed(request)
 
@@ -177,16 +177,17 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
 
 
-def _replay_at(connection: AskingConnection, topic: str, message_id: int) -> bool:
-    """Replay a record to all groups of which it is a dead letter; False if there is none."""
-    broker = connection.broker
+def _replay_at(connection: AskingConnection, topic: str, message_id: int) -> Steps[int]:
+    """Replay a record to all groups of which it is a dead letter; how many."""
+    broker, count = connection.broker, 0
     place = broker.topic(topic)
     index, offset = message_id >> OFFSET_BITS, message_id & (1 << OFFSET_BITS) - 1
-    groups = sorted(place.groups) if place is not None else []
-    found = [group for group in groups if _is_dead(broker, topic, group, index, offset)]
-    for group in found:
-        _replay_letter(connection, topic, group, index, offset)
-    return bool(found)
+    for group in sorted(place.groups) if place is not None else []:
+        if _is_dead(broker, topic, group, index, offset):
+            _replay_letter(connection, topic, group, index, offset)
+            count += 1
+        yield None
+    return count
 
 
 def _is_dead(broker: Broker, topic: str, group: str, index: int, offset: int) -> bool:
@@ -204,15 +205,24 @@ def _replay_letter(
     _carry_out(connection, EventType.DEAD_LETTERS_REPLAYED, f"{topic}/{group}", change)
 
 
-def _found(connection: AskingConnection, request: ReplayDlq) -> Steps[Envelope | None]:
-    """What the topic for dead letters has of this id, or at this offset of partition 0."""
+def _found(connection: AskingConnection, request: ReplayDlq) -> Steps[Envelope | int]:
+    """What the topic for dead letters has of this id, or at this offset of partition 0.
+
+    Else how many dead letters of groups were replayed.
+    """
     own = _own_topic(connection, WRITE, request.topic)
     message = request.message
-    if own is None:
-        return None
-    if isinstance(message, int):
+    if isinstance(message, str):
+        return 0 if own is None else (yield from _search(connection, own, message))
+    if own is not None:
         record, why = yield from _record(connection.broker, own.partition(0), message)
-        return None if why else envelope_of(0, record)
+        if not why:
+            return envelope_of(0, record)
+    return (yield from _replay_at(connection, request.topic, message))
+
+
+def _search(connection: AskingConnection, own: Topic, message: str) -> Steps[Envelope | int]:
+    """The first dead letter of this id in the topic for them; 0 if there is none."""
     found: list[Envelope] = []
     looked = 0
 
@@ -225,7 +235,7 @@ def _found(connection: AskingConnection, request: ReplayDlq) -> Steps[Envelope |
         return bool(found) or (looked > SEARCH_RECORDS and connection.ending)
 
     yield from _walk(connection.broker, own, take)
-    return found[0] if found else None
+    return found[0] if found else 0
 
 
 def _produce_again(connection: AskingConnection, name: str, told: Envelope) -> None:

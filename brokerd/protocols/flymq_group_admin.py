@@ -14,6 +14,7 @@ from typing import Any
 from brokerd.broker import Broker, ConsumerGroup, Topic
 from brokerd.codecs import flymq
 from brokerd.codecs.flymq import (
+    MAX_LENGTH,
     DeleteGroup,
     DescribeGroup,
     Group,
@@ -22,7 +23,7 @@ from brokerd.codecs.flymq import (
     ListGroups,
     Opcode,
 )
-from brokerd.errors import UnknownGroup
+from brokerd.errors import LimitExceeded, UnknownGroup
 from brokerd.protocols.flymq_asking import AskingConnection
 from brokerd.protocols.flymq_steps import Steps, in_steps
 from brokerd.protocols.flymq_topics import NO_NAMES, fitting
@@ -30,6 +31,8 @@ from brokerd.security import ADMIN
 from brokerd.security.audit import EventType
 from brokerd.values import RESERVED_PREFIX
 
+GROUP_BYTES_MIN, OFFSET_BYTES = 14, 12
+"""What an answer has for a group, and for each of its offsets."""
 MEMBERS, NO_MEMBERS = "Stable", "Empty"
 """States of a group in the Java SDK's layout: Kafka's words for one with members, and without."""
 
@@ -43,11 +46,15 @@ def list_groups(connection: AskingConnection, request: ListGroups) -> bytes:
 
 def _listed(broker: Broker) -> Steps[list[Group]]:
     found: list[Group] = []
+    size = 0
     for topic in _topics(broker):
         for name in () if topic.deleted else sorted(topic.groups):
             group = topic.groups.get(name)
             if name and group is not None:
                 found.append(_group(group))
+                size += GROUP_BYTES_MIN + OFFSET_BYTES * len(found[-1].offsets)
+            if size > MAX_LENGTH:
+                raise LimitExceeded("there are more groups than an answer can have")
             yield None
     return found
 

@@ -13,6 +13,8 @@ from twisted.internet.address import IPv4Address, IPv6Address
 from brokerd.broker import ConsumerGroup
 from brokerd.protocols.connection import Connection
 
+JOINED_MIN = 64
+
 
 class Memberships:
     """The groups that one connection has joined."""
@@ -20,10 +22,15 @@ class Memberships:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._joined: dict[ConsumerGroup, None] = {}
+        self._joined_max = JOINED_MIN
+        """With more of them, those that were deleted are forgotten."""
 
     def join(self, group: ConsumerGroup) -> None:
         """Be a member of a group, until `leave`, or until it is deleted."""
         if group not in self._joined:
+            if len(self._joined) >= self._joined_max:
+                self._joined = {one: None for one in self._joined if not one.deleted}
+                self._joined_max = max(JOINED_MIN, 2 * len(self._joined))
             self._joined[group] = None
             members = group.members or {}
             members[self] = address_text(self._connection.transport.getPeer())

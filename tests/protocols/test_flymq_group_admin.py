@@ -88,6 +88,13 @@ class TestLists:
         (answer,) = client.answers()
         assert [one.topic for one in answer.groups] == ["a"] * 9
 
+    def test_more_than_an_answer_can_have_are_refused(
+        self, house: FlymqHouse, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("brokerd.protocols.flymq_group_admin.MAX_LENGTH", 60)
+        text = "there are more groups than an answer can have"
+        assert house.only(fly.ListGroups()) == fly.Failed(text)
+
     def test_without_groups_the_list_is_empty(self) -> None:
         assert FlymqHouse().only(fly.ListGroups()) == fly.Groups(())
 
@@ -151,6 +158,30 @@ class TestDeletion:
         assert [*groups_of(house, "s"), *groups_of(house, "t")] == ["a"]
         assert house.only(fly.DeleteGroup("g", topic)) == unknown("g")
 
+    def test_one_that_somebody_else_deletes_meanwhile_is_no_error(self) -> None:
+        house = SteppedHouse()
+        house.steps.look_seconds = 0.001
+        topics = [f"t{number}" for number in range(9)]
+        for topic in topics:
+            house.broker.create_topic(topic)
+            house.broker.commit_offset(topic, "g", 0, 1)
+        house.run()
+        client = house.client()
+        client.send(fly.DeleteGroup("g"))
+        house.run()
+        house.steps.step()
+        house.broker.delete_group("t8", "g")
+        house.finish()
+        assert client.answers() == [DONE]
+        assert not any(groups_of(house, topic) for topic in topics)
+
+    def test_it_is_in_the_trail(self) -> None:
+        house = GuardedHouse()
+        root = house.log_in("root")
+        root.ask(fly.CreateTopic("t", 1), fly.Commit("t", "g", 0, 0), fly.DeleteGroup("g", "t"))
+        (found,) = root.ask(fly.QueryAudit(types=("group.delete",)))
+        assert [(one.user, one.resource) for one in found.events] == [("root", "t/g")]
+
     def test_a_deletion_of_several_goes_on_when_the_log_has_room(self, house: FlymqHouse) -> None:
         journal = house.broker.journal
         admit, sizes = journal.admit_events, []
@@ -202,7 +233,7 @@ class TestTimes:
         assert timed.only(fly.SeekToTimestamp("t", 0, 1 << 50, "g")) == fly.Position(5)
         assert timed.only(fly.SeekToTimestamp("t", 0, 0, "")) == fly.Position(0)
         assert timed.crash().only(fly.GetOffset("t", "g", 0)) == fly.Position(5)
-        assert [one.group for one in timed.only(fly.ListGroups()).groups] == ["g"]
+        assert [*groups_of(timed, "t")] == ["g"]
 
     def test_what_makes_no_sense_is_refused(self, timed: FlymqHouse) -> None:
         answers = timed.ask(

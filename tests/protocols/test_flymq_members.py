@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 
+from brokerd.broker import ConsumerGroup
 from brokerd.codecs import flymq as fly
 from brokerd.protocols.flymq_members import address_text
 from tests.protocols.flymq_desk import FlymqHouse
@@ -60,6 +63,19 @@ def test_a_group_that_is_made_again_begins_without_members(house: FlymqHouse) ->
     client.disconnect()
     house.run()
     assert members(house) == 0
+
+
+def test_groups_that_come_and_go_leave_nothing_behind(house: FlymqHouse) -> None:
+    """However many a connection joins one after the other."""
+    client = house.client()
+    for number in range(500):
+        group = f"g{number}"
+        client.ask(fly.Subscribe("t", group, 0, "latest"), fly.DeleteGroup(group, "t"))
+    client.ask(JOIN)
+    topic = house.broker.existing_topic("t")
+    groups = [one for one in gc.get_objects() if isinstance(one, ConsumerGroup)]
+    assert sum(one.topic is topic for one in groups) < 200
+    assert members(house) == 1
 
 
 def test_a_restart_forgets_members_and_keeps_the_group(house: FlymqHouse) -> None:
