@@ -38,8 +38,12 @@ class AuditQuery(Query, frozen=True):
     resource: str = ""
     """A part of it."""
     result: str = ""
+    client_ip: str = ""
+    """The whole address."""
+    format: str = ""
+    """The wire format, or ``admin``."""
     search: str = ""
-    """A part of action, resource or a detail, whatever the case of its letters."""
+    """A part of action, resource, address, format or a detail, whatever the case of its letters."""
     before: Offset | None = None
     """Only events with a lower id."""
     limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = LIMIT_DEFAULT
@@ -87,6 +91,8 @@ async def query_audit(call: Call) -> AuditEvents:
         user=query.user,
         resource=query.resource,
         result=query.result,
+        client_ip=query.client_ip,
+        form=query.format,
         search=query.search,
         before=query.before,
         limit=query.limit,
