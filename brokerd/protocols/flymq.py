@@ -9,20 +9,14 @@ modules of their own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar
 
-from brokerd.broker import Broker, Chunk, Clock, Congested
-from brokerd.broker.journal import RECORD_FRAME_BYTES
+from brokerd.broker import Broker, Clock, Congested
 from brokerd.codecs import flymq
 from brokerd.codecs.flymq import (
     COMPRESSION_MASK,
-    FETCHED_BYTES,
     MAX_LENGTH,
-    RECORD_BYTES,
     Auth,
-    AuthLayout,
     BeginTransaction,
     CancelDelayed,
     ClusterMetadata,
@@ -42,11 +36,7 @@ from brokerd.codecs.flymq import (
     ListTopics,
     Metadata,
     Opcode,
-    Produce,
-    ProduceDelayed,
     ProduceInTransaction,
-    ProduceWithSchema,
-    ProduceWithTtl,
     QueryAudit,
     RegisterSchema,
     Request,
@@ -57,7 +47,7 @@ from brokerd.codecs.flymq import (
     Subscribe,
     decode_request,
 )
-from brokerd.errors import BrokerdError, RecordTooLarge, UnknownPartition
+from brokerd.errors import BrokerdError
 from brokerd.protocols import (
     flymq_accounts,
     flymq_audit,
@@ -72,75 +62,27 @@ from brokerd.protocols import (
 )
 from brokerd.protocols.connection import Hold, Limits
 from brokerd.protocols.factory import ConnectionFactory
-from brokerd.protocols.flymq_asking import AskingConnection
 from brokerd.protocols.flymq_lists import Looks, known_topics
 from brokerd.protocols.flymq_members import Memberships, address_text
-from brokerd.protocols.flymq_topics import NO_NAMES, checked_name
+from brokerd.protocols.flymq_producing import CONTENT_BYTES_MAX as CONTENT_BYTES_MAX
+from brokerd.protocols.flymq_producing import PRODUCE, ProducingConnection
+from brokerd.protocols.flymq_producing import FlymqSettings as FlymqSettings
 from brokerd.protocols.flymq_transactions import OwnTransactions
 from brokerd.protocols.flymq_unpacking import Unpacking
 from brokerd.protocols.frames import HandledLater
 from brokerd.security import ADMIN, ANY, READ, WRITE
-from brokerd.security.audit import brought_about
-from brokerd.values import Encoding, Format
-
-CONTENT_BYTES_MAX = MAX_LENGTH - FETCHED_BYTES - RECORD_BYTES
-"""Key and value of a record together, so that every record fits a FETCH answer."""
-
-PRODUCE = int(Opcode.PRODUCE)
-PRODUCED_BYTES = 38
-"""An answer to PRODUCE without the topic's name."""
 
 
-@dataclass(frozen=True)
-class FlymqSettings:
-    """What an operator says about FlyMQ listeners."""
-
-    partitions: int = 1
-    """Of topics that a PRODUCE brings about."""
-    error_layout: Literal["auto", "seed", "sdk"] = "auto"
-    """Layout of ERROR frames: the document's, the SDKs', or by what the peer has shown to be."""
-    cluster_id: str = "standalone"
-    """Cluster and node in CLUSTER_METADATA."""
-    advertised: str = ""
-    """Address in CLUSTER_METADATA, ``host:port``; empty: the connection's own end."""
-    principal: str = ""
-    """Who a client is that has not logged in, which the guard says; empty: anonymous."""
-    auth_success_layout: AuthLayout = "seed"
-    """Layout of a successful AUTH: the document's, the SDKs', one without names, or both."""
-    delay_max_seconds: int = 86_400
-    """Longest delay of a PRODUCE_DELAYED."""
-
-
-class Stored(NamedTuple):
-    """An answer to PRODUCE, or one of its kin, before its time is known."""
-
-    topic: str
-    partition: int
-    number: int
-    """The offset, or what a delayed record is called."""
-    chunk: Chunk
-    offset: int
-    """Of the record in the chunk's partition."""
-    key_size: int
-    value_size: int
-    opcode: int
-
-
-class FlymqConnection(AskingConnection):
+class FlymqConnection(ProducingConnection):
     """One client's connection."""
 
     factory: FlymqFactory
 
     def __init__(self, broker: Broker, frame_bytes: int, settings: FlymqSettings) -> None:
         self._max_length = min(frame_bytes, MAX_LENGTH)
-        super().__init__(broker, FrameReader(self._max_length), settings.partitions)
-        self._settings = settings
+        super().__init__(broker, FrameReader(self._max_length), settings)
         self._in_front = False
         """Whether other large requests wait until this one is carried out; see `Unpacking`."""
-        self._fits: ProduceWithSchema | None = None
-        """One that waits for room in the log, and whose value was looked at."""
-        self._stored: list[Stored] = []
-        """Of PRODUCE requests whose answers are not queued yet."""
         self._sdk = settings.error_layout == "sdk"
         self._memberships = Memberships(self)
         self._transactions = OwnTransactions(broker, settings.partitions)
@@ -157,7 +99,7 @@ class FlymqConnection(AskingConnection):
     def run(self) -> None:
         """Handle the frames taken in, until one has to wait."""
         super().run()
-        self._answer_stored()
+        self.answer_stored()
         if self.in_hand is None:
             self._leave_front()
 
@@ -172,9 +114,9 @@ class FlymqConnection(AskingConnection):
             request = decode_request(opcode, flags, payload, self._max_length)
         try:
             if opcode == PRODUCE:
-                self._produce(request)
+                self.produce(request)
             else:
-                self._answer_stored()
+                self.answer_stored()
                 permission, carry_out = self._DISPATCH[opcode]
                 if permission:
                     self.access.require(permission, request.topic)
@@ -190,13 +132,13 @@ class FlymqConnection(AskingConnection):
 
     def refuse(self, frame: Frame, refusal: BrokerdError) -> None:
         """Answer ERROR."""
-        self._answer_stored()
+        self.answer_stored()
         self.answers.append(self._error(str(refusal)))
 
     def out_of_step(self, error: FrameError) -> None:
         """Answer ERROR, if the peer can be expected to read it."""
         if error.answer:
-            self._answer_stored()
+            self.answer_stored()
             self.answers.append(self._error(str(error)))
         self.close_after_answers()
 
@@ -204,7 +146,6 @@ class FlymqConnection(AskingConnection):
         """Let go of what was asked."""
         super().forget()
         self._memberships.leave()
-        self._stored.clear()
         self._fits = None
         self._transactions.end()
         self.factory.unpacking.leave(self)
@@ -214,7 +155,7 @@ class FlymqConnection(AskingConnection):
 
     def _shows(self, sdk: bool) -> None:
         """A request came in an SDK's layout, or in one that tells nothing."""
-        if sdk and self._settings.error_layout == "auto":
+        if sdk and self.settings.error_layout == "auto":
             self._sdk = True
 
     # -- requests that are read before they are carried out ------------------------------------
@@ -255,88 +196,6 @@ class FlymqConnection(AskingConnection):
         """The peer does not read: others must not wait for it."""
         super().pauseProducing()
         self._leave_front()
-
-    # -- producing ----------------------------------------------------------------------------
-
-    def _produce(
-        self, request: Any, expires_at_us: int | None = None, opcode: int = PRODUCE
-    ) -> None:
-        name, key, value, index = request
-        self.access.require(WRITE, name)
-        size = len(value)
-        if key is not None:
-            size += len(key)
-        if size > CONTENT_BYTES_MAX:
-            raise _too_large(size)
-        broker = self.broker
-        topic = broker.topic(name)
-        if topic is None or name in NO_NAMES:
-            checked_name(name, "topic name")
-        if index >= (self._settings.partitions if topic is None else len(topic.partitions)):
-            raise UnknownPartition(f"partition {index} not found")
-        broker.admit(size + RECORD_FRAME_BYTES)
-        if topic is None:
-            topic = broker.create_topic(name, self._settings.partitions)
-            broker.audit.record(brought_about(self.access.actor, name))
-        partition = topic.choose(key) if index < 0 else topic.partitions[index]
-        offset = broker.append(
-            partition, value, Encoding.BYTES, key, None, Format.FLYMQ, None, expires_at_us
-        )
-        chunk = partition.chunks.open
-        assert chunk is not None, "the record was just appended to it"
-        key_size = -1 if key is None else len(key)
-        self._stored.append(
-            Stored(name, partition.index, offset, chunk, offset, key_size, len(value), opcode)
-        )
-
-    def _produce_with_ttl(self, request: ProduceWithTtl) -> None:
-        ttl_ms = request.ttl_ms
-        expires_at_us = self.broker.expiry_us(ttl_ms * 1000) if ttl_ms > 0 else 0
-        plain = Produce(request.topic, None, request.value)
-        self._produce(plain, expires_at_us, Opcode.PRODUCE_WITH_TTL)
-
-    def _produce_with_schema(self, request: ProduceWithSchema) -> None:
-        self.access.require(WRITE, request.topic)
-        if len(request.value) > CONTENT_BYTES_MAX:
-            raise _too_large(len(request.value))
-        fits, self._fits = self._fits, None
-        if fits is not request:
-            flymq_schemas.check_value(self, request)
-        try:
-            plain = Produce(request.topic, None, request.value)
-            self._produce(plain, None, Opcode.PRODUCE_WITH_SCHEMA)
-        except Congested:
-            self._fits = request
-            raise
-
-    def _produce_delayed(self, request: ProduceDelayed) -> None:
-        size = len(request.value)
-        if size > CONTENT_BYTES_MAX:
-            raise _too_large(size)
-        settings = self._settings
-        topic, schedule_id = flymq_timed.produce_delayed(
-            self.broker,
-            self.access,
-            request,
-            settings.partitions,
-            settings.delay_max_seconds * 1000,
-        )
-        assert topic.internal is not None, "it holds the record that was just scheduled"
-        chunk = topic.internal.partitions[0].chunks.open
-        assert chunk is not None, "the record was just appended to it"
-        number = flymq_timed.number_of(topic, schedule_id)
-        self._stored.append(
-            Stored(topic.name, 0, number, chunk, schedule_id, -1, size, Opcode.PRODUCE_DELAYED)
-        )
-
-    def _answer_stored(self) -> None:
-        """Queue the answers to the PRODUCE requests up to here: they tell the records' times."""
-        stored = self._stored
-        if stored:
-            self._stored = []
-            self.wrote()
-            size = len(stored) * PRODUCED_BYTES + sum(len(one[0]) for one in stored)
-            self.answer_durable(partial(_produced, stored), len(stored), size)
 
     # -- records that wait ----------------------------------------------------------------------
 
@@ -389,7 +248,7 @@ class FlymqConnection(AskingConnection):
             topics = [flymq_topics.existing_topic(self.broker, request.topic)]
         else:
             topics = known_topics(self, self.factory.looks, request, READ)
-        name = self._settings.cluster_id
+        name = self.settings.cluster_id
         self.answers.append(flymq_topics.cluster_metadata(topics, name, self._address()))
 
     def _subscribe(self, request: Subscribe) -> None:
@@ -413,12 +272,12 @@ class FlymqConnection(AskingConnection):
         self.answers.append(flymq_groups.seek_to_timestamp(self, request))
 
     def _cluster(self, request: Any) -> None:
-        name = self._settings.cluster_id
+        name = self.settings.cluster_id
         self.answers.append(flymq_cluster.answer(self.access, request, name, self._address()))
 
     def _address(self) -> str:
         """Where clients reach this broker."""
-        return self._settings.advertised or address_text(self.transport.getHost())
+        return self.settings.advertised or address_text(self.transport.getHost())
 
     # -- schemas ------------------------------------------------------------------------------
 
@@ -430,17 +289,17 @@ class FlymqConnection(AskingConnection):
     # -- accounts and the audit trail -----------------------------------------------------------
 
     def _auth(self, request: Auth) -> None:
-        layout = self._settings.auth_success_layout
+        layout = self.settings.auth_success_layout
         self.answers.append(flymq_accounts.auth(self, request, layout))
 
     def _administer(self, request: Any) -> None:
         self.answers.append(_ANSWERS[type(request)](self, request))
 
     def _query_audit(self, request: QueryAudit) -> None:
-        self.answers.append(flymq_audit.query(self, request, self._settings.cluster_id))
+        self.answers.append(flymq_audit.query(self, request, self.settings.cluster_id))
 
     def _export_audit(self, request: ExportAudit) -> None:
-        self.answers.append(flymq_audit.export(self, request, self._settings.cluster_id))
+        self.answers.append(flymq_audit.export(self, request, self.settings.cluster_id))
 
     _DISPATCH: ClassVar[dict[int, tuple[int, Callable[[FlymqConnection, Any], None]]]] = {
         Opcode.CONSUME: (READ, _consume),
@@ -454,13 +313,13 @@ class FlymqConnection(AskingConnection):
         Opcode.CONSUME_ZERO_COPY: (READ, _consume),
         Opcode.FETCH_BINARY: (READ, _fetch),
         **dict.fromkeys(range(Opcode.REGISTER_SCHEMA, Opcode.DELETE_SCHEMA + 1), (0, _schemas)),
-        Opcode.PRODUCE_WITH_SCHEMA: (0, _produce_with_schema),
+        Opcode.PRODUCE_WITH_SCHEMA: (0, ProducingConnection.produce_with_schema),
         Opcode.FETCH_DLQ: (READ, _administer),
         Opcode.REPLAY_DLQ: (WRITE, _administer),
         Opcode.PURGE_DLQ: (ADMIN, _administer),
-        Opcode.PRODUCE_DELAYED: (WRITE, _produce_delayed),
+        Opcode.PRODUCE_DELAYED: (WRITE, ProducingConnection.produce_delayed),
         Opcode.CANCEL_DELAYED: (0, _cancel_delayed),
-        Opcode.PRODUCE_WITH_TTL: (WRITE, _produce_with_ttl),
+        Opcode.PRODUCE_WITH_TTL: (WRITE, ProducingConnection.produce_with_ttl),
         Opcode.TXN_BEGIN: (0, _begin),
         Opcode.TXN_COMMIT: (0, _commit_transaction),
         Opcode.TXN_ROLLBACK: (0, _roll_back),
@@ -486,35 +345,11 @@ class FlymqConnection(AskingConnection):
     """What a request needs of its topic, and what carries it out; 0: that asks for itself."""
 
 
-def _too_large(size: int) -> RecordTooLarge:
-    return RecordTooLarge(
-        f"key and value have {size} bytes together, and {CONTENT_BYTES_MAX} is the limit"
-    )
-
-
 _ANSWERS: dict[type[Any], Callable[[Any, Any], bytes]] = {
     **flymq_accounts.ANSWERS,
     **flymq_dead_letters.ANSWERS,
     **flymq_group_admin.ANSWERS,
 }
-
-
-def _produced(stored: list[Stored]) -> bytes:
-    """The answers of PRODUCE requests whose records are in the log."""
-    return b"".join(
-        [
-            flymq.produced(
-                name,
-                index,
-                number,
-                chunk.times_us[offset - chunk.base] // 1000,
-                key_size,
-                value_size,
-                opcode,
-            )
-            for name, index, number, chunk, offset, key_size, value_size, opcode in stored
-        ]
-    )
 
 
 class FlymqFactory(ConnectionFactory):
