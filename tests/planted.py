@@ -701,6 +701,36 @@ BUGS = (
         ("self.answers.append(flymq_groups.commit(", "self.answer_read(flymq_groups.commit("),
     ),
     bug(
+        "transaction-topic-by-topic",
+        "each topic of a transaction is appended a little later than the one before",
+        "broker/transactions.py",
+        (
+            "                self._producing.append_values(partition, values, producer_format)\n",
+            "                self._clock.callLater(\n"
+            "                    0.02 * parts.index(part),\n"
+            "                    self._producing.append_values,\n"
+            "                    partition,\n"
+            "                    values,\n"
+            "                    producer_format,\n"
+            "                )\n",
+        ),
+    ),
+    bug(
+        "settle-then-fire",
+        "a scheduled message is settled in a frame of its own before it is stored",
+        "broker/firing.py",
+        (
+            "        self._journal.admit(size + FRAME_BYTES)\n",
+            "        self._journal.admit(size + FRAME_BYTES)\n"
+            "        self._settle(lane, offset)\n"
+            "        self._journal.split()\n",
+        ),
+        (
+            "        self._settle(lane, offset)\n        self._counters.fired += 1\n",
+            "        self._counters.fired += 1\n",
+        ),
+    ),
+    bug(
         "flymq-filter-repeats",
         "a fetch with a filter that has all it wants begins with the last of them the next time",
         "protocols/flymq_scan.py",
