@@ -333,6 +333,11 @@ REFUSED_CHANGES: list[tuple[Any, str]] = [
     (fly.CreateUser("carl", "pw"), 'user "carl" already exists'),
     (fly.DeleteUser("bob"), 'user "bob" not found'),
     (fly.DeleteUser("root"), "cannot delete your own account"),
+    (
+        fly.UpdateUser("root", ("admin",), False),
+        "without 'root' no administrator could log in; give another account the role admin, and a "
+        "password or a key, first",
+    ),
     (fly.UpdateUser("bob", (), True), 'user "bob" not found'),
     (fly.GetUser("bob"), 'user "bob" not found'),
     (fly.ChangePassword("bob", "new"), 'user "bob" not found'),
