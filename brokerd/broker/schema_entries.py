@@ -171,12 +171,19 @@ class SchemaReplay:
 
     def __init__(self, state: State, registry: SchemaRegistry) -> None:
         self._registry = registry
+        self._fresh_from = 0
+        """LSN from which on entries say more than the snapshot."""
         state.appliers[EntryKind.SCHEMA] = self._apply
         state.loaders[SNAPSHOT_SCHEMAS] = self._load
         state.captures.append(self._captures)
 
     def _apply(self, frame: Frame, entry: Entry) -> None:
-        """Do what an entry says. What chunks hold already leads to the same, applied again."""
+        """Do what an entry says, unless a chunk holds that already.
+
+        A version that is registered again might take the name's mode with it.
+        """
+        if frame.lsn < self._fresh_from:
+            return
         fields = msgpack.unpackb(entry.body)
         if not apply(self._registry, fields):
             raise NewerFormat(
@@ -192,6 +199,7 @@ class SchemaReplay:
         ]
 
     def _load(self, lsn: int, fields: dict[str, Any]) -> None:
+        self._fresh_from = lsn
         for one in fields["schemas"]:
             if not apply(self._registry, one):
                 raise NewerFormat(

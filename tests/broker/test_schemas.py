@@ -255,6 +255,27 @@ class TestDurability:
         before = everything(house)
         assert everything(house.crash()) == before
 
+    def test_what_changes_while_a_snapshot_is_taken_leaves_the_mode(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The snapshot has the change, and so has the log behind its beginning."""
+        monkeypatch.setattr("brokerd.broker.snapshotter.STEP_THINGS", 1)
+        house = House()
+        for name in ("a", "b", "c"):
+            house.broker.create_topic(name)
+        register(house, "order")
+        house.broker.schemas.set_mode(OPEN, "order", Mode.FULL)
+        house.run()
+        house.broker._snapshotter.begin()
+        register(house, "order")
+        house.broker.schemas.delete(OPEN, "order", 1)
+        house.pass_time(1.0, step=0.01)
+        assert house.broker._snapshotter.written == 1
+        before = everything(house)
+        house = house.crash()
+        assert everything(house) == before
+        assert house.broker.schemas.named("order").mode is Mode.FULL
+
     def test_more_than_a_chunk_comes_back(self) -> None:
         house = House()
         text = b'{"title": "%s"}' % (b"x" * 200_000)
