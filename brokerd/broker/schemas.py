@@ -129,6 +129,7 @@ class Schemas:
                 return
             try:
                 if self._registry.names.get(name) is before:
+                    self._check_room(before, text)  # others may have taken it meanwhile
                     done(self._put(by, name, wanted), None)
                 else:  # somebody has changed what it was compared with
                     begin()

@@ -48,6 +48,19 @@ def register(house: House, name: str, text: bytes = NARROW) -> SchemaVersion:
     return made
 
 
+def at_once(house: House, *asked: tuple[str, bytes]) -> list[tuple[Any, BrokerdError | None]]:
+    """What those are told who register while all of their schemas are looked at."""
+    schemas = house.broker.schemas
+    waiting: list[Callable[[], None]] = []
+    schemas._checker._submit = lambda work, done: waiting.append(lambda: done(work(), None))
+    results: list[tuple[Any, BrokerdError | None]] = []
+    for name, text in asked:
+        schemas.register(OPEN, name, JSON, text, lambda *result: results.append(result))
+    while waiting:
+        waiting.pop(0)()
+    return results
+
+
 def everything(house: House) -> object:
     return [
         (known.name, known.mode, known.last, list(known.versions.values()))
@@ -193,19 +206,20 @@ class TestRefusals:
 
     def test_two_that_register_at_once_are_both_compared(self) -> None:
         """The second with what the first has made meanwhile."""
-        house = House()
-        schemas = house.broker.schemas
-        waiting: list[Callable[[], None]] = []
-        schemas._checker._submit = lambda work, done: waiting.append(lambda: done(work(), None))
-        results: list[tuple[Any, BrokerdError | None]] = []
-        for text in (WIDE, NARROW):
-            schemas.register(OPEN, "order", JSON, text, lambda *result: results.append(result))
-        while waiting:
-            waiting.pop(0)()
-        (first, _), (second, error) = results
+        (first, _), (second, error) = at_once(House(), ("order", WIDE), ("order", NARROW))
         assert first.version == 1
         assert second is None
         assert isinstance(error, IncompatibleSchema)
+
+    def test_limits_hold_for_those_that_register_at_once(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "NAMES_MAX", 1)
+        house = House()
+        (_, (second, error)) = at_once(house, ("a", WIDE), ("b", WIDE))
+        assert second is None
+        assert isinstance(error, LimitExceeded)
+        assert [known.name for known in house.broker.schemas.names()] == ["a"]
 
 
 class TestDurability:
