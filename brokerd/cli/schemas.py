@@ -62,9 +62,11 @@ def show_command(context: click.Context, name: str, version: int | None) -> None
 @click.pass_context
 def register_command(context: click.Context, name: str, file: BinaryIO, kind: str) -> None:
     """Register the next version: the text in FILE, - is stdin."""
-    made = server_of(context).post(
-        "schemas", name, "versions", type=kind, definition=file.read().decode("utf-8", "replace")
-    )
+    try:
+        text = file.read().decode()
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"{file.name} is not UTF-8 at byte {error.start}") from None
+    made = server_of(context).post("schemas", name, "versions", type=kind, definition=text)
     output.show(context, made, [f"registered {made['name']} v{made['version']}"])
 
 

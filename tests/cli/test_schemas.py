@@ -38,6 +38,16 @@ def test_a_definition_may_come_from_stdin_and_have_a_type(shell: Shell) -> None:
     assert shell.lines("schema", "validate", "n", "-", input=b"\x02") == ["it fits"]
 
 
+def test_a_definition_that_is_not_utf_8_is_not_changed_to_be_so(
+    shell: Shell, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.proto"
+    path.write_bytes(b'syntax = "proto3"; message A {} // caf\xe9')
+    told = shell.misused("schema", "register", "n", str(path), "--type", "protobuf")
+    assert f"{path} is not UTF-8 at byte 38" in told
+    assert shell.lines("schema", "list") == ["no schemas"]
+
+
 def test_a_message_that_does_not_fit_is_told_why_and_the_exit_code_says_so(
     shell: Shell, order: str
 ) -> None:
