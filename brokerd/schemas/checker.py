@@ -137,10 +137,17 @@ class Processes:
                 self._busy.remove(process)
             process.end()
             raise
+        self._keep(process)
+        return answer
+
+    def _keep(self, process: _Process) -> None:
+        """Have a process that has answered for the next question, unless there are no more."""
         with self._lock:
             self._busy.remove(process)
-            self._idle.append(process)
-        return answer
+            if not self._ended:
+                self._idle.append(process)
+                return
+        process.end()
 
     def end(self) -> None:
         """See `Looks`."""

@@ -150,6 +150,24 @@ def test_a_stop_waits_for_nobody(processes: Processes) -> None:
         faults(processes, one, message)
 
 
+def test_a_stop_leaves_nothing_of_a_process_that_has_just_answered(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert faults(processes, definition({}), b"1") == []
+    (process,) = processes._idle
+    look = process.look
+
+    def answered_at_the_end(*arguments: Any) -> bytes:
+        answer = look(*arguments)
+        processes.end()
+        return answer
+
+    monkeypatch.setattr(process, "look", answered_at_the_end)
+    assert faults(processes, definition({}), b"1") == []
+    assert process._process.returncode is not None
+    assert not Path(process._directory).exists()
+
+
 class Waiting:
     """A checker whose looks wait until they are run, and what was told of them."""
 
