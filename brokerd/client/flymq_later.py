@@ -6,6 +6,7 @@ Methods of `brokerd.client.flymq.FlymqClient`; raised is what its other methods 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -91,8 +92,9 @@ class FlymqTransaction:
     ) -> None:
         if kind is None:
             self.commit()
-        elif not isinstance(error, OSError):
-            self.rollback()
+        elif not isinstance(error, ConnectionError | TimeoutError):
+            with suppress(OSError):  # the connection is gone, and the transaction with it
+                self.rollback()
 
 
 def _check(topic: str, value: bytes, **milliseconds: int) -> None:

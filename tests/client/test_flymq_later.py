@@ -103,15 +103,16 @@ class TestTransaction:
             transaction.produce("t", b"hi")
         assert peer.requests() == [BEGIN, PUT, PUT, COMMIT]
 
-    def test_an_error_in_the_block_rolls_back(self, peer: FlymqPeer) -> None:
+    @pytest.mark.parametrize("error", [KeyError("mine"), FileNotFoundError("mine")])
+    def test_an_error_in_the_block_rolls_back(self, peer: FlymqPeer, error: Exception) -> None:
         peer.will_accept(BEGUN, STAGED, ROLLED_BACK, in_bytes=True)
         with (
             client_of(peer) as client,
-            pytest.raises(KeyError, match="mine"),
+            pytest.raises(type(error), match="mine"),
             client.transaction() as transaction,
         ):
             transaction.produce("t", b"hi")
-            raise KeyError("mine")
+            raise error
         assert peer.requests() == [BEGIN, PUT, ROLL_BACK]
 
     def test_a_lost_connection_is_told_and_nothing_is_sent_on_a_new_one(
