@@ -66,11 +66,11 @@ async def register(call: Call) -> SchemaTextShape:
         type_named(new.type),
         new.definition.encode("utf-8", "replace"),
     )
-    made = await _later(begin)
+    made = _text(call, await _later(begin))
     durable: Deferred[None] = Deferred()
     call.broker.journal.when_all_durable(partial(durable.callback, None))
     await durable
-    return _text(call, made)
+    return made
 
 
 async def validate(call: Call) -> Verdict:

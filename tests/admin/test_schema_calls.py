@@ -10,6 +10,7 @@ import pytest
 from twisted.internet.error import ConnectionLost
 from twisted.python.failure import Failure
 
+from brokerd.security.access import OPEN
 from tests.admin.caller import Caller
 
 NEEDS_ID = '{"required": ["id"]}'
@@ -55,6 +56,16 @@ def test_a_registration_is_answered_when_it_is_durable(caller: Caller) -> None:
     body = b'{"type": "json", "definition": "{}"}'
     _, wire = caller.send("POST", "/schemas/order/versions", body)
     assert wire.value() == b""
+    caller.house.run()
+    assert b" 201 " in wire.value()
+
+
+def test_a_registration_is_told_although_the_schema_is_deleted_before_it_is_durable(
+    caller: Caller,
+) -> None:
+    body = b'{"type": "json", "definition": "{}"}'
+    _, wire = caller.send("POST", "/schemas/order/versions", body)
+    caller.house.broker.schemas.delete(OPEN, "order")
     caller.house.run()
     assert b" 201 " in wire.value()
 
