@@ -42,6 +42,8 @@ TEXT_BYTES_MAX = 64 << 20
 """Definitions of all versions."""
 NAME_VERSIONS_MAX = 1_000
 NAME_TEXT_BYTES_MAX = 4 << 20
+PARKED_MAX = 64
+"""Registrations that wait for room in the log."""
 
 Registered = Callable[[SchemaVersion | None, BrokerdError | None], None]
 """Takes the new version, or why there is none."""
@@ -63,6 +65,8 @@ class Schemas:
         self._time = time
         self._audit = audit
         self._checker = checker
+        self._parked = 0
+        """Registrations that were looked at and wait for room in the log."""
         SchemaReplay(state, self._registry)
 
     # -- what there is ------------------------------------------------------------------------
@@ -134,11 +138,24 @@ class Schemas:
                 else:  # somebody has changed what it was compared with
                     begin()
             except Congested:
-                self._journal.when_uncongested(partial(looked, before, texts, None))
+                self._park(partial(looked, before, texts, None), partial(done, None))
             except BrokerdError as refusal:
                 done(None, refusal)
 
         begin()
+
+    def _park(self, go_on: Callable[[], None], refuse: Callable[[BrokerdError], None]) -> None:
+        """Go on when there is room in the log; of those whose clients left, too, not many wait."""
+        if self._parked >= PARKED_MAX:
+            refuse(LimitExceeded("too many registrations wait for room in the log; try again"))
+            return
+        self._parked += 1
+
+        def unparked() -> None:
+            self._parked -= 1
+            go_on()
+
+        self._journal.when_uncongested(unparked)
 
     def _check_text(self, text: bytes) -> None:
         what = "failed to register schema: invalid schema definition: schema definition"

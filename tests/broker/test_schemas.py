@@ -344,6 +344,32 @@ class TestDurability:
         assert made.version == 1
         assert everything(house.crash()) == everything(house) != []
 
+    def test_not_many_wait_for_room_in_the_log(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Clients may have left meanwhile, and others come."""
+        monkeypatch.setattr(module, "PARKED_MAX", 2)
+        house = House()
+        journal = house.broker.journal
+        admit = journal.admit
+
+        def congested(size: int) -> None:
+            raise Congested("log space is being allocated; try again")
+
+        for names in ("abc", "def"):
+            register(house, "other")  # a commit is under way
+            journal.admit = congested  # type: ignore[method-assign, assignment]
+            results: list[Any] = []
+            for name in names:
+                house.broker.schemas.register(
+                    OPEN, name, JSON, NARROW, lambda *result, to=results: to.append(result)
+                )
+            ((made, error),) = results
+            assert made is None
+            assert isinstance(error, LimitExceeded)
+            journal.admit = admit  # type: ignore[method-assign]
+            house.run()
+        known = [known.name for known in house.broker.schemas.names()]
+        assert known == ["a", "b", "d", "e", "other"]
+
 
 def test_each_change_is_in_the_audit_trail() -> None:
     house = House(settings=AUDITED)
