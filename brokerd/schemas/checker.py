@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -28,6 +29,9 @@ WAITING_MAX = 64
 WAITING_BYTES_MAX = 64 << 20
 LOOK_SECONDS = 5.0
 """How long one look may take by the clock."""
+
+ENDED_SECONDS = 1.0
+"""How long a process whose stream is closed may take to be gone."""
 
 ANSWER_BYTES_MAX = 1 << 20
 
@@ -86,6 +90,7 @@ class Checker:
             self._waiting -= 1
             self._waiting_bytes -= size
             if error is not None and not isinstance(error, BrokerdError):
+                done(None, SchemaCheckFailed(f"the schema check was given up: {error!r}"))
                 raise error
             try:
                 texts = None if error is not None else checks.texts_of(answer)
@@ -125,17 +130,41 @@ class Processes:
 
     def look(self, question: bytes) -> bytes:
         """See `Looks`."""
+        try:
+            return self._look_with(self._kept(), question)
+        except _KilledProcess:
+            return self._look_with(None, question)
+
+    def _kept(self) -> _Process | None:
+        """The newest process that is of use; those that are of none are ended."""
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                process = self._idle.pop()
+            if process.is_usable():
+                return process
+            process.end()
+
+    def _look_with(self, kept: _Process | None, question: bytes) -> bytes:
+        """Raises `_KilledProcess` if a kept one ended without this question being to blame."""
         with self._lock:
             if self._ended:
+                if kept is not None:
+                    kept.end()
                 raise ShuttingDown("the broker is shutting down; connect again later")
-            process = self._idle.pop() if self._idle else _Process()
+            process = kept or _Process()
             self._busy.add(process)
         try:
             answer = process.look(question, self._seconds, self._look_seconds)
-        except BaseException:
+        except BaseException as error:
             with self._lock:
                 self._busy.remove(process)
+                is_ended = self._ended
+            was_killed = isinstance(error, _ProcessEnded) and process.was_killed()
             process.end()
+            if kept is not None and was_killed and not is_ended:
+                raise _KilledProcess from None
             raise
         self._keep(process)
         return answer
@@ -160,11 +189,29 @@ class Processes:
             process.end()
 
 
+class _ProcessEnded(SchemaCheckFailed):
+    """A process ended before it answered."""
+
+
+class _KilledProcess(Exception):
+    """A process was killed from the outside before it answered: another one may."""
+
+
 class _Process:
-    """A process that runs `brokerd.schemas.worker`."""
+    """A process that runs `brokerd.schemas.worker`. Raises `SchemaCheckFailed`."""
 
     def __init__(self) -> None:
-        self._directory = tempfile.mkdtemp(prefix="brokerd-schemas-")
+        try:
+            self._directory = tempfile.mkdtemp(prefix="brokerd-schemas-")
+        except OSError as error:
+            raise _not_started(error) from None
+        try:
+            self._start()
+        except OSError as error:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            raise _not_started(error) from None
+
+    def _start(self) -> None:
         self._stream, its_end = socket.socketpair()
         # It gets no settings of the broker's, which may be secrets.
         environment = {
@@ -179,10 +226,20 @@ class _Process:
                     stderr=subprocess.DEVNULL,
                     env=environment,
                 )
-        except OSError as error:
+        except OSError:
             self._stream.close()
-            shutil.rmtree(self._directory, ignore_errors=True)
-            raise SchemaCheckFailed(f"the schema check cannot be started now: {error}") from None
+            raise
+
+    def is_usable(self) -> bool:
+        """Whether it lives, and has the directory for its files."""
+        return self._process.poll() is None and os.path.isdir(self._directory)
+
+    def was_killed(self) -> bool:
+        """Whether a signal from the outside ended it, which closed its stream."""
+        try:
+            return self._process.wait(ENDED_SECONDS) in (-signal.SIGKILL, -signal.SIGTERM)
+        except subprocess.TimeoutExpired:
+            return False
 
     def look(self, question: bytes, seconds: Callable[[], float], look_seconds: float) -> bytes:
         """See `Look`. After an error it is of no more use."""
@@ -199,7 +256,7 @@ class _Process:
                 f"the schema check was given up: it takes more than {look_seconds:g} seconds"
             ) from None
         except (ConnectionError, EOFError):
-            raise SchemaCheckFailed(
+            raise _ProcessEnded(
                 f"the schema check was given up: it takes more than {CPU_SECONDS} seconds of "
                 "processor time, or more memory than it may have"
             ) from None
@@ -224,6 +281,10 @@ class _Process:
         self._process.kill()
         self._process.wait()
         shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _not_started(error: OSError) -> SchemaCheckFailed:
+    return SchemaCheckFailed(f"the schema check cannot be started now: {error}")
 
 
 def at_once(work: Callable[[], Any], done: Callable[[Any, Exception | None], None]) -> None:

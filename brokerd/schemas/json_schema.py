@@ -54,6 +54,8 @@ class JsonSchema:
             return list(islice(dict.fromkeys(islice(found, 10 * TOLD_MAX)), TOLD_MAX))
         except RecursionError:
             return ["the schema does not come to an end with this message"]
+        except OverflowError as error:
+            return [told(f"a number is too large to be checked: {error}")]
         except Unresolvable as error:
             return [told(f"the schema refers to what is not there: {error}")]
 
@@ -82,7 +84,7 @@ def read(text: bytes) -> JsonSchema:
                 f"fetched: {error.ref}"
             )
         ) from None
-    except (ValueError, RecursionError) as error:
+    except (ValueError, OverflowError, RecursionError) as error:
         raise InvalidDefinition(told(f"invalid JSON schema: {_why(error)}")) from None
     return JsonSchema(definition, kind(definition, registry=REGISTRY))
 

@@ -95,8 +95,8 @@ def mode_named(name: str) -> Mode:
 
 
 def told(text: str) -> str:
-    """A text as it may be shown: without control characters, and not too long."""
-    shown = escaped(text[:TOLD_LETTERS_MAX])
+    """A text as it may be shown: without control characters and lone surrogates, not too long."""
+    shown = escaped(text[:TOLD_LETTERS_MAX]).encode("utf-8", "backslashreplace").decode()
     if len(text) > TOLD_LETTERS_MAX or len(shown) > TOLD_LETTERS_MAX:
         return shown[: TOLD_LETTERS_MAX - 1] + "\u2026"
     return shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -166,6 +167,81 @@ def test_a_stop_leaves_nothing_of_a_process_that_has_just_answered(
     assert faults(processes, definition({}), b"1") == []
     assert process._process.returncode is not None
     assert not Path(process._directory).exists()
+
+
+def test_a_kept_process_that_was_killed_is_passed_over(processes: Processes) -> None:
+    """Whoever asks next is answered by another one."""
+    assert faults(processes, definition({}), b"1") == []
+    (process,) = processes._idle
+    process._process.kill()
+    process._process.wait()
+    assert faults(processes, definition({}), b"1") == []
+    assert not Path(process._directory).exists()
+
+
+def test_a_question_to_a_kept_process_that_is_killed_is_asked_once_more(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert faults(processes, definition({}), b"1") == []
+    (process,) = processes._idle
+    monkeypatch.setattr(process, "is_usable", lambda: True)
+    process._process.kill()
+    assert faults(processes, definition({}), b"1") == []
+    assert processes._idle != [process]
+
+
+def test_a_bomb_is_asked_once(processes: Processes) -> None:
+    """And not again of another process when it has ended a kept one."""
+    assert faults(processes, definition({}), b"1") == []
+    one, message = BOMBS["a regular expression"]
+    with pytest.raises(SchemaCheckFailed, match="2 seconds of processor time"):
+        faults(processes, one, message)
+    assert processes._idle == []
+
+
+PROTOBUF = Definition(1, SchemaType.PROTOBUF, b'syntax = "proto3"; message A { int32 a = 1; }')
+
+
+def test_a_process_whose_directory_is_gone_is_made_anew(processes: Processes) -> None:
+    """So that it can compile again."""
+    assert faults(processes, definition({}), b"1") == []
+    (process,) = processes._idle
+    Path(process._directory).rmdir()
+    assert faults(processes, PROTOBUF, b"\x08\x01") == []
+
+
+@pytest.mark.parametrize("what", ["tempfile.mkdtemp", "socket.socketpair", "subprocess.Popen"])
+def test_a_process_that_cannot_be_started_is_told(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Nothing of it is left, and the next question is answered when there is room again."""
+
+    def full(*arguments: Any, **more: Any) -> Any:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(what, full)
+        with pytest.raises(SchemaCheckFailed, match=r"cannot be started now: .*Too many"):
+            faults(processes, definition({}), b"1")
+    assert list(Path(tempfile.gettempdir()).iterdir()) == []
+    assert faults(processes, definition({}), b"1") == []
+
+
+def test_who_asked_is_told_of_what_nobody_expected() -> None:
+    """And it is raised, for the log."""
+
+    def broken(question: bytes) -> bytes:
+        raise ZeroDivisionError
+
+    threads = InlineCommitter()
+    told: list[Any] = []
+    checker = Checker(threads.submit, broken)
+    checker.validation(definition({}), b"1", lambda *answer: told.append(answer))
+    with pytest.raises(ZeroDivisionError):
+        threads.run()
+    ((texts, error),) = told
+    assert texts is None
+    assert isinstance(error, SchemaCheckFailed)
 
 
 class Waiting:

@@ -193,3 +193,19 @@ def test_a_new_version_reads_what_the_old_one_allows_or_says_why(
 ) -> None:
     found = schema(new).why_not_reads(schema(old))
     assert found is None if why is None else why in (found or "")
+
+
+def test_lone_surrogates_are_told_as_their_escapes() -> None:
+    """A text with them could not be sent."""
+    (text,) = faults({"properties": {"\ud800": {"type": "string"}}}, b'{"\\ud800": 1}')
+    assert text == "type mismatch at \\ud800: expected string, got integer"
+    (text,) = faults({"required": ["\ud801"]}, b"{}")
+    assert text == "missing required field: \\ud801"
+
+
+def test_a_number_that_is_too_large_is_told() -> None:
+    """In a message, and in a definition."""
+    (text,) = faults({"multipleOf": 0.5}, b"1" + b"0" * 400)
+    assert text == "a number is too large to be checked: int too large to convert to float"
+    with pytest.raises(InvalidDefinition, match="the repetition number is too large"):
+        schema({"pattern": "a{99999999999999999999}"})
