@@ -68,6 +68,8 @@ class FlymqTransaction:
     def __init__(self, client: FlymqLater, transaction: str) -> None:
         self.id = transaction
         self._client = client
+        self._is_over = False
+        """Whether a block that it is the manager of has nothing left to do."""
 
     def produce(self, topic: str, value: bytes) -> None:
         """Add a record; nothing is stored yet."""
@@ -79,10 +81,13 @@ class FlymqTransaction:
         told = self._client._call(CommitTransaction(self.id), TransactionTold)
         if not told.success:
             raise FlymqError(f"the transaction {self.id} was not committed: it is over, or unknown")
+        self._is_over = True
 
     def rollback(self) -> bool:
         """Store nothing. False: it was committed, or is unknown."""
-        return self._client._call(RollBackTransaction(self.id), TransactionTold).success
+        told = self._client._call(RollBackTransaction(self.id), TransactionTold)
+        self._is_over = True
+        return told.success
 
     def __enter__(self) -> Self:
         return self
@@ -90,6 +95,8 @@ class FlymqTransaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
+        if self._is_over:
+            return
         if kind is None:
             self.commit()
         elif not isinstance(error, ConnectionError | TimeoutError):

@@ -103,6 +103,17 @@ class TestTransaction:
             transaction.produce("t", b"hi")
         assert peer.requests() == [BEGIN, PUT, PUT, COMMIT]
 
+    def test_a_block_that_commits_or_rolls_back_itself_leaves_nothing_to_do(
+        self, peer: FlymqPeer
+    ) -> None:
+        peer.will_accept(BEGUN, COMMITTED, BEGUN, ROLLED_BACK, in_bytes=True)
+        with client_of(peer) as client:
+            with client.transaction() as transaction:
+                transaction.commit()
+            with client.transaction() as transaction:
+                transaction.rollback()
+        assert peer.requests() == [BEGIN, COMMIT, BEGIN, ROLL_BACK]
+
     @pytest.mark.parametrize("error", [KeyError("mine"), FileNotFoundError("mine")])
     def test_an_error_in_the_block_rolls_back(self, peer: FlymqPeer, error: Exception) -> None:
         peer.will_accept(BEGUN, STAGED, ROLLED_BACK, in_bytes=True)
