@@ -82,6 +82,11 @@ class Schemas:
             raise UnknownSchema(f"schema not found: {name}")
         return known
 
+    def versions(self, name: str) -> list[SchemaVersion]:
+        """Those that are left of a name, in order; none of one that is not known."""
+        known = self._registry.names.get(name)
+        return [] if known is None else list(known.versions.values())
+
     def get(self, name: str, version: int = 0) -> SchemaVersion:
         """A version, 0 for the latest. Raises `UnknownSchema`."""
         known = self._registry.names.get(name)

@@ -6,11 +6,12 @@ A permission is asked for before it is looked whether there is what the request 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 from brokerd.broker.schema_entries import SchemaVersion
+from brokerd.broker.schemas import Schemas
 from brokerd.codecs import flymq
 from brokerd.codecs.flymq import (
     DeleteSchema,
@@ -25,6 +26,7 @@ from brokerd.codecs.flymq import (
 )
 from brokerd.errors import InvalidRequest
 from brokerd.protocols.flymq_asking import AskingConnection
+from brokerd.protocols.flymq_steps import Steps, in_steps
 from brokerd.protocols.flymq_topics import fitting
 from brokerd.schemas.values import type_named
 from brokerd.security import ADMIN, WRITE
@@ -60,14 +62,20 @@ def get(connection: AskingConnection, request: GetSchema) -> bytes:
 def list_all(connection: AskingConnection, request: ListSchemas) -> bytes:
     """LIST_SCHEMAS: all versions, or those of one name, sorted by name and version."""
     connection.access.require_known()
-    names = connection.broker.schemas.names()
-    found = [
-        _info(version)
-        for known in names
-        if request.name in ("", known.name)
-        for version in known.versions.values()
-    ]
+    schemas = connection.broker.schemas
+    if request.name:
+        return flymq.schemas(_infos(schemas.versions(request.name)))
+    found = in_steps(connection, request, partial(_listed, schemas))
     return fitting(flymq.schemas(found), "the list of all schemas")
+
+
+def _listed(schemas: Schemas) -> Steps[list[SchemaInfo]]:
+    """As they were when it began."""
+    found: list[SchemaInfo] = []
+    for known in schemas.names():
+        found += _infos(known.versions.values())
+        yield None
+    return found
 
 
 def validate(connection: AskingConnection, request: ValidateSchema) -> bytes:
@@ -90,6 +98,10 @@ def delete(connection: AskingConnection, request: DeleteSchema) -> bytes:
     connection.access.require(ADMIN, request.name)
     connection.broker.schemas.delete(connection.access, request.name, request.version)
     return flymq.ok(Opcode.DELETE_SCHEMA, "OK")
+
+
+def _infos(versions: Iterable[SchemaVersion]) -> list[SchemaInfo]:
+    return [_info(version) for version in versions]
 
 
 def _info(found: SchemaVersion) -> SchemaInfo:

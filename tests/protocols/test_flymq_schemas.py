@@ -12,7 +12,7 @@ from brokerd.broker import Congested
 from brokerd.broker.schema_entries import SchemaVersion
 from brokerd.codecs import flymq as fly
 from brokerd.schemas.checker import WAITING_MAX
-from tests.protocols.flymq_desk import FlymqHouse
+from tests.protocols.flymq_desk import FlymqHouse, SteppedHouse
 
 NEEDS_ID = b'{"required":["id"],"properties":{"id":{"type":"integer"}}}'
 REGISTER = fly.RegisterSchema("order", "json", NEEDS_ID)
@@ -233,6 +233,29 @@ def test_a_text_in_a_refusal_is_short_and_shows_no_control_characters() -> None:
     assert len(text) < 400
     assert text.isprintable()
     assert "\x1b" not in refusal(house, fly.RegisterSchema("x", "\x1b[2J", b"{}"))
+
+
+def test_the_list_of_all_schemas_is_made_in_slices() -> None:
+    """Others are served meanwhile; what is deleted meanwhile was there when it began."""
+    house = SteppedHouse()
+    house.steps.look_seconds = 0.001
+    for number in range(9):
+        house.only(fly.RegisterSchema(f"s{number}", "json", b"{}"))
+    client = house.client()
+    client.send(fly.ListSchemas())
+    house.run()
+    house.steps.step()
+    assert house.only(fly.DeleteSchema("s8")) == fly.Done()
+    assert client.answers() == []
+    house.finish()
+    (answer,) = client.answers()
+    assert [one.name for one in answer.schemas] == [f"s{number}" for number in range(9)]
+
+
+def test_one_name_is_listed_without_a_look_at_the_others() -> None:
+    house = registered()
+    house.broker.schemas.names = list  # type: ignore[method-assign]
+    assert len(house.only(fly.ListSchemas("order")).schemas) == 1
 
 
 def test_a_list_that_fits_no_answer_is_refused() -> None:
