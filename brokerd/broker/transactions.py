@@ -189,6 +189,7 @@ class Transactions:
         `InvalidName`, `LimitExceeded`, `NoSpace` and others: then it is still open.
         """
         transaction.check_active()
+        transaction.commit_waits = False
         parts = [
             _Part(name, self._topic(name), values) for name, values in transaction.values.items()
         ]
@@ -280,7 +281,6 @@ class Transactions:
     def _give_time(self, transaction: Transaction) -> None:
         """Let a transaction be open for as long again, because its commit waits for room."""
         del self._open[transaction]
-        transaction.commit_waits = False
         self._start_time(transaction)
 
     def _start_time(self, transaction: Transaction) -> None:

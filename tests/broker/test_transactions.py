@@ -251,11 +251,23 @@ class TestEnds:
             for _ in range(3):
                 house.broker.journal.cut()
                 house.broker.transactions.commit(transaction, 1, Format.FLYMQ)
-        house.clock.advance(61)
+        for _ in range(5):  # behind others, who are served first
+            house.clock.advance(61)
         assert transaction.state == "active"
         commit(house, transaction)
         house.run()
         assert len(values(house, "a")) == 1
+
+    def test_a_commit_that_waited_and_was_refused_is_of_an_age_again(self) -> None:
+        house = House(settings=BrokerSettings(max_uncommitted_bytes=64 * KIB, max_topics=1))
+        partition = house.broker.create_topic("x").partition(0)
+        transaction = begin(house, ("a", b"1" * 64 * KIB))
+        transaction.commit_waits = True
+        house.broker.produce(partition, b"x" * KIB)
+        with pytest.raises(LimitExceeded):
+            house.broker.transactions.commit(transaction, 1, Format.FLYMQ)
+        house.clock.advance(61)
+        assert transaction.state == "aborted"
 
     def test_a_full_disk_refuses_it_as_a_whole_and_it_stays_open(self) -> None:
         house = House()
