@@ -25,6 +25,7 @@ from brokerd.admin.shapes import Deleted, Page, time_of
 from brokerd.broker.asking import ask
 from brokerd.broker.schema_entries import SchemaName, SchemaVersion
 from brokerd.errors import BrokerdError, InvalidRequest
+from brokerd.schemas.checker import Asker
 from brokerd.schemas.values import mode_named, type_named
 from brokerd.security import ADMIN, WRITE
 
@@ -65,6 +66,7 @@ async def register(call: Call) -> SchemaTextShape:
         name,
         type_named(new.type),
         new.definition.encode("utf-8", "replace"),
+        asker=_asker(call),
     )
     made = _text(call, await _later(begin))
     durable: Deferred[None] = Deferred()
@@ -80,8 +82,13 @@ async def validate(call: Call) -> Verdict:
     data = message.base64 if message.text is None else message.text.encode("utf-8", "replace")
     if data is None or (message.text is not None and message.base64 is not None):
         raise InvalidRequest("give the message as text or as base64, and not as both")
-    errors = await _later(partial(call.broker.schemas.validate, call.path["name"], data))
+    check = partial(call.broker.schemas.validate, call.path["name"], data, asker=_asker(call))
+    errors = await _later(check)
     return Verdict(not errors, errors)
+
+
+def _asker(call: Call) -> Asker:
+    return Asker(call.access.name, call.access.peer)
 
 
 async def configure(call: Call) -> SchemaShape:

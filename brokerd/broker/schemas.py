@@ -30,7 +30,7 @@ from brokerd.broker.schema_entries import (
 from brokerd.broker.state import State
 from brokerd.broker.topics import check_name
 from brokerd.errors import BrokerdError, InvalidName, InvalidSchema, LimitExceeded, UnknownSchema
-from brokerd.schemas.checker import Checker, Told
+from brokerd.schemas.checker import Asker, Checker, Told
 from brokerd.schemas.values import DEFINITION_BYTES_MAX, Definition, Mode, SchemaType
 from brokerd.security.access import Access
 from brokerd.security.audit import EventType
@@ -44,6 +44,8 @@ NAME_VERSIONS_MAX = 1_000
 NAME_TEXT_BYTES_MAX = 4 << 20
 PARKED_MAX = 64
 """Registrations that wait for room in the log."""
+
+ANYBODY = Asker()
 
 Registered = Callable[[SchemaVersion | None, BrokerdError | None], None]
 """Takes the new version, or why there is none."""
@@ -99,18 +101,24 @@ class Schemas:
             raise UnknownSchema(f"schema not found: {name} v{version}")
         return found
 
-    def validate(self, name: str, message: bytes, done: Told) -> None:
+    def validate(self, name: str, message: bytes, done: Told, asker: Asker = ANYBODY) -> None:
         """Tell ``done`` why a message does not fit the latest version; nothing if it does.
 
         Raises `UnknownSchema`, or `LimitExceeded` when too much waits to be looked at; ``done`` may
         get `SchemaCheckFailed`.
         """
-        self._checker.validation(self.named(name).latest.definition, message, done)
+        self._checker.validation(self.named(name).latest.definition, message, done, asker)
 
     # -- changes ------------------------------------------------------------------------------
 
     def register(
-        self, by: Access, name: str, kind: SchemaType, text: bytes, done: Registered
+        self,
+        by: Access,
+        name: str,
+        kind: SchemaType,
+        text: bytes,
+        done: Registered,
+        asker: Asker = ANYBODY,
     ) -> None:
         """Make the next version of a name.
 
@@ -128,7 +136,7 @@ class Schemas:
             olds = [] if before is None else list(before.versions.values())[::-1]
             mode = Mode.BACKWARD if before is None else before.mode
             definitions = [one.definition for one in olds]
-            self._checker.registration(wanted, definitions, mode, partial(looked, before))
+            self._checker.registration(wanted, definitions, mode, partial(looked, before), asker)
 
         def looked(
             before: SchemaName | None, texts: list[str] | None, error: BrokerdError | None

@@ -28,6 +28,8 @@ from brokerd.errors import InvalidRequest
 from brokerd.protocols.flymq_asking import AskingConnection
 from brokerd.protocols.flymq_steps import Steps, in_steps
 from brokerd.protocols.flymq_topics import fitting
+from brokerd.protocols.transport import peer_text
+from brokerd.schemas.checker import Asker
 from brokerd.schemas.values import type_named
 from brokerd.security import ADMIN, WRITE
 
@@ -43,6 +45,7 @@ def register(connection: AskingConnection, request: RegisterSchema) -> bytes:
         request.name,
         type_named(request.type),
         request.definition,
+        asker=_asker(connection),
     )
     made = connection.told(request, ask)
     return flymq.schema_registered(SchemaInfo(made.name, request.type, made.version))
@@ -81,16 +84,28 @@ def _listed(schemas: Schemas) -> Steps[list[SchemaInfo]]:
 def validate(connection: AskingConnection, request: ValidateSchema) -> bytes:
     """VALIDATE_SCHEMA: why a message does not fit the latest version."""
     connection.access.require_known()
-    ask = partial(connection.broker.schemas.validate, request.name, request.message)
-    return flymq.validity(connection.told(request, ask))
+    faults = _faults(connection, request, request.name, request.message)
+    return flymq.validity(faults)
 
 
 def check_value(connection: AskingConnection, request: ProduceWithSchema) -> None:
     """Raises `InvalidRequest` if the value does not fit, and `HandledLater` and others."""
-    ask = partial(connection.broker.schemas.validate, request.schema, request.value)
-    faults = connection.told(request, ask)
+    faults = _faults(connection, request, request.schema, request.value)
     if faults:
         raise InvalidRequest(f"schema validation failed: [{' '.join(faults)}]")
+
+
+def _faults(
+    connection: AskingConnection, request: object, schema: str, message: bytes
+) -> list[str]:
+    validate = connection.broker.schemas.validate
+    ask = partial(validate, schema, message, asker=_asker(connection))
+    return connection.told(request, ask)
+
+
+def _asker(connection: AskingConnection) -> Asker:
+    peer = peer_text(connection.transport)
+    return Asker(connection.access.name, peer, lambda: connection.gone)
 
 
 def delete(connection: AskingConnection, request: DeleteSchema) -> bytes:

@@ -17,8 +17,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from brokerd.errors import BrokerdError, LimitExceeded, SchemaCheckFailed, ShuttingDown
 from brokerd.schemas import checks
@@ -27,6 +28,8 @@ from brokerd.schemas.worker import CPU_SECONDS, LENGTH
 
 WAITING_MAX = 64
 WAITING_BYTES_MAX = 64 << 20
+OWN_WAITING_MAX = 16
+"""Of `WAITING_MAX`, those that one who asks may have."""
 LOOK_SECONDS = 5.0
 """How long one look may take by the clock."""
 
@@ -45,6 +48,17 @@ Told = Callable[[list[str] | None, BrokerdError | None], None]
 """Takes the texts of an answer, or the error that is one."""
 
 
+class Asker(NamedTuple):
+    """Who has something looked at."""
+
+    name: str = ""
+    """A principal, empty for anonymous."""
+    peer: str = ""
+    """The address of one that is anonymous."""
+    is_gone: Callable[[], bool] = bool
+    """Whether nobody waits for the answer any more. May be called in any thread."""
+
+
 class Looks(Protocol):
     """Where schemas and messages are looked at."""
 
@@ -58,7 +72,8 @@ class Looks(Protocol):
 class Checker:
     """Asks, as much at a time as ``submit`` runs, and calls ``done`` later.
 
-    Its methods raise `LimitExceeded` when too much waits.
+    Its methods raise `LimitExceeded` when too much waits, of all or of who asks. What nobody waits
+    for when its turn comes is not looked at.
     """
 
     def __init__(self, submit: Submit, look: Look) -> None:
@@ -66,29 +81,44 @@ class Checker:
         self._look = look
         self._waiting = 0
         self._waiting_bytes = 0
+        self._waiting_of: Counter[tuple[str, str]] = Counter()
 
     def registration(
-        self, new: Definition, olds: Sequence[Definition], mode: Mode, done: Told
+        self, new: Definition, olds: Sequence[Definition], mode: Mode, done: Told, asker: Asker
     ) -> None:
         """See `checks.registration`."""
-        self._ask(checks.registration(new, olds, mode), done)
+        self._ask(checks.registration(new, olds, mode), done, asker)
 
-    def validation(self, definition: Definition, message: bytes, done: Told) -> None:
+    def validation(self, definition: Definition, message: bytes, done: Told, asker: Asker) -> None:
         """See `checks.validation`."""
-        self._ask(checks.validation(definition, message), done)
+        self._ask(checks.validation(definition, message), done, asker)
 
-    def _ask(self, question: bytes, done: Told) -> None:
+    def _ask(self, question: bytes, done: Told, asker: Asker) -> None:
         size = len(question)
+        who = asker.name, "" if asker.name else asker.peer
+        if self._waiting_of[who] >= OWN_WAITING_MAX:
+            raise LimitExceeded(
+                f"{OWN_WAITING_MAX} of your schemas and messages wait to be checked; try again"
+            )
         if self._waiting and (
             self._waiting >= WAITING_MAX or self._waiting_bytes + size > WAITING_BYTES_MAX
         ):
             raise LimitExceeded("too many schemas and messages wait to be checked; try again")
         self._waiting += 1
         self._waiting_bytes += size
+        self._waiting_of[who] += 1
+
+        def look() -> bytes | None:
+            return None if asker.is_gone() else self._look(question)
 
         def looked(answer: Any, error: Exception | None) -> None:
             self._waiting -= 1
             self._waiting_bytes -= size
+            self._waiting_of[who] -= 1
+            if not self._waiting_of[who]:
+                del self._waiting_of[who]
+            if answer is None and error is None:
+                error = SchemaCheckFailed("the schema check was given up: nobody waits for it")
             if error is not None and not isinstance(error, BrokerdError):
                 done(None, SchemaCheckFailed(f"the schema check was given up: {error!r}"))
                 raise error
@@ -98,7 +128,7 @@ class Checker:
                 texts, error = None, refusal
             done(texts, error)
 
-        self._submit(lambda: self._look(question), looked)
+        self._submit(look, looked)
 
 
 class LooksAtOnce:

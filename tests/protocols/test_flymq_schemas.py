@@ -11,7 +11,7 @@ import pytest
 from brokerd.broker import Congested
 from brokerd.broker.schema_entries import SchemaVersion
 from brokerd.codecs import flymq as fly
-from brokerd.schemas.checker import WAITING_MAX
+from brokerd.schemas.checker import OWN_WAITING_MAX
 from tests.protocols.flymq_desk import FlymqHouse, SteppedHouse
 
 NEEDS_ID = b'{"required":["id"],"properties":{"id":{"type":"integer"}}}'
@@ -126,23 +126,27 @@ def test_requests_behind_one_that_is_looked_at_wait_and_are_answered_in_order() 
 
 
 def test_who_leaves_meanwhile_stores_nothing_and_disturbs_nobody() -> None:
+    """And what was sent is not even looked at."""
     house = registered(OTHER)
+    looked: list[bytes] = []
     waiting = put_off(house)
     client = house.client()
     client.send(fly.ProduceWithSchema("t", b"1", "other"))
     house.run()
     client.disconnect()
     house.run()
+    house.broker.schemas._checker._look = looked.append  # type: ignore[assignment]
     for one in waiting:
         one()
     house.run()
     assert house.broker.topic("t") is None
+    assert looked == []
 
 
 def test_too_many_that_wait_are_refused() -> None:
     house = registered(OTHER)
     put_off(house)
-    clients = [house.client() for _ in range(WAITING_MAX)]
+    clients = [house.client() for _ in range(OWN_WAITING_MAX)]
     for client in clients:
         client.send(fly.ValidateSchema("other", b"1"))
     house.run()

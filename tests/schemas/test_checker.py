@@ -20,7 +20,14 @@ from brokerd.errors import (
     ShuttingDown,
 )
 from brokerd.schemas import checks
-from brokerd.schemas.checker import WAITING_BYTES_MAX, WAITING_MAX, Checker, Processes
+from brokerd.schemas.checker import (
+    OWN_WAITING_MAX,
+    WAITING_BYTES_MAX,
+    WAITING_MAX,
+    Asker,
+    Checker,
+    Processes,
+)
 from brokerd.schemas.values import Definition, Mode, SchemaType
 from brokerd.sim.inline import InlineCommitter
 
@@ -51,6 +58,8 @@ def test_a_process_answers_again_and_again(processes: Processes) -> None:
         checks.texts_of(processes.look(checks.registration(definition([]), [], Mode.NONE)))
     assert len(processes._idle) == 1
 
+
+ASKER = Asker("ann")
 
 BOMBS: dict[str, tuple[Definition, bytes]] = {
     "a regular expression": (definition({"pattern": "^(a+)+$"}), b'"' + b"a" * 60 + b'!"'),
@@ -236,7 +245,7 @@ def test_who_asked_is_told_of_what_nobody_expected() -> None:
     threads = InlineCommitter()
     told: list[Any] = []
     checker = Checker(threads.submit, broken)
-    checker.validation(definition({}), b"1", lambda *answer: told.append(answer))
+    checker.validation(definition({}), b"1", lambda *answer: told.append(answer), ASKER)
     with pytest.raises(ZeroDivisionError):
         threads.run()
     ((texts, error),) = told
@@ -252,22 +261,58 @@ class Waiting:
         self.checker = Checker(self.threads.submit, checks.Checks().answer)
         self.told: list[tuple[list[str] | None, BrokerdError | None]] = []
 
-    def ask(self, message: bytes) -> None:
+    def ask(self, message: bytes, asker: Asker = ASKER) -> None:
         self.checker.validation(
-            definition({}), message, lambda texts, error: self.told.append((texts, error))
+            definition({}), message, lambda texts, error: self.told.append((texts, error)), asker
         )
 
 
 def test_so_many_wait_and_no_more() -> None:
     """What is too much is refused at once, and may be sent again."""
     waiting = Waiting()
-    for _ in range(WAITING_MAX):
-        waiting.ask(b"1")
+    for number in range(WAITING_MAX):
+        waiting.ask(b"1", Asker(str(number)))
     with pytest.raises(LimitExceeded, match="try again"):
         waiting.ask(b"1")
     waiting.threads.run()
     assert waiting.told == [([], None)] * WAITING_MAX
     waiting.ask(b"1")
+
+
+@pytest.mark.parametrize(
+    ("asker", "other"),
+    [
+        (Asker("ann", "10.0.0.1"), Asker("ben", "10.0.0.1")),
+        (Asker("", "10.0.0.1"), Asker("", "10.0.0.2")),
+        (Asker("10.0.0.1"), Asker("", "10.0.0.1")),
+    ],
+)
+def test_some_places_are_left_for_others(asker: Asker, other: Asker) -> None:
+    """One principal, or one address of those without a name, does not take all."""
+    waiting = Waiting()
+    for _ in range(OWN_WAITING_MAX):
+        waiting.ask(b"1", asker)
+    with pytest.raises(LimitExceeded, match=r"16 of your schemas .* try again"):
+        waiting.ask(b"1", asker)
+    waiting.ask(b"1", other)
+    waiting.threads.step()
+    waiting.ask(b"1", asker)
+    waiting.threads.run()
+    assert waiting.told == [([], None)] * (OWN_WAITING_MAX + 2)
+    assert not waiting.checker._waiting_of
+
+
+def test_what_nobody_waits_for_is_not_looked_at() -> None:
+    """And its place is free again."""
+    waiting = Waiting()
+    looked: list[bytes] = []
+    waiting.checker._look = lambda question: looked.append(question) or b""  # type: ignore[func-returns-value]
+    for _ in range(OWN_WAITING_MAX):
+        waiting.ask(b"1", Asker("ann", is_gone=lambda: True))
+    waiting.threads.run()
+    assert looked == []
+    assert all(isinstance(error, SchemaCheckFailed) for _, error in waiting.told)
+    waiting.ask(b"1", Asker("ann"))
 
 
 def test_so_many_bytes_wait_and_no_more() -> None:
