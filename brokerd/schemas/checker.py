@@ -17,8 +17,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from brokerd.errors import BrokerdError, LimitExceeded, SchemaCheckFailed, ShuttingDown
@@ -73,15 +73,13 @@ class Checker:
     """Asks, as much at a time as ``submit`` runs, and calls ``done`` later.
 
     Its methods raise `LimitExceeded` when too much waits, of all or of who asks. What nobody waits
-    for when its turn comes is not looked at.
+    for any more is not looked at, and takes no place.
     """
 
     def __init__(self, submit: Submit, look: Look) -> None:
         self._submit = submit
         self._look = look
-        self._waiting = 0
-        self._waiting_bytes = 0
-        self._waiting_of: Counter[tuple[str, str]] = Counter()
+        self._waits: set[_Wait] = set()
 
     def registration(
         self, new: Definition, olds: Sequence[Definition], mode: Mode, done: Told, asker: Asker
@@ -94,41 +92,58 @@ class Checker:
         self._ask(checks.validation(definition, message), done, asker)
 
     def _ask(self, question: bytes, done: Told, asker: Asker) -> None:
-        size = len(question)
-        who = asker.name, "" if asker.name else asker.peer
-        if self._waiting_of[who] >= OWN_WAITING_MAX:
+        self._drop()
+        wait = _Wait(question, done, asker)
+        if sum(one.who == wait.who for one in self._waits) >= OWN_WAITING_MAX:
             raise LimitExceeded(
                 f"{OWN_WAITING_MAX} of your schemas and messages wait to be checked; try again"
             )
-        if self._waiting and (
-            self._waiting >= WAITING_MAX or self._waiting_bytes + size > WAITING_BYTES_MAX
+        waiting_bytes = sum(len(one.question) for one in self._waits)
+        if self._waits and (
+            len(self._waits) >= WAITING_MAX or waiting_bytes + len(question) > WAITING_BYTES_MAX
         ):
             raise LimitExceeded("too many schemas and messages wait to be checked; try again")
-        self._waiting += 1
-        self._waiting_bytes += size
-        self._waiting_of[who] += 1
+        self._waits.add(wait)
+        self._submit(partial(self._look_at, wait), partial(self._looked, wait))
 
-        def look() -> bytes | None:
-            return None if asker.is_gone() else self._look(question)
+    def _drop(self) -> None:
+        """Let go of what nobody waits for and has not begun."""
+        for wait in [one for one in self._waits if not one.is_begun and one.asker.is_gone()]:
+            self._looked(wait, None, None)
+            wait.question, wait.done = b"", _ignored
 
-        def looked(answer: Any, error: Exception | None) -> None:
-            self._waiting -= 1
-            self._waiting_bytes -= size
-            self._waiting_of[who] -= 1
-            if not self._waiting_of[who]:
-                del self._waiting_of[who]
-            if answer is None and error is None:
-                error = SchemaCheckFailed("the schema check was given up: nobody waits for it")
-            if error is not None and not isinstance(error, BrokerdError):
-                done(None, SchemaCheckFailed(f"the schema check was given up: {error!r}"))
-                raise error
-            try:
-                texts = None if error is not None else checks.texts_of(answer)
-            except BrokerdError as refusal:
-                texts, error = None, refusal
-            done(texts, error)
+    def _look_at(self, wait: _Wait) -> bytes | None:
+        """None if nobody waits for it. In another thread."""
+        wait.is_begun = True
+        return None if wait.asker.is_gone() else self._look(wait.question)
 
-        self._submit(look, looked)
+    def _looked(self, wait: _Wait, answer: Any, error: Exception | None) -> None:
+        self._waits.discard(wait)
+        if answer is None and error is None:
+            error = SchemaCheckFailed("the schema check was given up: nobody waits for it")
+        if error is not None and not isinstance(error, BrokerdError):
+            wait.done(None, SchemaCheckFailed(f"the schema check was given up: {error!r}"))
+            raise error
+        try:
+            texts = None if error is not None else checks.texts_of(answer)
+        except BrokerdError as refusal:
+            texts, error = None, refusal
+        wait.done(texts, error)
+
+
+class _Wait:
+    """A look that waits or is under way."""
+
+    def __init__(self, question: bytes, done: Told, asker: Asker) -> None:
+        self.question = question
+        self.done = done
+        self.asker = asker
+        self.who = asker.name, "" if asker.name else asker.peer
+        self.is_begun = False
+
+
+def _ignored(texts: list[str] | None, error: BrokerdError | None) -> None:
+    """A `Told` of who was told before."""
 
 
 class LooksAtOnce:
