@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from brokerd.broker.schema_entries import SchemaVersion
 from brokerd.broker.schemas import Schemas
@@ -25,7 +25,7 @@ from brokerd.codecs.flymq import (
     ValidateSchema,
 )
 from brokerd.errors import InvalidRequest
-from brokerd.protocols.flymq_asking import AskingConnection
+from brokerd.protocols.flymq_asking import AskingConnection, Done
 from brokerd.protocols.flymq_steps import Steps, in_steps
 from brokerd.protocols.flymq_topics import fitting
 from brokerd.protocols.transport import peer_text
@@ -33,13 +33,15 @@ from brokerd.schemas.checker import Asker
 from brokerd.schemas.values import type_named
 from brokerd.security import ADMIN, WRITE
 
+T = TypeVar("T")
+
 SECOND_US = 1_000_000
 
 
 def register(connection: AskingConnection, request: RegisterSchema) -> bytes:
     """REGISTER_SCHEMA: the next version of a name."""
     connection.access.require(WRITE, request.name)
-    ask = partial(
+    begin = partial(
         connection.broker.schemas.register,
         connection.access,
         request.name,
@@ -47,7 +49,7 @@ def register(connection: AskingConnection, request: RegisterSchema) -> bytes:
         request.definition,
         asker=_asker(connection),
     )
-    made = connection.told(request, ask)
+    made = connection.told(request, partial(_ask, connection, begin))
     return flymq.schema_registered(SchemaInfo(made.name, request.type, made.version))
 
 
@@ -99,8 +101,14 @@ def _faults(
     connection: AskingConnection, request: object, schema: str, message: bytes
 ) -> list[str]:
     validate = connection.broker.schemas.validate
-    ask = partial(validate, schema, message, asker=_asker(connection))
-    return connection.told(request, ask)
+    begin = partial(validate, schema, message, asker=_asker(connection))
+    return connection.told(request, partial(_ask, connection, begin))
+
+
+def _ask(connection: AskingConnection, begin: Callable[[Done[T]], None], done: Done[T]) -> None:
+    """Have something looked at, and notice meanwhile when the peer leaves."""
+    begin(done)
+    connection.listen()
 
 
 def _asker(connection: AskingConnection) -> Asker:

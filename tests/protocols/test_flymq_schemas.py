@@ -143,6 +143,16 @@ def test_who_leaves_meanwhile_stores_nothing_and_disturbs_nobody() -> None:
     assert looked == []
 
 
+def test_a_leave_is_noticed_while_something_waits_to_be_looked_at() -> None:
+    """The socket is read on, so the places of who left are free."""
+    house = registered(OTHER)
+    put_off(house)
+    client = house.client()
+    client.send(fly.ValidateSchema("other", b"1"))
+    house.run()
+    assert not client.transport.paused
+
+
 def test_too_many_that_wait_are_refused() -> None:
     house = registered(OTHER)
     put_off(house)
