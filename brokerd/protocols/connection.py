@@ -1,4 +1,4 @@
-# Tests: tests/protocols/test_connection.py
+# Tests: tests/protocols/test_connection.py, tests/protocols/test_freed.py
 """What the connections of all wire formats share: order, durability, back-pressure, endings.
 
 A subclass turns bytes into requests and requests into answers; this class decides when it may
@@ -13,6 +13,8 @@ and when the answers leave.
 * Of one connection no more than ``in_flight_bytes`` and one answer are in the queue, and no more
   than that in the transport's buffer. Late answers obey too: see `Connection.may_resolve`.
 * A fault of our own in a request is logged and costs its connection, nobody else's.
+* A connection that is gone is freed at once, with what it holds: nothing that it holds may refer to
+  it, or it stays until the cycle collector comes, which may be after a gigabyte of others.
 """
 
 from __future__ import annotations

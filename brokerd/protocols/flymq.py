@@ -84,7 +84,7 @@ class FlymqConnection(ProducingConnection):
         self._in_front = False
         """Whether other large requests wait until this one is carried out; see `Unpacking`."""
         self._sdk = settings.error_layout == "sdk"
-        self._memberships = Memberships(self)
+        self._memberships = Memberships()
         self._transactions = OwnTransactions(broker, settings.partitions)
 
     # -- frames -------------------------------------------------------------------------------
@@ -253,7 +253,8 @@ class FlymqConnection(ProducingConnection):
 
     def _subscribe(self, request: Subscribe) -> None:
         self._shows(request.sdk)
-        self.answers.append(flymq_groups.subscribe(self.broker, self._memberships, request))
+        peer = address_text(self.transport.getPeer())
+        self.answers.append(flymq_groups.subscribe(self.broker, self._memberships, peer, request))
 
     def _commit(self, request: Commit) -> None:
         self.answers.append(flymq_groups.commit(self.broker, request))

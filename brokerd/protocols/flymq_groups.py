@@ -33,8 +33,11 @@ TIME_MS_MAX = 253_402_300_799_999
 """The end of the year 9999."""
 
 
-def subscribe(broker: Broker, memberships: Memberships, request: Subscribe) -> bytes:
-    """SUBSCRIBE: where to begin; joins the group, and brings it about. An empty group is none."""
+def subscribe(broker: Broker, memberships: Memberships, address: str, request: Subscribe) -> bytes:
+    """SUBSCRIBE: where to begin; joins the group, and brings it about. An empty group is none.
+
+    The member is called by ``address``.
+    """
     topic_name, group, index, mode, _ = request
     partition = existing_partition(broker, topic_name, index)
     if group:
@@ -51,7 +54,7 @@ def subscribe(broker: Broker, memberships: Memberships, request: Subscribe) -> b
     if group and group not in partition.topic.groups:
         broker.commit_offset(topic_name, group, index, NOTHING_COMMITTED)
     if group:
-        memberships.join(partition.topic.groups[group])
+        memberships.join(partition.topic.groups[group], address)
     return flymq.position(Opcode.SUBSCRIBE, offset)
 
 

@@ -11,7 +11,6 @@ import os
 from twisted.internet.address import IPv4Address, IPv6Address
 
 from brokerd.broker import ConsumerGroup
-from brokerd.protocols.connection import Connection
 
 JOINED_MIN = 64
 
@@ -19,21 +18,20 @@ JOINED_MIN = 64
 class Memberships:
     """The groups that one connection has joined."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self) -> None:
         self._joined: dict[ConsumerGroup, None] = {}
         self._joined_max = JOINED_MIN
         """With more of them, those that were deleted are forgotten."""
 
-    def join(self, group: ConsumerGroup) -> None:
-        """Be a member of a group, until `leave`, or until it is deleted."""
+    def join(self, group: ConsumerGroup, address: str) -> None:
+        """Be a member of a group, called by this address, until `leave`, or until it is deleted."""
         if group not in self._joined:
             if len(self._joined) >= self._joined_max:
                 self._joined = {one: None for one in self._joined if not one.deleted}
                 self._joined_max = max(JOINED_MIN, 2 * len(self._joined))
             self._joined[group] = None
             members = group.members or {}
-            members[self] = address_text(self._connection.transport.getPeer())
+            members[self] = address
             group.members = members
 
     def leave(self) -> None:

@@ -1,0 +1,76 @@
+"""What a connection holds is given back when it is closed, without the cycle collector.
+
+That may come only after hundreds of connections, with megabytes each.
+"""
+
+from __future__ import annotations
+
+import gc
+import socket
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_twisted
+
+from brokerd.assembly import FACTORIES, Parts
+from brokerd.broker import Broker
+from brokerd.config import Config
+from brokerd.protocols.connection import Connection, Limits
+from brokerd.protocols.factory import ConnectionFactory
+from tests.protocols.serving import no_faults, reactor, served, until
+from tests.protocols.test_strangers import BEGINNINGS
+
+__all__ = ["no_faults"]
+
+UNREAD_BYTES = 32 << 20
+"""More than the kernel keeps for a peer that does not read."""
+
+FRAMES = {**BEGINNINGS, "mega": BEGINNINGS["mamamia"]}
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@pytest_twisted.ensureDeferred
+@pytest.mark.parametrize("form", FACTORIES)
+async def test_a_closed_connection_is_freed_with_all_that_it_holds(
+    tmp_path: Path,
+    no_faults: None,
+    no_collector: None,
+    form: str,
+) -> None:
+    """With a frame of which the rest did not come, and an answer that was not read."""
+
+    def make(broker: Broker) -> ConnectionFactory:
+        return FACTORIES[form](Parts(broker, reactor, Limits(), Config()))
+
+    async with served(tmp_path, form, "tcp:0", make) as running:
+        refs = await opened_and_closed(running.factory, running.plain, FRAMES[form])
+        await until(lambda: not running.factory.connections)
+        await until(lambda: all(ref() is None for ref in refs))
+
+
+async def opened_and_closed(
+    factory: ConnectionFactory,
+    connect: Callable[[], socket.socket],
+    beginning: bytes,
+) -> list[weakref.ref[Connection]]:
+    """Open three connections, give each something to hold, and close them."""
+    peers = [connect() for _ in range(3)]
+    for peer in peers:
+        peer.sendall(beginning + bytes(32 << 10))
+    await until(lambda: sum(one.unfinished for one in factory.connections) == len(peers))
+    connections = list(factory.connections)
+    for connection in connections:
+        connection.resolve(connection.pending(), bytes(UNREAD_BYTES), is_read=True)
+    for peer in peers:
+        peer.close()
+    return [weakref.ref(connection) for connection in connections]
