@@ -104,8 +104,10 @@ class TopicChanges:
                 "limits.partitions says how many"
             )
         if len(self._state.by_name) + before >= self._max_topics:
+            others = f", and {before} more are to be made before {name!r}" if before else ""
             raise LimitExceeded(
-                f"there are {len(self._state.by_name)} topics already; raise limits.max_topics"
+                f"there are {len(self._state.by_name)} topics already{others}, and "
+                f"limits.max_topics is {self._max_topics}; raise it"
             )
 
     def create_admitted(self, name: str, partitions: int) -> Topic:

@@ -354,7 +354,12 @@ class TestLimits:
             with pytest.raises(InvalidName):
                 transactions.produce(transaction, name, b"", 1)
         transactions.produce(transaction, "d", b"3", 1)
-        refused(lambda: commit(house, transaction), LimitExceeded, "limits.max_topics")
+        refused(
+            lambda: commit(house, transaction),
+            LimitExceeded,
+            "there are 1 topics already, and 2 more are to be made before 'd', and "
+            "limits.max_topics is 3",
+        )
         assert {topic.name for topic in house.broker.topics()} == {"a"}
         house.broker.delete_topic("a")
         assert commit(house, transaction) == ["b", "c", "d"]
