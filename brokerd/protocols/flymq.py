@@ -285,7 +285,7 @@ class FlymqConnection(ProducingConnection):
     def _schemas(self, request: Any) -> None:
         if isinstance(request, RegisterSchema):
             self._shows(request.sdk)
-        self.answers.append(flymq_schemas.ANSWERS[type(request)](self, request))
+        self.answer(flymq_schemas.ANSWERS[type(request)](self, request))
 
     # -- accounts and the audit trail -----------------------------------------------------------
 

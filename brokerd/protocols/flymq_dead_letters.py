@@ -40,6 +40,8 @@ SUFFIX = ".dlq"
 LETTERS = 10
 """What a FETCH_DLQ means that asks for 0 dead letters or less."""
 LETTERS_MAX = 10_000
+ANSWER_BYTES = 4 << 20
+"""What an answer with more than one dead letter takes at most, for who does not read it."""
 STEP_LETTERS = 200
 STEP_RECORDS = 500
 STEP_BYTES = 1 << 20
@@ -83,27 +85,27 @@ def _fetched(connection: AskingConnection, request: FetchDlq) -> Steps[list[Dead
 
 
 class Basket:
-    """Dead letters for one answer: so many at most, and what a frame can carry."""
+    """Dead letters for one answer: so many at most, of `ANSWER_BYTES` together, or a larger one."""
 
     def __init__(self, most: int) -> None:
         self.letters: list[DeadLetter] = []
         self.is_full = False
         self._most = most
-        self._room = MAX_LENGTH - FETCHED_DLQ_BYTES
+        self._bytes = FETCHED_DLQ_BYTES
 
     def take(self, partition: Partition, record: Record, told: Envelope) -> bool:
         """Take a dead letter if there is room; whether there is none any more."""
         error = told.error[:ERROR_LETTERS]
         retries = min(max(told.retries, 0), RETRIES_MAX)
         letter = DeadLetter(told.message_id, told.payload, error, retries)
-        if _size(letter) > self._room and not self.letters:
+        if not self.letters and self._bytes + _size(letter) > MAX_LENGTH:
             why = f"{error} (its {len(told.payload)} bytes are too large for this answer; FETCH "
             why += f"offset {record.offset} of partition {partition.index})"
             letter = letter._replace(payload=b"", error=why.lstrip())
-        self.is_full = _size(letter) > self._room
+        self.is_full = bool(self.letters) and self._bytes + _size(letter) > ANSWER_BYTES
         if not self.is_full:
             self.letters.append(letter)
-            self._room -= _size(letter)
+            self._bytes += _size(letter)
             self.is_full = len(self.letters) == self._most
         return self.is_full
 

@@ -278,6 +278,12 @@ class TestOfTheTopic:
         house.run()
         assert fetched(house) == [("1", big, "", 0)]
 
+    def test_an_answer_of_several_is_small_for_who_does_not_read_it(
+        self, house: FlymqHouse
+    ) -> None:
+        house.produce(*[bytes(MIB)] * 5, topic="t.dlq")
+        assert [one[0] for one in fetched(house)] == ["0", "1", "2"]
+
     def test_a_record_that_is_too_large_with_its_id_is_shown_without_its_payload(
         self, house: FlymqHouse
     ) -> None:
