@@ -274,7 +274,8 @@ class FlymqClient(FlymqAdmin, FlymqGroups, FlymqLater, FlymqSchemas):
 
     def create_topic(self, topic: str, partitions: int = 1) -> None:
         """Create a topic; one that exists is left as it is."""
-        _check(topic, partitions)
+        check_text(topic=topic)
+        check_number("partitions", partitions, 0, _PARTITION_MAX)
         self._call(CreateTopic(topic, partitions), Done)
 
     def delete_topic(self, topic: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from brokerd.client.checks import check_number, check_numbers, check_text
+from brokerd.client.checks import check_number, check_numbers, check_text, kind_of
 from brokerd.codecs.flymq import (
     Acls,
     Answer,
@@ -141,6 +141,8 @@ def _checked(wanted: QueryAudit | None) -> QueryAudit:
     """What a frame can carry, in the layout that brokers of all kinds know."""
     if wanted is None:
         return QueryAudit()
+    if not isinstance(wanted, QueryAudit):
+        raise TypeError(f"wanted must be a QueryAudit, not {kind_of(wanted)}")
     check_text(
         user=wanted.user, resource=wanted.resource, result=wanted.result, search=wanted.search
     )

@@ -430,6 +430,8 @@ def test_more_bytes_than_any_buffer_holds_can_be_sent_together():
         (lambda c: c.produce("t" * 65_536, b""), ValueError, "65536 bytes is too long"),
         (lambda c: c.produce("\ud800", b""), ValueError, "cannot be said in UTF-8"),
         (lambda c: c.produce("t", b"", partition=-1), ValueError, "partition must be from 0"),
+        (lambda c: c.create_topic("t", -1), ValueError, "partitions must be from 0"),
+        (lambda c: c.query_audit("ann"), TypeError, "wanted must be a QueryAudit, not a str"),
         (lambda c: c.consume("t", 1 << 31, 0), ValueError, "partition must be from 0 to 2"),
         (lambda c: c.consume("t", 0, -1), ValueError, "offset must be from 0"),
         (lambda c: c.commit("t", "g", 0, 1 << 63), ValueError, "offset must be from 0"),
