@@ -28,17 +28,15 @@ from brokerd.admin.security_shapes import (
     NewAccount,
     NewKeyOf,
     NewPassword,
-    Permission,
     WhoAmI,
 )
 from brokerd.admin.shapes import Deleted, Page, time_of
 from brokerd.broker.asking import ask
 from brokerd.errors import BrokerdError
-from brokerd.security import ADMIN, OPEN
-from brokerd.security.access import NAMES
+from brokerd.security import ADMIN, OPEN, access
 from brokerd.security.accounts import AccessList, Account
 
-_BITS = {name: bit for bit, name in NAMES.items()}
+_BITS = {name: bit for bit, name in access.NAMES.items()}
 
 # -- who ----------------------------------------------------------------------------------------
 
@@ -260,8 +258,7 @@ def access_list_shape(found: AccessList) -> AccessListShape:
 
 def names_of(permissions: int) -> list[Any]:
     """The names of permissions, as the shapes have them."""
-    names: list[Permission] = [name for bit, name in NAMES.items() if permissions & bit]  # type: ignore[misc]
-    return names
+    return [*access.names_of(permissions)]
 
 
 def _granted(grants: Mapping[str, list[Granted]]) -> dict[str, int]:

@@ -40,7 +40,7 @@ from brokerd.errors import (
     UnknownAccount,
     UnknownKey,
 )
-from brokerd.security.access import ADMIN, NAMES, OPEN, Access
+from brokerd.security.access import ADMIN, OPEN, Access, names_of
 from brokerd.security.accounts import (
     AccessList,
     Account,
@@ -438,7 +438,4 @@ def _pattern(topic: str, prefix: bool) -> str:
 
 def _grants(grants: Mapping[str, int]) -> str:
     """Such as ``ann:read+write, bob:read``."""
-    return ", ".join(
-        f"{name}:{'+'.join(word for bit, word in NAMES.items() if bits & bit)}"
-        for name, bits in grants.items()
-    )
+    return ", ".join(f"{name}:{'+'.join(names_of(bits))}" for name, bits in grants.items())

@@ -39,7 +39,7 @@ from brokerd.protocols.flymq_asking import AskingConnection, Done
 from brokerd.protocols.flymq_topics import fitting
 from brokerd.protocols.transport import peer_text
 from brokerd.security import ADMIN, READ, WRITE, Access
-from brokerd.security.access import NAMES
+from brokerd.security.access import names_of
 from brokerd.security.accounts import ROLES, AccessList, Account
 
 SECOND_US = 1_000_000
@@ -65,11 +65,7 @@ def who_am_i(connection: AskingConnection, request: WhoAmI) -> bytes:
     access = connection.access
     if not access.name or not access.is_known:
         return flymq.identity(Identity(False))
-    return flymq.identity(Identity(True, access.name, access.roles, _names(access.permissions)))
-
-
-def _names(permissions: int) -> tuple[str, ...]:
-    return tuple([name for bit, name in NAMES.items() if permissions & bit])
+    return flymq.identity(Identity(True, access.name, access.roles, names_of(access.permissions)))
 
 
 # -- users ------------------------------------------------------------------------------------
@@ -139,7 +135,7 @@ def get_user(connection: AskingConnection, request: GetUser) -> bytes:
     """USER_GET."""
     connection.access.require_server(ADMIN)
     account = _existing(connection.broker, request.user)
-    return flymq.user(Opcode.USER_GET, _user(account, _names(account.permissions)))
+    return flymq.user(Opcode.USER_GET, _user(account, names_of(account.permissions)))
 
 
 def _existing(broker: Broker, name: str) -> Account:
@@ -221,7 +217,9 @@ def list_roles(connection: AskingConnection, request: ListRoles) -> bytes:
     """ROLE_LIST: those that give something by themselves."""
     connection.access.require_known()
     roles = sorted(ROLES.values())
-    return flymq.roles([Role(one.name, _names(one.permissions), one.description) for one in roles])
+    return flymq.roles(
+        [Role(one.name, names_of(one.permissions), one.description) for one in roles]
+    )
 
 
 ANSWERS: dict[type, Callable[[AskingConnection, Any], bytes]] = {

@@ -26,6 +26,11 @@ ANY: Final = READ | WRITE | ADMIN
 NAMES: Final = {READ: "read", WRITE: "write", ADMIN: "admin", MONITOR: "monitor"}
 
 
+def names_of(permissions: int) -> tuple[str, ...]:
+    """The names of permissions, in the order of their bits."""
+    return tuple([name for bit, name in NAMES.items() if permissions & bit])
+
+
 class Access:
     """Somebody who may do everything: what a connection has while security is off."""
 
