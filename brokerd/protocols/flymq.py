@@ -200,8 +200,6 @@ class FlymqConnection(ProducingConnection):
     # -- records that wait ----------------------------------------------------------------------
 
     def _cancel_delayed(self, request: CancelDelayed) -> None:
-        if request.topic is not None:
-            self.access.require(WRITE, request.topic)
         self.answers.append(flymq_timed.cancel_delayed(self.broker, self.access, request))
 
     def _begin(self, request: BeginTransaction) -> None:

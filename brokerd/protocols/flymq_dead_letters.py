@@ -30,6 +30,7 @@ from brokerd.codecs.flymq import (
 from brokerd.errors import InvalidRequest, LimitExceeded
 from brokerd.protocols.flymq_asking import AskingConnection
 from brokerd.protocols.flymq_envelopes import Envelope, envelope_of
+from brokerd.protocols.flymq_producing import CONTENT_BYTES_MAX, too_large
 from brokerd.protocols.flymq_steps import Read, Steps, in_steps
 from brokerd.protocols.flymq_topics import named_topic
 from brokerd.security import ADMIN, ANY, READ, WRITE
@@ -245,6 +246,8 @@ def _produce_again(connection: AskingConnection, name: str, told: Envelope) -> N
     broker, access = connection.broker, connection.access
     target = told.topic or name
     access.require(WRITE, target)
+    if len(told.payload) > CONTENT_BYTES_MAX:  # other formats store such records
+        raise too_large(len(told.payload))
     topic = named_topic(broker, target)
     if topic is None:
         broker.admit(len(told.payload) + RECORD_FRAME_BYTES)

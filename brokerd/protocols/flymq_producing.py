@@ -105,7 +105,7 @@ class ProducingConnection(AskingConnection):
         if key is not None:
             size += len(key)
         if size > CONTENT_BYTES_MAX:
-            raise _too_large(size)
+            raise too_large(size)
         broker = self.broker
         topic = broker.topic(name)
         if topic is None or name in NO_NAMES:
@@ -138,7 +138,7 @@ class ProducingConnection(AskingConnection):
         """PRODUCE_WITH_SCHEMA: the value is looked at elsewhere first."""
         self.access.require(WRITE, request.topic)
         if len(request.value) > CONTENT_BYTES_MAX:
-            raise _too_large(len(request.value))
+            raise too_large(len(request.value))
         fits, self._fits = self._fits, None
         if fits is not request:
             flymq_schemas.check_value(self, request)
@@ -153,7 +153,7 @@ class ProducingConnection(AskingConnection):
         """PRODUCE_DELAYED."""
         size = len(request.value)
         if size > CONTENT_BYTES_MAX:
-            raise _too_large(size)
+            raise too_large(size)
         settings = self.settings
         topic, schedule_id = flymq_timed.produce_delayed(
             self.broker,
@@ -180,7 +180,8 @@ class ProducingConnection(AskingConnection):
             self.answer_durable(partial(_produced, stored), len(stored), size)
 
 
-def _too_large(size: int) -> RecordTooLarge:
+def too_large(size: int) -> RecordTooLarge:
+    """The refusal of a record that no FETCH could carry."""
     return RecordTooLarge(
         f"key and value have {size} bytes together, and {CONTENT_BYTES_MAX} is the limit"
     )

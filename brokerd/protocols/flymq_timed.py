@@ -57,9 +57,11 @@ def produce_delayed(
 
 
 def cancel_delayed(broker: Broker, access: Access, request: CancelDelayed) -> bytes:
-    """CANCEL_DELAYED. With a topic, the permission on it was asked for."""
+    """CANCEL_DELAYED."""
     if request.topic is None:
         access.require_known()
+    else:
+        access.require(WRITE, request.topic)
     number = _number(request.message)
     topic_id, schedule_id = number >> TOPIC_SHIFT, number & (1 << TOPIC_SHIFT) - 1
     if request.topic is None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from brokerd.broker import Congested
+from brokerd.broker.asking import ask
 from brokerd.codecs import flymq as fly
 from brokerd.groups import GroupSettings
 from brokerd.protocols import flymq_dead_letters
@@ -261,6 +262,15 @@ class TestOfTheTopic:
         before = [topic.name for topic in house.broker.topics()]
         assert isinstance(house.only(fly.ReplayDlq("t", "m-1")), fly.Failed)
         assert [topic.name for topic in house.broker.topics()] == before
+
+    def test_what_no_fetch_could_carry_is_not_replayed(self, house: FlymqHouse) -> None:
+        """A record that another format has stored there."""
+        house.broker.create_topic("u")
+        partition = house.broker.create_topic("u.dlq").partition(0)
+        ask(house.broker, lambda: house.broker.produce(partition, bytes(fly.MAX_LENGTH)))
+        house.run()
+        assert isinstance(house.only(fly.ReplayDlq("u", "0")), fly.Failed)
+        assert house.broker.existing_topic("u").partitions[0].next_offset == 0
 
     def test_a_purge_deletes_it(self, house: FlymqHouse) -> None:
         house.produce(b"x", topic="t.dlq")
