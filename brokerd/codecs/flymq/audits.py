@@ -19,7 +19,7 @@ from brokerd.codecs.flymq.audit_values import (
     Exported,
     QueryAudit,
 )
-from brokerd.codecs.flymq.fields import Fields, pack_text
+from brokerd.codecs.flymq.fields import Fields, pack_data, pack_text
 from brokerd.codecs.flymq.frames import frame
 from brokerd.codecs.flymq.values import Opcode
 
@@ -102,8 +102,7 @@ def export_payload(request: ExportAudit) -> bytes:
     """Of 81 and A1; the latter has no limit and no offset."""
     if request.query.java:
         return pack_text(request.format) + _choice_payload(request.query)
-    query = query_payload(request.query)
-    return _U32.pack(len(query)) + query + pack_text(request.format)
+    return pack_data(query_payload(request.query)) + pack_text(request.format)
 
 
 def _choice_payload(request: QueryAudit) -> bytes:
@@ -121,9 +120,8 @@ def audit_events(found: AuditEvents, java: bool) -> bytes:
     if java:
         head = _TOTAL_MORE_COUNT.pack(found.total, found.more, len(found.events))
         return frame(Opcode.AUDIT_QUERY_JAVA, head + b"".join(map(_java_event, found.events)))
-    events = [_event(event) for event in found.events]
-    framed = [_U32.pack(len(event)) + event for event in events]
-    payload = _U32.pack(len(events)) + b"".join(framed) + _TOTAL_MORE.pack(found.total, found.more)
+    framed = [pack_data(_event(event)) for event in found.events]
+    payload = _U32.pack(len(framed)) + b"".join(framed) + _TOTAL_MORE.pack(found.total, found.more)
     return frame(Opcode.AUDIT_QUERY, payload)
 
 
@@ -131,7 +129,7 @@ def exported(request: ExportAudit, data: bytes) -> bytes:
     """AUDIT_EXPORT, in the layout of the request."""
     if request.query.java:
         return frame(Opcode.AUDIT_EXPORT_JAVA, data)
-    head = pack_text(request.format) + _U32.pack(len(data))
+    head = pack_text(request.format) + _U32.pack(len(data))  # the data may be large: one copy less
     return frame(Opcode.AUDIT_EXPORT, head + data)
 
 

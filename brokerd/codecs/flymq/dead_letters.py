@@ -19,7 +19,7 @@ from brokerd.codecs.flymq.dead_letter_values import (
     PurgeDlq,
     ReplayDlq,
 )
-from brokerd.codecs.flymq.fields import Fields, pack_text
+from brokerd.codecs.flymq.fields import Fields, pack_data, pack_text
 from brokerd.codecs.flymq.frames import frame, header
 from brokerd.codecs.flymq.values import Done, FieldError, Opcode
 
@@ -52,8 +52,7 @@ def replayed(request: ReplayDlq) -> bytes:
     """REPLAY_DLQ, in the layout that the request asks for."""
     if isinstance(request.message, str):
         return frame(Opcode.REPLAY_DLQ, b"\x01" + pack_text(DONE))
-    data = DONE.encode()
-    return frame(Opcode.REPLAY_DLQ, b"\x01" + _U32.pack(len(data)) + data)
+    return frame(Opcode.REPLAY_DLQ, b"\x01" + pack_data(DONE.encode()))
 
 
 def _replay(fields: Fields) -> ReplayDlq:

@@ -157,6 +157,11 @@ def pack_text8(text: str) -> bytes:
     return bytes([len(data)]) + data
 
 
+def pack_data(data: bytes) -> bytes:
+    """A ``bytes``."""
+    return _U32.pack(len(data)) + data
+
+
 def pack_texts(texts: Sequence[str]) -> bytes:
     """A ``list<str>``."""
     return _U32.pack(len(texts)) + b"".join(map(pack_text, texts))

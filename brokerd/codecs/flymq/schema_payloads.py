@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any
 
-from brokerd.codecs.flymq.fields import Fields, pack_text, pack_text8, pack_texts
+from brokerd.codecs.flymq.fields import Fields, pack_data, pack_text, pack_text8, pack_texts
 from brokerd.codecs.flymq.frames import frame
 from brokerd.codecs.flymq.schema_values import (
     DeleteSchema,
@@ -97,8 +97,7 @@ def schema_text(found: SchemaText) -> bytes:
     parts = (
         _U32.pack(1),
         _info(found.schema),
-        _U32.pack(len(found.definition)),
-        found.definition,
+        pack_data(found.definition),
         pack_text8(found.compatibility),
         _I64.pack(found.created_seconds),
     )
@@ -122,17 +121,13 @@ def _info(info: SchemaInfo) -> bytes:
 # -- the client's half ------------------------------------------------------------------------
 
 
-def _data(data: bytes) -> bytes:
-    return _U32.pack(len(data)) + data
-
-
 def _register_payload(one: RegisterSchema) -> bytes:
     kind = pack_text8(one.type) if one.sdk else pack_text(one.type)
-    return pack_text(one.name) + kind + _data(one.definition)
+    return pack_text(one.name) + kind + pack_data(one.definition)
 
 
 def _produce_payload(one: ProduceWithSchema) -> bytes:
-    value, schema = _data(one.value), pack_text(one.schema)
+    value, schema = pack_data(one.value), pack_text(one.schema)
     return pack_text(one.topic) + (schema + value if one.schema_first else value + schema)
 
 
@@ -153,7 +148,7 @@ PAYLOADS: dict[type[Any], Callable[[Any], bytes]] = {
     RegisterSchema: _register_payload,
     GetSchema: _of_version,
     ListSchemas: lambda one: pack_text(one.name),
-    ValidateSchema: lambda one: pack_text(one.name) + _data(one.message),
+    ValidateSchema: lambda one: pack_text(one.name) + pack_data(one.message),
     ProduceWithSchema: _produce_payload,
     DeleteSchema: _of_version,
 }

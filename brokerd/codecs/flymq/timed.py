@@ -10,7 +10,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any
 
-from brokerd.codecs.flymq.fields import Fields, pack_text
+from brokerd.codecs.flymq.fields import Fields, pack_data, pack_text
 from brokerd.codecs.flymq.timed_values import (
     CancelDelayed,
     ProduceDelayed,
@@ -23,7 +23,6 @@ _NUMBER_BYTES = 8
 _DIGITS = 6
 """A text of so many takes as many bytes as a number."""
 
-_U32 = Struct(">I")
 _U64 = Struct(">Q")
 _I64 = Struct(">q")
 
@@ -67,7 +66,7 @@ DECODERS: dict[int, Callable[[Fields], TimedRequest]] = {
 
 
 def _timed_payload(topic: str, value: bytes, milliseconds: int) -> bytes:
-    return pack_text(topic) + _U32.pack(len(value)) + value + _I64.pack(milliseconds)
+    return pack_text(topic) + pack_data(value) + _I64.pack(milliseconds)
 
 
 def _cancel_payload(request: CancelDelayed) -> bytes:

@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from struct import Struct
 from typing import Any
 
-from brokerd.codecs.flymq.fields import Fields, pack_text
+from brokerd.codecs.flymq.fields import Fields, pack_data, pack_text
 from brokerd.codecs.flymq.frames import frame
 from brokerd.codecs.flymq.transaction_values import (
     BeginTransaction,
@@ -18,8 +17,6 @@ from brokerd.codecs.flymq.transaction_values import (
     TransactionTold,
 )
 from brokerd.codecs.flymq.values import Opcode
-
-_U32 = Struct(">I")
 
 
 def _produce(fields: Fields) -> ProduceInTransaction:
@@ -46,7 +43,7 @@ def transaction_told(opcode: int, transaction: str, success: bool = True) -> byt
 
 def _produce_payload(request: ProduceInTransaction) -> bytes:
     names = pack_text(request.transaction) + pack_text(request.topic)
-    return names + _U32.pack(len(request.value)) + request.value
+    return names + pack_data(request.value)
 
 
 OPCODES: dict[type[Any], Opcode] = {
