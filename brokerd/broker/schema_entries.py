@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
-import msgpack
-
+from brokerd.broker.map_entries import Map, MapLayout, MapReplay
 from brokerd.broker.state import Encode, State
-from brokerd.errors import NewerFormat
 from brokerd.schemas.values import Definition, Mode, SchemaType
-from brokerd.wal import Frame, SnapshotChunk
+from brokerd.wal import SnapshotChunk
 from brokerd.walformat import Entry, EntryKind
 
 SNAPSHOT_SCHEMAS = 9
@@ -26,7 +23,7 @@ CHUNK_MAPS = 5_000
 CHUNK_BYTES = 1 << 20
 """Definitions in one chunk, unless one alone is larger."""
 
-Map = dict[str, Any]
+LAYOUT = MapLayout(EntryKind.SCHEMA, SNAPSHOT_SCHEMAS, "schemas", "a schema")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +137,7 @@ def deleted_map(name: str, version: int) -> Map:
 
 def entry_of(fields: Map) -> Entry:
     """The log entry that says so."""
-    return Entry(EntryKind.SCHEMA, 0, 0, 0, 0, msgpack.packb(fields))
+    return LAYOUT.entry(fields)
 
 
 def apply(registry: SchemaRegistry, fields: Map) -> bool:
@@ -166,30 +163,13 @@ _CHANGES: dict[str, Callable[[SchemaRegistry, Map], object]] = {
 }
 
 
-class SchemaReplay:
+class SchemaReplay(MapReplay):
     """Brings a registry back from snapshot and log."""
 
     def __init__(self, state: State, registry: SchemaRegistry) -> None:
+        super().__init__(state, LAYOUT, partial(apply, registry))
         self._registry = registry
-        self._fresh_from = 0
-        """LSN from which on entries say more than the snapshot."""
-        state.appliers[EntryKind.SCHEMA] = self._apply
-        state.loaders[SNAPSHOT_SCHEMAS] = self._load
         state.captures.append(self._captures)
-
-    def _apply(self, frame: Frame, entry: Entry) -> None:
-        """Do what an entry says, unless a chunk holds that already.
-
-        A version that is registered again might take the name's mode with it.
-        """
-        if frame.lsn < self._fresh_from:
-            return
-        fields = msgpack.unpackb(entry.body)
-        if not apply(self._registry, fields):
-            raise NewerFormat(
-                f"the frame at {frame.lsn} says {fields['op']!r} of a schema, which this version "
-                "does not know; upgrade brokerd"
-            )
 
     def _captures(self, lsn: int) -> list[Encode]:
         """All that there is now, in chunks."""
@@ -197,15 +177,6 @@ class SchemaReplay:
             partial(_chunk, lsn, number, things)
             for number, things in enumerate(_portions(list(self._registry.names.values())))
         ]
-
-    def _load(self, lsn: int, fields: dict[str, Any]) -> None:
-        self._fresh_from = lsn
-        for one in fields["schemas"]:
-            if not apply(self._registry, one):
-                raise NewerFormat(
-                    f"the snapshot says {one['op']!r} of a schema, which this version does not "
-                    "know; upgrade brokerd"
-                )
 
 
 Thing = SchemaVersion | SchemaName
@@ -232,5 +203,4 @@ def _chunk(lsn: int, number: int, things: list[Thing]) -> SnapshotChunk:
     maps = [
         registered_map(one) if isinstance(one, SchemaVersion) else name_map(one) for one in things
     ]
-    body = msgpack.packb({"schemas": maps})
-    return SnapshotChunk(SNAPSHOT_SCHEMAS, b"%d" % number, lsn, body)
+    return LAYOUT.chunk(number, lsn, maps)

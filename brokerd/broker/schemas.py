@@ -15,8 +15,8 @@ from functools import partial
 from brokerd.broker.audit import AuditTrail
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import BATCH_FRAME_BYTES, Congested, Journal
+from brokerd.broker.map_entries import Map
 from brokerd.broker.schema_entries import (
-    Map,
     SchemaName,
     SchemaRegistry,
     SchemaReplay,

@@ -9,22 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-import msgpack
-
+from brokerd.broker.map_entries import Map, MapLayout, MapReplay
 from brokerd.broker.state import Encode, State
-from brokerd.errors import NewerFormat
 from brokerd.security.accounts import AccessList, Account, ApiKey
 from brokerd.security.directory import Directory
-from brokerd.wal import Frame, SnapshotChunk
+from brokerd.wal import SnapshotChunk
 from brokerd.walformat import Entry, EntryKind
 
 SNAPSHOT_SECURITY = 8
 CHUNK_MAPS = 200
 """Accounts, lists and keys in one chunk of a snapshot: 50 MiB if all are as large as can be."""
 
-Map = dict[str, Any]
+LAYOUT = MapLayout(EntryKind.SECURITY, SNAPSHOT_SECURITY, "security", "security")
 Value = Account | AccessList | ApiKey
 
 
@@ -86,7 +83,7 @@ def key_revoked_map(key_id: str) -> Map:
 
 def entry_of(fields: Map) -> Entry:
     """The log entry that says so."""
-    return Entry(EntryKind.SECURITY, 0, 0, 0, 0, msgpack.packb(fields))
+    return LAYOUT.entry(fields)
 
 
 def apply(directory: Directory, fields: Map) -> bool:
@@ -141,30 +138,13 @@ _CHANGES: dict[str, Callable[[Directory, Map], object]] = {
 }
 
 
-class SecurityReplay:
+class SecurityReplay(MapReplay):
     """Brings a directory back from snapshot and log."""
 
     def __init__(self, state: State, directory: Directory) -> None:
+        super().__init__(state, LAYOUT, partial(apply, directory))
         self._directory = directory
-        self._fresh_from = 0
-        """LSN from which on entries say more than the snapshot."""
-        state.appliers[EntryKind.SECURITY] = self._apply
-        state.loaders[SNAPSHOT_SECURITY] = self._load
         state.captures.append(self._captures)
-
-    def _apply(self, frame: Frame, entry: Entry) -> None:
-        """Do what an entry says, unless a chunk holds that already.
-
-        Damage may have taken the entry that took it back.
-        """
-        if frame.lsn < self._fresh_from:
-            return
-        fields = msgpack.unpackb(entry.body)
-        if not apply(self._directory, fields):
-            raise NewerFormat(
-                f"the frame at {frame.lsn} says {fields['op']!r} of security, which this version "
-                "does not know; upgrade brokerd"
-            )
 
     def _captures(self, lsn: int) -> list[Encode]:
         """All that there is now, in chunks."""
@@ -177,16 +157,6 @@ class SecurityReplay:
         firsts = range(0, len(values), CHUNK_MAPS)
         return [partial(_chunk, lsn, first, values) for first in firsts]
 
-    def _load(self, lsn: int, fields: dict[str, Any]) -> None:
-        self._fresh_from = lsn
-        for one in fields["security"]:
-            if not apply(self._directory, one):
-                raise NewerFormat(
-                    f"the snapshot says {one['op']!r} of security, which this version does not "
-                    "know; upgrade brokerd"
-                )
-
 
 def _chunk(lsn: int, first: int, values: list[Value]) -> SnapshotChunk:
-    body = msgpack.packb({"security": [map_of(one) for one in values[first : first + CHUNK_MAPS]]})
-    return SnapshotChunk(SNAPSHOT_SECURITY, b"%d" % first, lsn, body)
+    return LAYOUT.chunk(first, lsn, map(map_of, values[first : first + CHUNK_MAPS]))

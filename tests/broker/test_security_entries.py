@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from brokerd.broker.security_entries import (
     CHUNK_MAPS,
     SNAPSHOT_SECURITY,
@@ -11,6 +13,7 @@ from brokerd.broker.security_entries import (
     map_of,
 )
 from brokerd.broker.state import State
+from brokerd.errors import NewerFormat
 from brokerd.groups import GroupSettings
 from brokerd.security.access import READ
 from brokerd.security.accounts import GRANTS_MAX, AccessList, Account, check_access_list
@@ -39,6 +42,14 @@ def test_what_a_snapshot_holds_is_not_replayed_over_it() -> None:
     assert list(directory.accounts) == ["ann"] and not directory.lists
     state.appliers[EntryKind.SECURITY](frame_at(100, granted), granted)
     assert list(directory.lists) == [("t", False)]
+
+
+def test_a_snapshot_of_a_later_version_is_refused() -> None:
+    """And not read without what it says of security."""
+    state = State(GroupSettings())
+    SecurityReplay(state, Directory(Policy()))
+    with pytest.raises(NewerFormat, match="the snapshot says 'decree' of security"):
+        state.loaders[SNAPSHOT_SECURITY](100, {"security": [{"op": "decree"}]})
 
 
 def test_no_chunk_of_a_snapshot_is_too_large_whatever_lists_there_are() -> None:
