@@ -3,7 +3,8 @@
 
 A change takes who makes it, for the audit trail; whether that one may is what the caller asks
 first. It is applied at once, stands in one entry of the journal, and is durable with the next
-commit. What a schema has to be looked at for calls ``done`` later.
+commit. What a schema has to be looked at for calls ``done`` later; a registration then asks again
+whether it may be.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from brokerd.broker.topics import check_name
 from brokerd.errors import BrokerdError, InvalidName, InvalidSchema, LimitExceeded, UnknownSchema
 from brokerd.schemas.checker import Asker, Checker, Told
 from brokerd.schemas.values import DEFINITION_BYTES_MAX, Definition, Mode, SchemaType
-from brokerd.security.access import Access
+from brokerd.security.access import WRITE, Access
 from brokerd.security.audit import EventType
 
 NAMES_MAX = 10_000
@@ -123,7 +124,8 @@ class Schemas:
         """Make the next version of a name.
 
         Raises `InvalidName`, `InvalidSchema` and `LimitExceeded`; ``done`` may get these and
-        `IncompatibleSchema`, `SchemaCheckFailed`, `NoSpace` or `ShuttingDown`.
+        `IncompatibleSchema`, `SchemaCheckFailed`, `NoSpace` or `ShuttingDown`, and what
+        `Access.require` raises if WRITE was taken away meanwhile.
         """
         if not check_name(name, "schema name"):
             raise InvalidName("a schema needs a name of 1 to 255 bytes of UTF-8")
@@ -145,6 +147,7 @@ class Schemas:
                 done(None, error)
                 return
             try:
+                by.require(WRITE, name)
                 if self._registry.names.get(name) is before:
                     self._check_room(before, text)  # others may have taken it meanwhile
                     done(self._put(by, name, wanted), None)

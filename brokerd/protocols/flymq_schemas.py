@@ -40,17 +40,23 @@ SECOND_US = 1_000_000
 
 def register(connection: AskingConnection, request: RegisterSchema) -> bytes:
     """REGISTER_SCHEMA: the next version of a name."""
+    begin = partial(_register, connection, request)
+    made = connection.told(request, partial(_ask, connection, begin))
+    return flymq.schema_registered(SchemaInfo(made.name, request.type, made.version))
+
+
+def _register(
+    connection: AskingConnection, request: RegisterSchema, done: Done[SchemaVersion]
+) -> None:
     connection.access.require(WRITE, request.name)
-    begin = partial(
-        connection.broker.schemas.register,
+    connection.broker.schemas.register(
         connection.access,
         request.name,
         type_named(request.type),
         request.definition,
-        asker=_asker(connection),
+        done,
+        _asker(connection),
     )
-    made = connection.told(request, partial(_ask, connection, begin))
-    return flymq.schema_registered(SchemaInfo(made.name, request.type, made.version))
 
 
 def get(connection: AskingConnection, request: GetSchema) -> bytes:

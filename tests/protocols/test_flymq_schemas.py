@@ -13,6 +13,7 @@ from brokerd.broker.schema_entries import SchemaVersion
 from brokerd.codecs import flymq as fly
 from brokerd.schemas.checker import OWN_WAITING_MAX
 from tests.protocols.flymq_desk import FlymqHouse, SteppedHouse
+from tests.protocols.flymq_guarded import GuardedHouse
 
 NEEDS_ID = b'{"required":["id"],"properties":{"id":{"type":"integer"}}}'
 REGISTER = fly.RegisterSchema("order", "json", NEEDS_ID)
@@ -141,6 +142,46 @@ def test_who_leaves_meanwhile_stores_nothing_and_disturbs_nobody() -> None:
     house.run()
     assert house.broker.topic("t") is None
     assert looked == []
+
+
+def test_who_may_not_write_any_more_when_it_was_looked_at_registers_nothing() -> None:
+    """Nor is a value stored of such a one."""
+    house = GuardedHouse()
+    assert house.log_in("root").ask(OTHER) == [fly.SchemaInfo("other", "json", 1)]
+    house.grant("order", "gus")
+    gus = house.log_in("gus")
+    waiting = put_off(house)
+    gus.send(REGISTER, fly.ProduceWithSchema("order", b"1", "other"))
+    house.run()
+    house.grant("order")
+    waiting.pop(0)()
+    house.run()
+    assert gus.answers() == [fly.Failed("unauthorized")] * 2
+    house.grant("order", "gus")
+    gus.send(fly.ProduceWithSchema("order", b"1", "other"))
+    house.run()
+    house.grant("order")
+    waiting.pop(0)()
+    house.run()
+    assert gus.answers() == [fly.Failed("unauthorized")]
+    assert [known.name for known in house.broker.schemas.names()] == ["other"]
+    assert house.broker.topic("order") is None
+
+
+def test_what_is_registered_is_told_although_nothing_may_be_any_more() -> None:
+    """Its permission was taken away while the answer waited."""
+    house = GuardedHouse()
+    house.grant("order", "gus")
+    gus = house.log_in("gus")
+    waiting = put_off(house)
+    gus.send(REGISTER)
+    house.run()
+    gus.protocol.pauseProducing()  # it does not read
+    waiting.pop(0)()
+    house.grant("order")
+    gus.protocol.resumeProducing()
+    house.run()
+    assert gus.answers() == [fly.SchemaInfo("order", "json", 1)]
 
 
 def test_a_leave_is_noticed_while_something_waits_to_be_looked_at() -> None:
