@@ -51,6 +51,7 @@ ARROWS: dict[str, set[str]] = {
     "security": WAIST,
     "schemas": WAIST,
     "archive": WAIST | {"walformat", "walindex"},
+    "spark": WAIST | {"archive", "walformat", "walindex"},
     "broker": WAIST
     | {"groups", "wal", "walformat", "security", "schemas"}
     | {"archive.view", "archive.bounds", "archive.relied"},
@@ -70,6 +71,7 @@ TWISTED: dict[str, set[str]] = {
     "codecs": set(),
     "groups": set(),
     "archive": set(),
+    "spark": set(),
     "security": set(),
     "schemas": set(),
     "wal": {"twisted.logger"},
@@ -132,8 +134,8 @@ def _breach(room: str, imported: Import) -> str | None:
         if allowed is not EVERYTHING and target in ARROWS and not _below(inside, allowed):
             return f"{room} may import only {sorted(allowed) or 'nothing of ours'}"
         return None
-    if top == "pyspark" and room != "archive":
-        return "only archive imports pyspark"
+    if top == "pyspark" and room not in ("archive", "spark"):
+        return "only archive and spark import pyspark"
     if _below(name, {"twisted.internet.reactor"}):
         if imported.at_module_level:
             return "no reactor import at module level: take it as an argument"
@@ -197,7 +199,7 @@ def test_every_import_follows_the_arrows() -> None:
         ("brokerd/admin/site.py", "def f():\n    from twisted.internet import reactor", "never"),
         ("brokerd/admin/site.py", "from brokerd.tap import Options", "admin may import only"),
         ("brokerd/tap.py", "import brokerd.sim.clock", "nothing imports sim"),
-        ("brokerd/broker/log.py", "import pyspark.sql", "only archive imports pyspark"),
+        ("brokerd/broker/log.py", "import pyspark.sql", "only archive and spark import"),
         ("brokerd/cellar/rats.py", "", "a room without arrows"),
     ],
 )
