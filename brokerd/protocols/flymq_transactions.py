@@ -17,6 +17,7 @@ from brokerd.codecs.flymq import (
     RollBackTransaction,
 )
 from brokerd.errors import InvalidRequest, LimitExceeded
+from brokerd.protocols.flymq_producing import CONTENT_BYTES_MAX, too_large
 from brokerd.protocols.flymq_topics import named_topic
 from brokerd.security import WRITE, Access
 from brokerd.security.audit import brought_about
@@ -59,6 +60,8 @@ class OwnTransactions:
         """TXN_PRODUCE."""
         transaction = self._find(request.transaction)
         transaction.check_active()
+        if len(request.value) > CONTENT_BYTES_MAX:
+            raise too_large(len(request.value))
         named_topic(self._broker, request.topic)
         self._broker.transactions.produce(
             transaction, request.topic, request.value, self._partitions

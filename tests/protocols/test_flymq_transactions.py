@@ -6,7 +6,7 @@ import pytest
 
 from brokerd.broker import BrokerSettings
 from brokerd.codecs import flymq as fly
-from brokerd.protocols.flymq import FlymqSettings
+from brokerd.protocols.flymq import CONTENT_BYTES_MAX, FlymqSettings
 from brokerd.security.audit import EventType
 from tests.codecs.test_flymq_golden import BYTES
 from tests.protocols.flymq_desk import FlymqClient, FlymqHouse
@@ -229,6 +229,16 @@ class TestLimits:
         assert refused.text.startswith("a transaction holds at most 50331648 bytes")
         assert client.ask(fly.CommitTransaction(name)) == [fly.TransactionTold(name, True)]
         assert len(house.records("a", 0, 1, 10)) == 1
+
+    def test_a_record_that_no_fetch_could_carry_is_refused(self) -> None:
+        """Even where the clock says 1970: the ids of transactions are short then."""
+        house = FlymqHouse(wall_seconds=1.0)
+        client = house.client()
+        name = begin(client, ("a", bytes(CONTENT_BYTES_MAX)))
+        (refused,) = client.ask(fly.ProduceInTransaction(name, "a", bytes(CONTENT_BYTES_MAX + 1)))
+        assert refused.text.startswith(f"key and value have {CONTENT_BYTES_MAX + 1} bytes together")
+        assert client.ask(fly.CommitTransaction(name)) == [fly.TransactionTold(name, True)]
+        assert len(house.records("a", 0, 0, 10)) == 1
 
     def test_all_clients_together_hold_so_much(self) -> None:
         house = FlymqHouse(settings=BrokerSettings(max_transaction_bytes=1 << 20))
