@@ -6,6 +6,7 @@ from __future__ import annotations
 import socket
 from typing import NamedTuple
 
+from brokerd.client.checks import check_text
 from brokerd.client.errors import AddressError
 
 _PORT_MAX = 65_535
@@ -28,7 +29,9 @@ def parse_address(text: str) -> Address:
     """The address that `text` names.
 
     :raises AddressError: it names none.
+    :raises TypeError: it is no text.
     """
+    check_text(address=text)
     if text.startswith("unix:"):
         path = text.removeprefix("unix:")
         if not path:

@@ -33,12 +33,18 @@ from brokerd.codecs.flymq import (
     FETCHED_BYTES,
     MAX_LENGTH,
     RECORD_BYTES,
+    Acl,
+    Acls,
     Answer,
+    AuditEvent,
+    AuditEvents,
     Auth,
     CancelDelayed,
     ChangePassword,
     Cluster,
     ClusterMetadata,
+    ClusterNode,
+    ClusterNodes,
     Commit,
     CommitTransaction,
     Consume,
@@ -61,11 +67,15 @@ from brokerd.codecs.flymq import (
     GetOffset,
     Group,
     GroupOffset,
+    Identity,
     Lag,
     ListTopics,
     LoggedIn,
     Metadata,
+    OneAcl,
     Opcode,
+    PartitionOffsets,
+    PartitionPlace,
     Position,
     Produce,
     Produced,
@@ -78,11 +88,14 @@ from brokerd.codecs.flymq import (
     ReplayDlq,
     Request,
     ResetOffset,
+    Role,
     SchemaInfo,
     SchemaText,
     Subscribe,
     TopicOffsets,
+    TopicPlaces,
     Topics,
+    User,
     Validity,
     decode_answer,
     encode_request,
@@ -91,8 +104,14 @@ from brokerd.errors import RecordTooLarge
 
 __all__ = [
     "DELAYS",
+    "Acl",
+    "Acls",
     "AddressError",
+    "AuditEvent",
+    "AuditEvents",
     "Cluster",
+    "ClusterNode",
+    "ClusterNodes",
     "ConnectionLost",
     "Consumed",
     "DeadLetter",
@@ -103,14 +122,21 @@ __all__ = [
     "FlymqTransaction",
     "Group",
     "GroupOffset",
+    "Identity",
     "Lag",
     "LoggedIn",
+    "OneAcl",
     "OutOfStep",
+    "PartitionOffsets",
+    "PartitionPlace",
     "Produced",
     "QueryAudit",
+    "Role",
     "SchemaInfo",
     "SchemaText",
     "TopicOffsets",
+    "TopicPlaces",
+    "User",
     "Validity",
 ]
 
@@ -217,6 +243,12 @@ class FlymqClient(FlymqAdmin, FlymqGroups, FlymqLater, FlymqSchemas):
         answer = self._call(request, LoggedIn)
         self._login = request
         return answer
+
+    def change_password(self, user: str, password: str, old_password: str = "") -> None:
+        """Give a user another password; one's own needs the old one, and later logins take it."""
+        super().change_password(user, password, old_password)
+        if self._login is not None and self._login.user == user:
+            self._login = Auth(user, password)
 
     # -- records ------------------------------------------------------------------------------
 

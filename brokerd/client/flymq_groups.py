@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from brokerd.client.checks import check_number, check_numbers, check_text
+from brokerd.client.checks import check_number, check_numbers, check_text, kind_of
 from brokerd.codecs.flymq import (
     Answer,
     ClusterNodes,
@@ -86,8 +86,10 @@ class FlymqGroups:
         check_text(topic=topic)
         if isinstance(message, str):
             check_text(message=message)
-        else:
+        elif type(message) is int:
             check_number("message", message, 0, _U64_MAX)
+        else:
+            raise TypeError(f"message must be a str or an int, not {kind_of(message)}")
         self._call(ReplayDlq(topic, message), Done)
 
     def purge_dlq(self, topic: str) -> None:

@@ -34,6 +34,9 @@ Result = TypeVar("Result", bound=Answer)
 class FlymqSchemas:
     """Requests about schemas, and records that have to fit one."""
 
+    _sdk: bool
+    """Whether requests are laid out as the SDKs do."""
+
     def _call(self, request: Request, kind: type[Result]) -> Result:
         """The answer to a request. Raises `FlymqError` and what the client raises."""
         raise NotImplementedError
@@ -45,7 +48,7 @@ class FlymqSchemas:
         _check_bytes(definition=text)
         if not 0 < len(type.encode()) < 256:
             raise ValueError(f"type must have 1 to 255 bytes, not {len(type.encode())}")
-        return self._call(RegisterSchema(name, type, text), SchemaInfo)
+        return self._call(RegisterSchema(name, type, text, self._sdk), SchemaInfo)
 
     def get_schema(self, name: str, version: int = 0) -> SchemaText:
         """A version of a schema, or with 0 the latest."""

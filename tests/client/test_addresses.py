@@ -47,6 +47,11 @@ def test_a_wrong_address_is_refused_by_name(text):
         parse_address(text)
 
 
+def test_what_is_no_text_is_no_address():
+    with pytest.raises(TypeError, match="address must be a str, not None"):
+        parse_address(None)
+
+
 def test_a_unix_socket_is_opened(tmp_path):
     path = str(tmp_path / "s")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:

@@ -184,6 +184,24 @@ def test_a_later_login_holds_for_later_connections(peer: FlymqPeer) -> None:
     assert peer.requests(1) == [BOB_COMES, fm.ListTopics()]
 
 
+def test_who_changes_his_own_password_logs_in_with_the_new_one_later(peer: FlymqPeer) -> None:
+    changed = fm.ok(Opcode.PASSWORD_CHANGE, "bob")
+    peer.will_accept(WELCOME)
+    with client_of(peer) as client:
+        client.login("bob", "pw")
+        peer.answer(changed)
+        client.change_password("bob", "new", "pw")
+        peer.answer(changed)
+        client.change_password("ann", "other")
+        peer.answer(fm.error("invalid current password", sdk=True))
+        with pytest.raises(FlymqError):
+            client.change_password("bob", "refused", "wrong")
+        client.close()
+        peer.will_accept(WELCOME, TOPICS, in_bytes=True)
+        assert client.list_topics() == ("t",)
+    assert peer.requests(1)[0] == fm.Auth("bob", "new")
+
+
 def test_a_client_without_a_user_sends_no_login(peer: FlymqPeer) -> None:
     peer.will_accept(TOPICS)
     with client_of(peer, password="unused") as client:

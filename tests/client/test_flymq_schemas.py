@@ -84,6 +84,13 @@ def test_every_call_may_be_refused(
         call(client)
 
 
+def test_the_documents_dialect_has_its_own_layout_of_a_type(peer: FlymqPeer) -> None:
+    peer.will_accept(fm.schema_registered(INFO))
+    with client_of(peer, sdk=False) as client:
+        assert client.register_schema("order", "json", "{}") == INFO
+    assert peer.requests() == [fm.RegisterSchema("order", "json", b"{}", sdk=False)]
+
+
 def test_every_opcode_has_a_call() -> None:
     opcodes = {fm.opcode_of(request) for _, request, _, _ in CALLS}
     assert opcodes == {
