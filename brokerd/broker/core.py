@@ -56,7 +56,7 @@ from brokerd.broker.topics import Partition, Topic
 from brokerd.broker.transactions import Transactions
 from brokerd.broker.waiters import Waiter, Waiters
 from brokerd.groups import GroupSettings
-from brokerd.schemas.checker import Checker, checker_at_once
+from brokerd.schemas.checker import Checker, LooksAtOnce, at_once
 from brokerd.security.directory import Policy
 from brokerd.security.passwords import Passwords, passwords_at_once
 from brokerd.wal import Committer, Damage, RecoveryReport, Snapshots, Wal
@@ -195,7 +195,11 @@ class Broker:
             settings.security,
         )
         self.schemas = Schemas(
-            self._state, self.journal, self.time, self.audit, checker or checker_at_once()
+            self._state,
+            self.journal,
+            self.time,
+            self.audit,
+            checker or Checker(at_once, LooksAtOnce().look),
         )
         self.sweep = Sweep(
             self._state,

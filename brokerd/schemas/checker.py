@@ -147,7 +147,7 @@ def _ignored(texts: list[str] | None, error: BrokerdError | None) -> None:
 
 
 class LooksAtOnce:
-    """Looks here and now, without limits."""
+    """Looks here and now, without limits; with `at_once` for who has no threads."""
 
     def __init__(self) -> None:
         self.look = checks.Checks().answer
@@ -340,8 +340,3 @@ def at_once(work: Callable[[], Any], done: Callable[[Any, Exception | None], Non
         done(None, error)
     else:
         done(result, None)
-
-
-def checker_at_once() -> Checker:
-    """One that looks here and now, without limits, for who has no threads."""
-    return Checker(at_once, checks.Checks().answer)
