@@ -1,0 +1,1 @@
+"""The log as a source of Apache Spark: docs/spark.rst."""
