@@ -35,6 +35,7 @@ from brokerd.schemas.checker import Asker, Checker, Told
 from brokerd.schemas.values import DEFINITION_BYTES_MAX, Definition, Mode, SchemaType
 from brokerd.security.access import WRITE, Access
 from brokerd.security.audit import EventType
+from brokerd.values import RESERVED_PREFIX
 
 NAMES_MAX = 10_000
 VERSIONS_MAX = 20_000
@@ -129,6 +130,11 @@ class Schemas:
         """
         if not check_name(name, "schema name"):
             raise InvalidName("a schema needs a name of 1 to 255 bytes of UTF-8")
+        if name.startswith(RESERVED_PREFIX):
+            raise InvalidName(
+                f"schema names that begin with {RESERVED_PREFIX!r} are the broker's own; "
+                "use another"
+            )
         self._check_text(text)
         wanted = Definition(0, kind, text)
 
@@ -213,7 +219,8 @@ class Schemas:
         """
         known = self._registry.names.get(name)
         if known is None or (version and version not in known.versions):
-            raise UnknownSchema(f"failed to delete schema: schema not found: {name} v{version}")
+            what = f"{name} v{version}" if version else name
+            raise UnknownSchema(f"failed to delete schema: schema not found: {what}")
         details = {"version": str(version) if version else "all"}
         self._change(by, EventType.SCHEMA_DELETED, deleted_map(name, version), details)
 

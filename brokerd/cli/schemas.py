@@ -12,8 +12,10 @@ from brokerd.cli import output
 from brokerd.cli.options import confirm, yes_option
 from brokerd.cli.server import Answer, server_of
 
-MODES = ("none", "backward", "forward", "full")
-TYPES = ("json", "avro", "protobuf")
+TRANSITIVE = "_transitive"
+DIRECTIONS = ("backward", "forward", "full")
+MODES = ("none", *DIRECTIONS, *(one + TRANSITIVE for one in DIRECTIONS))
+TYPES = ("json", "avro", "protobuf", "proto")
 
 _NAME = click.argument("name")
 _FILE = click.argument("file", type=click.File("rb"))
@@ -30,7 +32,12 @@ def list_command(context: click.Context) -> None:
     """List all schemas."""
     schemas = list(server_of(context).all("schemas", key="schemas"))
     rows = [
-        (one["name"], one["versions"][-1]["version"], one["versions"][-1]["type"], _modes(one))
+        (
+            one["name"],
+            one["versions"][-1]["version"],
+            one["versions"][-1]["type"],
+            one["compatibility"],
+        )
         for one in schemas
     ]
     header = ("SCHEMA", "LATEST", "TYPE", "COMPATIBILITY")
@@ -86,13 +93,13 @@ def validate_command(context: click.Context, name: str, file: BinaryIO) -> None:
 @schema_group.command("compatibility")
 @_NAME
 @click.argument("mode", type=click.Choice(MODES))
-@click.option("--transitive", is_flag=True, help="Compare with all versions, not the latest alone.")
+@click.option("--transitive", is_flag=True, help="The same as _transitive behind the mode.")
 @click.pass_context
 def compatibility_command(context: click.Context, name: str, mode: str, transitive: bool) -> None:
-    """Say how new versions of a schema are compared."""
+    """Say how new versions are compared: with the latest, or, _transitive, with all."""
     if transitive and mode == "none":
         raise click.UsageError("--transitive makes no sense where nothing is compared")
-    word = f"{mode}_transitive" if transitive else mode
+    word = mode.removesuffix(TRANSITIVE) + TRANSITIVE if transitive else mode
     _show(context, server_of(context).patch("schemas", name, compatibility=word))
 
 
@@ -118,8 +125,3 @@ def _show(context: click.Context, schema: Answer) -> None:
     lines = output.facts([("schema", schema["name"]), ("compatibility", schema["compatibility"])])
     header = ("VERSION", "TYPE", "SIZE", "CREATED")
     output.show(context, schema, [*lines, *output.table(header, rows)])
-
-
-def _modes(schema: Answer) -> str:
-    word: str = schema["compatibility"]
-    return word.replace("_", " ")

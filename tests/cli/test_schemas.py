@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from brokerd.cli.schemas import MODES, TYPES
+from brokerd.schemas.values import Mode, SchemaType, type_named
 from tests.cli.shell import Shell
 
 
@@ -61,7 +63,7 @@ def test_the_compatibility_mode_is_set(shell: Shell, order: str) -> None:
     shell.run("schema", "register", "order", order)
     shown = shell.json("schema", "compatibility", "order", "full", "--transitive")
     assert shown["compatibility"] == "full_transitive"
-    assert "full transitive" in shell.lines("schema", "list")[1]
+    assert shell.lines("schema", "list")[1].split() == ["order", "1", "json", "full_transitive"]
     assert shell.json("schema", "compatibility", "order", "none")["compatibility"] == "none"
     assert "--transitive" in shell.misused(
         "schema", "compatibility", "order", "none", "--transitive"
@@ -69,8 +71,30 @@ def test_the_compatibility_mode_is_set(shell: Shell, order: str) -> None:
     shell.misused("schema", "compatibility", "order", "sideways")
 
 
+def test_all_modes_and_types_that_the_broker_knows_may_be_said() -> None:
+    assert set(MODES) == set(Mode)
+    assert {type_named(word) for word in TYPES} == set(SchemaType)
+
+
+def test_a_mode_is_set_by_the_word_that_is_shown_for_it(shell: Shell, order: str) -> None:
+    shell.run("schema", "register", "order", order)
+    set_to = ("schema", "compatibility", "order")
+    assert shell.json(*set_to, "backward_transitive")["compatibility"] == "backward_transitive"
+    assert shell.json(*set_to, "full_transitive", "--transitive")["compatibility"] == (
+        "full_transitive"
+    )
+
+
+def test_proto_is_protobuf(shell: Shell) -> None:
+    """As it is for FlyMQ's clients."""
+    text = 'syntax = "proto3"; message A { int32 n = 1; }'
+    made = shell.json("schema", "register", "a", "-", "--type", "proto", input=text)
+    assert made["type"] == "protobuf"
+
+
 def test_what_the_broker_refuses_is_told(shell: Shell, order: str) -> None:
     assert "schema not found: nope" in shell.refused("schema", "describe", "nope")
+    assert shell.refused("schema", "delete", "nope", "--yes").endswith("schema not found: nope")
     assert "invalid JSON schema" in shell.refused("schema", "register", "x", "-", input="[")
     shell.run("schema", "register", "order", order)
     wide = '{"required": ["id", "more"]}'
