@@ -62,7 +62,9 @@ class Inflation:
             return False
         rest = len(self._inflater.unused_data) + len(self._payload) - self.read_bytes
         if rest:
-            raise _not_gzip(f"after its only member {rest} bytes follow it")
+            raise RequestError(
+                f"the payload must be one gzip member and nothing else: {rest} bytes follow it"
+            )
         return True
 
     def _next_piece(self) -> bytes:
@@ -84,8 +86,8 @@ def _refuse_announced(payload: bytes, max_bytes: int) -> None:
     size = int.from_bytes(payload[-_SIZE_BYTES:], "little")
     if payload.startswith(_MEMBER) and size > max_bytes:
         raise RequestError(
-            f"the payload says that it has {size} bytes when it is decompressed; "
-            f"it may have {max_bytes}"
+            f"the payload says in its last {_SIZE_BYTES} bytes that it has {size} bytes when it is "
+            f"decompressed; it may have {max_bytes}"
         )
 
 
