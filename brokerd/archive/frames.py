@@ -2,7 +2,9 @@
 """Files of the archive's tables as data frames of Spark, and data frames as files of a table.
 
 What Spark writes is made in the directory ``staging`` beside the tables and renamed into a table
-when it is complete, so nothing of Spark's own is ever left in a table.
+when it is complete, so nothing of Spark's own is ever left in a table. An attempt of a task that
+was given up, because another one was quicker or its executor was taken for dead, may write for a
+moment after the job is over: what it writes is found by nobody.
 """
 
 from __future__ import annotations
@@ -36,6 +38,10 @@ number in the file."""
 
 _NO_PATTERNS = {"__globPaths__": "false"}
 """Spark's own name for it: paths are what they are, whatever characters are in them."""
+_COMMIT_ONCE = {"mapreduce.fileoutputcommitter.algorithm.version": "1"}
+"""Hadoop's mapred-default.xml: what an attempt of a task wrote counts as a whole, or not at all."""
+_UNCOMMITTED = "_temporary"
+"""Where attempts write: Hadoop's FileOutputCommitter, ``PENDING_DIR_NAME``."""
 
 
 def ddl(layout: Layout, names: Sequence[str] | None = None) -> str:
@@ -96,14 +102,18 @@ def read_parquet(
 
 @contextmanager
 def staging(run: Run) -> Iterator[Path]:
-    """An empty directory on the disk of the archive. It is removed in the end, or by the next."""
-    directory = run.root / STAGING
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir()
+    """An empty directory on the disk of the archive. It is removed in the end, or by the next.
+
+    Nobody else ever has one of its name, such as who still writes to an earlier one.
+    """
+    every = run.root / STAGING
+    shutil.rmtree(every, ignore_errors=True)
+    directory = every / secrets.token_hex(8)
+    directory.mkdir(parents=True)
     try:
         yield directory
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        shutil.rmtree(every, ignore_errors=True)
 
 
 def write_frame(run: Run, frame: DataFrame, directory: Path, *by: str) -> list[Path]:
@@ -112,8 +122,13 @@ def write_frame(run: Run, frame: DataFrame, directory: Path, *by: str) -> list[P
     :param by: columns that the files do not have: each is of rows that agree in them.
     """
     run.spark().conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    frame.write.partitionBy(*by).option("compression", "zstd").parquet(f"file://{directory}")
-    return sorted(directory.rglob("part-*.parquet"))
+    writer = frame.write.partitionBy(*by).options(compression="zstd", **_COMMIT_ONCE)
+    writer.parquet(f"file://{directory}")
+    return [
+        path
+        for path in sorted(directory.rglob("part-*.parquet"))
+        if _UNCOMMITTED not in path.relative_to(directory).parts
+    ]
 
 
 def adopt(

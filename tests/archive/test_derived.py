@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 derived = pytest.importorskip("brokerd.archive.derived", reason="needs pyspark")
+frames = pytest.importorskip("brokerd.archive.frames", reason="needs pyspark")
 hours = pytest.importorskip("brokerd.archive.hours", reason="needs pyspark")
 
 HOUR_US = 3_600_000_000
@@ -126,6 +128,49 @@ def test_a_stopped_run_leaves_nothing_of_sparks_in_a_table(world: World) -> None
     assert Table(world.root, world.tables["deliveries"].layout, LOG_ID).paths() == []
     derived.derive_deliveries(world.run())
     assert len(world.files("deliveries")) == 1
+    assert not (world.root / "staging").exists()
+
+
+def test_what_a_late_attempt_wrote_is_not_taken(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt that was given up may still write when the files of the others are in place."""
+    from pyspark.sql import DataFrameWriter
+
+    write = DataFrameWriter.parquet
+
+    def and_again(self: DataFrameWriter, path: str) -> None:
+        write(self, path)
+        directory = Path(path.removeprefix("file://"))
+        late = directory / "_temporary" / "0" / "_temporary" / "attempt_1"
+        late.mkdir(parents=True)
+        for file in directory.glob("part-*.parquet"):
+            shutil.copy(file, late)
+        (late / "part-00009.parquet").write_bytes(b"PAR1")
+
+    monkeypatch.setattr(DataFrameWriter, "parquet", and_again)
+    world.roll_events([event(EventKind.SETTLED, offset, 5 + offset) for offset in range(3)], 10)
+    derived.derive_deliveries(world.run())
+    assert [row["offset"] for row in world.rows("deliveries")] == [0, 1, 2]
+    assert not (world.root / "staging").exists()
+
+
+def test_a_late_attempt_finds_no_other_steps_files(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may even bring its directory back, in which the next step then does not write."""
+    names = set()
+    for _ in range(2):
+        with frames.staging(world.run()) as directory:
+            (world.root / "staging" / "old" / "outcomes").mkdir(parents=True)
+            assert list(directory.iterdir()) == []
+            monkeypatch.setattr(frames.shutil, "rmtree", lambda path, ignore_errors: None)
+        names.add(directory)
+        (world.root / "staging" / "old" / "outcomes").rmdir()
+    assert len(names) == 2
+    monkeypatch.undo()
+    with frames.staging(world.run()):
+        assert len(list((world.root / "staging").iterdir())) == 1
     assert not (world.root / "staging").exists()
 
 
