@@ -12,7 +12,6 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
 
@@ -25,36 +24,17 @@ from brokerd.codecs import flymq as fm
 from brokerd.codecs.flymq import Opcode
 from brokerd.errors import RecordTooLarge
 from brokerd.values import Record
-from tests.client.peer import Peer, over_tls
+from tests.client.flymq_peer import Call, client_of, peer
+from tests.client.peer import over_tls
 from tests.codecs.flymq_answers import consumed, fetched_sdk, fetched_seed
 
-
-class FlymqPeer(Peer):
-    def frames(self, connection: int = 0) -> list[fm.Frame]:
-        return fm.FrameReader().feed(self.received(connection))
-
-    def requests(self, connection: int = 0) -> list[fm.Request]:
-        return [fm.decode_request(*one) for one in self.frames(connection)]
-
-
-@pytest.fixture
-def peer() -> Iterator[FlymqPeer]:
-    with FlymqPeer.open() as one:
-        yield one
-
-
-def client_of(peer: FlymqPeer, **options: object) -> FlymqClient:
-    given = {"timeout": 5.0, "sleep": peer.slept.append, **options}
-    return FlymqClient("broker:9092", connect=peer.connect, **given)
-
+__all__ = ["peer"]
 
 STORED = fm.Produced("t", 2, 7, 1_700_000_000_000, 1, 2)
 TWO = [Record(41, b"a"), Record(42, b"hi", b"k")]
 FETCHED = fm.Fetched((fm.FetchedRecord(41, None, b"a"), fm.FetchedRecord(42, b"k", b"hi")), 43)
 PLACE = fm.PartitionPlace(0, "n", "h:9092", 1, "online", ("n",), ("n",))
 EARLIEST = ("t", "g", 1, "earliest")
-
-Call = tuple[Callable[[FlymqClient], object], fm.Request, bytes, object]
 
 CALLS: list[Call] = [
     (

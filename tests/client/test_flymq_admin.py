@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from brokerd.client.flymq import FlymqClient, FlymqError
+from brokerd.client.flymq import FlymqError
 from brokerd.codecs import flymq as fm
 from brokerd.codecs.flymq import Opcode
-from tests.client.test_flymq import FlymqPeer, client_of
+from tests.client.flymq_peer import Call, FlymqPeer, client_of, peer
+
+__all__ = ["peer"]
 
 BOB = fm.User("bob", ("consumer",), ("read",), True, 1_700_000_000, 1_700_000_001)
 ACL = fm.Acl("t", True, False, ("bob",), ("team",))
@@ -21,8 +23,6 @@ FOUND = fm.AuditEvents((EVENT,), 3, True)
 QUERY = fm.QueryAudit(1, 2, ("auth.failure",), "bob", "t", "failure", "x", 10, 20)
 EXPORT = fm.ExportAudit(QUERY, "csv")
 TOPICS = fm.topics(["t"])
-
-Call = tuple[Callable[[FlymqClient], object], fm.Request, bytes, object]
 
 CALLS: list[Call] = [
     (
@@ -78,12 +78,6 @@ CALLS: list[Call] = [
         b"[]",
     ),
 ]
-
-
-@pytest.fixture
-def peer() -> Iterator[FlymqPeer]:
-    with FlymqPeer.open() as one:
-        yield one
 
 
 @pytest.mark.parametrize(("call", "request_", "answer", "result"), CALLS)

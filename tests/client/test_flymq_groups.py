@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from brokerd.client.flymq import ConnectionLost, FlymqClient, FlymqError
+from brokerd.client.flymq import ConnectionLost, FlymqError
 from brokerd.codecs import flymq as fm
 from brokerd.codecs.flymq import Opcode
-from tests.client.test_flymq import FlymqPeer, client_of
+from tests.client.flymq_peer import Call, FlymqPeer, client_of, peer
+
+__all__ = ["peer"]
 
 GROUP = fm.Group("t", "g", 2, (fm.GroupOffset(0, 43),))
 LETTER = fm.DeadLetter("m-1", b"hi", "boom", 3)
 NODES = fm.ClusterNodes("c", (fm.ClusterNode("n", "h:9092", "online", True),))
 BY_ID, BY_OFFSET = fm.ReplayDlq("t", "m-1"), fm.ReplayDlq("t", 5)
 DELETED = fm.ok(Opcode.DELETE_GROUP)
-
-Call = tuple[Callable[[FlymqClient], object], fm.Request, bytes, object]
 
 CALLS: list[Call] = [
     (lambda c: c.list_groups(), fm.ListGroups(), fm.listed_groups([GROUP]), (GROUP,)),
@@ -55,12 +55,6 @@ CALLS: list[Call] = [
     ),
     (lambda c: c.cluster_leave(), fm.LeaveCluster(), fm.ok(Opcode.CLUSTER_LEAVE), None),
 ]
-
-
-@pytest.fixture
-def peer() -> Iterator[FlymqPeer]:
-    with FlymqPeer.open() as one:
-        yield one
 
 
 @pytest.mark.parametrize(("call", "request_", "answer", "result"), CALLS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +11,9 @@ from brokerd.client.flymq import ConnectionLost, FlymqClient, FlymqError, Produc
 from brokerd.codecs import flymq as fm
 from brokerd.codecs.flymq import Opcode
 from brokerd.errors import RecordTooLarge
-from tests.client.test_flymq import FlymqPeer, client_of
+from tests.client.flymq_peer import Call, FlymqPeer, client_of, peer
+
+__all__ = ["peer"]
 
 STORED = Produced("t", 1, 7, 5, -1, 2)
 STAGED = fm.produced("t", 0, 0, 5, -1, 2, Opcode.TXN_PRODUCE)
@@ -21,7 +23,6 @@ ROLLED_BACK = fm.transaction_told(Opcode.TXN_ROLLBACK, "txn-1")
 BEGIN, PUT = fm.BeginTransaction(), fm.ProduceInTransaction("txn-1", "t", b"hi")
 COMMIT, ROLL_BACK = fm.CommitTransaction("txn-1"), fm.RollBackTransaction("txn-1")
 
-Call = tuple[Callable[[FlymqClient], object], fm.Request, bytes, object]
 CALLS: list[Call] = [
     (
         lambda c: c.produce_delayed("t", b"hi", 5_000),
@@ -43,12 +44,6 @@ CALLS: list[Call] = [
     ),
     (lambda c: c.transaction().id, BEGIN, BEGUN, "txn-1"),
 ]
-
-
-@pytest.fixture
-def peer() -> Iterator[FlymqPeer]:
-    with FlymqPeer.open() as one:
-        yield one
 
 
 @pytest.mark.parametrize(("call", "request_", "answer", "result"), CALLS)

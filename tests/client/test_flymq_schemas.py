@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from brokerd.client.errors import ConnectionLost
-from brokerd.client.flymq import FlymqClient, FlymqError
+from brokerd.client.flymq import FlymqError
 from brokerd.codecs import flymq as fm
 from brokerd.codecs.flymq import Opcode
 from brokerd.errors import RecordTooLarge
-from tests.client.test_flymq import FlymqPeer, client_of
+from tests.client.flymq_peer import Call, FlymqPeer, client_of, peer
+
+__all__ = ["peer"]
 
 INFO = fm.SchemaInfo("order", "json", 3)
 TEXT = fm.SchemaText(INFO, b"{}", "backward", 1_700_000_000)
 PRODUCED = ("t", 0, 7, 5, -1, 2)
 VERDICT = fm.Validity(False, ("missing required field: id",))
-
-Call = tuple[Callable[[FlymqClient], object], fm.Request, bytes, object]
 
 CALLS: list[Call] = [
     (
@@ -57,12 +57,6 @@ CALLS: list[Call] = [
         None,
     ),
 ]
-
-
-@pytest.fixture
-def peer() -> Iterator[FlymqPeer]:
-    with FlymqPeer.open() as one:
-        yield one
 
 
 @pytest.mark.parametrize(("call", "request_", "answer", "result"), CALLS)
