@@ -83,7 +83,7 @@ def test_a_broker_reads_an_archive_with_what_its_extra_brings(tmp_path: Path) ->
     metadata.read(ROOT / "setup.cfg")
     extras = metadata["options.extras_require"]
     brought = {re.match(r"[\w.-]+", line)[0] for line in extras["archive"].split()}  # type: ignore[index]
-    assert brought == {"pyarrow", "numpy"}
+    assert brought == {"pyarrow", "numpy", "obstore"}
     code = (
         "import sys; sys.modules |= dict.fromkeys(['pyspark', 'py4j', 'deltalake', 'pandas'])\n"
         "from pathlib import Path\n"
