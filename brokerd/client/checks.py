@@ -20,6 +20,13 @@ def check_text(**given: str) -> None:
         utf8(name, value)
 
 
+def check_bytes(**given: bytes) -> None:
+    """Each is bytes."""
+    for name, value in given.items():
+        if not isinstance(value, bytes):
+            raise TypeError(f"{name} must be bytes, not {kind_of(value)}")
+
+
 def check_number(name: str, value: int, least: int, most: int) -> None:
     """It is an int, and no bool, from ``least`` to ``most``."""
     if type(value) is not int:
@@ -59,6 +66,15 @@ def utf8(name: str, value: str) -> bytes:
         return value.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"{name} cannot be said in UTF-8: {error}") from None
+
+
+def bytes_of(name: str, value: bytes | str) -> bytes:
+    """Bytes as they are, and those of a str."""
+    if isinstance(value, str):
+        return utf8(name, value)
+    if not isinstance(value, bytes):
+        raise TypeError(f"{name} must be bytes or str, not {kind_of(value)}")
+    return value
 
 
 def kind_of(value: object) -> str:

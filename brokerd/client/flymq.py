@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Self, TypeVar, cast
 
 from brokerd.client.addresses import open_socket
-from brokerd.client.checks import check_number, check_numbers, check_text
+from brokerd.client.checks import bytes_of, check_bytes, check_number, check_numbers, check_text
 from brokerd.client.errors import AddressError, ConnectionLost, OutOfStep
 from brokerd.client.exchange import Exchange
 from brokerd.client.flymq_admin import FlymqAdmin, FlymqError
@@ -263,12 +263,10 @@ class FlymqClient(FlymqAdmin, FlymqGroups, FlymqLater, FlymqSchemas):
         check_text(topic=topic)
         if partition is not None:
             _check_partition(partition)
-        key = key.encode() if isinstance(key, str) else key
-        for name, given in (("value", value), ("key", key)):
-            if given is not None and not isinstance(given, bytes):
-                raise TypeError(f"{name} must be bytes, not a {type(given).__name__}")
+        check_bytes(value=value)
+        keyed = None if key is None else bytes_of("key", key)
         return self._call(
-            Produce(topic, key or None, value, -1 if partition is None else partition), Produced
+            Produce(topic, keyed or None, value, -1 if partition is None else partition), Produced
         )
 
     def consume(

@@ -10,7 +10,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self, TypeVar
 
-from brokerd.client.checks import check_number, check_text
+from brokerd.client.checks import check_bytes, check_number, check_text
 from brokerd.client.flymq_admin import FlymqError
 from brokerd.codecs.flymq import (
     Answer,
@@ -106,7 +106,6 @@ class FlymqTransaction:
 
 def _check(topic: str, value: bytes, **milliseconds: int) -> None:
     check_text(topic=topic)
-    if not isinstance(value, bytes):
-        raise TypeError(f"value must be bytes, not a {type(value).__name__}")
+    check_bytes(value=value)
     for name, number in milliseconds.items():
         check_number(name, number, 0, _I64_MAX)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from brokerd.client.checks import check_number, check_text
+from brokerd.client.checks import bytes_of, check_bytes, check_number, check_text
 from brokerd.codecs.flymq import (
     Answer,
     DeleteSchema,
@@ -44,8 +44,7 @@ class FlymqSchemas:
     def register_schema(self, name: str, type: str, definition: bytes | str) -> SchemaInfo:
         """Make the next version of a schema: ``json``, ``avro`` or ``protobuf``."""
         check_text(name=name, type=type)
-        text = definition.encode() if isinstance(definition, str) else definition
-        _check_bytes(definition=text)
+        text = bytes_of("definition", definition)
         if not 0 < len(type.encode()) < 256:
             raise ValueError(f"type must have 1 to 255 bytes, not {len(type.encode())}")
         return self._call(RegisterSchema(name, type, text, self._sdk), SchemaInfo)
@@ -63,13 +62,13 @@ class FlymqSchemas:
     def validate_schema(self, name: str, message: bytes) -> Validity:
         """Whether a message fits the latest version, and why not."""
         check_text(name=name)
-        _check_bytes(message=message)
+        check_bytes(message=message)
         return self._call(ValidateSchema(name, message), Validity)
 
     def produce_with_schema(self, topic: str, value: bytes, schema: str) -> Produced:
         """Store a record durably whose value fits the latest version of a schema."""
         check_text(topic=topic, schema=schema)
-        _check_bytes(value=value)
+        check_bytes(value=value)
         return self._call(ProduceWithSchema(topic, value, schema), Produced)
 
     def delete_schema(self, name: str, version: int = 0) -> None:
@@ -81,9 +80,3 @@ class FlymqSchemas:
 def _check_version(name: str, version: int) -> None:
     check_text(name=name)
     check_number("version", version, 0, _U32_MAX)
-
-
-def _check_bytes(**given: bytes) -> None:
-    for name, value in given.items():
-        if not isinstance(value, bytes):
-            raise TypeError(f"{name} must be bytes, not a {type(value).__name__}")

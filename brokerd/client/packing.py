@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from brokerd.client.checks import kind_of, utf8
+from brokerd.client.checks import bytes_of, kind_of
 from brokerd.codecs.mamamia import (
     MAX_LENGTH,
     BatchMessage,
@@ -49,11 +49,7 @@ def packed_metadata(metadata: dict[str, Any] | None) -> bytes | None:
 
 def packed_key(key: bytes | str | None) -> bytes | None:
     """A key as it is sent."""
-    if isinstance(key, str):
-        return utf8("key", key)
-    if key is not None and not isinstance(key, bytes):
-        raise TypeError(f"key must be bytes or str, not {kind_of(key)}")
-    return key
+    return None if key is None else bytes_of("key", key)
 
 
 def checked_items(name: str, items: Iterable[Item], kind: type[Item], made_by: str) -> list[Item]:

@@ -405,7 +405,9 @@ def test_more_bytes_than_any_buffer_holds_can_be_sent_together():
     ("call", "error", "match"),
     [
         (lambda c: c.produce("t", "text"), TypeError, "value must be bytes, not a str"),
-        (lambda c: c.produce("t", b"", 5), TypeError, "key must be bytes, not a int"),
+        (lambda c: c.produce("t", None), TypeError, "value must be bytes, not None"),
+        (lambda c: c.produce("t", b"", 5), TypeError, "key must be bytes or str, not a int"),
+        (lambda c: c.produce("t", b"", "\ud800"), ValueError, "key cannot be said in UTF-8"),
         (lambda c: c.produce(b"t", b""), TypeError, "topic must be a str, not a bytes"),
         (lambda c: c.produce("t" * 65_536, b""), ValueError, "65536 bytes is too long"),
         (lambda c: c.produce("\ud800", b""), ValueError, "cannot be said in UTF-8"),

@@ -110,24 +110,37 @@ def test_what_would_do_harm_twice_is_not_sent_again(
 
 
 @pytest.mark.parametrize(
-    ("call", "error"),
+    ("call", "error", "match"),
     [
-        (lambda c: c.register_schema("order", "json", 7), TypeError),
-        (lambda c: c.register_schema("order", "", b"{}"), ValueError),
-        (lambda c: c.register_schema("order", "x" * 256, b"{}"), ValueError),
-        (lambda c: c.register_schema(7, "json", b"{}"), TypeError),
-        (lambda c: c.get_schema("order", -1), ValueError),
-        (lambda c: c.get_schema("order", 1 << 32), ValueError),
-        (lambda c: c.delete_schema("order", 1 << 32), ValueError),
-        (lambda c: c.validate_schema("order", "text"), TypeError),
-        (lambda c: c.produce_with_schema("t", "text", "order"), TypeError),
-        (lambda c: c.produce_with_schema("t", b"x", "x" * 65_536), ValueError),
-        (lambda c: c.produce_with_schema("t", bytes(33_554_405), "order"), RecordTooLarge),
+        (
+            lambda c: c.register_schema("order", "json", 7),
+            TypeError,
+            "definition must be bytes or str, not a int",
+        ),
+        (
+            lambda c: c.register_schema("order", "json", "\ud800"),
+            ValueError,
+            "definition cannot be said in UTF-8",
+        ),
+        (lambda c: c.register_schema("order", "", b"{}"), ValueError, "type must have 1 to 255"),
+        (lambda c: c.register_schema("order", "x" * 256, b"{}"), ValueError, "not 256"),
+        (lambda c: c.register_schema(7, "json", b"{}"), TypeError, "name must be a str"),
+        (lambda c: c.get_schema("order", -1), ValueError, "version must be from 0"),
+        (lambda c: c.get_schema("order", 1 << 32), ValueError, "version must be from 0"),
+        (lambda c: c.delete_schema("order", 1 << 32), ValueError, "version must be from 0"),
+        (lambda c: c.validate_schema("order", "text"), TypeError, "message must be bytes, not a"),
+        (lambda c: c.produce_with_schema("t", "text", "order"), TypeError, "value must be bytes"),
+        (lambda c: c.produce_with_schema("t", b"x", "x" * 65_536), ValueError, "is too long"),
+        (
+            lambda c: c.produce_with_schema("t", bytes(33_554_405), "order"),
+            RecordTooLarge,
+            "may have 33554404",
+        ),
     ],
 )
 def test_a_wrong_argument_is_told_before_anything_is_sent(
-    peer: FlymqPeer, call: Callable[..., object], error: type[Exception]
+    peer: FlymqPeer, call: Callable[..., object], error: type[Exception], match: str
 ) -> None:
-    with client_of(peer) as client, pytest.raises(error):
+    with client_of(peer) as client, pytest.raises(error, match=match):
         call(client)
     assert peer.attempts == 0
