@@ -92,11 +92,15 @@ def validate_command(context: click.Context, name: str, file: BinaryIO) -> None:
 
 @schema_group.command("compatibility")
 @_NAME
-@click.argument("mode", type=click.Choice(MODES))
-@click.option("--transitive", is_flag=True, help="The same as _transitive behind the mode.")
+@click.argument("mode", metavar="MODE", type=click.Choice(MODES))
+@click.option("--transitive", is_flag=True, help="As if MODE ended with _transitive.")
 @click.pass_context
 def compatibility_command(context: click.Context, name: str, mode: str, transitive: bool) -> None:
-    """Say how new versions are compared: with the latest, or, _transitive, with all."""
+    """Say how new versions of a schema are compared.
+
+    MODE is none, or with the latest version backward, forward or full, or with all versions
+    backward_transitive, forward_transitive or full_transitive.
+    """
     if transitive and mode == "none":
         raise click.UsageError("--transitive makes no sense where nothing is compared")
     word = mode.removesuffix(TRANSITIVE) + TRANSITIVE if transitive else mode

@@ -85,6 +85,11 @@ def test_a_mode_is_set_by_the_word_that_is_shown_for_it(shell: Shell, order: str
     )
 
 
+def test_the_help_has_each_mode_in_one_piece(shell: Shell) -> None:
+    told = " ".join(shell.run("schema", "compatibility", "--help").output.split())
+    assert all(f" {mode}" in told for mode in MODES)
+
+
 def test_proto_is_protobuf(shell: Shell) -> None:
     """As it is for FlyMQ's clients."""
     text = 'syntax = "proto3"; message A { int32 n = 1; }'
