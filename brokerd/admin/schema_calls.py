@@ -52,7 +52,8 @@ def describe_schema(call: Call) -> SchemaShape:
 def describe_version(call: Call) -> SchemaTextShape:
     """One version, 0 for the latest. Raises `UnknownSchema`."""
     call.access.require_known()
-    return _text(call, call.broker.schemas.get(call.path["name"], call.number("version")))
+    schemas, name, version = call.broker.schemas, call.path["name"], call.number("version")
+    return _text(call, schemas.get(name, version) if version else schemas.named(name).latest)
 
 
 async def register(call: Call) -> SchemaTextShape:

@@ -98,7 +98,8 @@ def test_proto_is_protobuf(shell: Shell) -> None:
 
 
 def test_what_the_broker_refuses_is_told(shell: Shell, order: str) -> None:
-    assert "schema not found: nope" in shell.refused("schema", "describe", "nope")
+    for verb in ("describe", "show"):
+        assert shell.refused("schema", verb, "nope").endswith("schema not found: nope")
     assert shell.refused("schema", "delete", "nope", "--yes").endswith("schema not found: nope")
     assert "invalid JSON schema" in shell.refused("schema", "register", "x", "-", input="[")
     shell.run("schema", "register", "order", order)
