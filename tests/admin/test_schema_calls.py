@@ -118,7 +118,7 @@ def test_versions_and_schemas_are_deleted(caller: Caller) -> None:
     ("method", "path", "body", "status", "word"),
     [
         ("GET", "/schemas/nope", None, 404, "schema not found: nope"),
-        ("GET", "/schemas/nope/versions/0", None, 404, "no schema found for topic: nope"),
+        ("GET", "/schemas/nope/versions/0", None, 404, "schema not found: nope"),
         ("GET", "/schemas/order/versions/x", None, 400, "must be a number"),
         ("DELETE", "/schemas/order/versions/0", None, 400, "versions begin with 1"),
         ("PATCH", "/schemas/order", {"compatibility": "up"}, 400, "unknown compatibility mode"),
