@@ -11,6 +11,7 @@ Frames are found in a loop that takes some steps for each; all that is in them i
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Iterator
@@ -23,7 +24,6 @@ import numpy as np
 import numpy.typing as npt
 
 from brokerd.archive.columnar import ENTRY_FIELDS, Bodies, Integers, fields
-from brokerd.archive.deltalog import NEVER_WRITTEN
 from brokerd.archive.regular import open_regular
 from brokerd.archive.sealed import Batches, DamagedSegment
 from brokerd.errors import NewerFormat
@@ -48,6 +48,8 @@ from brokerd.walformat import (
 WINDOW_BYTES = 8 << 20
 """How much of a file is in memory at once, unless one frame is larger."""
 
+_NEVER_WRITTEN = (errno.EROFS, errno.EINVAL)
+"""What file systems say that are read-only: there is nothing to sync."""
 _FRAME_START = struct.Struct("<4sHHII")
 _SIZE = struct.Struct("<I")
 _FRAME = fields(
@@ -135,7 +137,7 @@ def walk_tail(fd: int, file: JournalFile, first: int = SEGMENT_HEADER_BYTES) -> 
     try:
         os.fdatasync(fd)
     except OSError as error:
-        if error.errno not in NEVER_WRITTEN:
+        if error.errno not in _NEVER_WRITTEN:
             raise
     return _joined(parts, first)
 
