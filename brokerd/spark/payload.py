@@ -1,0 +1,138 @@
+# Tests: tests/spark/test_payload.py
+"""Values and metadata in the form that a query asked for: docs/spark.rst, section "Payloads".
+
+As JSON, MessagePack is shown where JSON can say it so that it comes back as it is, which is what
+the admin API does (docs/admin-api.rst): no binary, no extension, no key that is no text, no NaN.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgpack
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from brokerd.spark.options import Payload
+from brokerd.values import Encoding
+
+VALUE = "value"
+METADATA = "metadata"
+ENCODING = "encoding"
+
+SHOWN_BYTES_MAX = 1 << 20
+"""Longer MessagePack is not made JSON: a byte of it may take 64 bytes of memory meanwhile."""
+
+_to_json = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
+_HEADER_BYTES_MAX = 5
+_BIN = ((1 << 8, 0xC4, 1), (1 << 16, 0xC5, 2), (1 << 32, 0xC6, 4))
+_STR = ((1 << 8, 0xD9, 1), (1 << 16, 0xDA, 2), (1 << 32, 0xDB, 4))
+"""What is longer than 31 bytes: up to which length, the first byte, and the bytes of the length:
+MessagePack specification, "bin format family" and "str format family"."""
+_FIXSTR_END, _FIXSTR = 32, 0xA0
+
+
+def needed(columns: tuple[str, ...], payload: Payload) -> tuple[str, ...]:
+    """The columns that have to be read to show these."""
+    needs_encoding = payload != "bytes" and VALUE in columns and ENCODING not in columns
+    return (*columns, ENCODING) if needs_encoding else columns
+
+
+def shown(batch: pa.RecordBatch, columns: tuple[str, ...], payload: Payload) -> list[pa.Array]:
+    """The columns that were asked for, in the form that was asked for.
+
+    :param batch: has those of `needed`.
+    """
+    found = {name: batch.column(name) for name in columns}
+    if payload != "bytes" and VALUE in found:
+        found[VALUE] = _VALUES[payload](found[VALUE], batch.column(ENCODING))
+    if payload == "json" and METADATA in found:
+        found[METADATA] = _metadata_as_json(found[METADATA])
+    return list(found.values())
+
+
+# -- JSON ----------------------------------------------------------------------------------------
+
+
+def _as_json(values: pa.Array, encodings: pa.Array) -> pa.Array:
+    packed = pc.equal(encodings, pa.scalar(int(Encoding.MSGPACK), pa.int8()))
+    if not packed.true_count:
+        return _as_text(values)
+    if packed.true_count == len(values):
+        return pa.array(map(_json_of, values.to_pylist()), pa.string())
+    texts = _as_text(pc.if_else(packed, pa.scalar(None, pa.binary()), values))
+    objects = map(_json_of, values.filter(packed).to_pylist())
+    return pc.replace_with_mask(texts, packed, pa.array(objects, pa.string()))
+
+
+def _as_text(values: pa.Array) -> pa.Array:
+    """Bytes that are UTF-8 as text, others as null."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array(map(_text_of, values.to_pylist()), pa.string())
+
+
+def _text_of(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _metadata_as_json(metadata: pa.Array) -> pa.Array:
+    """Of many records it is mostly the same."""
+    coded = metadata.dictionary_encode()
+    texts = pa.array(map(_json_of, coded.dictionary.to_pylist()), pa.string())
+    return texts.take(coded.indices)
+
+
+def _json_of(packed: bytes) -> str | None:
+    """A MessagePack object as JSON; None where JSON cannot say it."""
+    if len(packed) > SHOWN_BYTES_MAX:
+        return None
+    try:
+        return _to_json(msgpack.unpackb(packed))
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
+        return None
+
+
+# -- MessagePack ---------------------------------------------------------------------------------
+
+
+def _as_msgpack(values: pa.Array, encodings: pa.Array) -> pa.Array:
+    """Each value as one object: what is none yet gets the header that makes it bin or str."""
+    lengths = pc.binary_length(values).to_numpy(zero_copy_only=False)
+    headers = _headers(lengths.astype(np.uint32), encodings.to_numpy(zero_copy_only=False))
+    return pc.binary_join_element_wise(headers, values, pa.scalar(b"", pa.binary()))
+
+
+def _headers(lengths: npt.NDArray[np.uint32], encodings: npt.NDArray[np.int8]) -> pa.Array:
+    """What stands before each value; nothing where it is MessagePack already."""
+    rows = np.zeros((len(lengths), _HEADER_BYTES_MAX), np.uint8)
+    sizes = np.zeros(len(lengths), np.int32)
+    big_endian = lengths.astype(">u4").view(np.uint8).reshape(-1, 4)
+    for encoding, families in ((Encoding.BYTES, _BIN), (Encoding.TEXT, _STR)):
+        left = encodings == encoding
+        if encoding == Encoding.TEXT:
+            short = left & (lengths < _FIXSTR_END)
+            rows[short, 0] = _FIXSTR | lengths[short]
+            sizes[short] = 1
+            left &= ~short
+        for end, first_byte, width in families:
+            here = left & (lengths < end)
+            rows[here, 0] = first_byte
+            rows[here, 1 : 1 + width] = big_endian[here, 4 - width :]
+            sizes[here] = 1 + width
+            left &= ~here
+    flat = rows[np.arange(_HEADER_BYTES_MAX) < sizes[:, None]]
+    offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(flat)]
+    return pa.Array.from_buffers(pa.binary(), len(lengths), buffers)
+
+
+_VALUES: Mapping[Payload, Any] = {"json": _as_json, "msgpack": _as_msgpack}
