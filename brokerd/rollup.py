@@ -32,8 +32,9 @@ import msgspec
 
 from brokerd import __version__
 from brokerd.archive.address import address
+from brokerd.archive.masters import check_master
 from brokerd.archive.running import Quiet, Settings
-from brokerd.archive.spark import SparkOptions, check_master, find_java, spark_session
+from brokerd.archive.spark import SparkOptions, find_java, spark_session
 from brokerd.cli.credentials import Credentials, credentials
 from brokerd.cli.options import some
 from brokerd.cli.output import plain, size

@@ -9,6 +9,7 @@ goes wrong becomes one line.
 from __future__ import annotations
 
 import gc
+import pickle
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from brokerd.archive.bounds import Bounds
+from brokerd.archive.masters import is_local
+from brokerd.archive.shipping import carried, package
 from brokerd.errors import BrokerdError
 
 if TYPE_CHECKING:
@@ -126,12 +129,16 @@ class Run:
         if not items:
             return []
         with self.described(what, len(items)) as context:
-            tasks = context.parallelize(items, len(items)).map(_Guarded(function))
-            outcomes = tasks.collect()
-        failed = [one for one in outcomes if isinstance(one, _Failed)]
+            pickled = [pickle.dumps(item) for item in items]
+            expected = None if is_local(str(context.master)) else package()
+            guarded = carried(_Guarded(function), expected)
+            tasks = context.parallelize(pickled, len(items)).map(guarded)
+            answers = tasks.collect()
+        failed = [text for _, text in answers if text]
+        failed += [outcome.text for outcome, _ in answers if isinstance(outcome, _Failed)]
         if failed:
-            raise JobFailed(f"{what}: {failed[0].text}")
-        return [outcome for outcome in outcomes if not isinstance(outcome, _Failed)]
+            raise JobFailed(f"{what}: {failed[0]}")
+        return [outcome for outcome, _ in answers]
 
     @contextmanager
     def described(self, what: str, tasks: int = 0) -> Iterator[SparkContext]:
@@ -204,6 +211,8 @@ def _reason(error: Exception) -> str:
         text = str(error)
     if "Python worker exited unexpectedly" in text or "Python worker failed to" in text:
         return "a task's process was killed each time it was tried; is memory short?"
+    if "ExecutorLostFailure" in text:
+        return "the executors of a task were lost each time it was tried; is their memory short?"
     lines = [line.strip() for line in text.split("Driver stacktrace:")[0].splitlines()]
     lines = [line for line in lines if line and not line.startswith("at ")]
     return lines[-1] if lines else type(error).__name__

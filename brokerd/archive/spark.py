@@ -11,39 +11,37 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from brokerd.errors import BrokerdError, ConfigError
+from brokerd.archive.masters import (
+    environment_of,
+    executor_logs,
+    is_local,
+    is_local_cluster,
+    settings_of,
+    with_attempts,
+)
+from brokerd.archive.shipping import ship
+from brokerd.errors import BrokerdError
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
 JAVA_VERSION_MIN = 17
-TASK_ATTEMPTS = 4
-"""How often a task is tried before the job fails. By itself a local Spark gives up at once."""
-
 _VECTOR = "--add-modules=jdk.incubator.vector"
 """What Spark starts Java with, and what a Java without that module refuses."""
 _ANSWER_SECONDS = 60.0
-_SOCKET_PATH_BYTES = 107
-"""How long the path of a socket may be on Linux: unix(7), ``sun_path``, without the last NUL."""
-_SOCKET_NAME = "/.00000000-0000-0000-0000-000000000000.sock"
-"""What Spark's names of sockets look like, after their directory."""
-_MASTER = re.compile(
-    r"local(\[(\d+|\*)(, *\d+)?\])?|local-cluster\[[\d, ]+\]|(spark|k8s)://.+|yarn", re.ASCII
-)
-"""https://spark.apache.org/docs/latest/submitting-applications.html, "Master URLs"."""
-
 _SMALL_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """Runs are short, and most of what they do is Python's: compiled once and quickly, Java has less
 to do until it is at work, and takes less memory. ``spark.driver.extraJavaOptions`` follows them."""
@@ -191,31 +189,19 @@ def spark_session(
             conf = SparkConf(loadDefaults=False).setAppName(app)
             conf.setAll(list(_settings(options, directory).items()))
             gateway = _start_java(conf, directory, environment)
+            conf.setAll(list(_secrets(options.master).items()))
         session = SparkSession(_context(conf, gateway, directory, environment))
         try:
+            if not is_local(conf.get("spark.master") or ""):
+                ship(session.sparkContext, directory)
             yield session
         finally:
             _stop(session)
     finally:
         if gateway is not None:
             _end_java(gateway)
+        _keep_words(executor_logs(directory), log_of(directory))
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def check_master(master: str) -> str:
-    """A name of where Spark runs, as it is. Raises ConfigError for what Spark takes for none."""
-    if not _MASTER.fullmatch(master):
-        raise ConfigError(
-            f"archive.master: {master!r} is nothing that Spark runs on: name local[*], local[4], "
-            "spark://HOST:PORT, yarn or k8s://HOST:PORT"
-        )
-    return master
-
-
-def with_attempts(master: str) -> str:
-    """A local master that tries a task more than once, as all others do."""
-    local = re.fullmatch(r"local(?:\[(\d+|\*)\])?", master)
-    return master if local is None else f"local[{local[1] or 1},{TASK_ATTEMPTS}]"
 
 
 def log_of(directory: Path) -> Path:
@@ -230,49 +216,43 @@ def _settings(options: SparkOptions, directory: Path) -> dict[str, str]:
         f"{_SMALL_JAVA} -Dlog4j2.configurationFile={log4j} -Djava.io.tmpdir={directory} "
         "-XX:-UsePerfData -XX:+ExitOnOutOfMemoryError"
     )
-    source = str(Path(__file__).resolve().parents[2])
     return {
         "spark.master": with_attempts(options.master),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": f"{options.driver_memory_bytes >> 20}m",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.defaultJavaOptions": java_options,
-        "spark.executorEnv.PYTHONPATH": source,
         "spark.local.dir": str(directory / "local"),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.session.timeZone": "UTC",
-        **_sockets(options.master, directory / "sockets"),
+        **settings_of(options.master, java_options, directory),
         **options.settings,
     }
 
 
-def _sockets(master: str, directory: Path) -> dict[str, str]:
-    """Have a local Spark talk to its workers by sockets in a directory, which is made.
+def _secrets(master: str) -> dict[str, str]:
+    """What a cluster of this process's own knows its members by, among all that run here.
 
-    By TCP each task would wait 40 ms, for an acknowledgement that is delayed as there is nothing to
-    answer yet (RFC 1122, 4.2.3.2). That is left where the directory's path is too long.
+    It is set when Java runs: everybody may read what Java is started with.
     """
-    is_local = master == "local" or master.startswith("local[")
-    if not is_local or len(os.fsencode(f"{directory}{_SOCKET_NAME}")) > _SOCKET_PATH_BYTES:
+    if not is_local_cluster(master):
         return {}
-    directory.mkdir(mode=0o700, exist_ok=True)
-    return {
-        "spark.python.unix.domain.socket.enabled": "true",
-        "spark.python.unix.domain.socket.dir": str(directory),
-    }
+    return {"spark.authenticate": "true", "spark.authenticate.secret": secrets.token_hex(32)}
 
 
 def _start_java(conf: SparkConf, directory: Path, environment: Mapping[str, str]) -> Any:
     """Java, and what speaks to it."""
     from pyspark.errors import PySparkRuntimeError
+    from pyspark.find_spark_home import _find_spark_home
     from pyspark.java_gateway import launch_gateway
 
-    home = str(java_home(find_java(environment), directory))
+    changes = {
+        "JAVA_HOME": str(java_home(find_java(environment), directory)),
+        **environment_of(conf.get("spark.master") or "", Path(_find_spark_home()), directory),
+    }
     log = log_of(directory)
-    with log.open("wb") as said, _environment(JAVA_HOME=home, SPARK_LOCAL_IP="127.0.0.1"):
+    with log.open("wb") as said, _environment(**changes):
         try:
             launch: Callable[..., Any] = launch_gateway
             return launch(conf, {"stdout": said, "stderr": said})
@@ -341,6 +321,17 @@ def _environment(**changes: str) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def _keep_words(files: Sequence[Path], log: Path) -> None:
+    """Add what executors said to what Spark said."""
+    if not files:
+        return
+    with log.open("ab") as kept:
+        for file in files:
+            kept.write(b"-- executor %s --\n" % os.fsencode(file.parent.name))
+            with file.open("rb") as said:
+                shutil.copyfileobj(said, kept)
 
 
 def _last_line(log: Path) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from brokerd.archive import spark as module
-from brokerd.archive.spark import Java, NoSpark, find_java, java_home, with_attempts
+from brokerd.archive.spark import Java, NoSpark, find_java, java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -100,21 +100,6 @@ def test_a_small_java_is_not_asked_for_what_it_has_not(tmp_path: Path) -> None:
     words = ["-cp", "a b:*", "--add-modules=jdk.incubator.vector", "", "$HOME", "x'y"]
     said = subprocess.run([starter, *words], capture_output=True, text=True, check=True).stdout
     assert said == "<-cp>\n<a b:*>\n<>\n<$HOME>\n<x'y>\n"
-
-
-@pytest.mark.parametrize(
-    ("master", "expected"),
-    [
-        ("local", "local[1,4]"),
-        ("local[*]", "local[*,4]"),
-        ("local[3]", "local[3,4]"),
-        ("local[3,1]", "local[3,1]"),
-        ("spark://host:7077", "spark://host:7077"),
-    ],
-)
-def test_a_local_spark_tries_tasks_again(master: str, expected: str) -> None:
-    """As any other does; who said how often is obeyed."""
-    assert with_attempts(master) == expected
 
 
 def test_tasks_run_in_this_python(spark: SparkSession) -> None:
