@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgpack
 
@@ -106,8 +106,31 @@ def sealed_segments(wal: Path, bounds: Bounds, lsn: int) -> Iterator[SealedSegme
 
     Raises FileNotFoundError when the broker deleted one meanwhile, and OSError.
     """
+    return segments_from(wal, bounds, lsn, lambda path, after: open_closed(path, after is None))
+
+
+class Opened(Protocol):
+    """A segment that somebody opened."""
+
+    @property
+    def end_lsn(self) -> int:
+        """Where it ends, exclusive."""
+
+
+Found = TypeVar("Found", bound=Opened)
+
+
+def segments_from(
+    wal: Path, bounds: Bounds, lsn: int, opened: Callable[[Path, int | None], Found | Stop]
+) -> Iterator[Found | Stop]:
+    """The segments of a log from ``lsn`` on, in order; then why there are no more.
+
+    ``opened`` opens a segment, or says why nothing can be had of it and those after it. It is given
+    the first LSN of the one after it, None for the last one. Raises what that raises, and OSError.
+    """
     segments, known = _names(wal, bounds)
-    for first_lsn in segments:
+    afters = [*segments[1:], None] if segments else []
+    for first_lsn, after in zip(segments, afters, strict=True):
         if lsn < first_lsn:
             lsn = known.end_of(lsn)
         if lsn > first_lsn:
@@ -115,9 +138,8 @@ def sealed_segments(wal: Path, bounds: Bounds, lsn: int) -> Iterator[SealedSegme
         if lsn < first_lsn:
             yield _missing(lsn, first_lsn)
             return
-        path = wal / f"{first_lsn:020d}.wal"
-        found = _open(path, first_lsn == segments[-1])
-        if isinstance(found, SealedSegment):
+        found = opened(wal / f"{first_lsn:020d}.wal", after)
+        if not isinstance(found, Stop):
             yield found
             lsn = found.end_lsn
         elif known.end_of(lsn) > lsn + SEGMENT_HEADER_BYTES:
@@ -138,7 +160,8 @@ def _missing(lsn: int, first_lsn: int) -> Stop:
     )
 
 
-def _open(path: Path, is_last: bool) -> SealedSegment | Stop:
+def open_closed(path: Path, is_last: bool) -> SealedSegment | Stop:
+    """A sealed segment, or why it is none. Raises FileNotFoundError if it is gone, and OSError."""
     lsn = int(path.stem)
     try:
         found = open_sealed(path)
