@@ -13,6 +13,7 @@ from bisect import bisect_left
 from contextlib import suppress
 from pathlib import Path
 
+from brokerd.archive.address import Place
 from brokerd.archive.bounds import Bounds
 from brokerd.archive.layout import ARCHIVE_APP, EVENTS, RECORDS, ROLLUP_APP, SEGMENT_APP
 from brokerd.archive.pending import end_of_log
@@ -32,7 +33,7 @@ from brokerd.walformat import SEGMENT_HEADER_BYTES, FormatError, decode_segment_
 _SEGMENT = re.compile(r"([0-9]{20})\.wal")
 
 
-def check_together(data_dir: Path, root: Path, bounds: Bounds) -> None:
+def check_together(data_dir: Path, root: Place, bounds: Bounds) -> None:
     """Refuse an archive that is not that of the log as it is now. Changes nothing.
 
     :raises JobFailed: it is not; it says why, and what to do.
@@ -55,7 +56,7 @@ def _read_relied(path: Path) -> Relied | None:
         raise JobFailed(f"{path}: {error}; restart the broker, which sees to it") from None
 
 
-def _check_relied(relied: Relied, root: Path, tables: dict[str, Table]) -> None:
+def _check_relied(relied: Relied, root: Place, tables: dict[str, Table]) -> None:
     for layout in (RECORDS, EVENTS):
         if layout.name not in tables:
             raise JobFailed(
@@ -82,7 +83,7 @@ def _check_log(wal: Path, bounds: Bounds, tables: dict[str, Table]) -> None:
                 "older copy of the log was brought back; bring back an archive that is not newer, "
                 "or name another archive"
             )
-        if not _is_of(wal, lsn, table.transaction(SEGMENT_APP)):
+        if not is_of(wal, lsn, table.transaction(SEGMENT_APP)):
             raise JobFailed(
                 f"the archive has the log up to LSN {lsn}, and {wal} holds another segment there: "
                 "an older copy of the log was brought back and has grown since; bring back the "
@@ -90,7 +91,7 @@ def _check_log(wal: Path, bounds: Bounds, tables: dict[str, Table]) -> None:
             )
 
 
-def _is_of(wal: Path, lsn: int, mark: int) -> bool:
+def is_of(wal: Path, lsn: int, mark: int) -> bool:
     """Whether nothing in the log says that it was another one that was archived up to an LSN."""
     names = (match for match in map(_SEGMENT.fullmatch, os.listdir(wal)) if match is not None)
     firsts = sorted(int(match[1]) for match in names)
