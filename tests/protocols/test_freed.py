@@ -8,17 +8,20 @@ from __future__ import annotations
 import gc
 import socket
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_twisted
+from twisted.internet.threads import deferToThread
 
 from brokerd.assembly import FACTORIES, Parts
 from brokerd.broker import Broker
 from brokerd.config import Config
-from brokerd.protocols.connection import Connection, Limits
+from brokerd.protocols.connection import Limits
 from brokerd.protocols.factory import ConnectionFactory
+from tests.certificates import tls
 from tests.protocols.serving import no_faults, reactor, served, until
 from tests.protocols.test_strangers import BEGINNINGS
 
@@ -41,30 +44,36 @@ def no_collector() -> Iterator[None]:
 
 @pytest_twisted.ensureDeferred
 @pytest.mark.parametrize("form", FACTORIES)
+@pytest.mark.parametrize("secure", [False, True])
 async def test_a_closed_connection_is_freed_with_all_that_it_holds(
     tmp_path: Path,
     no_faults: None,
     no_collector: None,
     form: str,
+    secure: bool,
 ) -> None:
     """With a frame of which the rest did not come, and an answer that was not read."""
 
     def make(broker: Broker) -> ConnectionFactory:
         return FACTORIES[form](Parts(broker, reactor, Limits(), Config()))
 
-    async with served(tmp_path, form, "tcp:0", make) as running:
-        refs = await opened_and_closed(running.factory, running.plain, FRAMES[form])
+    endpoint, context = tls(tmp_path) if secure else ("tcp:0", None)
+    async with served(tmp_path, form, endpoint, make) as running:
+
+        def connect() -> socket.socket:
+            peer = running.plain()
+            return peer if context is None else context.wrap_socket(peer, server_hostname="broker")
+
+        peers = [await deferToThread(connect) for _ in range(3)]
+        refs = await held_and_closed(running.factory, peers, FRAMES[form])
         await until(lambda: not running.factory.connections)
         await until(lambda: all(ref() is None for ref in refs))
 
 
-async def opened_and_closed(
-    factory: ConnectionFactory,
-    connect: Callable[[], socket.socket],
-    beginning: bytes,
-) -> list[weakref.ref[Connection]]:
-    """Open three connections, give each something to hold, and close them."""
-    peers = [connect() for _ in range(3)]
+async def held_and_closed(
+    factory: ConnectionFactory, peers: list[socket.socket], beginning: bytes
+) -> list[weakref.ref[Any]]:
+    """Give each connection something to hold, and close it; what has to be freed."""
     for peer in peers:
         peer.sendall(beginning + bytes(32 << 10))
     await until(lambda: sum(one.unfinished for one in factory.connections) == len(peers))
@@ -73,4 +82,5 @@ async def opened_and_closed(
         connection.resolve(connection.pending(), bytes(UNREAD_BYTES), is_read=True)
     for peer in peers:
         peer.close()
-    return [weakref.ref(connection) for connection in connections]
+    transports = [connection.transport for connection in connections]
+    return [weakref.ref(one) for one in (*connections, *transports)]
