@@ -19,6 +19,7 @@ from brokerd.broker import Broker
 from brokerd.config import Config, Wal
 from brokerd.endpoints import address_text, parse
 from brokerd.protocols.factory import ConnectionFactory
+from brokerd.service import DRAIN_SECONDS
 
 reactor: Any = installed_reactor
 CONFIG = Config(wal=Wal(segment_bytes=1 << 20))
@@ -67,7 +68,10 @@ async def listening(form: str, endpoint: str, factory: ConnectionFactory) -> Asy
 async def served(
     tmp_path: Path, form: str, endpoint: str, make: Callable[[Broker], Factory]
 ) -> AsyncIterator[Served[Factory]]:
-    """A broker for one format alone; what it holds is there when it is served again."""
+    """A broker for one format alone; what it holds is there when it is served again.
+
+    It is stopped as a broker is, which waits for answers that are owed, and no longer than that.
+    """
     async with opened(tmp_path / "data") as core:
         factory = make(core.broker)
         try:
@@ -75,7 +79,7 @@ async def served(
                 yield Served(factory, address)
         finally:
             factory.close_all()
-            await factory.when_empty()
+            await factory.when_empty().addTimeout(DRAIN_SECONDS, reactor)
 
 
 async def until(condition: Callable[[], bool]) -> None:
