@@ -7,12 +7,11 @@ commits before it go (docs/archive-log.rst, "Checkpoints").
 
 from __future__ import annotations
 
-import fcntl
-import os
 from pathlib import Path
 
 import pyarrow as pa
 
+from brokerd.archive.address import Place
 from brokerd.archive.deltalog import (
     COMMITS,
     FILE_BYTES_MAX,
@@ -24,87 +23,94 @@ from brokerd.archive.deltalog import (
     decode_checkpoint,
     encode_sum,
     sum_name,
-    sync_directory,
 )
 from brokerd.archive.logreader import list_log, proved_checkpoint
-from brokerd.archive.regular import read_regular
+from brokerd.archive.store import open_store
+from brokerd.archive.store_object import problem_of
 from brokerd.archive.view import ArchiveUnavailable
 
 EVERY_COMMITS = 20
 LAST_CHECKPOINT = "_last_checkpoint"
+_HINT = f"{COMMITS}/{LAST_CHECKPOINT}"
 
 
-def checkpoint_if_due(table: Path, newest: Snapshot, every: int = EVERY_COMMITS) -> bool:
+def checkpoint_if_due(table: Place, newest: Snapshot, every: int = EVERY_COMMITS) -> bool:
     """Make a checkpoint of the newest version, if the last one is ``every`` commits behind.
 
-    One process at a time makes one; the others leave it to that. Raises OSError, and
-    ArchiveUnavailable when deltalake cannot do it, or makes one that says something else.
+    One process at a time makes one, and the others leave it to that; on an object store two may, of
+    which only what is proved in the end counts. Raises OSError for a file that somebody took away,
+    and ArchiveUnavailable when deltalake cannot do it, or makes one that says something else.
     """
     if not _is_due(table, newest.version, every):
         return False
-    directory = table / SUMS
-    if not directory.exists():
-        directory.mkdir(exist_ok=True)
-        sync_directory(table)
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    store = open_store(table)
+    if store.look(SUMS) is None:
+        store.make_directory(SUMS)
+    with store.alone(SUMS) as is_alone:
+        if not is_alone:
+            return False  # somebody else makes one
         if _is_due(table, newest.version, every):
             _remove_unproved(table)
             _make(table, newest)
-    except BlockingIOError:
-        return False  # somebody else makes one
-    finally:
-        os.close(descriptor)
     return True
 
 
-def _is_due(table: Path, version: int, every: int) -> bool:
+def _is_due(table: Place, version: int, every: int) -> bool:
     return version - max(list_log(table).proofs, default=-1) >= every
 
 
-def _remove_unproved(table: Path) -> None:
+def _remove_unproved(table: Place) -> None:
     """Remove the checkpoints after the newest one that is proved: unfinished, damaged, or others'.
 
     Else deltalake would begin with one of them. The table was read without them, so all commits
     that they were made of are there. What names the newest is no more than a hint.
     """
+    store = open_store(table)
     for version in sorted(list_log(table).checkpoints, reverse=True):
         if _is_proved(table, version):
             break
-        (table / COMMITS / checkpoint_name(version)).unlink()
-    (table / COMMITS / LAST_CHECKPOINT).unlink(missing_ok=True)
+        store.delete([_checkpoint_path(version)])
+    store.delete([_HINT])
 
 
-def _is_proved(table: Path, version: int) -> bool:
+def _is_proved(table: Place, version: int) -> bool:
     try:
         return proved_checkpoint(table, version) is not None
     except FileNotFoundError:  # it has no sum
         return False
 
 
-def _make(table: Path, newest: Snapshot) -> None:
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-
-    try:
-        opened = DeltaTable(table, version=newest.version)
-        opened.create_checkpoint()
-    except DeltaError as error:
-        raise ArchiveUnavailable(f"{table}: no checkpoint could be made: {error}") from error
-    path = table / COMMITS / checkpoint_name(newest.version)
-    data = read_regular(path, FILE_BYTES_MAX)
+def _make(table: Place, newest: Snapshot) -> None:
+    store = open_store(table)
+    _have_made(table, newest.version)
+    path = _checkpoint_path(newest.version)
+    data = store.read(path, FILE_BYTES_MAX)
     if not _says(data, newest):
-        path.unlink()
-        (table / COMMITS / LAST_CHECKPOINT).unlink(missing_ok=True)
+        store.delete([path, _HINT])
         raise ArchiveUnavailable(
             f"{table}: the checkpoint of version {newest.version} that deltalake made is not what "
             "the log says; it was removed, and another is tried with the next commit"
         )
-    for made in (path, table / COMMITS / LAST_CHECKPOINT):
-        _sync(made)
-    sync_directory(table / COMMITS)
-    _write_sum(table, newest.version, encode_sum(newest.version, data))
+    for made in (path, _HINT):
+        store.sync_file(made)
+    store.sync_directory(COMMITS)
+    store.put(f"{SUMS}/{sum_name(newest.version)}", encode_sum(newest.version, data))
+
+
+def _have_made(table: Place, version: int) -> None:
+    """Have deltalake make a checkpoint. Where an object store is, it reads in the environment."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        DeltaTable(str(table), version=version).create_checkpoint()
+    except (DeltaError, OSError) as error:
+        text = str(error) if isinstance(table, Path) else problem_of(error)
+        raise ArchiveUnavailable(f"{table}: no checkpoint could be made: {text}") from error
+
+
+def _checkpoint_path(version: int) -> str:
+    return f"{COMMITS}/{checkpoint_name(version)}"
 
 
 def _says(data: bytes, newest: Snapshot) -> bool:
@@ -117,38 +123,24 @@ def _by_path(snapshot: Snapshot) -> pa.Table:
     return snapshot.files.sort_by("path").combine_chunks()
 
 
-def _write_sum(table: Path, version: int, data: bytes) -> None:
-    path = table / SUMS / sum_name(version)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(data)
-    _sync(temporary)
-    os.replace(temporary, path)
-    sync_directory(path.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def remove_log_before(table: Path, cutoff_ms: int) -> None:
+def remove_log_before(table: Place, cutoff_ms: int) -> None:
     """Delete of the log what no version needs that was the newest at ``cutoff_ms`` or later.
 
-    Raises OSError.
+    Raises as `brokerd.archive.store`.
     """
+    store = open_store(table)
     names = list_log(table)
     for kept in sorted(names.proofs, reverse=True):
-        made_ns = (table / COMMITS / checkpoint_name(kept)).stat().st_mtime_ns
-        if made_ns < cutoff_ms * 1_000_000 and proved_checkpoint(table, kept) is not None:
+        made_ms = store.stat(_checkpoint_path(kept)).changed_ms
+        if made_ms < cutoff_ms and proved_checkpoint(table, kept) is not None:
             break
     else:
         return
-    for version in sorted(v for v in names.commits if v < kept):
-        (table / COMMITS / commit_name(version)).unlink()
-    for version in sorted(v for v in names.checkpoints if v < kept):
-        (table / COMMITS / checkpoint_name(version)).unlink()
-    for version in sorted(v for v in names.sums if v < kept):
-        (table / SUMS / sum_name(version)).unlink()
+    for directory, name, versions in (
+        (COMMITS, commit_name, names.commits),
+        (COMMITS, checkpoint_name, names.checkpoints),
+        (SUMS, sum_name, names.sums),
+    ):
+        store.delete(
+            f"{directory}/{name(version)}" for version in sorted(versions) if version < kept
+        )

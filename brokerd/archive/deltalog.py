@@ -11,10 +11,7 @@ https://github.com/delta-io/delta/blob/master/PROTOCOL.md, sections "Actions" an
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
@@ -25,6 +22,7 @@ import pyarrow.parquet as pq
 from msgspec import Struct
 from xxhash import xxh3_64_hexdigest
 
+from brokerd.archive.address import Place
 from brokerd.archive.view import ArchiveUnavailable, ForeignArchive
 
 COMMITS = "_delta_log"
@@ -35,8 +33,6 @@ TAG = "brokerd"
 """The tag of an added file that holds its `Facts`."""
 FILE_BYTES_MAX = 1 << 30
 """No commit and no checkpoint is larger; what is, is no such thing."""
-NEVER_WRITTEN = (errno.EROFS, errno.EINVAL)
-"""What file systems say that are read-only: there is nothing to sync."""
 READER_VERSION = 1
 WRITER_VERSION = 2
 _SUM_MAGIC = "brokerd checkpoint 1"
@@ -157,7 +153,7 @@ def encode_commit(actions: Iterable[Mapping[str, Any]], operation: str, now_ms: 
     return msgspec.json.encode({"commitInfo": info}) + b"\n" + rest
 
 
-def decode_commit(data: bytes, path: Path) -> Change:
+def decode_commit(data: bytes, path: Place) -> Change:
     """Read a commit.
 
     :param path: where it is, for what errors say.
@@ -228,7 +224,7 @@ def apply(change: Change, version: int, before: Snapshot | None) -> Snapshot:
     return Snapshot(version, {**before.transactions, **change.transactions}, files)
 
 
-def damaged(path: Path, problem: str) -> ArchiveUnavailable:
+def damaged(path: Place, problem: str) -> ArchiveUnavailable:
     """The error for a file of the log that is not what was written."""
     return ArchiveUnavailable(f"{path} is damaged: {problem}; bring it back from a backup")
 
@@ -268,18 +264,3 @@ def decode_checkpoint(data: bytes) -> Change:
         dict(metadata),
         (protocol["minReaderVersion"], protocol["minWriterVersion"]),
     )
-
-
-# -- Directories ---------------------------------------------------------------------------------
-
-
-def sync_directory(path: Path) -> None:
-    """Have the names in a directory on the disk. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in NEVER_WRITTEN:
-            raise
-    finally:
-        os.close(descriptor)

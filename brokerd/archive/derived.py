@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 from xxhash import xxh3_64
 
 from brokerd.archive.checking import check_files
-from brokerd.archive.deltalog import sync_directory
 from brokerd.archive.frames import (
     adopt,
     bounds_frame,
@@ -28,6 +27,7 @@ from brokerd.archive.frames import (
 )
 from brokerd.archive.layout import DELIVERIES, EVENTS, ROLLUP_APP
 from brokerd.archive.running import JobFailed, Run, StepReport
+from brokerd.archive.store_local import sync_directory
 from brokerd.archive.table import Added, Table
 from brokerd.archive.transforms import ATTEMPTED, OPEN, attempts, deliveries, still_open
 
@@ -58,7 +58,7 @@ def derive_deliveries(run: Run) -> StepReport:
     if end <= since:
         return report
     run.at("before deliveries")
-    before = _open_attempts(table.path, since)
+    before = _open_attempts(table.directory, since)
     begin = since if before is not None else 0
     files = files_since(events.files, begin)
     for checked in check_files(run, EVENTS, files, "deliveries: check events"):
@@ -68,14 +68,14 @@ def derive_deliveries(run: Run) -> StepReport:
     if files:
         with staging(run) as directory, run.described("deliveries"):
             paths, still = _attempts(run, list(files), before, (begin, since, end), directory)
-            added = adopt(table.path, DELIVERIES, paths, f"d-{since}-{end}", "outcome_time")
-            _keep_open(table.path, end, still)
+            added = adopt(table.directory, DELIVERIES, paths, f"d-{since}-{end}", "outcome_time")
+            _keep_open(table.directory, end, still)
     elif before is not None:
-        _keep_open(table.path, end, before)
+        _keep_open(table.directory, end, before)
     run.at("before deliveries commit")
     table.commit(added, (), {DELIVERIES_APP: end}, now_ms=run.now_ms(), operation="DERIVE")
     run.at("after deliveries commit")
-    _forget_open(table.path, end)
+    _forget_open(table.directory, end)
     outcomes = sum(one.facts.rows for one in added)
     report.numbers = {"outcomes": outcomes}
     report.lines = [f"added {outcomes:,} outcomes to the table deliveries"] if outcomes else []

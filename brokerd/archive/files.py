@@ -3,15 +3,14 @@
 
 A file is immutable and proves itself: docs/archive-format.rst, section "Files". `FileWriter` takes
 sorted rows and leaves one file, durable and under its final name, or none. What it returns, a
-`FileInfo`, is what a commit and a map of the archive need; `verify_written` compares the rows on
-the disk with those that were handed in. `brokerd.archive.reading` reads files back.
+`FileInfo`, is what a commit and a map of the archive need; `verify_written` compares the rows that
+are there with those that were handed in. `brokerd.archive.reading` reads files back.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from xxhash import xxh3_64
 
+from brokerd.archive.address import Place
 from brokerd.archive.digest import RowsDigest, byte_lengths
 from brokerd.archive.footer import (
     FOOTER_VERSION,
@@ -32,7 +32,6 @@ from brokerd.archive.footer import (
 from brokerd.archive.layout import (
     BUCKET,
     RECORDS,
-    UNFINISHED,
     Layout,
     Range,
     arrow_schema,
@@ -42,6 +41,7 @@ from brokerd.archive.layout import (
 )
 from brokerd.archive.reading import FOOTER_BYTES_MAX, open_file
 from brokerd.archive.rowgroups import GROUP_ROWS, OrderChecker, RowGroup, RowGroups
+from brokerd.archive.store import Draft, open_store
 from brokerd.errors import DamagedData
 
 
@@ -77,19 +77,18 @@ class FileWriter:
     range, or rows that are not sorted, or outside of the ranges, are a ValueError: an error of the
     caller. As a context manager it leaves no file behind unless `close` was reached.
 
-    A failed write raises OSError (a full disk: ENOSPC) and leaves nothing behind.
+    A failed write leaves nothing behind. It raises OSError (a full disk: ENOSPC), and that of an
+    object `ArchiveUnavailable`.
     """
 
     def __init__(
-        self, directory: str | Path, layout: Layout, log_id: str, ranges: Iterable[Range]
+        self, directory: Place | str, layout: Layout, log_id: str, ranges: Iterable[Range]
     ) -> None:
         self._ranges = _joined(ranges, layout)
         self._layout = layout
         self._log_id = log_id
-        self._root = Path(directory)
-        self._directory = self._root
-        if layout is RECORDS:
-            self._directory /= f"{BUCKET}={bucket_of(self._ranges[0].topic_id)}"
+        is_records = layout is RECORDS
+        below = f"{BUCKET}={bucket_of(self._ranges[0].topic_id)}" if is_records else ""
         self._schema = arrow_schema(layout)
         self._rows = RowGroups(self._schema, layout)
         self._order = OrderChecker(self._ranges, layout)
@@ -98,10 +97,7 @@ class FileWriter:
         self._totals = dict.fromkeys(("rows", "content", "keyed", "tombstones", "expiring"), 0)
         self._minimum: dict[str, int] = {}
         self._maximum: dict[str, int] = {}
-        self._new_directory = not self._directory.is_dir()
-        self._directory.mkdir(parents=True, exist_ok=True)
-        self._path = self._directory / f"{UNFINISHED}{os.urandom(8).hex()}.parquet"
-        self._sink = _HashingFile(self._path)
+        self._sink = _HashingFile(open_store(directory).draft(below))
         self._writer = pq.ParquetWriter(self._sink, self._schema, **parquet_options(layout))
 
     def __enter__(self) -> FileWriter:
@@ -125,7 +121,7 @@ class FileWriter:
                 self._write_group(group)
 
     def close(self) -> FileInfo:
-        """Complete the file: footer, fsync, final name, fsync of the directory."""
+        """Complete the file: footer, final name, all of it durable."""
         group = self._rows.rest()
         if group is not None:
             self._write_group(group)
@@ -151,11 +147,7 @@ class FileWriter:
             )
         tail = f"{os.urandom(4).hex()}-{self._sink.checksum():016x}"
         path = self._name(tail)
-        self._sink.sync()
-        os.rename(self._path, self._root / path)
-        self._sink.close()
-        for directory in (self._directory, *((self._root,) if self._new_directory else ())):
-            _sync_directory(directory)
+        self._sink.publish(path)
         return FileInfo(
             path=path,
             size=size,
@@ -171,7 +163,6 @@ class FileWriter:
         if not self._sink.closed:
             self._sink.discard()
             self._writer.close()
-            self._path.unlink(missing_ok=True)
             self._sink.close()
 
     def _name(self, tail: str) -> str:
@@ -257,48 +248,28 @@ def _joined(ranges: Iterable[Range], layout: Layout) -> tuple[Range, ...]:
     return tuple(joined)
 
 
-def verify_written(directory: str | Path, info: FileInfo) -> None:
-    """Read a file from the disk again and compare its rows with those that were handed in.
+def verify_written(directory: Place | str, info: FileInfo) -> None:
+    """Read a file again from where it is and compare its rows with those that were handed in.
 
-    Raises DamagedData, saying which file: it is not to be committed. OSError as it comes.
+    Raises DamagedData, saying which file: it is not to be committed. FileNotFoundError and
+    `ArchiveUnavailable` as they come.
     """
-    path = Path(directory) / info.path
-    _forget_cached(path)
+    store = open_store(directory)
+    store.forget_cached(info.path)
     digest = RowsDigest()
     with_rows = open_file(directory, info.path, info.size)
     for group in range(len(with_rows.groups)):
         digest.update(with_rows.read_table([group]))
     if digest.hexdigest() != info.digest:
+        path = store.place / info.path
         raise DamagedData(f"{path} does not give back what was written to it; it is not used")
-
-
-def _forget_cached(path: Path) -> None:
-    """Drop the pages of a file from memory, so that what is read comes from the disk.
-
-    All of it is asked for at once, so that the disk reads ahead of whoever decodes it.
-    """
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_WILLNEED)
-    finally:
-        os.close(fd)
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 class _HashingFile:
     """What Parquet writes to: a new file, with a checksum of what came since `begin`."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
         self._hash = xxh3_64()
         self._discarding = False
         self.position = 0
@@ -317,13 +288,7 @@ class _HashingFile:
         """Append bytes. Raises OSError, which names the file."""
         if not self._discarding:
             self._hash.update(data)
-            rest = memoryview(data)
-            try:
-                while rest:
-                    rest = rest[os.write(self._fd, rest) :]
-            except OSError as error:
-                error.filename = str(self._path)
-                raise
+            self._draft.write(data)
         self.position += len(data)
         return len(data)
 
@@ -331,18 +296,15 @@ class _HashingFile:
         """Take whatever comes, a footer for instance, and write none of it."""
         self._discarding = True
 
-    def sync(self) -> None:
-        """Make it durable. Raises OSError, which names the file."""
-        try:
-            os.fsync(self._fd)
-        except OSError as error:
-            error.filename = str(self._path)
-            raise
+    def publish(self, path: str) -> None:
+        """Have the file there. Raises OSError, `ArchiveUnavailable`."""
+        self._draft.publish(path)
+        self.closed = True
 
     def close(self) -> None:
-        """Done with it."""
+        """Done with it; it is not there unless it was published."""
         self.closed = True
-        os.close(self._fd)
+        self._draft.discard()
 
     def flush(self) -> None:
         """Nothing is held back."""

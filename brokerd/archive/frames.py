@@ -21,9 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from brokerd.archive.deltalog import Facts, sync_directory
+from brokerd.archive.deltalog import Facts
 from brokerd.archive.layout import Layout
 from brokerd.archive.running import Run
+from brokerd.archive.store_local import sync_directory
 from brokerd.archive.table import Added
 from brokerd.archive.transforms import BOUNDS
 

@@ -163,7 +163,7 @@ def _merge_deliveries(
     ]
     run.map("merge deliveries", _join, tasks)
     targets = [Path(task.target) for task in tasks]
-    new = adopt(table.path, DELIVERIES, targets, "d-merged", "outcome_time")
+    new = adopt(table.directory, DELIVERIES, targets, "d-merged", "outcome_time")
     return _Merged([path for paths in some for path in paths], new, [])
 
 

@@ -72,7 +72,9 @@ def derive_hourly(run: Run) -> StepReport:
     if days:
         with staging(run) as directory, run.described("hourly"):
             frame = _merged(run, counts, hours, _within(outcomes.files, hours, HOUR_US), replaced)
-            added = adopt(table.path, HOURLY, _write(run, frame, directory), f"h-{end}", "hour")
+            added = adopt(
+                table.directory, HOURLY, _write(run, frame, directory), f"h-{end}", "hour"
+            )
     run.at("before hourly commit")
     table.commit(added, replaced, {HOURLY_APP: end}, now_ms=run.now_ms(), operation="DERIVE")
     run.at("after hourly commit")

@@ -7,21 +7,21 @@ seen for the first time.
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from brokerd.archive.address import Place
+from brokerd.archive.store import open_store
 from brokerd.archive.view import Archive, ArchiveUnavailable, ArchiveView
 
-LOG_OF_RECORDS = Path("records", "_delta_log")
-"""What a directory with an archive holds."""
+LOG_OF_RECORDS = "records/_delta_log"
+"""What a place with an archive holds."""
 
 
 class LazyArchive:
-    """The archive in the directory ``root``, of the log ``log_id``, as `brokerd.archive.view` says.
+    """The archive at the place ``root``, of the log ``log_id``, as `brokerd.archive.view` says.
 
     `refresh` belongs to one thread at a time.
     """
 
-    def __init__(self, root: Path, log_id: str) -> None:
+    def __init__(self, root: Place, log_id: str) -> None:
         self._root = root
         self._log_id = log_id
         self._archive: Archive | None = None
@@ -32,17 +32,16 @@ class LazyArchive:
         Raises `ArchiveUnavailable`, too, while the libraries are not installed.
         """
         if self._archive is None:
-            try:
-                is_there = (self._root / LOG_OF_RECORDS).is_dir()
-            except OSError as error:
-                raise ArchiveUnavailable(f"{self._root} cannot be read: {error}") from error
-            if not is_there:
+            store = open_store(self._root)
+            if store.look(LOG_OF_RECORDS) is None:
+                return None
+            if not store.is_local and not store.names(LOG_OF_RECORDS):
                 return None
             self._archive = _open(self._root, self._log_id)
         return self._archive.refresh()
 
 
-def _open(root: Path, log_id: str) -> Archive:
+def _open(root: Place, log_id: str) -> Archive:
     try:
         from brokerd.archive.readback import open_archive
     except ImportError as error:

@@ -7,11 +7,10 @@ written, or an error that names the file.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
+from brokerd.archive.address import Place
 from brokerd.archive.deltalog import (
     COMMITS,
     FILE_BYTES_MAX,
@@ -27,10 +26,9 @@ from brokerd.archive.deltalog import (
     decode_commit,
     encode_sum,
     sum_name,
-    sync_directory,
 )
 from brokerd.archive.layout import LOG_ID_PROPERTY, VERSION, VERSION_PROPERTY
-from brokerd.archive.regular import read_regular
+from brokerd.archive.store import open_store
 from brokerd.archive.view import ArchiveUnavailable, ForeignArchive
 from brokerd.errors import NewerFormat
 
@@ -48,13 +46,10 @@ class Names(NamedTuple):
         return self.checkpoints & self.sums
 
 
-def list_log(table: Path) -> Names:
-    """What there is. Raises OSError."""
-    names = os.listdir(table / COMMITS)
-    try:
-        sums = os.listdir(table / SUMS)
-    except FileNotFoundError:
-        sums = []
+def list_log(table: Place) -> Names:
+    """What there is. Raises ArchiveUnavailable."""
+    store = open_store(table)
+    names, sums = store.names(COMMITS), store.names(SUMS)
     return Names(
         _versions(names, ".json"),
         _versions(names, ".checkpoint.parquet"),
@@ -67,24 +62,26 @@ def _versions(names: Iterable[str], suffix: str) -> frozenset[int]:
     return frozenset(int(s) for s in stems if len(s) == 20 and s.isascii() and s.isdigit())
 
 
-def proved_checkpoint(table: Path, version: int) -> bytes | None:
-    """The bytes of a checkpoint if its sum is right. Raises OSError."""
-    checkpoint = _bytes_of(table / COMMITS / checkpoint_name(version))
-    found = _bytes_of(table / SUMS / sum_name(version))
+def proved_checkpoint(table: Place, version: int) -> bytes | None:
+    """The bytes of a checkpoint if its sum is right. Raises as `brokerd.archive.store`."""
+    store = open_store(table)
+    checkpoint = store.read(f"{COMMITS}/{checkpoint_name(version)}", FILE_BYTES_MAX)
+    found = store.read(f"{SUMS}/{sum_name(version)}", FILE_BYTES_MAX)
     return checkpoint if found == encode_sum(version, checkpoint) else None
 
 
 class DeltaLog:
     """Reads the log of one table, again and again. For one thread at a time."""
 
-    def __init__(self, table: Path, log_id: str) -> None:
+    def __init__(self, table: Place, log_id: str) -> None:
         self.table = table
+        self._store = open_store(table)
         self._log_id = log_id
         self._snapshot: Snapshot | None = None
-        self._directory: tuple[int, ...] = ()
+        self._look = ""
         """How the directory of commits was when the snapshot was made."""
-        self._commit: tuple[int, ...] = ()
-        """How the file of its commit was."""
+        self._tag = ""
+        """That of the file of its commit; "": it is not there."""
 
     def read(self) -> Snapshot | None:
         """The newest version, the same object as before if that is it. None: there is no table.
@@ -100,36 +97,35 @@ class DeltaLog:
             raise ArchiveUnavailable(f"{where} cannot be read: {error.strerror}") from error
 
     def _read(self) -> Snapshot | None:
-        directory = _identity(self.table / COMMITS)
-        if directory is None:
+        known = self._snapshot
+        if known is not None and self._is_still(known.version):
+            return known
+        look = self._store.look(COMMITS)
+        if look is None:
             self._snapshot = None
             return None
-        known = self._snapshot
-        if known is not None and directory == self._directory and not self._has(known.version + 1):
-            return known
         names = list_log(self.table)
         newest = max(names.commits | names.proofs, default=None)
         if newest is None:
             self._snapshot = None
             return None
-        sync_directory(self.table / COMMITS)
+        self._store.sync_directory(COMMITS)
         if known is not None and not self._goes_on(known, names, newest):
             known = None
         if known is None or known.version < newest:
             known = self._follow(known or self._base(names), newest)
-        commit = _identity(self._path(known.version))
-        self._snapshot, self._directory, self._commit = known, directory, commit or ()
+        tag = self._store.tag(_commit_path(known.version))
+        self._snapshot, self._look, self._tag = known, look, tag
         return known
 
-    def _has(self, version: int) -> bool:
-        return self._path(version).exists()
-
-    def _path(self, version: int) -> Path:
-        return self.table / COMMITS / commit_name(version)
+    def _is_still(self, version: int) -> bool:
+        """Whether it is plain that the newest version is still the one that was read."""
+        last, following = commit_name(version), commit_name(version + 1)
+        return self._store.is_still(COMMITS, self._look, last, self._tag, following)
 
     def _goes_on(self, known: Snapshot, names: Names, newest: int) -> bool:
         """Whether the log goes on from a version of it that was read."""
-        is_same = _identity(self._path(known.version)) == self._commit
+        is_same = bool(self._tag) and self._store.tag(_commit_path(known.version)) == self._tag
         return is_same and (newest == known.version or known.version + 1 in names.commits)
 
     def _base(self, names: Names) -> Snapshot | None:
@@ -145,9 +141,9 @@ class DeltaLog:
     def _follow(self, base: Snapshot | None, newest: int) -> Snapshot:
         """Apply the commits after a version, up to the newest."""
         for version in range(0 if base is None else base.version + 1, newest + 1):
-            path = self._path(version)
+            path = self.table / COMMITS / commit_name(version)
             try:
-                data = _bytes_of(path)
+                data = self._store.read(_commit_path(version), FILE_BYTES_MAX)
             except FileNotFoundError:
                 raise ArchiveUnavailable(
                     f"{path} is missing, and no checkpoint takes its place; bring it back"
@@ -170,7 +166,7 @@ class DeltaLog:
             )
 
 
-def check_properties(properties: Mapping[str, str], log_id: str, table: Path) -> None:
+def check_properties(properties: Mapping[str, str], log_id: str, table: Place) -> None:
     """Look at whose table it is. Raises ForeignArchive, NewerFormat."""
     version = properties.get(VERSION_PROPERTY, "")
     if not (version.isascii() and version.isdigit() and LOG_ID_PROPERTY in properties):
@@ -186,14 +182,5 @@ def check_properties(properties: Mapping[str, str], log_id: str, table: Path) ->
         )
 
 
-def _bytes_of(path: Path) -> bytes:
-    return read_regular(path, FILE_BYTES_MAX)
-
-
-def _identity(path: Path) -> tuple[int, ...] | None:
-    """What changes when another file, or another state of a directory, takes its place."""
-    try:
-        status = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+def _commit_path(version: int) -> str:
+    return f"{COMMITS}/{commit_name(version)}"

@@ -7,15 +7,17 @@ that. Without it all is looked at again, and nothing that it says can remove a r
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
 from xxhash import xxh3_64_hexdigest
 
+from brokerd.archive.address import Place
+from brokerd.archive.store import open_store
+
 FILE_NAME = "compaction"
+FILE_BYTES_MAX = 1 << 30
 VERSION = 1
 _MAGIC = b"brokerd compaction "
 
@@ -46,13 +48,13 @@ class Looked(Struct, frozen=True):
     partitions: list[PartitionLook] = []
 
 
-def read_looked(root: Path, log_id: str, version: int) -> Looked:
-    """The note, or an empty one if there is none that can be used. Raises OSError.
+def read_looked(root: Place, log_id: str, version: int) -> Looked:
+    """The note, or an empty one if there is none that can be used. Raises ArchiveUnavailable.
 
     :param version: of the table of records. A note of a later one is of a table that is gone.
     """
     try:
-        data = (root / FILE_NAME).read_bytes()
+        data = open_store(root).read(FILE_NAME, FILE_BYTES_MAX)
     except FileNotFoundError:
         return Looked(log_id)
     head, _, body = data.partition(b"\n")
@@ -65,12 +67,10 @@ def read_looked(root: Path, log_id: str, version: int) -> Looked:
     return found if found.log_id == log_id and found.version <= version else Looked(log_id)
 
 
-def write_looked(root: Path, looked: Looked) -> None:
-    """Replace the note. Raises OSError."""
+def write_looked(root: Place, looked: Looked) -> None:
+    """Replace the note. Raises ArchiveUnavailable."""
     body = msgspec.msgpack.encode(looked)
-    temporary = root / f"{FILE_NAME}.tmp"
-    temporary.write_bytes(_head(body) + b"\n" + body)
-    os.replace(temporary, root / FILE_NAME)
+    open_store(root).put(FILE_NAME, _head(body) + b"\n" + body, durable=False)
 
 
 def _head(body: bytes) -> bytes:

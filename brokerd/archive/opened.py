@@ -2,25 +2,27 @@
 """Files of the table of records as readers of the archive have them: opened once, for a while.
 
 Bounded, however many files there are: 64 open files, 32 MiB of their footers, 32 MiB of decoded row
-groups, and 16 MiB of what shared files cover.
+groups, and 16 MiB of what shared files cover. On an object store nothing is held open, so only the
+footers count.
 """
 
 from __future__ import annotations
 
-import os
 from array import array
 from bisect import bisect_left, bisect_right
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from brokerd.archive.address import Place
 from brokerd.archive.layout import Range
 from brokerd.archive.reading import ArchiveFile, RowGroupCache, open_file
 from brokerd.archive.recent import Recent
+from brokerd.archive.store import open_store
 from brokerd.archive.view import ArchiveUnavailable
 
 OPEN_FILES_MAX = 64
+OBJECTS_MAX = 1 << 16
 OPEN_FOOTER_BYTES = 32 << 20
 ROW_GROUP_BYTES = 32 << 20
 RANGES_BYTES = 16 << 20
@@ -71,9 +73,11 @@ class OpenFiles:
     What it raises: `brokerd.archive.reading.open_file`.
     """
 
-    def __init__(self, table: Path) -> None:
+    def __init__(self, table: Place) -> None:
         self._table = table
-        self._files: Recent[ArchiveFile] = Recent(OPEN_FILES_MAX, OPEN_FOOTER_BYTES)
+        self._store = open_store(table)
+        files_max = OPEN_FILES_MAX if self._store.is_local else OBJECTS_MAX
+        self._files: Recent[ArchiveFile] = Recent(files_max, OPEN_FOOTER_BYTES)
         self._ranges: Recent[Ranges] = Recent(RANGES_FILES_MAX, RANGES_BYTES)
         self._groups = RowGroupCache(ROW_GROUP_BYTES)
         self.sizes: Recent[int] = Recent(SIZES_MAX, SIZES_MAX)
@@ -100,8 +104,8 @@ class OpenFiles:
         self.open(path, size)
         full = self._table / path
         try:
-            found = os.stat(full).st_size
-        except OSError as error:
+            found = self._store.stat(path).size
+        except FileNotFoundError as error:
             raise ArchiveUnavailable(f"{full} cannot be read: {error.strerror}") from error
         if found != size:
             raise ArchiveUnavailable(f"{full} has {found} bytes, not {size}; bring it back")

@@ -14,10 +14,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
-from pathlib import Path
 
 import pyarrow as pa
 
+from brokerd.archive.address import Place
 from brokerd.archive.deltalog import Snapshot
 from brokerd.archive.layout import ARCHIVE_APP, EVENTS, RECORDS, ROLLUP_APP, SEGMENT_APP
 from brokerd.archive.logreader import DeltaLog
@@ -30,15 +30,15 @@ from brokerd.archive.seeking import offset_at_time, offset_of_size
 from brokerd.archive.view import ArchivedRows, ArchiveUnavailable, DamagedArchive
 
 
-def open_archive(root: Path, log_id: str) -> LocalArchive:
-    """The archive of a log in a local directory, whether or not anything is there yet."""
+def open_archive(root: Place, log_id: str) -> LocalArchive:
+    """The archive of a log at a place, whether or not anything is there yet."""
     return LocalArchive(root, log_id)
 
 
 class LocalArchive:
     """`brokerd.archive.view.Archive`, for any number of threads."""
 
-    def __init__(self, root: Path, log_id: str) -> None:
+    def __init__(self, root: Place, log_id: str) -> None:
         self.log_id = log_id
         self.open_files = OpenFiles(root / RECORDS.name)
         self._records = DeltaLog(root / RECORDS.name, log_id)

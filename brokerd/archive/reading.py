@@ -3,25 +3,24 @@
 
 The footer's checksum is in the file's name, those of the row groups are in the footer
 (docs/archive-format.rst, section "How a file is read"). An `ArchiveFile` may be read by any number
-of threads. It has the file open as long as anybody refers to it, so it goes on when the file is
+of threads. It has a local file open as long as anybody refers to it, so it goes on when the file is
 deleted.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from xxhash import xxh3_64_intdigest
 
+from brokerd.archive.address import Place
 from brokerd.archive.footer import Footer, Groups, decode_footer, unpack_groups, unpack_ranges
 from brokerd.archive.layout import (
     EVENTS,
@@ -31,8 +30,8 @@ from brokerd.archive.layout import (
     parse_events_name,
     parse_records_name,
 )
-from brokerd.archive.regular import open_regular
 from brokerd.archive.rowcolumns import KEY_COLUMNS, NO_RECORDS, READ_COLUMNS, RecordRows
+from brokerd.archive.store import StoredFile, open_store
 from brokerd.archive.view import ArchivedRows, ArchiveUnavailable, DamagedArchive
 from brokerd.errors import DamagedData, NewerFormat
 
@@ -69,7 +68,7 @@ class RowGroupCache:
 
 
 def open_file(
-    directory: str | Path,
+    directory: Place | str,
     path: str,
     size: int | None = None,
     cache: RowGroupCache | None = None,
@@ -83,29 +82,35 @@ def open_file(
     name = parse_records_name(path) if "/" in path else parse_events_name(path)
     only = name.only if isinstance(name, RecordsName) else None
     first, end = (only.first, only.end) if only is not None else (0, OFFSET_MAX)
-    full = Path(directory) / path
+    store = open_store(directory)
+    full = store.place / path
     try:
-        file = io.FileIO(open_regular(full))
+        file = store.open(path)
         footer = _read_footer(file, name.footer_hash, size)
         return ArchiveFile(file, str(full), path, footer, cache)
     except OSError as error:
-        raise ArchiveUnavailable(f"{full} cannot be read: {error.strerror or error}") from error
+        raise _unreadable(full, error) from error
     except DamagedData as error:
         raise DamagedArchive(f"{full} is damaged: {error}", first, end) from None
     except NewerFormat as error:
         raise NewerFormat(f"{full}: {error}") from None
 
 
-def _read_footer(file: io.FileIO, footer_hash: int, size: int | None) -> bytes:
-    """All that follows the last row group. Raises DamagedData, OSError."""
-    found = os.fstat(file.fileno()).st_size
+def _unreadable(path: Place | str, error: OSError) -> ArchiveUnavailable:
+    return ArchiveUnavailable(f"{path} cannot be read: {error.strerror or error}")
+
+
+def _read_footer(file: StoredFile, footer_hash: int, size: int | None) -> bytes:
+    """All that follows the last row group. Raises DamagedData, `ArchiveUnavailable`."""
+    found = file.size
     if size is not None and found != size:
         raise DamagedData(f"it has {found} bytes, not {size}")
-    tail = os.pread(file.fileno(), 8, max(0, found - 8))
+    tail = file.read_end(8)
     length = int.from_bytes(tail[:4], "little") + 8
     if len(tail) < 8 or length > min(found - 4, FOOTER_BYTES_MAX):
         raise DamagedData("it does not end as a Parquet file does")
-    footer = os.pread(file.fileno(), length, found - length)
+    footer = file.read_end(length)
+    file.forget_end()
     if xxh3_64_intdigest(footer) != footer_hash:
         raise DamagedData("the checksum of its footer is not the one in its name")
     return footer
@@ -154,7 +159,7 @@ class ArchiveFile:
 
     def __init__(
         self,
-        file: io.FileIO,
+        file: StoredFile,
         full_path: str,
         path: str,
         footer: bytes,
@@ -165,7 +170,7 @@ class ArchiveFile:
         self._cache = cache
         self.path = path
         """Relative to the table's directory."""
-        self.size = os.fstat(file.fileno()).st_size
+        self.size = file.size
         try:
             self._metadata = pq.read_metadata(pa.BufferReader(b"PAR1" + footer))
         except (pa.ArrowException, OSError) as error:
@@ -331,11 +336,9 @@ class ArchiveFile:
         found = self.groups[group]
         position, size = int(found["position"]), int(found["bytes"])
         try:
-            data = os.pread(self._file.fileno(), size, position)
-        except OSError as error:
-            raise ArchiveUnavailable(
-                f"{self._full_path} cannot be read: {error.strerror or error}"
-            ) from error
+            data = self._file.read(position, size)
+        except FileNotFoundError as error:
+            raise _unreadable(self._full_path, error) from error
         if len(data) < size:
             raise DamagedData(f"row group {group} at {position} is cut short")
         if xxh3_64_intdigest(data) != int(found["checksum"]):

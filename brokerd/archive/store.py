@@ -48,7 +48,10 @@ class StoredFile(Protocol):
         """So many bytes, or less where the file ends. Raises as the store does."""
 
     def read_end(self, size: int) -> bytes:
-        """The last bytes, all of them if there are less; quicker, right after it was opened."""
+        """The last bytes, all of them if there are less; quickly, right after it was opened."""
+
+    def forget_end(self) -> None:
+        """Keep nothing in memory for `read_end`."""
 
 
 class Draft(Protocol):
@@ -96,19 +99,23 @@ class Store(Protocol):
     def list(self, directory: str = "", *, hidden: bool = False) -> Iterator[Entry]:
         """Every file below a directory.
 
-        :param hidden: also those whose name, or that of a directory, begins with ``_`` or ``.``.
+        :param hidden: also in directories whose name begins with ``_`` or ``.``.
         """
 
     def look(self, directory: str) -> str | None:
         """What `is_still` wants to know of a directory later. None: it is not there."""
 
-    def is_still(self, directory: str, look: str, last: Entry, following: str) -> bool:
+    def is_still(self, directory: str, look: str, last: str, tag: str, following: str) -> bool:
         """Whether it is plain, from little, that a directory has nothing new.
 
         :param look: what `look` said before its files were read.
-        :param last: of them, the last by name of those that are all numbers up to their suffix.
+        :param last: the name of the last of those that are numbered.
+        :param tag: its tag; "" if it is not there.
         :param following: the name that the next would have.
         """
+
+    def tag(self, path: str) -> str:
+        """The tag of a file; "" if it is not there."""
 
     def forget_cached(self, path: str) -> None:
         """Have what is read next come from the disk."""
@@ -139,6 +146,9 @@ class Store(Protocol):
 
     def sync_directory(self, directory: str) -> None:
         """Have the names in a directory on the disk."""
+
+    def sync_file(self, path: str) -> None:
+        """Have a file on the disk that another program wrote; its name may still be lost."""
 
     def delete(self, paths: Iterable[str]) -> None:
         """Delete files; those that are not there any more are no error."""

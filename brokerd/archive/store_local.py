@@ -56,7 +56,7 @@ class LocalStore:
 
     def names(self, directory: str) -> set[str]:
         full = self.place / directory
-        with _told(full, "read"), suppress(FileNotFoundError):
+        with _told(full, "read"), suppress(FileNotFoundError, NotADirectoryError):
             return set(os.listdir(full))
         return set()
 
@@ -69,20 +69,23 @@ class LocalStore:
         with _told(top, "read"):
             for found, below, names in os.walk(top, onerror=fail):
                 below[:] = sorted(name for name in below if hidden or name[0] not in "_.")
-                for name in sorted(name for name in names if hidden or name[0] not in "_."):
+                for name in sorted(names):
                     full = Path(found, name)
                     with suppress(FileNotFoundError):
                         path = full.relative_to(self.place).as_posix()
                         yield _entry(path, os.stat(full))
 
     def look(self, directory: str) -> str | None:
-        full = self.place / directory
-        with _told(full, "read"), suppress(FileNotFoundError, NotADirectoryError):
-            return _entry(directory, os.stat(full)).tag
-        return None
+        return self.tag(directory) or None
 
-    def is_still(self, directory: str, look: str, last: Entry, following: str) -> bool:
+    def is_still(self, directory: str, look: str, last: str, tag: str, following: str) -> bool:
         return self.look(directory) == look and not self.exists(f"{directory}/{following}")
+
+    def tag(self, path: str) -> str:
+        full = self.place / path
+        with _told(full, "read"), suppress(FileNotFoundError, NotADirectoryError):
+            return _entry(path, os.stat(full)).tag
+        return ""
 
     def forget_cached(self, path: str) -> None:
         """All of it is asked for at once, so that the disk reads ahead of whoever decodes it."""
@@ -107,7 +110,7 @@ class LocalStore:
                 temporary.write_bytes(data)
             os.replace(temporary, full)
             if durable:
-                sync_path(full.parent)
+                sync_directory(full.parent)
 
     def put_new(self, path: str, data: bytes) -> bool:
         full = self.place / path
@@ -145,7 +148,16 @@ class LocalStore:
     def sync_directory(self, directory: str) -> None:
         full = self.place / directory
         with _told(full, "read"):
-            sync_path(full)
+            sync_directory(full)
+
+    def sync_file(self, path: str) -> None:
+        full = self.place / path
+        with _told(full, "read"):
+            descriptor = os.open(full, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
     def delete(self, paths: Iterable[str]) -> None:
         for path in paths:
@@ -165,7 +177,8 @@ class LocalStore:
 
     @contextmanager
     def alone(self, directory: str) -> Iterator[bool]:
-        descriptor = os.open(self.place / directory, os.O_RDONLY)
+        with _told(self.place / directory, "written"):
+            descriptor = os.open(self.place / directory, os.O_RDONLY)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -191,6 +204,9 @@ class LocalFile:
 
     def read_end(self, size: int) -> bytes:
         return self.read(max(0, self.size - size), size)
+
+    def forget_end(self) -> None:
+        """The system keeps what it likes."""
 
 
 class LocalDraft:
@@ -236,7 +252,7 @@ class LocalDraft:
         os.close(self._descriptor)
 
 
-def sync_path(path: Path) -> None:
+def sync_directory(path: Path) -> None:
     """Have the names in a directory on the disk, unless it is read-only. Raises OSError."""
     try:
         sync_strictly(path)
@@ -258,7 +274,7 @@ def _make_directories(path: Path) -> None:
     if not path.parent.exists():
         _make_directories(path.parent)
     path.mkdir(exist_ok=True)
-    sync_path(path.parent)
+    sync_directory(path.parent)
 
 
 def _write_durably(path: Path, data: bytes) -> None:

@@ -84,7 +84,7 @@ def _client(bucket: ObjectAddress, environment: tuple[tuple[str, str], ...], pid
         )
     except (BaseError, ValueError) as error:
         raise ArchiveUnavailable(
-            f"{bucket}: the environment does not say how to come there: {_problem(error)}"
+            f"{bucket}: the environment does not say how to come there: {problem_of(error)}"
         ) from None
 
 
@@ -163,24 +163,30 @@ class ObjectFiles:
             for chunk in self._client.list(self._key(directory) or None):
                 for found in chunk:
                     entry = self._entry(found)
-                    below = entry.path[len(directory) :]
-                    if hidden or not any(name[:1] in ("_", ".") for name in below.split("/")):
+                    below = entry.path[len(directory) :].strip("/").split("/")[:-1]
+                    if hidden or not any(name[:1] in ("_", ".") for name in below):
                         yield entry
 
     def look(self, directory: str) -> str | None:
         """A bucket has no directories: nothing has to be asked."""
         return ""
 
-    def is_still(self, directory: str, look: str, last: Entry, following: str) -> bool:
+    def is_still(self, directory: str, look: str, last: str, tag: str, following: str) -> bool:
         """By one request: what is there from the last file on."""
-        before = self._key(last.path)[:-1]
+        before = self._key(f"{directory}/{last}")[:-1]
+        expected = [(last, tag)] if tag else []
         with self._told(directory, "read"):
             chunks = self._client.list(self._key(directory), offset=before, chunk_size=4)
             for chunk in chunks:
                 found = [self._entry(entry) for entry in chunk]
                 numbered = [entry for entry in found if _name(entry)[:1].isdigit()]
-                return [(one.path, one.tag) for one in numbered] == [(last.path, last.tag)]
-        return False
+                return [(_name(entry), entry.tag) for entry in numbered] == expected
+        return not expected
+
+    def tag(self, path: str) -> str:
+        with suppress(FileNotFoundError):
+            return self.stat(path).tag
+        return ""
 
     def forget_cached(self, path: str) -> None:
         """Whatever is read comes from the store."""
@@ -233,6 +239,9 @@ class ObjectFiles:
     def sync_directory(self, directory: str) -> None:
         """What a store has said that it has, it has."""
 
+    def sync_file(self, path: str) -> None:
+        """It is there."""
+
     def delete(self, paths: Iterable[str]) -> None:
         keys = [self._key(path) for path in paths]
         with self._told("", "written"):
@@ -262,11 +271,11 @@ class ObjectFiles:
             yield
         except FileNotFoundError as error:
             if what != "read" or "NoSuchBucket" in str(error):
-                text = f"{full} cannot be {what}: {_problem(error)}"
+                text = f"{full} cannot be {what}: {problem_of(error)}"
                 raise ArchiveUnavailable(text) from None
             raise FileNotFoundError(errno.ENOENT, "there is no such object", str(full)) from None
         except (_base_error(), OSError, ValueError) as error:
-            raise ArchiveUnavailable(f"{full} cannot be {what}: {_problem(error)}") from None
+            raise ArchiveUnavailable(f"{full} cannot be {what}: {problem_of(error)}") from None
 
 
 def _name(entry: Entry) -> str:
@@ -296,6 +305,9 @@ class ObjectFile:
             return self._end[max(0, len(self._end) - size) :]
         return self.read(max(0, self.size - size), size)
 
+    def forget_end(self) -> None:
+        self._end = b""
+
 
 class ObjectDraft:
     """`brokerd.archive.store.Draft`: a local file without a name, uploaded when it is complete.
@@ -323,7 +335,7 @@ class ObjectDraft:
         self._file.close()
 
 
-def _problem(error: Exception) -> str:
+def problem_of(error: Exception) -> str:
     """What is wrong, in one line, without what the request was."""
     text = str(error)
     code, said = (

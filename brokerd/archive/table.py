@@ -11,10 +11,9 @@ The layout is docs/archive-log.rst. `open_archive` is for the broker.
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +23,7 @@ from uuid import uuid4
 import msgspec
 import pyarrow as pa
 
+from brokerd.archive.address import Place
 from brokerd.archive.checkpoints import checkpoint_if_due
 from brokerd.archive.deltalog import (
     COMMITS,
@@ -35,7 +35,6 @@ from brokerd.archive.deltalog import (
     commit_name,
     encode_commit,
     encode_facts,
-    sync_directory,
 )
 from brokerd.archive.files import FileInfo
 from brokerd.archive.layout import (
@@ -48,6 +47,7 @@ from brokerd.archive.layout import (
 )
 from brokerd.archive.logreader import DeltaLog
 from brokerd.archive.readback import open_archive
+from brokerd.archive.store import Store, open_store
 from brokerd.archive.vacuum import vacuum
 from brokerd.archive.view import ArchiveUnavailable, ForeignArchive
 from brokerd.errors import BrokerdError
@@ -62,7 +62,7 @@ __all__ = [
     "open_tables",
 ]
 
-BESIDE_TABLES = ("compaction", "lost+found")
+BESIDE_TABLES = ("bounds", "compaction", "lost+found", "wal")
 """What may stand beside the tables before any of them is there."""
 TRIES = 100
 """How often a commit looks at what others committed before it gives up."""
@@ -116,9 +116,10 @@ def added(file: FileInfo) -> Added:
 class Table:
     """One table, at the version that it had when it was opened, or that its last commit made."""
 
-    def __init__(self, root: Path, layout: Layout, log_id: str) -> None:
+    def __init__(self, root: Place, layout: Layout, log_id: str) -> None:
         self.path = root / layout.name
         self.layout = layout
+        self._store = open_store(self.path)
         self._log = DeltaLog(self.path, log_id)
         self._snapshot = self._read()
 
@@ -127,6 +128,13 @@ class Table:
         if snapshot is None:
             raise ArchiveUnavailable(f"{self.path} is gone; bring it back")
         return snapshot
+
+    @property
+    def directory(self) -> Path:
+        """Where it is on a disk. Raises ArchiveUnavailable for a table on an object store."""
+        if isinstance(self.path, Path):
+            return self.path
+        raise ArchiveUnavailable(f"{self.path} is no directory")
 
     def refresh(self) -> None:
         """Go on to the newest version."""
@@ -191,7 +199,7 @@ class Table:
                 *(_transaction(app, version, now_ms) for app, version in raised.items()),
             ]
             data = encode_commit(actions, operation, now_ms)
-            if _put(self.path / COMMITS / commit_name(newest.version + 1), data):
+            if self._store.put_new(f"{COMMITS}/{commit_name(newest.version + 1)}", data):
                 self.refresh()
                 return True
         raise TableConflict(f"{self.path}: somebody else commits all the time; try again later")
@@ -216,7 +224,7 @@ class Table:
             return vacuum(self.path, set(self.paths()), hours, now_ms)
 
 
-def ensure_tables(root: Path, log_id: str, now_ms: int) -> dict[str, Table]:
+def ensure_tables(root: Place, log_id: str, now_ms: int) -> dict[str, Table]:
     """Open all tables of the archive of a log, by name, and make those that are not there yet.
 
     :param root: directory of the archive; it is made if it is not there.
@@ -232,57 +240,58 @@ def ensure_tables(root: Path, log_id: str, now_ms: int) -> dict[str, Table]:
     return tables
 
 
-def open_tables(root: Path, log_id: str) -> dict[str, Table]:
+def open_tables(root: Place, log_id: str) -> dict[str, Table]:
     """Open the tables that are there, by name; make nothing. Raises as `ensure_tables`.
 
     Raises also where the others could not be made, or these not be written to.
     """
+    store = open_store(root)
     with _disk(root):
-        _check_root(root)
-        missing = [layout for layout in LAYOUTS.values() if not _is_table(root / layout.name)]
+        _check_root(store)
+        missing = [layout for layout in LAYOUTS.values() if not _is_table(store, layout.name)]
         for layout in missing:
-            _check_empty(root / layout.name)
+            _check_empty(store, layout.name)
     present = [layout for layout in LAYOUTS.values() if layout not in missing]
     tables = {layout.name: Table(root, layout, log_id) for layout in present}
-    written = [root / layout.name for layout in present]
-    written += [path / COMMITS for path in written]
-    if missing:
-        written.append(next(path for path in (root, *root.parents) if path.exists()))
-    for path in written:
-        if not os.access(path, os.W_OK | os.X_OK):
-            raise ArchiveUnavailable(
-                f"{path} cannot be written to: see that user {os.geteuid()} may, and that its file "
-                "system is not mounted read-only"
-            )
+    written = [layout.name for layout in present]
+    written += [f"{name}/{COMMITS}" for name in written]
+    store.check_writable([*written, *([""] if missing else [])])
     return tables
 
 
 # -- Making tables -------------------------------------------------------------------------------
 
 
-def _check_root(root: Path) -> None:
-    if root.exists() and not root.is_dir():
+def _check_root(store: Store) -> None:
+    root = store.place
+    if _is_file(root):
         raise ForeignArchive(f"{root} is no directory; set archive.uri to one")
-    names = os.listdir(root) if root.exists() else []
+    names = store.names("")
     if COMMITS in names:
         raise ForeignArchive(f"{root} is a Delta table itself; set archive.uri to a directory")
-    strange = sorted(set(names) - set(LAYOUTS) - set(BESIDE_TABLES))
-    if strange and not any(_is_table(root / name) for name in LAYOUTS):
+    strange = sorted(names - set(LAYOUTS) - set(BESIDE_TABLES))
+    if strange and not any(_is_table(store, name) for name in LAYOUTS):
         raise ForeignArchive(
             f"{root} holds something else already, such as {strange[0]!r}; set archive.uri to an "
             "empty directory, or to one that is not there yet"
         )
 
 
-def _is_table(path: Path) -> bool:
-    return any((path / COMMITS).glob("*.json")) or any((path / COMMITS).glob("*.parquet"))
+def _is_file(place: Place) -> bool:
+    """Whether a file has the name of a directory; on an object store both may be there."""
+    return isinstance(place, Path) and place.exists() and not place.is_dir()
 
 
-def _check_empty(path: Path) -> None:
+def _is_table(store: Store, name: str) -> bool:
+    return any(found.endswith((".json", ".parquet")) for found in store.names(f"{name}/{COMMITS}"))
+
+
+def _check_empty(store: Store, name: str) -> None:
     """Look whether a table may be made here; a creation that was stopped leaves no more."""
-    if path.exists() and not path.is_dir():
+    path = store.place / name
+    if _is_file(path):
         raise ForeignArchive(f"{path} is no directory; remove it")
-    strange = sorted(set(os.listdir(path)) - {COMMITS}) if path.exists() else []
+    strange = sorted(store.names(name) - {COMMITS})
     if strange:
         raise ForeignArchive(
             f"{path} holds {strange[0]!r}, but no Delta log: bring {COMMITS} back, or set "
@@ -290,7 +299,7 @@ def _check_empty(path: Path) -> None:
         )
 
 
-def _create(root: Path, layout: Layout, log_id: str, now_ms: int) -> None:
+def _create(root: Place, layout: Layout, log_id: str, now_ms: int) -> None:
     """Make a table, unless somebody else just did."""
     columns = [
         {"name": c.name, "type": c.type, "nullable": c.nullable, "metadata": {}}
@@ -313,18 +322,9 @@ def _create(root: Path, layout: Layout, log_id: str, now_ms: int) -> None:
     drawn = _transaction(ARCHIVE_APP, 1 + secrets.randbelow((1 << 62) - 1), now_ms)
     actions: list[dict[str, Any]] = [{"protocol": protocol}, {"metaData": metadata}, drawn]
     data = encode_commit(actions, "CREATE TABLE", now_ms)
-    directory = root / layout.name / COMMITS
-    with _disk(directory):
-        _make_directories(directory)
-    _put(directory / commit_name(0), data)
-
-
-def _make_directories(path: Path) -> None:
-    """Make a directory and those above it, durably. Raises OSError."""
-    if not path.parent.exists():
-        _make_directories(path.parent)
-    path.mkdir(exist_ok=True)
-    sync_directory(path.parent)
+    store = open_store(root)
+    store.make_directory(f"{layout.name}/{COMMITS}")
+    store.put_new(f"{layout.name}/{COMMITS}/{commit_name(0)}", data)
 
 
 # -- Commits -------------------------------------------------------------------------------------
@@ -397,35 +397,8 @@ def _transaction(app_id: str, version: int, now_ms: int) -> dict[str, Any]:
     return {"txn": {"appId": app_id, "version": version, "lastUpdated": now_ms}}
 
 
-def _put(path: Path, data: bytes) -> bool:
-    """Give a durable file its name, unless there is one of this name: then return False.
-
-    The name is durable when the log has been read, which syncs the directory.
-    """
-    temporary = path.with_name(f".commit-{secrets.token_hex(8)}.tmp")
-    with _disk(path):
-        try:
-            write_durably(temporary, data)
-            try:
-                os.link(temporary, path)
-            except FileExistsError:
-                return False
-        finally:
-            with suppress(FileNotFoundError):
-                temporary.unlink()
-    return True
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """Write a file; its name may still be lost. Raises OSError."""
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 @contextmanager
-def _disk(path: Path) -> Iterator[None]:
+def _disk(path: Place) -> Iterator[None]:
     """Say which path it was that a disk refused."""
     try:
         yield

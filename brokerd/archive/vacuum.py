@@ -9,63 +9,64 @@ the Delta protocol has it for vacuum.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator
-from pathlib import Path
 
+from brokerd.archive.address import Place
 from brokerd.archive.checkpoints import remove_log_before
-from brokerd.archive.deltalog import COMMITS, FILE_BYTES_MAX, SUMS, commit_name, decode_commit
-from brokerd.archive.logreader import list_log
-from brokerd.archive.regular import read_regular
+from brokerd.archive.deltalog import COMMITS, FILE_BYTES_MAX, SUMS, decode_commit
+from brokerd.archive.store import Entry, Store, open_store
 
 HOUR_MS = 3_600_000
 LOG_HOURS = 7 * 24
 """Commits stay so long at least."""
 
 
-def vacuum(table: Path, live: Collection[str], hours: int, now_ms: int) -> list[str]:
+def vacuum(table: Place, live: Collection[str], hours: int, now_ms: int) -> list[str]:
     """Delete what is not needed.
 
     :param live: paths of the files of the newest version, relative to the table.
     :return: paths of the deleted files, relative to the table.
-    :raises OSError: the disk refuses.
-    :raises ArchiveUnavailable: a commit is damaged.
+    :raises OSError: a file is gone that was there before.
+    :raises ArchiveUnavailable: the disk refuses, or a commit is damaged.
     """
+    store = open_store(table)
     cutoff_ms = now_ms - hours * HOUR_MS
-    kept = {*live, *_removed_since(table, cutoff_ms)}
-    found = [path for path in _old_files(table, cutoff_ms) if path not in kept]
-    for path in found:
-        (table / path).unlink()
-    for temporary in _temporary(table):
-        if _is_old(temporary, cutoff_ms):
-            temporary.unlink()
+    log = list(store.list(COMMITS, hidden=True))
+    kept = {*live, *_removed_since(store, log, cutoff_ms)}
+    found = [
+        entry.path
+        for entry in store.list()
+        if entry.path.endswith(".parquet")
+        and entry.changed_ms < cutoff_ms
+        and entry.path not in kept
+    ]
+    store.delete(found)
+    log += store.list(SUMS, hidden=True)
+    store.delete(
+        entry.path for entry in log if _is_temporary(entry) and entry.changed_ms < cutoff_ms
+    )
     remove_log_before(table, now_ms - max(hours, LOG_HOURS) * HOUR_MS)
     return found
 
 
-def _removed_since(table: Path, cutoff_ms: int) -> Iterator[str]:
+def _removed_since(store: Store, log: list[Entry], cutoff_ms: int) -> Iterator[str]:
     """Files that commits removed since then: versions before these commits need them."""
-    for version in list_log(table).commits:
-        path = table / COMMITS / commit_name(version)
-        if not _is_old(path, cutoff_ms):
-            yield from decode_commit(read_regular(path, FILE_BYTES_MAX), path).removed
+    for entry in log:
+        stem, _, suffix = _name(entry).partition(".")
+        is_commit = suffix == "json" and len(stem) == 20 and stem.isascii() and stem.isdigit()
+        if is_commit and entry.changed_ms >= cutoff_ms:
+            data = store.read(entry.path, FILE_BYTES_MAX)
+            yield from decode_commit(data, store.place / entry.path).removed
 
 
-def _temporary(table: Path) -> Iterator[Path]:
-    """What a stopped job, or deltalake in it, left of the log's files."""
-    yield from (table / COMMITS).glob(".commit-*.tmp")
-    yield from (table / COMMITS).glob("*#*")
-    yield from (table / SUMS).glob("*.tmp")
+def _is_temporary(entry: Entry) -> bool:
+    """Whether a stopped job, or deltalake in it, left it of the log's files."""
+    directory, _, name = entry.path.rpartition("/")
+    if directory == SUMS:
+        return name.endswith(".tmp")
+    is_ours = name.startswith(".commit-") and name.endswith(".tmp")
+    return directory == COMMITS and (is_ours or "#" in name)
 
 
-def _old_files(table: Path, cutoff_ms: int) -> Iterator[str]:
-    for directory, below, names in os.walk(table):
-        below[:] = sorted(name for name in below if not name.startswith(("_", ".")))
-        for name in sorted(names):
-            path = Path(directory, name)
-            if name.endswith(".parquet") and _is_old(path, cutoff_ms):
-                yield path.relative_to(table).as_posix()
-
-
-def _is_old(path: Path, cutoff_ms: int) -> bool:
-    return path.stat().st_mtime_ns < cutoff_ms * 1_000_000
+def _name(entry: Entry) -> str:
+    return entry.path.rpartition("/")[2]

@@ -14,7 +14,7 @@ import pytest
 
 from brokerd.archive import store_object
 from brokerd.archive.address import ObjectAddress, Place
-from brokerd.archive.store import Entry, Store, open_store
+from brokerd.archive.store import Store, open_store
 from brokerd.archive.view import ArchiveUnavailable
 from tests.archive.s3 import SECRET, bucket, environment, s3_server
 
@@ -154,8 +154,8 @@ def test_what_is_there_is_listed(store: Store) -> None:
     for path in files:
         store.make_directory(path.rpartition("/")[0])
         store.put(path, path.encode())
-    assert paths(store) == sorted(path for path in files if path not in ("a/_hidden/5", "a/.6"))
-    assert paths(store, "a") == ["a/1", "a/b/2", "a/b=3/4"]
+    assert paths(store) == sorted(path for path in files if path != "a/_hidden/5")
+    assert paths(store, "a") == ["a/.6", "a/1", "a/b/2", "a/b=3/4"]
     assert paths(store, "a/_hidden") == ["a/_hidden/5"]
     assert paths(store, hidden=True) == sorted(files)
     assert store.names("a") == {"1", "b", "b=3", "_hidden", ".6"}
@@ -189,26 +189,32 @@ def test_what_is_deleted_is_gone(store: Store) -> None:
 def test_that_nothing_is_new_is_seen_quickly(store: Store) -> None:
     """Until the next name, or another file under the last, is there."""
 
-    def look() -> tuple[str, Entry]:
+    def look() -> tuple[str, str]:
         found = store.look("a/b")
         assert found is not None
-        return found, store.stat("a/b/02.json")
+        return found, store.tag("a/b/02.json")
+
+    def is_still(seen: tuple[str, str]) -> bool:
+        return store.is_still("a/b", seen[0], "02.json", seen[1], "03.json")
 
     store.put("a/b/01.json", b"1")
     store.put("a/b/02.json", b"2")
     store.put("a/b/_last", b"")
-    found, last = look()
-    assert store.is_still("a/b", found, last, "03.json")
+    seen = look()
+    assert is_still(seen)
     store.put("a/b/03.json", b"3")
-    assert not store.is_still("a/b", found, last, "03.json")
+    assert not is_still(seen)
     store.delete(["a/b/03.json"])
-    found, last = look()
-    assert store.is_still("a/b", found, last, "03.json")
+    seen = look()
+    assert is_still(seen)
     store.put("a/b/02.json", b"4")
-    assert not store.is_still("a/b", found, last, "03.json")
-    found, last = look()
+    assert not is_still(seen)
+    seen = look()
     store.delete(["a/b/02.json"])
-    assert not store.is_still("a/b", found, last, "03.json")
+    assert not is_still(seen)
+    seen = look()
+    assert seen[1] == ""
+    assert is_still(seen)
 
 
 def test_the_place_goes_to_other_processes(place: Place) -> None:
@@ -299,4 +305,4 @@ def test_a_key_that_was_changed_is_tried_at_once(
 )
 def test_of_an_error_only_the_problem_is_told(answer: str, problem: str) -> None:
     """Requests and credentials are not."""
-    assert store_object._problem(Exception(answer)) == problem
+    assert store_object.problem_of(Exception(answer)) == problem

@@ -305,7 +305,7 @@ def test_full_disk_is_named_and_nothing_is_half_done(
     before = sorted(root.rglob("*"))
     with monkeypatch.context() as full:
         refuse(full, errno.ENOSPC)
-        full.setattr("brokerd.archive.logreader.sync_directory", lambda path: None)
+        full.setattr("brokerd.archive.store_local.LocalStore.sync_directory", lambda *some: None)
         with pytest.raises(ArchiveUnavailable, match=r"_delta_log.*No space left on device"):
             table.commit([records_file(1, 0, 10)], now_ms=NOW_MS)
     assert sorted(root.rglob("*")) == before
