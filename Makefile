@@ -75,7 +75,7 @@ fuzz: $(READY)
 # Seeds go on where the clock is, so that every soak runs new ones.
 soak: $(READY)
 	$(BIN)/python -m benchmarks.torture --kills 50
-	$(BIN)/python -m benchmarks.archive_torture --rounds 60
+	$(BIN)/python -m benchmarks.archive_torture --rounds 64
 	$(BIN)/python -m brokerd.sim.crashpoints $(WITH_JOBS)
 	$(BIN)/python -m brokerd.sim.flips $(WITH_JOBS)
 	$(BIN)/python -m brokerd.sim --soak $(SOAK_SECONDS) --from $$(date +%s)000 $(WITH_JOBS)

@@ -33,6 +33,8 @@ POINTS = (
 """Where the job stops and somebody is killed."""
 _WORKED_AT = ("planned", "before deliveries", "before hourly", "clean planned")
 """After these points workers are at work."""
+EXECUTORS = {"executor": 1, "executors": 2}
+"""How many executors are killed of the two that there are in such a round."""
 REFRESHED, DELETING = "refreshed", "deleting"
 """What the broker is killed at, besides."""
 
@@ -52,6 +54,8 @@ KILLS = (
     *(Kill("broker", point) for point in POINTS),
     *(Kill("worker", point) for point in _WORKED_AT),
     *(Kill("workers", point) for point in _WORKED_AT),
+    *(Kill("executor", point) for point in _WORKED_AT),
+    *(Kill("executors", point) for point in _WORKED_AT),
     *(Kill("broker", when) for when in (REFRESHED, DELETING) * 4),
 )
 """Everything that can be done to a round."""

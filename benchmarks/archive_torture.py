@@ -3,9 +3,10 @@
 
 Writers of all wire formats fill small journal files, readers of all formats follow from offset 0 to
 the tail, and in each round the log is rolled up, compacted and deleted. In each round somebody is
-killed: the job's driver, its workers or the broker, at a point of the job that has a name, or while
-the broker takes a new version of the archive, or deletes journal files. A job that was ended runs
-again, as cron would have it.
+killed: the job's driver, its workers, one or both executors of a little cluster (Java and all), or
+the broker, at a point of the job that has a name, or while the broker takes a new version of the
+archive, or deletes journal files. A job that was ended runs again, as cron would have it; one that
+lost executors has to come to its end.
 
 After each round the table of records has to have every (topic, partition, offset) exactly once. In
 the end every reader, and one more of each format that begins then, has to have seen each record
@@ -40,7 +41,7 @@ from brokerd.cli.server import Server, find
 from brokerd.client.mega import MegaClient
 from brokerd.errors import BrokerdError
 
-from .archive_kills import DELETING, KILLS, REFRESHED, Kill, Summary, some_kills
+from .archive_kills import DELETING, EXECUTORS, KILLS, REFRESHED, Kill, Summary, some_kills
 from .crowd import (
     BLIPMQ_SETTINGS,
     KEYED,
@@ -53,7 +54,7 @@ from .crowd import (
     key_of,
     readers,
 )
-from .held_rollup import HeldRollup, Outcome
+from .held_rollup import CLUSTER, LOCAL, HeldRollup, Outcome
 from .ledger import Ledger, Seen
 from .process import BrokerFailed, BrokerProcess, interrupt_on_signals
 
@@ -193,7 +194,8 @@ class Torture:
         if kill.when == DELETING:
             return self._run_and_kill_deleting(kill)
         is_met = False
-        with self._job() as job:
+        master = CLUSTER if kill.victim in EXECUTORS else LOCAL
+        with self._job(master) as job:
             while (point := job.next_point()) is not None:
                 if is_met or point != kill.when:
                     job.go_on()
@@ -205,7 +207,7 @@ class Torture:
             if kill.when == REFRESHED:
                 time.sleep(self._chance.uniform(0.0, 0.5))
                 return self._kill_broker()
-        elif kill.victim == "worker" or not is_met:
+        elif kill.victim not in _LEAVES_UNDONE or not is_met:
             self._judge_outcome(kill, outcome)
         return is_met
 
@@ -238,15 +240,19 @@ class Torture:
             return True
         else:
             job.go_on()
-            delay = self._chance.uniform(0.0, 0.3)
-            if not (
-                job.kill_a_worker(delay)
-                if victim == "worker"
-                else job.kill_workers(self._chance.uniform(1.0, 6.0))
-            ):
+            if not self._kill_beside(victim, job):
                 return False
         self.summary.kills[victim] += 1
         return True
+
+    def _kill_beside(self, victim: str, job: HeldRollup) -> int:
+        """Kill whom the job has started, while it goes on; how many were."""
+        if victim in EXECUTORS:
+            return job.kill_executors(EXECUTORS[victim], self._chance.uniform(0.0, 2.0))
+        delay = self._chance.uniform(0.0, 0.3)
+        if victim == "worker":
+            return job.kill_a_worker(delay)
+        return job.kill_workers(self._chance.uniform(1.0, 6.0))
 
     def _kill_broker(self) -> bool:
         self._broker.kill()
@@ -397,8 +403,9 @@ class Torture:
     def _ask(self, verb: str, *parts: str, **body: object) -> None:
         getattr(Server(find(None, str(self._data_dir))), verb)(*parts, **body)
 
-    def _job(self) -> HeldRollup:
-        return HeldRollup(self._data_dir, self._data_dir.with_name("rollup.log"), self._derived)
+    def _job(self, master: str = LOCAL) -> HeldRollup:
+        log = self._data_dir.with_name("rollup.log")
+        return HeldRollup(self._data_dir, log, self._derived, master)
 
 
 def _differ_at(seen: Sequence[Seen], whole: Sequence[Seen]) -> int | None:
@@ -430,7 +437,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--rounds", type=int, default=30, help="default: 30")
     parser.add_argument("--seed", type=int, default=None, help="default: a new one, printed")
-    parser.add_argument("--only", metavar="VICTIM", help="driver, worker, workers or broker")
+    parser.add_argument("--only", metavar="VICTIM", help="driver, worker, executor, broker ...")
     parser.add_argument("--part", metavar="K/N", type=_part, default=(1, 1), help="default: 1/1")
     options = parser.parse_args(arguments)
     part, parts = options.part

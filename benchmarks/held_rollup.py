@@ -30,6 +30,8 @@ from .process import die_with_parent
 MIB = 1 << 20
 SETTINGS = Settings(lot_bytes=2 * MIB, file_bytes=MIB, rewrite_percent=1, tombstone_seconds=0)
 """Small lots and files, so that a few megabytes of log take the job through all that it can do."""
+LOCAL, CLUSTER = "local[2]", "local-cluster[2,1,1024]"
+"""Where Spark runs: beside the driver, or in two executors, processes of their own."""
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Java begins quicker; it does not live long."""
 
@@ -47,10 +49,13 @@ class Outcome(NamedTuple):
 class HeldRollup:
     """A run in a process of its own; use it as a context, which ends it."""
 
-    def __init__(self, data_dir: Path, log: Path, derived: bool = True) -> None:
+    def __init__(
+        self, data_dir: Path, log: Path, derived: bool = True, master: str = LOCAL
+    ) -> None:
         self._data_dir = data_dir
         self._log = log
         self._derived = derived
+        self._master = master
         self._outcome: Outcome | None = None
         self._process: subprocess.Popen[str] | None = None
 
@@ -58,8 +63,8 @@ class HeldRollup:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "benchmarks.held_rollup"),
-                    *(str(self._data_dir), "derived" if self._derived else ""),
+                    *(sys.executable, "-m", "benchmarks.held_rollup", str(self._data_dir)),
+                    *("derived" if self._derived else "", self._master),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -131,6 +136,24 @@ class HeldRollup:
             time.sleep(0.002)
         return False
 
+    def kill_executors(self, count: int, delay: float = 0.0, seconds: float = 60.0) -> int:
+        """SIGKILL some executors, a moment after there are so many; how many were.
+
+        A delay lets them begin what they are given, or be amid it.
+        """
+        deadline = time.monotonic() + seconds
+        while self._running.poll() is None and time.monotonic() < deadline:
+            found = executors(self._running.pid)
+            if len(found) >= count:
+                time.sleep(delay)
+                return sum(_kill(pid) for pid in found[:count])
+            time.sleep(0.002)
+        return 0
+
+    def executors(self) -> list[int]:
+        """The ids of those that there are."""
+        return executors(self._running.pid)
+
     def outcome(self) -> Outcome:
         """How it ended, once `next_point` said that it is over."""
         self._running.wait()
@@ -143,8 +166,21 @@ class HeldRollup:
 
 def workers(driver: int) -> list[int]:
     """The ids of a driver's workers: of Spark's daemon for Python, which Java starts, the forks."""
-    daemons = [pid for java in _children(driver) for pid in _children(java)]
+    found = executors(driver)
+    daemons = [pid for java in found or _children(driver) for pid in _children(java)]
     return [pid for daemon in daemons for pid in _children(daemon)]
+
+
+def executors(driver: int) -> list[int]:
+    """The ids of a driver's executors, which its Java starts: those that are Java, too."""
+    return [pid for java in _children(driver) for pid in _children(java) if _is_java(pid)]
+
+
+def _is_java(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text() == "java\n"
+    except OSError:
+        return False  # It has ended meanwhile.
 
 
 def _children(pid: int) -> list[int]:
@@ -174,7 +210,7 @@ def _hold(point: str) -> None:
         sys.exit("nobody says when to go on")
 
 
-def main(data_dir: Path, derived: bool) -> int:
+def main(data_dir: Path, derived: bool, master: str) -> int:
     """Be the run."""
     job = Job(
         data_dir=data_dir,
@@ -183,7 +219,7 @@ def main(data_dir: Path, derived: bool) -> int:
         open_spark=partial(
             spark_session,
             "torture",
-            SparkOptions("local[2]", 512 * MIB),
+            SparkOptions(master, 512 * MIB),
             data_dir / "run" / "rollup",
             os.environ,
         ),
@@ -212,4 +248,4 @@ def _tell_broker(data_dir: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), bool(sys.argv[2])))
+    sys.exit(main(Path(sys.argv[1]), bool(sys.argv[2]), sys.argv[3]))

@@ -1,0 +1,166 @@
+"""The job on executors of their own gives what it gives beside its driver, whoever is killed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+
+from benchmarks.held_rollup import CLUSTER, SETTINGS, HeldRollup
+from brokerd.archive.job import Job, run_job
+from brokerd.archive.layout import LAYOUTS
+from brokerd.archive.table import Table
+from brokerd.walformat import EventKind
+from tests.archive.data import NO_LIMIT, NOW_MS, Data
+from tests.archive.making import LOG_ID, events_entry
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+GONE_SECONDS = 60.0
+FAR_MS = 1 << 42
+"""A wall clock by which every file is old."""
+
+Rows = dict[str, list[dict[str, Any]]]
+
+
+def fill(path: Path) -> Data:
+    """A log of which something is to be done in every step of the job."""
+    data = Data(path)
+    data.fill()
+    for turn in range(3):
+        data.append(5, 0, *(b"%d of this key" % turn for _ in range(40)), keys=[b"key"] * 40)
+        data.append(6, 0, *(b"record %d" % at for at in range(40)))
+        data.lease(6, "workers", turn, "owner")
+        settled = (int(EventKind.SETTLED), turn, 0, 0, 0, "", "")
+        data.log.add(events_entry(6, 0, "workers", [settled]))
+        data.log.seal()
+    data.starts[6] = 20
+    data.compacted = {5}
+    data.publish()
+    return data
+
+
+def job_of(data: Data, spark: SparkSession) -> Job:
+    return Job(
+        data_dir=data.path,
+        root=data.root,
+        settings=SETTINGS,
+        open_spark=lambda: nullcontext(spark),
+        now_ms=lambda: NOW_MS,
+        free_bytes=lambda path: NO_LIMIT,
+    )
+
+
+def rows_of(root: Path) -> Rows:
+    """All rows of all tables, in some order that does not depend on their files."""
+    return {
+        name: sorted(DeltaTable(str(root / name)).to_pyarrow_table().to_pylist(), key=repr)
+        for name in LAYOUTS
+    }
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Rows:
+    """What the tables are to be, from a run beside the driver."""
+    data = fill(tmp_path_factory.mktemp("expected") / "data")
+    summary = run_job(job_of(data, spark))
+    assert summary.problems == []
+    rows = rows_of(data.root)
+    assert all(rows.values()), {name: len(found) for name, found in rows.items()}
+    assert len(rows["records"]) < len(data.appended)
+    return rows
+
+
+def await_end(pids: Iterable[int]) -> None:
+    """Wait until processes are gone, and not for ever."""
+    deadline = time.monotonic() + GONE_SECONDS
+    while left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+
+
+def python_without_brokerd(directory: Path) -> Path:
+    """A Python with the libraries that this one has, but for brokerd, unless it is one of them."""
+    command = [sys.executable, "-m", "venv", "--without-pip", str(directory)]
+    subprocess.run(command, check=True, timeout=120)
+    (libraries,) = directory.glob("lib/python*/site-packages")
+    found = [path for path in sys.path if path.endswith("site-packages")]
+    (libraries / "others.pth").write_text("\n".join(found))
+    return directory / "bin" / "python"
+
+
+def test_the_command_gives_the_same_tables_on_a_cluster(tmp_path: Path, expected: Rows) -> None:
+    """Executors have no brokerd but what they are sent; nothing is left but the log."""
+    data = fill(tmp_path / "data")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "brokerd.rollup", "--data-dir", str(data.path)),
+            *("--master", CLUSTER, "--set", "archive.rewrite_percent=1"),
+            *("--set", "archive.tombstone_seconds=0"),
+        ],
+        cwd=ROOT,
+        env={**os.environ, "PYSPARK_PYTHON": str(python_without_brokerd(tmp_path / "python"))},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert rows_of(data.root) == expected
+    assert sorted(path.name for path in (data.path / "run").iterdir()) == [
+        "rollup.lock",
+        "rollup.log",
+    ]
+    said = (data.path / "run" / "rollup.log").read_text()
+    assert "-- executor 0 --" in said and "-- executor 1 --" in said
+    assert "authenticate.secret" not in said
+
+
+def test_whoever_is_killed_the_tables_are_the_same(tmp_path: Path, expected: Rows) -> None:
+    """The driver, then one executor, a worker, and both executors in the run that follows.
+
+    That run has to come to its end, and what is left of those who were killed goes by vacuum.
+    """
+    data = fill(tmp_path / "data")
+    log = tmp_path / "log"
+    with HeldRollup(data.path, log, master=CLUSTER) as job:
+        while job.next_point() != "records written":
+            job.go_on()
+        executors = job.executors()
+        assert len(executors) == 2
+        job.kill()
+        await_end(executors)
+    killed = []
+    with HeldRollup(data.path, log, master=CLUSTER) as job:
+        while (point := job.next_point()) is not None:
+            if point in ("records written", "before hourly"):
+                assert job.kill_executors(1) == 1
+                killed.append(point)
+            if point == "clean planned":
+                assert job.kill_executors(2) == 2
+                killed.append(point)
+            job.go_on()
+            if point == "before deliveries":
+                assert job.kill_a_worker(0.0)
+                killed.append(point)
+        outcome = job.outcome()
+    assert killed == ["records written", "before deliveries", "before hourly", "clean planned"]
+    assert (outcome.killed, outcome.problems, outcome.left) == (False, [], "")
+    assert rows_of(data.root) == expected
+    for layout in LAYOUTS.values():
+        table = Table(data.root, layout, LOG_ID)
+        table.vacuum(0, FAR_MS)
+        directory = data.root / layout.name
+        found = {str(path.relative_to(directory)) for path in directory.rglob("*.parquet")}
+        assert {path for path in found if not path.startswith("_")} == set(table.paths())
