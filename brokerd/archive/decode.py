@@ -12,9 +12,9 @@ Runs in Spark's workers: no Twisted, no Spark, nothing of the broker.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +61,10 @@ READ_BYTES = 8 << 20
 for each record, for those may be empty."""
 _ROW_BYTES = 64
 
+_SCHEMA = arrow_schema(RECORDS)
+COLUMNS = tuple(_SCHEMA.names)
+"""All that the table of records has in its files."""
+
 _CODES = ("<i4", "<u4", "<i8", "<i8", "<i8", "u1", "u1", "<i4")
 _TYPES = tuple(map(np.dtype, _CODES))
 _HEADERS_BYTES = ENTRY_HEADER_BYTES + RECORDS_HEADER_BYTES
@@ -104,17 +108,43 @@ def read_records(
     Raises `DamagedBatch`, NewerFormat, KeyError for a topic without a name, and OSError:
     FileNotFoundError when the segment is gone.
     """
-    batches = batches.select(np.argsort(batches.position, kind="stable"))
     fd = os.open(segment.path, os.O_RDONLY)
     try:
-        _check_places(segment.path, batches, os.fstat(fd).st_size)
-        size = batches.body_bytes + ENTRY_HEADER_BYTES
-        cost = size + _ROW_BYTES * batches.count
-        for gathered in gather(fd, batches.position, size, cost, read_bytes):
-            some = batches.select(gathered.rows)
-            yield _Decoder(segment, some, gathered).rows(names)
+        yield from read_records_of(fd, segment, batches, names, read_bytes=read_bytes)
     finally:
         os.close(fd)
+
+
+class Journal(Protocol):
+    """What has to be known of a file of the journal to decode its batches."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def first_lsn(self) -> int: ...
+
+    @property
+    def salt(self) -> int:
+        """The seed of its checksums."""
+
+
+def read_records_of(
+    fd: int,
+    file: Journal,
+    batches: Batches,
+    names: Mapping[int, str],
+    columns: Sequence[str] = COLUMNS,
+    read_bytes: int = READ_BYTES,
+) -> Iterator[pa.RecordBatch]:
+    """As `read_records`, of a file that is open, with some columns only, in this order."""
+    batches = batches.select(np.argsort(batches.position, kind="stable"))
+    _check_places(file.path, batches, os.fstat(fd).st_size)
+    size = batches.body_bytes + ENTRY_HEADER_BYTES
+    cost = size + _ROW_BYTES * batches.count
+    for gathered in gather(fd, batches.position, size, cost, read_bytes):
+        some = batches.select(gathered.rows)
+        yield _Decoder(file, some, gathered).rows(names, columns)
 
 
 def _check_places(path: str, batches: Batches, size: int) -> None:
@@ -142,8 +172,8 @@ def _raise_first(path: str, batches: Batches, wrong: Mask, problem: str) -> None
 class _Decoder:
     """Decodes batches whose bytes are in memory."""
 
-    def __init__(self, segment: SealedSegment, batches: Batches, gathered: Gathered) -> None:
-        self._segment = segment
+    def __init__(self, file: Journal, batches: Batches, gathered: Gathered) -> None:
+        self._file = file
         order = np.lexsort((batches.base_offset, batches.partition, batches.topic_id))
         self._batches = batches.select(order)
         self._bodies = Bodies(gathered.data)
@@ -152,28 +182,44 @@ class _Decoder:
         self._end = gathered.end
         self._columns = RowColumns(self._bodies, self._batches.count)
 
-    def rows(self, names: Mapping[int, str]) -> pa.RecordBatch:
+    def rows(self, names: Mapping[int, str], columns: Sequence[str]) -> pa.RecordBatch:
         """All records of the batches, verified."""
         self._verify()
         self._find_columns()
+        schema = pa.schema([_SCHEMA.field(name) for name in columns])
+        arrays = [self._column(name, names) for name in columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def _column(self, name: str, names: Mapping[int, str]) -> pa.Array:
+        """One column of the table of records."""
         batches, repeat = self._batches, self._columns.repeat
-        values = self._values(names)
-        columns = [
-            values["topic"],
-            pa.array(repeat(batches.topic_id)),
-            pa.array(repeat(batches.partition.astype(np.int32))),
-            pa.array(repeat(batches.base_offset) + self._columns.row_in_body()),
-            pa.array(self._numbers(APPEND_TIME)).view(pa.timestamp("us", tz="UTC")),
-            pa.array(self._numbers(PRODUCER_TIME), mask=self._no_producer_time()),
-            pa.array(repeat(batches.position + self._segment.first_lsn)),
-            values["key"],
-            values["value"],
-            pa.array(self._numbers(ENCODING).view(np.int8)),
-            values["metadata"],
-            pa.array(self._numbers(EXPIRES_AT)),
-            pa.array(self._numbers(ORIGIN).view(np.int8)),
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(RECORDS))
+        match name:
+            case "topic":
+                return self._topics(names)
+            case "topic_id":
+                return pa.array(repeat(batches.topic_id))
+            case "partition":
+                return pa.array(repeat(batches.partition.astype(np.int32)))
+            case "offset":
+                return pa.array(repeat(batches.base_offset) + self._columns.row_in_body())
+            case "append_time":
+                return pa.array(self._numbers(APPEND_TIME)).view(pa.timestamp("us", tz="UTC"))
+            case "producer_time":
+                return pa.array(self._numbers(PRODUCER_TIME), mask=self._no_producer_time())
+            case "lsn":
+                return pa.array(repeat(batches.position + self._file.first_lsn))
+            case "key":
+                return self._pieces(KEY_LENGTH, self._keys_start, self._values_start)
+            case "value":
+                return self._pieces(VALUE_LENGTH, self._values_start, self._body_end)
+            case "encoding":
+                return pa.array(self._numbers(ENCODING).view(np.int8))
+            case "metadata":
+                return self._pieces(META_LENGTH, self._metadata_start, self._keys_start)
+            case "expires_at":
+                return pa.array(self._numbers(EXPIRES_AT))
+            case _:
+                return pa.array(self._numbers(ORIGIN).view(np.int8))
 
     # -- Whether the bytes are what was written --------------------------------------------------
 
@@ -182,10 +228,10 @@ class _Decoder:
         if sound.all():
             return
         row = int((~sound).argmax())
-        batch = self._batches.batch(self._segment.path, row)
+        batch = self._batches.batch(self._file.path, row)
         data = self._bodies.view[int(self._at[row]) : min(self._end, int(self._body_end[row]))]
         try:
-            head = parse_entry_header(data, self._segment.salt)
+            head = parse_entry_header(data, self._file.salt)
             decode_records(entry_body(data, head, 0), head.count)
         except UnsupportedFormat as error:
             raise NewerFormat(
@@ -211,7 +257,7 @@ class _Decoder:
             & (heads["base_offset"] == batches.base_offset)
         )
         seeds = heads["header_checksum"]
-        found = bodies.checksums(self._at, self._at + 32, repeat(self._segment.salt))
+        found = bodies.checksums(self._at, self._at + 32, repeat(self._file.salt))
         self._require(seeds == found)
         body = self._at + ENTRY_HEADER_BYTES
         found = bodies.checksums(body, self._body_end, seeds.tolist())
@@ -252,17 +298,11 @@ class _Decoder:
         valid = self._columns.fill(present, kind == ARRAY_WITH_VALIDITY, starts)
         return None if valid.all() else valid == 0
 
-    def _values(self, names: Mapping[int, str]) -> dict[str, pa.Array]:
-        """Topics, keys, values and metadata of all rows."""
-        metadata, keys, values = self._metadata_start, self._keys_start, self._values_start
+    def _topics(self, names: Mapping[int, str]) -> pa.Array:
+        """The topics' names."""
         ids, where = np.unique(self._batches.topic_id, return_inverse=True)
         topics = pa.array([names[topic_id] for topic_id in ids.tolist()], pa.string())
-        return {
-            "topic": topics.take(pa.array(self._columns.repeat(where))),
-            "key": self._pieces(KEY_LENGTH, keys, values),
-            "value": self._pieces(VALUE_LENGTH, values, self._body_end),
-            "metadata": self._pieces(META_LENGTH, metadata, keys),
-        }
+        return topics.take(pa.array(self._columns.repeat(where)))
 
     def _pieces(self, column: int, first: Integers, end: Integers) -> pa.Array:
         """Byte strings, null where the length is below 0; each batch's lie together."""
