@@ -32,7 +32,7 @@ help:
 # pip unpacks Spark and packs it again in its temporary directory, 2.5 GB: not on a small /tmp.
 $(READY): setup.cfg pyproject.toml constraints.txt scripts/preflight.sh
 	@python=$$(sh scripts/preflight.sh .) && \
-	    echo "installing into $(VENV) with $$python (600 MB to fetch, most of it Spark: a minute or more)" && \
+	    echo "installing into $(VENV) with $$python (700 MB to fetch, most of it Spark: a minute or more)" && \
 	    { test -x $(BIN)/python || "$$python" -m venv $(VENV); }
 	@mkdir -p $(VENV)/tmp
 	@TMPDIR=$(CURDIR)/$(VENV)/tmp $(PIP) install --quiet -c constraints.txt -e '.[test]' --config-settings editable_mode=compat
