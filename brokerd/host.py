@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+from brokerd.archive.address import Place
 from brokerd.archive.lazy import LazyArchive
 from brokerd.archive.view import Archive
 from brokerd.garbage import FrozenGarbage
@@ -26,7 +27,7 @@ SWITCH_INTERVAL_SECONDS = 0.0005
 """How long a thread that finished a sync waits for a busy reactor to let it say so."""
 
 
-OpenArchive = Callable[[Path, str], Archive]
+OpenArchive = Callable[[Place, str], Archive]
 
 
 class Threads(Committer, Protocol):
@@ -86,7 +87,7 @@ class Host(Protocol):
 
     @property
     def open_archive(self) -> OpenArchive | None:
-        """Gives the archive in a directory, of the log with an id; None: there are no archives."""
+        """Gives the archive at a place, of the log with an id; None: there are no archives."""
 
     def schema_looks(self) -> Looks:
         """Where schemas are looked at."""

@@ -50,16 +50,20 @@ class ObjectAddress(NamedTuple):
 Place = Path | ObjectAddress
 
 
-def address(uri: str, data_dir: Path) -> Path:
+def address(uri: str, data_dir: Path) -> Place:
     """Where ``uri`` says, a directory as an absolute path; "" means the one in ``data_dir``.
 
-    A path, relative to the working directory as that of the data directory is, or a ``file:`` URI
-    (RFC 8089). Raises ConfigError for anything else, and for a place that is the broker's own.
+    A path, relative to the working directory as that of the data directory is, a ``file:`` URI
+    (RFC 8089), or ``s3://bucket/key``. Raises ConfigError for anything else, and for a place that
+    is the broker's own.
     """
     data_dir = Path(os.path.abspath(data_dir))
     if not uri:
         return data_dir / NAME
-    found = Path(os.path.abspath(check_uri(uri)))
+    place = check_uri(uri)
+    if isinstance(place, ObjectAddress):
+        return place
+    found = Path(os.path.abspath(place))
     for name in _OWN:
         if found.is_relative_to(data_dir / name):
             raise ConfigError(
@@ -69,17 +73,27 @@ def address(uri: str, data_dir: Path) -> Path:
     return found
 
 
-def check_uri(uri: str) -> str:
-    """The path that a ``uri`` means. Raises ConfigError if archives cannot be there."""
+def place_of(text: str) -> Place:
+    """The place of which this is the ``str``."""
+    return object_address(text) if _is_object(text) else Path(text)
+
+
+def check_uri(uri: str) -> str | ObjectAddress:
+    """The path or the address that a ``uri`` means.
+
+    Raises ConfigError if archives cannot be there.
+    """
     if "\0" in uri:
         raise ConfigError(f"archive.uri: {uri!r} holds a zero byte; leave it out")
     scheme = _SCHEME.match(uri)
     if scheme is None:
         return uri
+    if _is_object(uri):
+        return object_address(uri)
     if scheme[0].lower() != "file:":
         raise ConfigError(
-            f"archive.uri: {uri!r} is no local directory, and this version keeps archives in local "
-            "directories only: name a path, or a file: URI"
+            f"archive.uri: {uri!r} is no local directory, and on no object store that brokerd "
+            "knows: name a path, a file: URI, or s3://BUCKET/NAME"
         )
     parts = urlsplit(uri)
     path = unquote(parts.path)
@@ -88,6 +102,12 @@ def check_uri(uri: str) -> str:
             f"archive.uri: {uri!r} is no file: URI of this machine, such as file:///srv/archive"
         )
     return path
+
+
+def _is_object(uri: str) -> bool:
+    """Whether it begins with a scheme of object stores. A path that does is written ``./s3:a``."""
+    scheme = _SCHEME.match(uri)
+    return scheme is not None and scheme[0][:-1].lower() in OBJECT_SCHEMES
 
 
 def object_address(uri: str) -> ObjectAddress:

@@ -62,7 +62,7 @@ def read_files(
     from pyspark.sql import functions as F
 
     spark = run.spark()
-    table = run.root / layout.name
+    table = run.directory / layout.name
     place = [F.col("_metadata.file_name").alias(FILE), F.col("_metadata.row_index").alias(ROW)]
     schema = ddl(layout, names)
     if not paths:
@@ -107,7 +107,7 @@ def staging(run: Run) -> Iterator[Path]:
 
     Nobody else ever has one of its name, such as who still writes to an earlier one.
     """
-    every = run.root / STAGING
+    every = run.directory / STAGING
     shutil.rmtree(every, ignore_errors=True)
     directory = every / secrets.token_hex(8)
     directory.mkdir(parents=True)

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from brokerd.archive.address import Place
 from brokerd.archive.bounds import FILE_NAME, Bounds, decode_bounds
 from brokerd.archive.layout import LAYOUTS
 from brokerd.archive.lazy import LazyArchive
@@ -46,8 +47,8 @@ class Job(NamedTuple):
     """What to do, and with what."""
 
     data_dir: Path
-    root: Path
-    """Directory of the archive."""
+    root: Place
+    """Where the archive is."""
     settings: Settings
     open_spark: Callable[[], AbstractContextManager[SparkSession]]
     """Starts Spark; called when there is something for it to do."""
@@ -82,7 +83,7 @@ class Summary:
         return self.rolled_up.stop.reason if self.rolled_up.stop is not None else ""
 
     @contextmanager
-    def telling(self, root: Path) -> Iterator[None]:
+    def telling(self, root: Place) -> Iterator[None]:
         """Add what goes wrong to the problems; ``root`` is the place if nothing else is named."""
         problem = ""
         try:
@@ -93,6 +94,11 @@ class Summary:
             problem = f"{error.filename or root}: {error.strerror or error}"
         if problem and problem not in self.problems:
             self.problems.append(problem)
+
+
+def _free_bytes(job: Job) -> int:
+    """How much may be written to the archive; a bucket has no limit."""
+    return job.free_bytes(job.root) if isinstance(job.root, Path) else 1 << 62
 
 
 def run_job(job: Job) -> Summary:
@@ -123,7 +129,7 @@ def run_job(job: Job) -> Summary:
             progress=job.progress,
         )
         with summary.telling(job.root):
-            free_bytes = partial(job.free_bytes, job.root)
+            free_bytes = partial(_free_bytes, job)
             roll_up(run, job.data_dir / "wal", tables, free_bytes, summary.rolled_up)
         with summary.telling(job.root):
             for step in steps(job.settings):

@@ -20,6 +20,7 @@ from brokerd.archive.pending import Stop
 from brokerd.archive.plan import Lot, plan_lot
 from brokerd.archive.relied import segment_mark
 from brokerd.archive.running import JobFailed, Run
+from brokerd.archive.store import open_store
 from brokerd.archive.table import Table, added
 from brokerd.archive.tasks import Problem, Target, write_events, write_records
 
@@ -149,8 +150,7 @@ class _Rolling:
 
     def _discard(self, layout: Layout, written: _Written) -> None:
         """Remove what nobody will commit: the disk may be short."""
-        for info in written.files:
-            (self._run.root / layout.name / info.path).unlink()
+        open_store(self._run.root / layout.name).delete(info.path for info in written.files)
 
     def _go_round(self, problem: Problem, segments: int) -> None:
         """See to it that the next plan goes better, if one can."""

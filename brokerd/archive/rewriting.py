@@ -13,12 +13,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby, pairwise
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from brokerd.archive.address import Place, place_of
 from brokerd.archive.files import FileInfo, FileWriter, verify_written
 from brokerd.archive.layout import LAYOUTS, Layout, Range
 from brokerd.archive.ordered import Source, in_order, read_drops
@@ -105,7 +105,7 @@ def rewrite(unit: Unit) -> Rewritten | Refused:
 
 def _rewrite(unit: Unit) -> Rewritten:
     layout = LAYOUTS[unit.table]
-    table = Path(unit.root, unit.table)
+    table = place_of(unit.root) / unit.table
     files = [open_file(table, path) for path in unit.paths]
     gone: Counter[str] = Counter()
     sources = [Source(file, layout, read_drops(unit.drops, file.path), gone) for file in files]
@@ -179,7 +179,7 @@ class _Outputs:
     """
 
     def __init__(
-        self, table: Path, layout: Layout, log_id: str, outputs: Sequence[Sequence[Range]]
+        self, table: Place, layout: Layout, log_id: str, outputs: Sequence[Sequence[Range]]
     ) -> None:
         self._open = partial(FileWriter, table, layout, log_id)
         self._outputs = outputs

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
+from brokerd.archive.address import Place
 from brokerd.archive.bounds import Bounds
 from brokerd.archive.masters import is_local
 from brokerd.archive.shipping import carried, package
@@ -100,8 +101,8 @@ class StepReport:
 class Run:
     """One run of the job."""
 
-    root: Path
-    """Directory of the archive; its tables are directories below."""
+    root: Place
+    """Where the archive is; its tables are directories below."""
     bounds: Bounds
     """What may be removed; its ``time_us`` is the only time that a step goes by."""
     settings: Settings
@@ -114,6 +115,13 @@ class Run:
     at: Callable[[str], None] = lambda point: None
     """Called at points with names, where tests stop the process."""
     progress: Progress = Quiet()  # noqa: RUF009  # it has no state
+
+    @property
+    def directory(self) -> Path:
+        """Where the archive is on a disk. Raises JobFailed if it is on an object store."""
+        if isinstance(self.root, Path):
+            return self.root
+        raise JobFailed(f"{self.root} is no directory")
 
     def map(
         self, what: str, function: Callable[[Item], Result], items: Sequence[Item]

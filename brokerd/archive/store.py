@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from brokerd.archive.address import ObjectAddress, Place
+from brokerd.archive.address import ObjectAddress, Place, place_of
 
 __all__ = ["Draft", "Entry", "Place", "Store", "StoredFile", "open_store"]
 
@@ -164,14 +164,15 @@ class Store(Protocol):
 
 
 def open_store(place: Place | str) -> Store:
-    """The files at a place; nothing is looked at yet. A ``str`` is a path.
+    """The files at a place, or at the one that has this ``str``; nothing is looked at yet.
 
     Raises ArchiveUnavailable if what is needed to come there is not installed, or not set.
     """
+    place = place_of(place) if isinstance(place, str) else place
     if isinstance(place, ObjectAddress):
         from brokerd.archive.store_object import open_objects
 
         return open_objects(place)
     from brokerd.archive.store_local import LocalStore
 
-    return LocalStore(Path(place))
+    return LocalStore(place)

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from brokerd.archive.address import place_of
 from brokerd.archive.decode import read_records
 from brokerd.archive.events import read_events
 from brokerd.archive.files import FileInfo, FileWriter, verify_written
@@ -114,7 +115,7 @@ def _open(segment: Segment) -> SealedSegment:
 def _write(
     target: Target, layout: Layout, ranges: Sequence[Range], rows: Iterable[pa.Table]
 ) -> FileInfo:
-    directory = Path(target.root, layout.name)
+    directory = place_of(target.root) / layout.name
     with FileWriter(directory, layout, target.log_id, ranges) as writer:
         for some in rows:
             writer.write(some)

@@ -43,19 +43,26 @@ def open_place(path: str, archive: str | None = None) -> Place:
     if not path:
         raise NoPlace("load() wants a place: a broker's data directory, or an archive's address")
     try:
-        root = Path(os.path.abspath(address.check_uri(path)))
+        named = address.check_uri(path)
     except ConfigError as error:
         raise NoPlace(str(error).replace("archive.uri", "load()")) from None
+    if isinstance(named, address.ObjectAddress):
+        return _archive_alone(named, archive)
+    root = Path(os.path.abspath(named))
     if (root / WAL).is_dir() and (root / STATE).is_dir():
         return Place(str(root), str(address.address(archive or "", root)))
     if (root / RECORDS.name / COMMITS).is_dir():
-        if archive is not None:
-            raise NoPlace(
-                f"{root} is an archive, so the option archive={archive!r} says nothing: leave it "
-                "out, or load the data directory"
-            )
-        return Place(None, str(root))
+        return _archive_alone(root, archive)
     raise NoPlace(_what_lacks(root))
+
+
+def _archive_alone(root: address.Place, archive: str | None) -> Place:
+    if archive is not None:
+        raise NoPlace(
+            f"{root} is an archive, so the option archive={archive!r} says nothing: leave it "
+            "out, or load the data directory"
+        )
+    return Place(None, str(root))
 
 
 def _what_lacks(root: Path) -> str:

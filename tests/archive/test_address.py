@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import pickle
 from pathlib import Path
 
 import pytest
 
-from brokerd.archive.address import address
+from brokerd.archive.address import ObjectAddress, address, place_of
 from brokerd.errors import ConfigError
 
 DATA = Path("/var/lib/brokerd")
@@ -31,6 +32,39 @@ def test_a_directory_of_this_machine(uri: str, path: str) -> None:
     assert address(uri, DATA) == Path(path)
 
 
+@pytest.mark.parametrize(
+    ("uri", "place"),
+    [
+        ("s3://bucket", ObjectAddress("s3", "bucket", "")),
+        ("S3://my.bucket-1/", ObjectAddress("s3", "my.bucket-1", "")),
+        ("s3://bucket/some/archive/", ObjectAddress("s3", "bucket", "some/archive")),
+        ("gs://bucket/a=1,b@c+d_e.f-g", ObjectAddress("gs", "bucket", "a=1,b@c+d_e.f-g")),
+        ("az://container/archive", ObjectAddress("az", "container", "archive")),
+    ],
+)
+def test_an_object_store(uri: str, place: ObjectAddress) -> None:
+    """A bucket, or what begins with a name in it; wherever the data is."""
+    assert address(uri, DATA) == place
+    assert address(str(place), DATA) == place
+    assert place_of(str(place)) == place
+    assert place_of("/srv/a") == Path("/srv/a")
+    assert pickle.loads(pickle.dumps(place)) == place
+
+
+def test_credentials_in_an_address_are_refused_and_not_told() -> None:
+    """They would get into logs."""
+    with pytest.raises(ConfigError, match="environment") as caught:
+        address("s3://somebody:password@bucket/a", DATA)
+    assert "password" not in str(caught.value)
+
+
+def test_what_is_below_a_place() -> None:
+    """As with directories."""
+    place = ObjectAddress("s3", "bucket", "")
+    assert str(place / "records" / "_delta_log") == "s3://bucket/records/_delta_log"
+    assert (place / "records" / "_delta_log").name == "_delta_log"
+
+
 def test_a_relative_path_begins_where_that_of_the_data_begins() -> None:
     """In the working directory."""
     assert address("old", Path("data")) == Path(os.getcwd()) / "old"
@@ -40,8 +74,15 @@ def test_a_relative_path_begins_where_that_of_the_data_begins() -> None:
 @pytest.mark.parametrize(
     ("uri", "part"),
     [
-        ("s3://bucket/archive", "local directories only"),
-        ("hdfs:/archive", "local directories only"),
+        ("hdfs:/archive", "no local directory, and on no object store"),
+        ("s3:bucket/archive", "names no bucket"),
+        ("s3:///archive", "names no bucket"),
+        ("s3://b/archive", "names no bucket"),
+        ("s3://bucket:80/archive", "names no bucket"),
+        ("s3://bucket/a//b", "letters, digits"),
+        ("s3://bucket/a/../b", "letters, digits"),
+        ("s3://bucket/a?region=x", "letters, digits"),
+        ("s3://bucket/a%20b", "letters, digits"),
         ("file://other/archive", "no file: URI of this machine"),
         ("file:archive", "no file: URI of this machine"),
         ("file:///a%00b", "no file: URI of this machine"),
