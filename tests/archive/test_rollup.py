@@ -282,9 +282,9 @@ def test_the_archive_may_be_elsewhere(data: Data, sparkling: Command, tmp_path: 
     assert sparkling("--archive", elsewhere.as_uri(), *TAKE_ONLY).code == 0
     assert (elsewhere / "records" / "_delta_log").is_dir()
     assert not data.root.exists()
-    said = sparkling("--archive", "s3://bucket/archive")
+    said = sparkling("--archive", "ftp://host/archive")
     assert said.code == 1
-    assert "archive.uri: 's3://bucket/archive' is no local directory" in said.err
+    assert "archive.uri: 'ftp://host/archive' is no local directory" in said.err
     assert said.err.endswith("(--archive)\n")
 
 
