@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
+from textwrap import dedent
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 import pytest
 from deltalake import DeltaTable
 
 from benchmarks.held_rollup import CLUSTER, SETTINGS, HeldRollup
+from benchmarks.process import die_with_parent
 from brokerd.archive.job import Job, run_job
 from brokerd.archive.layout import LAYOUTS
 from brokerd.archive.table import Table
 from brokerd.walformat import EventKind
+from tests.archive import late
 from tests.archive.data import NO_LIMIT, NOW_MS, Data
 from tests.archive.making import LOG_ID, events_entry
 
@@ -125,6 +130,117 @@ def test_the_command_gives_the_same_tables_on_a_cluster(tmp_path: Path, expected
     said = (data.path / "run" / "rollup.log").read_text()
     assert "-- executor 0 --" in said and "-- executor 1 --" in said
     assert "authenticate.secret" not in said
+
+
+@pytest.fixture
+def standalone(tmp_path: Path) -> Iterator[str]:
+    """The URL of a cluster of two machines, which are both this one by another address."""
+    home = Path(pyspark.__file__).parent
+    variables = {
+        "SPARK_HOME": str(home),
+        "SPARK_LOG_DIR": str(tmp_path),
+        "SPARK_DAEMON_MEMORY": "128m",
+        "PYTHONPATH": str(ROOT),
+        late.MARK: str(tmp_path / "late"),
+    }
+
+    def start(role: str, host: str, *arguments: str) -> subprocess.Popen[bytes]:
+        command = [
+            *(str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{role.lower()}.{role}"),
+            *("--host", host, "--port", "0", "--webui-port", "0", *arguments),
+        ]
+        with (tmp_path / f"{role}-{host}").open("wb") as said:
+            return subprocess.Popen(
+                command,
+                env={**os.environ, **variables, "SPARK_LOCAL_IP": host},
+                stdout=said,
+                stderr=said,
+                preexec_fn=die_with_parent,
+            )
+
+    rest = tmp_path / "master.conf"
+    rest.write_text("spark.master.rest.enabled false\n")
+    with ExitStack() as stack:
+        stack.enter_context(ended(start("Master", "127.0.0.1", "--properties-file", str(rest))))
+        url = said_in(tmp_path / "Master-127.0.0.1", rb"spark://127\.0\.0\.1:\d+")
+        for host in ("127.0.0.1", "127.0.0.2"):
+            work = str(tmp_path / f"work-{host}")
+            size = ("--cores", "1", "--memory", "1g", "--work-dir", work)
+            stack.enter_context(ended(start("Worker", host, *size, url)))
+            said_in(tmp_path / f"Worker-{host}", rb"Successfully registered with master")
+        yield url
+
+
+@contextmanager
+def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """End a process in the end."""
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(GONE_SECONDS)
+
+
+def said_in(log: Path, pattern: bytes) -> str:
+    """Wait until a process says something, and not for ever."""
+    deadline = time.monotonic() + GONE_SECONDS
+    while (found := re.search(pattern, log.read_bytes())) is None:
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
+    return found[0].decode()
+
+
+def test_of_two_attempts_of_a_task_one_counts(
+    tmp_path: Path, expected: Rows, standalone: str
+) -> None:
+    """Both have written their files when the run commits; that of the slow one goes by vacuum."""
+    data = fill(tmp_path / "data")
+    script = f"""
+        import os
+        from functools import partial
+        from pathlib import Path
+        from benchmarks.held_rollup import SETTINGS
+        from brokerd.archive import lots
+        from brokerd.archive.job import Job, run_job
+        from brokerd.archive.spark import SparkOptions, spark_session
+        from tests.archive.late import write_records_late
+
+        lots.write_records = write_records_late
+        data = Path({str(data.path)!r})
+        settings = {{
+            "spark.speculation": "true",
+            "spark.speculation.interval": "100ms",
+            "spark.speculation.minTaskRuntime": "1s",
+            "spark.speculation.task.duration.threshold": "1s",
+        }}
+        options = SparkOptions({standalone!r}, settings=settings)
+        open_spark = partial(spark_session, "late", options, data / "run" / "rollup", os.environ)
+        summary = run_job(Job(
+            data, Path({str(data.root)!r}), SETTINGS, open_spark,
+            lambda: {NOW_MS}, lambda path: {NO_LIMIT},
+        ))
+        print(summary.problems)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(script)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=late.LATE_SECONDS,
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+    assert (tmp_path / "late").exists()
+    assert rows_of(data.root) == expected
+    (left_over,) = unnamed(data.root / "records")
+    Table(data.root, LAYOUTS["records"], LOG_ID).vacuum(0, FAR_MS)
+    assert not left_over.exists()
+
+
+def unnamed(table: Path) -> list[Path]:
+    """Files of a table that no commit ever named."""
+    commits = [path.read_text() for path in (table / "_delta_log").glob("*.json")]
+    found = [path for path in table.rglob("*.parquet") if path.parent.name != "_delta_log"]
+    return [path for path in found if not any(path.name in commit for commit in commits)]
 
 
 def test_whoever_is_killed_the_tables_are_the_same(tmp_path: Path, expected: Rows) -> None:
