@@ -96,9 +96,21 @@ def _names(wal: Path, bounds: Bounds) -> _Names:
     return _Names(sorted(int(match[1]) for match in segments), _known_to_lack(names, bounds))
 
 
+def first_lsns(wal: Path) -> list[int]:
+    """Where the segments of a log begin, by their names, in order. Raises OSError."""
+    segments = (match for match in map(_SEGMENT.fullmatch, os.listdir(wal)) if match is not None)
+    return sorted(int(match[1]) for match in segments)
+
+
 def end_of_log(wal: Path, bounds: Bounds) -> int:
     """An LSN that the log has got to, for certain. Raises OSError."""
     return max([bounds.lsn, *_names(wal, bounds).segments])
+
+
+def is_deleted(wal: Path, lsn: int) -> bool:
+    """Whether the log says that what it had at an LSN was deleted on purpose. Raises OSError."""
+    deleted = (match for match in map(_DELETED.fullmatch, os.listdir(wal)) if match is not None)
+    return any(int(match[1]) <= lsn < int(match[2]) for match in deleted)
 
 
 def sealed_segments(wal: Path, bounds: Bounds, lsn: int) -> Iterator[SealedSegment | Stop]:

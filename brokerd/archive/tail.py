@@ -96,6 +96,8 @@ class Walked(NamedTuple):
     """In the order of the file."""
     times_us: Integers
     """Of the frame of each batch."""
+    frames: Integers
+    """Where the frame of each batch begins."""
     changes: list[TopicChange]
     end: int
     """Position just past the last sound frame."""
@@ -174,11 +176,13 @@ def walk_closed(fd: int, file: JournalFile, end: int, first: int = SEGMENT_HEADE
 def _joined(parts: list[Walked], end: int) -> Walked:
     if not parts:
         nothing = np.empty(0, np.int64)
-        return Walked(Batches(*([nothing] * 6)), nothing, [], end)
+        return Walked(Batches(*([nothing] * 6)), nothing, nothing, [], end)
     columns = zip(*(part.batches for part in parts), strict=True)
     batches = Batches(*map(np.concatenate, columns))
     times = np.concatenate([part.times_us for part in parts])
-    return Walked(batches, times, [change for part in parts for change in part.changes], end)
+    frames = np.concatenate([part.frames for part in parts])
+    changes = [change for part in parts for change in part.changes]
+    return Walked(batches, times, frames, changes, end)
 
 
 def _headers(fd: int, file: JournalFile, position: int) -> Iterator[FrameHeader]:
@@ -257,10 +261,11 @@ class _Walk:
             entry[is_batch] + self.position,
             some["body_bytes"].astype(np.int64),
         )
-        times = heads["time_us"][frame_of[is_batch]].astype(np.int64)
+        frame_of = frame_of[is_batch]
+        times = heads["time_us"][frame_of].astype(np.int64)
         changes = self._changes(data, entry, entry_heads)
         end = self.position + (_frame_end(data, frames[sound - 1]) if sound else 0)
-        return Walked(batches, times, changes, end), sound
+        return Walked(batches, times, at[frame_of] + self.position, changes, end), sound
 
     def _sound_frames(self, bodies: Bodies, at: Integers, heads: npt.NDArray[np.void]) -> Any:
         lsn = (at + self.position + self._file.first_lsn).view(np.uint64)

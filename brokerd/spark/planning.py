@@ -6,19 +6,33 @@ No record is read here. No pyspark.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 from brokerd.archive.layout import RECORDS
+from brokerd.archive.pending import damaged_places
+from brokerd.errors import BrokerdError
+from brokerd.spark.archived import FilePart, files_wanted, parts_of_files
+from brokerd.spark.journal import Part, parts_of
+from brokerd.spark.known import Known
+from brokerd.spark.looking import TRIES, Seen, look
 from brokerd.spark.place import Place
+from brokerd.spark.sieve import LEAST, MOST, Names, Narrowing, Sieve, Within
 
 COLUMNS = tuple(column.name for column in RECORDS.file_columns())
 """All that a row has."""
 PARTITION_BYTES = 64 << 20
+PARTS_MAX = 64
+"""So many files are open at once, at most."""
 
 Span = tuple[int | None, int | None]
 """First and end (exclusive); None: nothing limits it on this side."""
 EVERYTHING: Span = (None, None)
+
+
+class ShortLog(BrokerdError):
+    """The log does not go as far as it did once."""
 
 
 class Narrow(NamedTuple):
@@ -73,7 +87,19 @@ class Split(NamedTuple):
     bytes: int
     """About how much."""
     records: int
-    """How many rows at most."""
+    """About how many rows, at most."""
+    place: Place
+    log_id: str
+    columns: tuple[str, ...]
+    sieve: Sieve
+    files: tuple[FilePart, ...] = ()
+    """Of the archive."""
+    parts: tuple[Part, ...] = ()
+    """Of the journal."""
+    names: Mapping[int, str] = {}
+    """Of topics in the journal, by id."""
+    damage: Mapping[str, Sequence[tuple[int, int]]] = {}
+    """What is known to be damaged in the files of the journal."""
 
 
 class Plan(NamedTuple):
@@ -108,17 +134,222 @@ def plan(place: Place, request: Request, now_us: int) -> Plan:
     :param now_us: what is expired by then is left out.
     :raises BrokerdError: what is there cannot be read, or is not what it should be.
     """
-    raise NotImplementedError
+    for _ in range(TRIES):
+        seen = look(place, request.tail)
+        try:
+            return _Planning(place, request, seen, now_us).plan()
+        except FileNotFoundError:
+            continue
+    raise BrokerdError(
+        f"{place.data_dir}: journal files go as fast as they are looked at; run the query again"
+    )
+
+
+class _Planning:
+    """Divides what was seen."""
+
+    def __init__(self, place: Place, request: Request, seen: Seen, now_us: int) -> None:
+        self._place = place
+        self._request = request
+        self._seen = seen
+        self._end_lsn = seen.end_lsn
+        if request.end_lsn is not None:
+            if request.end_lsn > seen.end_lsn:
+                raise ShortLog(
+                    f"the log ends at LSN {seen.end_lsn}, and it was asked for up to LSN "
+                    f"{request.end_lsn}: an older copy of it was brought back, or its last file "
+                    "is left out"
+                )
+            self._end_lsn = request.end_lsn
+        self._sieve = sieve_of(request, seen.known, now_us)
+
+    def plan(self) -> Plan:
+        """Raises FileNotFoundError when a file of the journal went since it was seen."""
+        archived, files, file_bytes = self._files()
+        parts, segments, segment_bytes = self._parts()
+        splits = [*self._archive_splits(archived), *self._journal_splits(parts)]
+        return Plan(
+            self._seen.log_id,
+            tuple(splits),
+            self._end_lsn,
+            sum(split.records for split in splits),
+            files,
+            file_bytes,
+            segments,
+            segment_bytes,
+        )
+
+    # -- Archive ---------------------------------------------------------------------------------
+
+    def _files(self) -> tuple[list[FilePart], Count, Count]:
+        archive = self._seen.archive
+        if archive is None or self._request.first_lsn >= archive.records_lsn:
+            every = () if archive is None else archive.files["size"].to_pylist()
+            return [], Count(0, len(every)), Count(0, sum(every))
+        chosen = files_wanted(archive.files, self._sieve)
+        return (
+            parts_of_files(chosen, self._request.partition_bytes),
+            Count(len(chosen), len(archive.files)),
+            Count(*(sum(one["size"].to_pylist()) for one in (chosen, archive.files))),
+        )
+
+    def _archive_splits(self, parts: Sequence[FilePart]) -> Iterator[Split]:
+        narrowing = Narrowing(self._sieve)
+        for some in packed(parts, self._request.partition_bytes):
+            low = min(part.topic_ids[0] for part in some)
+            high = max(part.topic_ids[1] for part in some)
+            yield self._split(some, narrowing.between(low, high))._replace(files=tuple(some))
+
+    def _split(self, parts: Sequence[FilePart | Part], sieve: Sieve) -> Split:
+        return Split(
+            sum(part.bytes for part in parts),
+            sum(part.records for part in parts),
+            self._place,
+            self._seen.log_id,
+            self._request.columns,
+            sieve,
+        )
+
+    # -- Journal ---------------------------------------------------------------------------------
+
+    def _parts(self) -> tuple[list[Part], Count, Count]:
+        journal = self._seen.journal
+        if journal is None:
+            return [], Count(), Count()
+        lsns = Within(self._seen.archived_lsn, self._end_lsn).and_within(self._sieve.lsns)
+        sieve = self._sieve._replace(lsns=lsns)
+        found: list[Part] = []
+        segments = segment_bytes = 0
+        files = [file for file in journal.files if file.first_lsn >= self._seen.archived_lsn]
+        for file in files:
+            if not lsns.has_some(file.first_lsn, file.end_lsn - 1):
+                continue
+            walked = journal.walked.get(file.path)
+            parts = parts_of(file, walked, sieve, self._request.partition_bytes)
+            segments += bool(parts)
+            segment_bytes += sum(part.bytes for part in parts)
+            found += parts
+        total = sum(file.end_lsn - file.first_lsn for file in files)
+        return found, Count(segments, len(files)), Count(segment_bytes, total)
+
+    def _journal_splits(self, parts: Sequence[Part]) -> Iterator[Split]:
+        narrowing = Narrowing(self._sieve)
+        known, damage = self._seen.known, damaged_places(self._seen.bounds)
+        for some in packed(parts, self._request.partition_bytes):
+            ids = sorted({topic_id for part in some for topic_id in part.topic_ids})
+            sieve = narrowing.between(ids[0], ids[-1])
+            sieve = sieve._replace(
+                lsns=sieve.lsns.and_within(Within(self._seen.archived_lsn, self._end_lsn))
+            )
+            names = {os.path.basename(part.file.path) for part in some}
+            yield self._split(some, sieve)._replace(
+                parts=tuple(some),
+                names={topic_id: known.name_of(topic_id) for topic_id in ids},
+                damage={name: damage[name] for name in names if name in damage},
+            )
+
+
+class _Sized(Protocol):
+    @property
+    def bytes(self) -> int: ...
+
+
+Sized = TypeVar("Sized", bound=_Sized)
+
+
+def packed(parts: Iterable[Sized], size: int) -> Iterator[list[Sized]]:
+    """Neighbours together up to a size, and no more than `PARTS_MAX` of them."""
+    some: list[Sized] = []
+    total = 0
+    for part in parts:
+        if some and (total + part.bytes > size or len(some) == PARTS_MAX):
+            yield some
+            some, total = [], 0
+        some.append(part)
+        total += part.bytes
+    if some:
+        yield some
+
+
+def sieve_of(request: Request, known: Known, now_us: int) -> Sieve:
+    """Which records a request wants. Raises UnknownTopic."""
+    narrow = request.narrow
+    names = Names(request.topics)
+    topic_ids = known.chosen(names, not request.unknown_topics)
+    if narrow.topics is not None:
+        topic_ids = tuple(one for one in topic_ids if known.topics[one].name in narrow.topics)
+    if narrow.topic_ids is not None:
+        topic_ids = tuple(one for one in topic_ids if one in narrow.topic_ids)
+    asked = Within(0).and_within(_within(request.from_offset, request.to_offset))
+    offsets = asked.and_within(_within(*narrow.offsets))
+    times = _within(request.from_time_us, request.to_time_us).and_within(_within(*narrow.times_us))
+    lsns = _within(request.first_lsn, request.end_lsn).and_within(_within(*narrow.lsns))
+    limits = known.limits(topic_ids, offsets, request.from_offsets, request.to_offsets)
+    return Sieve(
+        topic_ids,
+        known.next_topic_id,
+        names,
+        narrow.partitions,
+        offsets,
+        limits,
+        times,
+        lsns,
+        now_us,
+    )
+
+
+def _within(first: int | None, end: int | None) -> Within:
+    return Within(LEAST if first is None else first, MOST if end is None else end)
+
+
+# -- How far a log has got -----------------------------------------------------------------------
 
 
 def end_of(place: Place, tail: bool = True) -> End:
     """How far the log has got: records from there on come later. Raises as `plan` does."""
-    raise NotImplementedError
+    seen = look(place, tail)
+    return End(seen.log_id, seen.end_lsn)
 
 
 def end_after(place: Place, first_lsn: int, max_bytes: int, tail: bool = True) -> End:
     """Where about ``max_bytes`` of the log from an LSN on end; at the end if there are fewer.
 
-    At least one batch of records, if there is one. Raises as `plan` does.
+    What is not there any more counts nothing. Raises as `plan` does.
     """
-    raise NotImplementedError
+    seen = look(place, tail)
+    pieces = []
+    if seen.archive is not None:
+        files = seen.archive.files
+        columns = [files[name].to_pylist() for name in ("first_lsn", "last_lsn", "content")]
+        pieces += [row for row in zip(*columns, strict=True) if row[0] >= 0]
+    if seen.journal is not None:
+        pieces += [
+            (file.first_lsn, file.end_lsn - 1, file.end_lsn - file.first_lsn)
+            for file in seen.journal.files
+            if file.first_lsn >= seen.archived_lsn
+        ]
+    return End(seen.log_id, _cut(pieces, first_lsn, seen.end_lsn, max_bytes))
+
+
+def _cut(pieces: Sequence[tuple[int, int, int]], first: int, end: int, max_bytes: int) -> int:
+    """The LSN above ``first`` below which pieces hold so many bytes; ``end`` if they hold less.
+
+    :param pieces: smallest and largest LSN and bytes, which are spread evenly between the two.
+    """
+    slopes: dict[int, float] = {}
+    for low, high, size in pieces:
+        if high >= first:
+            slope = max(1, size) / (high + 1 - low)
+            low = max(low, first)
+            slopes[low] = slopes.get(low, 0.0) + slope
+            slopes[high + 1] = slopes.get(high + 1, 0.0) - slope
+    lsn, slope, total = first, 0.0, 0.0
+    for at in sorted(slopes):
+        more = slope * (at - lsn)
+        if total + more >= max_bytes and slope > 0:
+            lsn += int((max_bytes - total) / slope)
+            break
+        total, lsn, slope = total + more, at, slope + slopes[at]
+    else:
+        return end
+    return min(max(lsn, first + 1), end)

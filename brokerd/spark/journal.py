@@ -1,0 +1,264 @@
+# Tests: tests/spark/test_journal.py
+"""Files of the journal as a query has them: which there are, and where their batches lie.
+
+A file without an index, above all the one that is written to, is walked (`brokerd.archive.tail`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgpack
+import numpy as np
+
+from brokerd.archive.bounds import Bounds
+from brokerd.archive.pending import (
+    Damage,
+    Stop,
+    damaged_places,
+    first_lsns,
+    open_closed,
+    segments_from,
+)
+from brokerd.archive.sealed import Batches, SealedSegment, batches_of, open_sealed
+from brokerd.archive.tail import TopicChange, Walked, open_journal, walk_closed, walk_tail
+from brokerd.archive.walk import KnownDamage, Lot, Walk
+from brokerd.errors import BrokerdError
+from brokerd.spark.sieve import Integers, Mask, Sieve
+from brokerd.walformat import (
+    ENTRY_HEADER_BYTES,
+    EntryKind,
+    FormatError,
+    entry_body,
+)
+
+
+class UnreadableJournal(BrokerdError):
+    """The journal cannot be read from some place on; the message says why, and what to do."""
+
+
+class File(NamedTuple):
+    """A file of the journal; goes to other processes."""
+
+    path: str
+    segment_id: bytes
+    first_lsn: int
+    end_lsn: int
+    """Just past the last frame that was seen."""
+    has_index: bool
+
+
+class Journal(NamedTuple):
+    """What was found of a journal."""
+
+    files: list[File]
+    changes: list[TopicChange]
+    """What happened to topics since the bounds."""
+    end_lsn: int
+    walked: dict[str, Walked]
+    """What is in files without an index, by path."""
+    gaps: tuple[tuple[int, int], ...]
+    """LSNs that are not there, and of which it is known why."""
+
+
+class _Seen(NamedTuple):
+    """A segment that was looked at."""
+
+    file: File
+    walked: Walked | None
+    changes: list[TopicChange]
+
+    @property
+    def end_lsn(self) -> int:
+        return self.file.end_lsn
+
+
+def read_journal(wal: Path, bounds: Bounds, since: int, tail: bool) -> Journal:
+    """Find the files of a journal from an LSN on, and what happened to topics since the bounds.
+
+    :param tail: whether a file is read that is written to; else the journal ends before it.
+    :raises FileNotFoundError: a file was deleted meanwhile.
+    :raises BrokerdError: some of it cannot be read, though it should be there.
+    """
+    look = _Look(bounds, tail)
+    since = lsn = _begin_of_file(wal, since)
+    seen: list[_Seen] = []
+    gaps = []
+    for found in segments_from(wal, bounds, since, look.opened):
+        if isinstance(found, Stop):
+            if found.is_problem:
+                raise UnreadableJournal(found.reason)
+            lsn = found.lsn
+            break
+        if found.file.first_lsn > lsn:
+            gaps.append((lsn, found.file.first_lsn))
+        lsn = found.end_lsn
+        seen.append(found)
+    return Journal(
+        [one.file for one in seen],
+        [change for one in seen for change in one.changes],
+        lsn,
+        {one.file.path: one.walked for one in seen if one.walked is not None},
+        tuple(gaps),
+    )
+
+
+def _begin_of_file(wal: Path, lsn: int) -> int:
+    """Where the file begins that an LSN is in, as that of the bounds may be; else the LSN."""
+    first = max((first for first in first_lsns(wal) if first <= lsn), default=lsn)
+    path = wal / f"{first:020d}.wal"
+    return first if first < lsn < first + path.stat().st_size else lsn
+
+
+class _Look:
+    """Opens the files of a journal."""
+
+    def __init__(self, bounds: Bounds, tail: bool) -> None:
+        self._bounds = bounds
+        self._tail = tail
+        self._damage: Damage = damaged_places(bounds)
+
+    def opened(self, path: Path, after: int | None) -> _Seen | Stop:
+        """What `segments_from` asks for."""
+        found = open_closed(path, after is None)
+        if isinstance(found, SealedSegment):
+            file = File(str(path), found.segment_id, found.first_lsn, found.end_lsn, True)
+            is_new = found.end_lsn > self._bounds.lsn
+            return _Seen(file, None, list(self._changes(found)) if is_new else [])
+        if found.is_problem or (after is None and not self._tail):
+            return found
+        fd, file_ = open_journal(path)
+        try:
+            if file_.first_lsn != int(path.stem):
+                raise UnreadableJournal(
+                    f"{path} says that it begins at LSN {file_.first_lsn}: a file of another place "
+                    "was put there; bring the right one back"
+                )
+            if after is None:
+                walked = walk_tail(fd, file_)
+            else:
+                walked = walk_closed(fd, file_, after - file_.first_lsn)
+        finally:
+            os.close(fd)
+        end_lsn = file_.first_lsn + walked.end
+        file = File(str(path), file_.segment_id, file_.first_lsn, end_lsn, False)
+        return _Seen(file, walked, walked.changes)
+
+    def _changes(self, segment: SealedSegment) -> Iterator[TopicChange]:
+        """The TOPIC entries of a file with an index."""
+        places = KnownDamage(self._damage.get(os.path.basename(segment.path), ()))
+        fd = os.open(segment.path, os.O_RDONLY)
+        try:
+            walk = Walk(fd, segment, lambda head: head.kind == EntryKind.TOPIC, places)
+            for lot in walk.lots():
+                yield from _topic_changes(lot, segment, places)
+        finally:
+            os.close(fd)
+
+
+def _topic_changes(lot: Lot, segment: SealedSegment, places: KnownDamage) -> Iterator[TopicChange]:
+    for position, head in zip(lot.positions, lot.headers, strict=True):
+        try:
+            body = entry_body(lot.data, head, position - lot.base)
+        except FormatError as error:
+            if places.hits(position, position + ENTRY_HEADER_BYTES + head.body_bytes):
+                continue
+            raise UnreadableJournal(
+                f"{segment.path} at {position}: {error}: run brokerctl wal verify"
+            ) from None
+        lsn = segment.first_lsn + position
+        yield TopicChange(lsn, head.topic_id, head.partition, msgpack.unpackb(body))
+
+
+# -- What a query wants of a file ----------------------------------------------------------------
+
+
+class Part(NamedTuple):
+    """A piece of a file of the journal; goes to other processes."""
+
+    file: File
+    first: int
+    """Position of its first frame, or batch if the file has an index."""
+    end: int
+    bytes: int
+    """Of the batches that are wanted."""
+    records: int
+    """In these batches."""
+    topic_ids: tuple[int, ...]
+    """Of these batches, in order."""
+
+    @property
+    def lsns(self) -> tuple[int, int]:
+        return self.file.first_lsn + self.first, self.file.first_lsn + self.end
+
+
+class Times(NamedTuple):
+    """Batches with the broker times of their frames."""
+
+    batches: Batches
+    times_us: Integers
+
+
+def batches_with_times(segment: SealedSegment) -> Times:
+    """All batches of a file with an index."""
+    return Times(batches_of(segment.index), np.asarray(segment.index.all_rows().time_us, np.int64))
+
+
+def wanted(found: Times, first_lsn: int, sieve: Sieve) -> Mask:
+    """Which of some batches of a file have records that may be wanted.
+
+    They are sorted by topic and partition as far as possible.
+    """
+    batches = found.batches
+    low, high = sieve.spans(batches.topic_id, batches.partition, lambda row: "")
+    return (
+        (batches.base_offset + batches.count > low)
+        & (batches.base_offset < high)
+        & sieve.lsns.mask(batches.position + first_lsn)
+        & sieve.times_us.mask(found.times_us)
+    )
+
+
+def parts_of(file: File, walked: Walked | None, sieve: Sieve, part_bytes: int) -> list[Part]:
+    """What is wanted of a file, in pieces of about a size.
+
+    Raises FileNotFoundError if the file is gone, and BrokerdError.
+    """
+    if walked is None:
+        segment = open_sealed(file.path)
+        found = batches_with_times(segment)
+        frames = found.batches.position
+    else:
+        found = Times(walked.batches, walked.times_us)
+        frames = walked.frames
+    rows = np.flatnonzero(wanted(found, file.first_lsn, sieve))
+    rows = rows[np.argsort(found.batches.position[rows], kind="stable")]
+    if not len(rows):
+        return []
+    chosen, frames = found.batches.select(rows), frames[rows]
+    size = chosen.body_bytes + ENTRY_HEADER_BYTES
+    part = (np.cumsum(size) - size) // part_bytes
+    # A frame of a file without an index is not cut: it is walked from its beginning.
+    first_of_frame = np.searchsorted(frames, frames)
+    heads = np.flatnonzero(np.diff(part[first_of_frame], prepend=-1))
+    ends = [*frames[heads[1:]].tolist(), _end_of(file)]
+    return [
+        Part(
+            file,
+            int(frames[head]),
+            end,
+            int(size[head:after].sum()),
+            int(chosen.count[head:after].sum()),
+            tuple(np.unique(chosen.topic_id[head:after]).tolist()),
+        )
+        for head, after, end in zip(
+            heads.tolist(), [*heads[1:].tolist(), len(rows)], ends, strict=True
+        )
+    ]
+
+
+def _end_of(file: File) -> int:
+    return file.end_lsn - file.first_lsn

@@ -1,0 +1,165 @@
+# Tests: tests/spark/test_looking.py
+"""Looks at a log, archive and journal, at one moment: no record is in both, or in neither.
+
+The archive is looked at before the journal. What the archive's version holds, all below some LSN,
+is read from it; what follows, from the journal. If a file of the journal went meanwhile, there is a
+newer version of the archive that has it, or its records were removed: then all is looked at again.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from brokerd.archive.bounds import FILE_NAME, Bounds, decode_bounds
+from brokerd.archive.pending import end_of_log, first_lsns
+from brokerd.archive.relied import FILE_NAME as RELIED_NAME
+from brokerd.archive.relied import GIVE_UP, Relied, decode_relied
+from brokerd.archive.together import is_of
+from brokerd.archive.view import ArchiveUnavailable, ForeignArchive
+from brokerd.errors import BrokerdError, DamagedData
+from brokerd.spark.archived import Archive, read_archive
+from brokerd.spark.journal import Journal, read_journal
+from brokerd.spark.known import Known
+from brokerd.spark.place import STATE, WAL, NoPlace, Place
+
+TRIES = 8
+"""How often a log is looked at whose files go meanwhile."""
+
+
+class Seen(NamedTuple):
+    """A log at one moment."""
+
+    log_id: str
+    bounds: Bounds
+    known: Known
+    archive: Archive | None
+    journal: Journal | None
+    """From where the archive ends, or the bounds if that is less; None: there is none."""
+
+    @property
+    def archived_lsn(self) -> int:
+        """Records below are in the archive."""
+        return 0 if self.archive is None else self.archive.records_lsn
+
+    @property
+    def end_lsn(self) -> int:
+        """Records from there on come later."""
+        ends = [self.archived_lsn]
+        if self.journal is not None:
+            ends.append(self.journal.end_lsn)
+        return max(ends)
+
+
+def look(place: Place, tail: bool = True) -> Seen:
+    """See what there is. Raises BrokerdError: it cannot be read, or is not what it should be."""
+    if place.data_dir is None:
+        return _look_at_archive(place)
+    root = Path(place.data_dir)
+    before: object = None
+    try:
+        for _ in range(TRIES):
+            bounds = read_bounds(root / STATE / FILE_NAME)
+            relied = _read_relied(root / STATE / RELIED_NAME)
+            archive = read_archive(place.archive, bounds.log_id)
+            _check_relied(relied, place.archive, archive)
+            _check_log(root / WAL, place.archive, bounds, archive)
+            since = min(bounds.lsn, 0 if archive is None else archive.records_lsn)
+            try:
+                journal = read_journal(root / WAL, bounds, since, tail)
+            except FileNotFoundError:
+                continue
+            state = bounds.lsn, bounds.time_us, -1 if archive is None else archive.version
+            if journal.gaps and state != before:
+                before = state
+                continue
+            known = Known(bounds)
+            known.apply(journal.changes)
+            return Seen(bounds.log_id, bounds, known, archive, journal)
+    except OSError as error:
+        raise _unreadable(error, root) from error
+    raise BrokerdError(
+        f"{root / WAL}: journal files go as fast as they are looked at; run the query again"
+    )
+
+
+def _unreadable(error: OSError, root: Path) -> BrokerdError:
+    where = error.filename or root
+    return BrokerdError(
+        f"{where} cannot be read: {error.strerror or error}; who runs the query must be allowed to "
+        "read the journal, state/ and the archive"
+    )
+
+
+def read_bounds(path: Path) -> Bounds:
+    """The bounds that a broker wrote. Raises BrokerdError, OSError."""
+    try:
+        return decode_bounds(path.read_bytes())
+    except FileNotFoundError:
+        raise NoPlace(
+            f"{path} is not there: a broker writes it when it starts; start it on this directory"
+        ) from None
+    except DamagedData as error:
+        raise DamagedData(
+            f"{path} is damaged: {error}; start the broker, which writes it"
+        ) from None
+
+
+def _look_at_archive(place: Place) -> Seen:
+    raise NoPlace(f"{place.archive}: an archive without a journal cannot be read yet")
+
+
+# -- Whether they belong together ----------------------------------------------------------------
+
+
+def _check_log(wal: Path, address: str, bounds: Bounds, archive: Archive | None) -> None:
+    """Refuse a log that is older than the archive, as the job does. Raises ForeignArchive."""
+    if archive is None:
+        return
+    lsn, end = archive.records_lsn, _most(wal, bounds)
+    if lsn > end:
+        raise ForeignArchive(
+            f"the archive {address} has the log up to LSN {lsn}, and {wal} ends at {end}: an older "
+            "copy of the log was brought back; bring back an archive that is not newer, or name "
+            "another one"
+        )
+    if not is_of(wal, lsn, archive.segment_mark):
+        raise ForeignArchive(
+            f"the archive {address} has the log up to LSN {lsn}, and {wal} holds another segment "
+            "there: an older copy of the log was brought back and has grown since; bring back the "
+            "newest log, or an archive that is not newer than that copy"
+        )
+
+
+def _most(wal: Path, bounds: Bounds) -> int:
+    """An LSN that the log has got no further than. Raises OSError."""
+    ends = [end_of_log(wal, bounds)]
+    for lsn in first_lsns(wal)[-1:]:
+        with suppress(FileNotFoundError):  # then its end is in the bounds, if anything is in it
+            ends.append(lsn + (wal / f"{lsn:020d}.wal").stat().st_size)
+    return max(ends)
+
+
+def _read_relied(path: Path) -> Relied | None:
+    try:
+        return decode_relied(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except DamagedData as error:
+        raise DamagedData(f"{path}: {error}; restart the broker, which sees to it") from None
+
+
+def _check_relied(relied: Relied | None, address: str, archive: Archive | None) -> None:
+    """Refuse an archive that lacks what the log let go of. ``relied`` was read before it."""
+    if relied is None:
+        return
+    if archive is None:
+        raise ArchiveUnavailable(
+            f"there is no archive at {address}, and the log let go of what it has below LSN "
+            f"{relied.lsn}: is the disk mounted, is the option archive right? Bring it back, "
+            f"{GIVE_UP}"
+        )
+    problem = relied.problem(archive.archive_id, archive.records_lsn)
+    if problem:
+        raise ForeignArchive(f"{address}: {problem}. Bring the right one back, {GIVE_UP}")

@@ -1,0 +1,276 @@
+"""A log made by hand, with an archive, and what a query of it ought to give."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from brokerd.archive.bounds import (
+    FILE_NAME,
+    Bounds,
+    DamagedPlace,
+    PartitionBounds,
+    TopicBounds,
+    encode_bounds,
+)
+from brokerd.archive.layout import RECORDS, ROLLUP_APP, parse_records_name
+from brokerd.archive.lots import RolledUp, roll_up
+from brokerd.archive.rewriting import Rewritten, Unit, rewrite
+from brokerd.archive.running import Settings
+from brokerd.archive.table import Table, added, ensure_tables
+from brokerd.spark.place import Place
+from brokerd.spark.planning import Plan, Request, plan
+from brokerd.spark.reading import read_split
+from tests.archive.data import MIB, NO_LIMIT, NOW_MS, InlineRun
+from tests.archive.making import LOG_ID, TIME_US, LogMaker, make_segment, topic_entry
+
+NOW_US = TIME_US + 500_000_000
+"""When queries are planned, unless they say otherwise."""
+
+
+class Row(NamedTuple):
+    """A record."""
+
+    topic: str
+    topic_id: int
+    partition: int
+    offset: int
+    value: bytes
+    time_us: int
+    expires_at: int
+
+
+class Log:
+    """The data directory of a broker that is not there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.wal = path / "wal"
+        self.root = path / "archive"
+        for directory in (self.wal, path / "state"):
+            directory.mkdir(parents=True)
+        self.log = LogMaker(self.wal)
+        self.place = Place(str(path), str(self.root))
+        self.names: dict[int, str] = {}
+        """Of topics that are not deleted."""
+        self.internal: dict[int, int] = {}
+        """By id of a topic that serves another, that one's."""
+        self.starts: dict[tuple[int, int], int] = {}
+        self.rows: list[Row] = []
+        self.damage: list[DamagedPlace] = []
+        self.sealed: list[Path] = []
+        """Files that are not deleted."""
+        self.next_topic_id = 1
+        self.without_index: list[Path] = []
+        self.bounds = self._bounds()
+        self.publish()
+
+    # -- What the broker does ------------------------------------------------------------------
+
+    def create(self, name: str, partitions: int = 2, internal_of: int = 0) -> int:
+        topic_id = self.next_topic_id
+        self.next_topic_id += 1
+        more = {"internal_of": internal_of} if internal_of else {}
+        self._tell(topic_entry(topic_id, "created", name=name, partitions=partitions, **more))
+        self.names[topic_id] = name
+        if internal_of:
+            self.internal[topic_id] = internal_of
+        return topic_id
+
+    def delete(self, topic_id: int) -> None:
+        self._tell(topic_entry(topic_id, "deleted", token_base=0))
+        for one in (topic_id, *(i for i, of in self.internal.items() if of == topic_id)):
+            self.names.pop(one, None)
+
+    def trim(self, topic_id: int, partition: int, offset: int) -> None:
+        self._tell(topic_entry(topic_id, "start", partition=partition, offset=offset))
+        key = topic_id, partition
+        self.starts[key] = max(self.starts.get(key, 0), offset)
+
+    def _tell(self, *entries: object) -> None:
+        self.log.add(*entries)  # type: ignore[arg-type]
+        self._written()
+
+    def append(self, topic_id: int, partition: int, *values: bytes, expires_at: int = 0) -> None:
+        """A frame with a batch."""
+        time_us = self.log.time_us
+        base = self.log.append(
+            topic_id, partition, values, expires_at_us=[expires_at] * len(values)
+        )
+        self.rows += [
+            Row(self.names[topic_id], topic_id, partition, base + at, value, time_us, expires_at)
+            for at, value in enumerate(values)
+        ]
+        self._written()
+
+    def _written(self) -> None:
+        """Have the file that is written to on the disk, as it is allocated."""
+        self.log.frame()
+        path = make_segment(self.wal, self.log.first_lsn, self.log._frames, indexed=False)
+        with path.open("ab") as file:
+            file.write(bytes(10_000))
+
+    def seal(self, indexed: bool = True) -> None:
+        """Close the file that is written to; its index may come later."""
+        if not self.log._frames:
+            return
+        path = self.log.seal()
+        self.sealed.append(path)
+        if not indexed:
+            path.with_suffix(".idx").rename(path.with_suffix(".later"))
+            self.without_index.append(path)
+            with path.open("ab") as file:
+                file.write(bytes(5_000))
+            self._tell(topic_entry(self.create("next"), "configured", settings={}))
+
+    def index(self) -> None:
+        """Write the indexes that are missing."""
+        for path in self.without_index:
+            end = min(int(p.stem) for p in self.wal.glob("*.wal") if p.stem > path.stem)
+            with path.open("r+b") as file:
+                file.truncate(end - int(path.stem))
+            path.with_suffix(".later").rename(path.with_suffix(".idx"))
+        self.without_index.clear()
+
+    def _end(self) -> int:
+        last = max(self.wal.glob("*.wal"), default=None)
+        if last is None or last.with_suffix(".idx").exists():
+            return self.log.first_lsn
+        frames = make_segment(self.path, self.log.first_lsn, self.log._frames, indexed=False)
+        return self.log.first_lsn + frames.stat().st_size
+
+    def _bounds(self) -> Bounds:
+        topics = [
+            TopicBounds(
+                topic_id,
+                name,
+                self.internal.get(topic_id, 0),
+                False,
+                [
+                    PartitionBounds(self.starts.get((topic_id, partition), 0), 0, 1 << 40)
+                    for partition in range(2)
+                ],
+            )
+            for topic_id, name in self.names.items()
+        ]
+        end = self._end()
+        return Bounds(LOG_ID, end, self.log.time_us, True, self.next_topic_id, topics, self.damage)
+
+    def publish(self) -> None:
+        """Write the bounds."""
+        self.bounds = self._bounds()
+        (self.path / "state" / FILE_NAME).write_bytes(encode_bounds(self.bounds))
+
+    def archived_lsn(self) -> int:
+        """Up to where both tables have the log."""
+        if not (self.root / "records").exists():
+            return 0
+        tables = ensure_tables(self.root, LOG_ID, NOW_MS)
+        return min(tables[name].transaction(ROLLUP_APP) for name in ("records", "events"))
+
+    def delete_archived(self, count: int = 1 << 30) -> None:
+        """Delete files of the journal that the archive has."""
+        archived = self.archived_lsn()
+        for path in list(self.sealed)[:count]:
+            if path in self.without_index:
+                return
+            end = int(path.stem) + path.stat().st_size
+            if end <= archived:
+                self.remove(path)
+
+    def remove(self, path: Path) -> None:
+        """Delete a file of the journal on purpose."""
+        end = int(path.stem) + path.stat().st_size
+        (self.wal / f"{path.stem}-{end:020}.deleted").touch()
+        path.with_suffix(".idx").unlink()
+        path.unlink()
+        self.sealed.remove(path)
+
+    # -- What the job does ---------------------------------------------------------------------
+
+    def roll_up(self, **settings: int) -> RolledUp:
+        """Take what is sealed into the archive."""
+        run = InlineRun(
+            root=self.root,
+            bounds=self.bounds,
+            settings=Settings(**{"file_bytes": MIB, **settings}),  # type: ignore[arg-type]
+            spark=lambda: None,  # type: ignore[arg-type, return-value]
+            now_ms=lambda: NOW_MS,
+            at=lambda point: None,
+        )
+        done = RolledUp()
+        tables = ensure_tables(self.root, LOG_ID, NOW_MS)
+        roll_up(run, self.wal, tables, lambda: NO_LIMIT, done)
+        return done
+
+    def _table(self) -> Table:
+        return Table(self.root, RECORDS, LOG_ID)
+
+    def merge(self, own_bytes: int = 1 << 62) -> None:
+        """Merge what can be merged."""
+        if not (self.root / "records").exists():
+            return
+        table = self._table()
+        units: dict[object, list[str]] = defaultdict(list)
+        for path in sorted(table.paths()):
+            name = parse_records_name(path)
+            units[name.bucket if name.only is None else name.only[:2]].append(path)
+        for paths in units.values():
+            if len(paths) > 1:
+                unit = Unit(str(self.root), "records", LOG_ID, tuple(paths), own_bytes=own_bytes)
+                done = rewrite(unit)
+                assert isinstance(done, Rewritten)
+                table.commit([added(info) for info in done.added], done.paths, {}, now_ms=NOW_MS)
+
+    def vacuum(self) -> None:
+        """Delete what no newest version needs."""
+        if (self.root / "records").exists():
+            live = set(self._table().paths())
+            for path in (self.root / "records").rglob("*.parquet"):
+                if path.relative_to(self.root / "records").as_posix() not in live:
+                    path.unlink()
+
+    # -- What ought to be read -----------------------------------------------------------------
+
+    def expected(self, now_us: int = NOW_US) -> list[Row]:
+        """All that a client could read."""
+        return sorted(
+            row
+            for row in self.rows
+            if row.topic_id in self.names
+            and row.topic_id not in self.internal
+            and row.offset >= self.starts.get((row.topic_id, row.partition), 0)
+            and not 0 < row.expires_at <= now_us
+        )
+
+    def plan(self, now_us: int = NOW_US, **request: object) -> Plan:
+        return plan(self.place, Request(**request), now_us)  # type: ignore[arg-type]
+
+    def read(self, now_us: int = NOW_US, **request: object) -> list[Row]:
+        """What a query gives."""
+        return rows_of(self.plan(now_us, **request))
+
+
+def batches_of(found: Plan) -> Iterable[pa.RecordBatch]:
+    for split in found.splits:
+        yield from read_split(split)
+
+
+def rows_of(found: Plan) -> list[Row]:
+    """What a plan gives, if it is of all columns."""
+    return rows_in(batches_of(found))
+
+
+def rows_in(batches: Iterable[pa.RecordBatch]) -> list[Row]:
+    rows = []
+    for batch in batches:
+        times = batch["append_time"].cast(pa.int64()).to_pylist()
+        names = ("topic", "topic_id", "partition", "offset", "value")
+        columns: list[Sequence[object]] = [batch[name].to_pylist() for name in names]
+        columns += [times, batch["expires_at"].to_pylist()]
+        rows += [Row(*values) for values in zip(*columns, strict=True)]  # type: ignore[arg-type]
+    return sorted(rows)

@@ -1,0 +1,273 @@
+"""Whatever happens to a log, a query gives each record that is there, once."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec import structs
+
+from brokerd.archive.bounds import FILE_NAME, encode_bounds
+from brokerd.archive.relied import FILE_NAME as RELIED_NAME
+from brokerd.archive.relied import Relied, encode_relied
+from brokerd.archive.view import ArchiveUnavailable, ForeignArchive
+from brokerd.errors import BrokerdError, DamagedData
+from brokerd.spark import looking
+from brokerd.spark.journal import read_journal
+from brokerd.spark.looking import look
+from brokerd.spark.place import NoPlace
+from brokerd.spark.planning import Plan
+from tests.archive.making import damage
+from tests.spark.logs import NOW_US, Log, Row, rows_of
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return Log(tmp_path / "data")
+
+
+class Happening(RuleBasedStateMachine):
+    """Records come and go while files do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.directory = Path(tempfile.mkdtemp())
+        self.log = Log(self.directory / "data")
+        self.plans: list[tuple[Plan, list[Row]]] = []
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.directory)
+
+    def _live(self) -> list[int]:
+        return [one for one in self.log.names if one not in self.log.internal]
+
+    @precondition(lambda self: self.log.next_topic_id < 8)
+    @rule(own=st.booleans())
+    def create(self, own: bool) -> None:
+        live = self._live()
+        topic_id = self.log.create(f"topic-{self.log.next_topic_id}")
+        if own and live:
+            self.log.create(f"__brokerd.{topic_id}", internal_of=live[0])
+
+    @precondition(lambda self: self.log.names)
+    @rule(
+        data=st.data(),
+        values=st.lists(st.binary(max_size=20), min_size=1, max_size=5),
+        partition=st.integers(0, 1),
+        expires=st.sampled_from([0, 0, NOW_US, NOW_US + 1]),
+    )
+    def append(
+        self, data: st.DataObject, values: list[bytes], partition: int, expires: int
+    ) -> None:
+        topic_id = data.draw(st.sampled_from(sorted(self.log.names)))
+        self.log.append(topic_id, partition, *values, expires_at=expires)
+
+    @precondition(lambda self: self.log.names)
+    @rule(data=st.data(), offset=st.integers(1, 10))
+    def trim(self, data: st.DataObject, offset: int) -> None:
+        self.log.trim(data.draw(st.sampled_from(sorted(self.log.names))), 0, offset)
+
+    @precondition(lambda self: len(self._live()) > 2)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        self.log.delete(data.draw(st.sampled_from(self._live())))
+
+    @rule(indexed=st.booleans())
+    def seal(self, indexed: bool) -> None:
+        self.log.index()
+        self.log.seal(indexed)
+
+    @rule()
+    def publish(self) -> None:
+        self.log.publish()
+
+    @rule()
+    def roll_up(self) -> None:
+        self.log.index()
+        self.log.roll_up(file_bytes=1 << 20)
+
+    @rule(own_bytes=st.sampled_from([1, 1 << 40]))
+    def merge(self, own_bytes: int) -> None:
+        self.log.merge(own_bytes)
+
+    @rule(count=st.integers(1, 3))
+    def delete_archived(self, count: int) -> None:
+        self.log.publish()  # as a broker does when a file is closed
+        self.log.delete_archived(count)
+
+    @rule()
+    def vacuum(self) -> None:
+        self.log.vacuum()
+
+    @rule(partition_bytes=st.sampled_from([1, 500, 1 << 20]))
+    def plan_now(self, partition_bytes: int) -> None:
+        found = self.log.plan(partition_bytes=partition_bytes)
+        assert found.records >= len(self.log.expected())
+        self.plans = [*self.plans, (found, self.log.expected())][-2:]
+
+    @precondition(lambda self: self.plans)
+    @rule()
+    def read_later(self) -> None:
+        """What was there, but for what was removed since."""
+        found, expected = self.plans.pop(0)
+        rows = rows_of(found)
+        assert set(rows) <= set(expected)
+        assert len(set(rows)) == len(rows)
+        assert set(expected) & set(self.log.expected()) <= set(rows)
+
+    @rule(cut=st.floats(0, 1))
+    def read_in_two(self, cut: float) -> None:
+        end = look(self.log.place).end_lsn
+        lsn = int(end * cut)
+        before = self.log.read(end_lsn=lsn)
+        after = self.log.read(first_lsn=lsn, end_lsn=end)
+        assert sorted([*before, *after]) == self.log.expected()
+
+    @invariant()
+    def is_all_there(self) -> None:
+        assert self.log.read() == self.log.expected()
+
+
+TestHappening = Happening.TestCase
+TestHappening.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+# -- What is refused -----------------------------------------------------------------------------
+
+
+def _rolled_up(log: Log) -> None:
+    log.append(log.create("one"), 0, b"a")
+    log.seal()
+    log.publish()
+    log.roll_up()
+
+
+def test_a_directory_without_bounds_says_who_writes_them(log: Log) -> None:
+    (log.path / "state" / FILE_NAME).unlink()
+    with pytest.raises(NoPlace, match=r"bounds is not there: a broker writes it when it starts"):
+        look(log.place)
+    (log.path / "state" / FILE_NAME).write_bytes(b"brokerd bounds 1 00\n{}\n")
+    with pytest.raises(DamagedData, match="bounds is damaged"):
+        look(log.place)
+
+
+def test_an_archive_that_is_not_there_is_missed(log: Log) -> None:
+    _rolled_up(log)
+    relied = Relied(look(log.place).archive.archive_id, log.archived_lsn())  # type: ignore[union-attr]
+    (log.path / "state" / RELIED_NAME).write_bytes(encode_relied(relied))
+    assert log.read() == log.expected()
+    log.root.rename(log.path / "elsewhere")
+    with pytest.raises(ArchiveUnavailable, match="is the disk mounted"):
+        look(log.place)
+    (log.path / "state" / RELIED_NAME).write_bytes(b"?")
+    with pytest.raises(DamagedData, match="restart the broker"):
+        look(log.place)
+
+
+def test_an_archive_that_is_not_what_the_log_relies_on_is_refused(log: Log) -> None:
+    _rolled_up(log)
+    (log.path / "state" / RELIED_NAME).write_bytes(encode_relied(Relied("0" * 16, 1)))
+    with pytest.raises(ForeignArchive, match="it is another archive"):
+        look(log.place)
+
+
+def test_the_archive_of_another_log_is_refused(log: Log, tmp_path: Path) -> None:
+    _rolled_up(log)
+    other = structs.replace(log.bounds, log_id="f" * 32)
+    (log.path / "state" / FILE_NAME).write_bytes(encode_bounds(other))
+    with pytest.raises(ForeignArchive, match="is the archive of log"):
+        look(log.place)
+
+
+def test_a_log_that_is_older_than_its_archive_is_refused(log: Log) -> None:
+    first = log.bounds
+    _rolled_up(log)
+    for path in log.wal.iterdir():
+        path.unlink()
+    (log.path / "state" / FILE_NAME).write_bytes(encode_bounds(first))
+    with pytest.raises(ForeignArchive, match="an older copy of the log was brought back"):
+        look(log.place)
+
+
+def test_a_journal_file_that_is_missing_is_an_error(log: Log) -> None:
+    topic_id = log.create("one")
+    for _ in range(3):
+        log.append(topic_id, 0, b"a")
+        log.seal()
+    log.sealed[1].unlink()
+    with pytest.raises(BrokerdError, match="is missing, and nothing says that it was deleted"):
+        look(log.place)
+
+
+def test_a_damaged_index_is_an_error_that_names_the_file(log: Log) -> None:
+    log.append(log.create("one"), 0, b"a")
+    log.seal()
+    damage(log.sealed[0].with_suffix(".idx"), 100)
+    with pytest.raises(BrokerdError, match=f"{log.sealed[0]} at .*its index is of no use"):
+        look(log.place)
+
+
+def test_files_that_go_each_time_they_are_looked_at_end_the_query(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*args: object) -> None:
+        raise FileNotFoundError(2, "gone", "x.wal")
+
+    monkeypatch.setattr(looking, "read_journal", gone)
+    with pytest.raises(BrokerdError, match="run the query again"):
+        look(log.place)
+
+
+def test_a_file_that_may_not_be_read_is_an_error_that_says_so(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(*args: object) -> None:
+        raise PermissionError(13, "Permission denied", "x.wal")
+
+    monkeypatch.setattr(looking, "read_journal", forbidden)
+    with pytest.raises(BrokerdError, match=r"x\.wal cannot be read: Permission denied; who runs"):
+        look(log.place)
+
+
+# -- What happens between two looks at files -----------------------------------------------------
+
+
+def test_files_taken_into_the_archive_and_deleted_meanwhile_are_read_from_it(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The archive is looked at; then a rollup takes the rest of the log, and the broker deletes."""
+    topic_id = log.create("one")
+    _rolled_up(log)
+    for value in (b"b", b"c"):
+        log.append(topic_id, 0, value)
+        log.seal()
+    log.append(topic_id, 0, b"d")
+    real = read_journal
+    done: list[int] = []
+
+    def meanwhile(*args: object) -> object:
+        if not done:
+            log.publish()
+            log.roll_up()
+            log.delete_archived()
+        done.append(1)
+        return real(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(looking, "read_journal", meanwhile)
+    assert log.read() == log.expected()
+    assert len(done) == 2, "looked at again"
+
+
+def test_the_file_that_is_written_to_can_be_left_out(log: Log) -> None:
+    topic_id = log.create("one")
+    log.append(topic_id, 0, b"a")
+    log.seal()
+    log.append(topic_id, 0, b"b")
+    assert [row.value for row in log.read(tail=False)] == [b"a"]
+    assert look(log.place, tail=False).end_lsn == log.log.first_lsn
+    assert [row.value for row in log.read()] == [b"a", b"b"]
