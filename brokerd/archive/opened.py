@@ -85,10 +85,11 @@ class OpenFiles:
 
     def open(self, path: str, size: int) -> ArchiveFile:
         """A file by its path relative to the table; it has ``size`` bytes."""
-        file = self._files.get(path)
-        if file is None:
-            file = open_file(self._table, path, size, self._groups)
-            self._files.put(path, file, file.memory_bytes)
+        return self._files.get(path) or self._open(path, size)
+
+    def _open(self, path: str, size: int) -> ArchiveFile:
+        file = open_file(self._table, path, size, self._groups)
+        self._files.put(path, file, file.memory_bytes)
         return file
 
     def ranges(self, path: str, size: int) -> Ranges:
@@ -101,7 +102,10 @@ class OpenFiles:
 
     def check(self, path: str, size: int) -> None:
         """Look whether a file is there now, and its footer as it was written."""
-        self.open(path, size)
+        if self._files.get(path) is None:
+            self._open(path, size)
+            if not self._store.is_local:
+                return  # it was asked for just now
         full = self._table / path
         try:
             found = self._store.stat(path).size

@@ -346,6 +346,8 @@ def problem_of(error: Exception) -> str:
     status = re.search(r"status code: (\d{3} [A-Za-z ]+)", text)
     if status is not None:
         return f"the server says {status[1].strip()}"
+    if "BadScheme" in text:
+        return "its endpoint begins with http:, which the environment has to allow (AWS_ALLOW_HTTP)"
     if "kind: Timeout" in text or "TimedOut" in text:
         return "the server does not answer"
     if "kind: Connect" in text:

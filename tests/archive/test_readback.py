@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokerd.archive import opened
+from brokerd.archive.address import Place
 from brokerd.archive.deltalog import COMMITS, commit_name
 from brokerd.archive.files import FileInfo
 from brokerd.archive.layout import EVENTS, RECORDS, ROLLUP_APP, Range
@@ -37,7 +38,7 @@ KEYS = [(1, 0), (1, 1), (17, 0), (2, 0)]
 class World:
     """An archive, and the table of records as the job has it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Place) -> None:
         self.root = root
         self.tables = ensure_tables(root, LOG_ID, NOW_MS)
         self.table: Table = self.tables[RECORDS.name]
@@ -71,7 +72,7 @@ class World:
         return info
 
     def path(self, info: FileInfo) -> Path:
-        return self.table.path / info.path
+        return self.table.directory / info.path
 
 
 def record(topic_id: int, partition: int, offset: int) -> Row:

@@ -288,6 +288,16 @@ def test_a_key_that_was_changed_is_tried_at_once(
     assert store_object._client(bucket, (), 2) is not first
 
 
+def test_an_endpoint_without_tls_has_to_be_allowed(
+    bucket: ObjectAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the variable that others want, too."""
+    for value in ("false", ""):
+        monkeypatch.setenv("AWS_ALLOW_HTTP", value)
+        with pytest.raises(ArchiveUnavailable, match="AWS_ALLOW_HTTP"):
+            open_store(bucket).names("")
+
+
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
