@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from brokerd.archive.address import Place
 from brokerd.archive.files import FileWriter
 from brokerd.archive.job import read_bounds
 from brokerd.archive.layout import RECORDS, Range
@@ -26,10 +27,10 @@ class InlineRun(Run):
         return [function(item) for item in items]
 
 
-def roll_up_all(data_dir: Path) -> RolledUp:
+def roll_up_all(data_dir: Path, root: Place | None = None) -> RolledUp:
     """Take all sealed segments of a broker's log into its archive, whether or not it runs."""
     bounds = read_bounds(data_dir)
-    root = data_dir / "archive"
+    root = root or data_dir / "archive"
     tables = ensure_tables(root, bounds.log_id, NOW_MS)
     run = InlineRun(root, bounds, Settings(), _no_spark, lambda: NOW_MS)
     done = RolledUp()
