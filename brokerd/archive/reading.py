@@ -308,6 +308,15 @@ class ArchiveFile:
 
     # -- Row groups ------------------------------------------------------------------------------
 
+    def lsns(self, group: int) -> tuple[int, int]:
+        """The smallest and the largest LSN of a row of a row group of records."""
+        columns = self._metadata.row_group(group)
+        for at in range(columns.num_columns):
+            if columns.column(at).path_in_schema == "lsn":
+                found = columns.column(at).statistics
+                return found.min, found.max
+        raise DamagedArchive(f"{self._full_path} is damaged: it has no column lsn", 0, OFFSET_MAX)
+
     def read_table(
         self, groups: Iterable[int] | None = None, columns: Sequence[str] | None = None
     ) -> pa.Table:

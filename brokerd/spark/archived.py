@@ -10,17 +10,26 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from brokerd.archive.deltalog import Snapshot
+from brokerd.archive.address import Place, place_of
+from brokerd.archive.deltalog import (
+    COMMITS,
+    FILE_BYTES_MAX,
+    Change,
+    Snapshot,
+    commit_name,
+    decode_checkpoint,
+    decode_commit,
+)
 from brokerd.archive.layout import (
     ARCHIVE_APP,
     BUCKETS,
+    LOG_ID_PROPERTY,
     RECORDS,
     ROLLUP_APP,
     SEGMENT_APP,
@@ -29,9 +38,11 @@ from brokerd.archive.layout import (
     bucket_of,
     parse_records_name,
 )
-from brokerd.archive.logreader import DeltaLog
+from brokerd.archive.logreader import DeltaLog, list_log, proved_checkpoint
 from brokerd.archive.reading import ArchiveFile, open_file
 from brokerd.archive.relied import archive_id
+from brokerd.archive.store import open_store
+from brokerd.archive.view import ForeignArchive
 from brokerd.spark.sieve import MOST, Integers, Mask, Sieve, Within
 
 SPLIT_ABOVE = 1.5
@@ -61,9 +72,34 @@ def read_archive(address: str, log_id: str) -> Archive | None:
     return None if snapshot is None else _archive(snapshot)
 
 
-def table_of(address: str) -> Any:
+def table_of(address: str) -> Place:
     """Where the table of records is, in an archive with some address."""
-    return Path(address) / RECORDS.name
+    return place_of(address) / RECORDS.name
+
+
+def log_id_of(address: str) -> str | None:
+    """Of which log an archive is, by what it says itself; None: there is no archive.
+
+    Raises ArchiveUnavailable and ForeignArchive.
+    """
+    table = table_of(address)
+    for version in sorted(list_log(table).proofs, reverse=True):
+        checkpoint = proved_checkpoint(table, version)
+        if checkpoint is not None:
+            return _log_id(decode_checkpoint(checkpoint), table)
+    path = f"{COMMITS}/{commit_name(0)}"
+    try:
+        commit = open_store(table).read(path, FILE_BYTES_MAX)
+    except FileNotFoundError:
+        return None
+    return _log_id(decode_commit(commit, table / path), table)
+
+
+def _log_id(change: Change, table: Place) -> str:
+    found = (change.configuration or {}).get(LOG_ID_PROPERTY)
+    if found is None:
+        raise ForeignArchive(f"{table} is a Delta table, but not one of brokerd's")
+    return found
 
 
 def _archive(snapshot: Snapshot) -> Archive:
@@ -249,12 +285,18 @@ def _check(file: ArchiveFile, group: int, part: FilePart, sieve: Sieve) -> Check
         if not within.has_some(first[2], last[2]):
             return None
         keys = not within.has_all(first[2], last[2])
+    lsns = sieve.lsns.has_all(*part.lsns)
+    if not lsns:
+        own = file.lsns(group)
+        if not sieve.lsns.has_some(*own):
+            return None
+        lsns = sieve.lsns.has_all(*own)
     names = last[0] >= sieve.doubtful_from
     return Check(
         keys=keys or names,
         names=names,
         times=not sieve.times_us.has_all(*times),
-        lsns=not sieve.lsns.has_all(*part.lsns),
+        lsns=not lsns,
         expiry=file.footer.expiring > 0,
     )
 

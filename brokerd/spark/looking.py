@@ -12,14 +12,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from brokerd.archive.address import place_of
 from brokerd.archive.bounds import FILE_NAME, Bounds, decode_bounds
+from brokerd.archive.deltalog import COMMITS
+from brokerd.archive.layout import RECORDS
 from brokerd.archive.pending import end_of_log, first_lsns
 from brokerd.archive.relied import FILE_NAME as RELIED_NAME
 from brokerd.archive.relied import GIVE_UP, Relied, decode_relied
+from brokerd.archive.store import open_store
 from brokerd.archive.together import is_of
 from brokerd.archive.view import ArchiveUnavailable, ForeignArchive
 from brokerd.errors import BrokerdError, DamagedData
-from brokerd.spark.archived import Archive, read_archive
+from brokerd.spark.archived import Archive, log_id_of, read_archive
 from brokerd.spark.journal import Journal, read_journal
 from brokerd.spark.known import Known
 from brokerd.spark.place import STATE, WAL, NoPlace, Place
@@ -37,6 +41,11 @@ class Seen(NamedTuple):
     archive: Archive | None
     journal: Journal | None
     """From where the archive ends, or the bounds if that is less; None: there is none."""
+
+    @property
+    def has_bounds(self) -> bool:
+        """Whether it is known which topics there are; else rows tell their names."""
+        return self.bounds.next_topic_id > 1 or self.journal is not None
 
     @property
     def archived_lsn(self) -> int:
@@ -107,7 +116,25 @@ def read_bounds(path: Path) -> Bounds:
 
 
 def _look_at_archive(place: Place) -> Seen:
-    raise NoPlace(f"{place.archive}: an archive without a journal cannot be read yet")
+    """An archive by itself, with the bounds that the job left there; older ones left none."""
+    bounds: Bounds | None
+    try:
+        bounds = decode_bounds(open_store(place_of(place.archive)).read(FILE_NAME, 1 << 30))
+    except FileNotFoundError:
+        log_id = log_id_of(place.archive)
+        bounds = None if log_id is None else Bounds(log_id, 0, 0, False, 1, [])
+    except DamagedData as error:
+        raise DamagedData(
+            f"{place_of(place.archive) / FILE_NAME} is damaged: {error}; brokerd-rollup writes it "
+            "each time that it runs"
+        ) from None
+    archive = None if bounds is None else read_archive(place.archive, bounds.log_id)
+    if bounds is None or archive is None:
+        raise NoPlace(
+            f"{place.archive} is no archive: it lacks {RECORDS.name}/{COMMITS}/, which is there as "
+            "soon as brokerd-rollup ran"
+        )
+    return Seen(bounds.log_id, bounds, Known(bounds), archive, None)
 
 
 # -- Whether they belong together ----------------------------------------------------------------

@@ -37,8 +37,8 @@ def open_place(path: str, archive: str | None = None) -> Place:
 
     :param path: what the user names: a directory, or a URI.
     :param archive: where the archive of a data directory is, if it is not ``archive`` below it.
-    :raises NoPlace: neither a data directory nor an archive is there; says what is missing.
-    :raises ConfigError: no archive can be at such an address.
+    :raises NoPlace: neither a data directory nor an archive is there; says what is missing. An
+        object store is not asked.
     """
     if not path:
         raise NoPlace("load() wants a place: a broker's data directory, or an archive's address")
@@ -50,7 +50,10 @@ def open_place(path: str, archive: str | None = None) -> Place:
         return _archive_alone(named, archive)
     root = Path(os.path.abspath(named))
     if (root / WAL).is_dir() and (root / STATE).is_dir():
-        return Place(str(root), str(address.address(archive or "", root)))
+        try:
+            return Place(str(root), str(address.address(archive or "", root)))
+        except ConfigError as error:
+            raise NoPlace(str(error).replace("archive.uri", "the option archive", 1)) from None
     if (root / RECORDS.name / COMMITS).is_dir():
         return _archive_alone(root, archive)
     raise NoPlace(_what_lacks(root))

@@ -161,7 +161,13 @@ class _Planning:
                     "is left out"
                 )
             self._end_lsn = request.end_lsn
-        self._sieve = sieve_of(request, seen.known, now_us)
+        if not seen.has_bounds and (request.from_offsets or request.to_offsets):
+            raise BrokerdError(
+                f"{place.archive} does not tell which topics there are, as it lacks its bounds: "
+                "let brokerd-rollup run, which writes them, or give no offsets by topic"
+            )
+        unknown = request._replace(unknown_topics=request.unknown_topics or not seen.has_bounds)
+        self._sieve = sieve_of(unknown, seen.known, now_us)
 
     def plan(self) -> Plan:
         """Raises FileNotFoundError when a file of the journal went since it was seen."""

@@ -16,11 +16,11 @@ from brokerd.archive.bounds import FILE_NAME, encode_bounds
 from brokerd.archive.relied import FILE_NAME as RELIED_NAME
 from brokerd.archive.relied import Relied, encode_relied
 from brokerd.archive.view import ArchiveUnavailable, ForeignArchive
-from brokerd.errors import BrokerdError, DamagedData
+from brokerd.errors import BrokerdError, DamagedData, UnknownTopic
 from brokerd.spark import looking
 from brokerd.spark.journal import read_journal
 from brokerd.spark.looking import look
-from brokerd.spark.place import NoPlace
+from brokerd.spark.place import NoPlace, Place
 from brokerd.spark.planning import Plan
 from tests.archive.making import damage
 from tests.spark.logs import NOW_US, Log, Row, rows_of
@@ -271,3 +271,64 @@ def test_the_file_that_is_written_to_can_be_left_out(log: Log) -> None:
     assert [row.value for row in log.read(tail=False)] == [b"a"]
     assert look(log.place, tail=False).end_lsn == log.log.first_lsn
     assert [row.value for row in log.read()] == [b"a", b"b"]
+
+
+# -- An archive by itself ------------------------------------------------------------------------
+
+
+def _alone(log: Log, *, has_bounds: bool) -> Log:
+    """The archive of a log alone, with what the job leaves there."""
+    if has_bounds:
+        (log.root / FILE_NAME).write_bytes(encode_bounds(log.bounds))
+    log.place = Place(None, str(log.root))
+    return log
+
+
+@pytest.mark.parametrize("has_bounds", [False, True])
+def test_an_archive_alone_has_what_was_taken_into_it(log: Log, has_bounds: bool) -> None:
+    _rolled_up(log)
+    expected = log.expected()
+    log.append(1, 0, b"later")
+    log = _alone(log, has_bounds=has_bounds)
+    assert log.read() == expected
+    assert log.read(topics=("one",)) == expected
+    assert log.read(topics=("o*", "x*")) == expected
+    assert log.read(topics=("x*",)) == []
+    assert look(log.place).end_lsn == log.plan().end_lsn == log.archived_lsn()
+
+
+def test_an_archive_with_bounds_tells_topics_and_starts(log: Log) -> None:
+    _rolled_up(log)
+    log.append(log.create("two"), 0, b"a", b"b")
+    log.append(log.create("gone"), 0, b"a", b"b")
+    log.seal()
+    log.publish()
+    log.roll_up()
+    log.trim(2, 0, 1)
+    log.delete(3)
+    log.publish()
+    log = _alone(log, has_bounds=True)
+    assert log.read() == log.expected()
+    assert [row.value for row in log.read(from_offsets={"two": {0: 0}})] == [b"a", b"b"]
+    with pytest.raises(UnknownTopic, match="there is no topic 'gone'"):
+        log.read(topics=("gone",))
+
+
+def test_an_archive_without_bounds_knows_no_offsets_by_topic(log: Log) -> None:
+    _rolled_up(log)
+    log = _alone(log, has_bounds=False)
+    with pytest.raises(BrokerdError, match="it lacks its bounds: let brokerd-rollup run"):
+        log.read(from_offsets={"one": {0: 0}})
+
+
+def test_a_place_that_is_no_archive_says_so(log: Log) -> None:
+    log.place = Place(None, str(log.root))
+    with pytest.raises(NoPlace, match="it lacks records/_delta_log/"):
+        look(log.place)
+    log.root.mkdir()
+    (log.root / FILE_NAME).write_bytes(encode_bounds(log.bounds))
+    with pytest.raises(NoPlace, match="it lacks records/_delta_log/"):
+        look(log.place)
+    (log.root / FILE_NAME).write_bytes(b"?")
+    with pytest.raises(DamagedData, match="bounds is damaged"):
+        look(log.place)

@@ -25,6 +25,9 @@ def test_the_archive_of_a_data_directory_may_be_elsewhere(tmp_path: Path) -> Non
     root = _data_dir(tmp_path / "data")
     elsewhere = str(tmp_path / "elsewhere")
     assert open_place(str(root), elsewhere) == Place(str(root), elsewhere)
+    assert open_place(str(root), "s3://bucket/a") == Place(str(root), "s3://bucket/a")
+    with pytest.raises(NoPlace, match=r"^the option archive: 'ftp://host/x' is no local directory"):
+        open_place(str(root), "ftp://host/x")
 
 
 def test_an_archive_is_a_place_by_itself(tmp_path: Path) -> None:
