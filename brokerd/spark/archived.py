@@ -339,4 +339,5 @@ def _batches(table: pa.Table, mask: Mask | None) -> Iterator[pa.RecordBatch]:
     schema = pa.schema([_SCHEMA.field(name) for name in table.column_names])
     if table.schema != schema:
         table = table.cast(schema)
+    table = table.replace_schema_metadata()  # a footer has some
     yield from (batch for batch in table.to_batches() if len(batch))
