@@ -57,7 +57,7 @@ class Names:
     def __init__(self, names: Iterable[str] | None) -> None:
         self._names = None if names is None else tuple(names)
         patterns = [".*".join(map(re.escape, name.split("*"))) for name in self._names or ()]
-        self._pattern = re.compile("|".join(patterns) or "(?!)", re.DOTALL)
+        self._pattern = re.compile("|".join(patterns) if patterns else "(?!)", re.DOTALL)
 
     def __reduce__(self) -> tuple[type[Names], tuple[tuple[str, ...] | None]]:
         return Names, (self._names,)

@@ -1,0 +1,111 @@
+# Tests: tests/spark/test_source.py
+"""What rows look like for Spark, and how those of a split become what was asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import (
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from brokerd.archive.layout import RECORDS, Column, arrow_schema
+from brokerd.spark.options import BadOption, Options, Payload
+from brokerd.spark.payload import METADATA, VALUE, needed, shown
+from brokerd.spark.planning import Request, Split
+from brokerd.spark.reading import read_split
+from brokerd.spark.telling import told_plainly
+
+_TYPES: dict[str, DataType] = {
+    "byte": ByteType(),
+    "integer": IntegerType(),
+    "long": LongType(),
+    "string": StringType(),
+    "binary": BinaryType(),
+    "timestamp": TimestampType(),
+}
+_COLUMNS = {column.name: column for column in RECORDS.file_columns()}
+
+
+def now_us() -> int:
+    """The wall clock, by which records are expired for a query. Microseconds."""
+    return time.time_ns() // 1000
+
+
+class Piece(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, split: Split) -> None:
+        self.split = split
+
+
+class Rows(NamedTuple):
+    """Which columns rows have, and in which form."""
+
+    columns: tuple[str, ...]
+    payload: Payload
+
+    def schema(self) -> StructType:
+        """What they look like for Spark."""
+        fields = []
+        for column in map(self._column, self.columns):
+            fields.append(StructField(column.name, _TYPES[column.type], column.nullable))
+        return StructType(fields)
+
+    def check(self, schema: StructType) -> None:
+        """Raise `BadOption` unless rows look like this, which somebody may have asked for."""
+        wanted = [(field.name, field.dataType) for field in schema.fields]
+        if wanted != [(field.name, field.dataType) for field in self.schema().fields]:
+            raise BadOption(
+                f"schema({schema.simpleString()}) is not what the rows are: leave it out, and name "
+                "the columns that you want in the option columns"
+            )
+
+    def needed(self, request: Request) -> Request:
+        """A request for the columns that have to be read."""
+        return request._replace(columns=needed(self.columns, self.payload))
+
+    def read(self, piece: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
+        """The rows of a `Piece`, in the schema that Spark expects, which passed `check`.
+
+        Where there is no piece at all, Spark makes one up.
+        """
+        if not isinstance(piece, Piece):
+            return
+        arrow = self._arrow_schema(schema)
+        with told_plainly():
+            for batch in read_split(piece.split):
+                columns = shown(batch, self.columns, self.payload)
+                yield pa.RecordBatch.from_arrays(columns, schema=arrow)
+
+    def _arrow_schema(self, schema: StructType) -> pa.Schema:
+        """Spark compares all of it, also what may be null."""
+        types = {field.name: field.type for field in arrow_schema(RECORDS)}
+        fields = []
+        for field in schema.fields:
+            is_text = isinstance(field.dataType, StringType)
+            kind = pa.string() if is_text else types[field.name]
+            fields.append(pa.field(field.name, kind, nullable=field.nullable))
+        return pa.schema(fields)
+
+    def _column(self, name: str) -> Column:
+        if self.payload == "json" and name in (VALUE, METADATA):
+            return Column(name, "string", nullable=True)
+        return _COLUMNS[name]
+
+
+def rows_of(options: Options) -> Rows:
+    """What a user asked for."""
+    return Rows(options.request.columns, options.payload)

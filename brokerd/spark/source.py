@@ -1,0 +1,100 @@
+# Tests: tests/spark/test_source.py
+"""The format ``brokerd`` of Apache Spark: docs/spark.rst.
+
+Spark makes these objects anew for each query, in Python workers of the driver's machine, and the
+readers go from there to the executors by pickling. What is planned is the log as it is then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from pyspark import __version__ as spark_version
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+
+from brokerd.spark.filters import narrowed
+from brokerd.spark.options import BadOption, Options, batch_request, parse_options
+from brokerd.spark.place import Place, open_place
+from brokerd.spark.planning import Request, plan
+from brokerd.spark.rows import Piece, Rows, now_us, rows_of
+from brokerd.spark.telling import told_plainly
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import DataSourceStreamReader
+    from pyspark.sql.types import StructType
+
+FORMAT = "brokerd"
+
+
+class LogReader(DataSourceReader):
+    """A batch, for a session that tells sources nothing of a query's conditions."""
+
+    def __init__(self, place: Place, request: Request, rows: Rows, schema: StructType) -> None:
+        self._place = place
+        self._request = request
+        self._rows = rows
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        with told_plainly():
+            planned = plan(self._place, self._rows.needed(self._request), now_us())
+        return [Piece(split) for split in planned.splits]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._rows.read(partition, self._schema)
+
+
+class NarrowReader(LogReader):
+    """A batch that leaves out what cannot match the conditions. Spark checks each row by itself."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        narrow = narrowed(self._request.narrow, filters)
+        self._request = self._request._replace(narrow=narrow)
+        return filters
+
+
+class LogSource(DataSource):
+    """A log."""
+
+    narrows = True
+    """Whether Spark tells of conditions; it takes no reader that wants them if it does not."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        with told_plainly():
+            options = parse_options(self.options)
+            _place_of(options)
+            return rows_of(options).schema()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        with told_plainly():
+            options = parse_options(self.options)
+            rows = rows_of(options)
+            rows.check(schema)
+            make = NarrowReader if self.narrows else LogReader
+            return make(_place_of(options), batch_request(options), rows, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        try:
+            from brokerd.spark.streaming import LogStreamReader
+        except ImportError as error:
+            raise BadOption(
+                f"streams of brokerd need Spark 4.2 or later, and this is {spark_version}: "
+                "upgrade pyspark, or use spark.read"
+            ) from error
+        return LogStreamReader(self.options, schema)
+
+
+class PlainLogSource(LogSource):
+    """A log, in a session that switched the telling of conditions off."""
+
+    narrows = False
+
+
+def _place_of(options: Options) -> Place:
+    return open_place(options.path, options.archive)

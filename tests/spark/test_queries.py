@@ -1,0 +1,108 @@
+"""Streaming queries of Spark over the log: restarts, killed processes, clear errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.spark.logs import Log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Value = tuple[str, int, int, bytes]
+"""Topic, partition, offset and value."""
+
+
+class Query:
+    """A streaming query that is begun again and again with one checkpoint."""
+
+    def __init__(self, spark: SparkSession, checkpoint: Path, place: Path, **options: str) -> None:
+        self.spark = spark
+        self.checkpoint = checkpoint
+        self.place = place
+        self.options = options
+        self.batches: dict[int, list[Value]] = {}
+        """What each micro-batch had, by its id."""
+
+    def _take(self, frame: Any, batch_id: int) -> None:
+        rows = frame.select("topic", "partition", "offset", "value").collect()
+        self.batches[batch_id] = [(*row[:3], bytes(row[3])) for row in rows]
+
+    def run(self, **options: str) -> list[Value]:
+        """Take what is there now, with a query of its own; what was new."""
+        before = set(self.batches)
+        loaded = self.spark.readStream.format("brokerd").options(**{**self.options, **options})
+        query = (
+            loaded.load(str(self.place))
+            .writeStream.foreachBatch(self._take)
+            .option("checkpointLocation", str(self.checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return sorted(
+            value for batch_id in set(self.batches) - before for value in self.batches[batch_id]
+        )
+
+    def offset(self) -> dict[str, Any]:
+        """The newest offset in the checkpoint."""
+        offsets = self.checkpoint / "offsets"
+        newest = max(offsets.glob("[0-9]*"), key=lambda path: int(path.name))
+        found: dict[str, Any] = json.loads(newest.read_text().splitlines()[-1])
+        return found
+
+
+@pytest.fixture
+def query(source: SparkSession, log: Log, tmp_path: Path) -> Query:
+    return Query(source, tmp_path / "checkpoint", log.path)
+
+
+def new(log: Log, before: int = 0) -> list[Value]:
+    """What was appended since there were so many records."""
+    rows = log.rows[before:]
+    return sorted((row.topic, row.partition, row.offset, row.value) for row in rows)
+
+
+def test_each_record_comes_once_across_restarts_and_rollups(log: Log, query: Query) -> None:
+    """Whether it stands in the open file, in a closed one, or in the archive by then."""
+    assert query.run() == new(log)
+    assert query.run() == []
+    count = len(log.rows)
+    log.append(3, 0, b"in the open file", b"too")
+    assert query.run() == new(log, count)
+    log.seal()
+    log.publish()
+    log.roll_up()
+    assert query.run() == []
+    count = len(log.rows)
+    for turn in range(3):
+        log.append(1, turn % 2, b"turn %d" % turn)
+        log.seal()
+    log.publish()
+    log.roll_up()
+    log.merge()
+    log.vacuum()
+    log.delete_archived()
+    assert query.run() == new(log, count)
+    offset = query.offset()
+    assert sorted(offset) == ["log_id", "lsn", "version"]
+    assert offset["version"] == 1
+
+
+def test_what_is_wrong_is_said_in_one_piece(log: Log, query: Query) -> None:
+    """An option that is not for streams, and a checkpoint that is of another log."""
+    with pytest.raises(Exception, match="BadOption: to is not for streams") as refused:
+        query.run(to="5")
+    assert "Traceback" not in str(refused.value)
+    query.run()
+    offsets = query.checkpoint / "offsets" / "0"
+    *first, last = offsets.read_text().splitlines()
+    offsets.write_text("\n".join([*first, json.dumps({**json.loads(last), "log_id": "f" * 32})]))
+    (query.checkpoint / "offsets" / ".0.crc").unlink()
+    with pytest.raises(Exception, match="BadCheckpoint: the stream's checkpoint is of") as refused:
+        query.run()
+    assert "Traceback" not in str(refused.value)

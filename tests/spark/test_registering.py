@@ -1,0 +1,84 @@
+"""Importing ``brokerd.spark``: before a session is made, after it, and without Spark."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from brokerd.spark import PUSHDOWN, register
+from tests.spark.logs import Log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(script: str) -> str:
+    """What a script prints in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_without_pyspark_planning_works_and_registering_says_what_to_install() -> None:
+    said = run(
+        "import sys; sys.modules['pyspark'] = None\n"
+        "import brokerd.spark, brokerd.spark.planning, brokerd.spark.options\n"
+        "try: brokerd.spark.register(None)\n"
+        "except brokerd.spark.NoPyspark as error: print(error)\n"
+    )
+    assert said == "pyspark is not installed: pip install 'brokerd[spark]'\n"
+
+
+def test_the_import_takes_no_library_but_pyspark() -> None:
+    """So that a program that never reads a log loses little by it."""
+    said = run(
+        "import sys, pyspark.sql; before = set(sys.modules); import brokerd.spark\n"
+        "print(*(sorted(name for name in set(sys.modules) - before)))\n"
+    )
+    assert set(said.split()) <= {"brokerd", "brokerd.errors", "brokerd.spark"}
+
+
+@pytest.mark.slow
+def test_a_session_that_is_made_after_the_import_knows_the_format() -> None:
+    """And is told of conditions; its sisters work, though Spark keeps the format from them."""
+    said = run(
+        "import brokerd.spark\n"
+        "from pyspark.sql import SparkSession\n"
+        "builder = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false')\n"
+        "spark = builder.config('spark.driver.bindAddress', '127.0.0.1').getOrCreate()\n"
+        "assert SparkSession.builder.getOrCreate() is spark\n"
+        "print(spark.newSession().range(1).count())\n"
+        f"print(spark.conf.get({PUSHDOWN!r}))\n"
+        "try: spark.read.format('brokerd').load('/nowhere')\n"
+        "except Exception as error: print(error)\n"
+    )
+    assert said.startswith("1\ntrue\n")
+    assert "NoPlace: /nowhere is not there: load a broker's data directory, or an archive" in said
+
+
+def test_a_session_that_wants_no_conditions_told_keeps_its_setting(
+    source: SparkSession, log: Log
+) -> None:
+    """It reads all the same; Spark would take no reader that wants them."""
+    source.conf.set(PUSHDOWN, "false")
+    try:
+        register(source)
+        assert source.conf.get(PUSHDOWN) == "false"
+        frame = source.read.format("brokerd").load(str(log.path))
+        assert frame.where("offset >= 0").count() == len(log.rows)
+    finally:
+        source.conf.set(PUSHDOWN, "true")
+        register(source)

@@ -1,0 +1,96 @@
+"""``spark.read.format("brokerd")``: what rows look like, and what users are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WHOLE = (
+    "struct<topic:string,topic_id:bigint,partition:int,offset:bigint,append_time:timestamp,"
+    "producer_time:bigint,lsn:bigint,key:binary,value:binary,encoding:tinyint,metadata:binary,"
+    "expires_at:bigint,producer_format:tinyint>"
+)
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> str:
+    """A directory that looks like a broker's."""
+    (tmp_path / "wal").mkdir()
+    (tmp_path / "state").mkdir()
+    return str(tmp_path)
+
+
+def test_rows_have_the_columns_of_the_table_records(source: SparkSession, empty: str) -> None:
+    """Without its bucket; as JSON the payload is text; named columns are in that order."""
+    reader = source.read.format("brokerd")
+    whole = reader.load(empty)
+    assert whole.schema.simpleString() == WHOLE
+    assert [field.name for field in whole.schema if field.nullable] == [
+        "producer_time",
+        "key",
+        "metadata",
+    ]
+    shown = reader.option("payload", "json").option("columns", "value,offset,metadata").load(empty)
+    assert shown.schema.simpleString() == "struct<value:string,offset:bigint,metadata:string>"
+    packed = reader.option("payload", "msgpack").option("columns", "value").load(empty)
+    assert packed.schema.simpleString() == "struct<value:binary>"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"payload": "xml"}, "BadOption: payload='xml' is none: give bytes, json, msgpack"),
+        ({"Topic": "a"}, "BadOption: there is no option 'topic'; there are topics, columns, "),
+        ({"archive": "ftp://x"}, "NoPlace: the option archive"),
+    ],
+)
+def test_what_is_wrong_is_said_when_a_place_is_loaded(
+    source: SparkSession, empty: str, options: dict[str, str], said: str
+) -> None:
+    """In one line, without a traceback."""
+    from pyspark.errors import AnalysisException
+
+    with pytest.raises(AnalysisException) as refused:
+        source.read.format("brokerd").options(**options).load(empty)
+    assert said in str(refused.value)
+    assert "Traceback" not in str(refused.value)
+    assert len(str(refused.value).strip().splitlines()) <= 2
+
+
+def test_a_place_that_is_none_is_refused_with_what_it_lacks(
+    source: SparkSession, tmp_path: Path
+) -> None:
+    from pyspark.errors import AnalysisException
+
+    with pytest.raises(AnalysisException, match=r"it lacks wal/ or state/"):
+        source.read.format("brokerd").load(str(tmp_path))
+    with pytest.raises(AnalysisException, match=r"load.. wants a place"):
+        source.read.format("brokerd").load()
+    with pytest.raises(AnalysisException, match=r"load.. takes one place"):
+        source.read.format("brokerd").load([str(tmp_path), "/b"])
+
+
+def test_options_of_the_other_kind_are_refused_when_it_is_read(
+    source: SparkSession, empty: str
+) -> None:
+    from pyspark.errors import AnalysisException
+
+    batch = source.read.format("brokerd").option("maxBytesPerTrigger", "1").load(empty)
+    with pytest.raises(AnalysisException, match="BadOption: maxBytesPerTrigger is for streams"):
+        batch.count()
+
+
+def test_a_schema_of_ones_own_is_refused_in_favour_of_columns(
+    source: SparkSession, empty: str
+) -> None:
+    from pyspark.errors import AnalysisException
+
+    frame = source.read.format("brokerd").schema("topic string, n int").load(empty)
+    with pytest.raises(AnalysisException, match="name the columns that you want in the option"):
+        frame.count()
+    source.read.format("brokerd").schema(WHOLE[7:-1].replace(":", " ")).load(empty)

@@ -1,0 +1,236 @@
+"""The log as a stream: each record in exactly one micro-batch, whatever happens between two."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from brokerd.spark.options import parse_options
+from brokerd.spark.rows import rows_of
+from brokerd.spark.streaming import BadCheckpoint, LogStreamReader
+from tests.spark.logs import Log
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Value = tuple[str, int, int, bytes]
+"""Topic, partition, offset and value."""
+
+
+class Stream:
+    """Asks a reader what Spark asks, with a checkpoint; each run is a query of its own."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.offset: dict[str, Any] | None = None
+        self.batches = 0
+
+    def run(self, **options: str) -> list[Value]:
+        """Take what is there now; what was new."""
+        given = {"path": str(self.log.path), **options}
+        reader = LogStreamReader(given, rows_of(parse_options(given)).schema())
+        if self.offset is None:
+            self.offset = again(reader.initialOffset())
+        limit = reader.getDefaultReadLimit()
+        reader.prepareForTriggerAvailableNow()
+        found: list[Value] = []
+        while (end := again(reader.latestOffset(self.offset, limit))) != self.offset:
+            for piece in pickle.loads(pickle.dumps(reader.partitions(self.offset, end))):
+                for batch in pickle.loads(pickle.dumps(reader)).read(piece):
+                    names = ("topic", "partition", "offset", "value")
+                    found += zip(*(batch[name].to_pylist() for name in names), strict=True)
+            self.offset = end
+            self.batches += 1
+        assert reader.partitions(self.offset, self.offset) == []
+        return sorted(found)
+
+
+def again(offset: dict[str, Any]) -> dict[str, Any]:
+    """As Spark keeps it."""
+    found: dict[str, Any] = json.loads(json.dumps(offset))
+    return found
+
+
+@pytest.fixture
+def stream(log: Log) -> Stream:
+    return Stream(log)
+
+
+def new(log: Log, before: int = 0) -> list[Value]:
+    """What was appended since there were so many records."""
+    rows = log.rows[before:]
+    return sorted((row.topic, row.partition, row.offset, row.value) for row in rows)
+
+
+def test_each_record_comes_once_wherever_it_stands_by_then(log: Log, stream: Stream) -> None:
+    """In the open file, in a closed one, or in the archive, merged or not."""
+    assert stream.run() == new(log)
+    assert stream.run() == []
+    count = len(log.rows)
+    log.append(3, 0, b"in the open file", b"too")
+    assert stream.run() == new(log, count)
+    log.seal()
+    log.publish()
+    log.roll_up()
+    assert stream.run() == []
+    count = len(log.rows)
+    for turn in range(3):
+        log.append(1, turn % 2, b"turn %d" % turn)
+        log.seal()
+    log.publish()
+    log.roll_up()
+    log.merge()
+    log.vacuum()
+    log.delete_archived()
+    assert stream.run() == new(log, count)
+    assert stream.offset is not None
+    assert sorted(stream.offset) == ["log_id", "lsn", "version"]
+
+
+STEPS = st.lists(
+    st.sampled_from(
+        ["append", "append", "stream", "seal", "roll_up", "merge", "vacuum", "delete_archived"]
+    ),
+    max_size=15,
+)
+
+
+@settings(max_examples=10)
+@given(STEPS, st.sampled_from([None, "1", "400"]))
+def test_whatever_happens_each_record_comes_once(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[str], most: str | None
+) -> None:
+    log = Log(tmp_path_factory.mktemp("steps") / "data")
+    topic_id = log.create("t")
+    stream = Stream(log)
+    options = {} if most is None else {"maxBytesPerTrigger": most}
+    found: list[Value] = []
+    for number, step in enumerate([*steps, "stream"]):
+        if step == "append":
+            log.append(topic_id, number % 2, b"%d" % number, b"and %d" % number)
+        elif step == "stream":
+            found += stream.run(**options)
+        else:
+            log.publish()
+            getattr(log, step)()
+    assert sorted(found) == new(log)
+
+
+def test_a_query_that_takes_what_is_there_now_ends(log: Log) -> None:
+    """Though records come all the time; they are for the next one."""
+    given = {"path": str(log.path)}
+    reader = LogStreamReader(given, rows_of(parse_options(given)).schema())
+    first = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    log.append(1, 0, b"later")
+    end = reader.latestOffset(first, ReadAllAvailable())
+    log.append(1, 0, b"later yet")
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    assert reader.reportLatestOffset()["lsn"] > end["lsn"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"log_id": "f" * 32}, f"is of the log {'f' * 32}, and "),
+        ({"lsn": 1 << 40}, "it is an older copy of the log"),
+        ({"version": 2}, "upgrade the package brokerd"),
+        ({"version": None}, "brokerd did not write"),
+        ({"lsn": "far"}, "use another checkpointLocation"),
+        ({"lsn": -1}, "use another checkpointLocation"),
+        ({"from": 7}, "use another checkpointLocation"),
+    ],
+)
+def test_a_checkpoint_of_another_log_is_refused(
+    log: Log,
+    stream: Stream,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    said: str,
+) -> None:
+    """And one that is farther than the log, or of a later version; it says what to do."""
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
+    stream.run()
+    assert stream.offset is not None
+    stream.offset.update(changes)
+    with pytest.raises(BadCheckpoint) as refused:
+        stream.run()
+    assert said in str(refused.value)
+
+
+def test_micro_batches_are_about_as_large_as_asked_for(log: Log, stream: Stream) -> None:
+    """And none when there is nothing to do; all of them together have everything once."""
+    assert stream.run(maxBytesPerTrigger="200") == new(log)
+    assert stream.batches > 3
+    assert stream.run(maxBytesPerTrigger="200") == []
+
+
+def test_a_new_topic_is_in_the_stream_from_its_first_record(log: Log, stream: Stream) -> None:
+    """If it is named, or a pattern of it; a name that no topic has yet is waited for."""
+    named = {"topics": "four,fi*"}
+    assert stream.run(**named) == []
+    log.append(log.create("four"), 0, b"x", b"y")
+    log.append(1, 0, b"of another")
+    assert [value[3] for value in stream.run(**named)] == [b"x", b"y"]
+    log.append(log.create("five"), 1, b"z")
+    assert [value[3] for value in stream.run(**named)] == [b"z"]
+
+
+@pytest.mark.parametrize("start", ["latest", "earliest", "offset", "offsets", "time"])
+def test_from_is_where_a_new_stream_begins_and_a_checkpoint_goes_before_it(
+    log: Log, stream: Stream, start: str
+) -> None:
+    time_us = log.log.time_us
+    log.append(1, 0, b"later")
+    partitions = json.dumps({"one": {"0": 2}, "two": {"0": 1 << 40, "1": 1 << 40}})
+    said, wanted = {
+        "latest": ("latest", []),
+        "earliest": ("earliest", new(log)),
+        "offset": ("2", [("one", 0, 2, b"later")]),
+        "offsets": (
+            partitions,
+            [value for value in new(log) if value[0] == "three" or value[1:3] in ((1, 0), (0, 2))],
+        ),
+        "time": (
+            (EPOCH + timedelta(microseconds=time_us)).isoformat(),
+            [("one", 0, 2, b"later")],
+        ),
+    }[start]
+    if start == "offsets":
+        wanted = [value for value in wanted if value[0] != "two"]
+    assert stream.run(**{"from": said}) == wanted
+    count = len(log.rows)
+    log.append(1, 0, b"one more", b"and another")
+    assert stream.run(**{"from": "latest"}) == new(log, count)
+    log.append(1, 0, b"the last")
+    assert stream.run() == new(log, count + 2)
+
+
+def test_deleted_and_trimmed_records_that_were_not_read_are_gone(log: Log, stream: Stream) -> None:
+    stream.run()
+    log.append(1, 0, b"trimmed", b"kept")
+    log.append(2, 0, b"deleted")
+    log.trim(1, 0, 3)
+    log.delete(2)
+    assert [value[3] for value in stream.run()] == [b"kept"]
+
+
+def test_without_the_tail_records_come_when_their_file_is_closed(log: Log, stream: Stream) -> None:
+    """A stream that read the open file before waits until the closed ones are as far."""
+    closed = [value for value in new(log) if value[0] != "three"]
+    assert stream.run(tail="false") == closed
+    log.seal()
+    log.publish()
+    assert [value[0] for value in stream.run(tail="false")] == ["three"] * 3
+    log.append(1, 0, b"open")
+    assert [value[3] for value in stream.run()] == [b"open"]
+    assert stream.run(tail="false") == []
