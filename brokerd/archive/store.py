@@ -135,6 +135,9 @@ class Store(Protocol):
         local disk the name is durable once `sync_directory` returned.
         """
 
+    def keeps_names(self, directory: str) -> bool:
+        """Whether `put_new` can be relied on: tried out in a directory; nothing is left of it."""
+
     def draft(self, directory: str) -> Draft:
         """Begin a file in a directory, which is made if it is not there. Raises OSError."""
 

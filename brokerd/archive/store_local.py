@@ -127,6 +127,9 @@ class LocalStore:
                     temporary.unlink()
         return True
 
+    def keeps_names(self, directory: str) -> bool:
+        return True  # link(2)
+
     def draft(self, directory: str) -> LocalDraft:
         return LocalDraft(self.place, directory)
 

@@ -14,6 +14,7 @@ import builtins
 import errno
 import os
 import re
+import secrets
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -217,6 +218,21 @@ class ObjectFiles:
     def _holds(self, path: str, data: bytes) -> bool:
         with suppress(FileNotFoundError):
             return self.stat(path).size == len(data) and self.read(path, len(data)) == data
+        return False
+
+    def keeps_names(self, directory: str) -> bool:
+        """There are servers that take no notice of If-None-Match."""
+        from obstore.exceptions import AlreadyExistsError
+
+        path = f"{directory}/.commit-{secrets.token_hex(8)}.tmp"
+        with self._told(path, "written"):
+            self._client.put(self._key(path), b"")
+            try:
+                self._client.put(self._key(path), b"", mode="create")
+            except AlreadyExistsError:
+                return True
+            finally:
+                self.delete([path])
         return False
 
     def draft(self, directory: str) -> ObjectDraft:

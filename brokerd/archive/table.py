@@ -41,6 +41,7 @@ from brokerd.archive.layout import (
     ARCHIVE_APP,
     LAYOUTS,
     LOG_ID_PROPERTY,
+    RECORDS,
     VERSION,
     VERSION_PROPERTY,
     Layout,
@@ -233,6 +234,11 @@ def ensure_tables(root: Place, log_id: str, now_ms: int) -> dict[str, Table]:
     :raises ArchiveUnavailable: the disk refuses.
     """
     tables = open_tables(root, log_id)
+    if not tables and not open_store(root).keeps_names(f"{RECORDS.name}/{COMMITS}"):
+        raise ArchiveUnavailable(
+            f"{root}: the server writes over what is there although it is asked not to "
+            "(If-None-Match), so commits might be lost; no archive can be there"
+        )
     for layout in LAYOUTS.values():
         if layout.name not in tables:
             _create(root, layout, log_id, now_ms)

@@ -86,6 +86,35 @@ def test_what_is_somebody_elses_is_left_alone(bucket: ObjectAddress) -> None:
     assert keys(other) == ["holiday.jpg"]
 
 
+def test_a_server_that_overwrites_all_the_same_is_refused(
+    bucket: ObjectAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is made there."""
+
+    def _client(*arguments: Any) -> Any:
+        return _Careless(client(*arguments))
+
+    client = store_object._client
+    with monkeypatch.context() as patched:
+        patched.setattr(store_object, "_client", _client)
+        with pytest.raises(ArchiveUnavailable, match="If-None-Match"):
+            ensure_tables(bucket, LOG_ID, NOW_MS)
+    assert keys(bucket) == []
+
+
+class _Careless:
+    """A client that forgets conditions."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def put(self, path: str, data: bytes, mode: str = "") -> None:
+        self._client.put(path, data)
+
+
 def test_all_of_a_bucket_may_be_an_archive(bucket: ObjectAddress) -> None:
     """Without a name in it."""
     whole = World(bucket._replace(key=""))
