@@ -6,7 +6,8 @@ reactor alone, and every test after that would fail.
 Logging has begun, to nobody. Until it does, Twisted keeps every event for whoever is told later,
 and with it what the event is about: brokers with their disks, gigabytes in a run of all tests.
 
-All tests share one session of Spark: two tasks at a time, loopback only, no page.
+All tests share one session of Spark: two tasks at a time, loopback only, no page. Its tasks know
+the way to the server that the fixtures `s3_server` and `bucket` are about.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,9 @@ from hypothesis import HealthCheck, settings
 from twisted.logger import globalLogBeginner
 
 from brokerd.archive.spark import NoSpark, SparkOptions, spark_session
+from tests.archive.s3 import bucket, environment, s3_server
+
+__all__ = ["bucket", "s3_server"]
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,13 +73,20 @@ def event_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory, event_log: Path) -> Iterator[SparkSession]:
+def spark(
+    tmp_path_factory: pytest.TempPathFactory, event_log: Path, s3_server: str
+) -> Iterator[SparkSession]:
     """The session; tests are skipped where there is no Spark or no Java."""
     directory = tmp_path_factory.mktemp("spark") / "work"
     settings = {**SPARK_SETTINGS, "spark.eventLog.dir": event_log.as_uri()}
     options = SparkOptions("local[2]", settings=settings)
     try:
-        with spark_session("tests", options, directory, os.environ) as session:
+        with ExitStack() as stack:
+            with pytest.MonkeyPatch.context() as patch:
+                for name, value in environment(s3_server).items():
+                    patch.setenv(name, value)
+                starting = spark_session("tests", options, directory, os.environ)
+                session = stack.enter_context(starting)
             yield session
     except NoSpark as error:
         pytest.skip(str(error))

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from brokerd.archive.layout import Layout
 from brokerd.archive.reading import open_file
 from brokerd.archive.running import Run
+from brokerd.archive.store import Place
 from brokerd.archive.view import ArchiveUnavailable, DamagedArchive
 from brokerd.errors import NewerFormat
 
@@ -23,8 +24,8 @@ TASK_BYTES = 256 << 20
 class Files(NamedTuple):
     """Some files of a table, for one task."""
 
-    table: str
-    """The table's directory."""
+    table: Place
+    """Where the table is."""
     paths: tuple[str, ...]
 
 
@@ -52,7 +53,7 @@ def check_files(run: Run, layout: Layout, sizes: dict[str, int], what: str) -> l
 
 def parted(run: Run, layout: Layout, sizes: dict[str, int]) -> Iterator[Files]:
     """Files as tasks of about `TASK_BYTES` each."""
-    table = str(run.root / layout.name)
+    table = run.root / layout.name
     paths: list[str] = []
     total = 0
     for path, size in sizes.items():
@@ -69,7 +70,7 @@ def _check(task: Files) -> list[Checked]:
     return [_check_one(task.table, path) for path in task.paths]
 
 
-def _check_one(table: str, path: str) -> Checked:
+def _check_one(table: Place, path: str) -> Checked:
     try:
         file = open_file(table, path)
         for group in range(len(file.groups)):

@@ -12,9 +12,8 @@ It has to run after what came since the last run was counted (`brokerd.archive.h
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from brokerd.archive.checking import Checked, check_files
 from brokerd.archive.choosing import (
@@ -25,12 +24,12 @@ from brokerd.archive.choosing import (
     held_of,
     partitions_to_look_at,
 )
-from brokerd.archive.compacting import Tombstones, write_compaction_drops
+from brokerd.archive.compacting import Compacted, Tombstones, write_compaction_drops
 from brokerd.archive.files import FileInfo
-from brokerd.archive.frames import staging
+from brokerd.archive.frames import Staged, staging
 from brokerd.archive.layout import BUCKETS, RECORDS, parse_records_name
 from brokerd.archive.looked import Looked, PartitionLook, read_looked, write_looked
-from brokerd.archive.ordered import REASONS, rows_to_drop
+from brokerd.archive.ordered import REASONS
 from brokerd.archive.retaining import write_retention_drops
 from brokerd.archive.rewriting import Refused, Rewritten, Trims, Unit, rewrite
 from brokerd.archive.running import JobFailed, Run, StepReport, counted
@@ -126,6 +125,26 @@ class _Choice:
             files[:] = [file for file in files if file.path not in paths]
 
 
+class _Drops:
+    """What says which rows of files go."""
+
+    def __init__(self, staged: Iterable[Staged]) -> None:
+        self._by_name: dict[str, list[Staged]] = {}
+        for one in staged:
+            self._by_name.setdefault(one.value, []).append(one)
+
+    def _of(self, path: str) -> list[Staged]:
+        return self._by_name.get(path.rpartition("/")[2], [])
+
+    def paths(self, path: str) -> tuple[str, ...]:
+        """Files that say it of one."""
+        return tuple(one.path for one in self._of(path))
+
+    def rows(self, path: str) -> int:
+        """How many rows of one go, or a few more: for two reasons, a row counts twice."""
+        return sum(one.rows for one in self._of(path))
+
+
 class _Cleaning:
     """One try of `clean`."""
 
@@ -154,12 +173,12 @@ class _Cleaning:
         choice = self._choose()
         checked = self._check(choice)
         with staging(run) as directory:
-            self._look_for_retention(choice, directory / "retention")
-            tombstones = self._look_for_compaction(choice, checked, directory / "compaction")
+            retained = self._look_for_retention(choice, f"{directory}/retention")
+            compacted = self._look_for_compaction(choice, checked, f"{directory}/compaction")
             run.at("clean looked")
-            drops = tuple(str(directory / name) for name in ("retention", "compaction"))
+            drops = _Drops([*retained, *compacted.drops])
             rewritten = self._rewrite(self._units(choice, drops))
-        self._note(choice, tombstones, rewritten)
+        self._note(choice, compacted.tombstones, rewritten)
         if self._problems:
             raise JobFailed("; ".join(self._problems[:3]))
 
@@ -204,24 +223,25 @@ class _Cleaning:
         self._problems += [f"{text}; bring it back from a backup" for text in bad.values()]
         return [one for one in checked if not one.problem]
 
-    def _look_for_retention(self, choice: _Choice, directory: Path) -> None:
+    def _look_for_retention(self, choice: _Choice, directory: str) -> list[Staged]:
         trimmed = [file.path for file in choice.trimmed]
         expiring = {file.path.rpartition("/")[2]: file for file in choice.expiring}
         if not (trimmed or expiring):
-            return
+            return []
         with self._run.described("retention"):
             paths = [file.path for file in choice.expiring]
-            after = write_retention_drops(self._run, trimmed, paths, directory)
+            found = write_retention_drops(self._run, trimmed, paths, directory)
         for name, file in expiring.items():
-            self._expiry[file.name.footer_hash] = after.get(name, NEVER)
+            self._expiry[file.name.footer_hash] = found.expiry.get(name, NEVER)
+        return found.drops
 
     def _look_for_compaction(
-        self, choice: _Choice, checked: list[Checked], directory: Path
-    ) -> Mapping[Partition, Tombstones]:
+        self, choice: _Choice, checked: list[Checked], directory: str
+    ) -> Compacted:
         paths = {file.path for file in choice.compacted}
         files = [one for one in checked if one.path in paths]
         if not choice.partitions:
-            return {}
+            return Compacted([])
         with self._run.described("compaction"):
             return write_compaction_drops(self._run, files, choice.partitions, directory)
 
@@ -237,28 +257,28 @@ class _Cleaning:
             self._done.gone["deleted" if file.has_deleted else "trimmed"] += file.rows
             self._forget(file.path)
 
-    def _units(self, choice: _Choice, drops: tuple[str, ...]) -> list[Unit]:
+    def _units(self, choice: _Choice, drops: _Drops) -> list[Unit]:
         """What is written anew: what is merged, and files of which enough goes."""
         units = [self._unit(files, drops) for files in choice.merged]
         merged = {path for unit in units for path in unit.paths}
         for file in choice.looked_at().values():
-            rows = 0 if file.path in merged else rows_to_drop(drops, file.path)
+            rows = 0 if file.path in merged else drops.rows(file.path)
             if rows and self._is_worth(file, rows / file.rows):
                 units.append(self._unit([file], drops))
         return units
 
-    def _unit(self, files: Sequence[RecordsFile], drops: tuple[str, ...]) -> Unit:
+    def _unit(self, files: Sequence[RecordsFile], drops: _Drops) -> Unit:
         trims = self._trims[files[0].name.bucket] if any(file.share for file in files) else Trims()
         only = files[0].name.only
         if only is not None:
             trims = trims.of_partition(only.topic_id, only.partition)
         size = self._settings.file_bytes
         return Unit(
-            root=str(self._run.root),
+            root=self._run.root,
             table=RECORDS.name,
             log_id=self._run.bounds.log_id,
             paths=tuple(file.path for file in files),
-            drops=drops,
+            drops={file.path: drops.paths(file.path) for file in files},
             trims=trims,
             file_bytes=size,
             own_bytes=size // OWN_PART,

@@ -7,17 +7,17 @@ The rules are `brokerd.archive.transforms.superseded` and `old_tombstones`.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from brokerd.archive.checking import Checked
 from brokerd.archive.frames import (
     FILE,
     ROW,
+    Staged,
     bounds_frame,
     read_files,
-    read_parquet,
-    write_frame,
+    read_staged,
+    stage_frame,
 )
 from brokerd.archive.layout import RECORDS
 from brokerd.archive.running import Run
@@ -41,17 +41,25 @@ class Tombstones(NamedTuple):
     """Whether old ones wait for older records of their keys to go."""
 
 
+class Compacted(NamedTuple):
+    """What was found out of some partitions."""
+
+    drops: list[Staged]
+    """Which of their records go, by the file's name: `brokerd.archive.ordered.read_drops`."""
+    tombstones: Mapping[Partition, Tombstones] = {}
+    """Nothing of partitions without any."""
+
+
 def write_compaction_drops(
-    run: Run, files: Sequence[Checked], partitions: Collection[Partition], directory: Path
-) -> Mapping[Partition, Tombstones]:
-    """Write which records of some partitions go, as `brokerd.archive.ordered.read_drops` reads it.
+    run: Run, files: Sequence[Checked], partitions: Collection[Partition], directory: str
+) -> Compacted:
+    """Write which records of some partitions go.
 
     :param files: all that hold records of the partitions.
-    :return: what is to be known of tombstones; nothing of partitions without any.
     """
     keyed = [file for file in files if file.keyed]
     if not keyed:
-        return {}
+        return Compacted([])
     bounds = bounds_frame(run, partitions)
     rows = _rows(run, keyed).join(_broadcast(bounds), [*PARTITION], "left_semi")
     reasons = {"superseded": superseded(rows, bounds)}
@@ -59,8 +67,12 @@ def write_compaction_drops(
     now_us, old_seconds = run.bounds.time_us, run.settings.tombstone_seconds
     if has_tombstones and run.bounds.time_settled:
         reasons["tombstone"] = old_tombstones(rows, bounds, now_us, old_seconds)
-    write_frame(run, removable(reasons).repartition(FILE), directory, FILE)
-    return _tombstones(run, rows, bounds, directory) if has_tombstones else {}
+    drops = stage_frame(run, removable(reasons).repartition(FILE), directory, FILE)
+    if not has_tombstones:
+        return Compacted(drops)
+    paths = [one.path for one in drops]
+    gone = read_staged(run, f"{ROW} long, {FILE} string", directory, paths)
+    return Compacted(drops, _tombstones(run, rows, bounds, gone))
 
 
 def _broadcast(bounds: DataFrame) -> DataFrame:
@@ -84,17 +96,14 @@ def _rows(run: Run, files: Sequence[Checked]) -> DataFrame:
 
 
 def _tombstones(
-    run: Run, rows: DataFrame, bounds: DataFrame, drops: Path
+    run: Run, rows: DataFrame, bounds: DataFrame, gone: DataFrame
 ) -> Mapping[Partition, Tombstones]:
     from pyspark.sql import functions as F
 
     old_us = run.bounds.time_us - run.settings.tombstone_seconds * 1_000_000
     if not run.bounds.time_settled:
         old_us = -1  # nobody knows which are old
-    stays = rows.where("tombstone")
-    if any(drops.glob(f"{FILE}=*")):
-        gone = read_parquet(run, f"{ROW} long, {FILE} string", [drops])
-        stays = stays.join(gone, [FILE, ROW], "left_anti")
+    stays = rows.where("tombstone").join(gone, [FILE, ROW], "left_anti")
     time = F.unix_micros("append_time")
     found = (
         stays.join(F.broadcast(bounds), [*PARTITION])

@@ -7,36 +7,37 @@ again from where the last one ended.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-import pyarrow.parquet as pq
 from xxhash import xxh3_64
 
 from brokerd.archive.checking import check_files
 from brokerd.archive.frames import (
-    adopt,
+    Staged,
+    add_frame,
     bounds_frame,
     read_files,
-    read_parquet,
+    read_staged,
+    stage_frame,
     staging,
-    write_frame,
 )
 from brokerd.archive.layout import DELIVERIES, EVENTS, ROLLUP_APP
 from brokerd.archive.running import JobFailed, Run, StepReport
-from brokerd.archive.store_local import sync_directory
+from brokerd.archive.store import Store
 from brokerd.archive.table import Added, Table
 from brokerd.archive.transforms import ATTEMPTED, OPEN, attempts, deliveries, still_open
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
 
 DELIVERIES_APP = "brokerd-deliveries"
-OPEN_DIRECTORY = "_open"
-"""Where attempts stand that have no outcome yet, below the table: others do not look there."""
+OPEN_DIRECTORY = f"{DELIVERIES.name}/_open"
+"""Where attempts stand that have no outcome yet, below the table: others do not look
+there."""
+PIECE_BYTES = 8 << 20
+"""So much of a file is in memory at once."""
 FILE_ROWS = 1_000_000
 """A file of deliveries has about so many."""
 
@@ -58,7 +59,7 @@ def derive_deliveries(run: Run) -> StepReport:
     if end <= since:
         return report
     run.at("before deliveries")
-    before = _open_attempts(table.directory, since)
+    before = _open_attempts(run.store, since)
     begin = since if before is not None else 0
     files = files_since(events.files, begin)
     for checked in check_files(run, EVENTS, files, "deliveries: check events"):
@@ -67,15 +68,15 @@ def derive_deliveries(run: Run) -> StepReport:
     added: list[Added] = []
     if files:
         with staging(run) as directory, run.described("deliveries"):
-            paths, still = _attempts(run, list(files), before, (begin, since, end), directory)
-            added = adopt(table.directory, DELIVERIES, paths, f"d-{since}-{end}", "outcome_time")
-            _keep_open(table.directory, end, still)
+            every = _attempts(run, list(files), before, begin, end, directory)
+            added = _outcomes(run, every, (since, end), directory)
+            _keep_open(run.store, end, _still_open(run, every, end, directory))
     elif before is not None:
-        _keep_open(table.directory, end, before)
+        _keep_open(run.store, end, before)
     run.at("before deliveries commit")
     table.commit(added, (), {DELIVERIES_APP: end}, now_ms=run.now_ms(), operation="DERIVE")
     run.at("after deliveries commit")
-    _forget_open(table.directory, end)
+    _forget_open(run.store, end)
     outcomes = sum(one.facts.rows for one in added)
     report.numbers = {"outcomes": outcomes}
     report.lines = [f"added {outcomes:,} outcomes to the table deliveries"] if outcomes else []
@@ -89,64 +90,85 @@ def files_since(files: pa.Table, lsn: int) -> dict[str, int]:
 
 
 def _attempts(
-    run: Run,
-    files: Sequence[str],
-    before: Path | None,
-    lsns: tuple[int, int, int],
-    directory: Path,
-) -> tuple[list[Path], Path]:
-    """Files of what became of records: outcomes, and, in one, what has none yet."""
+    run: Run, files: Sequence[str], before: str | None, begin: int, end: int, directory: str
+) -> list[Staged]:
+    """What became of records, with outcomes and without."""
     from pyspark.sql import functions as F
 
-    begin, since, end = lsns
-    spark, bounds = run.spark(), run.bounds
     lsn = F.col("lsn")
     events = read_files(run, EVENTS, files, _EVENT_COLUMNS).where((lsn >= begin) & (lsn < end))
-    known = spark.createDataFrame([], OPEN)
-    if before is not None:
-        known = read_parquet(run, OPEN, [before])
-    every = write_frame(run, attempts(events, known), directory / "attempts")
-    found = read_parquet(run, ATTEMPTED, every)
+    known = read_staged(run, OPEN, OPEN_DIRECTORY, [before] if before is not None else [])
+    return stage_frame(run, attempts(events, known), f"{directory}/attempts")
+
+
+def _outcomes(
+    run: Run, every: Sequence[Staged], lsns: tuple[int, int], directory: str
+) -> list[Added]:
+    """Put those into the table that have an outcome from one LSN to another, exclusive."""
+    from pyspark.sql import functions as F
+
+    since, end = lsns
+    parts = sum(one.rows for one in every) // FILE_ROWS + 1
+    rows = deliveries(_attempted(run, every, directory)).where(F.col("lsn") >= since)
+    rows = rows.coalesce(parts).sortWithinPartitions("lsn")
+    return add_frame(run, rows, directory, DELIVERIES, f"d-{since}-{end}", "outcome_time")
+
+
+def _still_open(run: Run, every: Sequence[Staged], end: int, directory: str) -> str:
+    """A file of those that have none at an LSN."""
+    found, bounds = _attempted(run, every, directory), run.bounds
     rest = still_open(found, bounds_frame(run), bounds.next_topic_id, bounds.lsn, end)
-    (still,) = write_frame(run, rest.coalesce(1), directory / "open")
-    parts = sum(pq.read_metadata(path).num_rows for path in every) // FILE_ROWS + 1
-    outcomes = deliveries(found).where(lsn >= since).coalesce(parts)
-    return write_frame(run, outcomes.sortWithinPartitions("lsn"), directory / "outcomes"), still
+    (still,) = stage_frame(run, rest.coalesce(1), f"{directory}/open")
+    return still.path
+
+
+def _attempted(run: Run, every: Sequence[Staged], directory: str) -> DataFrame:
+    return read_staged(run, ATTEMPTED, f"{directory}/attempts", [one.path for one in every])
 
 
 # -- What has no outcome yet ---------------------------------------------------------------------
 
 
-def _open_attempts(table: Path, lsn: int) -> Path | None:
+def _open_attempts(store: Store, lsn: int) -> str | None:
     """The file that belongs to a transaction, if it is there and as it was written."""
-    for path in sorted((table / OPEN_DIRECTORY).glob(f"{lsn:020d}-*.parquet")):
-        if path.name == _open_name(lsn, path):
+    for name in sorted(store.names(OPEN_DIRECTORY)):
+        path = f"{OPEN_DIRECTORY}/{name}"
+        if name.startswith(f"{lsn:020d}-") and name == _open_name(store, lsn, path):
             return path
     return None
 
 
-def _keep_open(table: Path, lsn: int, file: Path) -> None:
-    """Let the run that goes on from an LSN find a file, durably."""
-    directory = table / OPEN_DIRECTORY
-    directory.mkdir(exist_ok=True)
-    with open(file, "rb") as data:
-        os.fsync(data.fileno())
-    with suppress(FileExistsError):  # a run that was stopped made it
-        os.link(file, directory / _open_name(lsn, file))
-    sync_directory(directory)
-    sync_directory(table)
+def _keep_open(store: Store, lsn: int, path: str) -> None:
+    """Let the run that goes on from an LSN find what is in a file, durably."""
+    kept = f"{OPEN_DIRECTORY}/{_open_name(store, lsn, path)}"
+    if store.exists(kept):
+        return  # a run that was stopped made it
+    draft = store.draft(OPEN_DIRECTORY)
+    try:
+        for piece in _pieces(store, path):
+            draft.write(piece)
+        draft.publish(kept)
+    finally:
+        draft.discard()
+    store.sync_directory(DELIVERIES.name)
 
 
-def _forget_open(table: Path, lsn: int) -> None:
+def _forget_open(store: Store, lsn: int) -> None:
     """Remove what belongs to other transactions."""
-    for path in (table / OPEN_DIRECTORY).glob("*.parquet"):
-        if not path.name.startswith(f"{lsn:020d}-"):
-            path.unlink()
+    names = [name for name in store.names(OPEN_DIRECTORY) if name.endswith(".parquet")]
+    others = [name for name in names if not name.startswith(f"{lsn:020d}-")]
+    store.delete([f"{OPEN_DIRECTORY}/{name}" for name in others])
 
 
-def _open_name(lsn: int, file: Path) -> str:
+def _open_name(store: Store, lsn: int, path: str) -> str:
     checksum = xxh3_64()
-    with open(file, "rb") as data:
-        while piece := data.read(1 << 20):
-            checksum.update(piece)
+    for piece in _pieces(store, path):
+        checksum.update(piece)
     return f"{lsn:020d}-{checksum.hexdigest()}.parquet"
+
+
+def _pieces(store: Store, path: str) -> Iterator[bytes]:
+    """All of a file."""
+    file = store.open(path)
+    for position in range(0, file.size, PIECE_BYTES):
+        yield file.read(position, PIECE_BYTES)

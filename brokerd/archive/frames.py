@@ -1,76 +1,74 @@
-# Tests: tests/archive/test_derived.py
+# Tests: tests/archive/test_derived.py, tests/archive/test_job_on_s3.py
 """Files of the archive's tables as data frames of Spark, and data frames as files of a table.
 
-What Spark writes is made in the directory ``staging`` beside the tables and renamed into a table
-when it is complete, so nothing of Spark's own is ever left in a table. An attempt of a task that
-was given up, because another one was quicker or its executor was taken for dead, may write for a
-moment after the job is over: what it writes is found by nobody.
+Where the archive is a directory, Spark's own Parquet does it (`brokerd.archive.sparkfiles`). Spark
+by itself knows no object store: there its tasks do it in Python (`brokerd.archive.rowsource`). What
+a step needs for itself stands in the directory ``staging`` beside the tables. All paths are
+relative to the archive.
 """
 
 from __future__ import annotations
 
-import os
 import secrets
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, Protocol
 
 from brokerd.archive.deltalog import Facts
 from brokerd.archive.layout import Layout
+from brokerd.archive.plain import PlainInfo, Staged
+from brokerd.archive.rowsource import FILE, ROW, InStore, ddl
 from brokerd.archive.running import Run
-from brokerd.archive.store_local import sync_directory
+from brokerd.archive.sparkfiles import OnDisk
 from brokerd.archive.table import Added
 from brokerd.archive.transforms import BOUNDS
+
+__all__ = [
+    "FILE",
+    "ROW",
+    "STAGING",
+    "Staged",
+    "add_frame",
+    "added_plain",
+    "bounds_frame",
+    "read_files",
+    "read_staged",
+    "stage_frame",
+    "staging",
+]
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 STAGING = "staging"
-FILE = "file"
-ROW = "row"
-"""Columns that `read_files` adds when asked: the file's name without its directory, and the row's
-number in the file."""
-
-_NO_PATTERNS = {"__globPaths__": "false"}
-"""Spark's own name for it: paths are what they are, whatever characters are in them."""
-_COMMIT_ONCE = {"mapreduce.fileoutputcommitter.algorithm.version": "1"}
-"""Hadoop's mapred-default.xml: what an attempt of a task wrote counts as a whole, or not at all."""
-_UNCOMMITTED = "_temporary"
-"""Where attempts write: Hadoop's FileOutputCommitter, ``PENDING_DIR_NAME``."""
 
 
-def ddl(layout: Layout, names: Sequence[str] | None = None) -> str:
-    """Columns of a table as Spark's schemas have them; all, or those named."""
-    columns = {column.name: column.type for column in layout.columns}
-    return ", ".join(f"{name} {columns[name]}" for name in names or columns)
+class FrameFiles(Protocol):
+    """How data frames and files become each other. Frames have at least one file."""
+
+    def read_table(
+        self, layout: Layout, names: Sequence[str], paths: Sequence[str], placed: bool
+    ) -> DataFrame:
+        """As `read_files`."""
+
+    def read_staged(self, schema: str, directory: str, paths: Sequence[str]) -> DataFrame:
+        """As `read_staged`."""
+
+    def stage(self, frame: DataFrame, directory: str, by: str) -> list[Staged]:
+        """As `stage_frame`."""
+
+    def add(
+        self, frame: DataFrame, staging: str, layout: Layout, prefix: str, by: str
+    ) -> list[PlainInfo]:
+        """As `add_frame`; paths are relative to the table."""
 
 
-def read_files(
-    run: Run, layout: Layout, paths: Sequence[str], names: Sequence[str], placed: bool = False
-) -> DataFrame:
-    """Rows of files of a table, with the named columns.
-
-    :param paths: relative to the table. None at all is an empty frame.
-    :param placed: with the columns `FILE` and `ROW`.
-    """
-    from pyspark.sql import functions as F
-
-    spark = run.spark()
-    table = run.directory / layout.name
-    place = [F.col("_metadata.file_name").alias(FILE), F.col("_metadata.row_index").alias(ROW)]
-    schema = ddl(layout, names)
-    if not paths:
-        return spark.createDataFrame(
-            [], schema + (f", {FILE} string, {ROW} long" if placed else "")
-        )
-    frame = read_parquet(run, schema, [table / path for path in paths], table)
-    return frame.select(*names, *(place if placed else ()))
+def _files(run: Run) -> FrameFiles:
+    if isinstance(run.root, Path):
+        return OnDisk(run.spark(), run.root)
+    return InStore(run.spark(), run.root)
 
 
 def bounds_frame(run: Run, partitions: Collection[tuple[int, int]] | None = None) -> DataFrame:
@@ -87,90 +85,90 @@ def bounds_frame(run: Run, partitions: Collection[tuple[int, int]] | None = None
     return run.spark().createDataFrame(rows, BOUNDS)
 
 
-def read_parquet(
-    run: Run, schema: str, paths: Sequence[Path], base: Path | None = None
-) -> DataFrame:
-    """Parquet files, or directories of them, as a data frame.
+# -- Reading -------------------------------------------------------------------------------------
 
-    :param base: the directory below which names of directories are columns.
+
+def read_files(
+    run: Run, layout: Layout, paths: Sequence[str], names: Sequence[str], placed: bool = False
+) -> DataFrame:
+    """Rows of files of a table, with the named columns.
+
+    :param paths: relative to the table. None at all is an empty frame.
+    :param placed: with the columns `FILE` and `ROW`.
     """
-    reader = run.spark().read.schema(schema).options(**_NO_PATTERNS)
-    reader = reader.option("parquet.page.verify-checksum.enabled", "true")
-    if base is not None:
-        reader = reader.option("basePath", f"file://{base}")
-    return reader.parquet(*(f"file://{path}" for path in paths))
+    if not paths:
+        schema = ddl(layout, names) + (f", {FILE} string, {ROW} long" if placed else "")
+        return run.spark().createDataFrame([], schema)
+    return _files(run).read_table(layout, names, paths, placed)
+
+
+def read_staged(run: Run, schema: str, directory: str, paths: Sequence[str]) -> DataFrame:
+    """Rows of files that `stage_frame` wrote into a directory, or others like them.
+
+    :param paths: relative to the archive, below the directory. None at all is an empty frame.
+    """
+    if not paths:
+        return run.spark().createDataFrame([], schema)
+    return _files(run).read_staged(schema, directory, paths)
+
+
+# -- Writing -------------------------------------------------------------------------------------
 
 
 @contextmanager
-def staging(run: Run) -> Iterator[Path]:
-    """An empty directory on the disk of the archive. It is removed in the end, or by the next.
+def staging(run: Run) -> Iterator[str]:
+    """An empty directory of the archive. It is removed in the end, or by the next.
 
     Nobody else ever has one of its name, such as who still writes to an earlier one.
     """
-    every = run.directory / STAGING
-    shutil.rmtree(every, ignore_errors=True)
-    directory = every / secrets.token_hex(8)
-    directory.mkdir(parents=True)
+    _clear(run)
+    directory = f"{STAGING}/{secrets.token_hex(8)}"
+    run.store.make_directory(directory)
     try:
         yield directory
     finally:
-        shutil.rmtree(every, ignore_errors=True)
+        _clear(run)
 
 
-def write_frame(run: Run, frame: DataFrame, directory: Path, *by: str) -> list[Path]:
-    """Write a data frame into a directory that is not there yet; gives the files.
+def _clear(run: Run) -> None:
+    """Remove all that is staged."""
+    if isinstance(run.root, Path):
+        shutil.rmtree(run.root / STAGING, ignore_errors=True)
+    else:
+        run.store.delete([entry.path for entry in run.store.list(STAGING, hidden=True)])
 
-    :param by: columns that the files do not have: each is of rows that agree in them.
+
+def stage_frame(run: Run, frame: DataFrame, directory: str, by: str = "") -> list[Staged]:
+    """Write a data frame into a directory below `staging` that is not there yet.
+
+    :param by: a column: each file is of rows that agree in it, which have to come together. Without
+        it there is a file for each part of the frame, also for one without rows.
     """
-    run.spark().conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    writer = frame.write.partitionBy(*by).options(compression="zstd", **_COMMIT_ONCE)
-    writer.parquet(f"file://{directory}")
-    return [
-        path
-        for path in sorted(directory.rglob("part-*.parquet"))
-        if _UNCOMMITTED not in path.relative_to(directory).parts
-    ]
+    return _files(run).stage(frame, directory, by)
 
 
-def adopt(
-    table: Path, layout: Layout, files: Sequence[Path], prefix: str, time: str
+def add_frame(
+    run: Run, frame: DataFrame, directory: str, layout: Layout, prefix: str, time: str, by: str = ""
 ) -> list[Added]:
-    """Move files that have rows into a table, durably, under other names, for a commit to add.
+    """Write a data frame into files of a table, durably, for a commit to add.
 
-    :param prefix: what their names begin with.
+    :param directory: one below `staging`, for what is not complete.
+    :param prefix: what the names of files begin with.
     :param time: the column that tells the time of a row.
+    :param by: a column that is not in the files: each is of rows that agree in it.
     """
-    added = []
-    for file in files:
-        if not pq.read_metadata(file).num_rows:
-            continue
-        name = f"{prefix}-{secrets.token_hex(8)}.parquet"
-        added.append(_added(file, name, layout, time))
-        with open(file, "rb") as data:
-            os.fsync(data.fileno())
-        os.rename(file, table / name)
-    if files:
-        sync_directory(table)
-    return added
+    infos = _files(run).add(frame, directory, layout, prefix, by)
+    return [added_plain(info, time) for info in infos]
 
 
-def _added(file: Path, name: str, layout: Layout, time: str) -> Added:
-    """What a commit says of a file that Spark wrote."""
-    least, most = _edges(pq.read_table(file, columns=list(layout.statistics)))
+def added_plain(info: PlainInfo, time: str) -> Added:
+    """What a commit says of a file, whose path is relative to its table."""
+    least, most = info.minimum, info.maximum
     facts = Facts(
-        rows=pq.read_metadata(file).num_rows,
+        rows=info.rows,
         first_time_us=least[time],
         last_time_us=most[time],
         first_lsn=least.get("lsn", -1),
         last_lsn=most.get("lsn", -1),
     )
-    return Added(name, file.stat().st_size, facts, least, most)
-
-
-def _edges(rows: pa.Table) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """The smallest and the largest value of each column."""
-    edges: tuple[dict[str, int], dict[str, int]] = ({}, {})
-    for name in rows.column_names:
-        found = pc.min_max(rows[name].cast(pa.int64()))
-        edges[0][name], edges[1][name] = found["min"].as_py(), found["max"].as_py()
-    return edges
+    return Added(info.path, info.size, facts, least, most)

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from brokerd.archive.derived import DELIVERIES_APP
-from brokerd.archive.frames import adopt, staging
+from brokerd.archive.frames import added_plain
 from brokerd.archive.hours import DAY_US, HOURLY_APP
 from brokerd.archive.layout import DELIVERIES, EVENTS, HOURLY, arrow_schema
 from brokerd.archive.merging import neighbours_to_merge, pieces
+from brokerd.archive.plain import PlainFile, PlainWriter
 from brokerd.archive.rewriting import Refused, Rewritten, Unit, rewrite
 from brokerd.archive.running import JobFailed, Run, StepReport, counted
+from brokerd.archive.store import Place, open_store
 from brokerd.archive.table import Added, Table, added
 
-GROUP_ROWS = 128 << 10
-"""Rows of a row group of deliveries."""
 NO_LSN = 1 << 63
 
 
@@ -121,20 +117,17 @@ def _merge(run: Run, table: Table, problems: list[str]) -> int:
     if not some:
         return 0
     merge = _merge_events if table.layout is EVENTS else _merge_deliveries
-    with staging(run) as directory:
-        merged = merge(run, table, some, directory)
-        problems += merged.problems
-        if merged.paths:
-            run.at(f"before {table.layout.name} are merged")
-            table.commit(merged.added, merged.paths, now_ms=run.now_ms(), operation="OPTIMIZE")
+    merged = merge(run, some)
+    problems += merged.problems
+    if merged.paths:
+        run.at(f"before {table.layout.name} are merged")
+        table.commit(merged.added, merged.paths, now_ms=run.now_ms(), operation="OPTIMIZE")
     return len(merged.paths)
 
 
-def _merge_events(
-    run: Run, table: Table, some: Sequence[Sequence[str]], directory: Path
-) -> _Merged:
+def _merge_events(run: Run, some: Sequence[Sequence[str]]) -> _Merged:
     log_id = run.bounds.log_id
-    units = [Unit(str(run.root), EVENTS.name, log_id, tuple(paths)) for paths in some]
+    units = [Unit(run.root, EVENTS.name, log_id, tuple(paths)) for paths in some]
     results = run.map("merge events", rewrite, units)
     done = [one for one in results if isinstance(one, Rewritten)]
     return _Merged(
@@ -147,37 +140,24 @@ def _merge_events(
 class _Join(NamedTuple):
     """Files of deliveries that one takes the place of."""
 
+    root: Place
     paths: tuple[str, ...]
-    target: str
 
 
-def _merge_deliveries(
-    run: Run, table: Table, some: Sequence[Sequence[str]], directory: Path
-) -> _Merged:
-    tasks = [
-        _Join(
-            tuple(str(table.path / path) for path in paths),
-            str(directory / f"{secrets.token_hex(8)}.parquet"),
-        )
-        for paths in some
-    ]
-    run.map("merge deliveries", _join, tasks)
-    targets = [Path(task.target) for task in tasks]
-    new = adopt(table.directory, DELIVERIES, targets, "d-merged", "outcome_time")
+def _merge_deliveries(run: Run, some: Sequence[Sequence[str]]) -> _Merged:
+    tasks = [_Join(run.root, tuple(paths)) for paths in some]
+    new = run.map("merge deliveries", _join, tasks)
     return _Merged([path for paths in some for path in paths], new, [])
 
 
-def _join(task: _Join) -> None:
+def _join(task: _Join) -> Added:
     """Write the rows of some files into one, in their order."""
-    schema = arrow_schema(DELIVERIES)
-    with pq.ParquetWriter(task.target, schema, compression="zstd") as writer:
-        waiting: list[pa.Table] = []
+    store, table = open_store(task.root), DELIVERIES.name
+    schema, statistics = arrow_schema(DELIVERIES), DELIVERIES.statistics
+    with PlainWriter(store, table, schema, statistics) as writer:
         for path in task.paths:
-            file = pq.ParquetFile(path, page_checksum_verification=True)
-            for group in range(file.num_row_groups):
-                waiting.append(file.read_row_group(group).select(schema.names).cast(schema))
-                if sum(map(len, waiting)) >= GROUP_ROWS:
-                    writer.write_table(pa.concat_tables(waiting))
-                    waiting = []
-        if waiting:
-            writer.write_table(pa.concat_tables(waiting))
+            for rows in PlainFile(store, f"{table}/{path}").read(schema):
+                writer.write(rows)
+        name = f"d-merged-{secrets.token_hex(8)}.parquet"
+        info = writer.close(f"{table}/{name}")
+    return added_plain(info._replace(path=name), "outcome_time")

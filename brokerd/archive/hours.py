@@ -9,7 +9,6 @@ hour or topic.
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ import pyarrow as pa
 
 from brokerd.archive.checking import Files, parted
 from brokerd.archive.derived import DELIVERIES_APP, files_since
-from brokerd.archive.frames import adopt, read_files, staging, write_frame
+from brokerd.archive.frames import add_frame, read_files, staging
 from brokerd.archive.layout import DELIVERIES, HOURLY, RECORDS, ROLLUP_APP
 from brokerd.archive.reading import ArchiveFile, open_file
 from brokerd.archive.rowgroups import content_lengths
@@ -27,7 +26,7 @@ from brokerd.archive.table import Added, Table
 from brokerd.archive.transforms import HOUR_US, hour_of, hourly
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 HOURLY_APP = "brokerd-hourly"
 DAY_US = 24 * HOUR_US
@@ -72,9 +71,8 @@ def derive_hourly(run: Run) -> StepReport:
     if days:
         with staging(run) as directory, run.described("hourly"):
             frame = _merged(run, counts, hours, _within(outcomes.files, hours, HOUR_US), replaced)
-            added = adopt(
-                table.directory, HOURLY, _write(run, frame, directory), f"h-{end}", "hour"
-            )
+            by_day = frame.withColumn("day", _day()).repartition("day")
+            added = add_frame(run, by_day, directory, HOURLY, f"h-{end}", "hour", "day")
     run.at("before hourly commit")
     table.commit(added, replaced, {HOURLY_APP: end}, now_ms=run.now_ms(), operation="DERIVE")
     run.at("after hourly commit")
@@ -135,13 +133,11 @@ def _merged(
     return hourly(of_records, found).select(*_ROW).union(kept.select(*_ROW))
 
 
-def _write(run: Run, frame: DataFrame, directory: Path) -> list[Path]:
-    """A file for each day."""
+def _day() -> Column:
+    """The beginning of a row's day: each has a file of its own."""
     from pyspark.sql import functions as F
 
-    day = F.unix_micros("hour") - F.pmod(F.unix_micros("hour"), F.lit(DAY_US))
-    by_day = frame.withColumn("day", day).repartition("day")
-    return write_frame(run, by_day, directory / "hourly", "day")
+    return F.unix_micros("hour") - F.pmod(F.unix_micros("hour"), F.lit(DAY_US))
 
 
 # -- Counting records ----------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -26,8 +26,10 @@ from brokerd.archive.lazy import LazyArchive
 from brokerd.archive.lots import RolledUp, roll_up
 from brokerd.archive.plan import Lot, plan_lot
 from brokerd.archive.running import JobFailed, Progress, Quiet, Run, Settings, StepReport, counted
+from brokerd.archive.store import Store
 from brokerd.archive.table import Table, ensure_tables, open_tables
 from brokerd.archive.together import check_together
+from brokerd.archive.view import ArchiveUnavailable
 from brokerd.errors import BrokerdError, DamagedData
 
 if TYPE_CHECKING:
@@ -98,7 +100,7 @@ class Summary:
 
 def _free_bytes(job: Job) -> int:
     """How much may be written to the archive; a bucket has no limit."""
-    return job.free_bytes(job.root) if isinstance(job.root, Path) else 1 << 62
+    return job.free_bytes(job.root) if isinstance(job.root, Path) else NO_LIMIT
 
 
 def run_job(job: Job) -> Summary:
@@ -111,7 +113,8 @@ def run_job(job: Job) -> Summary:
     :raises BrokerdError: there is nothing to begin with: no data directory, no bounds, an archive
         that is somebody else's, or is not that of the log as it is now.
     """
-    bounds = read_bounds(job.data_dir)
+    told = _bounds_bytes(job.data_dir)
+    bounds = _decoded(job.data_dir, told)
     only = _topic_ids(job.only, bounds)
     summary = Summary()
     with locked(job.data_dir), ExitStack() as stack:
@@ -129,6 +132,7 @@ def run_job(job: Job) -> Summary:
             progress=job.progress,
         )
         with summary.telling(job.root):
+            publish_bounds(run.store, told)
             free_bytes = partial(_free_bytes, job)
             roll_up(run, job.data_dir / "wal", tables, free_bytes, summary.rolled_up)
         with summary.telling(job.root):
@@ -210,17 +214,35 @@ def read_bounds(data_dir: Path) -> Bounds:
     :raises JobFailed: there is no such file, or it is damaged; it says what to do.
     :raises NewerFormat: a later version of brokerd wrote it.
     """
+    return _decoded(data_dir, _bounds_bytes(data_dir))
+
+
+def _bounds_bytes(data_dir: Path) -> bytes:
     if not (data_dir / "wal").is_dir():
         raise JobFailed(f"{data_dir} is no data directory of a broker; name one with --data-dir")
     path = data_dir / "state" / FILE_NAME
     try:
-        return decode_bounds(path.read_bytes())
+        return path.read_bytes()
     except FileNotFoundError:
         raise JobFailed(
             f"{path} is not there: no broker that knows of archives has run here yet; start it once"
         ) from None
+
+
+def _decoded(data_dir: Path, told: bytes) -> Bounds:
+    try:
+        return decode_bounds(told)
     except DamagedData as error:
+        path = data_dir / "state" / FILE_NAME
         raise JobFailed(f"{path} is damaged: {error}; start the broker, which writes it") from None
+
+
+def publish_bounds(store: Store, told: bytes) -> None:
+    """Have a copy of the bounds beside the tables, for those who read the archive alone."""
+    with suppress(FileNotFoundError, ArchiveUnavailable):  # then it is written
+        if store.read(FILE_NAME, len(told)) == told:
+            return
+    store.put(FILE_NAME, told)
 
 
 def _topic_ids(names: Sequence[str], bounds: Bounds) -> frozenset[int] | None:

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from brokerd.archive.copies import forget_copies, send
 from brokerd.archive.files import FileInfo
 from brokerd.archive.layout import EVENTS, RECORDS, ROLLUP_APP, SEGMENT_APP, Layout
 from brokerd.archive.pending import Stop
 from brokerd.archive.plan import Lot, plan_lot
 from brokerd.archive.relied import segment_mark
 from brokerd.archive.running import JobFailed, Run
-from brokerd.archive.store import open_store
 from brokerd.archive.table import Table, added
 from brokerd.archive.tasks import Problem, Target, write_events, write_records
 
@@ -98,6 +98,8 @@ class _Rolling:
         """See what the tables have."""
         self.done.records_lsn = self._records.transaction(ROLLUP_APP)
         self.done.events_lsn = self._events.transaction(ROLLUP_APP)
+        if not self._run.store.is_local:
+            forget_copies(self._run.store, min(self.done.records_lsn, self.done.events_lsn))
 
     def next_lot(self) -> None:
         """Plan a lot, write it and commit it; or set why not."""
@@ -110,7 +112,11 @@ class _Rolling:
         if not lot.segments:
             self.done.stop = lot.stop
             return
-        target = Target(str(self._run.root), self._run.bounds.log_id)
+        try:
+            target = self._target(lot)
+        except FileNotFoundError as error:
+            self._go_round(Problem("gone", f"{error.filename} is gone"), 0)
+            return
         records = self._write("records", write_records, [(target, one) for one in lot.records])
         events = self._write("events", write_events, [(target, one) for one in lot.events])
         problems = [*records.problems, *events.problems]
@@ -140,6 +146,15 @@ class _Rolling:
             before=self._before,
         )
 
+    def _target(self, lot: Lot) -> Target:
+        """Where tasks write, and what they read if they may not have the journal."""
+        run = self._run
+        if run.tasks_have_journal:
+            return Target(run.root, run.bounds.log_id)
+        copies = send(run.store, lot.segments)
+        run.at("journal sent")
+        return Target(run.root, run.bounds.log_id, copies, run.settings.lot_bytes)
+
     def _write(
         self, what: str, write: Callable[[Task], FileInfo | Problem | None], tasks: Sequence[Task]
     ) -> _Written:
@@ -150,7 +165,7 @@ class _Rolling:
 
     def _discard(self, layout: Layout, written: _Written) -> None:
         """Remove what nobody will commit: the disk may be short."""
-        open_store(self._run.root / layout.name).delete(info.path for info in written.files)
+        self._run.store.delete([f"{layout.name}/{info.path}" for info in written.files])
 
     def _go_round(self, problem: Problem, segments: int) -> None:
         """See to it that the next plan goes better, if one can."""

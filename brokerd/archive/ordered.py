@@ -4,17 +4,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from brokerd.archive.layout import RECORDS, Layout
+from brokerd.archive.plain import PlainFile
 from brokerd.archive.reading import ArchiveFile
+from brokerd.archive.store import Store
 from brokerd.errors import DamagedData
 
 Integers = npt.NDArray[np.int64]
@@ -28,6 +28,9 @@ REASONS = ("deleted", "trimmed", "expired", "superseded", "tombstone")
 """Why a record goes: docs/archive-tables.rst."""
 
 
+_DROPS = pa.schema([("row", pa.int64()), ("offset", pa.int64()), ("reason", pa.string())])
+
+
 class Drops(NamedTuple):
     """Rows of a file that go."""
 
@@ -38,12 +41,13 @@ class Drops(NamedTuple):
     reasons: npt.NDArray[np.object_]
 
 
-def read_drops(directories: Sequence[str], path: str) -> Drops:
-    """Which rows of a file go: ``file=<name>/*.parquet`` with ``row``, ``offset``, ``reason``.
+def read_drops(store: Store, paths: Iterable[str]) -> Drops:
+    """Which rows of a file go, from files with ``row``, ``offset``, ``reason``.
 
     A row that is there more than once goes for the first of its reasons as `REASONS` has them.
+    Raises as the store does, and DamagedData.
     """
-    parts = [pq.read_table(part, partitioning=None) for part in _parts(directories, path)]
+    parts = [part for path in paths for part in PlainFile(store, path).read(_DROPS)]
 
     def every(name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         return np.concatenate([np.zeros(0, dtype), *(part[name].to_numpy() for part in parts)])
@@ -53,20 +57,6 @@ def read_drops(directories: Sequence[str], path: str) -> Drops:
     order = np.lexsort((ranks, rows))
     rows, first = np.unique(rows[order], return_index=True)
     return Drops(rows, every("offset", np.int64)[order][first], reasons[order][first])
-
-
-def rows_to_drop(directories: Sequence[str], path: str) -> int:
-    """How many rows of a file go, or a few more: one that goes for two reasons may count twice."""
-    return sum(pq.read_metadata(part).num_rows for part in _parts(directories, path))
-
-
-def _parts(directories: Sequence[str], path: str) -> list[Path]:
-    name = path.rpartition("/")[2]
-    return [
-        part
-        for directory in directories
-        for part in sorted(Path(directory, f"file={name}").glob("*.parquet"))
-    ]
 
 
 class Source:

@@ -7,9 +7,9 @@ The rules are `brokerd.archive.transforms.of_deleted`, `below_start` and `expire
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from typing import NamedTuple
 
-from brokerd.archive.frames import FILE, bounds_frame, read_files, write_frame
+from brokerd.archive.frames import FILE, Staged, bounds_frame, read_files, stage_frame
 from brokerd.archive.layout import RECORDS
 from brokerd.archive.running import Run
 from brokerd.archive.transforms import below_start, expired, of_deleted, removable
@@ -17,14 +17,22 @@ from brokerd.archive.transforms import below_start, expired, of_deleted, removab
 _COLUMNS = ("topic_id", "partition", "offset")
 
 
+class Retained(NamedTuple):
+    """What was found out of some files."""
+
+    drops: list[Staged]
+    """Which of their records go, by the file's name: `brokerd.archive.ordered.read_drops`."""
+    expiry: Mapping[str, int] = {}
+    """When the next record expires, by the file's name; not in it: none does."""
+
+
 def write_retention_drops(
-    run: Run, trimmed: Sequence[str], expiring: Sequence[str], directory: Path
-) -> Mapping[str, int]:
-    """Write which records of some files go, as `brokerd.archive.ordered.read_drops` reads it.
+    run: Run, trimmed: Sequence[str], expiring: Sequence[str], directory: str
+) -> Retained:
+    """Write which records of some files go.
 
     :param trimmed: paths of files with records of deleted topics, or below start offsets.
     :param expiring: paths of files with records that expire.
-    :return: when the next record expires of the latter, by the file's name; not in it: none does.
     """
     partitions = None
     if run.only is not None:
@@ -40,8 +48,8 @@ def write_retention_drops(
     if expiring:
         timed = read_files(run, RECORDS, expiring, (*_COLUMNS, "expires_at"), placed=True)
         reasons["expired"] = expired(timed, bounds, run.bounds.time_us)
-    write_frame(run, removable(reasons).repartition(FILE), directory, FILE)
-    return _next_expiry(run, expiring) if expiring else {}
+    drops = stage_frame(run, removable(reasons).repartition(FILE), directory, FILE)
+    return Retained(drops, _next_expiry(run, expiring) if expiring else {})
 
 
 def _next_expiry(run: Run, paths: Sequence[str]) -> Mapping[str, int]:

@@ -18,11 +18,12 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from brokerd.archive.address import Place, place_of
+from brokerd.archive.address import Place
 from brokerd.archive.files import FileInfo, FileWriter, verify_written
 from brokerd.archive.layout import LAYOUTS, Layout, Range
 from brokerd.archive.ordered import Source, in_order, read_drops
 from brokerd.archive.reading import ArchiveFile, open_file
+from brokerd.archive.store import open_store
 from brokerd.archive.view import ArchiveUnavailable
 from brokerd.errors import DamagedData
 
@@ -61,14 +62,14 @@ class Trims(NamedTuple):
 class Unit(NamedTuple):
     """Files that are written anew together."""
 
-    root: str
-    """Directory of the archive."""
+    root: Place
+    """Where the archive is."""
     table: str
     log_id: str
     paths: tuple[str, ...]
     """Relative to the table."""
-    drops: tuple[str, ...] = ()
-    """Directories that say which rows go, the more important reason first: `read_drops`."""
+    drops: Mapping[str, tuple[str, ...]] = {}
+    """Files that say which rows of one go, by the one's path: `read_drops`."""
     trims: Trims = Trims()
     file_bytes: int = 1 << 62
     """Shared files are about so large at most."""
@@ -105,10 +106,11 @@ def rewrite(unit: Unit) -> Rewritten | Refused:
 
 def _rewrite(unit: Unit) -> Rewritten:
     layout = LAYOUTS[unit.table]
-    table = place_of(unit.root) / unit.table
+    table, store = unit.root / unit.table, open_store(unit.root)
     files = [open_file(table, path) for path in unit.paths]
     gone: Counter[str] = Counter()
-    sources = [Source(file, layout, read_drops(unit.drops, file.path), gone) for file in files]
+    drops = [read_drops(store, unit.drops.get(path, ())) for path in unit.paths]
+    sources = [Source(file, layout, rows, gone) for file, rows in zip(files, drops, strict=True)]
     outputs = plan_outputs(files, unit)
     with _Outputs(table, layout, unit.log_id, outputs) as writing:
         for rows in in_order(sources, layout):

@@ -18,10 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
-from brokerd.archive.address import Place
 from brokerd.archive.bounds import Bounds
 from brokerd.archive.masters import is_local
 from brokerd.archive.shipping import carried, package
+from brokerd.archive.store import Place, Store, open_store
 from brokerd.errors import BrokerdError
 
 if TYPE_CHECKING:
@@ -117,11 +117,14 @@ class Run:
     progress: Progress = Quiet()  # noqa: RUF009  # it has no state
 
     @property
-    def directory(self) -> Path:
-        """Where the archive is on a disk. Raises JobFailed if it is on an object store."""
-        if isinstance(self.root, Path):
-            return self.root
-        raise JobFailed(f"{self.root} is no directory")
+    def store(self) -> Store:
+        """The files of the archive."""
+        return open_store(self.root)
+
+    @property
+    def tasks_have_journal(self) -> bool:
+        """Whether tasks see the disk of the journal. They have to, if the archive is on a disk."""
+        return isinstance(self.root, Path) or is_local(str(self.spark().sparkContext.master))
 
     def map(
         self, what: str, function: Callable[[Item], Result], items: Sequence[Item]

@@ -11,8 +11,8 @@ is raised.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from brokerd.archive.address import place_of
+from brokerd.archive.address import Place
+from brokerd.archive.copies import Copy, LostCopy, fetched
 from brokerd.archive.decode import read_records
 from brokerd.archive.events import read_events
 from brokerd.archive.files import FileInfo, FileWriter, verify_written
@@ -56,9 +57,13 @@ class Problem(NamedTuple):
 class Target(NamedTuple):
     """Where files are written."""
 
-    root: str
-    """Directory of the archive."""
+    root: Place
+    """Where the archive is."""
     log_id: str
+    copies: Mapping[bytes, Copy] | None = None
+    """By segment id, if tasks may not have the journal itself."""
+    cache_bytes: int = 0
+    """How much of its disk a machine may take for what it fetches of them."""
 
 
 class _Ended(Exception):
@@ -93,16 +98,29 @@ def _guarded(
 
 
 @contextmanager
-def _reading(segment: Segment) -> Iterator[None]:
-    """End the task when a segment cannot be read."""
+def _reading(target: Target, segment: Segment) -> Iterator[Segment]:
+    """Have a segment on a disk of this machine; end the task when it cannot be read."""
+    path = segment.path
     try:
-        yield
+        with _here(target, segment) as here:
+            path = here.path
+            yield here
     except (DamagedData, NewerFormat) as error:
-        raise _Ended(Problem("damaged", str(error), segment.first_lsn)) from error
+        text = str(error).replace(path, segment.path)
+        raise _Ended(Problem("damaged", text, segment.first_lsn)) from error
+    except LostCopy as error:
+        raise _Ended(Problem("gone", str(error))) from error
     except FileNotFoundError as error:
         if str(error.filename).endswith((".wal", ".idx")):
             raise _Ended(Problem("gone", f"{error.filename} is gone")) from error
         raise
+
+
+def _here(target: Target, segment: Segment) -> AbstractContextManager[Segment]:
+    if target.copies is None:
+        return nullcontext(segment)
+    copy = target.copies[segment.segment_id]
+    return fetched(target.root, segment, copy, target.cache_bytes)
 
 
 def _open(segment: Segment) -> SealedSegment:
@@ -115,7 +133,7 @@ def _open(segment: Segment) -> SealedSegment:
 def _write(
     target: Target, layout: Layout, ranges: Sequence[Range], rows: Iterable[pa.Table]
 ) -> FileInfo:
-    directory = place_of(target.root) / layout.name
+    directory = target.root / layout.name
     with FileWriter(directory, layout, target.log_id, ranges) as writer:
         for some in rows:
             writer.write(some)
@@ -135,23 +153,23 @@ class _Part(NamedTuple):
 
 
 def _write_records(target: Target, split: RecordsSplit) -> FileInfo | None:
-    parts, lost = _parts(split)
+    parts, lost = _parts(target, split)
     ranges = covered([part.batches for part in parts], lost, split.gaps)
     if not ranges:
         return None
-    rows = _rows(parts, split)
+    rows = _rows(target, parts, split)
     if len({found[:2] for found in ranges}) > 1:
         rows = _sorted(rows)
     return _write(target, RECORDS, ranges, rows)
 
 
-def _parts(split: RecordsSplit) -> tuple[list[_Part], list[Batches]]:
+def _parts(target: Target, split: RecordsSplit) -> tuple[list[_Part], list[Batches]]:
     """The batches of a task by segment, and those that are lost to damage that is known."""
     parts, lost = [], []
     for ordinal, segment in enumerate(split.segments):
         pieces = split.pieces[split.pieces["segment"] == ordinal]
-        with _reading(segment):
-            opened = _open(segment)
+        with _reading(target, segment) as here:
+            opened = _open(here)
             batches = batches_of(opened.index).select(_row_numbers(pieces))
             is_lost = _lost(opened, batches, split)
         parts.append(_Part(segment, batches.select(~is_lost)))
@@ -179,11 +197,11 @@ def _lost(segment: SealedSegment, batches: Batches, split: RecordsSplit) -> npt.
     return lost
 
 
-def _rows(parts: Iterable[_Part], split: RecordsSplit) -> Iterator[pa.Table]:
+def _rows(target: Target, parts: Iterable[_Part], split: RecordsSplit) -> Iterator[pa.Table]:
     """The records, segment by segment; those of one partition come in order."""
     for segment, batches in parts:
-        with _reading(segment):
-            for rows in read_records(_open(segment), batches, split.topics):
+        with _reading(target, segment) as here:
+            for rows in read_records(_open(here), batches, split.topics):
                 yield pa.Table.from_batches([rows])
 
 
@@ -199,7 +217,7 @@ def _sorted(rows: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _write_events(target: Target, split: EventsSplit) -> FileInfo | None:
-    rows = _event_rows(split)
+    rows = _event_rows(target, split)
     first = next(rows, None)
     if first is None:
         return None
@@ -207,10 +225,10 @@ def _write_events(target: Target, split: EventsSplit) -> FileInfo | None:
     return _write(target, EVENTS, ranges, chain([first], rows))
 
 
-def _event_rows(split: EventsSplit) -> Iterator[pa.Table]:
+def _event_rows(target: Target, split: EventsSplit) -> Iterator[pa.Table]:
     for segment in split.segments:
         places = split.known_damage.get(Path(segment.path).name, ())
-        with _reading(segment):
-            for rows in read_events(_open(segment), split.topics, places):
+        with _reading(target, segment) as here:
+            for rows in read_events(_open(here), split.topics, places):
                 if len(rows):
                     yield pa.Table.from_batches([rows])

@@ -85,6 +85,12 @@ class Data:
         self.happened.append((topic_id, group, offset, owner))
         self.log.frame()
 
+    def settle(self, topic_id: int, group: str, offset: int) -> None:
+        """A frame with the outcome of a record that was leased."""
+        event = (EventKind.SETTLED, offset, 0, 0, 0, "", "")
+        self.log.add(events_entry(topic_id, 0, group, [event]))
+        self.log.frame()
+
     def fill(self, segments: int = 3) -> list[Path]:
         """Some segments in which something of everything happens."""
         paths = []

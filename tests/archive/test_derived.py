@@ -163,7 +163,7 @@ def test_a_late_attempt_finds_no_other_steps_files(
     for _ in range(2):
         with frames.staging(world.run()) as directory:
             (world.root / "staging" / "old" / "outcomes").mkdir(parents=True)
-            assert list(directory.iterdir()) == []
+            assert list((world.root / directory).iterdir()) == []
             monkeypatch.setattr(frames.shutil, "rmtree", lambda path, ignore_errors: None)
         names.add(directory)
         (world.root / "staging" / "old" / "outcomes").rmdir()

@@ -29,7 +29,7 @@ def world(tmp_path: Path) -> World:
 
 
 def unit(world: World, paths: list[str], **fields: Any) -> Unit:
-    return Unit(str(world.root), fields.pop("table", "records"), LOG_ID, tuple(paths), **fields)
+    return Unit(world.root, fields.pop("table", "records"), LOG_ID, tuple(paths), **fields)
 
 
 def rewritten(world: World, paths: list[str], **fields: Any) -> Rewritten:
@@ -44,10 +44,10 @@ def places(world: World, path: str) -> list[Place]:
     return list(zip(*(rows[name].to_pylist() for name in names), strict=True))
 
 
-def drop(directory: Path, path: str, rows: dict[int, str], offsets: dict[int, int]) -> None:
-    """Say which rows of a file go, as Spark does."""
-    where = directory / f"file={path.rpartition('/')[2]}"
-    where.mkdir(parents=True)
+def drop(world: World, name: str, rows: dict[int, str], offsets: dict[int, int]) -> str:
+    """Say which rows of a file go, as Spark does; returns the path of the file that says so."""
+    directory = world.root / "drops"
+    directory.mkdir(exist_ok=True)
     numbers = list(rows)
     table = pa.table(
         {
@@ -56,7 +56,8 @@ def drop(directory: Path, path: str, rows: dict[int, str], offsets: dict[int, in
             "reason": list(rows.values()),
         }
     )
-    pq.write_table(table, where / "part-0.parquet")
+    pq.write_table(table, directory / name)
+    return f"drops/{name}"
 
 
 @st.composite
@@ -104,7 +105,7 @@ def test_what_stays_is_there_once_and_in_order(
     trims = Trims(40, live, starts)
     every: dict[Place, None] = {}
     covered: list[Range] = []
-    paths = []
+    paths, told = [], {}
     for file in files:
         rows = [
             record(offset, b"k%d" % offset, topic_id=range_.topic_id, partition=range_.partition)
@@ -129,12 +130,13 @@ def test_what_stays_is_there_once_and_in_order(
             or topic_id not in live
             or (topic_id, partition, offset) not in stays
         }
-        drop(world.root / "drops", info.path, drops, {at: numbers[at][2] for at in drops})
+        name = drop(world, info.path[-24:], drops, {at: numbers[at][2] for at in drops})
+        told[info.path] = (name,)
     kept = trims.kept(joined(covered))
     found = rewritten(
         world,
         paths,
-        drops=(str(world.root / "drops"),),
+        drops=told,
         trims=trims,
         own_bytes=own_bytes,
         file_bytes=file_bytes,
@@ -182,8 +184,8 @@ def test_values_keys_and_all_else_come_back(world: World) -> None:
 def test_a_file_of_which_every_row_goes_still_covers(world: World) -> None:
     """Readers have to know that there is nothing, or they would wait for it."""
     info = world.records_file([record(3), record(4)], [Range(1, 0, 3, 5)])
-    drop(world.root / "drops", info.path, {0: "superseded", 1: "expired"}, {0: 3, 1: 4})
-    found = rewritten(world, [info.path], drops=(str(world.root / "drops"),))
+    name = drop(world, "one", {0: "superseded", 1: "expired"}, {0: 3, 1: 4})
+    found = rewritten(world, [info.path], drops={info.path: (name,)})
     (left,) = found.added
     assert (left.rows, left.ranges) == (0, (Range(1, 0, 3, 5),))
     assert found.gone == {"superseded": 1, "expired": 1}
@@ -201,18 +203,17 @@ def test_nothing_is_written_when_nothing_has_to_be_known(world: World) -> None:
 def test_a_row_that_goes_for_two_reasons_is_counted_once(world: World) -> None:
     """For the one that comes first in the list of them, whoever tells it."""
     info = world.records_file([record(0), record(1)], [Range(1, 0, 0, 2)])
-    drop(world.root / "one", info.path, {0: "superseded", 1: "superseded"}, {0: 0, 1: 1})
-    drop(world.root / "two", info.path, {0: "expired"}, {0: 0})
-    directories = (str(world.root / "one"), str(world.root / "two"))
-    found = rewritten(world, [info.path], drops=directories)
+    one = drop(world, "one", {0: "superseded", 1: "superseded"}, {0: 0, 1: 1})
+    two = drop(world, "two", {0: "expired"}, {0: 0})
+    found = rewritten(world, [info.path], drops={info.path: (one, two)})
     assert found.gone == {"expired": 1, "superseded": 1}
 
 
 def test_rows_that_are_not_those_looked_at_are_never_removed(world: World) -> None:
     """A number of a row that leads to another record stops it."""
     info = world.records_file([record(0), record(7)], [Range(1, 0, 0, 8)])
-    drop(world.root / "drops", info.path, {1: "superseded"}, {1: 6})
-    found = rewrite(unit(world, [info.path], drops=(str(world.root / "drops"),)))
+    name = drop(world, "one", {1: "superseded"}, {1: 6})
+    found = rewrite(unit(world, [info.path], drops={info.path: (name,)}))
     assert isinstance(found, Refused)
     assert "other records" in found.text
     assert len(list((world.root / "records" / "bucket=1").iterdir())) == 1

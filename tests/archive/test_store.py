@@ -16,9 +16,7 @@ from brokerd.archive import store_object
 from brokerd.archive.address import ObjectAddress, Place
 from brokerd.archive.store import Store, open_store
 from brokerd.archive.view import ArchiveUnavailable
-from tests.archive.s3 import SECRET, bucket, environment, s3_server
-
-__all__ = ["bucket", "s3_server"]
+from tests.archive.s3 import SECRET, environment
 
 MANY = 1 << 20
 

@@ -41,7 +41,7 @@ def wal(tmp_path: Path) -> Path:
 
 
 def target(wal: Path) -> Target:
-    return Target(str(wal.parent / "archive"), LOG_ID)
+    return Target(wal.parent / "archive", LOG_ID)
 
 
 def written(wal: Path, said: Bounds) -> list[FileInfo | Problem | None]:
