@@ -136,12 +136,21 @@ def walk_tail(fd: int, file: JournalFile, first: int = SEGMENT_HEADER_BYTES) -> 
         first = walk.position
         if not _goes_on(fd, file, first):
             break
+    _sync(fd, os.path.dirname(file.path))
+    return _joined(parts, first)
+
+
+def _sync(fd: int, directory: str) -> None:
+    """Have what was read of a file, and its name, on the disk. Raises OSError."""
+    names = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fdatasync(fd)
+        os.fsync(names)
     except OSError as error:
         if error.errno not in _NEVER_WRITTEN:
             raise
-    return _joined(parts, first)
+    finally:
+        os.close(names)
 
 
 def _goes_on(fd: int, file: JournalFile, position: int) -> bool:

@@ -7,8 +7,10 @@ out row groups, and only then are rows looked at (docs/archive-format.rst).
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -48,6 +50,8 @@ from brokerd.spark.sieve import MOST, Integers, Mask, Sieve, Within
 SPLIT_ABOVE = 1.5
 """A file larger than so many splits is divided."""
 _SCHEMA = arrow_schema(RECORDS)
+_READING = threading.Lock()
+"""A `DeltaLog` is for one thread at a time."""
 
 
 class Archive(NamedTuple):
@@ -68,8 +72,15 @@ def read_archive(address: str, log_id: str) -> Archive | None:
 
     Raises ArchiveUnavailable, ForeignArchive and NewerFormat.
     """
-    snapshot = DeltaLog(table_of(address), log_id).read()
+    with _READING:
+        snapshot = _log(address, log_id).read()
     return None if snapshot is None else _archive(snapshot)
+
+
+@lru_cache(maxsize=4)
+def _log(address: str, log_id: str) -> DeltaLog:
+    """The log of a table, of which only what is new has to be read each time."""
+    return DeltaLog(table_of(address), log_id)
 
 
 def table_of(address: str) -> Place:

@@ -7,6 +7,7 @@ A file without an index, above all the one that is written to, is walked (`broke
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -24,12 +25,20 @@ from brokerd.archive.pending import (
     segments_from,
 )
 from brokerd.archive.sealed import Batches, SealedSegment, batches_of, open_sealed
-from brokerd.archive.tail import TopicChange, Walked, open_journal, walk_closed, walk_tail
+from brokerd.archive.tail import (
+    JournalFile,
+    TopicChange,
+    Walked,
+    open_journal,
+    walk_closed,
+    walk_tail,
+)
 from brokerd.archive.walk import KnownDamage, Lot, Walk
 from brokerd.errors import BrokerdError
 from brokerd.spark.sieve import Integers, Mask, Sieve
 from brokerd.walformat import (
     ENTRY_HEADER_BYTES,
+    FRAME_HEADER_BYTES,
     EntryKind,
     FormatError,
     entry_body,
@@ -113,6 +122,72 @@ def _begin_of_file(wal: Path, lsn: int) -> int:
     return first if first < lsn < first + path.stat().st_size else lsn
 
 
+class _Tail:
+    """The file that is written to, as it was seen last: only what is new in it is read again.
+
+    What was seen to be sound is on the disk, and stays: no file is gone on with after a restart.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._file: JournalFile | None = None
+        self._walked: Walked | None = None
+
+    def walk(self, fd: int, file: JournalFile) -> Walked:
+        """As `walk_tail`, all of the file."""
+        with self._lock:
+            before = self._walked if self._file == file else None
+            walked = None if before is None else _more(fd, file, before)
+            self._file = file
+            self._walked = walk_tail(fd, file) if walked is None else walked
+            return self._walked
+
+    def end(self, fd: int, file: JournalFile) -> int:
+        """Where the sound frames end."""
+        with self._lock:
+            known = self._walked if self._file == file else None
+        if known is not None and not any(os.pread(fd, FRAME_HEADER_BYTES, known.end)):
+            return known.end
+        return self.walk(fd, file).end
+
+
+_TAIL = _Tail()
+
+
+def _more(fd: int, file: JournalFile, before: Walked) -> Walked | None:
+    """All of a file of which some was seen before; None: that is not in it any more."""
+    if not len(before.frames):
+        return None
+    last = int(before.frames[-1])
+    new = walk_tail(fd, file, last)
+    if new.end < before.end:
+        return None
+    kept = int(np.searchsorted(before.frames, last))
+    lsn = file.first_lsn + last
+    batches = zip(before.batches, new.batches, strict=True)
+    return Walked(
+        Batches(*(np.concatenate((one[:kept], more)) for one, more in batches)),
+        np.concatenate((before.times_us[:kept], new.times_us)),
+        np.concatenate((before.frames[:kept], new.frames)),
+        [*(change for change in before.changes if change.lsn < lsn), *new.changes],
+        new.end,
+    )
+
+
+def end_of_file(path: Path) -> int:
+    """The end LSN of the last file of a journal, whether it is written to or not.
+
+    Raises FileNotFoundError if it is gone, OSError and BrokerdError.
+    """
+    fd, file = open_journal(path)
+    try:
+        if path.with_suffix(".idx").exists():
+            return file.first_lsn + os.fstat(fd).st_size
+        return file.first_lsn + _TAIL.end(fd, file)
+    finally:
+        os.close(fd)
+
+
 class _Look:
     """Opens the files of a journal."""
 
@@ -138,7 +213,7 @@ class _Look:
                     "was put there; bring the right one back"
                 )
             if after is None:
-                walked = walk_tail(fd, file_)
+                walked = _TAIL.walk(fd, file_)
             else:
                 walked = walk_closed(fd, file_, after - file_.first_lsn)
         finally:

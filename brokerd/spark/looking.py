@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brokerd.archive.address import place_of
-from brokerd.archive.bounds import FILE_NAME, Bounds, decode_bounds
+from brokerd.archive.bounds import FILE_NAME, Bounds, decode_bounds, decode_bounds_head
 from brokerd.archive.deltalog import COMMITS
 from brokerd.archive.layout import RECORDS
 from brokerd.archive.pending import end_of_log, first_lsns
@@ -24,7 +24,7 @@ from brokerd.archive.together import is_of
 from brokerd.archive.view import ArchiveUnavailable, ForeignArchive
 from brokerd.errors import BrokerdError, DamagedData
 from brokerd.spark.archived import Archive, log_id_of, read_archive
-from brokerd.spark.journal import Journal, read_journal
+from brokerd.spark.journal import Journal, end_of_file, read_journal
 from brokerd.spark.known import Known
 from brokerd.spark.place import STATE, WAL, NoPlace, Place
 
@@ -88,7 +88,39 @@ def look(place: Place, tail: bool = True) -> Seen:
             return Seen(bounds.log_id, bounds, known, archive, journal)
     except OSError as error:
         raise _unreadable(error, root) from error
-    raise BrokerdError(
+    raise _too_quick(root)
+
+
+def end_lsn_of(place: Place, tail: bool = True) -> tuple[str, int]:
+    """Id of a log, and how far it has got: as `look`, without looking at more than the end."""
+    if place.data_dir is None:
+        seen = look(place)
+        return seen.log_id, seen.end_lsn
+    root = Path(place.data_dir)
+    try:
+        for _ in range(TRIES):
+            bounds = decode_bounds_head(_read_bounds(root / STATE / FILE_NAME))
+            archive = read_archive(place.archive, bounds.log_id)
+            archived = 0 if archive is None else archive.records_lsn
+            with suppress(FileNotFoundError):
+                return bounds.log_id, max(archived, _last_lsn(root / WAL, tail))
+    except OSError as error:
+        raise _unreadable(error, root) from error
+    raise _too_quick(root)
+
+
+def _last_lsn(wal: Path, tail: bool) -> int:
+    """Where the last file of a journal ends, that is not written to if ``tail`` is not wanted."""
+    for lsn in first_lsns(wal)[-1:]:
+        path = wal / f"{lsn:020d}.wal"
+        if not tail and not path.with_suffix(".idx").exists():
+            return lsn
+        return end_of_file(path)
+    return 0
+
+
+def _too_quick(root: Path) -> BrokerdError:
+    return BrokerdError(
         f"{root / WAL}: journal files go as fast as they are looked at; run the query again"
     )
 
@@ -104,14 +136,19 @@ def _unreadable(error: OSError, root: Path) -> BrokerdError:
 def read_bounds(path: Path) -> Bounds:
     """The bounds that a broker wrote. Raises BrokerdError, OSError."""
     try:
-        return decode_bounds(path.read_bytes())
-    except FileNotFoundError:
-        raise NoPlace(
-            f"{path} is not there: a broker writes it when it starts; start it on this directory"
-        ) from None
+        return decode_bounds(_read_bounds(path))
     except DamagedData as error:
         raise DamagedData(
             f"{path} is damaged: {error}; start the broker, which writes it"
+        ) from None
+
+
+def _read_bounds(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise NoPlace(
+            f"{path} is not there: a broker writes it when it starts; start it on this directory"
         ) from None
 
 

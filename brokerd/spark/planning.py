@@ -16,7 +16,7 @@ from brokerd.errors import BrokerdError
 from brokerd.spark.archived import FilePart, files_wanted, parts_of_files
 from brokerd.spark.journal import Part, parts_of
 from brokerd.spark.known import Known
-from brokerd.spark.looking import TRIES, Seen, look
+from brokerd.spark.looking import TRIES, Seen, end_lsn_of, look
 from brokerd.spark.place import Place
 from brokerd.spark.sieve import LEAST, MOST, Names, Narrowing, Sieve, Within
 
@@ -313,8 +313,7 @@ def _within(first: int | None, end: int | None) -> Within:
 
 def end_of(place: Place, tail: bool = True) -> End:
     """How far the log has got: records from there on come later. Raises as `plan` does."""
-    seen = look(place, tail)
-    return End(seen.log_id, seen.end_lsn)
+    return End(*end_lsn_of(place, tail))
 
 
 def end_after(place: Place, first_lsn: int, max_bytes: int, tail: bool = True) -> End:

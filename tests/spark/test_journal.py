@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from brokerd.archive import tail
 from brokerd.errors import BrokerdError
+from brokerd.spark import journal
 from brokerd.spark.journal import Part, parts_of, read_journal
+from brokerd.spark.planning import end_of
 from brokerd.spark.sieve import ALL, Names, Sieve, Within
 from tests.archive.making import body_position, damage
 from tests.spark.logs import Log
@@ -30,9 +33,9 @@ def _sieve(*topic_ids: int, **fields: Any) -> Sieve:
 
 
 def _parts(log: Log, sieve: Sieve, part_bytes: int = 1 << 20) -> list[Part]:
-    journal = read_journal(log.wal, log.bounds, 0, True)
-    (file,) = journal.files
-    return parts_of(file, journal.walked.get(file.path), sieve, part_bytes)
+    found = read_journal(log.wal, log.bounds, 0, True)
+    (file,) = found.files
+    return parts_of(file, found.walked.get(file.path), sieve, part_bytes)
 
 
 @pytest.mark.parametrize("sealed", [False, True])
@@ -74,8 +77,8 @@ def test_topics_that_came_since_the_bounds_are_told(log: Log) -> None:
     for sealed in (False, True):
         if sealed:
             log.seal()
-        journal = read_journal(log.wal, log.bounds, 0, True)
-        assert [change.fields["name"] for change in journal.changes] == ["one", "two"]
+        found = read_journal(log.wal, log.bounds, 0, True)
+        assert [change.fields["name"] for change in found.changes] == ["one", "two"]
     log.publish()
     assert read_journal(log.wal, log.bounds, 0, True).changes == []
 
@@ -105,3 +108,38 @@ def test_a_file_of_another_place_is_refused(log: Log) -> None:
     path.write_bytes(log.sealed[0].read_bytes())
     with pytest.raises(BrokerdError, match="a file of another place was put there"):
         read_journal(log.wal, log.bounds, 0, True)
+
+
+def test_what_was_seen_of_the_file_that_is_written_to_is_not_read_again(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream looks at it many times a second."""
+    end = log.plan().end_lsn
+    read: list[int] = []
+    real = tail.walk_tail
+
+    def counted(fd: int, file: tail.JournalFile, first: int = 4096) -> tail.Walked:
+        read.append(first)
+        return real(fd, file, first)
+
+    monkeypatch.setattr(journal, "walk_tail", counted)
+    assert end_of(log.place).lsn == end
+    assert read == [], "the end is where it was"
+    log.append(1, 0, b"more")
+    assert end_of(log.place).lsn > end
+    assert log.read() == log.expected()
+    assert len(read) == 2 and min(read) > 4096
+    log.trim(1, 0, 3)
+    log.delete(2)
+    log.append(log.create("three"), 1, b"new")
+    assert log.read() == log.expected()
+
+
+def test_a_file_that_is_another_by_now_is_read_from_its_beginning(log: Log) -> None:
+    """A copy of the log that was brought back is shorter than the log was."""
+    path = log.wal / f"{0:020d}.wal"
+    before, expected = path.read_bytes(), log.expected()
+    log.append(1, 0, b"more", b"still more")
+    assert log.read() == log.expected()
+    path.write_bytes(before)
+    assert log.read() == expected
