@@ -39,7 +39,7 @@ from brokerd.archive.layout import (
     events_name,
     records_name,
 )
-from brokerd.archive.reading import FOOTER_BYTES_MAX, open_file
+from brokerd.archive.reading import AHEAD_BYTES, FOOTER_BYTES_MAX, open_file
 from brokerd.archive.rowgroups import GROUP_ROWS, OrderChecker, RowGroup, RowGroups
 from brokerd.archive.store import Draft, open_store
 from brokerd.errors import DamagedData
@@ -257,7 +257,7 @@ def verify_written(directory: Place | str, info: FileInfo) -> None:
     store = open_store(directory)
     store.forget_cached(info.path)
     digest = RowsDigest()
-    with_rows = open_file(directory, info.path, info.size)
+    with_rows = open_file(directory, info.path, info.size, ahead_bytes=AHEAD_BYTES)
     for group in range(len(with_rows.groups)):
         digest.update(with_rows.read_table([group]))
     if digest.hexdigest() != info.digest:

@@ -38,6 +38,8 @@ from brokerd.errors import DamagedData, NewerFormat
 FOOTER_BYTES_MAX = 64 << 20
 """A footer that says it is longer is none; nothing is allocated for it."""
 OFFSET_MAX = (1 << 63) - 1
+AHEAD_BYTES = 4 << 20
+"""So much of a file is asked for at once by who reads all of it: a few row groups."""
 
 
 class RowGroupCache:
@@ -72,12 +74,16 @@ def open_file(
     path: str,
     size: int | None = None,
     cache: RowGroupCache | None = None,
+    ahead_bytes: int = 0,
 ) -> ArchiveFile:
     """Open a file by its path relative to its table's directory, and verify its footer.
 
-    ``size`` is what the file's size is known to be. Raises `ForeignArchive` for a name that is
-    not ours, `ArchiveUnavailable` when the file cannot be opened or read, NewerFormat, and
-    `DamagedArchive`: of all that the name tells, or of every offset when the file is shared.
+    ``size`` is what the file's size is known to be; ``ahead_bytes`` is not 0 where all of it is to
+    be read, row group by row group (`brokerd.archive.store.Store.open`).
+
+    Raises `ForeignArchive` for a name that is not ours, `ArchiveUnavailable` when the file cannot
+    be opened or read, NewerFormat, and `DamagedArchive`: of all that the name tells, or of every
+    offset when the file is shared.
     """
     name = parse_records_name(path) if "/" in path else parse_events_name(path)
     only = name.only if isinstance(name, RecordsName) else None
@@ -85,7 +91,7 @@ def open_file(
     store = open_store(directory)
     full = store.place / path
     try:
-        file = store.open(path)
+        file = store.open(path, ahead_bytes)
         footer = _read_footer(file, name.footer_hash, size)
         return ArchiveFile(file, str(full), path, footer, cache)
     except OSError as error:

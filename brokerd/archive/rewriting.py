@@ -22,7 +22,7 @@ from brokerd.archive.address import Place
 from brokerd.archive.files import FileInfo, FileWriter, verify_written
 from brokerd.archive.layout import LAYOUTS, Layout, Range
 from brokerd.archive.ordered import Source, in_order, read_drops
-from brokerd.archive.reading import ArchiveFile, open_file
+from brokerd.archive.reading import AHEAD_BYTES, ArchiveFile, open_file
 from brokerd.archive.store import open_store
 from brokerd.archive.view import ArchiveUnavailable
 from brokerd.errors import DamagedData
@@ -107,7 +107,7 @@ def rewrite(unit: Unit) -> Rewritten | Refused:
 def _rewrite(unit: Unit) -> Rewritten:
     layout = LAYOUTS[unit.table]
     table, store = unit.root / unit.table, open_store(unit.root)
-    files = [open_file(table, path) for path in unit.paths]
+    files = [open_file(table, path, ahead_bytes=AHEAD_BYTES) for path in unit.paths]
     gone: Counter[str] = Counter()
     drops = [read_drops(store, unit.drops.get(path, ())) for path in unit.paths]
     sources = [Source(file, layout, rows, gone) for file, rows in zip(files, drops, strict=True)]

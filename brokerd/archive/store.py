@@ -86,7 +86,12 @@ class Store(Protocol):
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Pieces of a file, each by position and size; a piece is short where the file ends."""
 
-    def open(self, path: str) -> StoredFile: ...
+    def open(self, path: str, ahead_bytes: int = 0) -> StoredFile:
+        """Open a file.
+
+        :param ahead_bytes: read at least so much at once of an object, and keep it for the next
+            read: for those who read a file from its beginning to its end.
+        """
 
     def stat(self, path: str) -> Entry: ...
 

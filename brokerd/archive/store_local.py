@@ -41,7 +41,7 @@ class LocalStore:
         file = self.open(path)
         return [file.read(position, size) for position, size in ranges]
 
-    def open(self, path: str) -> LocalFile:
+    def open(self, path: str, ahead_bytes: int = 0) -> LocalFile:
         full = self.place / path
         with _told(full, "read"):
             return LocalFile(full)

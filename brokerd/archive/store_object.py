@@ -132,14 +132,15 @@ class ObjectFiles:
         signs = ("InvalidRange", " 416 ", "non-partial response")
         return any(sign in text for sign in signs) and self.stat(path).size <= position
 
-    def open(self, path: str) -> ObjectFile:
+    def open(self, path: str, ahead_bytes: int = 0) -> ObjectFile:
         with self._told(path, "read"):
             try:
                 found = self._client.get(self._key(path), options={"range": {"suffix": END_BYTES}})
-                return ObjectFile(self, path, found.meta["size"], bytes(found.bytes()))
+                size = found.meta["size"]
+                return ObjectFile(self, path, size, bytes(found.bytes()), ahead_bytes)
             except _base_error() as error:
                 if self._ends_before(path, 0, error):
-                    return ObjectFile(self, path, 0, b"")
+                    return ObjectFile(self, path, 0, b"", 0)
                 raise
 
     def stat(self, path: str) -> Entry:
@@ -307,14 +308,25 @@ def _base_error() -> type[Exception]:
 class ObjectFile:
     """`brokerd.archive.store.StoredFile`."""
 
-    def __init__(self, store: ObjectFiles, path: str, size: int, end: bytes) -> None:
+    def __init__(
+        self, store: ObjectFiles, path: str, size: int, end: bytes, ahead_bytes: int
+    ) -> None:
         self._store = store
         self._path = path
         self._end = end
+        self._ahead_bytes = ahead_bytes
+        self._ahead = (0, b"")
+        """The last piece that was read ahead, by its position."""
         self.size = size
 
     def read(self, position: int, size: int) -> bytes:
-        return self._store._range(self._path, position, size)
+        first, piece = self._ahead
+        if not first <= position <= position + size <= first + len(piece):
+            first = position
+            piece = self._store._range(self._path, position, max(size, self._ahead_bytes))
+            if self._ahead_bytes:
+                self._ahead = (first, piece)
+        return piece[position - first :][:size]
 
     def read_end(self, size: int) -> bytes:
         if size <= len(self._end) or len(self._end) == self.size:

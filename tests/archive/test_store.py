@@ -79,6 +79,40 @@ def test_an_open_file_gives_any_piece(store: Store, size: int) -> None:
     assert file.read(size, 5) == b""
 
 
+def test_who_reads_all_of_a_file_asks_seldom(
+    bucket: ObjectAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces come from what was read ahead, wherever they begin."""
+    data = os.urandom(100_000)
+    store = open_store(bucket)
+    store.put("1", data)
+    asked: list[tuple[int, int]] = []
+    ask = store_object.ObjectFiles._range
+
+    def count(self: store_object.ObjectFiles, path: str, position: int, size: int) -> bytes:
+        asked.append((position, size))
+        return ask(self, path, position, size)
+
+    monkeypatch.setattr(store_object.ObjectFiles, "_range", count)
+    file = store.open("1", ahead_bytes=30_000)
+    pieces = [file.read(at, 1_000) for at in range(0, 100_000, 1_000)]
+    assert b"".join(pieces) == data
+    assert asked == [(at, 30_000) for at in (0, 30_000, 60_000, 90_000)]
+    assert file.read(5_500, 50_000) == data[5_500:55_500]
+    assert file.read(99_999, 5) == data[99_999:]
+
+
+def test_a_killed_writer_leaves_nothing_on_the_machine(
+    bucket: ObjectAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The temporary file has no name."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    draft = open_store(bucket).draft("a")
+    draft.write(b"x" * 100_000)
+    assert list(tmp_path.iterdir()) == []
+    draft.discard()
+
+
 def test_a_file_that_is_not_there_is_named(store: Store) -> None:
     """By whatever reads it."""
     reads: list[Callable[[], object]] = [
