@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -34,6 +35,8 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 GONE_SECONDS = 60.0
+AMID_SECONDS = 0.7
+"""After so long a step of the job is at work."""
 FAR_MS = 1 << 42
 """A wall clock by which every file is old."""
 
@@ -109,6 +112,7 @@ def python_without_brokerd(directory: Path) -> Path:
 def test_the_command_gives_the_same_tables_on_a_cluster(tmp_path: Path, expected: Rows) -> None:
     """Executors have no brokerd but what they are sent; nothing is left but the log."""
     data = fill(tmp_path / "data")
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [
             *(sys.executable, "-m", "brokerd.rollup", "--data-dir", str(data.path)),
@@ -116,7 +120,7 @@ def test_the_command_gives_the_same_tables_on_a_cluster(tmp_path: Path, expected
             *("--set", "archive.tombstone_seconds=0"),
         ],
         cwd=ROOT,
-        env={**os.environ, "PYSPARK_PYTHON": str(python_without_brokerd(tmp_path / "python"))},
+        env={**variables, "PYSPARK_PYTHON": str(python_without_brokerd(tmp_path / "python"))},
         capture_output=True,
         text=True,
         timeout=300,
@@ -184,17 +188,19 @@ def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
 def said_in(log: Path, pattern: bytes) -> str:
     """Wait until a process says something, and not for ever."""
     deadline = time.monotonic() + GONE_SECONDS
-    while (found := re.search(pattern, log.read_bytes())) is None:
-        assert time.monotonic() < deadline, log.read_text()
+    found = None
+    while found is None:
+        assert time.monotonic() < deadline, log.read_text() if log.exists() else log
         time.sleep(0.05)
+        found = re.search(pattern, log.read_bytes() if log.exists() else b"")
     return found[0].decode()
 
 
-def test_of_two_attempts_of_a_task_one_counts(
-    tmp_path: Path, expected: Rows, standalone: str
-) -> None:
-    """Both have written their files when the run commits; that of the slow one goes by vacuum."""
-    data = fill(tmp_path / "data")
+def run_late(data: Data, master: str, mark: Path, **settings: str) -> subprocess.Popen[str]:
+    """Begin a run in which one attempt of a task never gets to say what it has written.
+
+    It makes the file ``mark`` when it has.
+    """
     script = f"""
         import os
         from functools import partial
@@ -207,13 +213,8 @@ def test_of_two_attempts_of_a_task_one_counts(
 
         lots.write_records = write_records_late
         data = Path({str(data.path)!r})
-        settings = {{
-            "spark.speculation": "true",
-            "spark.speculation.interval": "100ms",
-            "spark.speculation.minTaskRuntime": "1s",
-            "spark.speculation.task.duration.threshold": "1s",
-        }}
-        options = SparkOptions({standalone!r}, settings=settings)
+        settings = {{name.replace("_", "."): value for name, value in {settings!r}.items()}}
+        options = SparkOptions({master!r}, settings=settings)
         open_spark = partial(spark_session, "late", options, data / "run" / "rollup", os.environ)
         summary = run_job(Job(
             data, Path({str(data.root)!r}), SETTINGS, open_spark,
@@ -221,19 +222,48 @@ def test_of_two_attempts_of_a_task_one_counts(
         ))
         print(summary.problems)
     """
-    done = subprocess.run(
+    return subprocess.Popen(
         [sys.executable, "-c", dedent(script)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), late.MARK: str(mark)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=late.LATE_SECONDS,
+        preexec_fn=die_with_parent,
     )
-    assert (done.stdout, done.stderr) == ("[]\n", "")
-    assert (tmp_path / "late").exists()
+
+
+def assert_one_counts(data: Data, run: subprocess.Popen[str], expected: Rows) -> None:
+    """A run comes to its end; one file of records was left over, which goes by vacuum."""
+    assert run.communicate(timeout=late.LATE_SECONDS) == ("[]\n", "")
     assert rows_of(data.root) == expected
     (left_over,) = unnamed(data.root / "records")
     Table(data.root, LAYOUTS["records"], LOG_ID).vacuum(0, FAR_MS)
     assert not left_over.exists()
+
+
+def test_of_two_attempts_of_a_task_one_counts(
+    tmp_path: Path, expected: Rows, standalone: str
+) -> None:
+    """Both have written their files when the run commits, the slow one and the second one."""
+    data = fill(tmp_path / "data")
+    settings = {
+        "spark_speculation": "true",
+        "spark_speculation_interval": "100ms",
+        "spark_speculation_minTaskRuntime": "1s",
+        "spark_speculation_task_duration_threshold": "1s",
+    }
+    with run_late(data, standalone, tmp_path / "late", **settings) as run:
+        assert_one_counts(data, run, expected)
+
+
+def test_an_executor_that_is_killed_amid_a_task_changes_nothing(
+    tmp_path: Path, expected: Rows
+) -> None:
+    """The task has written its file, and does it again elsewhere."""
+    data = fill(tmp_path / "data")
+    with run_late(data, CLUSTER, tmp_path / "late") as run:
+        os.kill(int(said_in(tmp_path / "late", rb"\d+(?=\n)")), signal.SIGKILL)
+        assert_one_counts(data, run, expected)
 
 
 def unnamed(table: Path) -> list[Path]:
@@ -257,21 +287,21 @@ def test_whoever_is_killed_the_tables_are_the_same(tmp_path: Path, expected: Row
         assert len(executors) == 2
         job.kill()
         await_end(executors)
-    killed = []
+    points: list[str] = []
     with HeldRollup(data.path, log, master=CLUSTER) as job:
         while (point := job.next_point()) is not None:
-            if point in ("records written", "before hourly"):
+            if point == "records written":
                 assert job.kill_executors(1) == 1
-                killed.append(point)
-            if point == "clean planned":
-                assert job.kill_executors(2) == 2
-                killed.append(point)
             job.go_on()
             if point == "before deliveries":
+                assert job.kill_executors(1, AMID_SECONDS) == 1
+            elif point == "before hourly":
                 assert job.kill_a_worker(0.0)
-                killed.append(point)
+            elif point == "clean planned":
+                assert job.kill_executors(2, AMID_SECONDS) == 2
+            points.append(point)
         outcome = job.outcome()
-    assert killed == ["records written", "before deliveries", "before hourly", "clean planned"]
+    assert {"records written", "before deliveries", "before hourly", "clean planned"} <= {*points}
     assert (outcome.killed, outcome.problems, outcome.left) == (False, [], "")
     assert rows_of(data.root) == expected
     for layout in LAYOUTS.values():
