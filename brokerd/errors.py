@@ -1,4 +1,4 @@
-# Tests: tests/test_values.py
+# Tests: tests/test_values.py, tests/protocols/test_refused_freed.py
 """Named errors. Each says what went wrong, where, and what to do, in one sentence.
 
 ``retryable`` tells a client that the same request may succeed later, unchanged.
@@ -6,6 +6,10 @@ Wire formats map these to their own codes; nothing below a Protocol knows a wire
 """
 
 from __future__ import annotations
+
+from typing import TypeVar
+
+AnyError = TypeVar("AnyError", bound=BaseException)
 
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
 
@@ -22,6 +26,16 @@ class BrokerdError(Exception):
     """Base of every error that brokerd raises on purpose."""
 
     retryable = False
+
+
+def without_frames(error: AnyError) -> AnyError:
+    """The error, which holds none of the frames any more that it went through.
+
+    For who keeps an error, and for who has answered one: a frame that knows the error is held by
+    it, and both stay until the cycle collector comes, with the request and all else in the frames.
+    """
+    error.__traceback__ = error.__context__ = None
+    return error
 
 
 class InvalidName(BrokerdError):

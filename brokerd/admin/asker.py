@@ -22,7 +22,7 @@ from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
 from twisted.python.failure import Failure
 from twisted.web.server import Request
 
-from brokerd.errors import BrokerdError, InvalidRequest
+from brokerd.errors import BrokerdError, InvalidRequest, without_frames
 from brokerd.security import OPEN, Access, Guard
 from brokerd.security.certificates import peer_subject
 
@@ -32,6 +32,13 @@ REMEMBERED_SECONDS = 300.0
 
 REALM = b'Basic realm="brokerd", charset="UTF-8"'
 """What a request that lacks a login is told (RFC 7617, section 2.1)."""
+
+
+def let_go(failure: Failure) -> None:
+    """Have a failure hold none of the frames that it went through: see `without_frames`."""
+    error: Any = failure.value
+    without_frames(error)
+    failure.tb = None
 
 
 class Sender:
@@ -60,9 +67,12 @@ class Sender:
 
     def refuse(self, failure: Failure) -> None:
         """The outcome is this, whatever is found."""
+        let_go(failure)
         self._outcome = failure
 
     def _found(self, outcome: Access | Failure) -> None:
+        if isinstance(outcome, Failure):
+            let_go(outcome)
         if self._outcome is None:
             self._outcome = outcome
         waiting, self._waiting = self._waiting or [], None

@@ -24,7 +24,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request
 
 from brokerd import errors
-from brokerd.admin.asker import REALM, Asker
+from brokerd.admin.asker import REALM, Asker, let_go
 from brokerd.admin.resources import METHODS, Branch, json_answer, refusal
 from brokerd.broker import Broker
 from brokerd.broker.asking import ask
@@ -312,9 +312,11 @@ class _Reply:
             self._request.setHeader(b"www-authenticate", REALM)
         error = {"error": str(said), "retryable": said.retryable}
         self._send(status, msgspec.json.encode(error))
+        let_go(failure)
 
     def _fault(self, failure: Failure) -> None:
         if failure.check(CancelledError):
+            let_go(failure)
             return  # the connection is gone
         self._log.failure(
             "a fault in brokerd; a request to the admin API has no answer",

@@ -24,7 +24,7 @@ from brokerd.admin.schema_shapes import (
 from brokerd.admin.shapes import Deleted, Page, time_of
 from brokerd.broker.asking import ask
 from brokerd.broker.schema_entries import SchemaName, SchemaVersion
-from brokerd.errors import BrokerdError, InvalidRequest
+from brokerd.errors import BrokerdError, InvalidRequest, without_frames
 from brokerd.schemas.checker import Asker
 from brokerd.schemas.values import mode_named, type_named
 from brokerd.security import ADMIN, WRITE
@@ -130,7 +130,7 @@ async def _later(begin: Callable[[Callable[[T | None, BrokerdError | None], None
         if error is None:
             told.callback(result)
         else:
-            told.errback(error)
+            told.errback(without_frames(error))
 
     begin(done)
     return await told

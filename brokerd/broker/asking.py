@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred
 
 from brokerd.broker.core import Broker
 from brokerd.broker.journal import Congested
-from brokerd.errors import BrokerdError, ShuttingDown, StorageFailed
+from brokerd.errors import BrokerdError, ShuttingDown, StorageFailed, without_frames
 
 Result = TypeVar("Result")
 
@@ -54,9 +54,10 @@ class _Question(Generic[Result]):
         except Congested:
             self._broker.journal.when_uncongested(self.attempt)
         except (ShuttingDown, StorageFailed) as refusal:
-            self.answer.errback(refusal)  # the log may never become durable again
+            self.answer.errback(without_frames(refusal))  # the log may never be durable again
         except BrokerdError as refusal:
-            self._broker.journal.when_all_durable(partial(self.answer.errback, refusal))
+            refuse = partial(self.answer.errback, without_frames(refusal))
+            self._broker.journal.when_all_durable(refuse)
         except Exception:
             self.answer.errback()
         else:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from brokerd.broker import Clock
 from brokerd.codecs.flymq import CompressedRequest, Request, RequestError
+from brokerd.errors import without_frames
 from brokerd.protocols.connection import Connection
 from brokerd.protocols.turns import SLICE_SECONDS, Turns
 
@@ -98,7 +99,7 @@ class Unpacking:
                 return
             outcome = large.request.decoded()
         except RequestError as refusal:
-            outcome = refusal
+            outcome = without_frames(refusal)
         self._waiting[connection] = None
         large.done(outcome)
 

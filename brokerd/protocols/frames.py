@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Final, Generic, Protocol, TypeVar
 
 from brokerd.broker import Broker, Congested
-from brokerd.errors import AuthenticationRequired, BrokerdError, Denied
+from brokerd.errors import AuthenticationRequired, BrokerdError, Denied, without_frames
 from brokerd.protocols.connection import Connection
 
 STRANGER_BYTES_MAX: Final = 128 << 10
@@ -114,6 +114,7 @@ class FramesConnection(Connection, Generic[FrameT, ErrorT]):
                 break
             except BrokerdError as refusal:
                 self.refuse(frame, refusal)
+                without_frames(refusal)
             handled += 1
         del frames[:handled]
         broken = self._reader.error

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from brokerd.broker import Fetched, Partition, Topic
-from brokerd.errors import AuthenticationRequired, BrokerdError, Denied
+from brokerd.errors import AuthenticationRequired, BrokerdError, Denied, without_frames
 from brokerd.protocols.connection import Answers, Connection, Hold
 from brokerd.security import READ
 from brokerd.values import Record
@@ -117,7 +117,7 @@ class _Reading:
             try:
                 connection.access.require(READ, self._topic_name)
             except BrokerdError as refusal:
-                records, error = (), refusal
+                records, error = (), without_frames(refusal)
         connection.resolve(place, *self._parts(records, next_offset, error), is_read=True)
         connection.release(Hold.READING)
 

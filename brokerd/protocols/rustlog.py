@@ -44,7 +44,7 @@ from brokerd.codecs.rustlog import (
     TopicDescription,
     dialect_of,
 )
-from brokerd.errors import AuthenticationRequired, BrokerdError, Denied
+from brokerd.errors import AuthenticationRequired, BrokerdError, Denied, without_frames
 from brokerd.protocols.connection import Limits
 from brokerd.protocols.factory import ConnectionFactory
 from brokerd.protocols.frames import FramesConnection
@@ -322,6 +322,7 @@ def _refused(problem: Exception, dialect: Dialect) -> bytes:
         refusal = problem
     else:
         refusal = not_allowed(problem)
+    without_frames(problem)
     return CODECS[dialect].encode_answer(refusal.answer(dialect))
 
 

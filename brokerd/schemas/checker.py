@@ -21,7 +21,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from brokerd.errors import BrokerdError, LimitExceeded, SchemaCheckFailed, ShuttingDown
+from brokerd.errors import (
+    BrokerdError,
+    LimitExceeded,
+    SchemaCheckFailed,
+    ShuttingDown,
+    without_frames,
+)
 from brokerd.schemas import checks
 from brokerd.schemas.values import Definition, Mode
 from brokerd.schemas.worker import CPU_SECONDS, LENGTH
@@ -127,7 +133,7 @@ class Checker:
         try:
             texts = None if error is not None else checks.texts_of(answer)
         except BrokerdError as refusal:
-            texts, error = None, refusal
+            texts, error = None, without_frames(refusal)
         wait.done(texts, error)
 
 
