@@ -155,10 +155,12 @@ class ObjectFiles:
         return True
 
     def names(self, directory: str) -> set[str]:
+        key = self._key(directory)
         with self._told(directory, "read"):
-            found = self._client.list_with_delimiter(self._key(directory) or None)
+            found = self._client.list_with_delimiter(key or None)
         paths = [*found["common_prefixes"], *(entry["path"] for entry in found["objects"])]
-        return {path.rpartition("/")[2] for path in paths}
+        # Consoles make an object of the directory's own name, which ends in a slash.
+        return {path.rpartition("/")[2] for path in paths if path != key}
 
     def list(self, directory: str = "", *, hidden: bool = False) -> Iterator[Entry]:
         with self._told(directory, "read"):

@@ -115,6 +115,16 @@ class _Careless:
         self._client.put(path, data)
 
 
+def test_a_folder_that_a_console_made_is_empty(bucket: ObjectAddress, s3_server: str) -> None:
+    """It is an object whose name ends in a slash."""
+    for key in (bucket.key, f"{bucket.key}/records"):
+        url = f"{s3_server}/{bucket.bucket}/{key}/"
+        urllib.request.urlopen(urllib.request.Request(url, method="PUT", data=b"")).close()
+    world = World(bucket)
+    world.add(own(0, 5))
+    assert len(read_all(world.view, 1, 0)) == 5
+
+
 def test_all_of_a_bucket_may_be_an_archive(bucket: ObjectAddress) -> None:
     """Without a name in it."""
     whole = World(bucket._replace(key=""))
