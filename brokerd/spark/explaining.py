@@ -6,7 +6,8 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-from brokerd.spark.options import batch_request, parse_options
+from brokerd.archive.layout import RECORDS
+from brokerd.spark.options import BadOption, batch_request, parse_options
 from brokerd.spark.payload import needed
 from brokerd.spark.place import open_place
 from brokerd.spark.planning import Count, Plan, plan
@@ -43,6 +44,8 @@ def explain(place: str, **options: object) -> Explained:
     """See `brokerd.spark.explain`."""
     given = {name: _text(value) for name, value in options.items()}
     parsed = parse_options({**given, "path": place})
+    if parsed.table != RECORDS.name:
+        raise BadOption(f"the table {parsed.table} is read whole: there is nothing to explain")
     request = batch_request(parsed)
     request = request._replace(columns=needed(request.columns, parsed.payload))
     now_us = time.time_ns() // 1000

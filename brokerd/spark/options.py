@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
+from brokerd.archive.layout import LAYOUTS, RECORDS
 from brokerd.errors import BrokerdError, escaped
-from brokerd.spark.planning import COLUMNS, PARTITION_BYTES, Request
+from brokerd.spark.planning import PARTITION_BYTES, Request
 
 Payload = Literal["bytes", "json", "msgpack"]
 
@@ -27,7 +28,9 @@ NAMES = (
     "partitionBytes",
     "tail",
     "maxBytesPerTrigger",
+    "table",
 )
+_OF_ALL_TABLES = ("table", "columns", "archive", "partitionBytes")
 EARLIEST = "earliest"
 LATEST = "latest"
 OFFSET_MAX = (1 << 63) - 1
@@ -66,6 +69,8 @@ class Options(NamedTuple):
 
     path: str
     archive: str | None
+    table: str
+    """Of the archive; ``records`` is the whole log."""
     payload: Payload
     request: Request
     start: str | None
@@ -90,15 +95,17 @@ def parse_options(given: Mapping[str, str]) -> Options:
         if name not in known:
             raise BadOption(f"there is no option {_shown(name)}; there are {', '.join(NAMES)}")
     found = {known[name]: value for name, value in values.items()}
+    table = _table(found)
     request = Request(
         topics=_topics(found),
-        columns=_columns(found),
+        columns=_columns(found, table),
         partition_bytes=_size(found, "partitionBytes") or PARTITION_BYTES,
         tail=_truth(found, "tail", True),
     )
     options = Options(
         path=path,
         archive=_filled(found, "archive"),
+        table=table,
         payload=_payload(found),
         request=request,
         start=found.get("from"),
@@ -133,6 +140,8 @@ def stream_request(options: Options) -> Request:
 
     :raises BadOption: for what only a batch may be told.
     """
+    if options.table != RECORDS.name:
+        raise BadOption(f"the table {options.table} is no stream: use spark.read")
     if options.to is not None:
         raise BadOption(
             "to is not for streams: leave it out, and let Trigger.AvailableNow end the stream "
@@ -234,11 +243,22 @@ def _topics(found: Mapping[str, str]) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(names))
 
 
-def _columns(found: Mapping[str, str]) -> tuple[str, ...]:
+def _table(found: Mapping[str, str]) -> str:
+    table = found.get("table", RECORDS.name).strip().lower()
+    if table not in LAYOUTS:
+        raise BadOption(f"table={_shown(table)} is none: give {', '.join(LAYOUTS)}")
+    for name in found:
+        if table != RECORDS.name and name not in _OF_ALL_TABLES:
+            raise BadOption(f"{name} is for the table records, not for {table}: leave it out")
+    return table
+
+
+def _columns(found: Mapping[str, str], table: str) -> tuple[str, ...]:
     text = found.get("columns")
+    every = tuple(column.name for column in LAYOUTS[table].file_columns())
     if text is None:
-        return COLUMNS
-    by_name = {name.lower(): name for name in COLUMNS}
+        return every
+    by_name = {name.lower(): name for name in every}
     columns = []
     for said in text.split(","):
         name = by_name.get(said.strip().lower())
@@ -246,7 +266,7 @@ def _columns(found: Mapping[str, str]) -> tuple[str, ...]:
             what = "is there twice" if name else "is no column"
             raise BadOption(
                 f"columns={_shown(text)}: {_shown(said.strip())} {what}; there are "
-                f"{', '.join(COLUMNS)}"
+                f"{', '.join(every)}"
             )
         columns.append(name)
     return tuple(columns)

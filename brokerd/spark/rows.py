@@ -21,11 +21,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from brokerd.archive.layout import RECORDS, Column, arrow_schema
+from brokerd.archive.layout import LAYOUTS, Column, Layout, arrow_schema
 from brokerd.spark.options import BadOption, Options, Payload
 from brokerd.spark.payload import METADATA, VALUE, needed, shown
 from brokerd.spark.planning import Request, Split
 from brokerd.spark.reading import read_split
+from brokerd.spark.tables import TableSplit, read_table
 from brokerd.spark.telling import told_plainly
 
 _TYPES: dict[str, DataType] = {
@@ -36,7 +37,6 @@ _TYPES: dict[str, DataType] = {
     "binary": BinaryType(),
     "timestamp": TimestampType(),
 }
-_COLUMNS = {column.name: column for column in RECORDS.file_columns()}
 
 
 def now_us() -> int:
@@ -47,13 +47,14 @@ def now_us() -> int:
 class Piece(InputPartition):
     """What one task reads."""
 
-    def __init__(self, split: Split) -> None:
+    def __init__(self, split: Split | TableSplit) -> None:
         self.split = split
 
 
 class Rows(NamedTuple):
     """Which columns rows have, and in which form."""
 
+    layout: Layout
     columns: tuple[str, ...]
     payload: Payload
 
@@ -86,13 +87,17 @@ class Rows(NamedTuple):
             return
         arrow = self._arrow_schema(schema)
         with told_plainly():
+            if isinstance(piece.split, TableSplit):
+                for batch in read_table(piece.split):
+                    yield pa.RecordBatch.from_arrays(batch.columns, schema=arrow)
+                return
             for batch in read_split(piece.split):
                 columns = shown(batch, self.columns, self.payload)
                 yield pa.RecordBatch.from_arrays(columns, schema=arrow)
 
     def _arrow_schema(self, schema: StructType) -> pa.Schema:
         """Spark compares all of it, also what may be null."""
-        types = {field.name: field.type for field in arrow_schema(RECORDS)}
+        types = {field.name: field.type for field in arrow_schema(self.layout)}
         fields = []
         for field in schema.fields:
             is_text = isinstance(field.dataType, StringType)
@@ -103,9 +108,10 @@ class Rows(NamedTuple):
     def _column(self, name: str) -> Column:
         if self.payload == "json" and name in (VALUE, METADATA):
             return Column(name, "string", nullable=True)
-        return _COLUMNS[name]
+        (column,) = (one for one in self.layout.columns if one.name == name)
+        return column
 
 
 def rows_of(options: Options) -> Rows:
     """What a user asked for."""
-    return Rows(options.request.columns, options.payload)
+    return Rows(LAYOUTS[options.table], options.request.columns, options.payload)

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 from pyspark import __version__ as spark_version
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 
+from brokerd.archive.layout import RECORDS
 from brokerd.spark.filters import narrowed
 from brokerd.spark.options import BadOption, Options, batch_request, parse_options
 from brokerd.spark.place import Place, open_place
 from brokerd.spark.planning import Request, plan
 from brokerd.spark.rows import Piece, Rows, now_us, rows_of
+from brokerd.spark.tables import plan_table
 from brokerd.spark.telling import told_plainly
 
 if TYPE_CHECKING:
@@ -55,6 +57,25 @@ class NarrowReader(LogReader):
         return filters
 
 
+class TableReader(DataSourceReader):
+    """One of the archive's other tables."""
+
+    def __init__(self, options: Options, rows: Rows, schema: StructType) -> None:
+        self._archive = _place_of(options).archive
+        self._options = options
+        self._rows = rows
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        table, request = self._options.table, self._options.request
+        with told_plainly():
+            splits = plan_table(self._archive, table, request.columns, request.partition_bytes)
+        return [Piece(split) for split in splits]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._rows.read(partition, self._schema)
+
+
 class LogSource(DataSource):
     """A log."""
 
@@ -76,6 +97,8 @@ class LogSource(DataSource):
             options = parse_options(self.options)
             rows = rows_of(options)
             rows.check(schema)
+            if options.table != RECORDS.name:
+                return TableReader(options, rows, schema)
             make = NarrowReader if self.narrows else LogReader
             return make(_place_of(options), batch_request(options), rows, schema)
 
