@@ -263,7 +263,7 @@ class Part(NamedTuple):
     records: int
     """In these batches."""
     topic_ids: tuple[int, ...]
-    """Of these batches, in order."""
+    """Of these batches, in order, while a plan is made; a split has them all in its sieve."""
 
     @property
     def lsns(self) -> tuple[int, int]:

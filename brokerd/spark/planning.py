@@ -242,14 +242,18 @@ class _Planning:
         narrowing = Narrowing(self._sieve)
         known, damage = self._seen.known, damaged_places(self._seen.bounds)
         for some in packed(parts, self._request.partition_bytes):
-            ids = sorted({topic_id for part in some for topic_id in part.topic_ids})
+            own = {topic_id for part in some for topic_id in part.topic_ids}
+            ids = sorted(own)
+            lsns = Within(self._seen.archived_lsn, self._end_lsn)
             sieve = narrowing.between(ids[0], ids[-1])
             sieve = sieve._replace(
-                lsns=sieve.lsns.and_within(Within(self._seen.archived_lsn, self._end_lsn))
+                topic_ids=tuple(ids),
+                limits={key: one for key, one in sieve.limits.items() if key[0] in own},
+                lsns=sieve.lsns.and_within(lsns),
             )
             names = {os.path.basename(part.file.path) for part in some}
             yield self._split(some, sieve)._replace(
-                parts=tuple(some),
+                parts=tuple(part._replace(topic_ids=()) for part in some),
                 names={topic_id: known.name_of(topic_id) for topic_id in ids},
                 damage={name: damage[name] for name in names if name in damage},
             )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -142,7 +143,8 @@ class Sieve(NamedTuple):
         ):
             name = name_of(row) if topic >= self.doubtful_from else None
             found.append(self.of(topic, part, name) or nothing)
-        spans = np.array(found, np.int64).reshape(-1, 2)
+        flat = np.fromiter(chain.from_iterable(found), np.int64, 2 * len(found))
+        spans = flat.reshape(-1, 2)
         counts = np.diff(np.append(heads, len(topic_id)))
         return np.repeat(spans[:, 0], counts), np.repeat(spans[:, 1], counts)
 

@@ -221,7 +221,7 @@ class Log:
             units[name.bucket if name.only is None else name.only[:2]].append(path)
         for paths in units.values():
             if len(paths) > 1:
-                unit = Unit(str(self.root), "records", LOG_ID, tuple(paths), own_bytes=own_bytes)
+                unit = Unit(self.root, "records", LOG_ID, tuple(paths), own_bytes=own_bytes)
                 done = rewrite(unit)
                 assert isinstance(done, Rewritten)
                 table.commit([added(info) for info in done.added], done.paths, {}, now_ms=NOW_MS)

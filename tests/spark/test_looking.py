@@ -115,7 +115,11 @@ class Happening(RuleBasedStateMachine):
     def read_later(self) -> None:
         """What was there, but for what was removed since."""
         found, expected = self.plans.pop(0)
-        rows = rows_of(found)
+        try:
+            rows = rows_of(found)
+        except ArchiveUnavailable as error:
+            assert "run it again" in str(error), "a file that partitions share, and no other"
+            return
         assert set(rows) <= set(expected)
         assert len(set(rows)) == len(rows)
         assert set(expected) & set(self.log.expected()) <= set(rows)

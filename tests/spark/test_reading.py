@@ -120,6 +120,19 @@ def test_files_of_one_partition_that_were_merged_are_read_from_what_took_their_p
         log = log if size > 20_000 else _again(log)
 
 
+def test_a_file_that_partitions_share_and_that_went_is_an_error_that_says_what_to_do(
+    log: Log,
+) -> None:
+    log.publish()
+    log.roll_up()
+    found = log.plan()
+    log.merge()
+    assert rows_of(found) == log.expected(), "until vacuum all files are there"
+    log.vacuum()
+    with pytest.raises(ArchiveUnavailable, match=r"run it again; archive.vacuum_hours says how"):
+        rows_of(found)
+
+
 def _again(log: Log) -> Log:
     again = Log(log.path / "again")
     topic_id = again.create("one")
