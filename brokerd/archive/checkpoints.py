@@ -26,7 +26,7 @@ from brokerd.archive.deltalog import (
 )
 from brokerd.archive.logreader import list_log, proved_checkpoint
 from brokerd.archive.store import open_store
-from brokerd.archive.store_object import problem_of
+from brokerd.archive.store_object import DELTALAKE_OPTIONS, problem_of
 from brokerd.archive.view import ArchiveUnavailable
 
 EVERY_COMMITS = 20
@@ -98,12 +98,14 @@ def _make(table: Place, newest: Snapshot) -> None:
 
 
 def _have_made(table: Place, version: int) -> None:
-    """Have deltalake make a checkpoint. Where an object store is, it reads in the environment."""
+    """Have deltalake make a checkpoint."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     try:
-        DeltaTable(str(table), version=version).create_checkpoint()
+        options = None if isinstance(table, Path) else DELTALAKE_OPTIONS
+        opened = DeltaTable(str(table), version=version, storage_options=options)
+        opened.create_checkpoint()
     except (DeltaError, OSError) as error:
         text = str(error) if isinstance(table, Path) else problem_of(error)
         raise ArchiveUnavailable(f"{table}: no checkpoint could be made: {text}") from error

@@ -37,6 +37,13 @@ REQUEST_SECONDS = 120
 RETRIES = 3
 RETRY_SECONDS = 30
 """A request that failed after so long is not tried again."""
+DELTALAKE_OPTIONS = {
+    "connect_timeout": f"{CONNECT_SECONDS}s",
+    "timeout": "60s",
+    "max_retries": str(RETRIES),
+    "retry_timeout": f"{RETRY_SECONDS}s",
+}
+"""The same bounds, near enough, for deltalake; all else it takes from the environment, too."""
 PART_BYTES = 8 << 20
 PARTS_AT_ONCE = 4
 END_BYTES = 64 << 10
@@ -378,7 +385,7 @@ def problem_of(error: Exception) -> str:
         return f"the server says {status[1].strip()}"
     if "BadScheme" in text:
         return "its endpoint begins with http:, which the environment has to allow (AWS_ALLOW_HTTP)"
-    if "kind: Timeout" in text or "TimedOut" in text:
+    if "kind: Timeout" in text or "TimedOut" in text or "timed out" in text:
         return "the server does not answer"
     if "kind: Connect" in text:
         reason = re.search(r'message: "([^"]{1,100})"', text)
