@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["NoPyspark", "explain", "register"]
 
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-
 
 class NoPyspark(BrokerdError):
     """Spark's Python package is not installed."""
@@ -31,19 +29,13 @@ class NoPyspark(BrokerdError):
 def register(spark: SparkSession) -> None:
     """Make the format ``brokerd`` known to a session, which importing this does, too.
 
-    Conditions of queries will narrow what is read, unless the session says otherwise itself by
-    the setting ``spark.sql.python.filterPushdown.enabled``.
-
     :raises NoPyspark: if it is not installed.
     """
     try:
-        from brokerd.spark.source import LogSource, PlainLogSource
+        from brokerd.spark.source import LogSource
     except ImportError as error:
         raise NoPyspark(f"{error.name} is not installed: pip install 'brokerd[spark]'") from None
-    said = spark.conf.get(PUSHDOWN, None)
-    if said is None:
-        spark.conf.set(PUSHDOWN, "true")
-    spark.dataSource.register(PlainLogSource if said == "false" else LogSource)
+    spark.dataSource.register(LogSource)
 
 
 def explain(place: str, **options: object) -> Explained:

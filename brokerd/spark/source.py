@@ -1,20 +1,23 @@
 # Tests: tests/spark/test_source.py
 """The format ``brokerd`` of Apache Spark: docs/spark.rst.
 
-Spark makes these objects anew for each query, in Python workers of the driver's machine, and the
-readers go from there to the executors by pickling. What is planned is the log as it is then.
+Spark makes these objects in Python workers of the driver's machine, and the readers go from there
+to the executors by pickling.
+
+No reader asks for the conditions of a query (``pushFilters``): Spark 4.3 keeps what was planned
+with the conditions of one use of a DataFrame, and takes it for all other uses, in the same query
+too, whose rows would be missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pyspark import __version__ as spark_version
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from brokerd.archive.layout import RECORDS
-from brokerd.spark.filters import narrowed
 from brokerd.spark.options import BadOption, Options, batch_request, parse_options
 from brokerd.spark.place import Place, open_place
 from brokerd.spark.planning import Request, plan
@@ -31,7 +34,7 @@ FORMAT = "brokerd"
 
 
 class LogReader(DataSourceReader):
-    """A batch, for a session that tells sources nothing of a query's conditions."""
+    """A batch."""
 
     def __init__(self, place: Place, request: Request, rows: Rows, schema: StructType) -> None:
         self._place = place
@@ -46,15 +49,6 @@ class LogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._rows.read(partition, self._schema)
-
-
-class NarrowReader(LogReader):
-    """A batch that leaves out what cannot match the conditions. Spark checks each row by itself."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        narrow = narrowed(self._request.narrow, filters)
-        self._request = self._request._replace(narrow=narrow)
-        return filters
 
 
 class TableReader(DataSourceReader):
@@ -79,9 +73,6 @@ class TableReader(DataSourceReader):
 class LogSource(DataSource):
     """A log."""
 
-    narrows = True
-    """Whether Spark tells of conditions; it takes no reader that wants them if it does not."""
-
     @classmethod
     def name(cls) -> str:
         return FORMAT
@@ -99,8 +90,7 @@ class LogSource(DataSource):
             rows.check(schema)
             if options.table != RECORDS.name:
                 return TableReader(options, rows, schema)
-            make = NarrowReader if self.narrows else LogReader
-            return make(_place_of(options), batch_request(options), rows, schema)
+            return LogReader(_place_of(options), batch_request(options), rows, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         try:
@@ -111,12 +101,6 @@ class LogSource(DataSource):
                 "upgrade pyspark, or use spark.read"
             ) from error
         return LogStreamReader(self.options, schema)
-
-
-class PlainLogSource(LogSource):
-    """A log, in a session that switched the telling of conditions off."""
-
-    narrows = False
 
 
 def _place_of(options: Options) -> Place:

@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.archive.test_with_broker import brokerctl
+from tests.cross.rolling import roll_up_all
+from tests.spark.brokers import (
+    PAYLOADS,
+    SECONDS,
+    append,
+    as_flymq,
+    fill,
+    let_go,
+    read_by_flymq,
+    serving,
+    wait_until,
+)
 from tests.spark.logs import Log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).resolve().parents[2]
 
 Value = tuple[str, int, int, bytes]
 """Topic, partition, offset and value."""
@@ -106,3 +126,42 @@ def test_what_is_wrong_is_said_in_one_piece(log: Log, query: Query) -> None:
     with pytest.raises(Exception, match="BadCheckpoint: the stream's checkpoint is of") as refused:
         query.run()
     assert "Traceback" not in str(refused.value)
+
+
+@pytest.mark.slow
+def test_killed_processes_lose_and_repeat_nothing(source: SparkSession, tmp_path: Path) -> None:
+    """Spark, Java and all, in the middle of a batch, while broker and rollup go on as they do."""
+    data_dir, output = tmp_path / "data", tmp_path / "output"
+    checkpoint = tmp_path / "checkpoint"
+
+    def start() -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "tests.spark.streamer"]
+        places = [data_dir, output, checkpoint, tmp_path / "work"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return subprocess.Popen([*command, *places], env=environment, start_new_session=True)
+
+    def is_in_batch(number: int) -> bool:
+        has_begun = (checkpoint / "offsets" / str(number)).exists()
+        assert not (checkpoint / "commits" / str(number + 10)).exists()
+        return has_begun
+
+    with serving(data_dir) as restart:
+        fill(data_dir)
+        time.sleep(0.2)
+        for number in (2, 6):
+            process = start()
+            try:
+                wait_until(lambda number=number: is_in_batch(number))
+            finally:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            append(data_dir, "orders", 500)
+            brokerctl(data_dir, "archive", "seal")
+            roll_up_all(data_dir)
+            let_go(data_dir, restart)
+        assert start().wait(5 * SECONDS) == 0
+        rows = source.read.parquet(str(output)).collect()
+        found = as_flymq(rows)
+        assert len(found) == sum(1 for row in rows if row["topic"])
+        assert found == read_by_flymq(data_dir)
+        assert sum(1 for row in rows if not row["topic"]) == len(PAYLOADS)

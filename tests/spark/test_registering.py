@@ -6,15 +6,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
-
-from brokerd.spark import PUSHDOWN, register
-from tests.spark.logs import Log
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -53,7 +46,7 @@ def test_the_import_takes_no_library_but_pyspark() -> None:
 
 @pytest.mark.slow
 def test_a_session_that_is_made_after_the_import_knows_the_format() -> None:
-    """And is told of conditions; its sisters work, though Spark keeps the format from them."""
+    """Its sisters work, though Spark keeps the format from them."""
     said = run(
         "import brokerd.spark\n"
         "from pyspark.sql import SparkSession\n"
@@ -61,24 +54,8 @@ def test_a_session_that_is_made_after_the_import_knows_the_format() -> None:
         "spark = builder.config('spark.driver.bindAddress', '127.0.0.1').getOrCreate()\n"
         "assert SparkSession.builder.getOrCreate() is spark\n"
         "print(spark.newSession().range(1).count())\n"
-        f"print(spark.conf.get({PUSHDOWN!r}))\n"
         "try: spark.read.format('brokerd').load('/nowhere')\n"
         "except Exception as error: print(error)\n"
     )
-    assert said.startswith("1\ntrue\n")
+    assert said.startswith("1\n")
     assert "NoPlace: /nowhere is not there: load a broker's data directory, or an archive" in said
-
-
-def test_a_session_that_wants_no_conditions_told_keeps_its_setting(
-    source: SparkSession, log: Log
-) -> None:
-    """It reads all the same; Spark would take no reader that wants them."""
-    source.conf.set(PUSHDOWN, "false")
-    try:
-        register(source)
-        assert source.conf.get(PUSHDOWN) == "false"
-        frame = source.read.format("brokerd").load(str(log.path))
-        assert frame.where("offset >= 0").count() == len(log.rows)
-    finally:
-        source.conf.set(PUSHDOWN, "true")
-        register(source)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
 import pytest
+from deltalake import DeltaTable
 
 from tests.archive.test_with_broker import brokerctl, rollup
 from tests.cross.rolling import roll_up_all
@@ -233,6 +234,17 @@ def test_while_rollups_run(source: SparkSession, tmp_path: Path) -> None:
         assert rolled_up >= 2
         let_go(data_dir, restart)
         assert as_flymq(load(source, data_dir)) == read_by_flymq(data_dir)
+        check_joins(source, data_dir)
+
+
+def check_joins(source: SparkSession, data_dir: Path) -> None:
+    """What became of records, beside the records: dead letters, in the group ``workers``."""
+    files = DeltaTable(str(data_dir / "archive" / "deliveries")).file_uris()
+    records = source.read.format("brokerd").option("topics", "dead").load(str(data_dir))
+    deliveries = source.read.parquet(*files).drop("topic", "lsn")
+    joined = records.join(deliveries, ["topic_id", "partition", "offset"]).collect()
+    found = sorted((bytes(row["value"]), row["group_name"], row["outcome"]) for row in joined)
+    assert found == [(b"0", "workers", "dead"), (b"1", "workers", "dead")]
 
 
 def without_compacted(found: dict[Any, Any]) -> dict[Any, Any]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.spark.logs import Log
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -94,3 +96,46 @@ def test_a_schema_of_ones_own_is_refused_in_favour_of_columns(
     with pytest.raises(AnalysisException, match="name the columns that you want in the option"):
         frame.count()
     source.read.format("brokerd").schema(WHOLE[7:-1].replace(":", " ")).load(empty)
+
+
+@pytest.mark.parametrize("told", ["false", "true"])
+def test_a_frame_has_the_same_rows_whatever_else_it_is_used_for(
+    source: SparkSession, log: Log, told: str
+) -> None:
+    """With conditions and without, in one query and in several, and if Spark tells of them.
+
+    It keeps what it planned for one use, and takes it for others.
+    """
+    setting = "spark.sql.python.filterPushdown.enabled"
+    source.conf.set(setting, told)
+    try:
+        frame = source.read.format("brokerd").load(str(log.path))
+        two, three = frame.where("topic = 'two'"), frame.where("topic = 'three'")
+        assert [each.count() for each in (two, frame, three, two.union(three))] == [3, 9, 3, 6]
+        assert frame.where("topic = 'two' OR partition = 0").count() == 7
+        assert frame.join(two.select("lsn"), "lsn", "left_anti").count() == 6
+    finally:
+        source.conf.unset(setting)
+
+
+def test_a_frame_is_the_log_as_it_was_when_it_was_first_used(
+    source: SparkSession, log: Log
+) -> None:
+    """Records that came since are in another that is loaded; none goes with its journal file."""
+    frame = source.read.format("brokerd").load(str(log.path))
+    assert frame.count() == 9
+    log.append(1, 0, b"since")
+    log.seal()
+    log.publish()
+    log.roll_up()
+    log.delete_archived()
+    assert frame.count() == 9
+    assert source.read.format("brokerd").load(str(log.path)).count() == 10
+
+
+def test_a_view_of_sql_is_a_frame(source: SparkSession, log: Log) -> None:
+    options = f"path '{log.path}', topics 'two', partitionBytes '1'"
+    source.sql(f"CREATE OR REPLACE TEMPORARY VIEW log USING brokerd OPTIONS ({options})")
+    assert source.table("log").rdd.getNumPartitions() == 2
+    found = source.sql("SELECT max(offset) FROM log WHERE partition = 0").collect()
+    assert [row[0] for row in found] == [1]
