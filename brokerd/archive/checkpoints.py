@@ -50,8 +50,13 @@ def checkpoint_if_due(table: Place, newest: Snapshot, every: int = EVERY_COMMITS
         if not is_alone:
             return False  # somebody else makes one
         if _is_due(table, newest.version, every):
-            _remove_unproved(table)
-            _make(table, newest)
+            try:
+                _remove_unproved(table)
+                _make(table, newest)
+            except FileNotFoundError:
+                if store.is_local:
+                    raise
+                return False  # another job took it for unfinished; that one makes one
     return True
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from brokerd.archive import store_object
+from brokerd.archive import checkpoints, store_object
 from brokerd.archive.address import ObjectAddress
 from brokerd.archive.checkpoints import EVERY_COMMITS
 from brokerd.archive.deltalog import COMMITS, checkpoint_name, commit_name
@@ -262,6 +262,28 @@ def test_a_checkpoint_takes_the_place_of_commits(bucket: ObjectAddress) -> None:
         Table(bucket, RECORDS, LOG_ID)
     log.put(f"{COMMITS}/{commit_name(0)}", first)
     assert len(Table(bucket, RECORDS, LOG_ID).paths()) == EVERY_COMMITS + 1
+
+
+def test_a_checkpoint_that_another_job_took_away_fails_nothing(
+    bucket: ObjectAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no lock; whoever removes it as unfinished makes one."""
+    table = ensure_tables(bucket, LOG_ID, NOW_MS)["records"]
+    log = open_store(table.path)
+    made = checkpoints._have_made
+
+    def make_and_lose(place: ObjectAddress, version: int) -> None:
+        made(place, version)
+        log.delete([f"{COMMITS}/{checkpoint_name(version)}"])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoints, "_have_made", make_and_lose)
+        for at in range(EVERY_COMMITS + 2):
+            table.commit([records_file(1, at, at + 1, number=at)], now_ms=NOW_MS)
+    assert list_log(table.path).proofs == frozenset()
+    table.commit([records_file(2, 0, 1)], now_ms=NOW_MS)
+    assert list_log(table.path).proofs == {EVERY_COMMITS + 2}
+    assert len(Table(bucket, RECORDS, LOG_ID).paths()) == EVERY_COMMITS + 3
 
 
 def test_a_commit_that_was_changed_is_found(world: World, bucket: ObjectAddress) -> None:
