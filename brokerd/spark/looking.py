@@ -24,6 +24,7 @@ from brokerd.archive.together import is_of
 from brokerd.archive.view import ArchiveUnavailable, ForeignArchive
 from brokerd.errors import BrokerdError, DamagedData
 from brokerd.spark.archived import Archive, log_id_of, read_archive
+from brokerd.spark.copied import copied_files
 from brokerd.spark.journal import Journal, end_of_file, read_journal
 from brokerd.spark.known import Known
 from brokerd.spark.place import STATE, WAL, NoPlace, Place
@@ -39,13 +40,15 @@ class Seen(NamedTuple):
     bounds: Bounds
     known: Known
     archive: Archive | None
-    journal: Journal | None
-    """From where the archive ends, or the bounds if that is less; None: there is none."""
+    journal: Journal
+    """From where the archive ends, or the bounds if that is less."""
+    is_whole: bool = True
+    """Whether there is a data directory."""
 
     @property
     def has_bounds(self) -> bool:
         """Whether it is known which topics there are; else rows tell their names."""
-        return self.bounds.next_topic_id > 1 or self.journal is not None
+        return self.bounds.next_topic_id > 1 or self.is_whole
 
     @property
     def archived_lsn(self) -> int:
@@ -55,16 +58,21 @@ class Seen(NamedTuple):
     @property
     def end_lsn(self) -> int:
         """Records from there on come later."""
-        ends = [self.archived_lsn]
-        if self.journal is not None:
-            ends.append(self.journal.end_lsn)
-        return max(ends)
+        return max(self.archived_lsn, self.journal.end_lsn)
+
+    @property
+    def lasting_lsn(self) -> int:
+        """Records below it are there for good: copies beside an archive may go again."""
+        return self.end_lsn if self.is_whole else self.archived_lsn
 
 
 def look(place: Place, tail: bool = True) -> Seen:
     """See what there is. Raises BrokerdError: it cannot be read, or is not what it should be."""
     if place.data_dir is None:
-        return _look_at_archive(place)
+        for _ in range(TRIES):
+            with suppress(FileNotFoundError):
+                return _look_at_archive(place)
+        raise _too_quick(place.archive)
     root = Path(place.data_dir)
     before: object = None
     try:
@@ -88,14 +96,14 @@ def look(place: Place, tail: bool = True) -> Seen:
             return Seen(bounds.log_id, bounds, known, archive, journal)
     except OSError as error:
         raise _unreadable(error, root) from error
-    raise _too_quick(root)
+    raise _too_quick(root / WAL)
 
 
 def end_lsn_of(place: Place, tail: bool = True) -> tuple[str, int]:
     """Id of a log, and how far it has got: as `look`, without looking at more than the end."""
     if place.data_dir is None:
         seen = look(place)
-        return seen.log_id, seen.end_lsn
+        return seen.log_id, seen.lasting_lsn
     root = Path(place.data_dir)
     try:
         for _ in range(TRIES):
@@ -106,7 +114,7 @@ def end_lsn_of(place: Place, tail: bool = True) -> tuple[str, int]:
                 return bounds.log_id, max(archived, _last_lsn(root / WAL, tail))
     except OSError as error:
         raise _unreadable(error, root) from error
-    raise _too_quick(root)
+    raise _too_quick(root / WAL)
 
 
 def _last_lsn(wal: Path, tail: bool) -> int:
@@ -119,9 +127,9 @@ def _last_lsn(wal: Path, tail: bool) -> int:
     return 0
 
 
-def _too_quick(root: Path) -> BrokerdError:
+def _too_quick(where: object) -> BrokerdError:
     return BrokerdError(
-        f"{root / WAL}: journal files go as fast as they are looked at; run the query again"
+        f"{where}: journal files go as fast as they are looked at; run the query again"
     )
 
 
@@ -171,7 +179,11 @@ def _look_at_archive(place: Place) -> Seen:
             f"{place.archive} is no archive: it lacks {RECORDS.name}/{COMMITS}/, which is there as "
             "soon as brokerd-rollup ran"
         )
-    return Seen(bounds.log_id, bounds, Known(bounds), archive, None)
+    files = list(copied_files(place.archive, archive.records_lsn, bounds.lsn))
+    end_lsn = files[-1].end_lsn if files else archive.records_lsn
+    return Seen(
+        bounds.log_id, bounds, Known(bounds), archive, Journal(files, [], end_lsn, {}, ()), False
+    )
 
 
 # -- Whether they belong together ----------------------------------------------------------------

@@ -6,7 +6,6 @@ No record is read here. No pyspark.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -14,9 +13,9 @@ from brokerd.archive.layout import RECORDS
 from brokerd.archive.pending import damaged_places
 from brokerd.errors import BrokerdError
 from brokerd.spark.archived import FilePart, files_wanted, parts_of_files
-from brokerd.spark.journal import Part, parts_of
 from brokerd.spark.known import Known
 from brokerd.spark.looking import TRIES, Seen, end_lsn_of, look
+from brokerd.spark.parts import Part, parts_of
 from brokerd.spark.place import Place
 from brokerd.spark.sieve import LEAST, MOST, Names, Narrowing, Sieve, Within
 
@@ -220,8 +219,6 @@ class _Planning:
 
     def _parts(self) -> tuple[list[Part], Count, Count]:
         journal = self._seen.journal
-        if journal is None:
-            return [], Count(), Count()
         lsns = Within(self._seen.archived_lsn, self._end_lsn).and_within(self._sieve.lsns)
         sieve = self._sieve._replace(lsns=lsns)
         found: list[Part] = []
@@ -251,7 +248,7 @@ class _Planning:
                 limits={key: one for key, one in sieve.limits.items() if key[0] in own},
                 lsns=sieve.lsns.and_within(lsns),
             )
-            names = {os.path.basename(part.file.path) for part in some}
+            names = {part.name for part in some}
             yield self._split(some, sieve)._replace(
                 parts=tuple(part._replace(topic_ids=()) for part in some),
                 names={topic_id: known.name_of(topic_id) for topic_id in ids},
@@ -331,13 +328,12 @@ def end_after(place: Place, first_lsn: int, max_bytes: int, tail: bool = True) -
         files = seen.archive.files
         columns = [files[name].to_pylist() for name in ("first_lsn", "last_lsn", "content")]
         pieces += [row for row in zip(*columns, strict=True) if row[0] >= 0]
-    if seen.journal is not None:
-        pieces += [
-            (file.first_lsn, file.end_lsn - 1, file.end_lsn - file.first_lsn)
-            for file in seen.journal.files
-            if file.first_lsn >= seen.archived_lsn
-        ]
-    return End(seen.log_id, _cut(pieces, first_lsn, seen.end_lsn, max_bytes))
+    pieces += [
+        (file.first_lsn, file.end_lsn - 1, file.end_lsn - file.first_lsn)
+        for file in seen.journal.files
+        if file.first_lsn >= seen.archived_lsn
+    ]
+    return End(seen.log_id, _cut(pieces, first_lsn, seen.lasting_lsn, max_bytes))
 
 
 def _cut(pieces: Sequence[tuple[int, int, int]], first: int, end: int, max_bytes: int) -> int:

@@ -19,8 +19,8 @@ import pyarrow as pa
 from brokerd.archive.decode import read_records_of
 from brokerd.archive.layout import RECORDS, arrow_schema, parse_records_name
 from brokerd.archive.pending import is_deleted
-from brokerd.archive.sealed import Batches, DamagedBatch, open_sealed
-from brokerd.archive.tail import JournalFile, open_journal, walk_closed
+from brokerd.archive.sealed import Batches, DamagedBatch
+from brokerd.archive.tail import JournalFile, walk_closed
 from brokerd.archive.view import ArchiveUnavailable
 from brokerd.errors import BrokerdError
 from brokerd.spark.archived import (
@@ -33,7 +33,9 @@ from brokerd.spark.archived import (
     rows_of,
     sift,
 )
-from brokerd.spark.journal import Part, Times, batches_with_times, wanted
+from brokerd.spark.copied import open_index, open_piece
+from brokerd.spark.parts import Part, Times, batches_with_times, wanted
+from brokerd.spark.place import WAL
 from brokerd.spark.planning import Request, Split
 from brokerd.spark.sieve import ALL, Sieve, Within
 from brokerd.walformat import ENTRY_HEADER_BYTES
@@ -107,6 +109,8 @@ def _open_instead(split: Split, part: FilePart, sieve: Sieve, tries: int) -> lis
 def _open_archived(split: Split, sieve: Sieve, lsn: int, tries: int) -> list[Rows]:
     """What the newest version has, which must have the log up to an LSN."""
     archive = read_archive(split.place.archive, split.log_id)
+    if archive is None and not lsn:
+        return []
     if archive is None or archive.records_lsn < lsn:
         there = "nothing" if archive is None else f"the log up to LSN {archive.records_lsn} only"
         raise ArchiveUnavailable(
@@ -141,36 +145,42 @@ def _open_journal_part(split: Split, part: Part) -> list[Rows]:
         return [lambda: _journal_rows(split, found)]
     first, end = part.lsns
     lsns = split.sieve.lsns.and_within(Within(first, end))
-    data_dir = split.place.data_dir
     archive_lsn = end
-    if data_dir is not None and is_deleted(Path(data_dir, "wal"), part.file.first_lsn):
-        # If the archive does not have it, either, its records were removed.
-        archive_lsn = 0
+    if split.place.data_dir is not None:
+        wal = Path(split.place.data_dir, WAL)
+        if not wal.is_dir():
+            raise BrokerdError(
+                f"{wal} is not there on a machine where tasks run, and what they are to read of it "
+                "is not archived yet: run the query where the data directory is, or load the "
+                "archive by itself"
+            )
+        if is_deleted(wal, part.file.first_lsn):
+            archive_lsn = 0  # what the archive does not have, either, was removed
     return _open_archived(split, split.sieve._replace(lsns=lsns), archive_lsn, TRIES)
 
 
 def _open_part(split: Split, part: Part) -> _Open | None:
     """Open what a part is of; None: another file took its place. Raises FileNotFoundError."""
-    fd, file = open_journal(part.file.path)
+    fd, file = open_piece(part.file.path, part.first, part.end)
     descriptor = os.fdopen(fd, "rb", buffering=0)
     if (file.segment_id, file.first_lsn) != part.file[1:3]:
         return None
     if part.file.has_index:
-        found = batches_with_times(open_sealed(part.file.path))
+        found = batches_with_times(open_index(part.file.path))
     else:
         walked = walk_closed(fd, file, part.end, part.first)
         found = Times(walked.batches, walked.times_us)
     position = found.batches.position
     mask = wanted(found, file.first_lsn, split.sieve)
     batches = found.batches.select(mask & (position >= part.first) & (position < part.end))
-    return _Open(file, descriptor, _readable(split, fd, file, batches))
+    return _Open(file, descriptor, _readable(split, fd, file, part.name, batches))
 
 
-def _readable(split: Split, fd: int, file: JournalFile, batches: Batches) -> Batches:
+def _readable(split: Split, fd: int, file: JournalFile, name: str, batches: Batches) -> Batches:
     """Batches without those that damage took which the broker knows."""
     lost = np.zeros(len(batches.position), np.bool_)
     ends = batches.position + ENTRY_HEADER_BYTES + batches.body_bytes
-    for first, end in split.damage.get(os.path.basename(file.path), ()):
+    for first, end in split.damage.get(name, ()):
         for row in np.flatnonzero((batches.position < end) & (ends > first)).tolist():
             one = batches.select(slice(row, row + 1))
             try:

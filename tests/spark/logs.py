@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -21,7 +21,7 @@ from brokerd.archive.layout import RECORDS, ROLLUP_APP, parse_records_name
 from brokerd.archive.lots import RolledUp, roll_up
 from brokerd.archive.rewriting import Rewritten, Unit, rewrite
 from brokerd.archive.running import Settings
-from brokerd.archive.table import Table, added, ensure_tables
+from brokerd.archive.table import Table, added, ensure_tables, open_tables
 from brokerd.spark.place import Place
 from brokerd.spark.planning import Plan, Request, plan
 from brokerd.spark.reading import read_split
@@ -30,6 +30,12 @@ from tests.archive.making import LOG_ID, TIME_US, LogMaker, make_segment, topic_
 
 NOW_US = TIME_US + 500_000_000
 """When queries are planned, unless they say otherwise."""
+
+
+class _Inline(InlineRun):
+    """Its tasks run here, where the journal is."""
+
+    tasks_have_journal = True
 
 
 class Row(NamedTuple):
@@ -47,10 +53,10 @@ class Row(NamedTuple):
 class Log:
     """The data directory of a broker that is not there."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, root: Any = None) -> None:
         self.path = path
         self.wal = path / "wal"
-        self.root = path / "archive"
+        self.root = root or path / "archive"
         for directory in (self.wal, path / "state"):
             directory.mkdir(parents=True)
         self.log = LogMaker(self.wal)
@@ -167,10 +173,9 @@ class Log:
 
     def archived_lsn(self) -> int:
         """Up to where both tables have the log."""
-        if not (self.root / "records").exists():
-            return 0
-        tables = ensure_tables(self.root, LOG_ID, NOW_MS)
-        return min(tables[name].transaction(ROLLUP_APP) for name in ("records", "events"))
+        tables = open_tables(self.root, LOG_ID)
+        names = ("records", "events")
+        return min(tables[name].transaction(ROLLUP_APP) for name in names) if tables else 0
 
     def delete_archived(self, count: int = 1 << 30) -> None:
         """Delete files of the journal that the archive has."""
@@ -194,7 +199,7 @@ class Log:
 
     def roll_up(self, **settings: int) -> RolledUp:
         """Take what is sealed into the archive."""
-        run = InlineRun(
+        run = _Inline(
             root=self.root,
             bounds=self.bounds,
             settings=Settings(**{"file_bytes": MIB, **settings}),  # type: ignore[arg-type]

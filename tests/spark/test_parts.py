@@ -1,0 +1,69 @@
+"""Which pieces of journal files a query reads."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokerd.spark.journal import read_journal
+from brokerd.spark.parts import Part, parts_of
+from brokerd.spark.sieve import ALL, Names, Sieve, Within
+from tests.spark.logs import Log
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    log = Log(tmp_path / "data")
+    for name in ("one", "two"):
+        topic_id = log.create(name)
+        for number in range(10):
+            log.append(topic_id, 0, b"%s %d" % (name.encode(), number), b"x" * 100)
+    return log
+
+
+def _sieve(*topic_ids: int, **fields: Any) -> Sieve:
+    return Sieve(topic_ids, 100, Names(None), None, Within(0), {}, ALL, ALL, 0)._replace(**fields)
+
+
+def _parts(log: Log, sieve: Sieve, part_bytes: int = 1 << 20) -> list[Part]:
+    found = read_journal(log.wal, log.bounds, 0, True)
+    (file,) = found.files
+    return parts_of(file, found.walked.get(file.path), sieve, part_bytes)
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_part_has_what_is_wanted_and_says_how_much(log: Log, sealed: bool) -> None:
+    if sealed:
+        log.seal()
+    (part,) = _parts(log, _sieve(1, 2))
+    assert (part.records, part.topic_ids) == (40, (1, 2))
+    (part,) = _parts(log, _sieve(2, limits={(2, 0): Within(5, 7)}))
+    assert (part.records, part.topic_ids) == (4, (2,))
+    assert _parts(log, _sieve(3)) == []
+    assert _parts(log, _sieve(1, partitions=frozenset([1]))) == []
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_times_and_lsns_leave_out_batches(log: Log, sealed: bool) -> None:
+    if sealed:
+        log.seal()
+    times = sorted({row.time_us for row in log.rows})
+    (part,) = _parts(log, _sieve(1, 2, times_us=Within(times[3], times[6])))
+    assert part.records == 6
+    first, end = _parts(log, _sieve(1, 2), 1)[4].lsns
+    (part,) = _parts(log, _sieve(1, 2, lsns=Within(first, end)))
+    assert part.records == 2
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_parts_of_a_size_are_together_all_of_the_file(log: Log, sealed: bool) -> None:
+    if sealed:
+        log.seal()
+    for size in (1, 400, 1000):
+        parts = _parts(log, _sieve(1, 2), size)
+        assert sum(part.records for part in parts) == 40
+        assert all(a.end <= b.first for a, b in pairwise(parts))
+    assert len(_parts(log, _sieve(1, 2), 1)) == 20
