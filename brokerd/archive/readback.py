@@ -30,12 +30,12 @@ from brokerd.archive.seeking import offset_at_time, offset_of_size
 from brokerd.archive.view import ArchivedRows, ArchiveUnavailable, DamagedArchive
 
 
-def open_archive(root: Place, log_id: str) -> LocalArchive:
+def open_archive(root: Place, log_id: str) -> TableArchive:
     """The archive of a log at a place, whether or not anything is there yet."""
-    return LocalArchive(root, log_id)
+    return TableArchive(root, log_id)
 
 
-class LocalArchive:
+class TableArchive:
     """`brokerd.archive.view.Archive`, for any number of threads."""
 
     def __init__(self, root: Place, log_id: str) -> None:
@@ -46,9 +46,9 @@ class LocalArchive:
         self._lock = threading.Lock()
         """Held while the logs are read."""
         self._seen: tuple[Snapshot, Snapshot | None] | None = None
-        self._view: LocalView | None = None
+        self._view: TableView | None = None
 
-    def refresh(self) -> LocalView | None:
+    def refresh(self) -> TableView | None:
         """The newest version: see `brokerd.archive.view.Archive.refresh`."""
         with self._lock:
             records = self._records.read()
@@ -61,9 +61,9 @@ class LocalArchive:
                 if before[0] is records and before[1] is events:
                     return self._view
                 if before[0] is records:
-                    self._view = LocalView(self, self._view.map, records, events)
+                    self._view = TableView(self, self._view.map, records, events)
                     return self._view
-            self._view = LocalView(self, FileMap(records.files), records, events)
+            self._view = TableView(self, FileMap(records.files), records, events)
             pa.default_memory_pool().release_unused()  # what reading the logs took
             return self._view
 
@@ -75,11 +75,11 @@ class LocalArchive:
             return None
 
 
-class LocalView:
+class TableView:
     """`brokerd.archive.view.ArchiveView`."""
 
     def __init__(
-        self, archive: LocalArchive, files: FileMap, records: Snapshot, events: Snapshot | None
+        self, archive: TableArchive, files: FileMap, records: Snapshot, events: Snapshot | None
     ) -> None:
         self._open_files = archive.open_files
         self.map = files
