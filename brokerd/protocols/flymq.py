@@ -69,7 +69,7 @@ from brokerd.protocols.flymq_producing import PRODUCE, ProducingConnection
 from brokerd.protocols.flymq_producing import FlymqSettings as FlymqSettings
 from brokerd.protocols.flymq_transactions import OwnTransactions
 from brokerd.protocols.flymq_unpacking import Unpacking
-from brokerd.protocols.frames import HandledLater
+from brokerd.protocols.frames import STRANGER_BYTES_MAX, HandledLater
 from brokerd.security import ADMIN, ANY, READ, WRITE
 
 
@@ -169,7 +169,10 @@ class FlymqConnection(ProducingConnection):
 
     def _unpacked(self, opcode: int, flags: int, payload: bytes) -> Any:
         """The request of a compressed payload. Raises `HandledLater`: then it is read in turns."""
-        request = CompressedRequest(opcode, flags, payload, self._max_length)
+        most = self._max_length
+        if self.access.is_stranger:
+            most = min(most, STRANGER_BYTES_MAX)
+        request = CompressedRequest(opcode, flags, payload, most)
         unpacking = self.factory.unpacking
         if unpacking.at_once(request):
             return request.decoded()

@@ -17,7 +17,9 @@ from brokerd.errors import AuthenticationRequired, BrokerdError, Denied, without
 from brokerd.protocols.connection import Connection
 
 STRANGER_BYTES_MAX: Final = 128 << 10
-"""What is kept of an unfinished frame of somebody who may do nothing: many times a login."""
+"""What is kept of an unfinished frame of somebody who may do nothing: many times a login.
+
+A compressed one may become no more, either."""
 
 FrameT = TypeVar("FrameT")
 ErrorT = TypeVar("ErrorT", bound=BrokerdError)

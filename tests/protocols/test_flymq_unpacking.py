@@ -12,8 +12,12 @@ from brokerd.broker import BrokerSettings
 from brokerd.codecs import flymq as fly
 from brokerd.protocols import flymq as flymq_protocol
 from brokerd.protocols.flymq_unpacking import AT_ONCE_BYTES, SLICE_STEPS
+from brokerd.protocols.frames import STRANGER_BYTES_MAX
 from brokerd.protocols.turns import SLICE_SECONDS
+from brokerd.security import ADMIN, WRITE
+from tests.guards import Given, GuardOf
 from tests.protocols.flymq_desk import MIB, FlymqClient, FlymqHouse, SteppedHouse
+from tests.security.hall import Hall
 
 KIB = 1 << 10
 STEP_BYTES = 64 * KIB
@@ -302,3 +306,24 @@ def test_a_broker_that_stops_waits_for_no_large_request() -> None:
     house.finish()
     assert not any(client.is_open for client in clients)
     assert not house.flymq_factory.connections
+
+
+@pytest.mark.parametrize("trailer", [(LARGE).to_bytes(4, "little"), bytes(4)])
+def test_of_who_may_do_nothing_little_is_decompressed(trailer: bytes, counted: list[int]) -> None:
+    """Whatever the payload says of its size. He logs in, and sends more."""
+    house = SteppedHouse()
+    hall = Hall()
+    hall.add("ann")
+    house.flymq_factory.guard = GuardOf(hall.somebody())
+    client = house.client()
+    frame = fly.encode_request(produce(LARGE), gzip=True)
+    client.send_bytes(frame[:-4] + trailer)
+    house.finish()
+    ((opcode, _, payload),) = fly.FrameReader().feed(client.received_bytes())
+    assert opcode == fly.Opcode.ERROR
+    assert str(STRANGER_BYTES_MAX) in fly.error_text(payload)
+    assert counted[0] <= STRANGER_BYTES_MAX + 2 * STEP_BYTES
+    client.protocol.access = Given("ann", WRITE | ADMIN)
+    client.send(produce(LARGE), gzip=True)
+    house.finish()
+    assert offsets(client) == [0]
