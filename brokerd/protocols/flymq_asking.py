@@ -52,6 +52,10 @@ class AskingConnection(FramesConnection[Frame, FrameError], ReadingConnection):
         result: T = given
         return result
 
+    def tell_again(self, request: object, given: object) -> None:
+        """Have `told` give this once more to a request that has to wait."""
+        self._outcome = request, given, None
+
     def _ask(self, request: object, ask: Callable[[Done[T]], None]) -> None:
         self.in_hand = request
         self.hold(Hold.READING)

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from brokerd.broker import Broker, Partition, Topic
+from brokerd.broker import Broker, Congested, Partition, Topic
 from brokerd.broker.journal import RECORD_FRAME_BYTES
 from brokerd.broker.reads import Unreadable
 from brokerd.codecs import flymq
@@ -158,7 +158,11 @@ def replay(connection: AskingConnection, request: ReplayDlq) -> bytes:
         return flymq.replayed(request)
     told = in_steps(connection, request, partial(_found, connection, request))
     if isinstance(told, Envelope):
-        _produce_again(connection, topic, told)
+        try:
+            _produce_again(connection, topic, told)
+        except Congested:  # it keeps its place among those that wait, and searches no more
+            connection.tell_again(request, told)
+            raise
     elif not told:
         raise InvalidRequest(f"message not found: {message}")
     return flymq.replayed(request)

@@ -13,7 +13,7 @@ from brokerd.broker import Congested
 from brokerd.broker.asking import ask
 from brokerd.codecs import flymq as fly
 from brokerd.groups import GroupSettings
-from brokerd.protocols import flymq_dead_letters
+from brokerd.protocols import flymq_dead_letters, flymq_envelopes
 from brokerd.protocols.flymq import FlymqSettings
 from brokerd.security import ADMIN, OPEN
 from brokerd.security.accounts import AccessList
@@ -436,6 +436,26 @@ class TestRoom:
         assert house.only(fly.ReplayDlq("t", "m-1")) == DONE
         assert said == ["room", "full", "room"]
         assert values(house, "elsewhere") == [b"hi"]
+
+    def test_a_replay_that_waits_for_room_does_not_search_again(
+        self, house: FlymqHouse, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Or others, who need not, would have the room each time."""
+        house.produce(envelope("m-1", b"hi"), topic="t.dlq")
+        looked: list[str] = []
+
+        def envelope_of(index: int, record: Any) -> Any:
+            found = flymq_envelopes.envelope_of(index, record)
+            looked.append(found.message_id)
+            return found
+
+        monkeypatch.setattr(flymq_dead_letters, "envelope_of", envelope_of)
+        said = self.congest(house, house.broker, "admit")
+        said.append("room")
+        assert house.only(fly.ReplayDlq("t", "m-1")) == DONE
+        assert said == ["room", "full", "room"]
+        assert looked == ["m-1"]
+        assert values(house) == [*(b"%d" % number for number in range(5)), b"hi"]
 
 
 class TestPermissions:
