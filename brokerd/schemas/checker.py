@@ -36,6 +36,8 @@ WAITING_MAX = 64
 WAITING_BYTES_MAX = 64 << 20
 OWN_WAITING_MAX = 16
 """Of `WAITING_MAX`, those that one who asks may have."""
+OWN_WAITING_BYTES_MAX = 16 << 20
+"""Of `WAITING_BYTES_MAX`; one who has nothing else waiting may have more."""
 LOOK_SECONDS = 5.0
 """How long one look may take by the clock."""
 
@@ -100,13 +102,18 @@ class Checker:
     def _ask(self, question: bytes, done: Told, asker: Asker) -> None:
         self._drop()
         wait = _Wait(question, done, asker)
-        if sum(one.who == wait.who for one in self._waits) >= OWN_WAITING_MAX:
+        own = {one for one in self._waits if one.who == wait.who}
+        if len(own) >= OWN_WAITING_MAX:
             raise LimitExceeded(
                 f"{OWN_WAITING_MAX} of your schemas and messages wait to be checked; try again"
             )
-        waiting_bytes = sum(len(one.question) for one in self._waits)
+        if own and _bytes_of({wait, *own}) > OWN_WAITING_BYTES_MAX:
+            raise LimitExceeded(
+                f"{OWN_WAITING_BYTES_MAX} bytes of your schemas and messages may wait to be "
+                "checked; try again"
+            )
         if self._waits and (
-            len(self._waits) >= WAITING_MAX or waiting_bytes + len(question) > WAITING_BYTES_MAX
+            len(self._waits) >= WAITING_MAX or _bytes_of({wait, *self._waits}) > WAITING_BYTES_MAX
         ):
             raise LimitExceeded("too many schemas and messages wait to be checked; try again")
         self._waits.add(wait)
@@ -146,6 +153,10 @@ class _Wait:
         self.asker = asker
         self.who = asker.name, "" if asker.name else asker.peer
         self.is_begun = False
+
+
+def _bytes_of(waits: set[_Wait]) -> int:
+    return sum(len(one.question) for one in waits)
 
 
 def _ignored(texts: list[str] | None, error: BrokerdError | None) -> None:

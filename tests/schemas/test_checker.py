@@ -21,6 +21,7 @@ from brokerd.errors import (
 )
 from brokerd.schemas import checks
 from brokerd.schemas.checker import (
+    OWN_WAITING_BYTES_MAX,
     OWN_WAITING_MAX,
     WAITING_BYTES_MAX,
     WAITING_MAX,
@@ -303,6 +304,22 @@ def test_some_places_are_left_for_others(asker: Asker, other: Asker) -> None:
     assert waiting.told == [([], None)] * (OWN_WAITING_MAX + 2)
 
 
+def test_some_bytes_are_left_for_others() -> None:
+    """One has so many waiting, or one that is larger."""
+    waiting = Waiting()
+    ann, ben, eve = Asker("ann"), Asker("ben"), Asker("eve")
+    waiting.ask(b" " * (OWN_WAITING_BYTES_MAX // 2), ann)
+    with pytest.raises(LimitExceeded, match=r"16777216 bytes of your schemas .* try again"):
+        waiting.ask(b" " * (OWN_WAITING_BYTES_MAX // 2), ann)
+    waiting.ask(b"1", ann)
+    waiting.ask(b" " * OWN_WAITING_BYTES_MAX, ben)
+    with pytest.raises(LimitExceeded, match="of your"):
+        waiting.ask(b"1", ben)
+    waiting.ask(b"1", eve)
+    waiting.threads.run()
+    waiting.ask(b"1", ben)
+
+
 def test_what_nobody_waits_for_is_not_looked_at() -> None:
     """And its place is free at once; what was asked is let go of."""
     waiting = Waiting()
@@ -327,5 +344,5 @@ def test_so_many_bytes_wait_and_no_more() -> None:
     """One that is alone may have more."""
     waiting = Waiting()
     waiting.ask(b" " * WAITING_BYTES_MAX)
-    with pytest.raises(LimitExceeded):
-        waiting.ask(b"1")
+    with pytest.raises(LimitExceeded, match="too many"):
+        waiting.ask(b"1", Asker("ben"))
