@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from brokerd.broker import Clock, Fetched, Partition
-from brokerd.errors import BrokerdError
+from brokerd.errors import BrokerdError, without_frames
 from brokerd.protocols.flymq_filter import Filter
 from brokerd.protocols.reading import ReadingConnection
 from brokerd.protocols.turns import SLICE_SECONDS, Turns
@@ -56,7 +56,6 @@ class Scan:
         self._filter = chosen
         self._passed: list[Record] = []
         self._slices = 0
-        self._steps: Iterator[None] = iter(())
         self._is_full = False
 
     def __call__(self, done: Fetched) -> None:
@@ -75,17 +74,16 @@ class Scan:
         """Look at the records of a slice; without any the scan is over."""
         self._slices += 1
         if records:
-            self._steps = self._look(records)
-            self._go_on_later()
+            self._go_on_later(self._look(records))
         elif error is not None and not self._passed:
             self._done([], next_offset, error)
         else:
             self._done(self._passed, self._offset if error else next_offset, None)
 
-    def _go_on_later(self) -> None:
-        self._turns.take(partial(self._connection.guarded, self._go_on))
+    def _go_on_later(self, steps: Iterator[None]) -> None:
+        self._turns.take(partial(self._connection.guarded, self._go_on, steps))
 
-    def _go_on(self) -> None:
+    def _go_on(self, steps: Iterator[None]) -> None:
         """Look at records until the time is over or they are."""
         connection = self._connection
         if connection.gone:
@@ -93,14 +91,14 @@ class Scan:
         try:
             connection.access.require(READ, self._partition.topic.name)
         except BrokerdError as refusal:
-            self._done([], self._offset, refusal)
+            self._done([], self._offset, without_frames(refusal))
             return
         clock = self._clock
         connection.listen()
         end_seconds = clock.seconds() + SLICE_SECONDS
-        for _ in self._steps:
+        for _ in steps:
             if clock.seconds() > end_seconds:
-                self._go_on_later()
+                self._go_on_later(steps)
                 return
         if self._is_full or (
             self._slices >= CONTENT_SLICES and (self._passed or connection.ending)

@@ -44,7 +44,8 @@ class ReadingConnection(Connection):
 
     def read(self, topic: Topic, read: Callable[[Fetched], None], answer: MakeAnswer) -> None:
         """As `fetch`, with another way to find the records: ``read`` calls what it is given."""
-        _Reading(self, topic.name, read, answer).begin(max(self.written_ticket, topic.ticket))
+        reading = _Reading(self, topic.name, answer)
+        reading.begin(max(self.written_ticket, topic.ticket), read)
 
     def answer_of(self, topic: Topic, answer: bytes) -> None:
         """Answer with nothing but that a topic is there: waits for no commit but its own."""
@@ -68,32 +69,25 @@ class ReadingConnection(Connection):
 
 
 class _Reading:
-    """One fetch of a connection, under way."""
+    """One fetch of a connection, under way. What reads may hold it, and is not held by it."""
 
-    __slots__ = ("_answer", "_connection", "_is_done", "_place", "_read", "_topic_name")
+    __slots__ = ("_answer", "_connection", "_is_done", "_place", "_topic_name")
 
-    def __init__(
-        self,
-        connection: Connection,
-        topic_name: str,
-        read: Callable[[Fetched], None],
-        answer: MakeAnswer,
-    ) -> None:
+    def __init__(self, connection: Connection, topic_name: str, answer: MakeAnswer) -> None:
         self._connection = connection
         self._topic_name = topic_name
-        self._read = read
         self._answer = answer
         self._place: Answers | None = None
         self._is_done = False
 
-    def begin(self, ticket: int) -> None:
+    def begin(self, ticket: int, read: Callable[[Fetched], None]) -> None:
         """Read now, or when ``ticket`` is durable: what the connection wrote, and the topic."""
         connection = self._connection
         if ticket > connection.journal.durable_ticket:
             self._wait()
-            connection.journal.when_all_durable(partial(connection.guarded, self._read, self._done))
+            connection.journal.when_all_durable(partial(connection.guarded, read, self._done))
             return
-        self._read(self._done)
+        read(self._done)
         if not self._is_done:
             self._wait()
 

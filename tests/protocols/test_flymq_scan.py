@@ -13,6 +13,9 @@ from brokerd.protocols.turns import SLICE_SECONDS
 from brokerd.security import READ
 from tests.guards import Given, GuardOf
 from tests.protocols.flymq_desk import LIMITS, MIB, FlymqHouse, SteppedHouse
+from tests.protocols.test_refused_freed import is_freed, no_collector
+
+__all__ = ["no_collector"]
 
 
 def scan(text: str = "hit", offset: int = 0, most: int = 10) -> fly.Fetch:
@@ -143,6 +146,27 @@ def test_a_scan_ends_with_its_connection() -> None:
         client.disconnect()
         house.steps.step()
         assert not house.steps.waiting
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3, 1_000])
+@pytest.mark.parametrize("leaves", ["disconnect", "send_no_more"])
+@pytest.mark.parametrize("text", ["hit", "none of them"])
+def test_a_connection_that_leaves_a_scan_is_freed(
+    text: str, leaves: str, steps: int, no_collector: None
+) -> None:
+    """At once, whenever that is."""
+    house = SteppedHouse()
+    house.fill(2 * SLICE_RECORDS)
+    house.steps.look_seconds = SLICE_SECONDS / 100
+    client = house.client()
+    client.send(scan(text))
+    for _ in range(steps):
+        if house.steps.waiting:
+            house.steps.step()
+    getattr(client, leaves)()
+    house.finish()
+    assert not client.is_open
+    assert is_freed(client)
 
 
 def test_what_comes_during_a_scan_is_found_by_it() -> None:
