@@ -300,10 +300,8 @@ def _told(path: Path, what: str) -> Iterator[None]:
     """Say what it was that a disk refused."""
     try:
         yield
-    except FileNotFoundError:
-        if what == "read":
-            raise
-        raise ArchiveUnavailable(f"{path} cannot be written: its directory is gone") from None
     except OSError as error:
+        if what == "read" and isinstance(error, FileNotFoundError):
+            raise
         text = f"{error.filename or path} cannot be {what}: {error.strerror or error}"
         raise ArchiveUnavailable(text) from error
