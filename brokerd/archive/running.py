@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -224,6 +225,9 @@ def _reason(error: Exception) -> str:
         return "a task's process was killed each time it was tried; is memory short?"
     if "ExecutorLostFailure" in text:
         return "the executors of a task were lost each time it was tried; is their memory short?"
+    unstarted = re.search(r"Cannot run program .+", text)
+    if unstarted is not None:
+        return f"tasks have no Python: {unstarted[0]}; PYSPARK_PYTHON names it"
     lines = [line.strip() for line in text.split("Driver stacktrace:")[0].splitlines()]
     lines = [line for line in lines if line and not line.startswith("at ")]
     return lines[-1] if lines else type(error).__name__

@@ -46,6 +46,12 @@ _SMALL_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """Runs are short, and most of what they do is Python's: compiled once and quickly, Java has less
 to do until it is at work, and takes less memory. ``spark.driver.extraJavaOptions`` follows them."""
 
+_MEANING = {
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.session.timeZone": "UTC",
+}
+"""Settings without which some step might have other results, whoever says how Spark runs."""
+
 _LOG4J = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = console
@@ -180,26 +186,29 @@ def spark_session(
     shutil.rmtree(directory, ignore_errors=True)
     # Java outlives a killed run for a moment, and may put something there again: names of its own.
     directory.mkdir(parents=True, exist_ok=True)
-    gateway = None
+    own_java = None
     try:
-        if "PYSPARK_GATEWAY_PORT" in environment:
-            conf = SparkConf().setAppName(app)
-            conf.setMaster(with_attempts(conf.get("spark.master", options.master) or ""))
+        is_submitted = "PYSPARK_GATEWAY_PORT" in environment
+        if is_submitted:
+            gateway = _submitted_java()
+            conf = SparkConf(_jvm=gateway.jvm)
+            conf.setMaster(with_attempts(conf.get("spark.master") or options.master))
         else:
-            conf = SparkConf(loadDefaults=False).setAppName(app)
+            conf = SparkConf(loadDefaults=False)
             conf.setAll(list(_settings(options, directory).items()))
-            gateway = _start_java(conf, directory, environment)
+            gateway = own_java = _start_java(conf, directory, environment)
             conf.setAll(list(_secrets(options.master).items()))
+        conf.setAppName(app).setAll(list(_MEANING.items()))
         session = SparkSession(_context(conf, gateway, directory, environment))
         try:
-            if not is_local(conf.get("spark.master") or ""):
+            if is_submitted or not is_local(options.master):
                 ship(session.sparkContext, directory)
             yield session
         finally:
             _stop(session)
     finally:
-        if gateway is not None:
-            _end_java(gateway)
+        if own_java is not None:
+            _end_java(own_java)
         _keep_words(executor_logs(directory), log_of(directory))
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -224,8 +233,6 @@ def _settings(options: SparkOptions, directory: Path) -> dict[str, str]:
         "spark.driver.defaultJavaOptions": java_options,
         "spark.local.dir": str(directory / "local"),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.session.timeZone": "UTC",
         **settings_of(options.master, java_options, directory),
         **options.settings,
     }
@@ -239,6 +246,14 @@ def _secrets(master: str) -> dict[str, str]:
     if not is_local_cluster(master):
         return {}
     return {"spark.authenticate": "true", "spark.authenticate.secret": secrets.token_hex(32)}
+
+
+def _submitted_java() -> Any:
+    """What speaks to the Java that ``spark-submit`` has started, and given its options to."""
+    from pyspark.java_gateway import launch_gateway
+
+    launch: Callable[..., Any] = launch_gateway
+    return launch()
 
 
 def _start_java(conf: SparkConf, directory: Path, environment: Mapping[str, str]) -> Any:

