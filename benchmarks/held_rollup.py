@@ -1,8 +1,9 @@
 # Tests: tests/test_archive_torture.py
 """A rollup that asks at each of its points whether it may go on, so that it can be killed there.
 
-``python -m benchmarks.held_rollup DATA_DIR`` makes its job as ``brokerd-rollup`` does, only that it
-says the name of each point on stdout (``at before records commit``) and waits for a line on stdin.
+``python -m benchmarks.held_rollup DATA_DIR DERIVED MASTER ARCHIVE`` makes its job as
+``brokerd-rollup`` does, only that it says the name of each point on stdout (``at before records
+commit``) and waits for a line on stdin.
 At last it tells the broker and says ``done`` and what became of it, as JSON. :class:`HeldRollup` is
 the other side of that. Only processes of its own are ever signalled, by their ids.
 """
@@ -19,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from brokerd.archive.address import Place, place_of
 from brokerd.archive.job import Job, run_job
 from brokerd.archive.running import Settings
 from brokerd.archive.spark import SparkOptions, spark_session
@@ -50,12 +52,18 @@ class HeldRollup:
     """A run in a process of its own; use it as a context, which ends it."""
 
     def __init__(
-        self, data_dir: Path, log: Path, derived: bool = True, master: str = LOCAL
+        self,
+        data_dir: Path,
+        log: Path,
+        derived: bool = True,
+        master: str = LOCAL,
+        archive: Place | None = None,
     ) -> None:
         self._data_dir = data_dir
         self._log = log
         self._derived = derived
         self._master = master
+        self._archive = archive or data_dir / "archive"
         self._outcome: Outcome | None = None
         self._process: subprocess.Popen[str] | None = None
 
@@ -64,7 +72,7 @@ class HeldRollup:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "benchmarks.held_rollup", str(self._data_dir)),
-                    *("derived" if self._derived else "", self._master),
+                    *("derived" if self._derived else "", self._master, str(self._archive)),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -210,11 +218,11 @@ def _hold(point: str) -> None:
         sys.exit("nobody says when to go on")
 
 
-def main(data_dir: Path, derived: bool, master: str) -> int:
+def main(data_dir: Path, derived: bool, master: str, archive: str) -> int:
     """Be the run."""
     job = Job(
         data_dir=data_dir,
-        root=data_dir / "archive",
+        root=place_of(archive),
         settings=SETTINGS._replace(derived=derived),
         open_spark=partial(
             spark_session,
@@ -248,4 +256,4 @@ def _tell_broker(data_dir: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), bool(sys.argv[2]), sys.argv[3]))
+    sys.exit(main(Path(sys.argv[1]), bool(sys.argv[2]), *sys.argv[3:5]))

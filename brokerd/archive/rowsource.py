@@ -30,7 +30,6 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from brokerd.archive.address import Place, place_of
 from brokerd.archive.layout import EVENTS, RECORDS, Layout
@@ -52,6 +51,16 @@ PARTS_A_TASK = 4
 MANIFEST = "_written"
 MANIFEST_BYTES_MAX = 256 << 20
 
+_TYPES = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+"""By the names that Spark has for the types of its columns."""
 _ASKED = "asked"
 """The option with what is asked for, as JSON."""
 
@@ -156,6 +165,11 @@ class InStore:
         return msgspec.msgpack.decode(data, type=list[_Written])
 
 
+def _arrow(schema: StructType) -> pa.Schema:
+    """A schema of Spark's in Arrow's terms."""
+    return pa.schema([(field.name, _TYPES[field.dataType.typeName()]) for field in schema.fields])
+
+
 def _text(asked: Struct) -> str:
     return msgspec.json.encode(asked).decode()
 
@@ -188,7 +202,7 @@ class _Part(InputPartition):
 class _Reader(DataSourceReader):
     def __init__(self, asked: _Reading, schema: StructType) -> None:
         self._asked = asked
-        self._schema = to_arrow_schema(schema, timezone="UTC")
+        self._schema = _arrow(schema)
 
     def partitions(self) -> Sequence[InputPartition]:
         asked = self._asked
@@ -238,7 +252,7 @@ class _Message(WriterCommitMessage):
 class _Writer(DataSourceArrowWriter):
     def __init__(self, asked: _Writing, schema: StructType) -> None:
         self._asked = asked
-        every = to_arrow_schema(schema, timezone="UTC")
+        every = _arrow(schema)
         self._schema = pa.schema([every.field(name) for name in asked.columns])
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -35,6 +35,8 @@ MIB = 1 << 20
 class InlineRun(Run):
     """Does in this process what tasks would do."""
 
+    tasks_have_journal = True  # type: ignore[assignment]
+
     def map(
         self, what: str, function: Callable[[Item], Result], items: Sequence[Item]
     ) -> list[Result]:

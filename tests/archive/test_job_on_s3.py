@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from benchmarks.held_rollup import CLUSTER, HeldRollup
+from benchmarks.held_rollup import SETTINGS as HELD
 from brokerd.archive.address import ObjectAddress, Place
 from brokerd.archive.job import Job, Summary, run_job
 from brokerd.archive.layout import LAYOUTS, arrow_schema
@@ -21,7 +23,13 @@ from tests.archive.making import LOG_ID
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+FAR_MS = 1 << 42
+"""A wall clock by which every file is old."""
 SETTINGS = Settings(file_bytes=MIB, rewrite_percent=1)
+
+
+WHEN = ("before", "after")
+COMMITS = ("records", "events", "deliveries", "hourly")
 
 
 class Stopped(Exception):
@@ -72,20 +80,131 @@ def work(data: Data, turn: int) -> None:
         data.compacted = {5}
 
 
+def check_same(data: Data, bucket: Place) -> None:
+    """All tables in a bucket have what those on the disk have."""
+    for name in LAYOUTS:
+        found = rows(bucket, name)
+        assert found == rows(data.path / "archive", name)
+        assert found
+
+
 def test_all_tables_are_those_of_an_archive_on_a_disk(
     data: Data, spark: SparkSession, bucket: ObjectAddress
 ) -> None:
-    """Records, events, deliveries and hours, after a few runs that add, remove and merge."""
-    on_disk = data.path / "archive"
-    for turn in range(3):
+    """Records, events, deliveries and hours, after runs that add and remove; the bounds, too."""
+    for turn in range(2):
         work(data, turn)
-        for root in (on_disk, bucket):
-            summary = run(data, spark, root)
-            assert summary.problems == []
-    for name in LAYOUTS:
-        found = rows(bucket, name)
-        assert found == rows(on_disk, name)
-        assert found
+        for root in (data.path / "archive", bucket):
+            assert run(data, spark, root).problems == []
+            told = (data.path / "state" / "bounds").read_bytes()
+            assert open_store(root).read("bounds", MIB) == told
+    check_same(data, bucket)
     again = run(data, spark, bucket)
     assert (again.problems, again.has_committed) == ([], False)
     assert not list(open_store(bucket).list("staging", hidden=True))
+
+
+@pytest.mark.slow
+def test_a_run_that_is_stopped_anywhere_is_gone_on_with(
+    data: Data, spark: SparkSession, bucket: ObjectAddress
+) -> None:
+    """At each of its points, in a first run and in one that removes and merges.
+
+    What nobody named is deleted in the end.
+    """
+    for turn in range(2):
+        work(data, turn)
+        assert run(data, spark, data.path / "archive").problems == []
+        passed: list[str] = []
+        while stopped(data, spark, bucket, passed):
+            pass
+        assert {f"{when} {what} commit" for when in WHEN for what in COMMITS} <= set(passed)
+    assert {"clean looked", "after clean commit", "before events are merged"} <= set(passed)
+    check_same(data, bucket)
+    store = open_store(bucket)
+    assert unnamed(bucket)
+    run(data, spark, bucket, settings=SETTINGS._replace(vacuum_hours=0), now_ms=lambda: FAR_MS)
+    assert unnamed(bucket) == set()
+    assert {entry.path.partition("/")[0] for entry in store.list(hidden=True)} == {
+        *LAYOUTS,
+        *("bounds", "compaction"),
+    }
+    check_same(data, bucket)
+
+
+def stopped(data: Data, spark: SparkSession, root: Place, passed: list[str]) -> bool:
+    """Whether a run was stopped, at a point where none was yet."""
+
+    def stop(point: str) -> None:
+        if point not in passed:
+            passed.append(point)
+            raise Stopped
+
+    try:
+        assert run(data, spark, root, at=stop).problems == []
+    except Stopped:
+        return True
+    return False
+
+
+def unnamed(root: Place) -> set[str]:
+    """Files of tables that their newest versions do not have."""
+    files = {entry.path for entry in open_store(root).list() if entry.path.endswith(".parquet")}
+    live = {
+        f"{layout.name}/{path}"
+        for layout in LAYOUTS.values()
+        for path in Table(root, layout, LOG_ID).paths()
+    }
+    assert live <= files
+    return files - live
+
+
+def test_of_two_runs_at_once_one_counts(data: Data, bucket: ObjectAddress, tmp_path: Path) -> None:
+    """A copy of the machine is at work, too: whoever comes second adds nothing."""
+    data.root = bucket  # type: ignore[assignment]
+    data.fill()
+    others = []
+
+    def meanwhile(point: str) -> None:
+        if point == "before records commit" and not others:
+            others.append(point)
+            data.roll_up()
+
+    data.roll_up(at=meanwhile)
+    data.check()
+    assert others
+    assert len(unnamed(bucket)) > 0
+
+
+@pytest.mark.slow
+def test_on_a_cluster_nobody_but_the_driver_needs_the_journal(
+    data: Data, bucket: ObjectAddress, tmp_path: Path, spark: SparkSession
+) -> None:
+    """It is not there while executors are at work; the driver, and then one of them, is killed."""
+    hidden = data.path / "hidden"
+    for turn in range(2):
+        work(data, turn)
+        data.publish()
+        summary = run(data, spark, data.path / "archive", settings=HELD)
+        assert summary.problems == []
+    killed = []
+    for _ in range(2):
+        with HeldRollup(data.path, tmp_path / "log", master=CLUSTER, archive=bucket) as job:
+            while (point := job.next_point()) is not None:
+                if point == "journal sent":
+                    data.wal.rename(hidden)
+                if point in ("before records commit", "before hourly", "clean planned"):
+                    if hidden.exists():
+                        hidden.rename(data.wal)
+                    if point not in killed:
+                        killed.append(point)
+                        if len(killed) == 1:
+                            job.kill()
+                            break
+                        assert job.kill_executors(1) == 1
+                job.go_on()
+            outcome = job.outcome()
+    assert len(killed) == 3
+    assert (outcome.killed, outcome.problems, outcome.left) == (False, [], "")
+    assert sum(1 for _ in open_store(bucket).list("wal")) == 0
+    check_same(data, bucket)

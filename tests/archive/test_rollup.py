@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, NoReturn
 import pytest
 
 from brokerd import rollup
+from brokerd.archive.address import ObjectAddress
 from brokerd.archive.spark import NoSpark
 from tests.archive.data import Data
 from tests.archive.eventlog import jobs_with_tasks
 from tests.archive.making import body_position, damage
+from tests.archive.s3 import SECRET
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,6 +116,42 @@ def test_programs_get_one_object(data: Data, sparkling: Command) -> None:
     assert facts["problems"] == []
     assert facts["left"] == ""
     assert facts["steps"] == {}
+
+
+def test_an_archive_may_be_in_a_bucket(
+    data: Data, sparkling: Command, bucket: ObjectAddress
+) -> None:
+    """Messages have its address, and nothing that lets anybody in."""
+    data.fill()
+    data.publish()
+    given = ("--archive", str(bucket))
+    said = sparkling(*given, "--dry-run")
+    assert said.out.startswith(f"archive: {bucket}\nwould take 3 journal files, ")
+    said = sparkling(*given, "--json", *TAKE_ONLY)
+    assert (said.code, said.err) == (0, "")
+    assert json.loads(said.out)["records"] == len(data.appended)
+    data.root = bucket  # type: ignore[assignment]
+    data.check()
+
+
+@pytest.mark.parametrize("only", [[], ["--dry-run"]])
+def test_a_bucket_that_cannot_be_reached_is_told(
+    data: Data,
+    command: Command,
+    bucket: ObjectAddress,
+    monkeypatch: pytest.MonkeyPatch,
+    only: list[str],
+) -> None:
+    """Spark is not even started."""
+    data.fill()
+    data.publish()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    said = command("--archive", str(bucket), *only)
+    assert said.code == 1
+    assert said.err.startswith(f"brokerd-rollup: {bucket}")
+    assert said.err.count("\n") == 1
+    assert "no connection to the server" in said.err
+    assert SECRET not in said.err
 
 
 def test_a_dry_run_does_nothing(data: Data, command: Command) -> None:
