@@ -49,6 +49,16 @@ def open_place(path: str, archive: str | None = None) -> Place:
     if isinstance(named, address.ObjectAddress):
         return _archive_alone(named, archive)
     root = Path(os.path.abspath(named))
+    try:
+        return _directory(root, archive)
+    except OSError as error:
+        raise NoPlace(
+            f"{root} cannot be looked at: {error.strerror}; who runs the query must be allowed to "
+            "read the journal, state/ and the archive"
+        ) from error
+
+
+def _directory(root: Path, archive: str | None) -> Place:
     if (root / WAL).is_dir() and (root / STATE).is_dir():
         try:
             return Place(str(root), str(address.address(archive or "", root)))

@@ -49,3 +49,14 @@ def test_what_is_neither_says_what_it_lacks(tmp_path: Path) -> None:
         open_place("")
     with pytest.raises(NoPlace, match=r"^load\(\): 'ftp://host/x' is no local directory"):
         open_place("ftp://host/x")
+
+
+def test_a_directory_that_may_not_be_read_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_dir", forbidden)
+    with pytest.raises(NoPlace, match=f"{tmp_path} cannot be looked at: Permission denied; who"):
+        open_place(str(tmp_path))
