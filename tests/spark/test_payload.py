@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import msgpack
@@ -140,6 +141,16 @@ def test_hostile_values_end_no_query(value: bytes) -> None:
     """What is no MessagePack, nests too deeply or claims too much is null, or JSON."""
     said = as_json(value)
     assert said is None or json.loads(said) is not None
+
+
+def test_deep_values_end_no_query_that_is_deep_itself() -> None:
+    """What does not fit on the stack any more is null."""
+
+    def deeper(levels: int) -> Any:
+        return deeper(levels - 1) if levels else as_json(b"\x91" * 500 + b"\xc0")
+
+    assert deeper(0) == "[" * 500 + "null" + "]" * 500
+    assert deeper(sys.getrecursionlimit() - 350) is None
 
 
 def test_messagepack_that_is_long_is_null() -> None:

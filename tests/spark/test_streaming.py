@@ -34,10 +34,13 @@ class Stream:
         self.offset: dict[str, Any] | None = None
         self.batches = 0
 
+    def reader(self, **options: str) -> LogStreamReader:
+        given = {"path": str(self.log.path), **options}
+        return LogStreamReader(given, rows_of(parse_options(given)).schema())
+
     def run(self, **options: str) -> list[Value]:
         """Take what is there now; what was new."""
-        given = {"path": str(self.log.path), **options}
-        reader = LogStreamReader(given, rows_of(parse_options(given)).schema())
+        reader = self.reader(**options)
         if self.offset is None:
             self.offset = again(reader.initialOffset())
         limit = reader.getDefaultReadLimit()
@@ -125,10 +128,9 @@ def test_whatever_happens_each_record_comes_once(
     assert sorted(found) == new(log)
 
 
-def test_a_query_that_takes_what_is_there_now_ends(log: Log) -> None:
+def test_a_query_that_takes_what_is_there_now_ends(log: Log, stream: Stream) -> None:
     """Though records come all the time; they are for the next one."""
-    given = {"path": str(log.path)}
-    reader = LogStreamReader(given, rows_of(parse_options(given)).schema())
+    reader = stream.reader()
     first = reader.initialOffset()
     reader.prepareForTriggerAvailableNow()
     log.append(1, 0, b"later")
@@ -232,5 +234,10 @@ def test_without_the_tail_records_come_when_their_file_is_closed(log: Log, strea
     log.publish()
     assert [value[0] for value in stream.run(tail="false")] == ["three"] * 3
     log.append(1, 0, b"open")
+    before = stream.offset
     assert [value[3] for value in stream.run()] == [b"open"]
     assert stream.run(tail="false") == []
+    assert stream.run() == []
+    reader = stream.reader(tail="false")
+    assert before is not None and stream.offset is not None
+    assert len(reader.partitions(before, stream.offset)) == 1, "a batch that has to be done again"
