@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from brokerd.broker import Broker
 from brokerd.codecs.flymq import Frame, FrameError, FrameReader
-from brokerd.errors import BrokerdError
+from brokerd.errors import BrokerdError, without_frames
 from brokerd.protocols.connection import Hold
 from brokerd.protocols.frames import FramesConnection, HandledLater
 from brokerd.protocols.reading import ReadingConnection
@@ -46,7 +46,10 @@ class AskingConnection(FramesConnection[Frame, FrameError], ReadingConnection):
             raise HandledLater
         (_, given, error), self._outcome = self._outcome, None
         if isinstance(error, BrokerdError):
-            raise error
+            try:
+                raise without_frames(error)
+            finally:
+                del error  # which holds this frame now
         if error is not None:
             raise BrokerdError(f"what was asked for cannot be read: {error}; try again")
         result: T = given

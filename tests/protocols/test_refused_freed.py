@@ -34,6 +34,7 @@ from tests.admin.caller import JSON, Caller
 from tests.guards import Given, GuardOf
 from tests.house import House, Wire
 from tests.protocols.flymq_desk import FlymqHouse
+from tests.protocols.flymq_guarded import GuardedHouse
 
 FULL = b"x" * (1 << 20)
 TIMES = 8
@@ -182,6 +183,18 @@ def test_a_look_that_found_the_schema_wrong(no_collector: None) -> None:
         begun.pop()()
 
     assert stays(left) < len(FULL)
+
+
+def test_a_login_that_fails(no_collector: None) -> None:
+    """Also when too many of them do."""
+    house = GuardedHouse()
+    wire = house.client()
+    login = fly.encode_request(fly.Auth("nobody", "x" * 60_000))
+
+    def refused() -> None:
+        assert asked(house, wire, login)[2] == fly.Opcode.AUTH_RESPONSE
+
+    assert stays(refused) < 100_000
 
 
 def is_freed(wire: Wire) -> bool:
