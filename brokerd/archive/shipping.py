@@ -7,6 +7,9 @@ the modules are. It has no libraries: those have to be there.
 
 A task says first what it was made with. Where another brokerd would run it, or a library is
 missing, it is refused in words, before anything else of it is even read: `carried`.
+
+``python -m brokerd.archive.shipping DIRECTORY`` writes the zip and prints its path, for
+``spark-submit --py-files``.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import os
 import pickle
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from hashlib import blake2b
 from importlib.resources.abc import Traversable
@@ -89,6 +92,19 @@ def write_zip(directory: Path) -> Path:
     return path
 
 
+def main(arguments: Sequence[str]) -> int:
+    """Write the zip; the exit code."""
+    if len(arguments) != 1:
+        print("usage: python -m brokerd.archive.shipping DIRECTORY", file=sys.stderr)
+        return 2
+    try:
+        print(write_zip(Path(arguments[0])))
+    except OSError as error:
+        print(f"{error.filename or arguments[0]}: {error.strerror}", file=sys.stderr)
+        return 1
+    return 0
+
+
 def ship(context: SparkContext, directory: Path) -> Path:
     """Have the executors of a running Spark use the driver's brokerd; gives the zip's path.
 
@@ -147,3 +163,7 @@ def run_here(wanted: tuple[str, ...] | None, function: bytes, argument: bytes) -
             f"`pip install 'brokerd[spark]'` there, or send an environment along ({_PAGE})"
         )
     return called(given), ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

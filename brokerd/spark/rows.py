@@ -21,7 +21,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from brokerd import __version__
 from brokerd.archive.layout import LAYOUTS, Column, Layout, arrow_schema
+from brokerd.errors import BrokerdError
 from brokerd.spark.options import BadOption, Options, Payload
 from brokerd.spark.payload import METADATA, VALUE, needed, shown
 from brokerd.spark.planning import Request, Split
@@ -49,6 +51,12 @@ class Piece(InputPartition):
 
     def __init__(self, split: Split | TableSplit) -> None:
         self.split = split
+        self.version = __version__
+        """Of the brokerd that planned it, which is on the driver's machine."""
+
+
+class OtherVersion(BrokerdError):
+    """An executor has another brokerd than the driver's machine."""
 
 
 class Rows(NamedTuple):
@@ -87,6 +95,11 @@ class Rows(NamedTuple):
             return
         arrow = self._arrow_schema(schema)
         with told_plainly():
+            if piece.version != __version__:
+                raise OtherVersion(
+                    f"an executor has brokerd {__version__}, and {piece.version} has planned the "
+                    "query: send that one along with --py-files (docs/spark-cluster.rst)"
+                )
             if isinstance(piece.split, TableSplit):
                 for batch in read_table(piece.split):
                     yield pa.RecordBatch.from_arrays(batch.columns, schema=arrow)

@@ -13,7 +13,7 @@ from textwrap import dedent
 import pytest
 
 from brokerd import __version__
-from brokerd.archive.shipping import Package, carried, package, run_here, write_zip
+from brokerd.archive.shipping import Package, carried, main, package, run_here, write_zip
 
 cloudpickle = pytest.importorskip("pyspark.cloudpickle", reason="needs pyspark")
 
@@ -69,6 +69,19 @@ def test_all_in_it_can_be_imported_from_it_alone(tmp_path: Path) -> None:
         str(path),
     )
     assert said == f"True {package().digest}"
+
+
+def test_the_command_writes_it_and_says_where(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Or what is wrong."""
+    assert main([str(tmp_path)]) == 0
+    path = Path(capsys.readouterr().out.rstrip("\n"))
+    assert path.parent == tmp_path and zipfile.is_zipfile(path)
+    assert main([str(tmp_path / "none")]) == 1
+    assert capsys.readouterr().err.endswith("No such file or directory\n")
+    assert main([]) == 2
+    assert capsys.readouterr().err.startswith("usage: ")
 
 
 def test_a_task_runs_on_the_brokerd_that_it_is_of() -> None:
