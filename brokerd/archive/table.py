@@ -130,13 +130,6 @@ class Table:
             raise ArchiveUnavailable(f"{self.path} is gone; bring it back")
         return snapshot
 
-    @property
-    def directory(self) -> Path:
-        """Where it is on a disk. Raises ArchiveUnavailable for a table on an object store."""
-        if isinstance(self.path, Path):
-            return self.path
-        raise ArchiveUnavailable(f"{self.path} is no directory")
-
     def refresh(self) -> None:
         """Go on to the newest version."""
         self._snapshot = self._read()

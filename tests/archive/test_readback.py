@@ -72,7 +72,7 @@ class World:
         return info
 
     def path(self, info: FileInfo) -> Path:
-        return self.table.directory / info.path
+        return Path(str(self.table.path)) / info.path
 
 
 def record(topic_id: int, partition: int, offset: int) -> Row:
