@@ -34,6 +34,8 @@ _OF_ALL_TABLES = ("table", "columns", "archive", "partitionBytes")
 EARLIEST = "earliest"
 LATEST = "latest"
 OFFSET_MAX = (1 << 63) - 1
+MAX_BYTES_MIN = 1 << 10
+"""With fewer most micro-batches would hold no record."""
 
 _PATH = "path"
 _PATHS = "paths"
@@ -102,6 +104,9 @@ def parse_options(given: Mapping[str, str]) -> Options:
         partition_bytes=_size(found, "partitionBytes") or PARTITION_BYTES,
         tail=_truth(found, "tail", True),
     )
+    max_bytes = _size(found, "maxBytesPerTrigger")
+    if max_bytes is not None and max_bytes < MAX_BYTES_MIN:
+        raise BadOption(f"maxBytesPerTrigger={max_bytes} is too small: {MAX_BYTES_MIN} at least")
     options = Options(
         path=path,
         archive=_filled(found, "archive"),
@@ -110,7 +115,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         request=request,
         start=found.get("from"),
         to=found.get("to"),
-        max_bytes=_size(found, "maxBytesPerTrigger"),
+        max_bytes=max_bytes,
     )
     if options.start is not None:
         parse_start(options.start)

@@ -113,6 +113,7 @@ def test_offsets_by_topic_and_partition_are_json() -> None:
         ({"partitionBytes": "9" * 19 + "GiB"}, "is no size"),
         ({"partitionBytes": "9" * 10_000}, "…"),
         ({"maxBytesPerTrigger": "-5"}, "is no size"),
+        ({"maxBytesPerTrigger": "1023"}, "maxBytesPerTrigger=1023 is too small: 1024 at least"),
         ({"tail": "yes"}, "tail='yes' says neither true nor false"),
     ],
 )
@@ -127,7 +128,7 @@ def test_what_means_nothing_is_refused_with_its_name_and_what_may_stand_there(
 
 def test_what_is_for_streams_or_batches_alone_is_refused_by_the_other() -> None:
     with pytest.raises(BadOption, match="maxBytesPerTrigger is for streams"):
-        batch(maxBytesPerTrigger="1")
+        batch(maxBytesPerTrigger="1KiB")
     with pytest.raises(BadOption, match="from=latest is for streams"):
         batch(**{"from": "latest"})
     with pytest.raises(BadOption, match="to is not for streams"):

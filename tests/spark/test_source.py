@@ -82,7 +82,7 @@ def test_options_of_the_other_kind_are_refused_when_it_is_read(
 ) -> None:
     from pyspark.errors import AnalysisException
 
-    batch = source.read.format("brokerd").option("maxBytesPerTrigger", "1").load(empty)
+    batch = source.read.format("brokerd").option("maxBytesPerTrigger", "1MiB").load(empty)
     with pytest.raises(AnalysisException, match="BadOption: maxBytesPerTrigger is for streams"):
         batch.count()
 
