@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 from brokerd.errors import BrokerdError
 from brokerd.spark.options import EARLIEST, LATEST, began_at, parse_options, stream_request
 from brokerd.spark.place import Place, open_place
-from brokerd.spark.planning import End, Request, end_after, end_of, plan
+from brokerd.spark.planning import End, Plan, Request, end_after, end_of, plan
 from brokerd.spark.rows import Piece, Rows, now_us, rows_of
 from brokerd.spark.telling import told_plainly
 
@@ -98,11 +98,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         with told_plainly():
-            end = self._end()
-            start = self._stream.start
-            if start == LATEST:
-                return Offset(end.log_id, end.lsn).as_json()
-            return Offset(end.log_id, 0, None if start == EARLIEST else start).as_json()
+            stream = self._stream
+            if stream.start == LATEST:
+                return Offset(*self._end()).as_json()
+            start = None if stream.start == EARLIEST else stream.start
+            planned = plan(stream.place, began_at(stream.request, start), now_us())
+            return Offset(planned.log_id, _first_lsn(planned), start).as_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
         with told_plainly():
@@ -126,8 +127,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any]:
         with told_plainly():
-            end = self._end()
-            return Offset(end.log_id, end.lsn).as_json()
+            return Offset(*self._end()).as_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         with told_plainly():
@@ -172,3 +172,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{end.lsn}: it is an older copy of the log, or an archive that is behind it; "
                 "load the log that the stream read, or use another checkpointLocation"
             )
+
+
+def _first_lsn(planned: Plan) -> int:
+    """There is no row below it, so that a stream needs no micro-batches up to there."""
+    parts = (part for split in planned.splits for part in (*split.files, *split.parts))
+    return max(0, min((part.lsns[0] for part in parts), default=planned.end_lsn))

@@ -216,6 +216,30 @@ def test_from_is_where_a_new_stream_begins_and_a_checkpoint_goes_before_it(
     assert stream.run() == new(log, count + 2)
 
 
+@pytest.mark.parametrize("chosen", ["from", "topics"])
+def test_a_stream_that_begins_late_has_no_micro_batches_before(
+    log: Log, stream: Stream, chosen: str
+) -> None:
+    """It begins with the first record that it wants, in the archive or in the journal."""
+    for number in range(30):
+        if number % 10 == 0:
+            log.seal()
+        log.append(1, 0, b"%d" % number * 200)
+    log.publish()
+    log.roll_up()
+    time_us = log.log.time_us
+    topic_id = log.create("four")
+    log.append(topic_id, 0, b"the last")
+    said = (EPOCH + timedelta(microseconds=time_us)).isoformat()
+    assert [
+        row[3]
+        for row in stream.run(
+            **{chosen: {"from": said, "topics": "four"}[chosen]}, maxBytesPerTrigger="1KiB"
+        )
+    ] == [b"the last"]
+    assert stream.batches <= 5
+
+
 def test_deleted_and_trimmed_records_that_were_not_read_are_gone(log: Log, stream: Stream) -> None:
     stream.run()
     log.append(1, 0, b"trimmed", b"kept")
