@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from brokerd.errors import (
@@ -45,6 +46,9 @@ ENDED_SECONDS = 1.0
 """How long a process whose stream is closed may take to be gone."""
 
 ANSWER_BYTES_MAX = 1 << 20
+
+PREFIX = "brokerd-schemas-"
+"""Of a directory for temporary files; the broker's process id comes behind it."""
 
 Submit = Callable[[Callable[[], Any], Callable[[Any, Exception | None], None]], None]
 """Runs work elsewhere, then ``done(result, None)`` or ``done(None, error)`` here."""
@@ -264,7 +268,8 @@ class _Process:
 
     def __init__(self) -> None:
         try:
-            self._directory = tempfile.mkdtemp(prefix="brokerd-schemas-")
+            _remove_stale(Path(tempfile.gettempdir()))
+            self._directory = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-")
         except OSError as error:
             raise _not_started(error) from None
         try:
@@ -343,6 +348,27 @@ class _Process:
         self._process.kill()
         self._process.wait()
         shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _remove_stale(temporary: Path) -> None:
+    """Remove directories of brokers that were killed during a look, and are gone.
+
+    Should one live where process ids have other meanings, its processes are made anew.
+    """
+    for path in temporary.glob(f"{PREFIX}*-*"):
+        pid = path.name.removeprefix(PREFIX).partition("-")[0]
+        if pid.isdecimal() and len(pid) < 10 and _is_gone(int(pid)):
+            shutil.rmtree(path, ignore_errors=True)  # and what is not ours stays
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # somebody else's
+        return False
+    return False
 
 
 def _not_started(error: OSError) -> SchemaCheckFailed:

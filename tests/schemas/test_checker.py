@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import tempfile
 import threading
 import time
@@ -189,6 +191,22 @@ def test_a_kept_process_that_was_killed_is_passed_over(processes: Processes) -> 
     process._process.wait()
     assert faults(processes, definition({}), b"1") == []
     assert not Path(process._directory).exists()
+
+
+def test_what_a_broker_left_that_was_killed_is_removed(processes: Processes) -> None:
+    """And nothing of one that lives, nor of anybody else."""
+    temporary = Path(tempfile.gettempdir())
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    stale = temporary / f"brokerd-schemas-{gone.pid}-abc"
+    (stale / "below").mkdir(parents=True)
+    others = [temporary / name for name in (f"brokerd-schemas-{os.getppid()}-abc", "brokerd-x-1-2")]
+    for other in others:
+        other.mkdir()
+    assert faults(processes, definition({}), b"1") == []
+    assert not stale.exists()
+    for other in others:
+        other.rmdir()
 
 
 def test_a_question_to_a_kept_process_that_is_killed_is_asked_once_more(
