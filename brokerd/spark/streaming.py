@@ -176,5 +176,6 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _first_lsn(planned: Plan) -> int:
     """There is no row below it, so that a stream needs no micro-batches up to there."""
-    parts = (part for split in planned.splits for part in (*split.files, *split.parts))
-    return max(0, min((part.lsns[0] for part in parts), default=planned.end_lsn))
+    files = [part.lsns[0] for split in planned.splits for part in split.files]
+    parts = [part.lsns[0] for split in planned.splits for part in split.parts]
+    return max(0, min(files + parts, default=planned.end_lsn))
