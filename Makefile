@@ -62,6 +62,7 @@ lint: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks $(ARGS)
 	$(if $(ARGS),,$(BIN)/python -m benchmarks.archive)
+	$(if $(ARGS),,$(BIN)/python -m benchmarks.spark)
 
 # A point of "changes" or "archive" is a whole run: a share of them here, all of them in soak.
 sim: $(READY)

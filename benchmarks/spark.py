@@ -1,0 +1,256 @@
+# Tests: tests/test_bench_spark.py
+"""The log as a source of Spark's: how fast queries are, of the journal and of the archive.
+
+``python -m benchmarks.spark``. Each question is asked in a session that has asked it before (warm):
+once while all records are in the journal, once when all are archived. Beside it, in the same run,
+as many processes read the same splits without Spark, and hand nothing on. What a filter leaves out
+is shown as the plan tells it. Nothing is written while it is measured, and no broker runs. Method
+and figures: docs/benchmarks.rst.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from brokerd.archive.spark import SparkOptions, spark_session
+from brokerd.cli.machine import describe
+from brokerd.spark.options import batch_request, parse_options
+from brokerd.spark.place import open_place
+from brokerd.spark.planning import Plan, Split, plan
+from brokerd.spark.reading import read_split
+
+from .children import ChildFailed, answer, run_child
+from .long_log import BEGAN_US, FRAME_US, Shape, make_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MIB = 1 << 20
+CORES = 4
+TRIES = 3
+"""How often a question is asked once the session is warm; the quickest counts."""
+TARGET = 4_000_000
+"""Records a second that a count of all of them is to reach on four cores."""
+_CHILD_SECONDS = 3600.0
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Question(NamedTuple):
+    """What is asked."""
+
+    name: str
+    options: Mapping[str, str]
+    where: str
+    ask: str
+    """An aggregate, as SQL has it."""
+
+
+def questions(shape: Shape) -> list[Question]:
+    """The questions; the last two are about one topic and the last tenth of the time."""
+    since_us = BEGAN_US + shape.frames * 9 // 10 * FRAME_US
+    since = (_EPOCH + timedelta(microseconds=since_us)).isoformat()
+    narrow = {"topics": "bench3", "from": since}
+    condition = f"topic = 'bench3' AND append_time >= timestamp '{since}'"
+    return [
+        Question("count, all columns", {}, "true", "count(*)"),
+        Question("count, one column", {"columns": "offset"}, "true", "count(*)"),
+        Question("sum of one column", {"columns": "offset"}, "true", "sum(offset)"),
+        Question("bytes of values", {"columns": "value"}, "true", "sum(octet_length(value))"),
+        Question("topic and time, by options", narrow, "true", "count(*)"),
+        Question("topic and time, by WHERE", {}, condition, "count(*)"),
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run from the command line and return the exit code."""
+    options = _parse(arguments)
+    if options.step:
+        return answer(partial(_queries, **json.loads(options.step)))
+
+    def show(line: str) -> None:
+        print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
+
+    try:
+        with tempfile.TemporaryDirectory(prefix=".bench-", dir=options.directory) as name:
+            report = measure(Path(name), options.scale, options.cores, show)
+    except (ChildFailed, OSError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
+    if options.json:
+        print(json.dumps(report))
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.spark", description=(__doc__ or "").split("\n\n")[0]
+    )
+    parser.add_argument("--scale", type=float, default=1.0, help="1: 10 M records (default: 1)")
+    parser.add_argument("--cores", type=int, default=CORES, help=f"default: {CORES}")
+    parser.add_argument("--directory", type=Path, default=Path(), help="on the disk to measure")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument("--step", help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def measure(
+    directory: Path, scale: float, cores: int, show: Callable[[str], None], tries: int = TRIES
+) -> dict[str, Any]:
+    """Measure all of it in a directory; ``scale`` 1 is 10 M records of 200 bytes."""
+    machine = describe(directory)
+    cores = min(cores, machine.cores)
+    shape = Shape(int(10_000_000 * scale), 200)
+    data_dir = directory / "data"
+    size = make_log(data_dir, shape)
+    show(
+        f"{machine.cpu}, {cores} of {machine.cores} cores, {machine.file_system}; "
+        f"{shape.records:,} records of 200 bytes, frames of {shape.frame_records}, "
+        f"{size / MIB:,.0f} MiB of journal; durability: no broker runs, nothing is written"
+    )
+    report: dict[str, Any] = {"target": TARGET}
+    for where in ("journal", "archive"):
+        if where == "archive":
+            _archive(data_dir, cores)
+        spec = {"data_dir": str(data_dir), "cores": cores, "records": shape.records, "tries": tries}
+        found = run_child("benchmarks.spark", spec, _CHILD_SECONDS)
+        report[where] = found
+        show(f"{'of the ' + where:<28}{'seconds':>9}{'records/s':>14}{'of plain':>10}   read")
+        for line in found["lines"]:
+            show(_text(line))
+    rate = report["journal"]["lines"][0]["records_per_s"]
+    show(f"count of the journal: {rate:,.0f} records/s; wanted, on four cores: {TARGET:,}")
+    return report
+
+
+def _archive(data_dir: Path, cores: int) -> None:
+    """Take all of the journal into an archive."""
+    command = [sys.executable, "-m", "brokerd.rollup", "--data-dir", str(data_dir)]
+    master = ["--master", f"local[{cores}]"]
+    done = subprocess.run([*command, *master], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ChildFailed(f"brokerd-rollup: {done.stderr.strip()}")
+
+
+def _text(line: Mapping[str, Any]) -> str:
+    plain = f"{line['of_plain']:>10.0%}" if line["of_plain"] else f"{'':>10}"
+    return (
+        f"  {line['name']:<26}{line['seconds']:>9.2f}{line['records_per_s']:>14,.0f}{plain}"
+        f"   {line['read']}"
+    )
+
+
+# -- In a process of its own ---------------------------------------------------------------------
+
+
+def _queries(data_dir: str, cores: int, records: int, tries: int) -> dict[str, Any]:
+    """Ask all questions of a data directory."""
+    shape = Shape(records, 200)
+    options = SparkOptions(f"local[{cores}]", driver_memory_bytes=1 << 30)
+    work = Path(data_dir, "run", "bench")
+    with spark_session("bench", options, work, os.environ) as session:
+        import brokerd.spark
+
+        brokerd.spark.register(session)
+        lines = list(_asked(session, data_dir, shape, cores, tries))
+    return {"lines": lines}
+
+
+def _asked(
+    session: SparkSession, data_dir: str, shape: Shape, cores: int, tries: int
+) -> Iterator[dict[str, Any]]:
+    for question in questions(shape):
+        found = _plan_of(data_dir, question)
+        seconds, result = _quickest(partial(_ask, session, data_dir, question), tries)
+        _check(question, result, shape)
+        plain = None
+        if question.where == "true":
+            plain = _plain(found.splits, cores, tries)
+        yield {
+            "name": question.name,
+            "seconds": seconds,
+            # Of all records that there are: a filter is quick because it leaves most of them out.
+            "records_per_s": shape.records / seconds,
+            "of_plain": plain / seconds if plain else None,
+            "read": _read_text(found),
+        }
+
+
+def _ask(session: SparkSession, data_dir: str, question: Question) -> int:
+    frame: DataFrame = session.read.format("brokerd").options(**question.options).load(data_dir)
+    result: int = frame.where(question.where).selectExpr(question.ask).collect()[0][0]
+    return result
+
+
+def _quickest(ask: Callable[[], int], tries: int) -> tuple[float, int]:
+    """Ask once for nothing, then some times; seconds of the quickest, and the answer."""
+    result = ask()
+    times = []
+    for _ in range(tries):
+        began = time.monotonic()
+        if ask() != result:
+            raise ChildFailed("a question has two answers")
+        times.append(time.monotonic() - began)
+    return min(times), result
+
+
+def _check(question: Question, result: int, shape: Shape) -> None:
+    """Raise ChildFailed for an answer that is wrong, as far as it is known beforehand."""
+    due = shape.records
+    if question.ask == "sum(octet_length(value))":
+        due *= shape.value_bytes
+    is_all = "topics" not in question.options and question.where == "true"
+    is_wrong = result != due if is_all else not 0 < result < due
+    if question.ask != "sum(offset)" and is_wrong:
+        raise ChildFailed(f"{question.name}: {result:,}, of {shape.records:,} records")
+
+
+def _plan_of(data_dir: str, question: Question) -> Plan:
+    request = batch_request(parse_options({"path": data_dir, **question.options}))
+    return plan(open_place(data_dir), request, time.time_ns() // 1000)
+
+
+def _plain(splits: Sequence[Split], cores: int, tries: int) -> float:
+    """Seconds that as many processes take to read the splits."""
+    with get_context("spawn").Pool(cores) as pool:
+        pool.map(_rows_of, splits[: 4 * cores], chunksize=1)  # they have begun
+        times = []
+        for _ in range(tries):
+            began = time.monotonic()
+            pool.map(_rows_of, splits, chunksize=1)
+            times.append(time.monotonic() - began)
+    return min(times)
+
+
+def _rows_of(split: Split) -> int:
+    return sum(batch.num_rows for batch in read_split(split))
+
+
+def _read_text(found: Plan) -> str:
+    parts = []
+    if found.files.all:
+        parts.append(
+            f"{found.files.read} of {found.files.all} archive files "
+            f"({found.file_bytes.read / MIB:,.0f} of {found.file_bytes.all / MIB:,.0f} MiB)"
+        )
+    if found.segments.all:
+        parts.append(
+            f"{found.segments.read} of {found.segments.all} journal files "
+            f"({found.segment_bytes.read / MIB:,.0f} of {found.segment_bytes.all / MIB:,.0f} MiB)"
+        )
+    return ", ".join(parts) or "nothing"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
