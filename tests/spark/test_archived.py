@@ -12,7 +12,7 @@ from brokerd.archive.view import DamagedArchive
 from brokerd.spark.archived import files_wanted, parts_of_files, read_archive
 from brokerd.spark.sieve import ALL, Names, Sieve, Within
 from tests.archive.making import LOG_ID, damage
-from tests.spark.logs import Log
+from tests.spark.logs import NOW_US, Log
 
 
 @pytest.fixture
@@ -87,6 +87,23 @@ def test_rows_that_are_not_wanted_are_left_out_whatever_says_so(log: Log) -> Non
         ),
     ):
         assert log.read(**request) == [row for row in log.expected() if keep(row)]  # type: ignore[no-untyped-call]
+
+
+def test_what_expires_is_gone_when_its_time_has_come(log: Log) -> None:
+    log.append(1, 1, b"soon", expires_at=NOW_US)
+    log.append(17, 0, b"later", expires_at=NOW_US + 1)
+    log.seal()
+    log.publish()
+    log.roll_up()
+    log.merge()
+    for now_us, gone in (
+        (NOW_US - 1, set()),
+        (NOW_US, {b"soon"}),
+        (NOW_US + 1, {b"soon", b"later"}),
+    ):
+        found = log.read(now_us)
+        assert found == log.expected(now_us)
+        assert {b"soon", b"later"} - {row.value for row in found} == gone
 
 
 def test_a_damaged_file_is_an_error_that_names_it(log: Log) -> None:
