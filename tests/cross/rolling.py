@@ -23,6 +23,8 @@ NOW_MS = 1_700_000_000_000
 class InlineRun(Run):
     """Tasks run here, one after the other."""
 
+    tasks_have_journal = True  # type: ignore[assignment]
+
     def map(self, what: str, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         return [function(item) for item in items]
 
