@@ -219,16 +219,14 @@ class _Planning:
 
     def _parts(self) -> tuple[list[Part], Count, Count]:
         journal = self._seen.journal
-        lsns = Within(self._seen.archived_lsn, self._end_lsn).and_within(self._sieve.lsns)
-        sieve = self._sieve._replace(lsns=lsns)
         found: list[Part] = []
         segments = segment_bytes = 0
         files = [file for file in journal.files if file.first_lsn >= self._seen.archived_lsn]
         for file in files:
-            if not lsns.has_some(file.first_lsn, file.end_lsn - 1):
+            if not self._sieve.lsns.has_some(file.first_lsn, file.end_lsn - 1):
                 continue
             walked = journal.walked.get(file.path)
-            parts = parts_of(file, walked, sieve, self._request.partition_bytes)
+            parts = parts_of(file, walked, self._sieve, self._request.partition_bytes)
             segments += bool(parts)
             segment_bytes += sum(part.bytes for part in parts)
             found += parts
@@ -241,12 +239,10 @@ class _Planning:
         for some in packed(parts, self._request.partition_bytes):
             own = {topic_id for part in some for topic_id in part.topic_ids}
             ids = sorted(own)
-            lsns = Within(self._seen.archived_lsn, self._end_lsn)
             sieve = narrowing.between(ids[0], ids[-1])
             sieve = sieve._replace(
                 topic_ids=tuple(ids),
                 limits={key: one for key, one in sieve.limits.items() if key[0] in own},
-                lsns=sieve.lsns.and_within(lsns),
             )
             names = {part.name for part in some}
             yield self._split(some, sieve)._replace(
