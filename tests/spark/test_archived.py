@@ -6,13 +6,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from brokerd.archive.reading import ArchiveFile
 from brokerd.archive.view import DamagedArchive
 from brokerd.spark.archived import files_wanted, parts_of_files, read_archive
 from brokerd.spark.sieve import ALL, Names, Sieve, Within
 from tests.archive.making import LOG_ID, damage
-from tests.spark.logs import NOW_US, Log
+from tests.spark.logs import NOW_US, Log, batches_of
 
 
 @pytest.fixture
@@ -87,6 +89,39 @@ def test_rows_that_are_not_wanted_are_left_out_whatever_says_so(log: Log) -> Non
         ),
     ):
         assert log.read(**request) == [row for row in log.expected() if keep(row)]  # type: ignore[no-untyped-call]
+
+
+def test_row_groups_without_what_is_wanted_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream that is far behind reads a large file a bit at a time."""
+    log = Log(tmp_path / "many")
+    topic_id = log.create("one")
+    for number in range(3):
+        log.append(topic_id, 0, *[b"%d" % number] * 9_000)
+    log.seal()
+    log.publish()
+    log.roll_up()
+    lsns = sorted({lsn for batch in batches_of(log.plan()) for lsn in batch["lsn"].to_pylist()})
+    read: list[object] = []
+    real = ArchiveFile.read_table
+
+    def counted(file: ArchiveFile, *args: Any) -> pa.Table:
+        read.append(args)
+        return real(file, *args)
+
+    monkeypatch.setattr(ArchiveFile, "read_table", counted)
+    for request, groups, rows in (
+        ({"first_lsn": lsns[2]}, 2, 9_000),
+        ({"first_lsn": lsns[1], "end_lsn": lsns[2]}, 2, 9_000),
+        ({"from_offset": 26_000}, 1, 1_000),
+        ({"to_offset": 8_192}, 1, 8_192),
+        ({"from_time_us": log.rows[-1].time_us}, 2, 9_000),
+        ({}, 4, 27_000),
+    ):
+        read.clear()
+        assert len(log.read(**request)) == rows
+        assert len(read) == groups
 
 
 def test_what_expires_is_gone_when_its_time_has_come(log: Log) -> None:

@@ -267,6 +267,23 @@ def test_files_taken_into_the_archive_and_deleted_meanwhile_are_read_from_it(
     assert len(done) == 2, "looked at again"
 
 
+def test_bounds_may_be_older_than_the_archive(log: Log) -> None:
+    """A job that began later has taken what the broker said nothing of when they were read."""
+    topic_id = log.create("one")
+    log.append(topic_id, 0, b"a")
+    log.publish()
+    older = log.bounds
+    log.append(log.create("two"), 0, b"b")
+    log.seal()
+    log.append(topic_id, 0, b"c")
+    log.publish()
+    log.roll_up()
+    (log.path / "state" / FILE_NAME).write_bytes(encode_bounds(older))
+    assert older.lsn < log.archived_lsn()
+    assert log.read() == log.expected()
+    assert log.plan().segments == (1, 1)
+
+
 def test_the_file_that_is_written_to_can_be_left_out(log: Log) -> None:
     topic_id = log.create("one")
     log.append(topic_id, 0, b"a")
