@@ -70,7 +70,7 @@ class Unfinished(BrokerdError):
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file.")
 @click.option("--data-dir", help="The broker's data directory.")
-@click.option("--archive", help="Where the archive is: archive.uri.")
+@click.option("--archive", help="A directory or s3://BUCKET/NAME: archive.uri.")
 @click.option("--master", help="Where Spark runs: archive.master.")
 @click.option(
     "--set", "assignments", multiple=True, metavar="SECTION.KEY=VALUE", help="Any other option."

@@ -129,8 +129,17 @@ def _directory() -> Path:
 
 
 def _fetch(store: Store, copy: Copy, target: Path) -> None:
+    """Have the file and then its index there, or nothing."""
     shutil.rmtree(target.parent, ignore_errors=True)
     target.parent.mkdir()
+    try:
+        _download(store, copy, target)
+    except BaseException:
+        shutil.rmtree(target.parent, ignore_errors=True)
+        raise
+
+
+def _download(store: Store, copy: Copy, target: Path) -> None:
     for suffix, expected in zip(_SUFFIXES, copy.checksums, strict=True):
         unfinished = target.with_name("unfinished")
         path = copy.path + suffix

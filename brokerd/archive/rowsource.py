@@ -34,7 +34,7 @@ from pyspark.sql.datasource import (
 from brokerd.archive.address import Place, place_of
 from brokerd.archive.layout import EVENTS, RECORDS, Layout
 from brokerd.archive.plain import PlainFile, PlainInfo, PlainWriter, Staged
-from brokerd.archive.reading import open_file
+from brokerd.archive.reading import ArchiveFile, open_file
 from brokerd.archive.store import open_store
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ ROW = "row"
 in the file."""
 PARTS_A_TASK = 4
 """Files are dealt to so many parts for each task that runs at a time: some take longer."""
+GROUPS_MIN = 8
+"""A part of a file has at least so many row groups."""
 MANIFEST = "_written"
 MANIFEST_BYTES_MAX = 256 << 20
 
@@ -74,6 +76,7 @@ class _Reading(Struct):
     paths: list[str]
     placed: bool
     parts: int
+    """About so many tasks are to read them."""
 
 
 class _Writing(Struct):
@@ -125,7 +128,7 @@ class InStore:
 
     def _read(self, schema: str, paths: Sequence[str], table: str, placed: bool) -> DataFrame:
         parts = PARTS_A_TASK * self._spark.sparkContext.defaultParallelism
-        asked = _Reading(str(self._place), table, list(paths), placed, min(parts, len(paths)))
+        asked = _Reading(str(self._place), table, list(paths), placed, parts)
         reader = self._spark.read.format(FORMAT).schema(schema)
         return reader.option(_ASKED, _text(asked)).load()
 
@@ -192,11 +195,13 @@ class FileSource(DataSource):
 
 
 class _Part(InputPartition):
-    """Some files."""
+    """Some files, or a part of each: which one, of how many."""
 
-    def __init__(self, paths: list[str]) -> None:
-        super().__init__(paths)
+    def __init__(self, paths: list[str], at: int = 0, of: int = 1) -> None:
+        super().__init__((paths, at, of))
         self.paths = paths
+        self.at = at
+        self.of = of
 
 
 class _Reader(DataSourceReader):
@@ -205,28 +210,45 @@ class _Reader(DataSourceReader):
         self._schema = _arrow(schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        asked = self._asked
-        return [_Part(asked.paths[at :: asked.parts]) for at in range(asked.parts)]
+        """Files are dealt out; a few large ones that are verified by row groups are cut."""
+        paths, parts = self._asked.paths, self._asked.parts
+        if len(paths) >= parts or not self._asked.table:
+            count = min(parts, len(paths))
+            return [_Part(paths[at::count]) for at in range(count)]
+        found = []
+        for path in paths:
+            groups = len(self._open(path).groups)
+            of = max(1, min(parts // len(paths), groups // GROUPS_MIN))
+            found += [_Part([path], at, of) for at in range(of)]
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Part)
         for path in partition.paths:
-            row = 0
-            for rows in self._rows(path):
+            for row, rows in self._rows(path, partition.at, partition.of):
                 yield from self._shaped(rows, path, row).to_batches()
-                row += len(rows)
 
-    def _rows(self, path: str) -> Iterator[pa.Table]:
-        """Rows of a file with the columns that are wanted of it."""
+    def _rows(self, path: str, at: int, of: int) -> Iterator[tuple[int, pa.Table]]:
+        """Rows of a part of a file with the columns that are wanted of it, from which row on."""
         added = (FILE, ROW) if self._asked.placed else ()
         schema = pa.schema([field for field in self._schema if field.name not in added])
-        place, table = place_of(self._asked.place), self._asked.table
-        if not table:
-            yield from PlainFile(open_store(place), path).read(schema)
+        row = 0
+        if not self._asked.table:
+            for rows in PlainFile(open_store(place_of(self._asked.place)), path).read(schema):
+                yield row, rows
+                row += len(rows)
             return
-        file = open_file(place / table, path.removeprefix(f"{table}/"))
-        for group in range(len(file.groups)):
-            yield file.read_table([group], schema.names)
+        file = self._open(path)
+        first, end = (len(file.groups) * one // of for one in (at, at + 1))
+        row = int(file.groups["rows"][:first].sum())
+        for group in range(first, end):
+            rows = file.read_table([group], schema.names)
+            yield row, rows
+            row += len(rows)
+
+    def _open(self, path: str) -> ArchiveFile:
+        table = self._asked.table
+        return open_file(place_of(self._asked.place) / table, path.removeprefix(f"{table}/"))
 
     def _shaped(self, rows: pa.Table, path: str, row: int) -> pa.Table:
         """The same in the schema that Spark was told, with the place if it is wanted."""

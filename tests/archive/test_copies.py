@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -217,3 +218,19 @@ def test_a_segment_that_goes_before_it_is_sent_is_planned_again(data: Data) -> N
 
     assert roll(data, delete).segments == 2
     assert min(record[2] for record in data.records()) > 0
+
+
+def test_a_disk_that_is_full_keeps_nothing_of_a_copy(
+    data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said, and the room is free again."""
+    data.fill(1)
+
+    def full(self: object, position: int, size: int) -> bytes:
+        raise OSError(errno.ENOSPC, "No space left on device", "scratch")
+
+    monkeypatch.setattr("brokerd.archive.store_object.ObjectFile.read", full)
+    with pytest.raises(JobFailed, match="scratch: No space left on device; free some space"):
+        roll(data)
+    left = [path.name for path in (tmp_path / "scratch").rglob("*") if path.suffix != ".lock"]
+    assert left == ["brokerd-journal"]

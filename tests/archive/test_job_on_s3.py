@@ -10,22 +10,26 @@ import pytest
 
 from benchmarks.held_rollup import CLUSTER, HeldRollup
 from benchmarks.held_rollup import SETTINGS as HELD
+from brokerd.archive import rowgroups
 from brokerd.archive.address import ObjectAddress, Place
 from brokerd.archive.job import Job, Summary, run_job
-from brokerd.archive.layout import LAYOUTS, arrow_schema
+from brokerd.archive.layout import LAYOUTS, RECORDS, Range, arrow_schema
 from brokerd.archive.plain import PlainFile
 from brokerd.archive.running import Settings
 from brokerd.archive.store import open_store
 from brokerd.archive.table import Table
 from tests.archive.data import MIB, NO_LIMIT, NOW_MS, Data
 from tests.archive.making import LOG_ID
+from tests.archive.world import World, record
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+frames = pytest.importorskip("brokerd.archive.frames", reason="needs pyspark")
+
 FAR_MS = 1 << 42
 """A wall clock by which every file is old."""
-SETTINGS = Settings(file_bytes=MIB, rewrite_percent=1)
+SETTINGS = Settings(file_bytes=MIB, rewrite_percent=1, tombstone_seconds=0)
 
 
 WHEN = ("before", "after")
@@ -74,6 +78,8 @@ def work(data: Data, turn: int) -> None:
     data.append(6, 0, *(b"record %d" % at for at in range(40)))
     data.lease(6, "workers", 40 * turn, "somebody")
     data.settle(6, "workers", 40 * turn)
+    data.append(5, 0, b"", keys=[b"gone %d" % turn])
+    data.append(2, 1, *(b"short-lived",) * 2, expires_at_us=[NOW_MS * 1000 + turn, 1 << 60])
     data.log.seal()
     if turn:
         data.starts[6] = 20
@@ -88,6 +94,7 @@ def check_same(data: Data, bucket: Place) -> None:
         assert found
 
 
+@pytest.mark.slow
 def test_all_tables_are_those_of_an_archive_on_a_disk(
     data: Data, spark: SparkSession, bucket: ObjectAddress
 ) -> None:
@@ -99,8 +106,10 @@ def test_all_tables_are_those_of_an_archive_on_a_disk(
             told = (data.path / "state" / "bounds").read_bytes()
             assert open_store(root).read("bounds", MIB) == told
     check_same(data, bucket)
+    run(data, spark, bucket)  # What was written anew may be worth a merge.
     again = run(data, spark, bucket)
     assert (again.problems, again.has_committed) == ([], False)
+    check_same(data, bucket)
     assert not list(open_store(bucket).list("staging", hidden=True))
 
 
@@ -157,6 +166,23 @@ def unnamed(root: Place) -> set[str]:
     }
     assert live <= files
     return files - live
+
+
+def test_large_files_are_read_in_parts(
+    bucket: ObjectAddress, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each row once, with its number in its file, however many tasks share it."""
+    world = World(bucket, spark)  # type: ignore[arg-type]
+    monkeypatch.setattr(rowgroups, "GROUP_ROWS", 10)
+    large = world.records_file([record(at) for at in range(405)], [Range(1, 0, 0, 405)])
+    small = world.records_file([record(at) for at in range(405, 409)], [Range(1, 0, 405, 409)])
+    paths = [large.path, small.path]
+    frame = frames.read_files(world.run(), RECORDS, paths, ["offset"], placed=True)
+    assert frame.rdd.getNumPartitions() > len(paths)
+    assert sorted(map(tuple, frame.collect())) == [
+        *((at, large.path.rpartition("/")[2], at) for at in range(405)),
+        *((405 + at, small.path.rpartition("/")[2], at) for at in range(4)),
+    ]
 
 
 def test_of_two_runs_at_once_one_counts(data: Data, bucket: ObjectAddress, tmp_path: Path) -> None:
