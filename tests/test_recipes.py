@@ -1,4 +1,4 @@
-"""What docs/operations.rst says to do with an archive, done as it stands there."""
+"""What pages say to do with an archive, done as it stands there."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgpack
@@ -13,14 +14,18 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.process import BrokerProcess
+from brokerd.archive.address import object_address
 from brokerd.archive.files import FileWriter
 from brokerd.archive.layout import RECORDS, ROLLUP_APP, Range, arrow_schema
+from brokerd.archive.store import open_store
 from brokerd.archive.table import Table, added, ensure_tables
 from brokerd.client.mamamia import MamamiaClient
+from tests.archive.s3 import environment, make_bucket
 from tests.test_readme import example
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = "docs/operations.rst"
+SPARK_PAGE = "docs/spark.rst"
 LOG_ID = "0123456789abcdef0123456789abcdef"
 NOW_MS = 1_700_000_000_000
 TIME_US = NOW_MS * 1000
@@ -94,7 +99,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def run(code: str, archive: Path, replaced: tuple[str, str] = ("", "")) -> list[str]:
+def run(code: str, archive: Path | str, replaced: tuple[str, str] = ("", "")) -> list[str]:
     """Run a recipe with the places and names that are this test's; the lines that it prints."""
     for old, new in (PLACE, str(archive)), replaced:
         assert old in code
@@ -162,20 +167,29 @@ def test_a_topic_is_restored(archive: Path, tmp_path: Path) -> None:
         ]
 
 
-def test_pyarrow_reads_the_tables(present: Path) -> None:
-    """The recipe without Spark counts the records of a topic."""
-    assert run(example(PAGE, "rows.num_rows"), present) == [str(COUNT + 15)]
+@pytest.fixture(scope="module")
+def in_a_bucket(
+    present: Path, s3_server: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """The address of the same archive in a bucket; the environment says how to come there."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment(s3_server).items():
+            patch.setenv(name, value)
+        place = object_address(f"s3://{make_bucket(s3_server)}/archive")
+        store = open_store(place)
+        for path in sorted(present.rglob("*")):
+            if path.is_file():
+                store.upload(path.relative_to(present).as_posix(), path)
+        yield str(place)
 
 
-def test_duckdb_and_polars_read_the_tables(present: Path) -> None:
-    """Where somebody installed them."""
-    pytest.importorskip("duckdb")
-    pytest.importorskip("polars")
-    assert run(example(PAGE, "import duckdb"), present) == [f"[('orders', {COUNT + 15})]"] * 2
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("java") is None, reason="there is no Java on the PATH")
-def test_spark_reads_the_tables(present: Path) -> None:
-    """The recipe makes a view of each table that has files, and asks one of them."""
-    assert f"|orders|   {COUNT + 15}|" in run(example(PAGE, "SparkSession"), present)
+@pytest.mark.parametrize("recipe", ["import pyarrow.dataset", "import duckdb"])
+def test_other_programs_read_the_tables(recipe: str, present: Path, in_a_bucket: str) -> None:
+    """pyarrow, DuckDB and Polars find all records of the topic, on a disk and in a bucket."""
+    code = example(SPARK_PAGE, recipe)
+    counted = {
+        "import pyarrow.dataset": [str(COUNT + 15)],
+        "import duckdb": [f"[('orders', {COUNT + 15})]"] * 2,
+    }
+    assert run(code, present) == counted[recipe]
+    assert run(code, in_a_bucket) == counted[recipe]
