@@ -180,7 +180,6 @@ def spark_session(
     """
     try:
         from pyspark import SparkConf
-        from pyspark.sql import SparkSession
     except ImportError as error:
         raise NoSpark(f"{error.name} is not installed: `pip install 'brokerd[spark]'`") from None
     shutil.rmtree(directory, ignore_errors=True)
@@ -199,13 +198,15 @@ def spark_session(
             gateway = own_java = _start_java(conf, directory, environment)
             conf.setAll(list(_secrets(options.master).items()))
         conf.setAppName(app).setAll(list(_MEANING.items()))
-        session = SparkSession(_context(conf, gateway, directory, environment))
+        context = _context(conf, gateway, directory, environment)
+        session = None
         try:
+            session = _session(context, directory)
             if is_submitted or not is_local(options.master):
-                ship(session.sparkContext, directory)
+                ship(context, directory)
             yield session
         finally:
-            _stop(session)
+            _stop(session or context)
     finally:
         if own_java is not None:
             _end_java(own_java)
@@ -300,12 +301,24 @@ def _hush(context: SparkContext) -> None:
         server.handle_error = lambda request, client_address: None
 
 
-def _stop(session: SparkSession) -> None:
+def _session(context: SparkContext, directory: Path) -> SparkSession:
+    """What queries are asked of. A cluster that does not take part is noticed here at first."""
+    from py4j.protocol import Py4JError
+    from pyspark.sql import SparkSession
+
+    try:
+        return SparkSession(context)
+    except (Py4JError, ConnectionError):
+        log = log_of(directory)
+        raise NoSpark(f"Spark did not start: {_last_error(log)} (more is in {log})") from None
+
+
+def _stop(running: SparkSession | SparkContext) -> None:
     from py4j.protocol import Py4JError
 
     # If Java died, whoever used it was told, and there is nothing to stop.
     with suppress(Py4JError, ConnectionError):
-        session.stop()
+        running.stop()
 
 
 def _end_java(gateway: Any) -> None:
@@ -347,6 +360,14 @@ def _keep_words(files: Sequence[Path], log: Path) -> None:
             kept.write(b"-- executor %s --\n" % os.fsencode(file.parent.name))
             with file.open("rb") as said:
                 shutil.copyfileobj(said, kept)
+
+
+def _last_error(log: Path) -> str:
+    """The last thing that Java called an error."""
+    said = re.findall(
+        r" ERROR [^:]+: (.+)", log.read_text(errors="replace") if log.exists() else ""
+    )
+    return str(said[-1]) if said else "the cluster does not answer"
 
 
 def _last_line(log: Path) -> str:

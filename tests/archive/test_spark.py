@@ -176,6 +176,44 @@ def test_a_java_that_a_killed_run_left_may_still_be_at_work(
     assert subprocess.run([starter, "x"], capture_output=True, check=True).stdout == b"<x>\n"
 
 
+def test_a_cluster_that_does_not_answer_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says what Java said, and Spark is stopped."""
+    from py4j.protocol import Py4JError
+    from pyspark import sql
+
+    stopped = []
+
+    class Context:
+        def stop(self) -> None:
+            stopped.append(self)
+
+    class NoSession:
+        _instantiatedSession = None
+
+        def __init__(self, context: object) -> None:
+            raise Py4JError("it is stopped")
+
+    def start_java(conf: object, directory: Path, environment: object) -> None:
+        module.log_of(directory).write_text(
+            "12:00 WARN Client: Failed to connect\n12:01 ERROR Backend: All masters are "
+            "unresponsive! Giving up.\n12:01 WARN Client: Drop it\n"
+        )
+
+    monkeypatch.setattr(module, "_start_java", start_java)
+    monkeypatch.setattr(module, "_context", lambda *arguments: Context())
+    monkeypatch.setattr(sql, "SparkSession", NoSession)
+    options = module.SparkOptions("spark://127.0.0.1:1")
+    expected = "did not start: All masters are unresponsive! Giving up. .more is in .*/work.log.$"
+    with (
+        pytest.raises(NoSpark, match=expected),
+        module.spark_session("test", options, tmp_path / "work", {}),
+    ):
+        pass
+    assert len(stopped) == 1
+
+
 def run_session(directory: Path, options: str, inside: str, environment: str) -> str:
     """Run a session in a process of its own; what it prints."""
     script = f"""
