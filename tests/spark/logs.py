@@ -103,6 +103,16 @@ class Log:
 
     def append(self, topic_id: int, partition: int, *values: bytes, expires_at: int = 0) -> None:
         """A frame with a batch."""
+        self._add(topic_id, partition, values, expires_at)
+        self._written()
+
+    def together(self, *batches: tuple[int, int, Sequence[bytes]]) -> None:
+        """A frame with several batches, as a transaction is."""
+        for topic_id, partition, values in batches:
+            self._add(topic_id, partition, values, 0)
+        self._written()
+
+    def _add(self, topic_id: int, partition: int, values: Sequence[bytes], expires_at: int) -> None:
         time_us = self.log.time_us
         base = self.log.append(
             topic_id, partition, values, expires_at_us=[expires_at] * len(values)
@@ -111,7 +121,6 @@ class Log:
             Row(self.names[topic_id], topic_id, partition, base + at, value, time_us, expires_at)
             for at, value in enumerate(values)
         ]
-        self._written()
 
     def _written(self) -> None:
         """Have the file that is written to on the disk, as it is allocated."""

@@ -67,6 +67,12 @@ class Happening(RuleBasedStateMachine):
         topic_id = data.draw(st.sampled_from(sorted(self.log.names)))
         self.log.append(topic_id, partition, *values, expires_at=expires)
 
+    @precondition(lambda self: len(self.log.names) > 1)
+    @rule(values=st.lists(st.binary(max_size=20), min_size=1, max_size=3))
+    def append_together(self, values: list[bytes]) -> None:
+        first, *_, last = sorted(self.log.names)
+        self.log.together((first, 0, values), (last, 1, values), (first, 0, values))
+
     @precondition(lambda self: self.log.names)
     @rule(data=st.data(), offset=st.integers(1, 10))
     def trim(self, data: st.DataObject, offset: int) -> None:

@@ -67,3 +67,18 @@ def test_parts_of_a_size_are_together_all_of_the_file(log: Log, sealed: bool) ->
         assert sum(part.records for part in parts) == 40
         assert all(a.end <= b.first for a, b in pairwise(parts))
     assert len(_parts(log, _sieve(1, 2), 1)) == 20
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_frame_of_several_batches_is_read_in_whatever_parts(log: Log, sealed: bool) -> None:
+    """Without an index a frame is walked from its beginning."""
+    for number in range(3):
+        log.together(*((topic_id, 0, [b"%d" % number] * 3) for topic_id in (1, 2, 1, 2)))
+    log.append(1, 0, b"last")
+    if sealed:
+        log.seal()
+    for size in (1, 300, 700, 1 << 20):
+        assert log.read(partition_bytes=size) == log.expected()
+        assert log.read(partition_bytes=size, topics=("two",)) == [
+            row for row in log.expected() if row.topic == "two"
+        ]
