@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import time
 from typing import NamedTuple
 
 from brokerd.archive.layout import RECORDS
+from brokerd.spark.clock import now_us
 from brokerd.spark.options import BadOption, batch_request, parse_options
 from brokerd.spark.payload import needed
 from brokerd.spark.place import open_place
 from brokerd.spark.planning import Count, Plan, plan
-from brokerd.spark.telling import readable
 
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
@@ -48,9 +47,7 @@ def explain(place: str, **options: object) -> Explained:
         raise BadOption(f"the table {parsed.table} is read whole: there is nothing to explain")
     request = batch_request(parsed)
     request = request._replace(columns=needed(request.columns, parsed.payload))
-    now_us = time.time_ns() // 1000
-    with readable():
-        return Explained(plan(open_place(parsed.path, parsed.archive), request, now_us))
+    return Explained(plan(open_place(parsed.path, parsed.archive), request, now_us()))
 
 
 def _text(value: object) -> str:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -39,11 +38,6 @@ _TYPES: dict[str, DataType] = {
     "binary": BinaryType(),
     "timestamp": TimestampType(),
 }
-
-
-def now_us() -> int:
-    """The wall clock, by which records are expired for a query. Microseconds."""
-    return time.time_ns() // 1000
 
 
 class Piece(InputPartition):

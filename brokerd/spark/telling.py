@@ -10,10 +10,6 @@ from contextlib import contextmanager
 from brokerd.errors import BrokerdError
 
 
-class CannotRead(BrokerdError):
-    """The operating system does not let this process read what a query needs."""
-
-
 @contextmanager
 def told_plainly() -> Iterator[None]:
     """Have Spark show an error that was raised on purpose as its text, without a traceback.
@@ -22,20 +18,7 @@ def told_plainly() -> Iterator[None]:
     that this variable asks for, and ends (pyspark.util.handle_worker_exception and its callers).
     """
     try:
-        with readable():
-            yield
+        yield
     except BrokerdError:
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise
-
-
-@contextmanager
-def readable() -> Iterator[None]:
-    """Say what to do when the operating system refuses."""
-    try:
-        yield
-    except OSError as error:
-        raise CannotRead(
-            f"{error.filename or 'the log'}: {error.strerror or error}: the processes of Spark "
-            "must be able to read wal/ and state/ of the data directory, and the archive"
-        ) from error

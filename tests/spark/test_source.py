@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.archive.making import body_position, damage
 from tests.spark.logs import Log
 
 if TYPE_CHECKING:
@@ -139,3 +141,23 @@ def test_a_view_of_sql_is_a_frame(source: SparkSession, log: Log) -> None:
     assert source.table("log").rdd.getNumPartitions() == 2
     found = source.sql("SELECT max(offset) FROM log WHERE partition = 0").collect()
     assert [row[0] for row in found] == [1]
+
+
+def test_damage_is_named_in_one_line(source: SparkSession, log: Log) -> None:
+    """Of a batch that was planned and cannot be read; rows are never made up."""
+    path = log.sealed[0]
+    damage(path, body_position(path, b"a of one"))
+    frame = source.read.format("brokerd").load(str(log.path))
+    with pytest.raises(Exception, match=rf"DamagedBatch: .*{path.name}") as refused:
+        frame.count()
+    assert "Traceback" not in str(refused.value)
+    assert source.read.format("brokerd").option("topics", "two").load(str(log.path)).count() == 3
+
+
+def test_rows_that_expire_are_gone(source: SparkSession, log: Log) -> None:
+    """By this machine's clock."""
+    now_us = time.time_ns() // 1000
+    log.append(1, 0, b"gone", expires_at=now_us - 1)
+    log.append(1, 0, b"there", expires_at=now_us + 600_000_000)
+    rows = source.read.format("brokerd").option("from", "2").load(str(log.path)).collect()
+    assert [bytes(row["value"]) for row in rows] == [b"there"]
