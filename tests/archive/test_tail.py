@@ -256,3 +256,14 @@ def test_a_file_without_a_sound_header_is_damaged(tmp_path: Path) -> None:
 def test_many_small_frames_are_found_at_once(tmp_path: Path) -> None:
     path = make_segment(tmp_path, 0, _frames(20_000), indexed=False)
     assert len(_walk(path).batches.count) == 40_000
+
+
+def test_a_frame_of_another_place_is_no_frame_of_the_log(tmp_path: Path) -> None:
+    """Bytes that a file held before, or that a client sent, pass for nothing."""
+    path = make_segment(tmp_path, 0, _frames(2), indexed=False)
+    data = path.read_bytes()
+    other = make_segment(tmp_path, 4096, _frames(2), indexed=False).read_bytes()
+    one = make_segment(tmp_path, 0, _frames(1), indexed=False).stat().st_size
+    for more in (data[one:], other[SEGMENT_HEADER_BYTES:]):
+        path.write_bytes(data + more)
+        assert _walk(path).end == len(data)
