@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import msgspec
 import pyarrow as pa
@@ -67,6 +68,10 @@ _ASKED = "asked"
 """The option with what is asked for, as JSON."""
 
 
+_registered: WeakSet[SparkSession] = WeakSet()
+"""Sessions that know the source; telling them again would be told in their logs."""
+
+
 class _Reading(Struct):
     """Rows of files."""
 
@@ -114,7 +119,9 @@ class InStore:
     def __init__(self, spark: SparkSession, place: Place) -> None:
         self._spark = spark
         self._place = place
-        spark.dataSource.register(FileSource)
+        if spark not in _registered:
+            spark.dataSource.register(FileSource)
+            _registered.add(spark)
 
     def read_table(
         self, layout: Layout, names: Sequence[str], paths: Sequence[str], placed: bool

@@ -113,6 +113,36 @@ def test_each_step_is_tasks_of_spark(data: Data, spark: SparkSession, event_log:
     assert steps <= jobs_with_tasks(event_log)
 
 
+def test_readers_of_the_archive_alone_have_the_bounds(data: Data, spark: SparkSession) -> None:
+    """As the last run used them; while there is nothing new, they are left as they are."""
+    data.fill()
+    for _ in range(2):
+        run(data, spark)
+        copy = data.root / "bounds"
+        assert copy.read_bytes() == (data.path / "state" / "bounds").read_bytes()
+        before = copy.stat().st_ino
+        run(data)
+        assert copy.stat().st_ino == before
+        data.starts[1] = 2
+        data.fill(1)
+
+
+def test_bounds_that_cannot_be_written_end_no_more_than_the_rollup(
+    data: Data, spark: SparkSession
+) -> None:
+    """The steps after it are done; they may free the space that was lacking."""
+    data.fill()
+    run(data, spark)
+    (data.root / "bounds").unlink()
+    (data.root / "bounds").mkdir()
+    data.fill(1)
+    summary = run(data, spark, settings=ALL_STEPS)
+    (problem,) = summary.problems
+    assert problem.startswith(f"{data.root / 'bounds'}") and "cannot be written: " in problem
+    assert summary.rolled_up.lots == 0
+    assert [step.name for step in summary.steps][-1] == "vacuum"
+
+
 def test_the_log_is_left_as_it_was(data: Data, spark: SparkSession) -> None:
     """Nothing but the archive and ``run`` is written to."""
     data.fill()
