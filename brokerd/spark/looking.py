@@ -9,6 +9,7 @@ newer version of the archive that has it, or its records were removed: then all 
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -144,11 +145,17 @@ def _unreadable(error: OSError, root: Path) -> BrokerdError:
 def read_bounds(path: Path) -> Bounds:
     """The bounds that a broker wrote. Raises BrokerdError, OSError."""
     try:
-        return decode_bounds(_read_bounds(path))
+        return _decoded(_read_bounds(path))
     except DamagedData as error:
         raise DamagedData(
             f"{path} is damaged: {error}; start the broker, which writes it"
         ) from None
+
+
+@lru_cache(maxsize=1)
+def _decoded(data: bytes) -> Bounds:
+    """As `decode_bounds`, which takes a while where there are many topics: a stream looks often."""
+    return decode_bounds(data)
 
 
 def _read_bounds(path: Path) -> bytes:
