@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from msgspec import structs
 
+from brokerd.archive.address import ObjectAddress
 from brokerd.archive.bounds import FILE_NAME, encode_bounds
 from brokerd.archive.relied import FILE_NAME as RELIED_NAME
 from brokerd.archive.relied import Relied, encode_relied
@@ -298,6 +299,23 @@ def test_the_file_that_is_written_to_can_be_left_out(log: Log) -> None:
     assert [row.value for row in log.read(tail=False)] == [b"a"]
     assert look(log.place, tail=False).end_lsn == log.log.first_lsn
     assert [row.value for row in log.read()] == [b"a", b"b"]
+
+
+def test_the_archive_of_a_data_directory_may_be_in_a_bucket(
+    tmp_path: Path, bucket: ObjectAddress
+) -> None:
+    log = Log(tmp_path / "data", bucket)
+    _rolled_up(log)
+    log.append(1, 0, b"b")
+    log.seal()
+    log.append(1, 1, b"c")
+    assert log.read() == log.expected()
+    found = log.plan()
+    log.publish()
+    log.roll_up()
+    log.delete_archived()
+    assert rows_of(found) == log.read() == log.expected()
+    assert log.plan().files == (2, 2)
 
 
 # -- An archive by itself ------------------------------------------------------------------------
