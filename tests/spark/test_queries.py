@@ -123,27 +123,31 @@ def test_what_is_wrong_is_said_in_one_piece(log: Log, query: Query) -> None:
     assert "Traceback" not in str(refused.value)
 
 
-def test_a_query_that_runs_takes_what_comes(
-    source: SparkSession, log: Log, query: Query, tmp_path: Path
-) -> None:
+def test_a_query_that_runs_takes_what_comes(source: SparkSession, tmp_path: Path) -> None:
     """In micro-batches, as long as nobody stops it; what comes then is for the next one."""
-    reader = source.readStream.format("brokerd").load(str(log.path))
-    running = (
-        reader.writeStream.foreachBatch(query.take)
-        .option("checkpointLocation", str(query.checkpoint))
-        .trigger(processingTime="100 milliseconds")
-        .start()
-    )
-    try:
-        for number in range(3):
-            wait_until(lambda: len(query.taken()) == len(log.rows))
-            log.append(1, 0, b"number %d" % number)
-        wait_until(lambda: len(query.taken()) == len(log.rows))
-    finally:
-        running.stop()
-    assert len(query.batches) >= 4
-    log.append(1, 0, b"when it is stopped")
-    assert [value[3] for value in query.run()] == [b"when it is stopped"]
+    data_dir = tmp_path / "data"
+    query = Query(source, tmp_path / "checkpoint", data_dir)
+    with serving(data_dir):
+        append(data_dir, "orders", 10)
+        wait_until((data_dir / "state" / "bounds").exists)
+        reader = source.readStream.format("brokerd").load(str(data_dir))
+        running = (
+            reader.writeStream.foreachBatch(query.take)
+            .option("checkpointLocation", str(query.checkpoint))
+            .trigger(processingTime="100 milliseconds")
+            .start()
+        )
+        try:
+            for number in range(1, 4):
+                wait_until(lambda count=10 * number: len(query.taken()) == count)
+                append(data_dir, "orders", 10)
+            wait_until(lambda: len(query.taken()) == 40)
+        finally:
+            running.stop()
+        assert running.exception() is None
+        assert sorted(value[2] for value in query.taken()) == list(range(40))
+        append(data_dir, "orders", 1)
+        assert [value[2] for value in query.run()] == [40]
 
 
 @pytest.mark.slow
