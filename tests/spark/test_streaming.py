@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
+import threading
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from brokerd.spark.options import parse_options
 from brokerd.spark.rows import rows_of
 from brokerd.spark.streaming import BadCheckpoint, LogStreamReader
+from tests.archive.test_with_broker import brokerctl
+from tests.cross.rolling import roll_up_all
+from tests.spark.brokers import append, serving, wait_until
 from tests.spark.logs import Log
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -29,13 +34,13 @@ Value = tuple[str, int, int, bytes]
 class Stream:
     """Asks a reader what Spark asks, with a checkpoint; each run is a query of its own."""
 
-    def __init__(self, log: Log) -> None:
-        self.log = log
+    def __init__(self, place: Path) -> None:
+        self.place = place
         self.offset: dict[str, Any] | None = None
         self.batches = 0
 
     def reader(self, **options: str) -> LogStreamReader:
-        given = {"path": str(self.log.path), **options}
+        given = {"path": str(self.place), **options}
         return LogStreamReader(given, rows_of(parse_options(given)).schema())
 
     def run(self, **options: str) -> list[Value]:
@@ -65,7 +70,7 @@ def again(offset: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def stream(log: Log) -> Stream:
-    return Stream(log)
+    return Stream(log.path)
 
 
 def new(log: Log, before: int = 0) -> list[Value]:
@@ -113,7 +118,7 @@ def test_whatever_happens_each_record_comes_once(
 ) -> None:
     log = Log(tmp_path_factory.mktemp("steps") / "data")
     topic_id = log.create("t")
-    stream = Stream(log)
+    stream = Stream(log.path)
     options = {} if most is None else {"maxBytesPerTrigger": most}
     found: list[Value] = []
     for number, step in enumerate([*steps, "stream"]):
@@ -264,3 +269,34 @@ def test_without_the_tail_records_come_when_their_file_is_closed(log: Log, strea
     reader = stream.reader(tail="false")
     assert before is not None and stream.offset is not None
     assert len(reader.partitions(before, stream.offset)) == 1, "a batch that has to be done again"
+
+
+@pytest.mark.slow
+def test_beside_a_broker_and_rollups_each_record_comes_once(tmp_path: Path) -> None:
+    """While files are closed, taken and deleted, and records come."""
+    data_dir = tmp_path / "data"
+    stream = Stream(data_dir)
+    ended = threading.Event()
+
+    def write() -> None:
+        try:
+            for turn in range(60):
+                append(data_dir, "orders", 500)
+                if turn % 6 == 5:
+                    brokerctl(data_dir, "archive", "seal")
+                if turn % 9 == 8:
+                    roll_up_all(data_dir)
+        finally:
+            ended.set()
+
+    found: list[Value] = []
+    with serving(data_dir):
+        wait_until((data_dir / "state" / "bounds").exists)
+        writer = threading.Thread(target=write)
+        writer.start()
+        while not ended.is_set():
+            found += stream.run()
+        writer.join()
+        found += stream.run()
+    assert sorted(value[2] for value in found) == list(range(30_000))
+    assert stream.batches > 10
