@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from brokerd.archive.address import ObjectAddress
 from tests.archive.making import body_position, damage
 from tests.spark.logs import Log
 
@@ -161,3 +162,24 @@ def test_rows_that_expire_are_gone(source: SparkSession, log: Log) -> None:
     log.append(1, 0, b"there", expires_at=now_us + 600_000_000)
     rows = source.read.format("brokerd").option("from", "2").load(str(log.path)).collect()
     assert [bytes(row["value"]) for row in rows] == [b"there"]
+
+
+def test_an_archive_in_a_bucket_is_a_place(
+    source: SparkSession, tmp_path: Path, bucket: ObjectAddress
+) -> None:
+    """By itself, and as that of a data directory."""
+    log = Log(tmp_path / "data", bucket)
+    topic_id = log.create("one")
+    log.append(topic_id, 0, b"a", b"b")
+    log.seal()
+    log.publish()
+    log.roll_up()
+    log.delete_archived()
+    log.append(topic_id, 0, b"c")
+
+    def values(place: object, **options: str) -> list[bytes]:
+        rows = source.read.format("brokerd").options(**options).load(str(place)).collect()
+        return sorted(bytes(row["value"]) for row in rows)
+
+    assert values(bucket) == [b"a", b"b"]
+    assert values(log.path, archive=str(bucket)) == [b"a", b"b", b"c"]
