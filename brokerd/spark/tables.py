@@ -8,14 +8,14 @@ pyspark.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from brokerd.archive.address import place_of
-from brokerd.archive.layout import DELIVERIES, EVENTS, HOURLY, Layout, arrow_schema
+from brokerd.archive.layout import DELIVERIES, EVENTS, HOURLY, arrow_schema
 from brokerd.archive.logreader import DeltaLog
+from brokerd.archive.plain import PlainFile
 from brokerd.archive.reading import open_file
 from brokerd.archive.store import open_store
 from brokerd.archive.view import ArchiveUnavailable
@@ -23,8 +23,6 @@ from brokerd.errors import BrokerdError, DamagedData
 from brokerd.spark.archived import log_id_of
 
 TABLES = {layout.name: layout for layout in (EVENTS, DELIVERIES, HOURLY)}
-FILE_BYTES_MAX = 1 << 30
-"""No file of these tables is larger."""
 BATCH_ROWS = 64 << 10
 
 
@@ -73,40 +71,35 @@ def plan_table(
 
 
 def read_table(split: TableSplit) -> Iterator[pa.RecordBatch]:
-    """The rows of a split, with the types of the table.
+    """The rows of a split, with the types of the table. In memory is a row group or two.
 
     :raises ArchiveUnavailable: a file cannot be read; :raises DamagedData: it is damaged.
     """
     layout = TABLES[split.table]
     types = arrow_schema(layout)
     schema = pa.schema([types.field(name) for name in split.columns])
-    read = _read_events if layout is EVENTS else _read_whole
+    read = _read_events if layout is EVENTS else _read_plain
     for path, size in split.files:
-        for rows in read(split, layout, path, size):
+        for rows in read(split, schema, path, size):
             yield from rows.cast(schema).to_batches(max_chunksize=BATCH_ROWS)
 
 
-def _read_events(split: TableSplit, layout: Layout, path: str, size: int) -> Iterator[pa.Table]:
-    file = open_file(place_of(split.archive) / layout.name, path, size)
+def _read_events(split: TableSplit, schema: pa.Schema, path: str, size: int) -> Iterator[pa.Table]:
+    file = open_file(place_of(split.archive) / split.table, path, size)
     for group in range(len(file.groups)):
-        yield file.read_table([group], split.columns)
+        yield file.read_table([group], schema.names)
 
 
-def _read_whole(split: TableSplit, layout: Layout, path: str, size: int) -> Iterator[pa.Table]:
-    """A file that Spark wrote, which has no checksum but those of Parquet's pages."""
-    place = place_of(split.archive) / layout.name
+def _read_plain(split: TableSplit, schema: pa.Schema, path: str, size: int) -> Iterator[pa.Table]:
+    """A file of which only its pages have checksums."""
+    place = place_of(split.archive) / split.table
+    store = open_store(place)
     try:
-        data = open_store(place).read(path, FILE_BYTES_MAX)
+        found = store.stat(path).size
+        if found != size:
+            raise DamagedData(f"{place / path} has {found} bytes, not {size}; bring it back")
+        yield from PlainFile(store, path).read(schema)
     except FileNotFoundError:
         raise ArchiveUnavailable(
             f"{place / path} is gone: it was merged and removed since the query began; run it again"
         ) from None
-    if len(data) != size:
-        raise DamagedData(f"{place / path} has {len(data)} bytes, not {size}; bring it back")
-    try:
-        source: Any = pa.BufferReader(data)
-        file = pq.ParquetFile(source, page_checksum_verification=True)
-        for group in range(file.num_row_groups):
-            yield file.read_row_group(group, list(split.columns), use_threads=False)
-    except (pa.ArrowException, OSError) as error:
-        raise DamagedData(f"{place / path} is damaged: {error}; bring it back") from None
