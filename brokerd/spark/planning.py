@@ -25,24 +25,9 @@ PARTITION_BYTES = 64 << 20
 PARTS_MAX = 64
 """So many files are open at once, at most."""
 
-Span = tuple[int | None, int | None]
-"""First and end (exclusive); None: nothing limits it on this side."""
-EVERYTHING: Span = (None, None)
-
 
 class ShortLog(BrokerdError):
     """The log does not go as far as it did once."""
-
-
-class Narrow(NamedTuple):
-    """What conditions of a query leave of it; all of them hold. None: nothing is said."""
-
-    topics: frozenset[str] | None = None
-    topic_ids: frozenset[int] | None = None
-    partitions: frozenset[int] | None = None
-    offsets: Span = EVERYTHING
-    times_us: Span = EVERYTHING
-    lsns: Span = EVERYTHING
 
 
 class Request(NamedTuple):
@@ -70,7 +55,6 @@ class Request(NamedTuple):
     """Whether the file is read that is written to right now."""
     unknown_topics: bool = False
     """Whether a name that no topic has is no error, but has no records yet."""
-    narrow: Narrow = Narrow()
 
 
 class Count(NamedTuple):
@@ -276,27 +260,19 @@ def packed(parts: Iterable[Sized], size: int) -> Iterator[list[Sized]]:
 
 def sieve_of(request: Request, known: Known, now_us: int) -> Sieve:
     """Which records a request wants. Raises UnknownTopic."""
-    narrow = request.narrow
     names = Names(request.topics)
     topic_ids = known.chosen(names, not request.unknown_topics)
-    if narrow.topics is not None:
-        topic_ids = tuple(one for one in topic_ids if known.topics[one].name in narrow.topics)
-    if narrow.topic_ids is not None:
-        topic_ids = tuple(one for one in topic_ids if one in narrow.topic_ids)
-    asked = Within(0).and_within(_within(request.from_offset, request.to_offset))
-    offsets = asked.and_within(_within(*narrow.offsets))
-    times = _within(request.from_time_us, request.to_time_us).and_within(_within(*narrow.times_us))
-    lsns = _within(request.first_lsn, request.end_lsn).and_within(_within(*narrow.lsns))
+    offsets = Within(0).and_within(_within(request.from_offset, request.to_offset))
     limits = known.limits(topic_ids, offsets, request.from_offsets, request.to_offsets)
     return Sieve(
         topic_ids,
         known.next_topic_id,
         names,
-        narrow.partitions,
+        None,  # all partitions
         offsets,
         limits,
-        times,
-        lsns,
+        _within(request.from_time_us, request.to_time_us),
+        _within(request.first_lsn, request.end_lsn),
         now_us,
     )
 
