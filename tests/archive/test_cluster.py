@@ -99,6 +99,14 @@ def await_end(pids: Iterable[int]) -> None:
         time.sleep(0.05)
 
 
+def await_both(job: HeldRollup) -> None:
+    """Wait until executors took the place of those that were killed, and not for ever."""
+    deadline = time.monotonic() + GONE_SECONDS
+    while len(job.executors()) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def python_without_brokerd(directory: Path) -> Path:
     """A Python with the libraries that this one has, but for brokerd, unless it is one of them."""
     command = [sys.executable, "-m", "venv", "--without-pip", str(directory)]
@@ -283,8 +291,8 @@ def test_whoever_is_killed_the_tables_are_the_same(tmp_path: Path, expected: Row
     with HeldRollup(data.path, log, master=CLUSTER) as job:
         while job.next_point() != "records written":
             job.go_on()
+        await_both(job)
         executors = job.executors()
-        assert len(executors) == 2
         job.kill()
         await_end(executors)
     points: list[str] = []
@@ -292,6 +300,8 @@ def test_whoever_is_killed_the_tables_are_the_same(tmp_path: Path, expected: Row
         while (point := job.next_point()) is not None:
             if point == "records written":
                 assert job.kill_executors(1) == 1
+            if point == "clean planned":
+                await_both(job)
             job.go_on()
             if point == "before deliveries":
                 assert job.kill_executors(1, AMID_SECONDS) == 1
