@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -20,8 +21,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from brokerd import __version__
 from brokerd.archive.layout import LAYOUTS, Column, Layout, arrow_schema
+from brokerd.archive.shipping import package
 from brokerd.errors import BrokerdError
 from brokerd.spark.options import BadOption, Options, Payload
 from brokerd.spark.payload import METADATA, VALUE, needed, shown
@@ -41,12 +42,22 @@ _TYPES: dict[str, DataType] = {
 
 
 class Piece(InputPartition):
-    """What one task reads."""
+    """What one task reads: as bytes, as another brokerd may not know what is in them."""
 
     def __init__(self, split: Split | TableSplit) -> None:
-        self.split = split
-        self.version = __version__
-        """Of the brokerd that planned it, which is on the driver's machine."""
+        self.pickled = pickle.dumps(split)
+        self.package = package()
+        """The brokerd that planned it, which is on the driver's machine."""
+
+    def split(self) -> Split | TableSplit:
+        """What was planned. Raises `OtherVersion` where another brokerd runs."""
+        if package() != self.package:
+            raise OtherVersion(
+                f"an executor has brokerd {package()}, and {self.package} has planned the query: "
+                "send that one along with --py-files (docs/spark-cluster.rst)"
+            )
+        split: Split | TableSplit = pickle.loads(self.pickled)
+        return split
 
 
 class OtherVersion(BrokerdError):
@@ -89,16 +100,12 @@ class Rows(NamedTuple):
             return
         arrow = self._arrow_schema(schema)
         with told_plainly():
-            if piece.version != __version__:
-                raise OtherVersion(
-                    f"an executor has brokerd {__version__}, and {piece.version} has planned the "
-                    "query: send that one along with --py-files (docs/spark-cluster.rst)"
-                )
-            if isinstance(piece.split, TableSplit):
-                for batch in read_table(piece.split):
+            split = piece.split()
+            if isinstance(split, TableSplit):
+                for batch in read_table(split):
                     yield pa.RecordBatch.from_arrays(batch.columns, schema=arrow)
                 return
-            for batch in read_split(piece.split):
+            for batch in read_split(split):
                 columns = shown(batch, self.columns, self.payload)
                 yield pa.RecordBatch.from_arrays(columns, schema=arrow)
 

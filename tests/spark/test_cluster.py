@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +16,12 @@ import pytest
 
 from benchmarks.held_rollup import CLUSTER
 from benchmarks.process import die_with_parent
+from brokerd import __version__
+from brokerd.archive.shipping import Package, package
 from brokerd.spark import rows as module
 from brokerd.spark.options import parse_options
-from tests.spark.logs import Log
+from brokerd.spark.planning import plan
+from tests.spark.logs import NOW_US, Log
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,13 +121,17 @@ def test_rows_are_the_same_on_a_cluster(source: SparkSession, log: Log, tmp_path
 
 
 def test_an_executor_with_another_brokerd_is_told(
-    log: Log, source: SparkSession, monkeypatch: pytest.MonkeyPatch
+    log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both versions are named, before anything is read."""
+    """Also with one of the same version; both are named, and nothing of the plan is read."""
     options = parse_options({"path": str(log.path)})
     rows = module.rows_of(options)
+    other = Package(__version__, "feed" * 8)
     with monkeypatch.context() as earlier:
-        earlier.setattr(module, "__version__", "0.0.9")
-        piece = module.Piece(None)  # type: ignore[arg-type]  # it is not even looked at
-    with pytest.raises(module.OtherVersion, match=r"has brokerd 0\.\d.*, and 0\.0\.9 has planned"):
-        list(rows.read(piece, rows.schema()))
+        earlier.setattr(module, "package", lambda: other)
+        piece = module.Piece(plan(log.place, options.request, NOW_US).splits[0])
+    piece.pickled = b"no pickle"
+    sent = pickle.loads(pickle.dumps(piece))
+    words = rf"has brokerd {package()}, and {other} has planned"
+    with pytest.raises(module.OtherVersion, match=re.escape(words)):
+        list(rows.read(sent, rows.schema()))
