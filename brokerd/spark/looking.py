@@ -8,13 +8,20 @@ newer version of the archive that has it, or its records were removed: then all 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 from brokerd.archive.address import place_of
-from brokerd.archive.bounds import FILE_NAME, Bounds, decode_bounds, decode_bounds_head
+from brokerd.archive.bounds import (
+    FILE_NAME,
+    Bounds,
+    Said,
+    decode_bounds,
+    decode_bounds_head,
+)
 from brokerd.archive.deltalog import COMMITS
 from brokerd.archive.layout import RECORDS
 from brokerd.archive.pending import end_of_log, first_lsns
@@ -73,12 +80,12 @@ def look(place: Place, tail: bool = True) -> Seen:
         for _ in range(TRIES):
             with suppress(FileNotFoundError):
                 return _look_at_archive(place)
-        raise _too_quick(place.archive)
+        raise too_quick(place)
     root = Path(place.data_dir)
     before: object = None
     try:
         for _ in range(TRIES):
-            bounds = read_bounds(root / STATE / FILE_NAME)
+            bounds = read_bounds(root / STATE / FILE_NAME, _decoded)
             relied = _read_relied(root / STATE / RELIED_NAME)
             archive = read_archive(place.archive, bounds.log_id)
             _check_relied(relied, place.archive, archive)
@@ -97,7 +104,7 @@ def look(place: Place, tail: bool = True) -> Seen:
             return Seen(bounds.log_id, bounds, known, archive, journal)
     except OSError as error:
         raise _unreadable(error, root) from error
-    raise _too_quick(root / WAL)
+    raise too_quick(place)
 
 
 def end_lsn_of(place: Place, tail: bool = True) -> tuple[str, int]:
@@ -108,14 +115,14 @@ def end_lsn_of(place: Place, tail: bool = True) -> tuple[str, int]:
     root = Path(place.data_dir)
     try:
         for _ in range(TRIES):
-            bounds = decode_bounds_head(_read_bounds(root / STATE / FILE_NAME))
+            bounds = read_bounds(root / STATE / FILE_NAME, decode_bounds_head)
             archive = read_archive(place.archive, bounds.log_id)
             archived = 0 if archive is None else archive.records_lsn
             with suppress(FileNotFoundError):
                 return bounds.log_id, max(archived, _last_lsn(root / WAL, tail))
     except OSError as error:
         raise _unreadable(error, root) from error
-    raise _too_quick(root / WAL)
+    raise too_quick(place)
 
 
 def _last_lsn(wal: Path, tail: bool) -> int:
@@ -128,10 +135,12 @@ def _last_lsn(wal: Path, tail: bool) -> int:
     return 0
 
 
-def _too_quick(where: object) -> BrokerdError:
-    return BrokerdError(
-        f"{where}: journal files go as fast as they are looked at; run the query again"
-    )
+def too_quick(place: Place) -> BrokerdError:
+    """What to say when files went each time that they were looked at."""
+    where, what = place.archive, "files of the archive"
+    if place.data_dir is not None:
+        where, what = place.data_dir, "journal files"
+    return BrokerdError(f"{where}: {what} go as fast as they are looked at; run the query again")
 
 
 def _unreadable(error: OSError, root: Path) -> BrokerdError:
@@ -142,10 +151,10 @@ def _unreadable(error: OSError, root: Path) -> BrokerdError:
     )
 
 
-def read_bounds(path: Path) -> Bounds:
-    """The bounds that a broker wrote. Raises BrokerdError, OSError."""
+def read_bounds(path: Path, decode: Callable[[bytes], Said]) -> Said:
+    """The bounds that a broker wrote, or their head. Raises BrokerdError, OSError."""
     try:
-        return _decoded(_read_bounds(path))
+        return decode(_read_bounds(path))
     except DamagedData as error:
         raise DamagedData(
             f"{path} is damaged: {error}; start the broker, which writes it"

@@ -14,7 +14,7 @@ from brokerd.archive.pending import damaged_places
 from brokerd.errors import BrokerdError
 from brokerd.spark.archived import FilePart, files_wanted, parts_of_files
 from brokerd.spark.known import Known
-from brokerd.spark.looking import TRIES, Seen, end_lsn_of, look
+from brokerd.spark.looking import TRIES, Seen, end_lsn_of, look, too_quick
 from brokerd.spark.parts import Part, parts_of
 from brokerd.spark.place import Place
 from brokerd.spark.sieve import LEAST, MOST, Names, Narrowing, Sieve, Within
@@ -123,9 +123,7 @@ def plan(place: Place, request: Request, now_us: int) -> Plan:
             return _Planning(place, request, seen, now_us).plan()
         except FileNotFoundError:
             continue
-    raise BrokerdError(
-        f"{place.data_dir}: journal files go as fast as they are looked at; run the query again"
-    )
+    raise too_quick(place)
 
 
 class _Planning:

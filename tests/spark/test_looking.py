@@ -22,7 +22,7 @@ from brokerd.spark import looking
 from brokerd.spark.journal import read_journal
 from brokerd.spark.looking import look
 from brokerd.spark.place import NoPlace, Place
-from brokerd.spark.planning import Plan
+from brokerd.spark.planning import Plan, end_of
 from tests.archive.making import damage
 from tests.spark.logs import NOW_US, Log, Row, rows_of
 
@@ -232,6 +232,34 @@ def test_files_that_go_each_time_they_are_looked_at_end_the_query(
     monkeypatch.setattr(looking, "read_journal", gone)
     with pytest.raises(BrokerdError, match="run the query again"):
         look(log.place)
+
+
+@pytest.mark.parametrize(
+    ("is_alone", "what"), [(False, "data: journal files"), (True, "archive: files of the archive")]
+)
+def test_files_that_go_each_time_a_query_is_planned_end_it(
+    log: Log, monkeypatch: pytest.MonkeyPatch, is_alone: bool, what: str
+) -> None:
+    """The place is named, which may be an archive by itself."""
+
+    def gone(*args: object) -> None:
+        raise FileNotFoundError(2, "gone", "x.wal")
+
+    _rolled_up(log)
+    if is_alone:
+        log = _alone(log, has_bounds=True)
+    monkeypatch.setattr("brokerd.spark.planning.files_wanted", gone)
+    with pytest.raises(BrokerdError, match=f"/{what} go as fast as they are looked at; run the"):
+        log.plan()
+
+
+def test_damaged_bounds_are_named(log: Log) -> None:
+    """Whether a batch reads them, or a stream that wants to know how far the log has got."""
+    path = log.path / "state" / FILE_NAME
+    path.write_bytes(b"?")
+    for read in (look, end_of):
+        with pytest.raises(DamagedData, match=f"^{path} is damaged: .*; start the broker"):
+            read(log.place)
 
 
 def test_a_file_that_may_not_be_read_is_an_error_that_says_so(
