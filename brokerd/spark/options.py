@@ -43,7 +43,7 @@ _PATHS = "paths"
 _PAYLOADS: dict[str, Payload] = {"bytes": "bytes", "json": "json", "msgpack": "msgpack"}
 _SIZE = re.compile(r"(\d{1,19}) ?(|KiB|MiB|GiB)", re.ASCII)
 _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-_OFFSET = re.compile(r"[+-]?\d+", re.ASCII)
+_OFFSET = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 _PARTITION = re.compile(r"0|[1-9]\d{0,8}", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

@@ -100,6 +100,8 @@ def test_offsets_by_topic_and_partition_are_json() -> None:
         ({"to": "earliest"}, "to='earliest' says no place"),
         ({"from": "-1"}, "'-1' is no offset: give a whole number from 0 on"),
         ({"from": str(1 << 63)}, "is no offset"),
+        ({"from": "9" * 5_000}, "… says no place in the log: give a time"),
+        ({"from": '{"a": {"0": ' + "9" * 5_000 + "}}"}, "is not JSON"),
         ({"from": '{"a": 5}'}, "of the topic 'a' it says 5: give an object"),
         ({"from": '{"a": {"x": 5}}'}, "a, partition x: that is no number of a partition"),
         ({"from": '{"a": {"0": true}}'}, "a, partition 0: True is no offset"),
