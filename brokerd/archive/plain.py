@@ -44,7 +44,8 @@ class PlainFile:
         for group in range(self._file.num_row_groups):
             with _told(self._where):
                 rows = self._file.read_row_group(group, schema.names, use_threads=False)
-            yield rows.select(schema.names).cast(schema)
+                rows = rows.select(schema.names).cast(schema)
+            yield rows
 
 
 class PlainInfo(NamedTuple):
@@ -138,7 +139,7 @@ def _told(where: str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:  # a footer may say anything
         text = str(error).partition("\n")[0]
         raise DamagedData(f"{where} is damaged: {text}") from error
 

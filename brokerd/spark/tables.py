@@ -36,8 +36,8 @@ class TableSplit(NamedTuple):
     archive: str
     """Its address."""
     table: str
-    files: tuple[tuple[str, int], ...]
-    """Path, relative to the table, and size."""
+    files: tuple[tuple[str, int, int], ...]
+    """Path, relative to the table, size and rows."""
     columns: tuple[str, ...]
     """That the rows have, in this order."""
 
@@ -59,13 +59,13 @@ def plan_table(
             f"{place} is not there: brokerd-rollup makes the table as soon as it runs; or is the "
             "option archive right?"
         )
-    splits: list[list[tuple[str, int]]] = []
+    splits: list[list[tuple[str, int, int]]] = []
     room = 0
-    for file in snapshot.files.sort_by("path").select(["path", "size"]).to_pylist():
+    for file in snapshot.files.sort_by("path").select(["path", "size", "rows"]).to_pylist():
         if file["size"] > room:
             splits.append([])
             room = partition_bytes
-        splits[-1].append((file["path"], file["size"]))
+        splits[-1].append((file["path"], file["size"], file["rows"]))
         room -= file["size"]
     return [TableSplit(archive, table, tuple(files), tuple(columns)) for files in splits]
 
@@ -79,9 +79,16 @@ def read_table(split: TableSplit) -> Iterator[pa.RecordBatch]:
     types = arrow_schema(layout)
     schema = pa.schema([types.field(name) for name in split.columns])
     read = _read_events if layout is EVENTS else _read_plain
-    for path, size in split.files:
+    for path, size, count in split.files:
+        left = count
         for rows in read(split, schema, path, size):
+            left -= len(rows)
             yield from rows.cast(schema).to_batches(max_chunksize=BATCH_ROWS)
+        if left:
+            raise DamagedData(
+                f"{place_of(split.archive) / split.table / path} has not the {count} rows that the "
+                "Delta log says; bring it back"
+            )
 
 
 def _read_events(split: TableSplit, schema: pa.Schema, path: str, size: int) -> Iterator[pa.Table]:
