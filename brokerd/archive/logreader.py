@@ -7,7 +7,8 @@ written, or an error that names the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from brokerd.archive.address import Place
@@ -90,11 +91,8 @@ class DeltaLog:
         :raises ForeignArchive: it is not the table of a brokerd, or that of another log.
         :raises NewerFormat: a later version of brokerd wrote it.
         """
-        try:
+        with _told(self.table):
             return self._read()
-        except OSError as error:
-            where = error.filename or self.table
-            raise ArchiveUnavailable(f"{where} cannot be read: {error.strerror}") from error
 
     def _read(self) -> Snapshot | None:
         known = self._snapshot
@@ -164,6 +162,41 @@ class DeltaLog:
                 f"{change.protocol[0]}, writer {change.protocol[1]}, which brokerd does not know; "
                 "use another archive, or bring back the version before it (docs/archive-log.rst)"
             )
+
+
+def read_log_id(table: Place) -> str | None:
+    """Of which log a table is, by what it says itself; None: there is no table.
+
+    Raises ArchiveUnavailable and ForeignArchive.
+    """
+    with _told(table):
+        for version in sorted(list_log(table).proofs, reverse=True):
+            checkpoint = proved_checkpoint(table, version)
+            if checkpoint is not None:
+                return _log_id(decode_checkpoint(checkpoint), table)
+        path = _commit_path(0)
+        try:
+            commit = open_store(table).read(path, FILE_BYTES_MAX)
+        except FileNotFoundError:
+            return None
+        return _log_id(decode_commit(commit, table / path), table)
+
+
+def _log_id(change: Change, table: Place) -> str:
+    found = (change.configuration or {}).get(LOG_ID_PROPERTY)
+    if found is None:
+        raise ForeignArchive(f"{table} is a Delta table, but not one of brokerd's")
+    return found
+
+
+@contextmanager
+def _told(table: Place) -> Iterator[None]:
+    """Have a file that cannot be read told as such; vacuum may have removed it since the look."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename or table
+        raise ArchiveUnavailable(f"{where} cannot be read: {error.strerror}") from error
 
 
 def check_properties(properties: Mapping[str, str], log_id: str, table: Place) -> None:

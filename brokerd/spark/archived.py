@@ -19,19 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from brokerd.archive.address import Place, place_of
-from brokerd.archive.deltalog import (
-    COMMITS,
-    FILE_BYTES_MAX,
-    Change,
-    Snapshot,
-    commit_name,
-    decode_checkpoint,
-    decode_commit,
-)
+from brokerd.archive.deltalog import Snapshot
 from brokerd.archive.layout import (
     ARCHIVE_APP,
     BUCKETS,
-    LOG_ID_PROPERTY,
     RECORDS,
     ROLLUP_APP,
     SEGMENT_APP,
@@ -40,11 +31,9 @@ from brokerd.archive.layout import (
     bucket_of,
     parse_records_name,
 )
-from brokerd.archive.logreader import DeltaLog, list_log, proved_checkpoint
+from brokerd.archive.logreader import DeltaLog, read_log_id
 from brokerd.archive.reading import ArchiveFile, open_file
 from brokerd.archive.relied import archive_id
-from brokerd.archive.store import open_store
-from brokerd.archive.view import ForeignArchive
 from brokerd.spark.sieve import MOST, Integers, Mask, Sieve, Within
 
 SPLIT_ABOVE = 1.5
@@ -93,24 +82,7 @@ def log_id_of(address: str) -> str | None:
 
     Raises ArchiveUnavailable and ForeignArchive.
     """
-    table = table_of(address)
-    for version in sorted(list_log(table).proofs, reverse=True):
-        checkpoint = proved_checkpoint(table, version)
-        if checkpoint is not None:
-            return _log_id(decode_checkpoint(checkpoint), table)
-    path = f"{COMMITS}/{commit_name(0)}"
-    try:
-        commit = open_store(table).read(path, FILE_BYTES_MAX)
-    except FileNotFoundError:
-        return None
-    return _log_id(decode_commit(commit, table / path), table)
-
-
-def _log_id(change: Change, table: Place) -> str:
-    found = (change.configuration or {}).get(LOG_ID_PROPERTY)
-    if found is None:
-        raise ForeignArchive(f"{table} is a Delta table, but not one of brokerd's")
-    return found
+    return read_log_id(table_of(address))
 
 
 def _archive(snapshot: Snapshot) -> Archive:

@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brokerd.archive import logreader
 from brokerd.archive.checkpoints import checkpoint_if_due
 from brokerd.archive.deltalog import (
     COMMITS,
@@ -24,7 +25,7 @@ from brokerd.archive.deltalog import (
     sum_name,
 )
 from brokerd.archive.layout import ARCHIVE_APP, RECORDS
-from brokerd.archive.logreader import DeltaLog
+from brokerd.archive.logreader import DeltaLog, list_log, read_log_id
 from brokerd.archive.table import Added, Table, ensure_tables
 from brokerd.archive.view import ArchiveUnavailable, ForeignArchive
 from brokerd.errors import BrokerdError, NewerFormat
@@ -360,3 +361,33 @@ def test_table_with_features_of_a_later_delta_protocol_is_refused(table: Table) 
     error = refused(table)
     assert isinstance(error, ForeignArchive)
     assert "reader 3" in str(error)
+
+
+def test_whose_table_it_is_stands_in_it(table: Table) -> None:
+    """In its first commit, and when that is gone in a checkpoint."""
+    assert read_log_id(table.path) == LOG_ID
+    fill(table, 2)
+    checkpoint(table)
+    commit_path(table, 0).unlink()
+    assert read_log_id(table.path) == LOG_ID
+    assert read_log_id(table.path / "none") is None
+
+
+def test_delta_table_without_a_log_id_is_nobodys(table: Table) -> None:
+    set_property(table, "brokerd.log_id", None)
+    with pytest.raises(ForeignArchive, match="not one of brokerd's"):
+        read_log_id(table.path)
+
+
+def test_checkpoint_that_is_removed_before_it_is_read_is_named(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To whoever asks whose table it is, and to whoever reads it."""
+    fill(table, 2)
+    checkpoint(table)
+    names = list_log(table.path)
+    commit_path(table, 2).with_name(checkpoint_name(2)).unlink()
+    monkeypatch.setattr(logreader, "list_log", lambda place: names)
+    for read in (read_log_id, lambda place: DeltaLog(place, LOG_ID).read()):
+        with pytest.raises(ArchiveUnavailable, match="parquet cannot be read: No such"):
+            read(table.path)
