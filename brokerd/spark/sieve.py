@@ -6,9 +6,8 @@ Everything here is about whole columns; Python runs a step for each run of rows 
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -57,8 +56,8 @@ class Names:
 
     def __init__(self, names: Iterable[str] | None) -> None:
         self._names = None if names is None else tuple(names)
-        patterns = [".*".join(map(re.escape, name.split("*"))) for name in self._names or ()]
-        self._pattern = re.compile("|".join(patterns) if patterns else "(?!)", re.DOTALL)
+        self._exact = frozenset(self.exact())
+        self._patterns = [name.split("*") for name in self._names or () if "*" in name]
 
     def __reduce__(self) -> tuple[type[Names], tuple[tuple[str, ...] | None]]:
         return Names, (self._names,)
@@ -67,11 +66,28 @@ class Names:
         """Whether a topic of this name is one of them."""
         if self._names is None:
             return not name.startswith(RESERVED_PREFIX)
-        return self._pattern.fullmatch(name) is not None
+        return name in self._exact or any(_fits(name, pieces) for pieces in self._patterns)
 
     def exact(self) -> tuple[str, ...]:
         """Those without ``*``."""
         return tuple(name for name in self._names or () if "*" not in name)
+
+
+def _fits(name: str, pieces: Sequence[str]) -> bool:
+    """Whether a name is those pieces in order, two at least, with anything between them.
+
+    Each is looked for once, where it may begin first: later pieces then have the most room.
+    """
+    first, *middle, last = pieces
+    at, end = len(first), len(name) - len(last)
+    if at > end or not (name.startswith(first) and name.endswith(last)):
+        return False
+    for piece in middle:
+        at = name.find(piece, at, end)
+        if at < 0:
+            return False
+        at += len(piece)
+    return True
 
 
 class Sieve(NamedTuple):

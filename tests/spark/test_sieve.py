@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pickle
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
 from brokerd.spark.sieve import ALL, LEAST, MOST, Names, Narrowing, Sieve, Within
 
@@ -27,6 +30,18 @@ def test_a_star_stands_for_any_characters_and_nothing_else_does() -> None:
     assert not any(map(names.has, ["abcd", "xzy", "", "A c"]))
     assert names.exact() == ("x.y",)
     assert not Names([]).has("")
+
+
+@given(st.text("ab*", max_size=8), st.text("ab", max_size=8))
+def test_a_pattern_fits_as_one_of_the_shell_does(pattern: str, name: str) -> None:
+    assert Names([pattern]).has(name) == fnmatchcase(name, pattern)
+
+
+def test_a_pattern_with_many_stars_is_as_quick_as_another() -> None:
+    """A broker's user may name topics, and who queries them patterns."""
+    names = Names(["*a" * 100 + "*b"])
+    assert not names.has("a" * 249)
+    assert names.has("a" * 248 + "b")
 
 
 def test_ranges_tell_what_they_share_with_others() -> None:
