@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from brokerd.archive.decode import read_records_of
-from brokerd.archive.layout import RECORDS, arrow_schema, parse_records_name
+from brokerd.archive.layout import parse_records_name
 from brokerd.archive.pending import is_deleted
 from brokerd.archive.sealed import Batches, DamagedBatch
 from brokerd.archive.tail import JournalFile, walk_closed
@@ -36,7 +36,7 @@ from brokerd.spark.archived import (
 from brokerd.spark.copied import open_index, open_piece
 from brokerd.spark.parts import Part, Times, batches_with_times, wanted
 from brokerd.spark.place import WAL
-from brokerd.spark.planning import Request, Split
+from brokerd.spark.planning import Split
 from brokerd.spark.sieve import ALL, Sieve, Within
 from brokerd.walformat import ENTRY_HEADER_BYTES
 
@@ -47,14 +47,8 @@ Rows = Callable[[], Iterator[pa.RecordBatch]]
 """Reads what is open."""
 
 
-def schema_of(request: Request) -> pa.Schema:
-    """The columns that were asked for, with the types of the table ``records``."""
-    whole = arrow_schema(RECORDS)
-    return pa.schema([whole.field(name) for name in request.columns])
-
-
 def read_split(split: Split) -> Iterator[pa.RecordBatch]:
-    """The rows of a split, in the schema of `schema_of`.
+    """The rows of a split: its columns, with the types of the table ``records``.
 
     :raises BrokerdError: something cannot be read, or is damaged.
     """

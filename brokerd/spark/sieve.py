@@ -115,10 +115,6 @@ class Sieve(NamedTuple):
         at = bisect_left(self.topic_ids, topic_id)
         return at < len(self.topic_ids) and self.topic_ids[at] == topic_id
 
-    def may_have_topic(self, topic_id: int) -> bool:
-        """Whether a topic is wanted, or judged by its name."""
-        return topic_id >= self.doubtful_from or self.has_topic(topic_id)
-
     def of(self, topic_id: int, partition: int, name: str | None = None) -> Within | None:
         """The offsets that are wanted of a partition, None: none are.
 

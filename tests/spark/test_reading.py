@@ -12,10 +12,11 @@ import pyarrow as pa
 import pytest
 
 from brokerd.archive.bounds import DamagedPlace
+from brokerd.archive.layout import RECORDS, arrow_schema
 from brokerd.archive.view import ArchiveUnavailable
 from brokerd.errors import BrokerdError
-from brokerd.spark.planning import COLUMNS, Request
-from brokerd.spark.reading import read_split, schema_of
+from brokerd.spark.planning import COLUMNS
+from brokerd.spark.reading import read_split
 from tests.archive.making import HEADERS, damage
 from tests.spark.logs import Log, batches_of, rows_of
 
@@ -39,9 +40,9 @@ def log(tmp_path: Path) -> Log:
 
 def test_rows_have_the_columns_that_were_asked_for_in_that_order(log: Log) -> None:
     for columns in (("offset", "topic"), ("value",), COLUMNS, tuple(reversed(COLUMNS))):
-        request = Request(columns=columns)
+        schema = pa.schema([arrow_schema(RECORDS).field(name) for name in columns])
         batches = list(batches_of(log.plan(columns=columns)))
-        assert {batch.schema for batch in batches} == {schema_of(request)}
+        assert {batch.schema for batch in batches} == {schema}
         assert sum(map(len, batches)) == len(log.expected())
 
 
