@@ -7,7 +7,8 @@ a store where it is used.
 
 What it raises, all of it with the address of the file: FileNotFoundError from what reads a file
 that is not there, and `ArchiveUnavailable` for whatever else the disk or the server said, or when
-the server did not answer in time. No text holds credentials.
+the server did not answer in time. A `Draft` raises OSError, too: what the disk said that it is
+written to. No text holds credentials.
 
 Object stores are S3 and those that speak like it; Google's and Azure's are not tried. Endpoint,
 region and credentials come from the environment: ``AWS_ENDPOINT_URL``, ``AWS_REGION``,

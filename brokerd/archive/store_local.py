@@ -104,11 +104,16 @@ class LocalStore:
         full = self.place / path
         temporary = full.with_name(f"{full.name}.tmp")
         with _told(full, "written"):
-            if durable:
-                _write_durably(temporary, data)
-            else:
-                temporary.write_bytes(data)
-            os.replace(temporary, full)
+            try:
+                if durable:
+                    _write_durably(temporary, data)
+                else:
+                    temporary.write_bytes(data)
+                os.replace(temporary, full)
+            except OSError:
+                with suppress(OSError):  # what went wrong first is told
+                    temporary.unlink()
+                raise
             if durable:
                 sync_directory(full.parent)
 

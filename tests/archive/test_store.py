@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 import socket
 import threading
 import time
@@ -168,6 +169,22 @@ def test_a_draft_is_seen_when_it_is_published(store: Store) -> None:
     other.discard()
     assert paths(store) == ["a/c/1"]
     assert store.read("a/c/1", MANY) == b"one two three"
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_what_does_not_fit_on_the_disk_leaves_what_was_there(tmp_path: Path, durable: bool) -> None:
+    """And nothing else, which would take up the room that is left."""
+    store = open_store(tmp_path)
+    store.put("a", b"before", durable=durable)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        with pytest.raises(ArchiveUnavailable, match="a cannot be written: File too large"):
+            store.put("a", bytes(1000), durable=durable)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert paths(store) == ["a"]
+    assert store.read("a", MANY) == b"before"
 
 
 def test_a_finished_file_is_copied(store: Store, tmp_path: Path) -> None:
