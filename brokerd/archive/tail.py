@@ -11,7 +11,6 @@ Frames are found in a loop that takes some steps for each; all that is in them i
 
 from __future__ import annotations
 
-import errno
 import os
 import struct
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ import numpy.typing as npt
 from brokerd.archive.columnar import ENTRY_FIELDS, Bodies, Integers, fields
 from brokerd.archive.regular import open_regular
 from brokerd.archive.sealed import Batches, DamagedSegment
+from brokerd.archive.store_local import NEVER_WRITTEN, sync_directory
 from brokerd.errors import NewerFormat
 from brokerd.walformat import (
     ALIGNMENT,
@@ -48,8 +48,6 @@ from brokerd.walformat import (
 WINDOW_BYTES = 8 << 20
 """How much of a file is in memory at once, unless one frame is larger."""
 
-_NEVER_WRITTEN = (errno.EROFS, errno.EINVAL)
-"""What file systems say that are read-only: there is nothing to sync."""
 _FRAME_START = struct.Struct("<4sHHII")
 _SIZE = struct.Struct("<I")
 _FRAME = fields(
@@ -136,21 +134,18 @@ def walk_tail(fd: int, file: JournalFile, first: int = SEGMENT_HEADER_BYTES) -> 
         first = walk.position
         if not _goes_on(fd, file, first):
             break
-    _sync(fd, os.path.dirname(file.path))
+    _sync(fd, Path(file.path).parent)
     return _joined(parts, first)
 
 
-def _sync(fd: int, directory: str) -> None:
+def _sync(fd: int, directory: Path) -> None:
     """Have what was read of a file, and its name, on the disk. Raises OSError."""
-    names = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fdatasync(fd)
-        os.fsync(names)
     except OSError as error:
-        if error.errno not in _NEVER_WRITTEN:
+        if error.errno not in NEVER_WRITTEN:
             raise
-    finally:
-        os.close(names)
+    sync_directory(directory)
 
 
 def _goes_on(fd: int, file: JournalFile, position: int) -> bool:
