@@ -68,19 +68,26 @@ def damaged_places(bounds: Bounds) -> dict[str, list[tuple[int, int]]]:
     return found
 
 
+def _damaged_lsns(bounds: Bounds) -> Iterator[tuple[int, int]]:
+    for place in bounds.damage:
+        if (match := _SEGMENT.fullmatch(place.file)) is not None:
+            yield int(match[1]) + place.position, int(match[1]) + place.end
+
+
 def _known_to_lack(names: Iterable[str], bounds: Bounds) -> _Known:
     deleted = (match for match in map(_DELETED.fullmatch, names) if match is not None)
-    damage = (
-        (int(match[1]), place)
-        for place in bounds.damage
-        if (match := _SEGMENT.fullmatch(place.file)) is not None
-    )
-    return _Known(
-        [
-            *((int(match[1]), int(match[2])) for match in deleted),
-            *((lsn + place.position, lsn + place.end) for lsn, place in damage),
-        ]
-    )
+    ranges = ((int(match[1]), int(match[2])) for match in deleted)
+    return _Known([*ranges, *_damaged_lsns(bounds)])
+
+
+def end_of_damage(bounds: Bounds, lsn: int) -> int:
+    """The first LSN from ``lsn`` on that is in none of the damage that is known."""
+    return _Known(_damaged_lsns(bounds)).end_of(lsn)
+
+
+def end_of_known_lack(wal: Path, bounds: Bounds, lsn: int) -> int:
+    """The first LSN from ``lsn`` on that is neither damaged nor deleted. Raises OSError."""
+    return _known_to_lack(os.listdir(wal), bounds).end_of(lsn)
 
 
 class _Names(NamedTuple):

@@ -24,7 +24,12 @@ from brokerd.archive.bounds import (
 )
 from brokerd.archive.deltalog import COMMITS
 from brokerd.archive.layout import RECORDS
-from brokerd.archive.pending import end_of_log, first_lsns
+from brokerd.archive.pending import (
+    end_of_damage,
+    end_of_known_lack,
+    end_of_log,
+    first_lsns,
+)
 from brokerd.archive.relied import FILE_NAME as RELIED_NAME
 from brokerd.archive.relied import GIVE_UP, Relied, decode_relied
 from brokerd.archive.store import open_store
@@ -33,9 +38,10 @@ from brokerd.archive.view import ArchiveUnavailable, ForeignArchive
 from brokerd.errors import BrokerdError, DamagedData
 from brokerd.spark.archived import Archive, log_id_of, read_archive
 from brokerd.spark.copied import copied_files
-from brokerd.spark.journal import Journal, end_of_file, read_journal
+from brokerd.spark.journal import Journal, UnreadableJournal, end_of_file, read_journal
 from brokerd.spark.known import Known
 from brokerd.spark.place import STATE, WAL, NoPlace, Place
+from brokerd.walformat import ALIGNMENT
 
 TRIES = 8
 """How often a log is looked at whose files go meanwhile."""
@@ -96,9 +102,12 @@ def look(place: Place, tail: bool = True) -> Seen:
             except FileNotFoundError:
                 continue
             state = bounds.lsn, bounds.time_us, -1 if archive is None else archive.version
-            if journal.gaps and state != before:
+            lack = _lack(root, bounds, journal, tail)
+            if (journal.gaps or lack) and state != before:
                 before = state
                 continue
+            if lack:
+                raise UnreadableJournal(lack)
             known = Known(bounds)
             known.apply(journal.changes)
             return Seen(bounds.log_id, bounds, known, archive, journal)
@@ -119,10 +128,34 @@ def end_lsn_of(place: Place, tail: bool = True) -> tuple[str, int]:
             archive = read_archive(place.archive, bounds.log_id)
             archived = 0 if archive is None else archive.records_lsn
             with suppress(FileNotFoundError):
-                return bounds.log_id, max(archived, _last_lsn(root / WAL, tail))
+                lsn = max(archived, _last_lsn(root / WAL, tail))
+                if tail and lsn < bounds.lsn:  # which has a reason, or is an error
+                    lsn = look(place).end_lsn
+                return bounds.log_id, lsn
     except OSError as error:
         raise _unreadable(error, root) from error
     raise too_quick(place)
+
+
+def _lack(root: Path, bounds: Bounds, journal: Journal, tail: bool) -> str:
+    """What is not there of a journal, or not told of it, that has to be; "" if nothing is amiss."""
+    for first, end in journal.gaps:
+        if end > bounds.lsn and end_of_damage(bounds, max(first, bounds.lsn)) < end:
+            return (
+                f"{root / STATE / FILE_NAME} says what was so at LSN {bounds.lsn}, and the journal "
+                f"up to {end} was deleted since: topics that were deleted, and records that were "
+                "removed, cannot be told. Run the query again, and if it says so again, see why "
+                "the broker cannot write that file"
+            )
+    lsn = end_of_known_lack(root / WAL, bounds, journal.end_lsn)
+    if tail and lsn + ALIGNMENT <= bounds.lsn:
+        last = journal.files[-1].path if journal.files else root / WAL
+        return (
+            f"{last}, where the journal ends, ends at LSN {lsn}, and it was on the disk up to "
+            f"{bounds.lsn}, says {root / STATE / FILE_NAME}: the file was damaged or cut, or those "
+            "after it are gone; bring them back, or start the broker, which finds out what is lost"
+        )
+    return ""
 
 
 def _last_lsn(wal: Path, tail: bool) -> int:

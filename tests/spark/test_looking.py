@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from msgspec import structs
 
 from brokerd.archive.address import ObjectAddress
-from brokerd.archive.bounds import FILE_NAME, encode_bounds
+from brokerd.archive.bounds import FILE_NAME, DamagedPlace, encode_bounds
 from brokerd.archive.relied import FILE_NAME as RELIED_NAME
 from brokerd.archive.relied import Relied, encode_relied
 from brokerd.archive.view import ArchiveUnavailable, ForeignArchive
@@ -213,6 +213,83 @@ def test_a_journal_file_that_is_missing_is_an_error(log: Log) -> None:
     log.sealed[1].unlink()
     with pytest.raises(BrokerdError, match="is missing, and nothing says that it was deleted"):
         look(log.place)
+
+
+def _older_bounds(log: Log) -> None:
+    """The broker lets go of files in which a topic was trimmed and one deleted, untold."""
+    one, two = log.create("one"), log.create("two")
+    log.append(one, 0, b"a", b"b", b"c")
+    log.append(two, 0, b"x")
+    log.seal()
+    log.publish()
+    log.roll_up()
+    log.trim(one, 0, 2)
+    log.delete(two)
+    log.seal()
+    log.roll_up()
+    log.append(one, 0, b"d")
+
+
+def test_bounds_that_are_older_than_what_was_let_go_are_an_error(log: Log) -> None:
+    """Nothing tells any more which records were removed; as the broker says it, all is well."""
+    _older_bounds(log)
+    assert log.read() == log.expected()
+    log.delete_archived()
+    with pytest.raises(BrokerdError, match=r"the journal up to \d+ was deleted since: .* why the"):
+        log.read()
+    log.publish()
+    assert log.read() == log.expected()
+
+
+def test_damage_that_is_known_is_no_reason_to_doubt_the_bounds(log: Log) -> None:
+    """Also where they do not reach it."""
+    _older_bounds(log)
+    first, end = int(log.sealed[1].stem), log.log.first_lsn
+    for suffix in (".wal", ".idx"):
+        log.sealed[1].with_suffix(suffix).unlink()
+    place = DamagedPlace(log.sealed[1].name, 0, end - first)
+    older = structs.replace(log.bounds, damage=[place])
+    (log.path / "state" / FILE_NAME).write_bytes(encode_bounds(older))
+    assert [row.value for row in log.read()] == [b"a", b"b", b"c", b"d", b"x"]
+
+
+@pytest.mark.parametrize("is_zeroed", [False, True])
+@pytest.mark.parametrize("left", [4096, 5000, None])
+def test_a_journal_that_ends_below_the_bounds_is_an_error(
+    log: Log, left: int | None, is_zeroed: bool
+) -> None:
+    """Its last file is cut, or zeroed from somewhere on, or not there at all."""
+    topic_id = log.create("one")
+    log.append(topic_id, 0, b"a")
+    log.seal()
+    log.append(topic_id, 0, b"b" * 2_000)
+    log.append(topic_id, 0, b"c" * 2_000)
+    log.publish()
+    assert log.read() == log.expected()
+    last = log.wal / f"{log.log.first_lsn:020}.wal"
+    data = last.read_bytes()
+    if left:
+        last.write_bytes(data[:left].ljust(len(data) if is_zeroed else left, b"\0"))
+    else:
+        last.unlink()
+    named = last if left else log.sealed[0]
+    end = log.log.first_lsn + (4096 if left else 0)
+    for read in (look, end_of):
+        with pytest.raises(BrokerdError, match=f"{named}, .* LSN {end}, .* {log.bounds.lsn}, says"):
+            read(log.place)
+    assert [row.value for row in log.read(tail=False)] == [b"a"]
+    place = DamagedPlace(last.name, end - log.log.first_lsn, log.bounds.lsn - log.log.first_lsn)
+    known = structs.replace(log.bounds, damage=[place])
+    (log.path / "state" / FILE_NAME).write_bytes(encode_bounds(known))
+    assert [row.value for row in log.read()] == [b"a"]
+    assert end_of(log.place)[1] == end
+
+
+def test_the_archive_may_have_what_the_journal_lacks_at_its_end(log: Log) -> None:
+    _rolled_up(log)
+    for path in log.wal.iterdir():
+        path.unlink()
+    assert log.read() == log.expected()
 
 
 def test_a_damaged_index_is_an_error_that_names_the_file(log: Log) -> None:
