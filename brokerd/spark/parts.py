@@ -22,6 +22,8 @@ class Part(NamedTuple):
     first: int
     """Position of its first frame, or batch if the file has an index."""
     end: int
+    """Just past its last batch that is wanted, if the file has an index; else what is read goes on
+    to the next part, or to the end of the file."""
     bytes: int
     """Of the batches that are wanted."""
     records: int
@@ -88,7 +90,11 @@ def parts_of(file: File, walked: Walked | None, sieve: Sieve, part_bytes: int) -
     # A frame of a file without an index is not cut: it is walked from its beginning.
     first_of_frame = np.searchsorted(frames, frames)
     heads = np.flatnonzero(np.diff(part[first_of_frame], prepend=-1))
-    ends = [*frames[heads[1:]].tolist(), _end_of(file)]
+    afters = [*heads[1:].tolist(), len(rows)]
+    if walked is None:
+        ends = (chosen.position + size)[np.asarray(afters) - 1].tolist()
+    else:
+        ends = [*frames[heads[1:]].tolist(), file.end_lsn - file.first_lsn]
     return [
         Part(
             file,
@@ -98,11 +104,5 @@ def parts_of(file: File, walked: Walked | None, sieve: Sieve, part_bytes: int) -
             int(chosen.count[head:after].sum()),
             tuple(np.unique(chosen.topic_id[head:after]).tolist()),
         )
-        for head, after, end in zip(
-            heads.tolist(), [*heads[1:].tolist(), len(rows)], ends, strict=True
-        )
+        for head, after, end in zip(heads.tolist(), afters, ends, strict=True)
     ]
-
-
-def _end_of(file: File) -> int:
-    return file.end_lsn - file.first_lsn

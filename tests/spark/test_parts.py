@@ -69,6 +69,19 @@ def test_parts_of_a_size_are_together_all_of_the_file(log: Log, sealed: bool) ->
     assert len(_parts(log, _sieve(1, 2), 1)) == 20
 
 
+def test_a_part_of_a_file_with_an_index_ends_with_what_is_wanted(log: Log) -> None:
+    """All of a part is fetched where the file is in a bucket."""
+    log.seal()
+    everything = _parts(log, _sieve(1, 2), 1)
+    for sieve, wanted in (
+        (_sieve(1), everything[:10]),
+        (_sieve(2, limits={(2, 0): Within(4, 6)}), everything[12:13]),
+    ):
+        (part,) = _parts(log, sieve)
+        assert (part.first, part.end) == (wanted[0].first, wanted[-1].end)
+    assert all(part.end - part.first == part.bytes for part in everything)
+
+
 @pytest.mark.parametrize("sealed", [False, True])
 def test_a_frame_of_several_batches_is_read_in_whatever_parts(log: Log, sealed: bool) -> None:
     """Without an index a frame is walked from its beginning."""
