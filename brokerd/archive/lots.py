@@ -91,6 +91,7 @@ class _Rolling:
         self._free_bytes = free_bytes
         self._lot_bytes = run.settings.lot_bytes
         self._before: Stop | None = None
+        self._names: dict[int, str] = {}
         self._tries = 0
         self._look()
 
@@ -144,6 +145,7 @@ class _Rolling:
             file_bytes=self._run.settings.file_bytes,
             room_bytes=self._free_bytes(),
             before=self._before,
+            names=self._names,
         )
 
     def _target(self, lot: Lot) -> Target:

@@ -196,19 +196,22 @@ def plan_lot(
     file_bytes: int,
     room_bytes: int,
     before: Stop | None = None,
+    names: dict[int, str] | None = None,
 ) -> Lot:
     """What is to be archived next. The tables hold the log up to the two LSNs.
 
     At most ``lot_bytes`` of the log, but at least one segment. ``room_bytes`` is what may be
     written: a file of the archive takes at most what its records take in the log. Files are of
-    about ``file_bytes``. Nothing is taken from ``before`` on, if it is given.
+    about ``file_bytes``. Nothing is taken from ``before`` on, if it is given. ``names`` are those
+    of topics, by id, that lots before this one found in the log, and take what this one finds:
+    the broker deletes what tells them as soon as it is archived.
 
     Raises JobFailed when there is no room for one segment, FileNotFoundError when the broker
     deleted one meanwhile, and OSError.
     """
     since = min(records_lsn, events_lsn)
     wanted = _Wanted(bounds)
-    names = _TopicNames(wal, bounds)
+    topics = _TopicNames(wal, bounds, {} if names is None else names)
     segments: list[Segment] = []
     pieces: list[Pieces] = []
     stop = None
@@ -230,7 +233,7 @@ def plan_lot(
             batches = batches_of(found.index)
             piece_bytes = max(1, file_bytes // SHARED_PART)
             new = _pieces(batches, wanted.rows(batches), len(segments), piece_bytes)
-        nameless = names.look_up(segment, new)
+        nameless = topics.look_up(segment, new)
         if nameless is not None:
             stop = nameless
             break
@@ -240,7 +243,7 @@ def plan_lot(
         pieces.append(new)
         size += segment.bytes
         count += len(new)
-    splitter = _Splitter(tuple(segments), bounds, names.known)
+    splitter = _Splitter(tuple(segments), bounds, topics.known)
     return Lot(
         tuple(segments),
         since,
@@ -355,25 +358,38 @@ def _cut(pieces: Pieces, size: int, file_bytes: int) -> Iterator[Pieces]:
 
 
 class _TopicNames:
-    """Names of topics: those that bounds know, and those made in the log after the bounds."""
+    """Names of topics: those that bounds know, and those made in the log after the bounds.
 
-    def __init__(self, wal: Path, bounds: Bounds) -> None:
+    ``known`` is added to.
+    """
+
+    def __init__(self, wal: Path, bounds: Bounds, known: dict[int, str]) -> None:
         self._wal = wal
         self._bounds = bounds
         self._has_read = False
-        self.known = {topic.id: topic.name for topic in bounds.topics}
+        self.known = known
+        known |= {topic.id: topic.name for topic in bounds.topics}
 
     def look_up(self, segment: Segment, pieces: Pieces) -> Stop | None:
         """Make sure that the topics of a segment's pieces have names."""
         if segment.end_lsn > self._bounds.lsn and not self._has_read:
-            self._has_read = True
-            self.known |= new_topics(self._wal, self._bounds)
-        for topic_id in np.unique(pieces["topic_id"]).tolist():
-            if topic_id not in self.known:
-                return Stop(
-                    segment.first_lsn,
-                    f"nothing tells the name of topic id {topic_id}, of which {segment.path} has "
-                    "records: start the broker, which says what it knows of it",
-                    True,
-                )
-        return None
+            self._read()
+        unknown = self._unknown(pieces)
+        if unknown:  # a segment may have been sealed since it was read
+            self._read()
+            unknown = self._unknown(pieces)
+        if not unknown:
+            return None
+        return Stop(
+            segment.first_lsn,
+            f"nothing tells the name of topic id {unknown[0]}, of which {segment.path} has "
+            "records: start the broker, which says what it knows of it",
+            True,
+        )
+
+    def _read(self) -> None:
+        self._has_read = True
+        self.known |= new_topics(self._wal, self._bounds)
+
+    def _unknown(self, pieces: Pieces) -> list[int]:
+        return [id for id in np.unique(pieces["topic_id"]).tolist() if id not in self.known]

@@ -8,6 +8,7 @@ import pytest
 
 from brokerd.archive.bounds import DamagedPlace
 from brokerd.archive.lots import RolledUp
+from brokerd.archive.pending import new_topics
 from brokerd.archive.running import JobFailed
 from brokerd.archive.tasks import Problem
 from tests.archive.data import Data
@@ -122,6 +123,41 @@ def test_segments_that_the_broker_deletes_are_planned_again(data: Data) -> None:
     done = data.roll_up(at=delete)
     assert done.segments == 3
     assert len(data.records()) == len(data.appended) * 3 // 4
+
+
+def test_names_told_in_segments_that_the_broker_deletes_are_kept(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic that is newer than the bounds is named in the first lot, and has records in more."""
+    before = data.bounds()
+    monkeypatch.setattr(data, "bounds", lambda: before)
+    paths = []
+    for value in (b"a", b"b", b"c"):
+        data.append(1, 0, value)
+        paths.append(data.log.seal())
+
+    def delete(point: str) -> None:
+        if point == "after events commit" and paths[0].exists():
+            (data.wal / f"{0:020}-{int(paths[1].stem):020}.deleted").touch()
+            for suffix in (".idx", ".wal"):
+                paths[0].with_suffix(suffix).unlink()
+
+    done = data.roll_up(at=delete, lot_bytes=1)
+    assert done.stop is not None and not done.stop.is_problem, done.stop
+    assert (done.lots, data.records()) == (3, data.appended)
+
+
+def test_names_told_in_a_segment_that_was_just_sealed_are_found(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its index came after the log was looked through for names."""
+    before = data.bounds()
+    monkeypatch.setattr(data, "bounds", lambda: before)
+    data.append(1, 0, b"a")
+    data.log.seal()
+    read: list[dict[int, str]] = [{}, new_topics(data.wal, before)]
+    monkeypatch.setattr("brokerd.archive.plan.new_topics", lambda *args: read.pop(0))
+    assert data.roll_up().segments == 1
 
 
 def test_a_segment_that_vanishes_each_time_ends_it(
