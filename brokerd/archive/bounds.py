@@ -19,6 +19,7 @@ from brokerd.errors import DamagedData, NewerFormat
 
 VERSION = 1
 FILE_NAME = "bounds"
+FILE_BYTES_MAX = 1 << 30
 MAGIC = b"brokerd bounds "
 
 

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from brokerd.archive.address import Place
-from brokerd.archive.bounds import FILE_NAME, Bounds, decode_bounds
+from brokerd.archive.bounds import FILE_BYTES_MAX, FILE_NAME, Bounds, decode_bounds
 from brokerd.archive.layout import LAYOUTS
 from brokerd.archive.lazy import LazyArchive
 from brokerd.archive.lots import RolledUp, roll_up
 from brokerd.archive.plan import Lot, plan_lot
+from brokerd.archive.regular import read_regular
 from brokerd.archive.running import JobFailed, Progress, Quiet, Run, Settings, StepReport, counted
 from brokerd.archive.store import Store
 from brokerd.archive.table import Table, ensure_tables, open_tables
@@ -222,7 +223,7 @@ def _bounds_bytes(data_dir: Path) -> bytes:
         raise JobFailed(f"{data_dir} is no data directory of a broker; name one with --data-dir")
     path = data_dir / "state" / FILE_NAME
     try:
-        return path.read_bytes()
+        return read_regular(path, FILE_BYTES_MAX)
     except FileNotFoundError:
         raise JobFailed(
             f"{path} is not there: no broker that knows of archives has run here yet; start it once"

@@ -98,15 +98,17 @@ class _Names(NamedTuple):
 
 
 def _names(wal: Path, bounds: Bounds) -> _Names:
-    names = os.listdir(wal)
-    segments = (match for match in map(_SEGMENT.fullmatch, names) if match is not None)
-    return _Names(sorted(int(match[1]) for match in segments), _known_to_lack(names, bounds))
+    return _Names(first_lsns(wal), _known_to_lack(os.listdir(wal), bounds))
 
 
 def first_lsns(wal: Path) -> list[int]:
-    """Where the segments of a log begin, by their names, in order. Raises OSError."""
-    segments = (match for match in map(_SEGMENT.fullmatch, os.listdir(wal)) if match is not None)
-    return sorted(int(match[1]) for match in segments)
+    """Where the segments of a log begin, by their names, in order. Raises OSError.
+
+    What is no file, as a pipe or a directory, is none.
+    """
+    with os.scandir(wal) as entries:
+        names = [one.name for one in entries if _SEGMENT.fullmatch(one.name) and one.is_file()]
+    return sorted(int(name.removesuffix(".wal")) for name in names)
 
 
 def end_of_log(wal: Path, bounds: Bounds) -> int:

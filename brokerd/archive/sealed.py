@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from brokerd.archive.columnar import Integers, Mask, Octets
+from brokerd.archive.regular import open_regular
 from brokerd.errors import DamagedData, NewerFormat
 from brokerd.walformat import (
     SEGMENT_HEADER_BYTES,
@@ -137,12 +138,13 @@ class SealedSegment:
 def open_sealed(path: str | Path) -> SealedSegment:
     """Read the header block of a segment and the index that stands beside it.
 
-    Raises FileNotFoundError when the segment is gone or has no index yet, OSError,
+    Raises FileNotFoundError when the segment is gone or has no index yet, OSError, also for what is
+    no regular file,
     `DamagedSegment` when the one or the other is damaged or they do not belong together, and
     NewerFormat.
     """
     path = Path(path)
-    with open(path, "rb") as file:
+    with open(open_regular(path), "rb") as file:
         block = file.read(SEGMENT_HEADER_BYTES)
         size = os.fstat(file.fileno()).st_size
     try:
@@ -152,7 +154,8 @@ def open_sealed(path: str | Path) -> SealedSegment:
     except FormatError as error:
         raise DamagedSegment(str(path), 0, str(error)) from None
     end_lsn = header.first_lsn + size
-    data = path.with_suffix(".idx").read_bytes()
+    with open(open_regular(path.with_suffix(".idx")), "rb") as file:
+        data = file.read()
     try:
         index = LoadedIndex(data, header.segment_id, header.first_lsn, end_lsn)
     except DamagedData as error:

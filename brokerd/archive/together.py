@@ -8,7 +8,6 @@ or not be mounted. Then nothing may be taken, removed or vacuumed, and no archiv
 from __future__ import annotations
 
 import os
-import re
 from bisect import bisect_left
 from contextlib import suppress
 from pathlib import Path
@@ -16,8 +15,10 @@ from pathlib import Path
 from brokerd.archive.address import Place
 from brokerd.archive.bounds import Bounds
 from brokerd.archive.layout import ARCHIVE_APP, EVENTS, RECORDS, ROLLUP_APP, SEGMENT_APP
-from brokerd.archive.pending import end_of_log
+from brokerd.archive.pending import end_of_log, first_lsns
+from brokerd.archive.regular import open_regular, read_regular
 from brokerd.archive.relied import (
+    FILE_BYTES_MAX,
     FILE_NAME,
     GIVE_UP,
     Relied,
@@ -29,8 +30,6 @@ from brokerd.archive.running import JobFailed
 from brokerd.archive.table import Table, open_tables
 from brokerd.errors import DamagedData
 from brokerd.walformat import SEGMENT_HEADER_BYTES, FormatError, decode_segment_header
-
-_SEGMENT = re.compile(r"([0-9]{20})\.wal")
 
 
 def check_together(data_dir: Path, root: Place, bounds: Bounds) -> None:
@@ -49,7 +48,7 @@ def check_together(data_dir: Path, root: Place, bounds: Bounds) -> None:
 
 def _read_relied(path: Path) -> Relied | None:
     try:
-        return decode_relied(path.read_bytes())
+        return decode_relied(read_regular(path, FILE_BYTES_MAX))
     except FileNotFoundError:
         return None
     except DamagedData as error:
@@ -93,13 +92,12 @@ def _check_log(wal: Path, bounds: Bounds, tables: dict[str, Table]) -> None:
 
 def is_of(wal: Path, lsn: int, mark: int) -> bool:
     """Whether nothing in the log says that it was another one that was archived up to an LSN."""
-    names = (match for match in map(_SEGMENT.fullmatch, os.listdir(wal)) if match is not None)
-    firsts = sorted(int(match[1]) for match in names)
+    firsts = first_lsns(wal)
     at = bisect_left(firsts, lsn) - 1
     if not mark or at < 0:
         return True
     with suppress(FileNotFoundError, FormatError):  # it is deleted now; or damaged, told elsewhere
-        with open(wal / f"{firsts[at]:020d}.wal", "rb") as file:
+        with open(open_regular(wal / f"{firsts[at]:020d}.wal"), "rb") as file:
             header = decode_segment_header(file.read(SEGMENT_HEADER_BYTES))
             end_lsn = firsts[at] + os.fstat(file.fileno()).st_size
         return end_lsn < lsn or (end_lsn == lsn and segment_mark(header.segment_id) == mark)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from brokerd.archive.address import place_of
 from brokerd.archive.bounds import (
+    FILE_BYTES_MAX,
     FILE_NAME,
     Bounds,
     Said,
@@ -30,6 +31,8 @@ from brokerd.archive.pending import (
     end_of_log,
     first_lsns,
 )
+from brokerd.archive.regular import read_regular
+from brokerd.archive.relied import FILE_BYTES_MAX as RELIED_BYTES_MAX
 from brokerd.archive.relied import FILE_NAME as RELIED_NAME
 from brokerd.archive.relied import GIVE_UP, Relied, decode_relied
 from brokerd.archive.store import open_store
@@ -202,7 +205,7 @@ def _decoded(data: bytes) -> Bounds:
 
 def _read_bounds(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_regular(path, FILE_BYTES_MAX)
     except FileNotFoundError:
         raise NoPlace(
             f"{path} is not there: a broker writes it when it starts; start it on this directory"
@@ -213,7 +216,7 @@ def _look_at_archive(place: Place) -> Seen:
     """An archive by itself, with the bounds that the job left there; older ones left none."""
     bounds: Bounds | None
     try:
-        bounds = decode_bounds(open_store(place_of(place.archive)).read(FILE_NAME, 1 << 30))
+        bounds = decode_bounds(open_store(place_of(place.archive)).read(FILE_NAME, FILE_BYTES_MAX))
     except FileNotFoundError:
         log_id = log_id_of(place.archive)
         bounds = None if log_id is None else Bounds(log_id, 0, 0, False, 1, [])
@@ -268,7 +271,7 @@ def _most(wal: Path, bounds: Bounds) -> int:
 
 def _read_relied(path: Path) -> Relied | None:
     try:
-        return decode_relied(path.read_bytes())
+        return decode_relied(read_regular(path, RELIED_BYTES_MAX))
     except FileNotFoundError:
         return None
     except DamagedData as error:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -100,6 +101,21 @@ def damage(path: Path, position: int, bit: int = 0) -> None:
     data = bytearray(path.read_bytes())
     data[position] ^= 1 << bit
     path.write_bytes(data)
+
+
+KINDS = ["pipe", "device", "directory"]
+"""What `make_no_file` makes."""
+
+
+def make_no_file(path: Path, kind: str) -> None:
+    """Put what is no file where one is looked for."""
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
 
 
 def body_position(path: Path, needle: bytes) -> int:

@@ -32,7 +32,7 @@ from brokerd.walformat import (
 )
 from tests.archive.data import MIB, NO_LIMIT, NOW_MS, Data
 from tests.archive.eventlog import jobs_with_tasks
-from tests.archive.making import body_position, damage
+from tests.archive.making import body_position, damage, make_no_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -233,6 +233,17 @@ def test_without_bounds_nothing_is_done(data: Data, bounds: bytes | None, expect
     (data.path / "state" / "bounds").write_bytes(MAGIC + b"2 0123456789abcdef\n{}\n")
     with pytest.raises(NewerFormat, match="upgrade brokerd"):
         run_job(job_of(data))
+
+
+@pytest.mark.parametrize("name", ["bounds", "archived"])
+def test_a_pipe_in_place_of_what_the_broker_tells_holds_nobody_up(data: Data, name: str) -> None:
+    """Nobody would ever write to it."""
+    data.publish()
+    path = data.path / "state" / name
+    make_no_file(path, "pipe")
+    with pytest.raises(OSError, match="no regular file") as raised:
+        run(data)
+    assert raised.value.filename == str(path)
 
 
 def test_a_data_directory_without_a_log_is_refused(data: Data) -> None:

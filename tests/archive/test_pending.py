@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.archive.bounds import Bounds, DamagedPlace, PartitionBounds, TopicBounds
 from brokerd.archive.pending import Stop, end_of_log, new_topics, sealed_segments
-from tests.archive.making import LOG_ID, LogMaker, damage, topic_entry
+from tests.archive.making import KINDS, LOG_ID, LogMaker, damage, make_no_file, topic_entry
 
 
 def bounds(lsn: int = 0, next_topic_id: int = 2, **changes: object) -> Bounds:
@@ -168,6 +168,25 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
     for name in ("spare-0.tmp", "1.wal", "notes.txt", "x.deleted", f"{7:020}.idx"):
         (tmp_path / name).write_bytes(b"?")
     assert len(found(tmp_path)[0]) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_file_is_no_segment(tmp_path: Path, kind: str) -> None:
+    """It ends nothing by itself, and holds nobody up; one it took the place of is missing."""
+    paths = log(tmp_path)
+    make_no_file(tmp_path / f"{lsn_of(paths[1]) + 8:020}.wal", kind)
+    make_no_file(tmp_path / f"{1 << 40:020}.wal", kind)
+    assert found(tmp_path)[0] == [path.name for path in paths[:3]]
+    assert end_of_log(tmp_path, bounds()) == lsn_of(paths[3])
+    make_no_file(paths[1], kind)
+    names, stop = found(tmp_path)
+    assert names == [paths[0].name]
+    assert stop.is_problem and "is missing, and nothing says that it was" in stop.reason
+    paths[1].rename(tmp_path / "elsewhere")
+    make_no_file(paths[0].with_suffix(".idx"), kind)
+    with pytest.raises(OSError, match="no regular file") as raised:
+        found(tmp_path)
+    assert raised.value.filename == str(paths[0].with_suffix(".idx"))
 
 
 def test_the_log_is_known_to_reach_its_last_segment(tmp_path: Path) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-import os
 from pathlib import Path
 
 import pytest
 
 from brokerd.archive.regular import read_regular
+from tests.archive.making import KINDS, make_no_file
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
@@ -25,16 +25,11 @@ def test_a_file_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
     assert raised.value.errno == errno.EFBIG
 
 
-@pytest.mark.parametrize("kind", ["pipe", "device", "directory"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_is_no_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
     """Nobody writes to the pipe, and the device has no end."""
     path = tmp_path / "thing"
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "device":
-        path.symlink_to("/dev/zero")
-    else:
-        path.mkdir()
+    make_no_file(path, kind)
     with pytest.raises(OSError, match="no regular file") as raised:
         read_regular(path, 1 << 20)
     assert raised.value.filename == str(path)

@@ -23,7 +23,7 @@ from brokerd.spark.journal import read_journal
 from brokerd.spark.looking import look
 from brokerd.spark.place import NoPlace, Place
 from brokerd.spark.planning import Plan, end_of
-from tests.archive.making import damage
+from tests.archive.making import damage, make_no_file
 from tests.spark.logs import NOW_US, Log, Row, rows_of
 
 
@@ -337,6 +337,21 @@ def test_damaged_bounds_are_named(log: Log) -> None:
     for read in (look, end_of):
         with pytest.raises(DamagedData, match=f"^{path} is damaged: .*; start the broker"):
             read(log.place)
+
+
+@pytest.mark.parametrize("name", [FILE_NAME, RELIED_NAME])
+def test_a_pipe_in_place_of_a_file_of_the_broker_is_an_error(log: Log, name: str) -> None:
+    """Nobody would ever write to it."""
+    path = log.path / "state" / name
+    make_no_file(path, "pipe")
+    with pytest.raises(BrokerdError, match=f"{path} cannot be read: it is no regular file"):
+        look(log.place)
+
+
+def test_a_pipe_in_place_of_a_journal_file_that_is_archived_holds_nobody_up(log: Log) -> None:
+    _rolled_up(log)
+    make_no_file(log.sealed[0], "pipe")
+    assert log.read() == log.expected()
 
 
 def test_a_file_that_may_not_be_read_is_an_error_that_says_so(
