@@ -44,6 +44,14 @@ SILENT_SECONDS = 30.0
 """A look that takes longer is one at a file system that hangs, or nearly so."""
 
 
+SLOW_SECONDS = 5.0
+"""A read that fails after longer was at an archive that does not answer."""
+
+
+class _NotAsked(ArchiveUnavailable):
+    """The archive did not answer somebody else while this waited for its turn."""
+
+
 class Archived:
     """Looks at the archive every ``poll_us`` and reads from it, in ``pool``.
 
@@ -83,6 +91,10 @@ class Archived:
         self.failed_reads = 0
         self._reads_fail = False
         """Whether the last read did, which was told."""
+        self._asked = 0
+        """Number of the last question."""
+        self._given_up = 0
+        """Questions up to this one are not asked any more, if they still wait for a thread."""
         self.read_bytes = 0
         """What reads brought, as it is in memory."""
         self.read_seconds = 0.0
@@ -267,7 +279,8 @@ class Archived:
         """Ask the newest version in a thread, and tell ``done`` later; `question` may block.
 
         ``done(None, error)``: DamagedData, as `DamagedArchive`, or `ArchiveUnavailable`, which may
-        pass.
+        pass. When the archive does not answer, all who wait for their turn by then are told so:
+        else each would wait in turn for as long as that takes.
         """
         self._ask(question, done, is_retry=False)
 
@@ -278,8 +291,14 @@ class Archived:
         is_retry: bool,
     ) -> None:
         view = self._seen
+        self._asked += 1
+        number = self._asked
+        began_seconds: list[float] = []
 
         def work() -> T:
+            if number <= self._given_up:
+                raise _NotAsked("the archive does not answer")
+            began_seconds.append(self._clock.seconds())
             if view is None:
                 raise ArchiveUnavailable(
                     "what is in the archive alone is out of reach: there is none"
@@ -290,7 +309,10 @@ class Archived:
             if error is None or isinstance(error, DamagedData):
                 self._tell_reads(None)
                 done(answer, error)
-            elif is_retry:
+                return
+            if began_seconds and self._clock.seconds() - began_seconds[0] > SLOW_SECONDS:
+                self._given_up = self._asked
+            if is_retry or isinstance(error, _NotAsked):
                 give_up(error)
             else:
                 self.refresh(lambda _: again(error))

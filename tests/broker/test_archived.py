@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
@@ -12,7 +14,7 @@ from brokerd.archive.view import (
     DamagedArchive,
     ForeignArchive,
 )
-from brokerd.broker.archived import Archived
+from brokerd.broker.archived import SLOW_SECONDS, Archived
 from brokerd.broker.chunks import Chunk
 from brokerd.broker.topics import Topic
 from brokerd.errors import NewerFormat
@@ -262,6 +264,26 @@ class TestReading:
         assert isinstance(error, ArchiveUnavailable) and "not mounted" in str(error)
         empty = Desk(FakeArchive())
         assert empty.read(3) == []
+
+    def test_who_waits_behind_a_read_that_hangs_is_told_when_it_ends(self) -> None:
+        """And does not wait in turn; who asks afterwards is a new try."""
+        archive = with_records()
+        desk = Desk(archive)
+        desk.pool.run()
+        asked: list[int] = []
+
+        def hang(number: int, view: ArchiveView) -> int:
+            asked.append(number)
+            desk.clock.advance(SLOW_SECONDS + 1)
+            raise ArchiveUnavailable("it hangs")
+
+        answers: list[tuple[int | None, Exception | None]] = []
+        for number in range(10):
+            desk.archived.ask(partial(hang, number), lambda *answer: answers.append(answer))
+        desk.pool.run()
+        assert [str(error) for _, error in answers].count("the archive does not answer") == 9
+        assert (asked, len(answers)) == ([0], 10)
+        assert desk.read(0) == list(range(10))
 
     def test_that_reads_fail_is_told_once_until_one_succeeds(self) -> None:
         archive = with_records()
