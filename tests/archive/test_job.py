@@ -242,7 +242,7 @@ def test_a_pipe_in_place_of_what_the_broker_tells_holds_nobody_up(data: Data, na
     path = data.path / "state" / name
     make_no_file(path, "pipe")
     with pytest.raises(OSError, match="no regular file") as raised:
-        run(data)
+        run_job(job_of(data))
     assert raised.value.filename == str(path)
 
 
