@@ -23,13 +23,16 @@ class Topic(NamedTuple):
     name: str
     internal_of: int
     """Id of the topic that it serves; 0 for one that has a name to ask for."""
+    partitions: int
 
 
 class Known:
     """All topics of a log."""
 
     def __init__(self, bounds: Bounds) -> None:
-        self.topics = {one.id: Topic(one.name, one.internal_of) for one in bounds.topics}
+        self.topics = {
+            one.id: Topic(one.name, one.internal_of, len(one.partitions)) for one in bounds.topics
+        }
         self.next_topic_id = bounds.next_topic_id
         """An id below it that is not among the topics is that of a deleted one."""
         self.starts: dict[Key, int] = {
@@ -61,7 +64,8 @@ class Known:
         )
         self.next_topic_id = max(self.next_topic_id, change.topic_id + 1)
         if not is_gone and change.topic_id not in self.topics:
-            self.topics[change.topic_id] = Topic(change.fields["name"], internal_of)
+            name, partitions = change.fields["name"], change.fields["partitions"]
+            self.topics[change.topic_id] = Topic(name, internal_of, partitions)
 
     def _deleted(self, change: TopicChange) -> None:
         self.next_topic_id = max(self.next_topic_id, change.topic_id + 1)
@@ -94,6 +98,24 @@ class Known:
                     "with * stand for those that fit"
                 )
         return tuple(sorted(found))
+
+    def check(self, option: str, offsets: Mapping[str, Mapping[int, int]]) -> None:
+        """Look whether there are the partitions that offsets are given for.
+
+        Raises UnknownTopic, which names the option.
+        """
+        counts = {one.name: one.partitions for one in self.topics.values() if not one.internal_of}
+        for name, partitions in offsets.items():
+            if name not in counts:
+                raise UnknownTopic(
+                    f"{option}: there is no topic {escaped(name)!r}{self._others(name)}"
+                )
+            for partition in partitions:
+                if partition >= counts[name]:
+                    raise UnknownTopic(
+                        f"{option}: the topic {escaped(name)!r} has partitions 0 to "
+                        f"{counts[name] - 1}, and not {partition}"
+                    )
 
     def _others(self, name: str) -> str:
         there = sorted(t.name for t in self.topics.values() if not t.internal_of)

@@ -260,6 +260,9 @@ def sieve_of(request: Request, known: Known, now_us: int) -> Sieve:
     """Which records a request wants. Raises UnknownTopic."""
     names = Names(request.topics)
     topic_ids = known.chosen(names, not request.unknown_topics)
+    if not request.unknown_topics:
+        known.check("from", request.from_offsets)
+        known.check("to", request.to_offsets)
     offsets = Within(0).and_within(_within(request.from_offset, request.to_offset))
     limits = known.limits(topic_ids, offsets, request.from_offsets, request.to_offsets)
     return Sieve(

@@ -43,6 +43,16 @@ def test_a_name_that_no_topic_has_is_an_error_unless_it_may_come_later() -> None
     assert known.chosen(Names(["none*"]), True) == ()
 
 
+def test_offsets_of_what_is_not_there_are_an_error() -> None:
+    known = _known()
+    known.apply([_change(5, "created", name="five", partitions=2)])
+    known.check("from", {"one": {0: 7, 1: 99}, "five": {1: 0}, "__brokerd.audit": {0: 1}})
+    with pytest.raises(UnknownTopic, match="from: there is no topic 'One'; there is 'one' and 2"):
+        known.check("from", {"One": {0: 7}})
+    with pytest.raises(UnknownTopic, match="to: the topic 'five' has partitions 0 to 1, and not 2"):
+        known.check("to", {"five": {2: 7}})
+
+
 def test_topics_come_and_go_as_the_journal_says() -> None:
     known = _known()
     known.apply([_change(5, "created", name="five", partitions=1)])
