@@ -12,7 +12,7 @@ Runs in Spark's workers: no Twisted, no Spark, nothing of the broker.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Protocol
 
@@ -145,6 +145,28 @@ def read_records_of(
     for gathered in gather(fd, batches.position, size, cost, read_bytes):
         some = batches.select(gathered.rows)
         yield _Decoder(file, some, gathered).rows(names, columns)
+
+
+def lost_to_damage(
+    batches: Batches,
+    places: Iterable[tuple[int, int]],
+    read: Callable[[Batches], Iterable[pa.RecordBatch]],
+) -> Mask:
+    """Which batches are lost: they cannot be read, and it is known that their place is damaged.
+
+    ``places`` are positions and ends in the file; ``read`` reads some batches of it, and raises
+    `DamagedBatch`.
+    """
+    lost = np.zeros(len(batches.position), np.bool_)
+    ends = batches.position + ENTRY_HEADER_BYTES + batches.body_bytes
+    for first, end in places:
+        for row in np.flatnonzero((batches.position < end) & (ends > first)).tolist():
+            try:
+                for _ in read(batches.select(slice(row, row + 1))):
+                    pass
+            except DamagedBatch:
+                lost[row] = True
+    return lost
 
 
 def _check_places(path: str, batches: Batches, size: int) -> None:

@@ -20,14 +20,14 @@ def covered(batches: Sequence[Batches], lost: Sequence[Batches], gaps: Gaps) -> 
     Offsets of ``batches``, which do not overlap, and next to them, or instead of ``lost`` batches,
     those of ``gaps``: of these it is known that there is nothing.
     """
-    ranges = _joined(_ranges(batches))
+    ranges = joined(_ranges(batches))
     missed = _ranges(lost)
     found = [one for one in ranges if one[:2] not in gaps]
     for key, some in gaps.items():
         own = [one for one in ranges if one[:2] == key]
         taken = [Range(*key, *gap) for gap in some]
         known = [*own, *(gap for gap in taken if any(_overlap(gap, one) for one in missed))]
-        merged = _joined(sorted([*own, *taken]))
+        merged = joined([*own, *taken])
         found += [one for one in merged if any(_overlap(one, part) for part in known)]
     return sorted(found)
 
@@ -53,15 +53,15 @@ def _ranges(batches: Iterable[Batches]) -> list[Range]:
     return [Range(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
-def _joined(ranges: Iterable[Range]) -> list[Range]:
-    """Those that touch or overlap made one; they come in order."""
-    joined: list[Range] = []
-    for one in ranges:
-        if joined and joined[-1][:2] == one[:2] and one.first <= joined[-1].end:
-            joined[-1] = joined[-1]._replace(end=max(joined[-1].end, one.end))
+def joined(ranges: Iterable[Range]) -> list[Range]:
+    """The same offsets in as few ranges as can be, sorted."""
+    found: list[Range] = []
+    for one in sorted(ranges):
+        if found and found[-1][:2] == one[:2] and one.first <= found[-1].end:
+            found[-1] = found[-1]._replace(end=max(found[-1].end, one.end))
         else:
-            joined.append(one)
-    return joined
+            found.append(one)
+    return found
 
 
 def _overlap(one: Range, other: Range) -> bool:

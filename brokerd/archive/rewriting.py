@@ -22,6 +22,7 @@ from brokerd.archive.address import Place
 from brokerd.archive.files import FileInfo, FileWriter, verify_written
 from brokerd.archive.layout import LAYOUTS, Layout, Range
 from brokerd.archive.ordered import Source, in_order, read_drops
+from brokerd.archive.ranges import joined
 from brokerd.archive.reading import AHEAD_BYTES, ArchiveFile, open_file
 from brokerd.archive.store import open_store
 from brokerd.archive.view import ArchiveUnavailable
@@ -122,18 +123,6 @@ def _rewrite(unit: Unit) -> Rewritten:
 
 
 # -- Into which files they go --------------------------------------------------------------------
-
-
-def joined(ranges: Iterable[Range]) -> list[Range]:
-    """The same offsets in as few ranges as can be, sorted."""
-    found: list[Range] = []
-    for one in sorted(ranges):
-        before = found[-1] if found else None
-        if before is not None and before[:2] == one[:2] and one.first <= before.end:
-            found[-1] = before._replace(end=max(before.end, one.end))
-        else:
-            found.append(one)
-    return found
 
 
 def ranges_of(file: ArchiveFile) -> list[Range]:

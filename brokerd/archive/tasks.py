@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -23,7 +24,7 @@ import pyarrow as pa
 
 from brokerd.archive.address import Place
 from brokerd.archive.copies import Copy, LostCopy, fetched
-from brokerd.archive.decode import read_records
+from brokerd.archive.decode import lost_to_damage, read_records
 from brokerd.archive.events import read_events
 from brokerd.archive.files import FileInfo, FileWriter, verify_written
 from brokerd.archive.layout import EVENTS, RECORDS, Layout, Range
@@ -31,13 +32,11 @@ from brokerd.archive.plan import EventsSplit, Pieces, RecordsSplit, Segment
 from brokerd.archive.ranges import covered
 from brokerd.archive.sealed import (
     Batches,
-    DamagedBatch,
     SealedSegment,
     batches_of,
     open_sealed,
 )
 from brokerd.errors import DamagedData, NewerFormat
-from brokerd.walformat import ENTRY_HEADER_BYTES
 
 _SORTED_ROWS = 64 << 10
 """Sorted rows are copied so many at a time."""
@@ -171,7 +170,9 @@ def _parts(target: Target, split: RecordsSplit) -> tuple[list[_Part], list[Batch
         with _reading(target, segment) as here:
             opened = _open(here)
             batches = batches_of(opened.index).select(_row_numbers(pieces))
-            is_lost = _lost(opened, batches, split)
+            places = split.known_damage.get(Path(segment.path).name, ())
+            read = partial(read_records, opened, names=split.topics)
+            is_lost = lost_to_damage(batches, places, read)
         parts.append(_Part(segment, batches.select(~is_lost)))
         lost.append(batches.select(is_lost))
     return parts, lost
@@ -180,21 +181,6 @@ def _parts(target: Target, split: RecordsSplit) -> tuple[list[_Part], list[Batch
 def _row_numbers(pieces: Pieces) -> npt.NDArray[np.intp]:
     runs = [np.arange(row, row + rows) for row, rows in pieces[["row", "rows"]].tolist()]
     return np.concatenate(runs).astype(np.intp)
-
-
-def _lost(segment: SealedSegment, batches: Batches, split: RecordsSplit) -> npt.NDArray[np.bool_]:
-    """Which batches are lost: they cannot be read, and it is known that their place is damaged."""
-    lost = np.zeros(len(batches.position), np.bool_)
-    ends = batches.position + ENTRY_HEADER_BYTES + batches.body_bytes
-    for first, end in split.known_damage.get(Path(segment.path).name, ()):
-        for row in np.flatnonzero((batches.position < end) & (ends > first)).tolist():
-            one = batches.select(slice(row, row + 1))
-            try:
-                for _ in read_records(segment, one, split.topics):
-                    pass
-            except DamagedBatch:
-                lost[row] = True
-    return lost
 
 
 def _rows(target: Target, parts: Iterable[_Part], split: RecordsSplit) -> Iterator[pa.Table]:

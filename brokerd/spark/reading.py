@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
-from brokerd.archive.decode import read_records_of
+from brokerd.archive.decode import lost_to_damage, read_records_of
 from brokerd.archive.layout import parse_records_name
 from brokerd.archive.pending import is_deleted
-from brokerd.archive.sealed import Batches, DamagedBatch
+from brokerd.archive.sealed import Batches
 from brokerd.archive.tail import JournalFile, walk_closed
 from brokerd.archive.view import ArchiveUnavailable
 from brokerd.errors import BrokerdError
@@ -38,7 +37,6 @@ from brokerd.spark.parts import Part, Times, batches_with_times, wanted
 from brokerd.spark.place import WAL
 from brokerd.spark.planning import Split
 from brokerd.spark.sieve import ALL, Sieve, Within
-from brokerd.walformat import ENTRY_HEADER_BYTES
 
 TRIES = 4
 """How often files are looked for anew that go meanwhile."""
@@ -172,17 +170,11 @@ def _open_part(split: Split, part: Part) -> _Open | None:
 
 def _readable(split: Split, fd: int, file: JournalFile, name: str, batches: Batches) -> Batches:
     """Batches without those that damage took which the broker knows."""
-    lost = np.zeros(len(batches.position), np.bool_)
-    ends = batches.position + ENTRY_HEADER_BYTES + batches.body_bytes
-    for first, end in split.damage.get(name, ()):
-        for row in np.flatnonzero((batches.position < end) & (ends > first)).tolist():
-            one = batches.select(slice(row, row + 1))
-            try:
-                for _ in read_records_of(fd, file, one, split.names):
-                    pass
-            except DamagedBatch:
-                lost[row] = True
-    return batches.select(~lost)
+
+    def read(some: Batches) -> Iterator[pa.RecordBatch]:
+        return read_records_of(fd, file, some, split.names)
+
+    return batches.select(~lost_to_damage(batches, split.damage.get(name, ()), read))
 
 
 def _journal_rows(split: Split, opened: _Open) -> Iterator[pa.RecordBatch]:

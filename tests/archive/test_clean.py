@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.archive.layout import Range
+from brokerd.archive.ranges import joined
 from brokerd.archive.reading import open_file
-from brokerd.archive.rewriting import joined, ranges_of
+from brokerd.archive.rewriting import ranges_of
 from brokerd.archive.running import JobFailed, Settings
 from tests.archive.world import NOW_US, Record, World, record
 from tests.strategies.archive import on_spark

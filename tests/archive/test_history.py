@@ -11,8 +11,9 @@ import pytest
 
 from brokerd.archive.layout import Range
 from brokerd.archive.merging import pieces
+from brokerd.archive.ranges import joined
 from brokerd.archive.reading import open_file
-from brokerd.archive.rewriting import joined, ranges_of
+from brokerd.archive.rewriting import ranges_of
 from brokerd.archive.running import JobFailed, Settings
 from brokerd.walformat import EventKind
 from tests.archive import plain

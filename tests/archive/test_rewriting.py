@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from brokerd.archive import rewriting, rowgroups
 from brokerd.archive.layout import EVENTS, Range
+from brokerd.archive.ranges import joined
 from brokerd.archive.reading import open_file
-from brokerd.archive.rewriting import Refused, Rewritten, Trims, Unit, joined, rewrite
+from brokerd.archive.rewriting import Refused, Rewritten, Trims, Unit, rewrite
 from brokerd.errors import DamagedData
 from tests.archive.world import LOG_ID, World, record
 
