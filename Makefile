@@ -66,9 +66,9 @@ bench: $(READY)
 
 # A point of "changes" or "archive" is a whole run: a share of them here, all of them in soak.
 sim: $(READY)
-	$(BIN)/python -m brokerd.sim --seeds 0..299 $(WITH_JOBS)
-	$(BIN)/python -m brokerd.sim.crashpoints --workload broker --workload log $(WITH_JOBS)
-	$(BIN)/python -m brokerd.sim.crashpoints --workload changes --workload archive --every 11 $(WITH_JOBS)
+	$(BIN)/python -m simulator --seeds 0..299 $(WITH_JOBS)
+	$(BIN)/python -m simulator.crashpoints --workload broker --workload log $(WITH_JOBS)
+	$(BIN)/python -m simulator.crashpoints --workload changes --workload archive --every 11 $(WITH_JOBS)
 
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz $(WITH_JOBS) $(ARGS)
@@ -77,9 +77,9 @@ fuzz: $(READY)
 soak: $(READY)
 	$(BIN)/python -m benchmarks.torture --kills 50
 	$(BIN)/python -m benchmarks.archive_torture --rounds 64
-	$(BIN)/python -m brokerd.sim.crashpoints $(WITH_JOBS)
-	$(BIN)/python -m brokerd.sim.flips $(WITH_JOBS)
-	$(BIN)/python -m brokerd.sim --soak $(SOAK_SECONDS) --from $$(date +%s)000 $(WITH_JOBS)
+	$(BIN)/python -m simulator.crashpoints $(WITH_JOBS)
+	$(BIN)/python -m simulator.flips $(WITH_JOBS)
+	$(BIN)/python -m simulator --soak $(SOAK_SECONDS) --from $$(date +%s)000 $(WITH_JOBS)
 
 # A build directory of earlier would put modules into the wheel that are gone by now.
 wheel: $(READY)

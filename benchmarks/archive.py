@@ -36,17 +36,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from brokerd.archive.bounds import decode_bounds
-from brokerd.archive.decode import read_records
-from brokerd.archive.files import parquet_options
+from brokerd.archive.cluster.session import SparkOptions, spark_session
+from brokerd.archive.contract.bounds import decode_bounds
+from brokerd.archive.contract.layout import RECORDS, arrow_schema
+from brokerd.archive.ingest.plan import Lot, RecordsSplit, plan_lot
 from brokerd.archive.job import NO_LIMIT, Job, run_job
-from brokerd.archive.layout import RECORDS, arrow_schema
-from brokerd.archive.plan import Lot, RecordsSplit, plan_lot
-from brokerd.archive.readback import open_archive
-from brokerd.archive.rowgroups import GROUP_ROWS
-from brokerd.archive.running import Settings
-from brokerd.archive.sealed import batches_of, open_sealed
-from brokerd.archive.spark import SparkOptions, spark_session
+from brokerd.archive.journal.records import read_records
+from brokerd.archive.journal.sealed import batches_of, open_sealed
+from brokerd.archive.parquet.row_groups import GROUP_ROWS
+from brokerd.archive.parquet.writer import parquet_options
+from brokerd.archive.run import Settings
+from brokerd.archive.serve.table_archive import open_archive
 from brokerd.cli.machine import describe
 from brokerd.codecs.flymq import Fetch, Opcode, encode_request
 

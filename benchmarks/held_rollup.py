@@ -20,10 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from brokerd.archive.address import Place, place_of
+from brokerd.archive.cluster.session import SparkOptions, spark_session
 from brokerd.archive.job import Job, run_job
-from brokerd.archive.running import Settings
-from brokerd.archive.spark import SparkOptions, spark_session
+from brokerd.archive.run import Settings
+from brokerd.archive.storage.address import Place, place_of
 from brokerd.cli.server import NoBroker, Server, find
 from brokerd.errors import BrokerdError
 

@@ -19,11 +19,11 @@ from prometheus_client.twisted import MetricsResource
 from twisted.internet.defer import Deferred
 from twisted.logger import globalLogBeginner
 
-from brokerd.assembly import BrokerCore, make_core
 from brokerd.broker import Broker
-from brokerd.config import Setting, load
-from brokerd.logs import make_observer
-from brokerd.outcome import Outcome
+from brokerd.server.assembly import BrokerCore, make_core
+from brokerd.server.config import Setting, load
+from brokerd.server.logs import make_observer
+from brokerd.server.outcome import Outcome
 from brokerd.tap import assemble, use_monotonic_clock
 
 Result = TypeVar("Result")

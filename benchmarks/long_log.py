@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgpack
 
-from brokerd.archive.bounds import Bounds, PartitionBounds, TopicBounds, encode_bounds
+from brokerd.archive.contract.bounds import Bounds, PartitionBounds, TopicBounds, encode_bounds
 from brokerd.walformat import (
     FRAME_HEADER_BYTES,
     RECORDS_HEADER_BYTES,
@@ -31,7 +31,7 @@ from brokerd.walformat import (
     encode_segment_header,
     frame_size,
 )
-from brokerd.walindex import GrowingIndex
+from brokerd.walformat.index import GrowingIndex
 
 TOPICS = 8
 PARTITIONS = 4

@@ -12,7 +12,7 @@ from brokerd.cli.formats import BenchFailed, Ground
 from brokerd.cli.formats.ground import connect
 from brokerd.cli.formats.mamamia import fill
 from brokerd.cli.measure import Plan, measure, new_log
-from brokerd.config import load as load_config
+from brokerd.server.config import load as load_config
 
 from .admin import fetch_status
 from .process import BrokerProcess

@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from brokerd.sections import DEFAULT_LISTENERS
+from brokerd.server.sections import DEFAULT_LISTENERS
 
 _POLL_SECONDS = 0.005
 _PR_SET_PDEATHSIG = 1

@@ -24,12 +24,12 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from brokerd.archive.spark import SparkOptions, spark_session
+from brokerd.archive.cluster.session import SparkOptions, spark_session
 from brokerd.cli.machine import describe
+from brokerd.spark.location import open_place
 from brokerd.spark.options import batch_request, parse_options
-from brokerd.spark.place import open_place
-from brokerd.spark.planning import Plan, Split, plan
-from brokerd.spark.reading import read_split
+from brokerd.spark.plan.plan import Plan, Split, plan
+from brokerd.spark.read.read import read_split
 
 from .children import ChildFailed, answer, run_child
 from .long_log import BEGAN_US, FRAME_US, Shape, make_log

@@ -25,7 +25,7 @@ from twisted.internet.threads import deferToThread
 from brokerd.broker import Congested, Lane
 from brokerd.cli.machine import describe, sync_rate
 from brokerd.client.mamamia import MamamiaClient
-from brokerd.sim.bare import TakesAnything
+from simulator.bare import TakesAnything
 
 from .children import ChildFailed, answer, run_child
 from .inside import Inside, run

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from brokerd.broker import Congested, Partition, Topic
-from brokerd.sim.bare import TakesAnything
+from simulator.bare import TakesAnything
 
 from .inside import Inside
 

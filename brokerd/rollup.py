@@ -31,21 +31,21 @@ import click
 import msgspec
 
 from brokerd import __version__
-from brokerd.archive.address import address
-from brokerd.archive.masters import check_master
-from brokerd.archive.running import Quiet, Settings
-from brokerd.archive.spark import SparkOptions, find_java, spark_session
+from brokerd.archive.cluster.master_url import check_master
+from brokerd.archive.cluster.session import SparkOptions, find_java, spark_session
+from brokerd.archive.run import Quiet, Settings
+from brokerd.archive.storage.address import address
 from brokerd.cli.credentials import Credentials, credentials
 from brokerd.cli.options import some
 from brokerd.cli.output import plain, size
 from brokerd.cli.server import NoBroker, Refused, Server, find
-from brokerd.config import Config, Setting, load
 from brokerd.errors import BrokerdError, Denied
-from brokerd.outcome import IN_USE, USAGE
+from brokerd.server.config import Config, Setting, load
+from brokerd.server.outcome import IN_USE, USAGE
 
 try:
+    from brokerd.archive.ingest.plan import Lot
     from brokerd.archive.job import Job, RollupLocked, Summary, plan_job, run_job
-    from brokerd.archive.plan import Lot
 except ModuleNotFoundError as missing:
     sys.exit(f"brokerd-rollup: {missing.name} is not installed: `pip install 'brokerd[spark]'`")
 

@@ -23,9 +23,10 @@ from twisted.python.logfile import LogFile
 
 from brokerd import __version__
 from brokerd.admin.health import Health
-from brokerd.admin.hosts import Hosts
+from brokerd.admin.http.hosts import Hosts
 from brokerd.admin.site import MetricsResource, make_site
-from brokerd.config import (
+from brokerd.errors import BrokerdError
+from brokerd.server.config import (
     Config,
     Loaded,
     Log,
@@ -35,12 +36,11 @@ from brokerd.config import (
     secret_warnings,
     with_secrets,
 )
-from brokerd.errors import BrokerdError
-from brokerd.listening import ADMIN, endpoints_of, insecurities, is_open
-from brokerd.logs import at_level, make_observer
-from brokerd.notify import Notifier
-from brokerd.outcome import Outcome, say
-from brokerd.service import BrokerdService, Core, Listener
+from brokerd.server.listeners import ADMIN, endpoints_of, insecurities, is_open
+from brokerd.server.logs import at_level, make_observer
+from brokerd.server.notify import Notifier
+from brokerd.server.outcome import Outcome, say
+from brokerd.server.service import BrokerdService, Core, Listener
 
 MakeCore = Callable[[Config, Path, Any], Core]
 
@@ -150,7 +150,7 @@ def makeService(options: Options) -> BrokerdService:
     from prometheus_client.twisted import MetricsResource as metrics_resource
     from twisted.internet import reactor
 
-    from brokerd.assembly import make_core
+    from brokerd.server.assembly import make_core
 
     try:
         loaded = load_options(options, os.environ)

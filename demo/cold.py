@@ -22,8 +22,8 @@ import msgpack
 
 from benchmarks.admin import AdminFailed, fetch_status
 from benchmarks.process import BrokerProcess, die_with_parent
-from brokerd.archive.layout import DELIVERIES, EVENTS, HOURLY, RECORDS
-from brokerd.archive.spark import NoSpark, SparkOptions, spark_session
+from brokerd.archive.cluster.session import NoSpark, SparkOptions, spark_session
+from brokerd.archive.contract.layout import DELIVERIES, EVENTS, HOURLY, RECORDS
 from brokerd.client.mamamia import MamamiaClient
 
 from .chart import draw

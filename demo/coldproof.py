@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgpack
 
-from brokerd.archive.layout import DELIVERIES, RECORDS
+from brokerd.archive.contract.layout import DELIVERIES, RECORDS
 from brokerd.client.blipmq import BlipmqClient
 from brokerd.client.flymq import FlymqClient
 from brokerd.client.mamamia import MamamiaClient

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.wire import Interrupted
-from brokerd.sections import FORMATS
+from brokerd.server.sections import FORMATS
 
 from .ledger import Ledger
 from .line import Feed, Line, dial

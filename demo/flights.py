@@ -27,7 +27,7 @@ from benchmarks.process import BrokerFailed, BrokerProcess, interrupt_on_signals
 from benchmarks.wire import GROUP_INFO, Interrupted, Wire, WireError
 from brokerd.codecs import blipmq, mega
 from brokerd.errors import BrokerdError
-from brokerd.sections import FORMATS
+from brokerd.server.sections import FORMATS
 from brokerd.wal import RealDisk
 from demo import cold
 from demo.consumers import GROUP, Consumer

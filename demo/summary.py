@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from brokerd.sections import FORMATS
+from brokerd.server.sections import FORMATS
 
 from .course import Course
 from .ledger import MAX_FAILURES

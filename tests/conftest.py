@@ -23,7 +23,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from twisted.logger import globalLogBeginner
 
-from brokerd.archive.spark import NoSpark, SparkOptions, spark_session
+from brokerd.archive.cluster.session import NoSpark, SparkOptions, spark_session
 from tests.archive.s3 import bucket, environment, s3_server
 
 __all__ = ["bucket", "s3_server"]

@@ -14,14 +14,14 @@ from typing import Any
 
 from twisted.internet.task import Clock
 
-from brokerd.assembly import BrokerCore
-from brokerd.config import Config
-from brokerd.host import OpenArchive
-from brokerd.protocols.factory import ConnectionFactory
+from brokerd.protocols.base.factory import ConnectionFactory
 from brokerd.schemas.checker import Looks, LooksAtOnce
-from brokerd.sim.bare import DATA_DIR, MONOTONIC_SECONDS, WALL_SECONDS, counting_ids
-from brokerd.sim.disk import SimDisk
-from brokerd.sim.inline import InlineCommitter
+from brokerd.server.assembly import BrokerCore
+from brokerd.server.config import Config
+from brokerd.server.host import OpenArchive
+from simulator.bare import DATA_DIR, MONOTONIC_SECONDS, WALL_SECONDS, counting_ids
+from simulator.disk import SimDisk
+from simulator.inline import InlineCommitter
 from tests.house import Wire
 
 
@@ -51,7 +51,7 @@ class _Lock:
 
 
 class HandHost:
-    """The `brokerd.host.Host` on which nothing happens by itself."""
+    """The `brokerd.server.host.Host` on which nothing happens by itself."""
 
     open_archive: OpenArchive | None = None
 

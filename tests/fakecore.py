@@ -17,10 +17,10 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.protocol import Factory, Protocol
 
 from brokerd import errors
-from brokerd.admin.asker import Asker
-from brokerd.admin.routing import Api
-from brokerd.config import Config
+from brokerd.admin.http.routing import Api
+from brokerd.admin.http.sender import Asker
 from brokerd.security import OPEN_GUARD
+from brokerd.server.config import Config
 
 SERVES_SECONDS = 0.2
 
@@ -91,7 +91,7 @@ def _from_environment(config: Config, data_dir: Path, reactor: Any) -> FakeCore:
 
 
 if __name__ == "__main__":
-    sys.modules["brokerd.assembly"] = types.SimpleNamespace(make_core=_from_environment)  # type: ignore[assignment]
+    sys.modules["brokerd.server.assembly"] = types.SimpleNamespace(make_core=_from_environment)  # type: ignore[assignment]
     from twisted.scripts.twistd import run
 
     run()

@@ -18,15 +18,15 @@ from twisted.internet.error import ConnectionAborted, ConnectionDone, Connection
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from brokerd.archive.view import Archive
+from brokerd.archive.contract.view import Archive
 from brokerd.broker import BrokerSettings, Congested
 from brokerd.codecs.mamamia import FrameReader, decode_response, encode_request
-from brokerd.protocols.connection import Limits
-from brokerd.protocols.factory import ConnectionFactory
-from brokerd.protocols.mamamia import MamamiaFactory
-from brokerd.sim.bare import WALL_SECONDS, BareBroker
-from brokerd.sim.disk import SimDisk
+from brokerd.protocols.base.connection import Limits
+from brokerd.protocols.base.factory import ConnectionFactory
+from brokerd.protocols.mamamia.connection import MamamiaFactory
 from brokerd.wal import WalOptions
+from simulator.bare import WALL_SECONDS, BareBroker
+from simulator.disk import SimDisk
 
 
 class House(BareBroker):

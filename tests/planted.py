@@ -1,4 +1,4 @@
-# Tests: tests/sim/test_planted.py
+# Tests: tests/simulator/test_planted.py
 """Plants bugs in copies of the broker, one at a time, and says what finds them and how fast.
 
 python -m tests.planted
@@ -60,7 +60,7 @@ BUGS = (
     bug(
         "skip-fsync",
         "a commit is written and not synced",
-        "wal/commit.py",
+        "wal/write/commit.py",
         ("        if sync or write.spare is not None:", "        if write.spare is not None:"),
     ),
     bug(
@@ -76,7 +76,7 @@ BUGS = (
     bug(
         "skip-directory-fsync",
         "the name of a new segment is not synced",
-        "wal/commit.py",
+        "wal/write/commit.py",
         (
             "os.path.join(path, write.name))\n            disk.sync_directory(path)",
             "os.path.join(path, write.name))",
@@ -85,13 +85,13 @@ BUGS = (
     bug(
         "newer-segment-first",
         "without fsync, a segment may survive that follows one which did not",
-        "wal/commit.py",
+        "wal/write/commit.py",
         ("            write.before.sync()", "            write.before.size()"),
     ),
     bug(
         "swap-frames",
         "the frames of one commit are written in the wrong order",
-        "wal/commit.py",
+        "wal/write/commit.py",
         (
             "        parts += frame_parts(frame.entries, lsn, segment_id, last_synced, "
             "frame.time_us, salt)",
@@ -102,7 +102,7 @@ BUGS = (
     bug(
         "answer-before-commit",
         "answers leave as soon as they are made",
-        "protocols/connection.py",
+        "protocols/base/connection.py",
         (
             "            if ticket is None or ticket > durable:",
             "            if ticket is None:",
@@ -138,7 +138,7 @@ BUGS = (
     bug(
         "admit-one-by-one",
         "the messages of a batch are admitted one by one: a refused one may be half stored",
-        "protocols/mamamia.py",
+        "protocols/mamamia/connection.py",
         ("        broker.admit(size, len(set(partitions)))\n", ""),
         (
             "                partition.index,\n                broker.append(\n",
@@ -149,13 +149,13 @@ BUGS = (
     bug(
         "recovery-off-by-one",
         "the first frame after a snapshot is not applied",
-        "wal/opening.py",
+        "wal/recovery/startup.py",
         ("        if frame.lsn >= from_lsn:", "        if frame.lsn > from_lsn:"),
     ),
     bug(
         "chunk-off-by-one",
         "the first frame after a group's piece of a snapshot is not applied to it",
-        "broker/state.py",
+        "broker/model/state.py",
         (
             "        if frame.lsn >= self._replay.fresh_from.get(lane, 0):",
             "        if frame.lsn > self._replay.fresh_from.get(lane, -1):",
@@ -164,7 +164,7 @@ BUGS = (
     bug(
         "apply-events-twice",
         "events that a group's piece of a snapshot holds already are applied again",
-        "broker/snapshotter.py",
+        "broker/model/snapshotter.py",
         (
             "        return capture_lane(lane, self._captured_lsn,",
             "        return capture_lane(lane, self._start_lsn,",
@@ -173,7 +173,7 @@ BUGS = (
     bug(
         "old-next-offset",
         "a partition goes on from the offset that the snapshot tells, whatever came after it",
-        "broker/state.py",
+        "broker/model/state.py",
         (
             "            partition.restore(max(partition.next_offset, entry.base_offset + "
             "entry.count))",
@@ -188,7 +188,7 @@ BUGS = (
     bug(
         "no-rewrite",
         "what a failed sync may have left in the page cache only is not written again",
-        "wal/opening.py",
+        "wal/recovery/startup.py",
         (
             "    rewrite(file, start, end)\n",
             "",
@@ -197,7 +197,7 @@ BUGS = (
     bug(
         "no-sync-of-rewrite",
         "what is written again is not synced",
-        "wal/opening.py",
+        "wal/recovery/startup.py",
         (
             "        file.truncate(segment.position)\n    file.sync()\n",
             "        file.truncate(segment.position)\n",
@@ -206,7 +206,7 @@ BUGS = (
     bug(
         "tear-off-by-one",
         "a tear right behind the last synced position is taken for damage",
-        "wal/recovery.py",
+        "wal/recovery/recover.py",
         (
             "        return self._claim > self._segment.first_lsn + position",
             "        return self._claim >= self._segment.first_lsn + position",
@@ -215,7 +215,7 @@ BUGS = (
     bug(
         "accept-torn-frame",
         "the sound entries of a torn frame count",
-        "wal/recovery.py",
+        "wal/recovery/recover.py",
         (
             "                if self._is_torn(found.position, found.problem):\n"
             "                    break\n",
@@ -227,7 +227,7 @@ BUGS = (
     bug(
         "no-checksum-in-recovery",
         "the checksums of entries are not verified at the start",
-        "wal/scan.py",
+        "wal/read/scanner.py",
         (
             "Entry(*header[:5], entry_body(data, header, position))",
             "Entry(*header[:5], entry_body(data, header, position, verify=False))",
@@ -236,7 +236,7 @@ BUGS = (
     bug(
         "no-checksum-in-read",
         "the checksums of batches are not verified when they are read from disk",
-        "wal/reader.py",
+        "wal/read/reader.py",
         (
             "                body = entry_body(data, header, position)",
             "                body = entry_body(data, header, position, verify=False)",
@@ -245,7 +245,7 @@ BUGS = (
     bug(
         "index-off-by-one",
         "an index file loses the last batch of each partition of its segment",
-        "walindex.py",
+        "walformat/index.py",
         (
             "        return Rows(*(column[row : row + rows] for column in self._columns))",
             "        return Rows(*(column[row : row + rows - 1] for column in self._columns))",
@@ -255,7 +255,7 @@ BUGS = (
     bug(
         "early-snapshot",
         "a snapshot is written before the log that it relies on is durable",
-        "broker/snapshotter.py",
+        "broker/model/snapshotter.py",
         (
             "        elif not self._writing and self._wal.durable_lsn >= self._captured_lsn:",
             "        elif not self._writing:",
@@ -282,7 +282,7 @@ BUGS = (
     bug(
         "forget-last-token",
         "a snapshot forgets the last token of a group",
-        "groups/thaw.py",
+        "groups/snapshot_decode.py",
         ("        state._token = token\n", ""),
     ),
     bug(
@@ -334,7 +334,7 @@ BUGS = (
     bug(
         "drop-delay-in-replay",
         "at a start, what failed before does not wait any longer",
-        "broker/state.py",
+        "broker/model/state.py",
         (
             "                    lane.store.apply(event, now_us)",
             "                    lane.store.apply(event, 0)",
@@ -343,7 +343,7 @@ BUGS = (
     bug(
         "late-timer",
         "what one lane has next hides what another has earlier, until something else stirs it",
-        "broker/timetable.py",
+        "broker/leases/timers.py",
         (
             "        if not self._firing and (self._call is None or due_us < self._call_us):",
             "        if self._call is None or due_us < self._call_us:",
@@ -356,7 +356,7 @@ BUGS = (
     bug(
         "late-delay",
         "after the wall clock was set back and a start, what failed waits too long",
-        "broker/leasing.py",
+        "broker/leases/service.py",
         (
             "            lane.store.resume(now_us, self._state.behind_us)",
             "            lane.store.resume(now_us)",
@@ -375,7 +375,7 @@ BUGS = (
     bug(
         "overtake",
         "a late answer overtakes the answers before it",
-        "protocols/connection.py",
+        "protocols/base/connection.py",
         (
             "        self._enqueue()\n        place = Answers(None, [], 1, 0)",
             "        place = Answers(None, [], 1, 0)",
@@ -384,7 +384,7 @@ BUGS = (
     bug(
         "close-before-answers",
         "a clean stop closes connections that are owed answers",
-        "protocols/connection.py",
+        "protocols/base/connection.py",
         (
             "        if self._queue or not self.ending or self.gone or "
             "self._closing_since_us is not None:",
@@ -404,7 +404,7 @@ BUGS = (
     bug(
         "key-freed-too-early",
         "a key is free as soon as its record is not leased any more, although it came back",
-        "groups/keys.py",
+        "groups/key_order.py",
         (
             "        return key in self._front\n",
             "        return key in self._front and self._is_leased(self._front[key])\n",
@@ -428,7 +428,7 @@ BUGS = (
     bug(
         "replay-not-atomic",
         "the dead letters of each partition are replayed in a frame of their own",
-        "broker/group_changes.py",
+        "broker/leases/group_admin.py",
         (
             "            before = len(lane.store.events)\n            count += bury(",
             "            self._leasing._journal.split()\n"
@@ -438,7 +438,7 @@ BUGS = (
     bug(
         "old-tokens-again",
         "a group that is made again gives the tokens of the one that was deleted",
-        "broker/state.py",
+        "broker/model/state.py",
         (
             "        self.token_base = max(self.token_base, last_token([group]))\n"
             "        group.topic.groups.pop",
@@ -449,7 +449,7 @@ BUGS = (
     bug(
         "fire-in-two-frames",
         "a scheduled message is settled in another frame than it is stored in",
-        "broker/firing.py",
+        "broker/delayed/delivery.py",
         (
             "        self._settle(lane, offset)\n        self._counters.fired += 1",
             "        self._journal.split()\n"
@@ -459,7 +459,7 @@ BUGS = (
     bug(
         "cancel-in-memory",
         "a cancelled message is not journaled as such",
-        "broker/schedule.py",
+        "broker/delayed/schedule.py",
         (
             "        self._leasing.touch_added(lane, before)\n        if settled:",
             "        if settled:",
@@ -468,7 +468,7 @@ BUGS = (
     bug(
         "expire-after-a-jump",
         "records expire right after the wall clock jumped forward",
-        "broker/fetching.py",
+        "broker/records/fetch.py",
         (
             "        return self._time.time_us() if self._time.settled else 0",
             "        return self._time.time_us()",
@@ -477,7 +477,7 @@ BUGS = (
     bug(
         "fire-the-expired",
         "a scheduled message that expired before it was due is stored, and never expires",
-        "broker/firing.py",
+        "broker/delayed/delivery.py",
         (
             "            if self._expiry.is_past(message.expires_at_us):",
             "            if message.expires_at_us < 0:",
@@ -504,7 +504,7 @@ BUGS = (
     bug(
         "sweep-too-early",
         "segments are deleted although only the newest snapshot, or none, is past them",
-        "broker/sweep.py",
+        "broker/retention/segment_cleaner.py",
         (
             "        goes = [one for one in found if one.segment.end_lsn <= basis.snapshot_lsn]",
             "        goes = [one for one in found if one.segment.end_lsn > 0]",
@@ -513,7 +513,7 @@ BUGS = (
     bug(
         "sweep-what-is-open",
         "a segment is deleted when all but its last three records are removed",
-        "broker/sweep.py",
+        "broker/retention/segment_cleaner.py",
         (
             "        starts, topic_ids = dict(self._state.starts), set(self._state.by_id)",
             "        starts, topic_ids = "
@@ -523,7 +523,7 @@ BUGS = (
     bug(
         "retain-by-a-jump",
         "retention follows the wall clock right after it jumped",
-        "broker/retention.py",
+        "broker/retention/retention.py",
         (
             "        time_us = self._time.time_us() if self._time.settled else 0",
             "        time_us = self._time.time_us()",
@@ -532,7 +532,7 @@ BUGS = (
     bug(
         "archive-not-asked",
         "segments are deleted whatever the archive has got to, and whatever it knows",
-        "wal/coverage.py",
+        "wal/deletion/coverage.py",
         (
             "        if segment.end_lsn > coverage.archived_lsn:",
             "        if segment.end_lsn < 0:",
@@ -545,7 +545,7 @@ BUGS = (
     bug(
         "delete-for-the-newest-snapshot",
         "segments that the archive has are deleted although the older snapshot needs them",
-        "wal/coverage.py",
+        "wal/deletion/coverage.py",
         (
             "        elif segment.end_lsn > coverage.snapshot_lsn:",
             "        elif coverage.snapshot_lsn < 0:",
@@ -554,7 +554,7 @@ BUGS = (
     bug(
         "delete-before-the-mark",
         "segments are deleted before it is durable that records may be missing from the log",
-        "broker/archive_sweep.py",
+        "broker/retention/archived_segments.py",
         (
             "            if news:\n",
             "            if news < 0:\n",
@@ -563,7 +563,7 @@ BUGS = (
     bug(
         "mark-ignored-at-the-start",
         "a start forgets that the log says which records are in the archive",
-        "broker/state.py",
+        "broker/model/state.py",
         (
             'self.archive(self._partition_given(entry, fields["offset"]), fields["offset"])',
             'self.archive(self._partition_given(entry, fields["offset"]), 0)',
@@ -572,13 +572,13 @@ BUGS = (
     bug(
         "forget-the-mark",
         "a snapshot forgets below which offsets records are in the archive alone",
-        "broker/captured.py",
+        "broker/model/snapshot_capture.py",
         ("p.index: p.archived for p in topic.partitions if p.archived", ""),
     ),
     bug(
         "hole-delivered",
         "where the archive has no record any more, an empty one is given out",
-        "broker/sparse.py",
+        "broker/records/archive_chunks.py",
         (
             "rows.expires_at_us or [0] * len(offsets), REMOVED)",
             "rows.expires_at_us or [0] * len(offsets), 0)",
@@ -587,13 +587,13 @@ BUGS = (
     bug(
         "archive-seen-long-ago",
         "segments are deleted because of an archive that cannot be found any more",
-        "broker/archived.py",
+        "broker/archive/reader.py",
         ("return self._seen if self._error is None else None", "return self._seen"),
     ),
     bug(
         "away-is-damaged",
         "records of an archive that is out of reach count as lost",
-        "broker/reads.py",
+        "broker/records/cold_reader.py",
         (
             "            return error  # `Archived` tells of it\n",
             "            error = DamagedData(str(error))\n",
@@ -602,13 +602,13 @@ BUGS = (
     bug(
         "bound-above-dead-letters",
         "records may be compacted that are dead letters",
-        "broker/bounds.py",
+        "broker/archive/bounds.py",
         ("    if not store.dead:\n", "    if store.floor >= 0:\n"),
     ),
     bug(
         "bound-of-one-group",
         "of the groups of a topic the last one says what may be compacted",
-        "broker/bounds.py",
+        "broker/archive/bounds.py",
         (
             "bound = min(bound, first_to_do(group.lanes[partition.index], commit_place))",
             "bound = first_to_do(group.lanes[partition.index], commit_place)",
@@ -617,14 +617,14 @@ BUGS = (
     bug(
         "seek-below-the-start",
         "a seek to the start goes to offset 0, whatever was removed",
-        "broker/group_changes.py",
+        "broker/leases/group_admin.py",
         ("    first = partition.start_offset\n", "    first = 0\n"),
         ("            lane.leave_out_gaps()\n", ""),
     ),
     bug(
         "new-group-below-the-start",
         "a group that comes later begins with records that were removed",
-        "broker/state.py",
+        "broker/model/state.py",
         (
             "            lane.store.leave_out(0, lane.partition.start_offset)\n"
             "            lane.store.skip_tokens(self.token_base)",
@@ -635,13 +635,13 @@ BUGS = (
     bug(
         "fetch-the-undurable",
         "a fetch shows records whose commit is under way",
-        "broker/fetching.py",
+        "broker/records/fetch.py",
         ("chunk.durable_end(fetcher.journal.durable_ticket),", "chunk.end,"),
     ),
     bug(
         "fetch-loses-the-last",
         "a fetch that meets its limit within a chunk goes on one record too late",
-        "broker/fetching.py",
+        "broker/records/fetch.py",
         (
             "                self._offset = part.offsets[fit]\n",
             "                self._offset = part.offsets[fit] + 1\n",
@@ -650,7 +650,7 @@ BUGS = (
     bug(
         "commit-moves-the-floor",
         "a committed offset settles what lies below it",
-        "broker/group_changes.py",
+        "broker/leases/group_admin.py",
         (
             "lambda lane: lane.store.commit_offset(offset), lanes=[lane])",
             "lambda lane: (lane.store.commit_offset(offset), lane.store.seek(offset)), "
@@ -669,13 +669,13 @@ BUGS = (
     bug(
         "rustlog-group-goes-back",
         "a fetch for a group begins at the lower one of its commit and what was asked for",
-        "protocols/rustlog.py",
+        "protocols/rustlog/connection.py",
         ("offset = max(offset, committed)", "offset = min(offset, committed)"),
     ),
     bug(
         "rustlog-batch-one-by-one",
         "the records of a batch are admitted one by one: a refused one may be half stored",
-        "protocols/rustlog.py",
+        "protocols/rustlog/connection.py",
         (
             "            broker.admit(size + len(records) * RECORD_FRAME_BYTES)\n",
             "            base_offset = partition.next_offset\n"
@@ -691,13 +691,13 @@ BUGS = (
     bug(
         "mega-early-answer",
         "a PRODUCE is answered before it is durable",
-        "protocols/mega.py",
+        "protocols/mega/connection.py",
         ("self.answers.append(produced(", "self.answer_read(produced("),
     ),
     bug(
         "flymq-early-commit",
         "a COMMIT is answered before it is durable",
-        "protocols/flymq.py",
+        "protocols/flymq/connection.py",
         ("self.answers.append(flymq_groups.commit(", "self.answer_read(flymq_groups.commit("),
     ),
     bug(
@@ -718,7 +718,7 @@ BUGS = (
     bug(
         "settle-then-fire",
         "a scheduled message is settled in a frame of its own before it is stored",
-        "broker/firing.py",
+        "broker/delayed/delivery.py",
         (
             "        self._journal.admit(size + FRAME_BYTES)\n",
             "        self._journal.admit(size + FRAME_BYTES)\n"
@@ -733,7 +733,7 @@ BUGS = (
     bug(
         "flymq-filter-repeats",
         "a fetch with a filter that has all it wants begins with the last of them the next time",
-        "protocols/flymq_scan.py",
+        "protocols/flymq/filtered_fetch.py",
         (
             "            self._is_full = True\n            self._offset = record.offset + 1",
             "            self._is_full = True\n            self._offset = record.offset",
@@ -742,13 +742,13 @@ BUGS = (
     bug(
         "blipmq-early-pong",
         "a PONG leaves before what was published is durable",
-        "protocols/blipmq.py",
+        "protocols/blipmq/connection.py",
         ("self._answer(encode(Pong(", "self.answer_read(encode(Pong("),
     ),
     bug(
         "blipmq-early-delivery",
         "a delivery leaves before its lease, or the end of its message, is durable",
-        "protocols/blipmq_polls.py",
+        "protocols/blipmq/poll.py",
         (
             "            self.answer(head, message)\n",
             "            self.answer_read(head, message)\n",
@@ -838,23 +838,23 @@ class Search(NamedTuple):
 SEARCHES = (
     Search(
         "simulator",
-        ("brokerd.sim --seeds 0..{seeds} --jobs {jobs}",),
-        "brokerd.sim --seeds {where} --jobs 1",
+        ("simulator --seeds 0..{seeds} --jobs {jobs}",),
+        "simulator --seeds {where} --jobs 1",
         re.compile(r"seed (?P<where>\d+): (?P<what>.+?):"),
     ),
     Search(
         "crash points",
         tuple(
-            f"brokerd.sim.crashpoints --jobs {{jobs}} --model {model}"
+            f"simulator.crashpoints --jobs {{jobs}} --model {model}"
             for model in ("tear", "drop", "reorder", "keep")
         ),
-        "brokerd.sim.crashpoints --only {where}",
+        "simulator.crashpoints --only {where}",
         re.compile(r"(?P<where>(?:broker|log|changes):\d+) \(.*?\), \w+: (?P<what>.+)"),
     ),
     Search(
         "flips",
-        ("brokerd.sim.flips --jobs {jobs}",),
-        "brokerd.sim.flips --file {where} --jobs 1",
+        ("simulator.flips --jobs {jobs}",),
+        "simulator.flips --file {where} --jobs 1",
         re.compile(r"[\w ,]+: \S*?(?P<where>[^/ ]+) at \d+ \^ \w+, .*?: (?P<what>[A-Z ]+):"),
     ),
 )

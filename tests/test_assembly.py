@@ -22,17 +22,17 @@ from twisted.internet.endpoints import clientFromString
 from twisted.internet.threads import deferToThread
 from twisted.logger import capturedLogs, formatEvent
 
-from brokerd.archive.bounds import decode_bounds
-from brokerd.archive.lazy import LazyArchive
-from brokerd.assembly import BrokerCore, connection_limits, make_core
+from brokerd.archive.contract.bounds import decode_bounds
+from brokerd.archive.serve.lazy import LazyArchive
 from brokerd.broker import Broker
-from brokerd.broker.quarantine import Place
+from brokerd.broker.status.damage import Place
 from brokerd.client.mamamia import ConnectionLost, MamamiaClient
 from brokerd.client.mamamia_async import connect
 from brokerd.codecs import mamamia as mm
-from brokerd.config import Config, Limits, Wal
-from brokerd.endpoints import address_text, parse
 from brokerd.errors import DamagedData, StorageFailed
+from brokerd.server.assembly import BrokerCore, connection_limits, make_core
+from brokerd.server.config import Config, Limits, Wal
+from brokerd.server.endpoints import address_text, parse
 from tests.certificates import tls
 from tests.protocols.serving import CONFIG, no_faults, reactor, until
 
@@ -190,8 +190,8 @@ LOCKS = """
 import sys
 from pathlib import Path
 from twisted.internet import reactor
-from brokerd.assembly import make_core
-from brokerd.config import Config
+from brokerd.server.assembly import make_core
+from brokerd.server.config import Config
 make_core(Config(), Path(sys.argv[1]), reactor).lock()
 """
 
@@ -293,7 +293,7 @@ async def test_a_stop_does_not_wait_for_an_archive_that_never_answers(
         away.wait()
 
     monkeypatch.setattr(LazyArchive, "refresh", refresh)
-    monkeypatch.setattr("brokerd.assembly.ARCHIVE_STOP_SECONDS", 0.05)
+    monkeypatch.setattr("brokerd.server.assembly.ARCHIVE_STOP_SECONDS", 0.05)
     running = await serve(tmp_path)
     await running.ask(lambda client: client.produce("orders", b"x"))
     assert asked.wait(10)

@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.archive import measure
 from benchmarks.long_log import Shape, make_log
 from brokerd.wal import RealDisk
-from brokerd.wal.verify import verify
+from brokerd.wal.damage.verify import verify
 
 
 def test_the_log_that_is_rolled_up_is_sound(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from twisted.logger import capturedLogs
 
-from brokerd.certificate_lines import CertificateLines
-from brokerd.lines import PEER_LINES, WINDOW_SECONDS
+from brokerd.server.certificate_lines import CertificateLines
+from brokerd.server.line_limit import PEER_LINES, WINDOW_SECONDS
 
 
 def test_a_line_says_whose_certificate_it_is_and_why_and_cannot_be_forged() -> None:

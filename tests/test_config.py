@@ -13,9 +13,11 @@ import msgspec
 import pytest
 from twisted.internet import reactor
 
-from brokerd.assembly import broker_settings, connection_limits, make_core
 from brokerd.broker import BrokerSettings
-from brokerd.config import (
+from brokerd.errors import ConfigError
+from brokerd.protocols.base.connection import Limits
+from brokerd.server.assembly import broker_settings, connection_limits, make_core
+from brokerd.server.config import (
     SECTIONS,
     Config,
     Setting,
@@ -25,8 +27,6 @@ from brokerd.config import (
     secret_warnings,
     with_secrets,
 )
-from brokerd.errors import ConfigError
-from brokerd.protocols.connection import Limits
 from brokerd.wal import WalOptions
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "etc" / "brokerd.toml"

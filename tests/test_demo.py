@@ -15,7 +15,7 @@ import msgpack
 import pytest
 
 from brokerd.codecs import mamamia
-from brokerd.sections import FORMATS
+from brokerd.server.sections import FORMATS
 from demo import flights
 from demo.course import TOPIC, writer_of
 from demo.flights import DemoFailed, prepare

@@ -10,8 +10,8 @@ from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.testing import MemoryReactorClock, StringTransportWithDisconnection
 
-from brokerd.endpoints import address_text, localise, parse, split
 from brokerd.errors import ConfigError
+from brokerd.server.endpoints import address_text, localise, parse, split
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ from typing import get_args
 
 import pytest
 
-from brokerd.assembly import FACTORIES
 from brokerd.cli.formats import FORMATS as LOADED
-from brokerd.sections import DEFAULT_LISTENERS, FORMATS
-from brokerd.sim.draw import FORMATS as DRAWN
-from brokerd.sim.plan import WireFormat
+from brokerd.server.assembly import FACTORIES
+from brokerd.server.sections import DEFAULT_LISTENERS, FORMATS
 from demo.readers import READERS
 from demo.summary import PLACES
 from demo.writers import PENS
+from simulator.draw import FORMATS as DRAWN
+from simulator.plan import WireFormat
 from tests.codecs.every import DECODERS
 from tests.cross.peers import PEERS
 from tests.cross.tongues import TONGUES

@@ -1,4 +1,4 @@
-# Tests: brokerd/garbage.py
+# Tests: brokerd/server/garbage.py
 """Nothing looks through the whole heap again and again, and nothing needs that to be freed."""
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from twisted.internet.task import Clock
 from twisted.internet.threads import deferToThread
 
 from brokerd.broker import ConsumerGroup, GroupSettings, Topic
-from brokerd.broker.remains import Remains
+from brokerd.broker.leases.reaper import Remains
 from brokerd.client.mamamia import MamamiaClient
 from brokerd.codecs.mamamia import AcquireBatch, encode_request
-from brokerd.garbage import LONG_SECONDS, THRESHOLDS, FrozenGarbage, Phase
-from brokerd.sim.bare import TakesAnything
+from brokerd.server.garbage import LONG_SECONDS, THRESHOLDS, FrozenGarbage, Phase
+from simulator.bare import TakesAnything
 from tests.broker.desk import SECOND_US, produce, settle
 from tests.house import House
 from tests.protocols.serving import until

@@ -17,10 +17,10 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.logger import capturedLogs
 
-from brokerd.handshakes import LOOK_SECONDS, TlsConnection, TlsFactory
-from brokerd.lines import LISTENER_LINES, PEER_LINES, WINDOW_SECONDS
-from brokerd.protocols.transport import lose_at_once
-from brokerd.tls import Credentials, TlsFiles
+from brokerd.protocols.base.transport import lose_at_once
+from brokerd.server.handshakes import LOOK_SECONDS, TlsConnection, TlsFactory
+from brokerd.server.line_limit import LISTENER_LINES, PEER_LINES, WINDOW_SECONDS
+from brokerd.server.tls import Credentials, TlsFiles
 from tests.certificates import DAY, Authority, Issued
 
 PEER = "192.0.2.7"
@@ -230,7 +230,7 @@ def test_tls_before_1_2_is_refused(
     authorities: Authorities, log: Any, newest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where OpenSSL would not refuse it by itself."""
-    monkeypatch.setattr("brokerd.tls.SUITES", b"ALL:@SECLEVEL=0")
+    monkeypatch.setattr("brokerd.server.tls.SUITES", b"ALL:@SECLEVEL=0")
     listening = Listening(authorities, "none")
     listening.handshake(client(authorities, None, newest=newest))
     assert listening.heard == []

@@ -9,7 +9,7 @@ from typing import Any
 from twisted.logger import LogLevel
 from twisted.python.failure import Failure
 
-from brokerd.logs import make_observer
+from brokerd.server.logs import make_observer
 
 
 def written(form: str, level: str = "info", **event: Any) -> str:

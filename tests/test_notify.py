@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from twisted.logger import Logger, capturedLogs
 
-from brokerd.notify import Notifier
+from brokerd.server.notify import Notifier
 
 
 @pytest.fixture(params=["path", "abstract"])

@@ -87,7 +87,7 @@ def test_a_broker_reads_an_archive_with_what_its_extra_brings(tmp_path: Path) ->
     code = (
         "import sys; sys.modules |= dict.fromkeys(['pyspark', 'py4j', 'deltalake', 'pandas'])\n"
         "from pathlib import Path\n"
-        "from brokerd.archive.table import open_archive\n"
+        "from brokerd.archive.delta.table import open_archive\n"
         f"print(open_archive(Path({str(tmp_path)!r}), '0' * 32).refresh())"
     )
     assert run(sys.executable, "-c", code, cwd=ROOT) == "None\n"
@@ -98,7 +98,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     """Every module, the plugin, the page and the type marker; no tests, no demo, no simulator."""
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "brokerd").rglob("*.py")}
-    modules = {name for name in modules if not name.startswith("brokerd/sim/")}
+    modules = {name for name in modules if not name.startswith("simulator/")}
     assert names - modules == {
         "twisted/plugins/brokerd_plugin.py",
         "brokerd/py.typed",

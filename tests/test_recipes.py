@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.process import BrokerProcess
-from brokerd.archive.address import object_address
-from brokerd.archive.files import FileWriter
-from brokerd.archive.layout import RECORDS, ROLLUP_APP, Range, arrow_schema
-from brokerd.archive.store import open_store
-from brokerd.archive.table import Table, added, ensure_tables
+from brokerd.archive.contract.layout import RECORDS, ROLLUP_APP, Range, arrow_schema
+from brokerd.archive.delta.table import Table, added, ensure_tables
+from brokerd.archive.parquet.writer import FileWriter
+from brokerd.archive.storage.address import object_address
+from brokerd.archive.storage.store import open_store
 from brokerd.client.mamamia import MamamiaClient
 from tests.archive.s3 import environment, make_bucket
 from tests.test_readme import example

@@ -15,9 +15,7 @@ from twisted.internet.protocol import Factory
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import Logger, capturedLogs
 
-from brokerd import service
 from brokerd.admin.health import Health, Phase
-from brokerd.endpoints import parse
 from brokerd.errors import (
     DamagedData,
     DirectoryLocked,
@@ -25,8 +23,10 @@ from brokerd.errors import (
     StorageFailed,
     UnsafeFileSystem,
 )
-from brokerd.outcome import Outcome
-from brokerd.service import DRAIN_SECONDS, BrokerdService, Listener, write_json
+from brokerd.server import service
+from brokerd.server.endpoints import parse
+from brokerd.server.outcome import Outcome
+from brokerd.server.service import DRAIN_SECONDS, BrokerdService, Listener, write_json
 from tests.fakecore import FakeCore
 
 

@@ -14,7 +14,7 @@ from twisted.web.resource import Resource
 
 from brokerd.admin.site import AdminSite
 from brokerd.errors import ConfigError, InvalidRequest
-from brokerd.outcome import Outcome
+from brokerd.server.outcome import Outcome
 from brokerd.tap import (
     Options,
     assemble,
@@ -110,7 +110,7 @@ def test_what_a_part_refuses_before_the_fork_is_one_line(monkeypatch: pytest.Mon
     def refuse(*_: object) -> None:
         raise InvalidRequest("group setting max_attempts is 0")
 
-    monkeypatch.setattr("brokerd.assembly.make_core", refuse)
+    monkeypatch.setattr("brokerd.server.assembly.make_core", refuse)
     monkeypatch.setattr("brokerd.tap.use_monotonic_clock", lambda reactor: None)
     with pytest.raises(SystemExit) as caught:
         makeService(options("--admin", "none"))

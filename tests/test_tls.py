@@ -25,7 +25,7 @@ from twisted.logger import capturedLogs
 
 from brokerd.errors import ConfigError
 from brokerd.security.certificates import subject_of
-from brokerd.tls import FILE_BYTES_MAX, Credentials, TlsFiles
+from brokerd.server.tls import FILE_BYTES_MAX, Credentials, TlsFiles
 from tests.certificates import DAY, Authority, Issued
 
 NOW = time.time()

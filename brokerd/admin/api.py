@@ -8,33 +8,33 @@ from __future__ import annotations
 
 from twisted.web import http
 
-from brokerd.admin import (
-    archive_calls,
-    audit_calls,
-    effective_calls,
-    group_calls,
-    lease_calls,
-    record_calls,
-    schema_calls,
-    security_calls,
-    topic_calls,
+from brokerd.admin.calls import (
+    archive,
+    audit,
+    effective_access,
+    groups,
+    leases,
+    records,
+    schemas,
+    security,
+    topics,
 )
-from brokerd.admin.asker import Asker
+from brokerd.admin.http.resources import JSONResource
+from brokerd.admin.http.routing import Api
+from brokerd.admin.http.sender import Asker
 from brokerd.admin.openapi import describe
-from brokerd.admin.resources import JSONResource
-from brokerd.admin.routing import Api
 from brokerd.broker import Broker
 
 ROUTES = [
-    *topic_calls.ROUTES,
-    *record_calls.ROUTES,
-    *group_calls.ROUTES,
-    *lease_calls.ROUTES,
-    *archive_calls.ROUTES,
-    *security_calls.ROUTES,
-    *effective_calls.ROUTES,
-    *schema_calls.ROUTES,
-    *audit_calls.ROUTES,
+    *topics.ROUTES,
+    *records.ROUTES,
+    *groups.ROUTES,
+    *leases.ROUTES,
+    *archive.ROUTES,
+    *security.ROUTES,
+    *effective_access.ROUTES,
+    *schemas.ROUTES,
+    *audit.ROUTES,
 ]
 OPENAPI = describe(ROUTES)
 

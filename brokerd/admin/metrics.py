@@ -19,7 +19,7 @@ from prometheus_client.core import (
     Metric,
 )
 
-from brokerd.broker.schedule import LATENESS_SECONDS
+from brokerd.broker.delayed.schedule import LATENESS_SECONDS
 
 GROUP_LABELS = ("topic", "group", "partition")
 

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from brokerd.admin.routing import Route, parameters
-from brokerd.admin.shapes import Refusal
+from brokerd.admin.http.routing import Route, parameters
+from brokerd.admin.shapes.common import Refusal
 
 _TEMPLATE = "#/components/schemas/{name}"
 _REFUSED = {

@@ -16,8 +16,8 @@ import msgpack
 import msgspec
 from msgspec import UNSET
 
-from brokerd.admin.shapes import time_of
-from brokerd.admin.topic_shapes import EncodingName, NewRecord, RecordShape
+from brokerd.admin.shapes.common import time_of
+from brokerd.admin.shapes.topics import EncodingName, NewRecord, RecordShape
 from brokerd.errors import InvalidRequest
 from brokerd.values import Encoding, Format, Record
 

@@ -18,14 +18,14 @@ from twisted.web import http
 from twisted.web.resource import IResource, Resource
 from twisted.web.server import Request, Site
 
-from brokerd.admin.access_log import AccessLog
-from brokerd.admin.arriving import Bodies, BoundedRequest, TimedChannel
 from brokerd.admin.health import Health, Phase
-from brokerd.admin.hosts import Hosts
+from brokerd.admin.http.access_log import AccessLog
+from brokerd.admin.http.hosts import Hosts
+from brokerd.admin.http.permitted import Permitted
+from brokerd.admin.http.request import Bodies, BoundedRequest, TimedChannel
+from brokerd.admin.http.resources import Answer, Branch, JSONResource
+from brokerd.admin.http.routing import Api
 from brokerd.admin.metrics import make_registry
-from brokerd.admin.permitted import Permitted
-from brokerd.admin.resources import Answer, Branch, JSONResource
-from brokerd.admin.routing import Api
 from brokerd.security import MONITOR
 
 IDLE_SECONDS = 30

@@ -19,18 +19,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from brokerd.archive.address import Place
-from brokerd.archive.bounds import FILE_BYTES_MAX, FILE_NAME, Bounds, decode_bounds
-from brokerd.archive.layout import LAYOUTS
-from brokerd.archive.lazy import LazyArchive
-from brokerd.archive.lots import RolledUp, roll_up
-from brokerd.archive.plan import Lot, plan_lot
-from brokerd.archive.regular import read_regular
-from brokerd.archive.running import JobFailed, Progress, Quiet, Run, Settings, StepReport, counted
-from brokerd.archive.store import Store
-from brokerd.archive.table import Table, ensure_tables, open_tables
-from brokerd.archive.together import check_together
-from brokerd.archive.view import ArchiveUnavailable
+from brokerd.archive.contract.bounds import FILE_BYTES_MAX, FILE_NAME, Bounds, decode_bounds
+from brokerd.archive.contract.layout import LAYOUTS
+from brokerd.archive.contract.pairing import check_together
+from brokerd.archive.contract.view import ArchiveUnavailable
+from brokerd.archive.delta.table import Table, ensure_tables, open_tables
+from brokerd.archive.ingest.ingest import RolledUp, roll_up
+from brokerd.archive.ingest.plan import Lot, plan_lot
+from brokerd.archive.run import JobFailed, Progress, Quiet, Run, Settings, StepReport, counted
+from brokerd.archive.serve.lazy import LazyArchive
+from brokerd.archive.storage.address import Place
+from brokerd.archive.storage.regular_file import read_regular
+from brokerd.archive.storage.store import Store
 from brokerd.errors import BrokerdError, DamagedData
 
 if TYPE_CHECKING:
@@ -153,10 +153,10 @@ def steps(settings: Settings) -> list[Callable[[Run], StepReport]]:
 
     Derived first, for it needs what is removed then.
     """
-    from brokerd.archive.clean import clean
-    from brokerd.archive.derived import derive_deliveries
-    from brokerd.archive.history import keep_history
-    from brokerd.archive.hours import derive_hourly
+    from brokerd.archive.derive.deliveries import derive_deliveries
+    from brokerd.archive.derive.hourly import derive_hourly
+    from brokerd.archive.maintain.clean import clean
+    from brokerd.archive.maintain.history import keep_history
 
     found: list[Callable[[Run], StepReport]] = []
     if settings.derived:

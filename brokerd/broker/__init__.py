@@ -1,15 +1,15 @@
 """The broker core: topics, partitions, groups and the journal; values in, values out."""
 
-from brokerd.broker.archive_access import ArchiveAccess, ArchiveSettings
-from brokerd.broker.chunks import Chunk
-from brokerd.broker.core import Broker, BrokerSettings
-from brokerd.broker.fetching import Fetched
+from brokerd.broker.archive.access import ArchiveAccess, ArchiveSettings
+from brokerd.broker.broker import Broker, BrokerSettings
 from brokerd.broker.journal import Clock, Congested, DelayedCall, Journal
-from brokerd.broker.leasing import key_hash
-from brokerd.broker.overview import GroupInfo
-from brokerd.broker.retention import RetentionSettings
-from brokerd.broker.topics import ConsumerGroup, Lane, Partition, Topic, TopicSettings
-from brokerd.broker.waiters import Waiter
+from brokerd.broker.leases.service import key_hash
+from brokerd.broker.leases.waiters import Waiter
+from brokerd.broker.model.topics import ConsumerGroup, Lane, Partition, Topic, TopicSettings
+from brokerd.broker.records.chunks import Chunk
+from brokerd.broker.records.fetch import Fetched
+from brokerd.broker.retention.retention import RetentionSettings
+from brokerd.broker.status.overview import GroupInfo
 from brokerd.groups import (
     GONE,
     NO_KEY,

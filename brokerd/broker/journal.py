@@ -21,9 +21,14 @@ from typing import NamedTuple, Protocol
 import msgpack
 from twisted.logger import Logger
 
-from brokerd.broker.chunks import CHUNK_BYTES, CHUNK_RECORDS, RECORD_OVERHEAD_BYTES, ChunkCache
 from brokerd.broker.clock import BrokerTime
-from brokerd.broker.topics import Lane, Partition
+from brokerd.broker.model.topics import Lane, Partition
+from brokerd.broker.records.chunks import (
+    CHUNK_BYTES,
+    CHUNK_RECORDS,
+    RECORD_OVERHEAD_BYTES,
+    ChunkCache,
+)
 from brokerd.errors import BrokerdError, NoSpace, ShuttingDown, StorageFailed
 from brokerd.wal import Wal
 from brokerd.walformat import (

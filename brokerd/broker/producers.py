@@ -21,8 +21,8 @@ from typing import Any
 import msgpack
 
 from brokerd.broker.journal import Journal
-from brokerd.broker.state import Encode, State
-from brokerd.broker.topics import Topic
+from brokerd.broker.model.state import Encode, State
+from brokerd.broker.model.topics import Topic
 from brokerd.errors import InvalidRequest, OldSequence
 from brokerd.values import MAX_NAME_BYTES, PARTITION_SHIFT
 from brokerd.wal import Frame, SnapshotChunk

@@ -30,9 +30,9 @@ from brokerd.broker.journal import (
     DelayedCall,
     Journal,
 )
-from brokerd.broker.leasing import Leasing
-from brokerd.broker.state import Encode, State
-from brokerd.broker.topics import ConsumerGroup, Lane, Partition, Topic
+from brokerd.broker.leases.service import Leasing
+from brokerd.broker.model.state import Encode, State
+from brokerd.broker.model.topics import ConsumerGroup, Lane, Partition, Topic
 from brokerd.errors import BrokerdError, LimitExceeded, NewerFormat
 from brokerd.groups import GroupSettings
 from brokerd.wal import Frame, SnapshotChunk

@@ -24,9 +24,9 @@ from brokerd.broker.journal import (
     DelayedCall,
     Journal,
 )
-from brokerd.broker.producing import Producing
-from brokerd.broker.topic_changes import OWN_TOPIC_BYTES, TopicChanges, check_topic_name
-from brokerd.broker.topics import Partition, Topic
+from brokerd.broker.model.topic_admin import OWN_TOPIC_BYTES, TopicChanges, check_topic_name
+from brokerd.broker.model.topics import Partition, Topic
+from brokerd.broker.records.append import Producing
 from brokerd.errors import InvalidRequest, LimitExceeded
 
 HELD_BYTES_MAX = 48 << 20

@@ -17,7 +17,8 @@ from typing import Any
 import click
 import msgspec
 
-from brokerd.config import (
+from brokerd.errors import ConfigError
+from brokerd.server.config import (
     LISTEN,
     SECRETS,
     SECTIONS,
@@ -26,8 +27,7 @@ from brokerd.config import (
     secret_warnings,
     with_secrets,
 )
-from brokerd.errors import ConfigError
-from brokerd.listening import doubts, endpoints_of, insecurities
+from brokerd.server.listeners import doubts, endpoints_of, insecurities
 
 _FILE = click.argument("file", required=False, type=click.Path(path_type=Path))
 

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import click
 
-from brokerd.config import parse_size
 from brokerd.errors import InvalidRequest
+from brokerd.server.config import parse_size
 
 _SECONDS = {
     "": 1.0,

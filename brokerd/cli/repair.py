@@ -17,10 +17,10 @@ import click
 import msgpack
 
 from brokerd.errors import ConfigError, DirectoryLocked, NoSpace
+from brokerd.wal.damage.repair import Action, Deed, Plan, Rooms, examine, repair
 from brokerd.wal.disk import RealDisk
 from brokerd.wal.lock import DirectoryLock
-from brokerd.wal.recovery import Frame, LostRange
-from brokerd.wal.repair import Action, Deed, Plan, Rooms, examine, repair
+from brokerd.wal.recovery.recover import Frame, LostRange
 from brokerd.walformat import EntryKind
 
 LOCKED = 75

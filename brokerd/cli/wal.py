@@ -23,10 +23,10 @@ import msgpack
 
 from brokerd.cli.repair import TopicNames, repair_command
 from brokerd.errors import ConfigError
+from brokerd.wal.damage.verify import VerifyReport, verify, walk
 from brokerd.wal.disk import Disk, RealDisk
-from brokerd.wal.recovery import Damage
-from brokerd.wal.scan import FoundEntry, FoundFrame, Unreadable
-from brokerd.wal.verify import VerifyReport, verify, walk
+from brokerd.wal.read.scanner import FoundEntry, FoundFrame, Unreadable
+from brokerd.wal.recovery.recover import Damage
 from brokerd.walformat import (
     Entry,
     EntryKind,

@@ -5,8 +5,8 @@ Pure: values in, values and events out. docs/leases.rst is the contract.
 """
 
 from brokerd.groups.attempts import DeadLetter, Lease
-from brokerd.groups.choice import GONE, LOOKS_MAX, RANGES_MAX, STOP, TAKE, gone_until
-from brokerd.groups.keys import HELD_MAX, NO_KEY, UNKNOWN
+from brokerd.groups.eligible import GONE, LOOKS_MAX, RANGES_MAX, STOP, TAKE, gone_until
+from brokerd.groups.key_order import HELD_MAX, NO_KEY, UNKNOWN
 from brokerd.groups.settings import MAX_DURATION_US, GroupSettings
 from brokerd.groups.snapshot import FrozenGroup
 from brokerd.groups.store import GroupPartition

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from struct import Struct, pack, unpack
 
 from brokerd.groups.bitmaps import BIT, keys_between
-from brokerd.groups.due import DueQueue
+from brokerd.groups.due_queue import DueQueue
 from brokerd.groups.rows import BLOCK_OFFSETS, BLOCK_SHIFT, Block, OffsetRows
 
 LAYOUT = "<q"

@@ -2,8 +2,8 @@
 """A group partition at one moment: taken in milliseconds, encoded at leisure.
 
 Freezing copies or shares the tables of words, blocks and leases; what they hold never changes.
-`brokerd.groups.thaw` decodes. The encoding is a sequence of sections, little-endian, each of at
-most about a megabyte::
+`brokerd.groups.snapshot_decode` decodes. The encoding is a sequence of sections, little-endian,
+each of at most about a megabyte::
 
     u8 section, u32 payload bytes, payload
 
@@ -49,7 +49,7 @@ from typing import Any, NamedTuple, TypeVar
 from brokerd.groups.attempts import LeaseRow, first_attempt_us
 from brokerd.groups.bitmaps import FULL, WORD_BITS, FrozenSet, Run
 from brokerd.groups.delays import moved
-from brokerd.groups.returned import Returned
+from brokerd.groups.redelivery import Returned
 from brokerd.groups.rows import BLOCK_OFFSETS, Block
 from brokerd.groups.settings import GroupSettings
 from brokerd.groups.state import GroupState

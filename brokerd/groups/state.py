@@ -22,7 +22,7 @@ from brokerd.groups.bitmaps import (
     keys_between,
     missing_words,
 )
-from brokerd.groups.keys import NO_KEY, KeyOrder
+from brokerd.groups.key_order import NO_KEY, KeyOrder
 from brokerd.groups.rows import BLOCK_SHIFT
 from brokerd.groups.settings import GroupSettings
 from brokerd.groups.tables import NEIGHBOURS_SHIFT, SHARD_MASK, Shards

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from itertools import islice
 
 from brokerd.errors import LeaseLost, NotLeaseOwner, UnknownOffset
-from brokerd.groups import snapshot, thaw
+from brokerd.groups import snapshot, snapshot_decode
 from brokerd.groups.attempts import LeaseRow
-from brokerd.groups.choice import STOP, TAKE, Choice, KeyOf, Takes
+from brokerd.groups.eligible import STOP, TAKE, Choice, KeyOf, Takes
 from brokerd.groups.operations import MAX_COUNT, GroupOperations
 from brokerd.groups.settings import MAX_DURATION_US, GroupSettings
 from brokerd.groups.tables import LARGE, NEIGHBOURS_SHIFT, SHARD_MASK, Shards, grown
@@ -274,7 +274,7 @@ class GroupPartition(GroupOperations):
 
     def load(self, data: bytes | Iterable[bytes], now_us: int = 0) -> None:
         """Become, as a new store, the one that was frozen and encoded; as `decode`."""
-        thaw.load(self, data, now_us)
+        snapshot_decode.load(self, data, now_us)
 
     def _grant(
         self,

@@ -24,11 +24,11 @@ from brokerd.groups.attempts import (
     first_attempt_us,
 )
 from brokerd.groups.bitmaps import FloorSet, LowestFirst, keys_between
-from brokerd.groups.dead import DeadLetters
+from brokerd.groups.dead_letters import DeadLetters
 from brokerd.groups.delays import Delays
-from brokerd.groups.due import DueQueue
-from brokerd.groups.keys import KeyOrder
-from brokerd.groups.returned import Returned
+from brokerd.groups.due_queue import DueQueue
+from brokerd.groups.key_order import KeyOrder
+from brokerd.groups.redelivery import Returned
 from brokerd.groups.settings import GroupSettings
 from brokerd.groups.tables import Table
 

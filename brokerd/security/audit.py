@@ -1,7 +1,8 @@
 # Tests: tests/security/test_audit.py
 """Events of the audit trail, questions about them, and how floods of them are thinned.
 
-docs/security.rst, section "Audit trail", is the contract. Pure: `brokerd.broker.audit` keeps them.
+docs/security.rst, section "Audit trail", is the contract. Pure: `brokerd.broker.security.audit`
+keeps them.
 """
 
 from __future__ import annotations

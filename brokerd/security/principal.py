@@ -18,7 +18,7 @@ from brokerd.security.directory import Directory
 from brokerd.values import RESERVED_PREFIX
 
 Record = Callable[[AuditEvent], None]
-"""Writes an event into the audit trail; see `brokerd.broker.audit.AuditTrail.record`."""
+"""Writes an event into the audit trail; see `brokerd.broker.security.audit.AuditTrail.record`."""
 
 _ANY: Final = "any"
 _LOGIN: Final = "login"

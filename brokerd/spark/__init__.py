@@ -22,7 +22,7 @@ from brokerd.errors import BrokerdError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from brokerd.spark.explaining import Explained
+    from brokerd.spark.explain_query import Explained
 
 __all__ = ["NoPyspark", "explain", "register"]
 
@@ -51,7 +51,7 @@ def explain(place: str, **options: object) -> Explained:
     :return: its ``str()`` is a table.
     :raises BrokerdError: as the query would.
     """
-    from brokerd.spark.explaining import explain
+    from brokerd.spark.explain_query import explain
 
     return explain(place, **options)
 
@@ -62,7 +62,7 @@ def _prepare(environment: MutableMapping[str, str]) -> None:
     What the user said by ``PYSPARK_PYTHON``, ``JAVA_HOME`` or ``PATH`` stays. Where there is no
     Java at all, that is Spark's to tell.
     """
-    from brokerd.archive.spark import NoSpark
+    from brokerd.archive.cluster.session import NoSpark
     from brokerd.spark.java import home
 
     environment.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from brokerd.archive.spark import NoSpark, find_java, java_home
+from brokerd.archive.cluster.session import NoSpark, find_java, java_home
 
 
 def home(environment: Mapping[str, str]) -> Path:

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
-from brokerd.archive.layout import LAYOUTS, RECORDS
+from brokerd.archive.contract.layout import LAYOUTS, RECORDS
 from brokerd.errors import BrokerdError, escaped
-from brokerd.spark.planning import PARTITION_BYTES, Request
+from brokerd.spark.plan.plan import PARTITION_BYTES, Request
 
 Payload = Literal["bytes", "json", "msgpack"]
 

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 from pyspark import __version__ as spark_version
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from brokerd.archive.layout import RECORDS
+from brokerd.archive.contract.layout import RECORDS
 from brokerd.spark.clock import now_us
+from brokerd.spark.errors import told_plainly
+from brokerd.spark.location import Place, open_place
 from brokerd.spark.options import BadOption, Options, batch_request, parse_options
-from brokerd.spark.place import Place, open_place
-from brokerd.spark.planning import Request, plan
-from brokerd.spark.rows import Piece, Rows, rows_of
-from brokerd.spark.tables import plan_table
-from brokerd.spark.telling import told_plainly
+from brokerd.spark.plan.plan import Request, plan
+from brokerd.spark.read.rows import Piece, Rows, rows_of
+from brokerd.spark.read.tables import plan_table
 
 if TYPE_CHECKING:
     import pyarrow as pa

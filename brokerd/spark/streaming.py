@@ -25,11 +25,11 @@ from pyspark.sql.streaming.datasource import (
 
 from brokerd.errors import BrokerdError
 from brokerd.spark.clock import now_us
+from brokerd.spark.errors import told_plainly
+from brokerd.spark.location import Place, open_place
 from brokerd.spark.options import EARLIEST, LATEST, began_at, parse_options, stream_request
-from brokerd.spark.place import Place, open_place
-from brokerd.spark.planning import End, Plan, Request, end_after, end_of, plan
-from brokerd.spark.rows import Piece, Rows, rows_of
-from brokerd.spark.telling import told_plainly
+from brokerd.spark.plan.plan import End, Plan, Request, end_after, end_of, plan
+from brokerd.spark.read.rows import Piece, Rows, rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

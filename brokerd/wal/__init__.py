@@ -7,18 +7,18 @@ bytes are arguments. What others may use is listed below.
 
 from brokerd.wal.catalog import SegmentStatus
 from brokerd.wal.committer import Committer, ThreadCommitter
-from brokerd.wal.coverage import Coverage, CoveragePlan, Staying
+from brokerd.wal.damage.fingerprint import KnownDamage
+from brokerd.wal.damage.loss_records import decode_loss
+from brokerd.wal.deletion.coverage import Coverage, CoveragePlan, Staying
+from brokerd.wal.deletion.removal import Removable, RemovalPlan
 from brokerd.wal.disk import Disk, File, RealDisk
-from brokerd.wal.known import KnownDamage
 from brokerd.wal.lock import DirectoryLock
 from brokerd.wal.log import Wal
-from brokerd.wal.losses import decode_loss
-from brokerd.wal.offsets import SNAPSHOT_TOPIC
 from brokerd.wal.options import WalOptions
-from brokerd.wal.reader import Batch, DamagedBatch, ReadPlan
-from brokerd.wal.recovery import Cut, Damage, Frame, LostRange, RecoveryReport
-from brokerd.wal.removal import Removable, RemovalPlan
-from brokerd.wal.seeking import OffsetPlan, SizePlan
+from brokerd.wal.read.reader import Batch, DamagedBatch, ReadPlan
+from brokerd.wal.read.seek import OffsetPlan, SizePlan
+from brokerd.wal.recovery.assigned_offsets import SNAPSHOT_TOPIC
+from brokerd.wal.recovery.recover import Cut, Damage, Frame, LostRange, RecoveryReport
 from brokerd.wal.snapshot import LoadedSnapshot, SnapshotChunk, Snapshots
 
 __all__ = [

@@ -25,10 +25,10 @@ from typing import NamedTuple
 from brokerd.errors import DamagedData, RecordRemoved
 from brokerd.wal.committer import Mutex
 from brokerd.wal.disk import Disk, File
-from brokerd.wal.reader import PlannedRows, ReadPlan
-from brokerd.wal.seeking import OffsetPlan, Part, SizePlan, TimePlan
+from brokerd.wal.read.reader import PlannedRows, ReadPlan
+from brokerd.wal.read.seek import OffsetPlan, Part, SizePlan, TimePlan
 from brokerd.walformat import SegmentHeader
-from brokerd.walindex import GrowingIndex, LoadedIndex, PartitionSpan, Rows, SegmentIndex
+from brokerd.walformat.index import GrowingIndex, LoadedIndex, PartitionSpan, Rows, SegmentIndex
 
 OPEN_SEGMENTS_MAX = 64
 OPEN_INDEX_BYTES = 32 << 20

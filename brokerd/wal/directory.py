@@ -14,13 +14,19 @@ from typing import NamedTuple, NoReturn
 
 from brokerd.errors import DamagedData
 from brokerd.wal.catalog import index_name, segment_name
-from brokerd.wal.deleted import LSN_MAX, DeletedRanges, LsnRange, deleted_ranges, named_range
+from brokerd.wal.deletion.deleted_ranges import (
+    LSN_MAX,
+    DeletedRanges,
+    LsnRange,
+    deleted_ranges,
+    named_range,
+)
 from brokerd.wal.disk import Disk, File
-from brokerd.wal.ends import GoneFile, LastIndex, last_indexes
-from brokerd.wal.recovery import Damage, read_segment_header
-from brokerd.wal.scan import FoundFrame, SegmentScanner
+from brokerd.wal.read.scanner import FoundFrame, SegmentScanner
+from brokerd.wal.recovery.recover import Damage, read_segment_header
+from brokerd.wal.recovery.tail_indexes import GoneFile, LastIndex, last_indexes
 from brokerd.walformat import SEGMENT_BYTES_MAX, SEGMENT_HEADER_BYTES, SegmentHeader
-from brokerd.walindex import PartitionSpan
+from brokerd.walformat.index import PartitionSpan
 
 MISSING_BYTES_MAX = 16 << 30
 """More than this is not taken for missing segments on the word of a later file's header alone."""

@@ -20,21 +20,21 @@ from collections.abc import Callable, Collection, Sequence
 from twisted.logger import Logger
 
 from brokerd.errors import NoSpace, StorageFailed
-from brokerd.wal.allocation import Allocator, Spare, is_full
 from brokerd.wal.catalog import Catalog, Segment, SegmentStatus
-from brokerd.wal.commit import QueuedFrame, SegmentWrite, by_segment, encode_frames, write_all
 from brokerd.wal.committer import Committer, Mutex
-from brokerd.wal.coverage import Coverage, CoveragePlan
-from brokerd.wal.deleted import deleted_ranges
+from brokerd.wal.damage.fingerprint import KnownDamage, is_unchanged
+from brokerd.wal.deletion.coverage import Coverage, CoveragePlan
+from brokerd.wal.deletion.deleted_ranges import deleted_ranges
+from brokerd.wal.deletion.removal import Deleter, Removable, RemovalPlan, StartOffsets, is_kept
 from brokerd.wal.disk import Disk
-from brokerd.wal.known import KnownDamage, is_unchanged
-from brokerd.wal.opening import known_places, rebuild_index, replay, tidy
 from brokerd.wal.options import MARK_ROOM_BYTES, WalOptions
-from brokerd.wal.reader import ReadPlan
-from brokerd.wal.recovery import Frame, RecoveryReport
-from brokerd.wal.removal import Deleter, Removable, RemovalPlan, StartOffsets, is_kept
-from brokerd.wal.sealing import Sealer
-from brokerd.wal.seeking import OffsetPlan, SizePlan
+from brokerd.wal.read.reader import ReadPlan
+from brokerd.wal.read.seek import OffsetPlan, SizePlan
+from brokerd.wal.recovery.recover import Frame, RecoveryReport
+from brokerd.wal.recovery.startup import known_places, rebuild_index, replay, tidy
+from brokerd.wal.write.allocation import Allocator, Spare, is_full
+from brokerd.wal.write.commit import QueuedFrame, SegmentWrite, by_segment, encode_frames, write_all
+from brokerd.wal.write.sealer import Sealer
 from brokerd.walformat import (
     FRAME_BYTES_MAX,
     FRAME_HEADER_BYTES,
@@ -46,7 +46,7 @@ from brokerd.walformat import (
     entry_size,
     frame_size,
 )
-from brokerd.walindex import GrowingIndex
+from brokerd.walformat.index import GrowingIndex
 
 
 class Wal:

@@ -12,9 +12,9 @@ from twisted.logger import Logger
 from twisted.web.resource import Resource
 
 from brokerd.admin.api import make_api
-from brokerd.admin.asker import Asker
 from brokerd.admin.health import Health
-from brokerd.admin.hosts import Hosts
+from brokerd.admin.http.hosts import Hosts
+from brokerd.admin.http.sender import Asker
 from brokerd.admin.site import make_site
 from brokerd.security import OPEN_GUARD, Guard
 from tests.house import House

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from twisted.logger import capturedLogs
 
-from brokerd.admin.access_log import LINES, SHOWN_MAX, WINDOW_SECONDS
+from brokerd.admin.http.access_log import LINES, SHOWN_MAX, WINDOW_SECONDS
 from tests.admin.caller import Caller
-from tests.admin.test_asker import Door, basic
+from tests.admin.test_sender import Door, basic
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ def test_a_page_of_groups_with_many_partitions_is_short(
     caller.post("/topics", {"name": "wide", "partitions": 30})
     for group in "ghi":
         caller.post(f"/topics/wide/groups/{group}/pause", {"create": True})
-    monkeypatch.setattr("brokerd.admin.shapes.PAGE_PARTITIONS", 60)
+    monkeypatch.setattr("brokerd.admin.shapes.common.PAGE_PARTITIONS", 60)
     _, page = caller.get("/topics/wide/groups")
     assert ([group["group"] for group in page["groups"]], page["next"]) == (["g", "h"], 2)
     _, page = caller.get("/topics/wide/groups", first=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.admin.hosts import Hosts
+from brokerd.admin.http.hosts import Hosts
 from tests.admin.caller import Caller, answer_of
 
 

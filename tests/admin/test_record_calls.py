@@ -215,7 +215,7 @@ def test_delayed_messages_wait_and_are_listed(
     _, page = caller.get("/topics/t/scheduled", first_id=page["next_id"])
     assert ([one["schedule_id"] for one in page["scheduled"]], page["next_id"]) == ([1], None)
     with monkeypatch.context() as patch:
-        patch.setattr("brokerd.admin.record_calls.SCHEDULED_MAX", 1)
+        patch.setattr("brokerd.admin.calls.records.SCHEDULED_MAX", 1)
         _, page = caller.get("/topics/t/scheduled", limit=2)
         assert (len(page["scheduled"]), page["next_id"]) == (1, 1)
     caller.house.pass_time(61, 1)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.admin.record_values import payload, shown
-from brokerd.admin.topic_shapes import NewRecord, RecordShape
+from brokerd.admin.shapes.topics import NewRecord, RecordShape
 from brokerd.errors import InvalidRequest
 from brokerd.values import Encoding, Format, Record
 

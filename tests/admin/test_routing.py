@@ -12,9 +12,9 @@ from twisted.internet.error import ConnectionLost
 from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 
-from brokerd.admin.asker import Asker
-from brokerd.admin.routing import BODY_BYTES_MAX, STATUSES, Api, Call, Route
-from brokerd.admin.shapes import Offset
+from brokerd.admin.http.routing import BODY_BYTES_MAX, STATUSES, Api, Call, Route
+from brokerd.admin.http.sender import Asker
+from brokerd.admin.shapes.common import Offset
 from brokerd.errors import (
     DamagedData,
     InvalidName,
@@ -227,7 +227,7 @@ def test_a_body_of_too_many_values_is_refused_before_they_are_made(
     values: list[Any], expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What strings hold counts for nothing."""
-    monkeypatch.setattr("brokerd.admin.routing.VALUES_MAX", 18)
+    monkeypatch.setattr("brokerd.admin.http.routing.VALUES_MAX", 18)
     body = json.dumps({"values": values}).encode()
     status, answer = Office(writing(say, body=Values)).call("POST", "/things/box", body)
     assert status == expected

@@ -170,7 +170,7 @@ def test_without_security_everybody_is_told_so(caller: Caller) -> None:
 
 
 def test_no_secret_shows_in_the_repr_of_what_the_api_takes() -> None:
-    from brokerd.admin.security_shapes import MadeKey, NewAccount, NewPassword
+    from brokerd.admin.shapes.security import MadeKey, NewAccount, NewPassword
 
     said = [
         NewAccount("ann", "secret"),

@@ -17,9 +17,9 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
 from brokerd.admin.api import make_api
-from brokerd.admin.arriving import REQUEST_SECONDS
-from brokerd.admin.asker import Asker
 from brokerd.admin.health import Health, Phase
+from brokerd.admin.http.request import REQUEST_SECONDS
+from brokerd.admin.http.sender import Asker
 from brokerd.admin.site import IDLE_SECONDS, MAX_CONNECTIONS, make_site
 from brokerd.codecs.mamamia import Acquire, Produce
 from brokerd.security import OPEN_GUARD

@@ -49,7 +49,7 @@ def test_a_page_of_topics_with_many_partitions_is_short(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One at least, however wide it is."""
-    monkeypatch.setattr("brokerd.admin.topic_calls.PAGE_PARTITIONS", 5)
+    monkeypatch.setattr("brokerd.admin.calls.topics.PAGE_PARTITIONS", 5)
     for name, partitions in (("a", 2), ("b", 2), ("c", 9), ("d", 1)):
         caller.post("/topics", {"name": name, "partitions": partitions})
     pages, first = [], 0
@@ -64,7 +64,7 @@ def test_one_request_for_a_list_looks_at_so_many_topics(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hundred thousand, each looked at for its permission, would hold up the broker."""
-    monkeypatch.setattr("brokerd.admin.topic_calls.LOOKS_MAX", 2)
+    monkeypatch.setattr("brokerd.admin.calls.topics.LOOKS_MAX", 2)
     for name in "abcde":
         caller.post("/topics", {"name": name})
     pages, first = [], 0

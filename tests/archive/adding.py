@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from brokerd.archive.deltalog import Facts
-from brokerd.archive.files import FileInfo, FileWriter
-from brokerd.archive.layout import RECORDS, Range, arrow_schema, records_name
-from brokerd.archive.table import Added, Table
+from brokerd.archive.contract.layout import RECORDS, Range, arrow_schema, records_name
+from brokerd.archive.delta.log_files import Facts
+from brokerd.archive.delta.table import Added, Table
+from brokerd.archive.parquet.writer import FileInfo, FileWriter
 
 NOW_MS = 1_700_000_000_000
 LOG_ID = "0123456789abcdef0123456789abcdef"

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from deltalake import DeltaTable
 
-from brokerd.archive.bounds import (
+from brokerd.archive.contract.bounds import (
     FILE_NAME,
     Bounds,
     DamagedPlace,
@@ -16,10 +16,10 @@ from brokerd.archive.bounds import (
     TopicBounds,
     encode_bounds,
 )
-from brokerd.archive.lots import RolledUp, roll_up
-from brokerd.archive.running import JobFailed, Run, Settings
-from brokerd.archive.table import ensure_tables
-from brokerd.archive.together import check_together
+from brokerd.archive.contract.pairing import check_together
+from brokerd.archive.delta.table import ensure_tables
+from brokerd.archive.ingest.ingest import RolledUp, roll_up
+from brokerd.archive.run import JobFailed, Run, Settings
 from brokerd.errors import BrokerdError
 from brokerd.walformat import EventKind
 from tests.archive.making import LOG_ID, LogMaker, events_entry, topic_entry

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from brokerd.archive.tasks import write_records
+from brokerd.archive.ingest.tasks import write_records
 
 MARK = "BROKERD_TESTS_LATE"
 """The variable with the path of a file that the first attempt makes, with its executor's id."""

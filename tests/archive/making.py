@@ -27,7 +27,7 @@ from brokerd.walformat import (
     encode_segment_header,
     entry_size,
 )
-from brokerd.walindex import GrowingIndex
+from brokerd.walformat.index import GrowingIndex
 
 LOG_ID = "0123456789abcdef0123456789abcdef"
 TIME_US = 1_700_000_000_000_000

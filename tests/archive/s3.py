@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from moto.server import ThreadedMotoServer
 
-from brokerd.archive.address import ObjectAddress, object_address
+from brokerd.archive.storage.address import ObjectAddress, object_address
 
 SECRET = "a-secret-that-nobody-may-see"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.archive.address import ObjectAddress, address, place_of
+from brokerd.archive.storage.address import ObjectAddress, address, place_of
 from brokerd.errors import ConfigError
 
 DATA = Path("/var/lib/brokerd")

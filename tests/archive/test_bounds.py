@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.archive.bounds import (
+from brokerd.archive.contract.bounds import (
     Bounds,
     DamagedPlace,
     PartitionBounds,

@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.archive.layout import Range
-from brokerd.archive.ranges import joined
-from brokerd.archive.reading import open_file
-from brokerd.archive.rewriting import ranges_of
-from brokerd.archive.running import JobFailed, Settings
+from brokerd.archive.contract.layout import Range
+from brokerd.archive.contract.ranges import joined
+from brokerd.archive.maintain.rewrite import ranges_of
+from brokerd.archive.parquet.reader import open_file
+from brokerd.archive.run import JobFailed, Settings
 from tests.archive.world import NOW_US, Record, World, record
 from tests.strategies.archive import on_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-cleaning = pytest.importorskip("brokerd.archive.clean", reason="needs pyspark")
+cleaning = pytest.importorskip("brokerd.archive.maintain.clean", reason="needs pyspark")
 
 MIB = 1 << 20
 SECOND_US = 1_000_000

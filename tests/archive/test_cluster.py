@@ -20,9 +20,9 @@ from deltalake import DeltaTable
 
 from benchmarks.held_rollup import CLUSTER, SETTINGS, HeldRollup
 from benchmarks.process import die_with_parent
+from brokerd.archive.contract.layout import LAYOUTS
+from brokerd.archive.delta.table import Table
 from brokerd.archive.job import Job, run_job
-from brokerd.archive.layout import LAYOUTS
-from brokerd.archive.table import Table
 from brokerd.walformat import EventKind
 from tests.archive import late
 from tests.archive.data import NO_LIMIT, NOW_MS, Data
@@ -216,7 +216,7 @@ def run_late(data: Data, master: str, mark: Path, **settings: str) -> subprocess
         from benchmarks.held_rollup import SETTINGS
         from brokerd.archive import lots
         from brokerd.archive.job import Job, run_job
-        from brokerd.archive.spark import SparkOptions, spark_session
+        from brokerd.archive.cluster.session import SparkOptions, spark_session
         from tests.archive.late import write_records_late
 
         lots.write_records = write_records_late

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.archive import copies
-from brokerd.archive.address import ObjectAddress
-from brokerd.archive.lots import RolledUp, roll_up
-from brokerd.archive.running import JobFailed, Settings
-from brokerd.archive.store import Store, open_store
-from brokerd.archive.store_object import ObjectFiles
-from brokerd.archive.table import ensure_tables
+from brokerd.archive.delta.table import ensure_tables
+from brokerd.archive.ingest.ingest import RolledUp, roll_up
+from brokerd.archive.journal import copies
+from brokerd.archive.run import JobFailed, Settings
+from brokerd.archive.storage.address import ObjectAddress
+from brokerd.archive.storage.bucket import ObjectFiles
+from brokerd.archive.storage.store import Store, open_store
 from tests.archive.data import MIB, NO_LIMIT, NOW_MS, Data, InlineRun
 from tests.archive.making import LOG_ID, body_position, damage
 
@@ -142,7 +142,7 @@ def test_each_is_fetched_once_while_there_is_room(
 
 
 def segments_of(data: Data) -> list[copies.Segment]:
-    from brokerd.archive.plan import plan_lot
+    from brokerd.archive.ingest.plan import plan_lot
 
     given = {"lot_bytes": NO_LIMIT, "file_bytes": MIB, "room_bytes": NO_LIMIT}
     return list(plan_lot(data.wal, data.bounds(), 0, 0, **given).segments)
@@ -227,7 +227,7 @@ def test_a_disk_that_is_full_keeps_nothing_of_a_copy(
     def full(self: object, position: int, size: int) -> bytes:
         raise OSError(errno.ENOSPC, "No space left on device", "scratch")
 
-    monkeypatch.setattr("brokerd.archive.store_object.ObjectFile.read", full)
+    monkeypatch.setattr("brokerd.archive.storage.bucket.ObjectFile.read", full)
     with pytest.raises(JobFailed, match="scratch: No space left on device; free some space"):
         roll(data)
     left = [path.name for path in (tmp_path / "scratch").rglob("*") if path.suffix != ".lock"]

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.archive import walk
-from brokerd.archive.events import read_events
-from brokerd.archive.layout import EVENTS, arrow_schema
-from brokerd.archive.sealed import DamagedSegment, SealedSegment, batches_of, open_sealed
+from brokerd.archive.contract.layout import EVENTS, arrow_schema
+from brokerd.archive.journal import entry_scan
+from brokerd.archive.journal.events import read_events
+from brokerd.archive.journal.sealed import DamagedSegment, SealedSegment, batches_of, open_sealed
 from brokerd.errors import NewerFormat
 from brokerd.walformat import (
     Entry,
@@ -22,7 +22,7 @@ from brokerd.walformat import (
     RecordColumns,
     encode_group_events,
 )
-from brokerd.walindex import GrowingIndex
+from brokerd.walformat.index import GrowingIndex
 from tests.archive.making import (
     HEADERS,
     TIME_US,
@@ -110,8 +110,8 @@ def test_every_event_comes_back(
         log.frame()
     segment = open_sealed(log.seal())
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(walk, "WINDOW_BYTES", window)
-        patched.setattr(walk, "LOT_ROWS", lot)
+        patched.setattr(entry_scan, "WINDOW_BYTES", window)
+        patched.setattr(entry_scan, "LOT_ROWS", lot)
         table = read(segment)
     table.validate(full=True)
     assert whole(table) == expected
@@ -152,7 +152,7 @@ def test_a_segment_without_events_has_no_rows(tmp_path: Path) -> None:
 
 def test_a_long_entry_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Larger than what is read at once."""
-    monkeypatch.setattr(walk, "WINDOW_BYTES", 4096)
+    monkeypatch.setattr(entry_scan, "WINDOW_BYTES", 4096)
     events = [(EventKind.SETTLED, n, 0, 0, 0, f"owner {n}", "") for n in range(20_000)]
     frames = [(TIME_US, [mark_entry(), events_entry(1, 0, "g", events), mark_entry()])]
     table = read(open_sealed(make_segment(tmp_path, 0, frames)))
@@ -257,7 +257,7 @@ def busy(tmp_path: Path) -> SealedSegment:
 def test_events_are_few_among_records(busy: SealedSegment, monkeypatch: pytest.MonkeyPatch) -> None:
     """They come with the times of their own frames, however much is read at a time."""
     for window in (64, 1000, 4096, 1 << 20):
-        monkeypatch.setattr(walk, "WINDOW_BYTES", window)
+        monkeypatch.setattr(entry_scan, "WINDOW_BYTES", window)
         table = read(busy)
         assert table["group_name"].to_pylist() == ["first", "second"]
         times = table["time"].cast(pa.int64()).to_pylist()
@@ -334,7 +334,7 @@ def test_a_frame_header_of_another_place_is_damage(tmp_path: Path) -> None:
 
 def test_rows_come_in_lots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A segment may hold millions of events: memory stays bounded."""
-    monkeypatch.setattr(walk, "LOT_ROWS", 10)
+    monkeypatch.setattr(entry_scan, "LOT_ROWS", 10)
     entries = [events_entry(1, 0, "g", [SETTLED] * rows) for rows in (4, 4, 4, 30, 1, 1)]
     segment = open_sealed(make_segment(tmp_path, 0, [(TIME_US, entries)]))
     assert [len(lot) for lot in read_events(segment, NAMES)] == [8, 4, 30, 2]

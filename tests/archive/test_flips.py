@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from brokerd.archive import rowgroups
-from brokerd.archive.decode import read_records
-from brokerd.archive.files import FileInfo, FileWriter, verify_written
-from brokerd.archive.layout import RECORDS, Range
-from brokerd.archive.reading import ArchiveFile, open_file
-from brokerd.archive.sealed import batches_of, open_sealed
-from brokerd.archive.view import DamagedArchive
+from brokerd.archive.contract.layout import RECORDS, Range
+from brokerd.archive.contract.view import DamagedArchive
+from brokerd.archive.journal.records import read_records
+from brokerd.archive.journal.sealed import batches_of, open_sealed
+from brokerd.archive.parquet import row_groups
+from brokerd.archive.parquet.reader import ArchiveFile, open_file
+from brokerd.archive.parquet.writer import FileInfo, FileWriter, verify_written
 from brokerd.errors import DamagedData
 from brokerd.walformat import RecordColumns
 from tests.archive.making import LOG_ID, LogMaker
@@ -53,7 +53,7 @@ def info(root: Path) -> FileInfo:
     log.append(3, 1, [b"other"] * 3, producer_format=5)
     segment = open_sealed(log.seal())
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(rowgroups, "GROUP_ROWS", GROUP_ROWS)
+        patched.setattr(row_groups, "GROUP_ROWS", GROUP_ROWS)
         with FileWriter(root, RECORDS, LOG_ID, RANGES) as writer:
             for rows in read_records(segment, batches_of(segment.index), {3: "flights"}):
                 writer.write(rows)

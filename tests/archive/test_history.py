@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from brokerd.archive.layout import Range
-from brokerd.archive.merging import pieces
-from brokerd.archive.ranges import joined
-from brokerd.archive.reading import open_file
-from brokerd.archive.rewriting import ranges_of
-from brokerd.archive.running import JobFailed, Settings
+from brokerd.archive.contract.layout import Range
+from brokerd.archive.contract.ranges import joined
+from brokerd.archive.maintain.merge_policy import pieces
+from brokerd.archive.maintain.rewrite import ranges_of
+from brokerd.archive.parquet.reader import open_file
+from brokerd.archive.run import JobFailed, Settings
 from brokerd.walformat import EventKind
 from tests.archive import plain
 from tests.archive.plain import STEP_US, Happened
@@ -23,9 +23,9 @@ from tests.archive.world import World
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-history = pytest.importorskip("brokerd.archive.history", reason="needs pyspark")
-derived = pytest.importorskip("brokerd.archive.derived", reason="needs pyspark")
-hours = pytest.importorskip("brokerd.archive.hours", reason="needs pyspark")
+history = pytest.importorskip("brokerd.archive.maintain.history", reason="needs pyspark")
+derived = pytest.importorskip("brokerd.archive.derive.deliveries", reason="needs pyspark")
+hours = pytest.importorskip("brokerd.archive.derive.hourly", reason="needs pyspark")
 
 DAY_US = 24 * 3_600_000_000
 DAY = DAY_US // STEP_US

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from brokerd.archive.bounds import MAGIC
+from brokerd.archive.cluster.session import NoSpark
+from brokerd.archive.contract.bounds import MAGIC
+from brokerd.archive.contract.pin import Relied, archive_id, encode_relied
+from brokerd.archive.contract.view import ForeignArchive
+from brokerd.archive.delta.table import ensure_tables
 from brokerd.archive.job import Job, RollupLocked, Summary, locked, plan_job, run_job
-from brokerd.archive.relied import Relied, archive_id, encode_relied
-from brokerd.archive.running import JobFailed, Run, Settings, StepReport
-from brokerd.archive.spark import NoSpark
-from brokerd.archive.table import ensure_tables
-from brokerd.archive.view import ForeignArchive
+from brokerd.archive.run import JobFailed, Run, Settings, StepReport
 from brokerd.errors import NewerFormat
 from brokerd.walformat import (
     SEGMENT_HEADER_BYTES,
@@ -460,7 +460,7 @@ def test_a_step_that_fails_leaves_out_those_after_it(
     def fail(run: Run) -> StepReport:
         raise JobFailed("deliveries: no good")
 
-    monkeypatch.setattr("brokerd.archive.derived.derive_deliveries", fail)
+    monkeypatch.setattr("brokerd.archive.derive.deliveries.derive_deliveries", fail)
     data.fill(1)
     summary = run(data, spark, settings=ALL_STEPS)
     assert summary.problems == ["deliveries: no good"]
@@ -475,8 +475,8 @@ def test_a_job_that_is_killed_is_gone_on_with(data: Data, spark: SparkSession) -
         from functools import partial
         from pathlib import Path
         from brokerd.archive.job import Job, run_job
-        from brokerd.archive.running import Settings
-        from brokerd.archive.spark import SparkOptions, spark_session
+        from brokerd.archive.run import Settings
+        from brokerd.archive.cluster.session import SparkOptions, spark_session
 
         def at(point):
             if point == sys.argv[1]:

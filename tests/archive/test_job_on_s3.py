@@ -10,14 +10,14 @@ import pytest
 
 from benchmarks.held_rollup import CLUSTER, HeldRollup
 from benchmarks.held_rollup import SETTINGS as HELD
-from brokerd.archive import rowgroups
-from brokerd.archive.address import ObjectAddress, Place
+from brokerd.archive.contract.layout import LAYOUTS, RECORDS, Range, arrow_schema
+from brokerd.archive.delta.table import Table
 from brokerd.archive.job import Job, Summary, run_job
-from brokerd.archive.layout import LAYOUTS, RECORDS, Range, arrow_schema
-from brokerd.archive.plain import PlainFile
-from brokerd.archive.running import Settings
-from brokerd.archive.store import open_store
-from brokerd.archive.table import Table
+from brokerd.archive.parquet import row_groups
+from brokerd.archive.parquet.plain_file import PlainFile
+from brokerd.archive.run import Settings
+from brokerd.archive.storage.address import ObjectAddress, Place
+from brokerd.archive.storage.store import open_store
 from tests.archive.data import MIB, NO_LIMIT, NOW_MS, Data
 from tests.archive.making import LOG_ID
 from tests.archive.world import World, record
@@ -25,7 +25,7 @@ from tests.archive.world import World, record
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-frames = pytest.importorskip("brokerd.archive.frames", reason="needs pyspark")
+frames = pytest.importorskip("brokerd.archive.cluster.frames", reason="needs pyspark")
 
 FAR_MS = 1 << 42
 """A wall clock by which every file is old."""
@@ -159,7 +159,7 @@ def test_large_files_are_read_in_parts(
 ) -> None:
     """Each row once, with its number in its file, however many tasks share it."""
     world = World(bucket, spark)  # type: ignore[arg-type]
-    monkeypatch.setattr(rowgroups, "GROUP_ROWS", 10)
+    monkeypatch.setattr(row_groups, "GROUP_ROWS", 10)
     large = world.records_file([record(at) for at in range(405)], [Range(1, 0, 0, 405)])
     small = world.records_file([record(at) for at in range(405, 409)], [Range(1, 0, 405, 409)])
     paths = [large.path, small.path]

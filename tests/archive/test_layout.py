@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.archive.layout import (
+from brokerd.archive.contract.layout import (
     BUCKETS,
     EVENTS,
     LAYOUTS,
@@ -25,7 +25,7 @@ from brokerd.archive.layout import (
     parse_records_name,
     records_name,
 )
-from brokerd.archive.view import ForeignArchive
+from brokerd.archive.contract.view import ForeignArchive
 
 TAIL = "0123abcd-00000000000000ff"
 numbers = st.integers(0, 10**18 - 1)
@@ -112,5 +112,5 @@ def test_schemas_have_the_columns_of_the_page() -> None:
 
 def test_names_need_no_library() -> None:
     """A program that only looks at names does not load Arrow."""
-    code = "import sys, brokerd.archive.layout; sys.exit('pyarrow' in sys.modules)"
+    code = "import sys, brokerd.archive.contract.layout; sys.exit('pyarrow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

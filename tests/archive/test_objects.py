@@ -15,20 +15,21 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from brokerd.archive import checkpoints, store_object
-from brokerd.archive.address import ObjectAddress
-from brokerd.archive.checkpoints import EVERY_COMMITS
-from brokerd.archive.deltalog import COMMITS, checkpoint_name, commit_name
-from brokerd.archive.files import FileWriter, verify_written
-from brokerd.archive.layout import LAYOUTS, RECORDS, Range
-from brokerd.archive.lazy import LazyArchive
-from brokerd.archive.logreader import list_log
-from brokerd.archive.store import open_store
-from brokerd.archive.table import Table, TableConflict, ensure_tables, open_tables
-from brokerd.archive.view import ArchiveUnavailable, DamagedArchive, ForeignArchive
+from brokerd.archive.contract.layout import LAYOUTS, RECORDS, Range
+from brokerd.archive.contract.view import ArchiveUnavailable, DamagedArchive, ForeignArchive
+from brokerd.archive.delta import checkpoints
+from brokerd.archive.delta.checkpoints import EVERY_COMMITS
+from brokerd.archive.delta.log_files import COMMITS, checkpoint_name, commit_name
+from brokerd.archive.delta.log_reader import list_log
+from brokerd.archive.delta.table import Table, TableConflict, ensure_tables, open_tables
+from brokerd.archive.parquet.writer import FileWriter, verify_written
+from brokerd.archive.serve.lazy import LazyArchive
+from brokerd.archive.storage import bucket as store_object
+from brokerd.archive.storage.address import ObjectAddress
+from brokerd.archive.storage.store import open_store
 from tests.archive.adding import LOG_ID, NOW_MS, OTHER_LOG_ID, records_file
 from tests.archive.s3 import SECRET, bucket, s3_server
-from tests.archive.test_readback import World, own, read_all
+from tests.archive.test_table_archive import World, own, read_all
 
 __all__ = ["bucket", "s3_server"]
 
@@ -460,8 +461,8 @@ def test_who_has_no_library_for_it_is_told_what_to_install() -> None:
     """A broker without it begins, and goes on with its log."""
     script = (
         "import sys; sys.modules['obstore'] = None;"
-        "from brokerd.archive.lazy import LazyArchive;"
-        "from brokerd.archive.address import object_address;"
+        "from brokerd.archive.serve.lazy import LazyArchive;"
+        "from brokerd.archive.storage.address import object_address;"
         "LazyArchive(object_address('s3://bucket/a'), 'x').refresh()"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)

@@ -15,11 +15,11 @@ from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 from twisted.logger import capturedLogs, formatEvent
 
-from brokerd.archive.address import ObjectAddress, object_address
-from brokerd.assembly import BrokerCore
+from brokerd.archive.storage.address import ObjectAddress, object_address
 from brokerd.client.flymq import FlymqClient
-from brokerd.config import Config
-from brokerd.sections import Archive
+from brokerd.server.assembly import BrokerCore
+from brokerd.server.config import Config
+from brokerd.server.sections import Archive
 from tests.archive.s3 import SECRET, environment, make_bucket
 from tests.cross.rolling import roll_up_all
 from tests.protocols.serving import listening, opened, until

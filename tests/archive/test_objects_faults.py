@@ -7,16 +7,16 @@ from collections import Counter
 
 import pytest
 
-from brokerd.archive import store_object
-from brokerd.archive.address import ObjectAddress
-from brokerd.archive.files import verify_written
-from brokerd.archive.layout import RECORDS, Range
-from brokerd.archive.table import Table, TableConflict, added, ensure_tables, open_archive
-from brokerd.archive.view import ArchiveUnavailable
+from brokerd.archive.contract.layout import RECORDS, Range
+from brokerd.archive.contract.view import ArchiveUnavailable
+from brokerd.archive.delta.table import Table, TableConflict, added, ensure_tables, open_archive
+from brokerd.archive.parquet.writer import verify_written
+from brokerd.archive.storage import bucket as store_object
+from brokerd.archive.storage.address import ObjectAddress
 from tests.archive.adding import LOG_ID, NOW_MS, write_records
 from tests.archive.flaky import FAULTS, Flaky, proxy
 from tests.archive.s3 import bucket, s3_server
-from tests.archive.test_readback import read_all, record
+from tests.archive.test_table_archive import read_all, record
 
 __all__ = ["bucket", "s3_server"]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.archive.bounds import Bounds, DamagedPlace, PartitionBounds, TopicBounds
-from brokerd.archive.pending import Stop, end_of_log, new_topics, sealed_segments
+from brokerd.archive.contract.bounds import Bounds, DamagedPlace, PartitionBounds, TopicBounds
+from brokerd.archive.journal.pending import Stop, end_of_log, new_topics, sealed_segments
 from tests.archive.making import KINDS, LOG_ID, LogMaker, damage, make_no_file, topic_entry
 
 

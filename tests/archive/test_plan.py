@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.archive.bounds import Bounds, DamagedPlace, PartitionBounds, TopicBounds
-from brokerd.archive.plan import Lot, RecordsSplit, plan_lot
-from brokerd.archive.running import JobFailed
-from brokerd.archive.sealed import batches_of, open_sealed
+from brokerd.archive.contract.bounds import Bounds, DamagedPlace, PartitionBounds, TopicBounds
+from brokerd.archive.ingest.plan import Lot, RecordsSplit, plan_lot
+from brokerd.archive.journal.sealed import batches_of, open_sealed
+from brokerd.archive.run import JobFailed
 from tests.archive.making import LOG_ID, LogMaker, topic_entry
 
 MIB = 1 << 20
@@ -237,7 +237,7 @@ def test_events_of_a_long_log_are_divided(tmp_path: Path, monkeypatch: pytest.Mo
         maker.append(1, 0, [b"v" * 1_000])
         maker.seal()
     size = maker.first_lsn // 5
-    monkeypatch.setattr("brokerd.archive.plan.EVENTS_LOG_BYTES", 2 * size)
+    monkeypatch.setattr("brokerd.archive.ingest.plan.EVENTS_LOG_BYTES", 2 * size)
     (tmp_path / f"{size:020}.wal").unlink()
     (tmp_path / f"{size:020}-{2 * size:020}.deleted").touch()
     splits = plan(tmp_path, bounds(topic(1))).events
@@ -268,7 +268,7 @@ def test_a_lot_has_no_more_pieces_than_fit_memory(
         for partition in range(10):
             maker.append(1, partition, [b"v"])
         maker.seal()
-    monkeypatch.setattr("brokerd.archive.plan.PIECES_MAX", 25)
+    monkeypatch.setattr("brokerd.archive.ingest.plan.PIECES_MAX", 25)
     lot = plan(tmp_path, bounds(topic(1)))
     assert len(lot.segments) == 2
     assert lot.stop is None

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.archive.layout import Range
-from brokerd.archive.ranges import covered
-from brokerd.archive.sealed import Batches
+from brokerd.archive.contract.layout import Range
+from brokerd.archive.contract.ranges import covered
+from brokerd.archive.journal.sealed import Batches
 
 
 def batches(*rows: tuple[int, int, int, int]) -> Batches:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, NoReturn
 import pytest
 
 from brokerd import rollup
-from brokerd.archive.address import ObjectAddress
-from brokerd.archive.spark import NoSpark
+from brokerd.archive.cluster.session import NoSpark
+from brokerd.archive.storage.address import ObjectAddress
 from tests.archive.data import Data
 from tests.archive.eventlog import jobs_with_tasks
 from tests.archive.making import body_position, damage

@@ -13,7 +13,7 @@ from textwrap import dedent
 import pytest
 
 from brokerd import __version__
-from brokerd.archive.shipping import Package, carried, main, package, run_here, write_zip
+from brokerd.archive.cluster.shipping import Package, carried, main, package, run_here, write_zip
 
 cloudpickle = pytest.importorskip("pyspark.cloudpickle", reason="needs pyspark")
 
@@ -44,7 +44,7 @@ def test_it_has_modules_and_nothing_else(tmp_path: Path) -> None:
     with zipfile.ZipFile(write_zip(tmp_path)) as archive:
         names = archive.namelist()
         assert archive.read("brokerd/errors.py") == (ROOT / "brokerd/errors.py").read_bytes()
-    assert "brokerd/archive/tasks.py" in names
+    assert "brokerd/archive/ingest/tasks.py" in names
     assert {Path(name).suffix for name in names} == {".py"}
 
 
@@ -63,7 +63,7 @@ def test_all_in_it_can_be_imported_from_it_alone(tmp_path: Path) -> None:
         assert all(one.__file__.startswith(sys.argv[1]) for one in ours)
         import pyspark.sql
         assert not pyspark.__file__.startswith(sys.argv[1])
-        from brokerd.archive.shipping import package
+        from brokerd.archive.cluster.shipping import package
         print(len(ours) >= len(names), package().digest)
         """,
         str(path),
@@ -113,12 +113,13 @@ def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         ({}, "an executor has no brokerd that fits: No module named 'brokerd'"),
         (
             {"__init__": "", "archive/__init__": ""},
-            "an executor has no brokerd that fits: No module named 'brokerd.archive.shipping'",
+            "an executor has no brokerd that fits: No module named "
+            "'brokerd.archive.cluster.shipping'",
         ),
         (
             {"__init__": "", "archive/__init__": "", "archive/shipping": "x = 1"},
             "an executor has no brokerd that fits: cannot import name 'run_here' from "
-            "'brokerd.archive.shipping'",
+            "'brokerd.archive.cluster.shipping'",
         ),
     ],
 )

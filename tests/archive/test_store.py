@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.archive import store_object
-from brokerd.archive.address import ObjectAddress, Place
-from brokerd.archive.store import Store, open_store
-from brokerd.archive.view import ArchiveUnavailable
+from brokerd.archive.contract.view import ArchiveUnavailable
+from brokerd.archive.storage import bucket as store_object
+from brokerd.archive.storage.address import ObjectAddress, Place
+from brokerd.archive.storage.store import Store, open_store
 from tests.archive.s3 import SECRET, environment
 
 MANY = 1 << 20

@@ -19,11 +19,26 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from brokerd.archive.deltalog import COMMITS, Facts, encode_commit
-from brokerd.archive.files import FileWriter
-from brokerd.archive.layout import DELIVERIES, EVENTS, LAYOUTS, RECORDS, Layout, Range, arrow_schema
-from brokerd.archive.table import Added, Table, TableConflict, added, ensure_tables, open_tables
-from brokerd.archive.view import ArchiveUnavailable, ForeignArchive
+from brokerd.archive.contract.layout import (
+    DELIVERIES,
+    EVENTS,
+    LAYOUTS,
+    RECORDS,
+    Layout,
+    Range,
+    arrow_schema,
+)
+from brokerd.archive.contract.view import ArchiveUnavailable, ForeignArchive
+from brokerd.archive.delta.log_files import COMMITS, Facts, encode_commit
+from brokerd.archive.delta.table import (
+    Added,
+    Table,
+    TableConflict,
+    added,
+    ensure_tables,
+    open_tables,
+)
+from brokerd.archive.parquet.writer import FileWriter
 from tests.archive.adding import (
     LOG_ID,
     NOW_MS,
@@ -55,7 +70,7 @@ def again(root: Path) -> Table:
 
 def test_broker_that_reads_an_archive_loads_only_what_reading_takes() -> None:
     code = (
-        "import sys, brokerd.archive.table\n"
+        "import sys, brokerd.archive.delta.table\n"
         "loaded = {'deltalake', 'pandas', 'pyarrow.dataset', 'pyspark'} & set(sys.modules)\n"
         "sys.exit(f'loaded {loaded}' if loaded else 0)"
     )
@@ -305,7 +320,7 @@ def test_full_disk_is_named_and_nothing_is_half_done(
     before = sorted(root.rglob("*"))
     with monkeypatch.context() as full:
         refuse(full, errno.ENOSPC)
-        full.setattr("brokerd.archive.store_local.LocalStore.sync_directory", lambda *some: None)
+        full.setattr("brokerd.archive.storage.local.LocalStore.sync_directory", lambda *some: None)
         with pytest.raises(ArchiveUnavailable, match=r"_delta_log.*No space left on device"):
             table.commit([records_file(1, 0, 10)], now_ms=NOW_MS)
     assert sorted(root.rglob("*")) == before

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from brokerd.archive import files
-from brokerd.archive.bounds import Bounds, DamagedPlace, PartitionBounds, TopicBounds
-from brokerd.archive.files import FileInfo
-from brokerd.archive.plan import Lot, plan_lot
-from brokerd.archive.tasks import Problem, Target, write_events, write_records
+from brokerd.archive.contract.bounds import Bounds, DamagedPlace, PartitionBounds, TopicBounds
+from brokerd.archive.ingest.plan import Lot, plan_lot
+from brokerd.archive.ingest.tasks import Problem, Target, write_events, write_records
+from brokerd.archive.parquet import writer
+from brokerd.archive.parquet.writer import FileInfo
 from brokerd.walformat import ENTRY_HEADER_BYTES, EventKind
 from tests.archive.making import LOG_ID, LogMaker, body_position, damage, events_entry
 
@@ -61,7 +61,7 @@ def test_a_shared_file_has_all_records_in_order(
     wal: Path, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of several topics, partitions and segments, with all that belongs to them."""
-    monkeypatch.setattr("brokerd.archive.tasks._SORTED_ROWS", at_once)
+    monkeypatch.setattr("brokerd.archive.ingest.tasks._SORTED_ROWS", at_once)
     maker = LogMaker(wal)
     for turn in range(3):
         for key in ((17, 0), (1, 1), (33, 2), (1, 0)):
@@ -253,7 +253,7 @@ def test_a_full_disk_is_told_and_leaves_no_file(wal: Path, monkeypatch: pytest.M
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr(writer.os, "fsync", full)
     (problem,) = written(wal, bounds(1))
     assert isinstance(problem, Problem)
     assert problem.kind == "full"
@@ -274,6 +274,6 @@ def test_what_does_not_come_back_from_the_disk_is_not_used(
         rename(old, new)
         damage(new, 40)
 
-    monkeypatch.setattr(files.os, "rename", rename_and_hurt)
+    monkeypatch.setattr(writer.os, "rename", rename_and_hurt)
     with pytest.raises(Exception, match="records/bucket=1/p-1-0-0-1-"):
         written(wal, bounds(1))

@@ -17,7 +17,7 @@ from tests.strategies.archive import Partition, Row, group_histories, on_spark, 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-transforms = pytest.importorskip("brokerd.archive.transforms", reason="needs pyspark")
+transforms = pytest.importorskip("brokerd.archive.derive.transforms", reason="needs pyspark")
 
 NOW_US = 10_000_000
 TOMBSTONE_SECONDS = 4

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from brokerd.archive.checkpoints import EVERY_COMMITS
-from brokerd.archive.deltalog import COMMITS, SUMS
-from brokerd.archive.layout import RECORDS
-from brokerd.archive.logreader import list_log
-from brokerd.archive.table import Added, Table, ensure_tables
-from brokerd.archive.view import ArchiveUnavailable
+from brokerd.archive.contract.layout import RECORDS
+from brokerd.archive.contract.view import ArchiveUnavailable
+from brokerd.archive.delta.checkpoints import EVERY_COMMITS
+from brokerd.archive.delta.log_files import COMMITS, SUMS
+from brokerd.archive.delta.log_reader import list_log
+from brokerd.archive.delta.table import Added, Table, ensure_tables
 from tests.archive.adding import LOG_ID, NOW_MS, records_file
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from brokerd.archive.bounds import Bounds, PartitionBounds, TopicBounds
-from brokerd.archive.files import FileInfo, FileWriter
-from brokerd.archive.layout import EVENTS, RECORDS, ROLLUP_APP, Layout, Range, arrow_schema
-from brokerd.archive.running import Run, Settings
-from brokerd.archive.table import Added, Table, added, ensure_tables
+from brokerd.archive.contract.bounds import Bounds, PartitionBounds, TopicBounds
+from brokerd.archive.contract.layout import EVENTS, RECORDS, ROLLUP_APP, Layout, Range, arrow_schema
+from brokerd.archive.delta.table import Added, Table, added, ensure_tables
+from brokerd.archive.parquet.writer import FileInfo, FileWriter
+from brokerd.archive.run import Run, Settings
 from brokerd.walformat import EventKind
 from tests.archive.plain import Happened
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 from brokerd.broker import ArchiveSettings, BrokerSettings
-from brokerd.broker.topics import Partition
-from brokerd.sim.bare import WAL_DIR
+from brokerd.broker.model.topics import Partition
 from brokerd.wal import WalOptions
+from simulator.bare import WAL_DIR
 from tests.broker.fakearchive import FakeArchive
 from tests.house import House
 

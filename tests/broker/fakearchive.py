@@ -1,5 +1,6 @@
-# Tests: tests/broker/test_archived.py
-"""An archive in memory, and the job that fills it: `brokerd.archive.view` without any file.
+# Tests: tests/broker/test_archive_reader.py
+"""An archive in memory, and the job that fills it: `brokerd.archive.contract.view` without any
+file.
 
 archive = FakeArchive()
 house = House(open_archive=archive.open)
@@ -15,10 +16,9 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from brokerd.archive.relied import segment_mark
-from brokerd.archive.view import ArchivedRows, ArchiveUnavailable, DamagedArchive
-from brokerd.broker.chunks import DenseChunk
-from brokerd.sim.bare import WAL_DIR, BareBroker
+from brokerd.archive.contract.pin import segment_mark
+from brokerd.archive.contract.view import ArchivedRows, ArchiveUnavailable, DamagedArchive
+from brokerd.broker.records.chunks import DenseChunk
 from brokerd.values import Record
 from brokerd.walformat import (
     SEGMENT_HEADER_BYTES,
@@ -30,6 +30,7 @@ from brokerd.walformat import (
     parse_frame_header,
     segment_salt,
 )
+from simulator.bare import WAL_DIR, BareBroker
 
 Key = tuple[int, int]
 """Topic id and partition."""

@@ -1,4 +1,4 @@
-# Tests: tests/broker/test_sweep.py
+# Tests: tests/broker/test_segment_cleaner.py
 """A broker whose log shrinks because an archive has its records, for tests of what becomes of it.
 
 archive = CountedArchive()
@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from brokerd.archive.view import Archive
+from brokerd.archive.contract.view import Archive
 from brokerd.broker import BrokerSettings
-from brokerd.broker.archive_access import ArchiveSettings
-from brokerd.broker.retention import RetentionSettings
-from brokerd.sim.bare import WAL_DIR
-from brokerd.sim.state_text import describe
+from brokerd.broker.archive.access import ArchiveSettings
+from brokerd.broker.retention.retention import RetentionSettings
 from brokerd.wal import WalOptions
+from simulator.bare import WAL_DIR
+from simulator.state_text import describe
 from tests.broker.desk import SECOND_US, produce
 from tests.broker.fakearchive import FakeArchive
 from tests.house import House

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from twisted.logger import capturedLogs
 
-from brokerd.archive.view import Archive
-from brokerd.sim.disk import SimDisk
+from brokerd.archive.contract.view import Archive
+from simulator.disk import SimDisk
 from tests.broker.desk import produce
 from tests.broker.fakearchive import FakeArchive
 from tests.house import House

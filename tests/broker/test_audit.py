@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from twisted.logger import capturedLogs
 
-from brokerd.broker import BrokerSettings, Congested, audit, audit_search
-from brokerd.broker.topics import TopicSettings
+from brokerd.broker import BrokerSettings, Congested
+from brokerd.broker.model.topics import TopicSettings
+from brokerd.broker.security import audit, audit_search
 from brokerd.errors import InvalidName, InvalidRequest, LimitExceeded, NoSpace, ShuttingDown
 from brokerd.security.audit import (
     AUDIT_TOPIC,
@@ -21,8 +22,8 @@ from brokerd.security.audit import (
     denied,
     logged_in,
 )
-from brokerd.sim.bare import WALL_SECONDS
-from brokerd.sim.disk import Call, CrashModel, PowerLost
+from simulator.bare import WALL_SECONDS
+from simulator.disk import Call, CrashModel, PowerLost
 from tests.house import House
 
 DAY_US = 86_400 * 1_000_000

@@ -12,25 +12,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 
-from brokerd.archive.bounds import (
+from brokerd.archive.contract.bounds import (
     Bounds,
     PartitionBounds,
     TopicBounds,
     decode_bounds,
     encode_topic,
 )
-from brokerd.archive.view import ArchiveView
-from brokerd.broker import TopicSettings, bounds_writer
-from brokerd.broker.bounds import PIECE_LOOKS, capture
-from brokerd.broker.bounds_writer import EVERY_SECONDS, RETRY_SECONDS, SOON_SECONDS
-from brokerd.broker.quarantine import Place
+from brokerd.archive.contract.view import ArchiveView
+from brokerd.broker import TopicSettings
+from brokerd.broker.archive import bounds_writer
+from brokerd.broker.archive.bounds import PIECE_LOOKS, capture
+from brokerd.broker.archive.bounds_writer import EVERY_SECONDS, RETRY_SECONDS, SOON_SECONDS
+from brokerd.broker.status.damage import Place
 from brokerd.errors import BrokerdError, DamagedData
 from brokerd.groups import GroupPartition
-from brokerd.sim.bare import STATE_DIR, WAL_DIR
 from brokerd.wal import WalOptions
-from brokerd.wal.scan import FoundFrame
-from brokerd.wal.verify import walk
+from brokerd.wal.damage.verify import walk
+from brokerd.wal.read.scanner import FoundFrame
 from brokerd.walformat import EntryKind, entry_size
+from simulator.bare import STATE_DIR, WAL_DIR
 from tests.broker.desk import lease, produce, read, settle
 from tests.house import House
 

@@ -8,7 +8,7 @@ import pytest
 from twisted.logger import capturedLogs
 
 from brokerd.broker import GONE, STOP, TAKE, Broker, BrokerSettings, Congested
-from brokerd.broker.leasing import EXPIRE_STEP
+from brokerd.broker.leases.service import EXPIRE_STEP
 from brokerd.errors import (
     InvalidName,
     LeaseLost,
@@ -19,8 +19,8 @@ from brokerd.errors import (
     UnknownTopic,
 )
 from brokerd.groups import LOOKS_MAX, GroupSettings
-from brokerd.sim.bare import TakesAnything
 from brokerd.wal import WalOptions
+from simulator.bare import TakesAnything
 from tests.broker.desk import SECOND_US, acknowledged, grants, lease, produce, read, settle
 from tests.house import House
 
@@ -607,7 +607,7 @@ class TestManyAtOnce:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A frame is made in one go: the more groups it tells of, the longer that takes."""
-        monkeypatch.setattr("brokerd.broker.leasing.LAPSE_FRAME_BYTES", 10_000)
+        monkeypatch.setattr("brokerd.broker.leases.service.LAPSE_FRAME_BYTES", 10_000)
         house = House()
         produce(house, "t", b"x")
         for number in range(100):

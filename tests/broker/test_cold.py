@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 
-from brokerd.archive.view import ArchivedRows, ArchiveUnavailable
+from brokerd.archive.contract.view import ArchivedRows, ArchiveUnavailable
 from brokerd.broker import BrokerSettings, RetentionSettings, TopicSettings
-from brokerd.broker.fetching import LOOKS
-from brokerd.broker.read_ahead import AHEAD_MAX
-from brokerd.broker.reads import Unreadable
+from brokerd.broker.archive.read_ahead import AHEAD_MAX
+from brokerd.broker.records.cold_reader import Unreadable
+from brokerd.broker.records.fetch import LOOKS
 from brokerd.errors import DamagedData, RecordRemoved
 from brokerd.groups import GroupSettings
 from brokerd.values import Encoding, Format, Record
@@ -26,7 +26,7 @@ from tests.broker.colddesk import (
 )
 from tests.broker.desk import SECOND_US, grants, lease, produce, read, settle
 from tests.broker.fakearchive import FakeArchive, FakeView, batches, columns_of
-from tests.broker.test_fetching import Fetch, fetch
+from tests.broker.test_fetch import Fetch, fetch
 from tests.house import House
 
 KEY = (1, 0)

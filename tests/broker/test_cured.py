@@ -10,15 +10,15 @@ import pytest
 from twisted.logger import LogEvent, capturedLogs
 
 from brokerd.broker import BrokerSettings
-from brokerd.sim.bare import STATE_DIR as STATE_PATH
-from brokerd.sim.bare import WAL_DIR as WAL_PATH
-from brokerd.sim.bare import BareBroker
-from brokerd.sim.disk import SimDisk
 from brokerd.wal import LostRange, WalOptions
-from brokerd.wal.repair import Rooms, examine, repair
-from brokerd.wal.scan import FoundEntry, FoundFrame
-from brokerd.wal.verify import verify, walk
+from brokerd.wal.damage.repair import Rooms, examine, repair
+from brokerd.wal.damage.verify import verify, walk
+from brokerd.wal.read.scanner import FoundEntry, FoundFrame
 from brokerd.walformat import EntryKind
+from simulator.bare import STATE_DIR as STATE_PATH
+from simulator.bare import WAL_DIR as WAL_PATH
+from simulator.bare import BareBroker
+from simulator.disk import SimDisk
 from tests.broker.desk import lease, produce, settle
 from tests.house import House
 

@@ -14,12 +14,12 @@ from brokerd.broker import BrokerSettings, Congested
 from brokerd.broker.journal import ADMITTED_EXTRA_BYTES
 from brokerd.codecs.mamamia import GroupInfo, Produce
 from brokerd.errors import NoSpace, ShuttingDown, StorageFailed
-from brokerd.sim.bare import WAL_DIR
-from brokerd.sim.disk import SimDisk
 from brokerd.wal import WalOptions
-from brokerd.wal.scan import FoundFrame
-from brokerd.wal.verify import walk
+from brokerd.wal.damage.verify import walk
+from brokerd.wal.read.scanner import FoundFrame
 from brokerd.walformat import EntryKind
+from simulator.bare import WAL_DIR
+from simulator.disk import SimDisk
 from tests.broker.desk import acknowledged, lease, produce, read, settle
 from tests.house import House, ask
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.archive.bounds import Bounds, encode_bounds
-from brokerd.broker.log_id import LogId, decode_log_id, encode_log_id, find_log_id
+from brokerd.archive.contract.bounds import Bounds, encode_bounds
+from brokerd.broker.model.log_id import LogId, decode_log_id, encode_log_id, find_log_id
 from brokerd.errors import DamagedData
-from brokerd.sim.bare import STATE_DIR
-from brokerd.sim.disk import SimDisk
+from simulator.bare import STATE_DIR
+from simulator.disk import SimDisk
 
 MADE = "ab" * 16
 OTHER = "cd" * 16

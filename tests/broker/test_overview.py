@@ -6,7 +6,7 @@ import pytest
 
 from brokerd.broker import Lane
 from tests.broker.desk import lease, produce, settle
-from tests.broker.test_group_changes import RESTARTS, restarted, with_records
+from tests.broker.test_group_admin import RESTARTS, restarted, with_records
 from tests.house import House
 
 MINUTE = 60.0

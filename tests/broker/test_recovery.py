@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from brokerd.broker import BrokerSettings, Congested
 from brokerd.errors import LeaseLost, NotLeaseOwner
 from brokerd.groups import GroupSettings
-from brokerd.sim.disk import CrashModel
 from brokerd.wal import WalOptions
+from simulator.disk import CrashModel
 from tests.broker.desk import SECOND_US, acknowledged, grants, lease, read, settle
 from tests.house import House
 

@@ -10,19 +10,19 @@ import pytest
 from prometheus_client import generate_latest
 
 from brokerd.admin.metrics import make_registry
-from brokerd.broker.state import State
-from brokerd.broker.topic_entries import topic_created_entry
-from brokerd.broker.topics import Topic
+from brokerd.broker.model.state import State
+from brokerd.broker.model.topic_entries import topic_created_entry
+from brokerd.broker.model.topics import Topic
 from brokerd.errors import DamagedData, UnknownOffset
 from brokerd.groups import GroupSettings
-from brokerd.sim.bare import STATE_DIR, WAL_DIR
-from brokerd.sim.disk import SimDisk
 from brokerd.wal import Frame, LostRange, RecoveryReport
-from brokerd.wal.losses import Loss, encode_loss
-from brokerd.wal.repair import Rooms, examine, repair
-from brokerd.wal.scan import FoundEntry, FoundFrame
-from brokerd.wal.verify import verify, walk
+from brokerd.wal.damage.loss_records import Loss, encode_loss
+from brokerd.wal.damage.repair import Rooms, examine, repair
+from brokerd.wal.damage.verify import verify, walk
+from brokerd.wal.read.scanner import FoundEntry, FoundFrame
 from brokerd.walformat import Entry, EntryKind, EventKind, decode_group_events
+from simulator.bare import STATE_DIR, WAL_DIR
+from simulator.disk import SimDisk
 from tests.broker.desk import lease, produce, read, settle
 from tests.house import House
 

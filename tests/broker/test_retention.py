@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from brokerd.broker import BrokerSettings, Congested
-from brokerd.broker.retention import STEP_LOOKS, RetentionSettings
-from brokerd.broker.topic_changes import TopicChanges
-from brokerd.broker.topics import Partition, TopicSettings
+from brokerd.broker.model.topic_admin import TopicChanges
+from brokerd.broker.model.topics import Partition, TopicSettings
+from brokerd.broker.retention.retention import STEP_LOOKS, RetentionSettings
 from brokerd.errors import NoSpace
-from brokerd.sim.bare import STATE_DIR, WAL_DIR
-from brokerd.sim.disk import SimDisk
 from brokerd.wal import WalOptions
+from simulator.bare import STATE_DIR, WAL_DIR
+from simulator.disk import SimDisk
 from tests.broker.desk import SECOND_US, lease, produce, read
-from tests.broker.test_group_changes import fill_the_log
+from tests.broker.test_group_admin import fill_the_log
 from tests.house import House
 
 KIB = 1024
@@ -203,7 +203,7 @@ class TestDeadLetters:
     def test_many_old_ones_go_in_one_round_some_at_a_time(
         self, groups: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("brokerd.broker.retention.LETTERS_LOOKS", 10)
+        monkeypatch.setattr("brokerd.broker.retention.retention.LETTERS_LOOKS", 10)
         house = House(settings=settings(retention_seconds=5, dead_letter_seconds=25))
         produce(house, "t", *[b""] * 100)
         for group in groups:
@@ -246,7 +246,7 @@ class TestTurns:
 
         really = TopicChanges.remove
         monkeypatch.setattr(TopicChanges, "remove", remove)
-        monkeypatch.setattr("brokerd.broker.retention.TURN_LOOKS", looks)
+        monkeypatch.setattr("brokerd.broker.retention.retention.TURN_LOOKS", looks)
         house = House(settings=settings(retention_seconds=5))
         topic = house.broker.create_topic("t", 6)
         for partition in topic.partitions:

@@ -9,9 +9,9 @@ import pytest
 from twisted.logger import capturedLogs
 
 from brokerd.broker import BrokerSettings
-from brokerd.broker.firing import FIRE_BYTES, MESSAGE_BYTES, TRIM_SECONDS
-from brokerd.broker.schedule import DELAY_MAX_US
-from brokerd.broker.topics import TopicSettings
+from brokerd.broker.delayed.delivery import FIRE_BYTES, MESSAGE_BYTES, TRIM_SECONDS
+from brokerd.broker.delayed.schedule import DELAY_MAX_US
+from brokerd.broker.model.topics import TopicSettings
 from brokerd.errors import InvalidRequest, UnknownPartition, UnknownTopic
 from brokerd.groups import GroupSettings
 from brokerd.values import Encoding, Format, Record
@@ -484,7 +484,7 @@ class TestTrouble:
     def test_waiting_for_log_space_costs_no_more_than_that(
         self, settings: BrokerSettings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("brokerd.broker.foresight.HELD_BYTES", 0)
+        monkeypatch.setattr("brokerd.broker.delayed.prefetch.HELD_BYTES", 0)
         house = House(settings=settings, options=SMALL)
         due_seconds = house.clock.seconds() + 30.0
         for number in range(300):
@@ -558,8 +558,8 @@ def test_many_schedules_are_seen_to_some_in_a_turn_after_a_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Those that wait and those that are due; a topic may be deleted before its turn."""
-    monkeypatch.setattr("brokerd.broker.firing.START_LANES", 3)
-    monkeypatch.setattr("brokerd.broker.firing.FIRE_BYTES", 2 * MESSAGE_BYTES)
+    monkeypatch.setattr("brokerd.broker.delayed.delivery.START_LANES", 3)
+    monkeypatch.setattr("brokerd.broker.delayed.delivery.FIRE_BYTES", 2 * MESSAGE_BYTES)
     house = House()
     names = [f"t{number}" for number in range(10)]
     for number, name in enumerate(names):

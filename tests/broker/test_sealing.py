@@ -6,9 +6,9 @@ import errno
 
 import pytest
 
-from brokerd.broker.sealing import WAIT_SECONDS
+from brokerd.broker.retention.sealing import WAIT_SECONDS
 from brokerd.errors import NoSpace
-from brokerd.sim.bare import WAL_DIR
+from simulator.bare import WAL_DIR
 from tests.broker.desk import produce
 from tests.house import House
 

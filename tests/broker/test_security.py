@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokerd.broker import BrokerSettings, Congested
-from brokerd.broker.accounts import Accounts
+from brokerd.broker.security.accounts import Accounts
 from brokerd.errors import (
     AccountExists,
     AuthenticationRequired,

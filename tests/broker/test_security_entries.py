@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.broker.security_entries import (
+from brokerd.broker.model.state import State
+from brokerd.broker.security.entries import (
     CHUNK_MAPS,
     SNAPSHOT_SECURITY,
     SecurityReplay,
@@ -12,7 +13,6 @@ from brokerd.broker.security_entries import (
     entry_of,
     map_of,
 )
-from brokerd.broker.state import State
 from brokerd.errors import NewerFormat
 from brokerd.groups import GroupSettings
 from brokerd.security.access import READ

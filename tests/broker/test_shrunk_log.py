@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.archive.bounds import Bounds, decode_bounds
+from brokerd.archive.contract.bounds import Bounds, decode_bounds
 from brokerd.errors import DamagedData
-from brokerd.sim.bare import STATE_DIR, WAL_DIR
-from brokerd.sim.state_text import describe
-from brokerd.wal.repair import Deed, Rooms, examine, repair
-from brokerd.wal.verify import verify
+from brokerd.wal.damage.repair import Deed, Rooms, examine, repair
+from brokerd.wal.damage.verify import verify
+from simulator.bare import STATE_DIR, WAL_DIR
+from simulator.state_text import describe
 from tests.broker.desk import lease, produce
 from tests.broker.shrinking import (
     KIB,

@@ -9,18 +9,18 @@ import msgpack
 import pytest
 
 from brokerd.broker import BrokerSettings, GroupSettings
-from brokerd.broker.captured import capture_topic
-from brokerd.broker.snapshotter import STEP_THINGS
-from brokerd.broker.state import (
+from brokerd.broker.model.snapshot_capture import capture_topic
+from brokerd.broker.model.snapshotter import STEP_THINGS
+from brokerd.broker.model.state import (
     SNAPSHOT_DELETED_TOPIC,
     SNAPSHOT_LANE,
     SNAPSHOT_LANES,
     SNAPSHOT_META,
     State,
 )
-from brokerd.sim.bare import STATE_DIR
 from brokerd.wal import SNAPSHOT_TOPIC, SnapshotChunk
 from brokerd.wal.snapshot import SnapshotFile
+from simulator.bare import STATE_DIR
 from tests.broker.desk import SECOND_US, acknowledged, lease, produce, settle
 from tests.house import House
 
@@ -207,7 +207,7 @@ class TestSizes:
     def test_a_shared_chunk_is_closed_when_it_is_large(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("brokerd.broker.captured.CHUNK_BYTES", 1_000)
+        monkeypatch.setattr("brokerd.broker.model.snapshot_capture.CHUNK_BYTES", 1_000)
         house = House(settings=NEVER)
         produce(house, "t", b"0")
         names = [f"group-{number}" for number in range(50)]
@@ -222,7 +222,7 @@ class TestSizes:
     def test_a_large_lane_has_several_chunks_beside_groups_that_share_one(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("brokerd.broker.captured.SHARED_BYTES", 1_000)
+        monkeypatch.setattr("brokerd.broker.model.snapshot_capture.SHARED_BYTES", 1_000)
         count = 100
         house = House(settings=NEVER)
         produce(house, "t", *[b"x"] * count)

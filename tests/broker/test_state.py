@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from brokerd.broker import BrokerSettings
-from brokerd.broker.snapshotter import STEP_THINGS
-from brokerd.broker.state import State
+from brokerd.broker.model.snapshotter import STEP_THINGS
+from brokerd.broker.model.state import State
 from brokerd.errors import DamagedData, LeaseLost, NewerFormat
 from brokerd.groups import GroupSettings
-from brokerd.sim.bare import WAL_DIR
 from brokerd.wal import Frame, LostRange, SnapshotChunk, WalOptions
-from brokerd.wal.scan import FoundEntry, FoundFrame
-from brokerd.wal.verify import walk
+from brokerd.wal.damage.verify import walk
+from brokerd.wal.read.scanner import FoundEntry, FoundFrame
 from brokerd.walformat import Entry, EntryKind
+from simulator.bare import WAL_DIR
 from tests.broker.desk import acknowledged, grants, lease, produce, read, settle
 from tests.house import House
 

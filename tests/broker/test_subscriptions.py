@@ -11,10 +11,10 @@ import pytest
 from brokerd.broker import BrokerSettings, Congested
 from brokerd.broker.subscriptions import ENDS_MAX, GROUP_PREFIX
 from brokerd.errors import InvalidName, LeaseLost, LimitExceeded, NoSpace
-from brokerd.sim.bare import WAL_DIR
 from brokerd.wal import WalOptions
-from brokerd.wal.verify import FoundFrame, walk
+from brokerd.wal.damage.verify import FoundFrame, walk
 from brokerd.walformat import Entry, EntryKind, EventKind, decode_group_events
+from simulator.bare import WAL_DIR
 from tests.broker.desk import SECOND_US, acknowledged, grants, lease, produce
 from tests.house import House
 

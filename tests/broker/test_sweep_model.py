@@ -8,13 +8,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from brokerd.archive.view import ArchiveUnavailable, DamagedArchive
+from brokerd.archive.contract.view import ArchiveUnavailable, DamagedArchive
 from brokerd.broker import BrokerSettings, Congested
-from brokerd.broker.topics import Partition
-from brokerd.sim.bare import STATE_DIR, WAL_DIR
-from brokerd.sim.disk import CrashModel
+from brokerd.broker.model.topics import Partition
 from brokerd.wal import Wal
-from brokerd.wal.verify import verify
+from brokerd.wal.damage.verify import verify
+from simulator.bare import STATE_DIR, WAL_DIR
+from simulator.disk import CrashModel
 from tests.broker.shrinking import CHECK_SECONDS, KIB, POLL_SECONDS, CountedArchive, firsts, make
 from tests.broker.shrinking import settings as broker_settings
 from tests.house import House

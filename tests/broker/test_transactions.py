@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from brokerd.broker import BrokerSettings, Congested
-from brokerd.broker.topics import TopicSettings
+from brokerd.broker.model.topics import TopicSettings
 from brokerd.broker.transactions import (
     HELD_BYTES_MAX,
     OPEN_BYTES,
@@ -17,9 +17,9 @@ from brokerd.broker.transactions import (
     Transaction,
 )
 from brokerd.errors import BrokerdError, InvalidName, InvalidRequest, LimitExceeded, NoSpace
-from brokerd.sim.disk import Call, CrashModel, PowerLost
 from brokerd.values import Format
 from brokerd.walformat import Entry, EntryKind
+from simulator.disk import Call, CrashModel, PowerLost
 from tests.broker.desk import acknowledged
 from tests.broker.test_schedule import values
 from tests.house import House

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.internet.task import Clock
 
-from brokerd.broker.waiters import TURN_ATTEMPTS, TURN_SECONDS, Waiters
+from brokerd.broker.leases.waiters import TURN_ATTEMPTS, TURN_SECONDS, Waiters
 
 
 class Poll:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.archive.view import ArchiveUnavailable
+from brokerd.archive.contract.view import ArchiveUnavailable
 from tests.admin.caller import Caller
 from tests.broker.fakearchive import FakeArchive
 from tests.cli.shell import Shell

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from brokerd.cli.main import cli
-from brokerd.config import Config
 from brokerd.errors import ConfigError
+from brokerd.server.config import Config
 from tests.certificates import Authority
 
 EXAMPLE = Path(__file__).resolve().parent.parent.parent / "etc" / "brokerd.toml"

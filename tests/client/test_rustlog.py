@@ -18,7 +18,7 @@ from brokerd.client.rustlog import (
 )
 from brokerd.codecs import rustlog as rl
 from brokerd.errors import RecordTooLarge
-from brokerd.protocols.rustlog_refusals import out_of_range
+from brokerd.protocols.rustlog.refusals import out_of_range
 from tests.client.peer import Peer
 from tests.codecs.test_rustlog_golden import plain
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.sections import FORMATS
+from brokerd.server.sections import FORMATS
 from tests.golden import DIRECTORY, golden
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "protocols"

@@ -8,14 +8,14 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from brokerd.archive.address import Place
-from brokerd.archive.files import FileWriter
+from brokerd.archive.contract.layout import RECORDS, Range
+from brokerd.archive.delta.table import Table, added, ensure_tables
+from brokerd.archive.ingest.ingest import RolledUp, roll_up
 from brokerd.archive.job import read_bounds
-from brokerd.archive.layout import RECORDS, Range
-from brokerd.archive.lots import RolledUp, roll_up
-from brokerd.archive.reading import open_file
-from brokerd.archive.running import Run, Settings
-from brokerd.archive.table import Table, added, ensure_tables
+from brokerd.archive.parquet.reader import open_file
+from brokerd.archive.parquet.writer import FileWriter
+from brokerd.archive.run import Run, Settings
+from brokerd.archive.storage.address import Place
 
 NOW_MS = 1_700_000_000_000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from brokerd.protocols.factory import ConnectionFactory
+from brokerd.protocols.base.factory import ConnectionFactory
 from brokerd.security import OPEN_GUARD
 from tests.cross.operations.form import TOPIC, Form, Operation
 from tests.cross.tongues import TONGUES

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from brokerd.assembly import BrokerCore
-from brokerd.config import Config
-from brokerd.sections import Archive, Blipmq
+from brokerd.server.assembly import BrokerCore
+from brokerd.server.config import Config
+from brokerd.server.sections import Archive, Blipmq
 from tests.cross.peers import PEERS
 from tests.cross.rolling import roll_up_all
 from tests.protocols.serving import listening, opened, until

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokerd.protocols.connection import Limits
+from brokerd.protocols.base.connection import Limits
 from tests.cross.tongues import DONE, Told, Tongue
 from tests.house import House, Wire
 

@@ -18,13 +18,13 @@ from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThread
 from twisted.logger import capturedLogs, formatEvent
 
-from brokerd.assembly import BrokerCore
 from brokerd.client.blipmq import BlipmqClient
 from brokerd.client.flymq import FlymqClient, FlymqError
 from brokerd.client.mamamia import MamamiaClient
 from brokerd.client.mega import Code, MegaClient, MegaError
 from brokerd.client.rustlog import RustlogClient
 from brokerd.codecs.rustlog import Dialect
+from brokerd.server.assembly import BrokerCore
 from tests.cross.rolling import remove
 from tests.cross.serving import ARCHIVED, archive_all, listen_all, serve_archived
 from tests.protocols.serving import opened

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from brokerd.admin.api import make_api
-from brokerd.admin.asker import Asker
+from brokerd.admin.http.sender import Asker
 from brokerd.broker import BrokerSettings
-from brokerd.protocols.factory import ConnectionFactory
+from brokerd.protocols.base.factory import ConnectionFactory
 from brokerd.schemas.values import SchemaType
 from brokerd.security import OPEN, OPEN_GUARD, Guard
 from brokerd.security.accounts import AccessList, Account

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerd.protocols.connection import Limits
+from brokerd.protocols.base.connection import Limits
 from brokerd.values import Record
 from tests.broker.colddesk import archive_all, cold_house
 from tests.broker.fakearchive import FakeArchive

@@ -15,18 +15,18 @@ import pytest
 from twisted.logger import capturedLogs
 
 from brokerd.admin.api import ROUTES
-from brokerd.admin.routing import Route
+from brokerd.admin.http.routing import Route
 from brokerd.codecs import rustlog
 from brokerd.codecs.blipmq import FrameType
 from brokerd.codecs.flymq import Opcode
 from brokerd.codecs.mamamia import Command
 from brokerd.codecs.mega import Type
-from brokerd.config import Config
-from brokerd.sections import Blipmq, Flymq, Mamamia, Mega, Rustlog, Security, Wal
 from brokerd.security import ADMIN, ANY, MONITOR, OPEN, READ, WRITE
 from brokerd.security.accounts import AccessList
 from brokerd.security.audit import AUDIT_TOPIC, AuditFilter, AuditPage
-from brokerd.sim.disk import SimDisk
+from brokerd.server.config import Config
+from brokerd.server.sections import Blipmq, Flymq, Mamamia, Mega, Rustlog, Security, Wal
+from simulator.disk import SimDisk
 from tests.corehouse import CoreHouse
 from tests.cross.operations import admin, flymq
 from tests.cross.operations.every import FORMS

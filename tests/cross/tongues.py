@@ -14,12 +14,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgpack
 
-from brokerd.protocols.blipmq import BlipmqFactory, BlipmqSettings
-from brokerd.protocols.factory import ConnectionFactory
-from brokerd.protocols.flymq import FlymqFactory, FlymqSettings
-from brokerd.protocols.mamamia import MamamiaFactory
-from brokerd.protocols.mega import MegaFactory
-from brokerd.protocols.rustlog import RustlogFactory, RustlogSettings
+from brokerd.protocols.base.factory import ConnectionFactory
+from brokerd.protocols.blipmq.connection import BlipmqFactory, BlipmqSettings
+from brokerd.protocols.flymq.connection import FlymqFactory, FlymqSettings
+from brokerd.protocols.mamamia.connection import MamamiaFactory
+from brokerd.protocols.mega.connection import MegaFactory
+from brokerd.protocols.rustlog.connection import RustlogFactory, RustlogSettings
 from tests.house import House
 
 NOTHING = "nothing there"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from msgpack import packb
 
 from brokerd.broker import BrokerSettings
-from brokerd.protocols.connection import Limits
+from brokerd.protocols.base.connection import Limits
 from brokerd.values import Encoding, Format
 from brokerd.wal import WalOptions
 from tests.fuzz.found import Found

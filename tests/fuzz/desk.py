@@ -12,7 +12,7 @@ from itertools import cycle, zip_longest
 from math import inf
 from random import Random
 
-from brokerd.protocols.connection import Hold
+from brokerd.protocols.base.connection import Hold
 from tests.fuzz.brokers import SETUPS, FuzzedHouse
 from tests.fuzz.case import Case, Delivery
 from tests.fuzz.found import Found, faults_are_found, no_more_memory_than_due

@@ -6,8 +6,8 @@ from random import Random
 
 from brokerd.broker import Broker, Clock
 from brokerd.codecs import blipmq as bm
-from brokerd.protocols.blipmq import BlipmqFactory, BlipmqSettings
-from brokerd.protocols.connection import Limits
+from brokerd.protocols.base.connection import Limits
+from brokerd.protocols.blipmq.connection import BlipmqFactory, BlipmqSettings
 from tests.fuzz.wire import Ask, Framing, WireFormat
 
 TOPICS = ("demo", "orders", "t", "é", "n" * 255, "n" * 256, "__brokerd.x", "t" * 65_000)

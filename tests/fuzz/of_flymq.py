@@ -8,8 +8,8 @@ from typing import Literal
 
 from brokerd.broker import Broker, Clock
 from brokerd.codecs import flymq as fm
-from brokerd.protocols.connection import Limits
-from brokerd.protocols.flymq import FlymqFactory, FlymqSettings
+from brokerd.protocols.base.connection import Limits
+from brokerd.protocols.flymq.connection import FlymqFactory, FlymqSettings
 from tests.fuzz.wire import Ask, Framing, Split, WireFormat
 
 TOPICS = ("test", "t", "orders", "é", "", "../x", "__brokerd.x", "n" * 255, "n" * 256)

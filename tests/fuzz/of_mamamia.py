@@ -9,8 +9,8 @@ import msgpack
 
 from brokerd.broker import Broker, Clock
 from brokerd.codecs import mamamia as mm
-from brokerd.protocols.connection import Limits
-from brokerd.protocols.mamamia import MamamiaFactory
+from brokerd.protocols.base.connection import Limits
+from brokerd.protocols.mamamia.connection import MamamiaFactory
 from tests.fuzz.wire import Ask, Framing, WireFormat
 
 LOGS = ("orders", "p", "", "é", "o" * 255, "one", "two")

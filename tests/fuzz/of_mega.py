@@ -7,8 +7,8 @@ from typing import Any
 
 from brokerd.broker import Broker, Clock
 from brokerd.codecs import mega
-from brokerd.protocols.connection import Limits
-from brokerd.protocols.mega import MegaFactory
+from brokerd.protocols.base.connection import Limits
+from brokerd.protocols.mega.connection import MegaFactory
 from tests.fuzz.wire import Ask, Split, WireFormat
 
 TOPICS = ("test-topic", "orders", "A.b_c-9", "x" * 255, "x" * 256, "", "é", "__brokerd.x")

@@ -6,8 +6,8 @@ from random import Random
 
 from brokerd.broker import Broker, Clock
 from brokerd.codecs import rustlog as rl
-from brokerd.protocols.connection import Limits
-from brokerd.protocols.rustlog import RustlogFactory, RustlogSettings
+from brokerd.protocols.base.connection import Limits
+from brokerd.protocols.rustlog.connection import RustlogFactory, RustlogSettings
 from tests.fuzz.wire import Ask, Framing, WireFormat
 
 TOPICS = ("demo", "orders", "t", "é", "", "n" * 255, "n" * 256, "__brokerd.x")

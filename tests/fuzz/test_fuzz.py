@@ -13,7 +13,7 @@ import pytest
 from twisted.logger import Logger
 
 from benchmarks.process import BrokerProcess
-from brokerd.protocols.mamamia import MamamiaConnection, MamamiaFactory
+from brokerd.protocols.mamamia.connection import MamamiaConnection, MamamiaFactory
 from tests.fuzz import mutate, sockets
 from tests.fuzz.__main__ import main, summary
 from tests.fuzz.case import Case, Delivery, parse_case

@@ -13,9 +13,9 @@ from random import Random
 from typing import Any, NamedTuple, Protocol
 
 from brokerd.broker import Broker, Clock
-from brokerd.protocols.connection import Limits
-from brokerd.protocols.factory import ConnectionFactory
-from brokerd.sections import FORMATS
+from brokerd.protocols.base.connection import Limits
+from brokerd.protocols.base.factory import ConnectionFactory
+from brokerd.server.sections import FORMATS
 from tests.golden import golden
 
 NAMES = FORMATS

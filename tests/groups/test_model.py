@@ -23,7 +23,7 @@ from brokerd.groups import (
     TAKE,
     GroupPartition,
     GroupSettings,
-    choice,
+    eligible,
     gone_until,
     store,
     tables,
@@ -103,8 +103,8 @@ class LeaseStoreMachine(RuleBasedStateMachine):
         large: int,
     ) -> None:
         self.bounds = pytest.MonkeyPatch()
-        self.bounds.setattr(choice, "LOOKS_MAX", looks_max)
-        self.bounds.setattr(choice, "RANGES_MAX", ranges_max)
+        self.bounds.setattr(eligible, "LOOKS_MAX", looks_max)
+        self.bounds.setattr(eligible, "RANGES_MAX", ranges_max)
         self.bounds.setattr(tables, "LARGE", large)
         self.bounds.setattr(store, "LARGE", large)
         self.first_settings = group_settings

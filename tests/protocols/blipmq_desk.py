@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from brokerd.codecs import blipmq as bm
-from brokerd.protocols.blipmq import BlipmqFactory, BlipmqSettings
+from brokerd.protocols.blipmq.connection import BlipmqFactory, BlipmqSettings
 from tests.house import House, Wire
 
 KEY = "bench-key"

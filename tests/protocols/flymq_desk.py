@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from brokerd.codecs import flymq as fly
-from brokerd.protocols.connection import Limits
-from brokerd.protocols.flymq import FlymqFactory, FlymqSettings
+from brokerd.protocols.base.connection import Limits
+from brokerd.protocols.flymq.connection import FlymqFactory, FlymqSettings
 from tests.house import House, Wire
 
 MIB = 1 << 20

@@ -8,7 +8,7 @@ from typing import Any
 
 from brokerd.broker import BrokerSettings
 from brokerd.codecs import flymq as fly
-from brokerd.protocols.flymq import FlymqSettings
+from brokerd.protocols.flymq.connection import FlymqSettings
 from brokerd.security import OPEN
 from brokerd.security.accounts import AccessList
 from brokerd.security.login import AccountGuard

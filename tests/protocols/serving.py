@@ -14,12 +14,12 @@ from twisted.internet.defer import maybeDeferred
 from twisted.internet.task import deferLater
 from twisted.logger import capturedLogs
 
-from brokerd.assembly import BrokerCore, make_core
 from brokerd.broker import Broker
-from brokerd.config import Config, Wal
-from brokerd.endpoints import address_text, parse
-from brokerd.protocols.factory import ConnectionFactory
-from brokerd.service import DRAIN_SECONDS
+from brokerd.protocols.base.factory import ConnectionFactory
+from brokerd.server.assembly import BrokerCore, make_core
+from brokerd.server.config import Config, Wal
+from brokerd.server.endpoints import address_text, parse
+from brokerd.server.service import DRAIN_SECONDS
 
 reactor: Any = installed_reactor
 CONFIG = Config(wal=Wal(segment_bytes=1 << 20))

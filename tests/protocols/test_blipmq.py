@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from brokerd.broker import BrokerSettings, TopicSettings
 from brokerd.codecs import blipmq as bm
 from brokerd.errors import NoSpace
-from brokerd.protocols.blipmq import BlipmqFactory, BlipmqSettings
-from brokerd.protocols.connection import Limits
-from brokerd.sim.disk import SimDisk
+from brokerd.protocols.base.connection import Limits
+from brokerd.protocols.blipmq.connection import BlipmqFactory, BlipmqSettings
 from brokerd.values import Encoding, Format
 from brokerd.wal import WalOptions
+from simulator.disk import SimDisk
 from tests.broker.desk import produce, read
 from tests.codecs.test_blipmq import BYTES, INVALID_NAME
 from tests.protocols.blipmq_desk import KEY, BlipmqClient, BlipmqHouse

@@ -15,8 +15,8 @@ from twisted.internet.threads import deferToThread
 from brokerd.broker import Broker
 from brokerd.client.blipmq import BlipmqClient
 from brokerd.codecs import blipmq as bm
-from brokerd.protocols.blipmq import BlipmqFactory, BlipmqSettings
-from brokerd.protocols.connection import Limits
+from brokerd.protocols.base.connection import Limits
+from brokerd.protocols.blipmq.connection import BlipmqFactory, BlipmqSettings
 from tests.certificates import tls
 from tests.protocols import serving
 from tests.protocols.serving import Served, no_faults, reactor, until

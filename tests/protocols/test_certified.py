@@ -9,13 +9,13 @@ import pytest
 from OpenSSL import crypto
 from twisted.logger import capturedLogs
 
-from brokerd.assembly import FACTORIES, Parts
-from brokerd.config import Config
 from brokerd.errors import BrokerdError, LoginFailed, LoginThrottled
-from brokerd.protocols.factory import ConnectionFactory
-from brokerd.protocols.first_byte import FirstByteFactory
-from brokerd.sections import FIRST_BYTES
+from brokerd.protocols.base.factory import ConnectionFactory
+from brokerd.protocols.base.first_byte import FirstByteFactory
 from brokerd.security import Access, Guard
+from brokerd.server.assembly import FACTORIES, Parts
+from brokerd.server.config import Config
+from brokerd.server.sections import FIRST_BYTES
 from tests.certificates import Authority
 from tests.house import House, Wire
 

@@ -16,10 +16,10 @@ from twisted.logger import capturedLogs
 
 from brokerd.broker import BrokerSettings
 from brokerd.codecs import mamamia as mm
-from brokerd.protocols.connection import CLOSING_US, Limits
-from brokerd.sim.bare import WAL_DIR
-from brokerd.sim.disk import SimDisk
+from brokerd.protocols.base.connection import CLOSING_US, Limits
 from brokerd.wal import WalOptions
+from simulator.bare import WAL_DIR
+from simulator.disk import SimDisk
 from tests.house import Client, House, ask
 
 KIB = 1024

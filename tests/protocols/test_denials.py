@@ -15,11 +15,11 @@ from brokerd.codecs import flymq as fly
 from brokerd.codecs import mamamia as mm
 from brokerd.codecs import mega
 from brokerd.codecs import rustlog as rl
-from brokerd.protocols.blipmq import BlipmqSettings
-from brokerd.protocols.connection import Hold
-from brokerd.protocols.flymq import FlymqFactory, FlymqSettings
-from brokerd.protocols.mega import MegaFactory
-from brokerd.protocols.rustlog import RustlogFactory
+from brokerd.protocols.base.connection import Hold
+from brokerd.protocols.blipmq.connection import BlipmqSettings
+from brokerd.protocols.flymq.connection import FlymqFactory, FlymqSettings
+from brokerd.protocols.mega.connection import MegaFactory
+from brokerd.protocols.rustlog.connection import RustlogFactory
 from brokerd.security import ADMIN, ANY, OPEN_GUARD, READ, WRITE
 from brokerd.wal import WalOptions
 from tests.guards import Given, GuardOf

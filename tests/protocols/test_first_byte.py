@@ -6,10 +6,10 @@ Mamamia (first byte 0) beside a language of one letter, ``F``, to which it answe
 from __future__ import annotations
 
 from brokerd.codecs import mamamia as mm
-from brokerd.protocols.connection import Connection, Limits
-from brokerd.protocols.factory import ConnectionFactory
-from brokerd.protocols.first_byte import FirstByteFactory
-from brokerd.protocols.mamamia import MamamiaFactory
+from brokerd.protocols.base.connection import Connection, Limits
+from brokerd.protocols.base.factory import ConnectionFactory
+from brokerd.protocols.base.first_byte import FirstByteFactory
+from brokerd.protocols.mamamia.connection import MamamiaFactory
 from tests.house import Client, House, Wire
 
 

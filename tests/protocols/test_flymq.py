@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from brokerd.broker import BrokerSettings
 from brokerd.codecs import flymq as fly
 from brokerd.errors import NoSpace
-from brokerd.protocols.connection import Limits
-from brokerd.protocols.flymq import CONTENT_BYTES_MAX, FlymqSettings
+from brokerd.protocols.base.connection import Limits
+from brokerd.protocols.flymq.connection import CONTENT_BYTES_MAX, FlymqSettings
 from brokerd.schemas.values import Mode
 from brokerd.security import OPEN
-from brokerd.sim.bare import WALL_SECONDS
 from brokerd.values import Encoding, Format
 from brokerd.wal import WalOptions
+from simulator.bare import WALL_SECONDS
 from tests.codecs.test_flymq_golden import BYTES
 from tests.protocols.flymq_desk import LIMITS, MIB, FlymqHouse
 from tests.protocols.flymq_group_scenes import SCENES as GROUP_SCENES

@@ -8,7 +8,7 @@ import pytest
 
 from brokerd.broker import BrokerSettings
 from brokerd.codecs import flymq as fly
-from brokerd.protocols.flymq import FlymqSettings
+from brokerd.protocols.flymq.connection import FlymqSettings
 from brokerd.security import ADMIN, READ
 from brokerd.security.accounts import AccessList
 from brokerd.security.directory import Policy

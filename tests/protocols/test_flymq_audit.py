@@ -11,8 +11,8 @@ import pytest
 
 from brokerd.broker import BrokerSettings
 from brokerd.codecs import flymq as fly
-from brokerd.protocols import flymq_audit
-from brokerd.protocols.flymq import FlymqSettings
+from brokerd.protocols.flymq import audit
+from brokerd.protocols.flymq.connection import FlymqSettings
 from brokerd.security.audit import Actor, EventType, event
 from tests.protocols.flymq_desk import FlymqClient
 from tests.protocols.flymq_guarded import PASSWORD, GuardedHouse
@@ -217,12 +217,12 @@ def test_an_export_has_limits(house: GuardedHouse, monkeypatch: pytest.MonkeyPat
         return len(json.loads(exported(root, "json", types=("key.create",), **wanted)))
 
     assert count(limit=5) == 5
-    monkeypatch.setattr(flymq_audit, "EXPORT_EVENTS_MAX", 1_100)
+    monkeypatch.setattr(audit, "EXPORT_EVENTS_MAX", 1_100)
     assert (count(), count(limit=2_000)) == (1_100, 1_100)
-    monkeypatch.setattr(flymq_audit, "EXPORT_BYTES_MAX", 10)
+    monkeypatch.setattr(audit, "EXPORT_BYTES_MAX", 10)
     assert count() == 1_000
-    monkeypatch.setattr(flymq_audit, "EXPORT_BYTES_MAX", 1 << 24)
-    monkeypatch.setattr(flymq_audit, "EXPORT_QUESTIONS_MAX", 1)
+    monkeypatch.setattr(audit, "EXPORT_BYTES_MAX", 1 << 24)
+    monkeypatch.setattr(audit, "EXPORT_QUESTIONS_MAX", 1)
     assert count() == 1_000
 
 
@@ -301,5 +301,5 @@ def test_control_characters_and_formulas_do_no_harm(house: GuardedHouse) -> None
 
 def test_an_event_says_no_more_than_it_has() -> None:
     """An event without a format has no such detail."""
-    shown = flymq_audit._event(event(Actor("u"), EventType.LOGIN), "n")
+    shown = audit._event(event(Actor("u"), EventType.LOGIN), "n")
     assert shown.details == ()

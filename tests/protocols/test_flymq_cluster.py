@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brokerd.codecs import flymq as fly
-from brokerd.protocols.flymq import FlymqSettings
+from brokerd.protocols.flymq.connection import FlymqSettings
 from tests.protocols.flymq_desk import FlymqHouse
 from tests.protocols.flymq_guarded import GuardedHouse
 

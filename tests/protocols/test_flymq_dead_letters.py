@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from brokerd.broker import Congested
-from brokerd.broker.asking import ask
+from brokerd.broker.single_call import ask
 from brokerd.codecs import flymq as fly
 from brokerd.groups import GroupSettings
-from brokerd.protocols import flymq_dead_letters, flymq_envelopes
-from brokerd.protocols.flymq import FlymqSettings
+from brokerd.protocols.flymq import dead_letter_envelope, dead_letters
+from brokerd.protocols.flymq.connection import FlymqSettings
 from brokerd.security import ADMIN, OPEN
 from brokerd.security.accounts import AccessList
-from brokerd.sim.bare import FORGETFUL
 from brokerd.wal import WalOptions
+from simulator.bare import FORGETFUL
 from tests.broker.desk import lease
 from tests.broker.test_state import entries, is_records, rot
 from tests.protocols.flymq_desk import FlymqHouse
@@ -376,7 +376,7 @@ class TestNothing:
         self, house: FlymqHouse, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """And what to do is said."""
-        monkeypatch.setattr("brokerd.broker.group_changes.DEAD_LOOKS_MAX", 50)
+        monkeypatch.setattr("brokerd.broker.leases.group_admin.DEAD_LOOKS_MAX", 50)
         for offset in range(3):
             kill(house, "g", offset)
         answer = house.only(fly.PurgeDlq("t"))
@@ -386,7 +386,7 @@ class TestNothing:
     def test_a_client_that_leaves_is_searched_for_no_further(
         self, house: FlymqHouse, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(flymq_dead_letters, "SEARCH_RECORDS", 5)
+        monkeypatch.setattr(dead_letters, "SEARCH_RECORDS", 5)
         house.produce(*[b"x"] * 2_000, envelope("m-1", b"hi"), topic="t.dlq")
         client = house.client()
         client.send(fly.ReplayDlq("t", "m-1"))
@@ -445,11 +445,11 @@ class TestRoom:
         looked: list[str] = []
 
         def envelope_of(index: int, record: Any) -> Any:
-            found = flymq_envelopes.envelope_of(index, record)
+            found = dead_letter_envelope.envelope_of(index, record)
             looked.append(found.message_id)
             return found
 
-        monkeypatch.setattr(flymq_dead_letters, "envelope_of", envelope_of)
+        monkeypatch.setattr(dead_letters, "envelope_of", envelope_of)
         said = self.congest(house, house.broker, "admit")
         said.append("room")
         assert house.only(fly.ReplayDlq("t", "m-1")) == DONE

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.protocols.flymq_filter import (
+from brokerd.protocols.flymq.filter import (
     PROGRAM_MAX,
     REGEX_LETTERS_MAX,
     WINDOW_BYTES,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from brokerd.broker import Congested
-from brokerd.broker.topics import ConsumerGroup
+from brokerd.broker.model.topics import ConsumerGroup
 from brokerd.codecs import flymq as fly
-from brokerd.protocols.flymq import FlymqSettings
+from brokerd.protocols.flymq.connection import FlymqSettings
 from brokerd.security.audit import AUDIT_TOPIC
 from tests.protocols.flymq_desk import FlymqHouse, SteppedHouse
 from tests.protocols.flymq_guarded import GuardedHouse
@@ -91,7 +91,7 @@ class TestLists:
     def test_more_than_an_answer_can_have_are_refused(
         self, house: FlymqHouse, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("brokerd.protocols.flymq_group_admin.MAX_LENGTH", 60)
+        monkeypatch.setattr("brokerd.protocols.flymq.group_admin.MAX_LENGTH", 60)
         text = "there are more groups than an answer can have"
         assert house.only(fly.ListGroups()) == fly.Failed(text)
 

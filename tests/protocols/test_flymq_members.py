@@ -9,7 +9,7 @@ from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 
 from brokerd.broker import ConsumerGroup
 from brokerd.codecs import flymq as fly
-from brokerd.protocols.flymq_members import address_text
+from brokerd.protocols.flymq.members import address_text
 from tests.protocols.flymq_desk import FlymqHouse
 
 JOIN = fly.Subscribe("t", "g", 0, "latest")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from brokerd.broker import Congested
-from brokerd.broker.schema_entries import SchemaVersion
+from brokerd.broker.schemas.entries import SchemaVersion
 from brokerd.codecs import flymq as fly
 from brokerd.schemas.checker import OWN_WAITING_MAX
 from tests.protocols.flymq_desk import FlymqHouse, SteppedHouse

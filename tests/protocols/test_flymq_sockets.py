@@ -17,8 +17,8 @@ from twisted.internet.threads import deferToThread
 from brokerd.broker import Broker
 from brokerd.client.flymq import FlymqClient, FlymqError
 from brokerd.codecs import flymq as fly
-from brokerd.protocols import flymq_reads, flymq_scan
-from brokerd.protocols.flymq import FlymqFactory, FlymqSettings
+from brokerd.protocols.flymq import fetch, filtered_fetch
+from brokerd.protocols.flymq.connection import FlymqFactory, FlymqSettings
 from tests.certificates import tls
 from tests.codecs.flymq_answers import consumed
 from tests.protocols import serving
@@ -203,7 +203,7 @@ async def test_a_scan_whose_client_has_left_ends_long_before_the_log(
 ) -> None:
     """Be its end noticed by a goodbye or not."""
     endpoint, context = tls(tmp_path) if kind == "tls" else ("tcp:0", None)
-    monkeypatch.setattr(flymq_scan, "CONTENT_SLICES", 2)
+    monkeypatch.setattr(filtered_fetch, "CONTENT_SLICES", 2)
     examined: list[int] = []
 
     def work(running: Served[FlymqFactory]) -> None:
@@ -218,7 +218,7 @@ async def test_a_scan_whose_client_has_left_ends_long_before_the_log(
             time.sleep(0.2)
             peer.close()
 
-    class Watched(flymq_scan.Scan):
+    class Watched(filtered_fetch.Scan):
         def __call__(self, done: Any) -> None:
             def told(records: Any, next_offset: int, error: Any) -> None:
                 examined.append(next_offset)
@@ -226,7 +226,7 @@ async def test_a_scan_whose_client_has_left_ends_long_before_the_log(
 
             super().__call__(told)
 
-    monkeypatch.setattr(flymq_reads, "Scan", Watched)
+    monkeypatch.setattr(fetch, "Scan", Watched)
     async with served(tmp_path, endpoint) as running:
         await deferToThread(work, running)
         await until(lambda: not running.factory.connections)

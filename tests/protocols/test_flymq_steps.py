@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from brokerd.codecs import flymq as fly
-from brokerd.protocols import flymq_group_admin
-from brokerd.protocols.flymq_steps import Steps
+from brokerd.protocols.flymq import group_admin
+from brokerd.protocols.flymq.steps import Steps
 from tests.protocols.flymq_desk import FlymqHouse, SteppedHouse
 
 LIST = fly.ListGroups()
@@ -20,7 +20,7 @@ class Work:
 
     def __init__(self, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left = steps
-        monkeypatch.setattr(flymq_group_admin, "_listed", lambda broker: self.steps(broker))
+        monkeypatch.setattr(group_admin, "_listed", lambda broker: self.steps(broker))
 
     def steps(self, broker: Any) -> Steps[list[fly.Group]]:
         while self.left:

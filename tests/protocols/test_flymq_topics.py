@@ -6,8 +6,8 @@ import pytest
 from twisted.internet.address import IPv6Address, UNIXAddress
 
 from brokerd.codecs import flymq as fly
-from brokerd.protocols import flymq_topics
-from brokerd.protocols.flymq import FlymqSettings
+from brokerd.protocols.flymq import topics
+from brokerd.protocols.flymq.connection import FlymqSettings
 from tests.protocols.flymq_desk import FlymqHouse
 
 DONE = fly.Done()
@@ -149,7 +149,7 @@ def test_the_address_told_is_the_operator_s_or_the_connection_s_own() -> None:
 def test_places_of_more_partitions_than_an_answer_tells_of_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(flymq_topics, "PLACES_MAX", 4)
+    monkeypatch.setattr(topics, "PLACES_MAX", 4)
     house = FlymqHouse()
     house.broker.create_topic("a", 3)
     house.broker.create_topic("b", 2)

@@ -6,7 +6,7 @@ import pytest
 
 from brokerd.broker import BrokerSettings
 from brokerd.codecs import flymq as fly
-from brokerd.protocols.flymq import CONTENT_BYTES_MAX, FlymqSettings
+from brokerd.protocols.flymq.connection import CONTENT_BYTES_MAX, FlymqSettings
 from brokerd.security.audit import EventType
 from tests.codecs.test_flymq_golden import BYTES
 from tests.protocols.flymq_desk import FlymqClient, FlymqHouse

@@ -16,11 +16,11 @@ import pytest
 import pytest_twisted
 from twisted.internet.threads import deferToThread
 
-from brokerd.assembly import FACTORIES, Parts
 from brokerd.broker import Broker
-from brokerd.config import Config
-from brokerd.protocols.connection import Limits
-from brokerd.protocols.factory import ConnectionFactory
+from brokerd.protocols.base.connection import Limits
+from brokerd.protocols.base.factory import ConnectionFactory
+from brokerd.server.assembly import FACTORIES, Parts
+from brokerd.server.config import Config
 from tests.certificates import tls
 from tests.protocols.serving import no_faults, reactor, served, until
 from tests.protocols.test_strangers import BEGINNINGS

@@ -15,10 +15,10 @@ from twisted.internet.threads import deferToThread
 from brokerd.broker import Broker
 from brokerd.codecs import blipmq as bm
 from brokerd.codecs import mamamia as mm
-from brokerd.protocols.blipmq import BlipmqFactory, BlipmqSettings
-from brokerd.protocols.connection import Limits
-from brokerd.protocols.factory import ConnectionFactory
-from brokerd.protocols.mamamia import MamamiaFactory
+from brokerd.protocols.base.connection import Limits
+from brokerd.protocols.base.factory import ConnectionFactory
+from brokerd.protocols.blipmq.connection import BlipmqFactory, BlipmqSettings
+from brokerd.protocols.mamamia.connection import MamamiaFactory
 from tests.protocols.serving import Served, no_faults, reactor, served, until
 
 __all__ = ["no_faults"]

@@ -19,10 +19,10 @@ from brokerd.codecs import mamamia as mm
 from brokerd.codecs.mamamia import frame
 from brokerd.errors import NoSpace
 from brokerd.groups import GroupSettings
-from brokerd.sim.bare import WAL_DIR
-from brokerd.sim.disk import SimDisk
 from brokerd.values import Encoding, Format
 from brokerd.wal import WalOptions
+from simulator.bare import WAL_DIR
+from simulator.disk import SimDisk
 from tests.codecs.test_mamamia_golden import BYTES
 from tests.house import Client, House, ask
 from tests.strategies import mamamia as strategies

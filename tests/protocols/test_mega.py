@@ -14,12 +14,12 @@ from twisted.logger import capturedLogs
 from brokerd.broker import BrokerSettings
 from brokerd.codecs import mega
 from brokerd.codecs.mega import Code, Consume, CreateTopic, Dialect, Produce, Refused
-from brokerd.protocols.connection import CLOSING_US, Limits
-from brokerd.protocols.mega import MegaFactory
-from brokerd.sim.bare import WAL_DIR
-from brokerd.sim.disk import SimDisk
+from brokerd.protocols.base.connection import CLOSING_US, Limits
+from brokerd.protocols.mega.connection import MegaFactory
 from brokerd.values import Encoding, Format
 from brokerd.wal import WalOptions
+from simulator.bare import WAL_DIR
+from simulator.disk import SimDisk
 from tests.codecs.test_mega_golden import BYTES, CLOSED, EXAMPLES
 from tests.house import House, Wire
 from tests.strategies import mega as strategies

@@ -15,8 +15,8 @@ from twisted.internet.threads import deferToThread
 from brokerd.broker import Broker
 from brokerd.client.mega import Dialect, MegaClient
 from brokerd.codecs import mega
-from brokerd.protocols.connection import Limits
-from brokerd.protocols.mega import MegaFactory
+from brokerd.protocols.base.connection import Limits
+from brokerd.protocols.mega.connection import MegaFactory
 from tests.certificates import tls
 from tests.protocols import serving
 from tests.protocols.serving import Served, no_faults, reactor, until

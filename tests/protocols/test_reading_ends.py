@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.house import House, Wire
-from tests.protocols.test_reading import connect
+from tests.protocols.test_fetching import connect
 
 
 def late_reader() -> tuple[House, Wire]:

@@ -18,18 +18,18 @@ from typing import Any
 import msgpack
 import pytest
 
-from brokerd.admin.arriving import ALL_BYTES_MAX
-from brokerd.assembly import FACTORIES, Parts
+from brokerd.admin.http.request import ALL_BYTES_MAX
 from brokerd.codecs import blipmq as bm
 from brokerd.codecs import flymq as fly
 from brokerd.codecs import mamamia as mm
 from brokerd.codecs import mega
 from brokerd.codecs import rustlog as rl
 from brokerd.codecs.rustlog import binary_peer, json_peer
-from brokerd.config import Config
 from brokerd.errors import SchemaCheckFailed
-from brokerd.protocols.connection import Limits
+from brokerd.protocols.base.connection import Limits
 from brokerd.security import READ
+from brokerd.server.assembly import FACTORIES, Parts
+from brokerd.server.config import Config
 from tests.admin.caller import JSON, Caller
 from tests.guards import Given, GuardOf
 from tests.house import House, Wire

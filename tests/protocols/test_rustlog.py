@@ -15,14 +15,14 @@ from twisted.logger import capturedLogs
 from brokerd.broker import BrokerSettings, Congested
 from brokerd.codecs import rustlog as rl
 from brokerd.codecs.rustlog import Dialect
-from brokerd.protocols import rustlog_turns
-from brokerd.protocols.connection import Limits
-from brokerd.protocols.rustlog import RustlogFactory, RustlogSettings
-from brokerd.protocols.turns import Turns as SharedTurns
-from brokerd.sim.bare import WAL_DIR
-from brokerd.sim.disk import SimDisk
+from brokerd.protocols.base.connection import Limits
+from brokerd.protocols.base.slices import Turns as SharedTurns
+from brokerd.protocols.rustlog import slices
+from brokerd.protocols.rustlog.connection import RustlogFactory, RustlogSettings
 from brokerd.values import Encoding, Format
 from brokerd.wal import WalOptions
+from simulator.bare import WAL_DIR
+from simulator.disk import SimDisk
 from tests.codecs.test_rustlog_golden import BYTES, CLOSED
 from tests.house import House, Wire
 from tests.strategies import rustlog as strategies
@@ -790,7 +790,7 @@ def test_by_the_references_rules_any_place_takes_a_commit_until_the_broker_ends(
 
 
 def test_commits_without_a_place_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("brokerd.protocols.rustlog_commits.UNPLACED_MAX", 3)
+    monkeypatch.setattr("brokerd.protocols.rustlog.offset_commits.UNPLACED_MAX", 3)
     desk = Desk(House(), BINARY, REFERENCE)
     desk.ask(*[rl.OffsetCommit("none", at % 4, "g", at) for at in (0, 1, 2, 4, 3)])
     found = [desk.only(rl.OffsetFetch("none", at, "g")).offset for at in range(4)]
@@ -894,7 +894,7 @@ def test_topics_are_listed_by_name_and_described_with_their_next_offsets(dialect
 @both
 def test_a_long_list_is_made_in_turns(dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others are served in between; a topic that goes meanwhile is left out, or may be."""
-    monkeypatch.setattr(rustlog_turns, "TOPICS_A_TURN", 3)
+    monkeypatch.setattr(slices, "TOPICS_A_TURN", 3)
     house = House()
     names = [f"topic-{at:02}" for at in range(10)]
     for name in reversed(names):
@@ -919,7 +919,7 @@ def test_a_list_that_does_not_fit_a_frame_is_refused(
     dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a number: it would count topics, too, that the asker may not know of."""
-    monkeypatch.setattr(rustlog_turns, "MAX_PAYLOAD", 100)
+    monkeypatch.setattr(slices, "MAX_PAYLOAD", 100)
     house = House()
     for at in range(20):
         house.broker.create_topic(f"topic-{at}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from brokerd.protocols.rustlog_metrics import metrics_text
+from brokerd.protocols.rustlog.metrics import metrics_text
 
 NAMES = [
     "messages_produced_total",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokerd.codecs.rustlog import Dialect, RequestError
-from brokerd.protocols.rustlog_refusals import no_topic, not_understood
+from brokerd.protocols.rustlog.refusals import no_topic, not_understood
 
 REPEATED = "a\x1b[31m\nb\x7fé"
 SHOWN = r"a\x1b[31m\x0ab\x7fé"

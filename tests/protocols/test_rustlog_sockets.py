@@ -13,8 +13,8 @@ from twisted.internet.threads import deferToThread
 
 from brokerd.broker import Broker
 from brokerd.client.rustlog import Dialect, RustlogClient, RustlogError
-from brokerd.protocols.connection import Limits
-from brokerd.protocols.rustlog import RustlogFactory, RustlogSettings
+from brokerd.protocols.base.connection import Limits
+from brokerd.protocols.rustlog.connection import RustlogFactory, RustlogSettings
 from tests.certificates import tls
 from tests.codecs.test_rustlog_golden import BYTES
 from tests.protocols import serving

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from brokerd.assembly import FACTORIES, Parts
-from brokerd.config import Config
-from brokerd.protocols.frames import STRANGER_BYTES_MAX
+from brokerd.protocols.base.framing import STRANGER_BYTES_MAX
 from brokerd.security import OPEN, Access
 from brokerd.security.directory import Policy
+from brokerd.server.assembly import FACTORIES, Parts
+from brokerd.server.config import Config
 from tests.guards import GuardOf
 from tests.house import House, Wire
 from tests.security.hall import Hall

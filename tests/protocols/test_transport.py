@@ -14,7 +14,7 @@ from twisted.logger import capturedLogs
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 from zope.interface import implementer
 
-from brokerd.protocols.transport import (
+from brokerd.protocols.base.transport import (
     LARGE_BYTES,
     acknowledge,
     lose_sending,
@@ -344,7 +344,7 @@ def test_other_transports_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     acknowledge(ends.transport)
     acknowledge(object())
     ends.close()
-    monkeypatch.setattr("brokerd.protocols.transport.QUICKACK", None)
+    monkeypatch.setattr("brokerd.protocols.base.transport.QUICKACK", None)
     plain = Ends(tcp.Server)
     plain.transport.socket.close()
     acknowledge(plain.transport)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from brokerd.archive.bounds import (
+from brokerd.archive.contract.bounds import (
     FILE_NAME,
     Bounds,
     DamagedPlace,
@@ -17,14 +17,14 @@ from brokerd.archive.bounds import (
     TopicBounds,
     encode_bounds,
 )
-from brokerd.archive.layout import RECORDS, ROLLUP_APP, parse_records_name
-from brokerd.archive.lots import RolledUp, roll_up
-from brokerd.archive.rewriting import Rewritten, Unit, rewrite
-from brokerd.archive.running import Settings
-from brokerd.archive.table import Table, added, ensure_tables, open_tables
-from brokerd.spark.place import Place
-from brokerd.spark.planning import Plan, Request, plan
-from brokerd.spark.reading import read_split
+from brokerd.archive.contract.layout import RECORDS, ROLLUP_APP, parse_records_name
+from brokerd.archive.delta.table import Table, added, ensure_tables, open_tables
+from brokerd.archive.ingest.ingest import RolledUp, roll_up
+from brokerd.archive.maintain.rewrite import Rewritten, Unit, rewrite
+from brokerd.archive.run import Settings
+from brokerd.spark.location import Place
+from brokerd.spark.plan.plan import Plan, Request, plan
+from brokerd.spark.read.read import read_split
 from tests.archive.data import MIB, NO_LIMIT, NOW_MS, InlineRun
 from tests.archive.making import LOG_ID, TIME_US, LogMaker, make_segment, topic_entry
 

@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from brokerd.archive.spark import SparkOptions, spark_session
+from brokerd.archive.cluster.session import SparkOptions, spark_session
 from brokerd.spark import register
 
 MOST_BYTES = 80_000

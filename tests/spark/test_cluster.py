@@ -17,10 +17,10 @@ import pytest
 from benchmarks.held_rollup import CLUSTER
 from benchmarks.process import die_with_parent
 from brokerd import __version__
-from brokerd.archive.shipping import Package, package
-from brokerd.spark import rows as module
+from brokerd.archive.cluster.shipping import Package, package
 from brokerd.spark.options import parse_options
-from brokerd.spark.planning import plan
+from brokerd.spark.plan.plan import plan
+from brokerd.spark.read import rows as module
 from tests.spark.logs import NOW_US, Log
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ SCRIPT = """
     import json, os, sys, threading, time
     from pathlib import Path
     from benchmarks.held_rollup import executors
-    from brokerd.archive.spark import SparkOptions, spark_session
+    from brokerd.archive.cluster.session import SparkOptions, spark_session
     from brokerd.spark import register
 
     columns = ["topic", "partition", "offset", "value"]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.archive import tail
+from brokerd.archive.journal import frame_scan
 from brokerd.errors import BrokerdError
-from brokerd.spark import journal
-from brokerd.spark.journal import read_journal
-from brokerd.spark.planning import end_of
+from brokerd.spark.plan import journal
+from brokerd.spark.plan.journal import read_journal
+from brokerd.spark.plan.plan import end_of
 from tests.archive.making import body_position, damage
 from tests.spark.logs import Log
 
@@ -68,9 +68,9 @@ def test_what_was_seen_of_the_file_that_is_written_to_is_not_read_again(
     """A stream looks at it many times a second."""
     end = log.plan().end_lsn
     read: list[int] = []
-    real = tail.walk_tail
+    real = frame_scan.walk_tail
 
-    def counted(fd: int, file: tail.JournalFile, first: int = 4096) -> tail.Walked:
+    def counted(fd: int, file: frame_scan.JournalFile, first: int = 4096) -> frame_scan.Walked:
         read.append(first)
         return real(fd, file, first)
 

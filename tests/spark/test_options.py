@@ -16,7 +16,7 @@ from brokerd.spark.options import (
     parse_options,
     stream_request,
 )
-from brokerd.spark.planning import COLUMNS, Request
+from brokerd.spark.plan.plan import COLUMNS, Request
 
 NOVEMBER_US = 1_793_491_200_000_000
 """2026-11-01T00:00:00Z."""

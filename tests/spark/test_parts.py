@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from brokerd.spark.journal import read_journal
-from brokerd.spark.parts import Part, parts_of
-from brokerd.spark.sieve import ALL, Names, Sieve, Within
+from brokerd.spark.plan.journal import read_journal
+from brokerd.spark.plan.parts import Part, parts_of
+from brokerd.spark.plan.predicate import ALL, Names, Sieve, Within
 from tests.spark.logs import Log
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.spark.options import Payload
-from brokerd.spark.payload import SHOWN_BYTES_MAX, needed, shown
+from brokerd.spark.read.payload import SHOWN_BYTES_MAX, needed, shown
 from brokerd.values import Encoding
 
 SCHEMA = pa.schema(

@@ -28,7 +28,7 @@ def run(script: str) -> str:
 def test_without_pyspark_planning_works_and_registering_says_what_to_install() -> None:
     said = run(
         "import sys; sys.modules['pyspark'] = None\n"
-        "import brokerd.spark, brokerd.spark.planning, brokerd.spark.options\n"
+        "import brokerd.spark, brokerd.spark.plan.plan, brokerd.spark.options\n"
         "try: brokerd.spark.register(None)\n"
         "except brokerd.spark.NoPyspark as error: print(error)\n"
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from brokerd.archive.address import ObjectAddress
+from brokerd.archive.storage.address import ObjectAddress
 from tests.archive.making import body_position, damage
 from tests.spark.logs import Log
 

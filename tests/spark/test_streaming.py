@@ -18,7 +18,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from brokerd.spark.options import parse_options
-from brokerd.spark.rows import rows_of
+from brokerd.spark.read.rows import rows_of
 from brokerd.spark.streaming import BadCheckpoint, LogStreamReader
 from tests.archive.test_with_broker import brokerctl
 from tests.cross.rolling import roll_up_all

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from brokerd.archive.layout import LAYOUTS
-from brokerd.archive.view import ArchiveUnavailable
+from brokerd.archive.contract.layout import LAYOUTS
+from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.errors import DamagedData
 from brokerd.spark.options import BadOption, parse_options, stream_request
-from brokerd.spark.tables import TABLES, NoTable, plan_table, read_table
+from brokerd.spark.read.tables import TABLES, NoTable, plan_table, read_table
 from brokerd.walformat import EventKind
 from tests.archive.plain import Happened
 from tests.archive.world import World, record
@@ -21,8 +21,8 @@ from tests.archive.world import World, record
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-derived = pytest.importorskip("brokerd.archive.derived", reason="needs pyspark")
-hours = pytest.importorskip("brokerd.archive.hours", reason="needs pyspark")
+derived = pytest.importorskip("brokerd.archive.derive.deliveries", reason="needs pyspark")
+hours = pytest.importorskip("brokerd.archive.derive.hourly", reason="needs pyspark")
 
 KINDS = (EventKind.LEASED, EventKind.SETTLED)
 RECORDS = 300

@@ -1,4 +1,4 @@
-# Tests: tests/sim/test_disk.py
+# Tests: tests/simulator/test_disk.py
 """Strategies for disks: sequences of calls on a few files of one directory, good ones and bad."""
 
 from __future__ import annotations

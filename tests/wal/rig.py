@@ -6,8 +6,6 @@ from __future__ import annotations
 import random
 
 from brokerd.errors import StorageFailed
-from brokerd.sim.disk import CrashModel, SimDisk
-from brokerd.sim.inline import InlineCommitter
 from brokerd.wal import Frame, RecoveryReport, Wal, WalOptions
 from brokerd.walformat import (
     Entry,
@@ -17,6 +15,8 @@ from brokerd.walformat import (
     encode_group_events,
     encode_records,
 )
+from simulator.disk import CrashModel, SimDisk
+from simulator.inline import InlineCommitter
 
 PATH = "data/wal"
 SMALL = WalOptions(segment_bytes=64 << 10, free_bytes_min=0)

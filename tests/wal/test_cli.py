@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 
 from brokerd.cli.wal import wal_group
 from brokerd.errors import ConfigError
-from brokerd.sim.inline import InlineCommitter
 from brokerd.wal import RealDisk, SnapshotChunk, Snapshots, Wal
 from brokerd.walformat import Entry, EntryKind
+from simulator.inline import InlineCommitter
 from tests.wal.rig import SMALL, events, records
 
 

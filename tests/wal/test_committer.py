@@ -6,8 +6,8 @@ import queue
 import threading
 from typing import Any
 
-from brokerd.sim.inline import InlineCommitter
 from brokerd.wal import ThreadCommitter
+from simulator.inline import InlineCommitter
 
 
 class Reactor:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from brokerd.sim.disk import SimDisk
 from brokerd.wal import LostRange
-from brokerd.wal.repair import Rooms, examine, repair
-from brokerd.wal.verify import verify
+from brokerd.wal.damage.repair import Rooms, examine, repair
+from brokerd.wal.damage.verify import verify
 from brokerd.walformat import SEGMENT_BYTES_MAX
+from simulator.disk import SimDisk
 from tests.wal.rig import PATH, SMALL, Rig, content, records
 
 ROOMS = Rooms.of("data")

@@ -16,7 +16,6 @@ import pytest
 from twisted.logger import capturedLogs
 
 from brokerd.errors import DamagedData, RecordRemoved
-from brokerd.sim.disk import Call, CrashModel, PowerLost, SimDisk
 from brokerd.wal import (
     Coverage,
     CoveragePlan,
@@ -25,10 +24,11 @@ from brokerd.wal import (
     SnapshotChunk,
     Snapshots,
 )
-from brokerd.wal.deleted import DeletedRanges, LsnRange, deleted_ranges, named_range
-from brokerd.wal.repair import Deed, Rooms, examine, repair
-from brokerd.wal.verify import VerifyReport, verify, walk
+from brokerd.wal.damage.repair import Deed, Rooms, examine, repair
+from brokerd.wal.damage.verify import VerifyReport, verify, walk
+from brokerd.wal.deletion.deleted_ranges import DeletedRanges, LsnRange, deleted_ranges, named_range
 from brokerd.walformat import EntryKind
+from simulator.disk import Call, CrashModel, PowerLost, SimDisk
 from tests.wal.rig import PATH, SMALL, Rig, content, records
 
 ROOMS = Rooms.of("data")

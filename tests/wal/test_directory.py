@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from brokerd.errors import DamagedData
-from brokerd.sim.disk import SimDisk
-from brokerd.sim.inline import InlineCommitter
 from brokerd.wal import Frame, LostRange, RealDisk, RecoveryReport, Wal
 from brokerd.wal.catalog import segment_name
+from brokerd.wal.damage.repair import Rooms, examine
+from brokerd.wal.damage.verify import verify, walk
 from brokerd.wal.directory import MISSING_BYTES_MAX
-from brokerd.wal.repair import Rooms, examine
-from brokerd.wal.verify import verify, walk
 from brokerd.walformat import SegmentHeader, encode_frame, encode_segment_header
+from simulator.disk import SimDisk
+from simulator.inline import InlineCommitter
 from tests.wal.rig import PATH, SMALL, Rig, records
 
 FAR = (MISSING_BYTES_MAX + (1 << 20)) & ~7

@@ -1,4 +1,5 @@
-"""Both disks keep the same promises. What only SimDisk can do is in tests/sim/test_disk.py."""
+"""Both disks keep the same promises. What only SimDisk can do is in
+tests/simulator/test_disk.py."""
 
 from __future__ import annotations
 
@@ -6,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.sim.disk import SimDisk
 from brokerd.wal import Disk, RealDisk
 from brokerd.wal.disk import file_system_of, write_atomically, write_zeros
+from simulator.disk import SimDisk
 
 
 @pytest.fixture(params=["real", "memory"])

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 
 from brokerd.errors import NoSpace, StorageFailed
-from brokerd.sim.disk import Call, SimDisk
 from brokerd.wal import Frame, RealDisk, ThreadCommitter, Wal, WalOptions
 from brokerd.walformat import FRAME_BYTES_MAX, frame_size
+from simulator.disk import Call, SimDisk
 from tests.wal.rig import PATH, SMALL, Rig, content, events, records
 
 

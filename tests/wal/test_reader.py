@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.errors import DamagedData
-from brokerd.sim.inline import InlineCommitter
 from brokerd.wal import RealDisk, Wal, catalog
-from brokerd.walindex import GrowingIndex, LoadedIndex, PartitionSpan, merged
+from brokerd.walformat.index import GrowingIndex, LoadedIndex, PartitionSpan, merged
+from simulator.inline import InlineCommitter
 from tests.wal.rig import PATH, SMALL, Rig, content, events, records
 
 

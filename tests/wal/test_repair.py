@@ -15,12 +15,12 @@ import pytest
 from xxhash import xxh3_64_intdigest
 
 from brokerd.errors import DamagedData, NewerFormat, NoSpace
-from brokerd.sim.disk import Call, CrashModel, PowerLost, SimDisk
 from brokerd.wal import LostRange, SnapshotChunk, Snapshots
-from brokerd.wal.opening import replay
-from brokerd.wal.repair import Deed, Plan, Rooms, examine, merged, repair
-from brokerd.wal.verify import VerifyReport, verify, walk
+from brokerd.wal.damage.repair import Deed, Plan, Rooms, examine, merged, repair
+from brokerd.wal.damage.verify import VerifyReport, verify, walk
+from brokerd.wal.recovery.startup import replay
 from brokerd.walformat import EntryKind
+from simulator.disk import Call, CrashModel, PowerLost, SimDisk
 from tests.wal.rig import PATH, Rig, content, events, records
 
 ROOMS = Rooms.of("data")

@@ -20,10 +20,10 @@ from click.testing import CliRunner, Result
 
 from brokerd.cli.main import cli
 from brokerd.errors import ConfigError, NoSpace
-from brokerd.sim.inline import InlineCommitter
 from brokerd.wal import DirectoryLock, RealDisk, SnapshotChunk, Snapshots, Wal
 from brokerd.wal.disk import RealFile
 from brokerd.walformat import Entry, EntryKind
+from simulator.inline import InlineCommitter
 from tests.test_assembly import serve, served
 from tests.wal.rig import SMALL, events, records
 

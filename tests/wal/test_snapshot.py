@@ -13,7 +13,6 @@ from twisted.logger import capturedLogs
 from xxhash import xxh3_64_intdigest
 
 from brokerd.errors import DamagedData, NewerFormat
-from brokerd.sim.disk import Call, SimDisk
 from brokerd.wal import RealDisk, SnapshotChunk, Snapshots
 from brokerd.wal.disk import write_atomically
 from brokerd.wal.snapshot import (
@@ -25,6 +24,7 @@ from brokerd.wal.snapshot import (
     snapshot_name,
 )
 from brokerd.walformat import segment_salt
+from simulator.disk import Call, SimDisk
 
 PATH = "data/state"
 CHUNKS = [

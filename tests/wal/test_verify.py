@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from brokerd.sim.disk import Call, SimDisk
 from brokerd.wal import SnapshotChunk, Snapshots
-from brokerd.wal.scan import FoundFrame, Unreadable
-from brokerd.wal.verify import VerifyReport, verify, walk
-from brokerd.walindex import GrowingIndex, LoadedIndex
+from brokerd.wal.damage.verify import VerifyReport, verify, walk
+from brokerd.wal.read.scanner import FoundFrame, Unreadable
+from brokerd.walformat.index import GrowingIndex, LoadedIndex
+from simulator.disk import Call, SimDisk
 from tests.wal.rig import PATH, Rig, content, events, records
 
 STATE = "data/state"
@@ -178,7 +178,7 @@ def test_whatever_its_broker_does_meanwhile_is_no_damage(
     window_bytes: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Frames and files come and go between any two looks at the disk, many of them or few."""
-    monkeypatch.setattr("brokerd.wal.scan.WINDOW_BYTES", window_bytes)
+    monkeypatch.setattr("brokerd.wal.read.scanner.WINDOW_BYTES", window_bytes)
     running = Running(seed)
     for _ in range(4):
         report = verify(running.rig.disk, PATH, STATE)

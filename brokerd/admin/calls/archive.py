@@ -1,0 +1,67 @@
+# Tests: tests/admin/test_archive_calls.py
+"""The API's calls about the archive and what it is made of: look, refresh, seal."""
+
+from __future__ import annotations
+
+import msgspec
+from twisted.internet.defer import Deferred
+
+from brokerd.admin.http.routing import Call, NotFound, Route, Unusable
+from brokerd.admin.shapes.archive import ArchiveShape, Sealed
+from brokerd.security import ADMIN, MONITOR
+
+
+def describe_archive(call: Call) -> ArchiveShape:
+    """What there is to say of it. Raises `NotFound` if the broker has none."""
+    status = call.broker.archiving.status()
+    if not status:
+        raise NotFound("this broker has no archive")
+    return msgspec.convert(status, ArchiveShape)
+
+
+async def refresh_archive(call: Call) -> ArchiveShape:
+    """As `describe_archive`, once the newest version is in use. Raises `Unusable`."""
+    looked: Deferred[Exception | None] = Deferred()
+    call.broker.archiving.refresh(looked.callback)
+    error = await looked
+    if error is not None:
+        raise Unusable(f"the archive cannot be used: {error}")
+    return describe_archive(call)
+
+
+async def seal_wal(call: Call) -> Sealed:
+    """Seal the journal's last file. Raises `NoSpace`."""
+    sealed: Deferred[tuple[int, Exception | None]] = Deferred()
+    call.broker.archiving.seal(lambda lsn, error: sealed.callback((lsn, error)))
+    lsn, error = await sealed
+    if error is not None:
+        raise error
+    return Sealed(lsn)
+
+
+ROUTES = [
+    Route(
+        "GET",
+        "/archive",
+        MONITOR,
+        "The archive, and what waits for it",
+        describe_archive,
+        ArchiveShape,
+    ),
+    Route(
+        "POST",
+        "/archive/refresh",
+        MONITOR,
+        "Use the newest version of the archive",
+        refresh_archive,
+        ArchiveShape,
+    ),
+    Route(
+        "POST",
+        "/wal/seal",
+        ADMIN,
+        "Seal the journal's last file, so that it can be archived",
+        seal_wal,
+        Sealed,
+    ),
+]

@@ -1,0 +1,284 @@
+# Tests: tests/admin/test_group_calls.py
+"""The API's calls about consumer groups: list, describe, seek, pause, configure, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+from twisted.internet.defer import Deferred
+
+from brokerd.admin.http.routing import Call, ReadFailed, Route
+from brokerd.admin.shapes.common import (
+    Deleted,
+    Page,
+    seconds_of,
+    time_us_of,
+    us_of,
+)
+from brokerd.admin.shapes.groups import (
+    GroupBrief,
+    GroupChanges,
+    GroupList,
+    GroupSettingsShape,
+    GroupShape,
+    LaneShape,
+    Pause,
+    Seek,
+)
+from brokerd.broker import Broker, ConsumerGroup, GroupSettings, Lane, Partition
+from brokerd.broker.model.topics import unknown_group
+from brokerd.errors import BrokerdError, InvalidRequest, UnknownTopic
+from brokerd.security import ADMIN, READ
+from brokerd.security.audit import EventType
+
+LANES_MAX = 1_000
+"""How many partitions a description of a group tells of."""
+
+
+def existing_group(broker: Broker, topic: str, group: str) -> ConsumerGroup:
+    """A group. Raises `UnknownTopic` and `UnknownGroup`."""
+    place = broker.existing_topic(topic)
+    found = place.groups.get(group)
+    if found is None:
+        raise unknown_group(place, group)
+    return found
+
+
+def check_group(call: Call, create: bool) -> None:
+    """Refuse a group that is not there, unless it is to be made: a name may be misspelt.
+
+    Raises `UnknownTopic` and `UnknownGroup`.
+    """
+    if not create:
+        existing_group(call.broker, call.path["topic"], call.path["group"])
+
+
+def list_groups(call: Call) -> GroupList:
+    """A page of a topic's groups. Raises `UnknownTopic`."""
+    query: Page = call.query
+    topic = call.broker.existing_topic(call.path["topic"])
+    page, following = query.of(topic.groups.values(), len(topic.partitions))
+    return GroupList([_brief(call.broker, group) for group in page], following)
+
+
+def _brief(broker: Broker, group: ConsumerGroup) -> GroupBrief:
+    lanes = group.lanes
+    committed = [one for lane in lanes if (one := _committed(lane)) is not None]
+    return GroupBrief(
+        group=group.name,
+        paused=lanes[0].store.paused,
+        lag=sum(map(broker.lag, lanes)),
+        leased=sum(lane.store.leased for lane in lanes),
+        delayed=sum(lane.store.delayed for lane in lanes),
+        dead=sum(lane.store.dead for lane in lanes),
+        committed=sum(committed) if committed else None,
+    )
+
+
+def _committed(lane: Lane) -> int | None:
+    return lane.store.committed if lane.store.committed >= 0 else None
+
+
+def describe_group(call: Call) -> GroupShape:
+    """Where a group stands. Raises `UnknownTopic` and `UnknownGroup`."""
+    topic, name = call.path["topic"], call.path["group"]
+    group = existing_group(call.broker, topic, name)
+    info = call.broker.group_info(topic, name)
+    store = group.lanes[0].store
+    return GroupShape(
+        topic=topic,
+        group=name,
+        paused=store.paused,
+        partitions=info.partitions,
+        floor=info.floor,
+        next=info.next,
+        lag=info.lag,
+        leased=info.leased,
+        ready=info.ready,
+        delayed=info.delayed,
+        dead=info.dead,
+        committed=info.committed,
+        oldest_age_seconds=None if info.oldest_age_us is None else seconds_of(info.oldest_age_us),
+        settings=_settings(store.settings),
+        by_partition=[_lane(call.broker, lane) for lane in group.lanes[:LANES_MAX]],
+    )
+
+
+def _changed(call: Call, kind: EventType, change: Callable[[], None]) -> Deferred[GroupShape]:
+    """Change a group; fires once that is durable, with where the change left the group.
+
+    That is described in the turn of the change: by the time it is durable others may have moved
+    or deleted the group.
+    """
+
+    def change_and_describe() -> GroupShape:
+        change()
+        return describe_group(call)
+
+    return call.audited(kind, change_and_describe)
+
+
+async def configure_group(call: Call) -> GroupShape:
+    """Other settings. Raises as `Broker.configure_group`."""
+    broker, topic, group = call.broker, call.path["topic"], call.path["group"]
+
+    def configure() -> None:
+        check_group(call, call.body.create)
+        found = broker.existing_topic(topic).groups.get(group)
+        defaults = broker.settings.groups
+        settings = found.lanes[0].store.settings if found is not None else defaults
+        broker.configure_group(topic, group, changed(settings, defaults, call.body))
+
+    return await _changed(call, EventType.GROUP_CONFIGURED, configure)
+
+
+def changed(
+    settings: GroupSettings, defaults: GroupSettings, changes: GroupChanges
+) -> GroupSettings:
+    """Settings with what was said of them; null is the default."""
+    values: dict[str, Any] = {}
+    for name, value in msgspec.structs.asdict(changes).items():
+        if value is UNSET or name == "create":
+            continue
+        ours = name.removesuffix("_seconds") + "_us" if name.endswith("_seconds") else name
+        if value is None:
+            value = getattr(defaults, ours)
+        elif ours != name:
+            value = us_of(value)
+        values[ours] = value
+    return replace(settings, **values)
+
+
+async def pause_group(call: Call) -> GroupShape:
+    """No more records. Raises as `Broker.pause_group`."""
+    broker, topic, group = call.broker, call.path["topic"], call.path["group"]
+
+    def pause() -> None:
+        check_group(call, call.body.create)
+        broker.pause_group(topic, group)
+
+    return await _changed(call, EventType.GROUP_PAUSED, pause)
+
+
+async def resume_group(call: Call) -> GroupShape:
+    """Records again. Raises as `Broker.resume_group`."""
+    broker, topic, group = call.broker, call.path["topic"], call.path["group"]
+    resume = partial(broker.resume_group, topic, group)
+    return await _changed(call, EventType.GROUP_RESUMED, resume)
+
+
+async def seek_group(call: Call) -> GroupShape:
+    """Another place. Raises as `Broker.seek_group`, and `InvalidRequest`."""
+    seek: Seek = call.body
+    broker, topic, group = call.broker, call.path["topic"], call.path["group"]
+    if (seek.to is None) == (seek.to_time is None):
+        raise InvalidRequest("a seek has either to or to_time")
+    if seek.to is None:
+        return await _seek_to_time(call, seek)
+    to = seek.to
+
+    def go() -> None:
+        check_group(call, seek.create)
+        broker.seek_group(topic, group, to, seek.partition)
+
+    return await _changed(call, EventType.GROUP_SOUGHT, go)
+
+
+async def _seek_to_time(call: Call, seek: Seek) -> GroupShape:
+    """Look the offsets up, each partition's own, then seek to all of them at once."""
+    broker, topic, group = call.broker, call.path["topic"], call.path["group"]
+    assert seek.to_time is not None
+    time_us = time_us_of(seek.to_time)
+    found = broker.existing_topic(topic)
+    check_group(call, seek.create)
+    chosen = found.partitions if seek.partition is None else [found.partition(seek.partition)]
+    offsets = {one.index: await _offset_at_time(broker, one, time_us) for one in chosen}
+
+    def go() -> None:
+        if found.deleted:  # and made anew, perhaps: these are no offsets of that one
+            raise UnknownTopic(f"topic {topic!r} was deleted while offsets were looked up")
+        check_group(call, seek.create)
+        broker.seek_group(topic, group, offsets)
+
+    return await _changed(call, EventType.GROUP_SOUGHT, go)
+
+
+async def _offset_at_time(broker: Broker, partition: Partition, time_us: int) -> int:
+    """`Broker.offset_at_time`. Raises `ReadFailed` if the log cannot tell."""
+    found: Deferred[tuple[int | None, Exception | None]] = Deferred()
+    broker.offset_at_time(partition, time_us, lambda *answer: found.callback(answer))
+    offset, error = await found
+    if isinstance(error, BrokerdError):
+        raise error
+    if offset is None:
+        raise ReadFailed(f"the log cannot be read: {error}; try again")
+    return offset
+
+
+async def delete_group(call: Call) -> Deleted:
+    """No group. Raises as `Broker.delete_group`."""
+    broker, topic, group = call.broker, call.path["topic"], call.path["group"]
+    await call.audited(EventType.GROUP_DELETED, lambda: broker.delete_group(topic, group))
+    return Deleted(group)
+
+
+def _settings(settings: GroupSettings) -> GroupSettingsShape:
+    return GroupSettingsShape(
+        max_attempts=settings.max_attempts,
+        attempts=settings.attempts,
+        backoff_base_seconds=seconds_of(settings.backoff_base_us),
+        backoff_max_seconds=seconds_of(settings.backoff_max_us),
+        default_duration_seconds=seconds_of(settings.default_duration_us),
+        key_ordered=settings.key_ordered,
+        lease_doubling=settings.lease_doubling,
+    )
+
+
+def _lane(broker: Broker, lane: Lane) -> LaneShape:
+    store = lane.store
+    return LaneShape(
+        partition=lane.partition.index,
+        floor=store.floor,
+        next=lane.partition.next_offset,
+        lag=broker.lag(lane),
+        leased=store.leased,
+        delayed=store.delayed,
+        dead=store.dead,
+        committed=_committed(lane),
+        lag_by_commit=broker.commit_place(lane) is not None,
+    )
+
+
+GROUPS, GROUP = "/topics/{topic}/groups", "/topics/{topic}/groups/{group}"
+ROUTES = [
+    Route("GET", GROUPS, READ, "A topic's groups", list_groups, GroupList, query=Page),
+    Route("GET", GROUP, READ, "Where a group stands", describe_group, GroupShape),
+    Route("DELETE", GROUP, ADMIN, "Forget a group", delete_group, Deleted),
+    Route(
+        "PATCH",
+        f"{GROUP}/settings",
+        ADMIN,
+        "Change a group's settings",
+        configure_group,
+        GroupShape,
+        body=GroupChanges,
+    ),
+    Route(
+        "POST",
+        f"{GROUP}/pause",
+        ADMIN,
+        "Give out no more records",
+        pause_group,
+        GroupShape,
+        body=Pause,
+    ),
+    Route("POST", f"{GROUP}/resume", ADMIN, "Give out records again", resume_group, GroupShape),
+    Route(
+        "POST", f"{GROUP}/seek", ADMIN, "Go on from elsewhere", seek_group, GroupShape, body=Seek
+    ),
+]

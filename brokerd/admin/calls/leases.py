@@ -1,0 +1,289 @@
+# Tests: tests/admin/test_lease_calls.py
+"""The API's calls about leases and dead letters of a group: list, release, peek, replay, purge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from brokerd.admin.calls.groups import existing_group
+from brokerd.admin.calls.records import read_one
+from brokerd.admin.http.routing import Call, NotFound, Route
+from brokerd.admin.shapes.common import (
+    LetterQuery,
+    NextPlace,
+    Place,
+    seconds_of,
+    time_of,
+    time_us_of,
+    us_of,
+)
+from brokerd.admin.shapes.groups import (
+    Changed,
+    LeaseList,
+    LeaseShape,
+    LetterChoice,
+    LetterList,
+    LetterShape,
+    LetterWithRecord,
+    Release,
+    Released,
+)
+from brokerd.broker import Broker, DeadLetter, Lane, Lease
+from brokerd.errors import InvalidRequest
+from brokerd.security import ADMIN, READ, WRITE
+from brokerd.security.audit import EventType
+
+LOOKS_MAX = 20_000
+"""Dead letters, or offsets for leases, that one request looks at, so that it never holds up the
+broker: a page of few that fit may be short, and has a next."""
+
+# -- leases ---------------------------------------------------------------------------------------
+
+
+def list_leases(call: Call) -> LeaseList:
+    """A page of leases. Raises `UnknownTopic` and `UnknownGroup`."""
+    broker, query = call.broker, call.query
+    topic, group = call.path["topic"], call.path["group"]
+    lanes = existing_group(broker, topic, group).lanes[query.partition :]
+    now_us = broker.time.now_us()
+    page: list[LeaseShape] = []
+    looks = 0
+    for index, stretch, end in _stretches(lanes, query.partition, query.offset):
+        if looks >= LOOKS_MAX:
+            return LeaseList(page, NextPlace(index, stretch))
+        lane = lanes[index - query.partition]
+        for lease in lane.store.leases(stretch, end):
+            if len(page) == query.limit:
+                return LeaseList(page, NextPlace(index, lease.offset))
+            page.append(_lease(index, lease, now_us))
+        looks += min(end - stretch, lane.store.leased)
+    return LeaseList(page, None)
+
+
+def _stretches(lanes: list[Lane], partition: int, offset: int) -> Iterator[tuple[int, int, int]]:
+    """(partition, first, end) of offsets to look at: all, or a part where there are many leases."""
+    for lane in lanes:
+        index, end = lane.partition.index, lane.partition.next_offset
+        first = max(offset if index == partition else 0, lane.store.floor)
+        while first < end and lane.store.leased:
+            stop = min(first + LOOKS_MAX, end) if lane.store.leased > LOOKS_MAX else end
+            yield index, first, stop
+            first = stop
+
+
+def _lease(partition: int, lease: Lease, now_us: int) -> LeaseShape:
+    return LeaseShape(
+        partition=partition,
+        offset=lease.offset,
+        client=lease.owner,
+        token=lease.token,
+        grants=lease.grants,
+        failures=lease.failures,
+        duration_seconds=seconds_of(lease.duration_us),
+        remaining_seconds=seconds_of(max(0, lease.deadline_us - now_us)),
+    )
+
+
+async def release_leases(call: Call) -> Released:
+    """Records given out again. Raises `InvalidRequest`, and as `Broker.release`."""
+    release: Release = call.body
+    if (release.client is None) == (release.offset is None):
+        raise InvalidRequest("name either a client or an offset")
+    if release.client is not None:
+        return Released(await _release_client(call, release.client))
+    return Released(await _release_one(call, release))
+
+
+async def _release_client(call: Call, client: str) -> int:
+    """End all leases of a client, as many in one commit as a frame takes."""
+    broker, topic, group = call.broker, call.path["topic"], call.path["group"]
+    released, more = 0, True
+    while more:
+        count, more = await call.audited(
+            EventType.LEASES_RELEASED,
+            lambda: broker.release_owner(topic, group, client),
+            client=client,
+        )
+        released += count
+        more = more and count > 0
+    return released
+
+
+async def _release_one(call: Call, release: Release) -> int:
+    broker, topic, group = call.broker, call.path["topic"], call.path["group"]
+    offset = release.offset
+    assert offset is not None
+
+    def end() -> None:
+        existing_group(broker, topic, group)
+        lane = broker.lane(topic, group, release.partition, offset)
+        broker.release(lane, offset, delay_us=us_of(release.delay_seconds))
+
+    place = f"{release.partition}:{offset}"
+    await call.audited(EventType.LEASES_RELEASED, end, record=place)
+    return 1
+
+
+# -- dead letters ---------------------------------------------------------------------------------
+
+
+def list_dead_letters(call: Call) -> LetterList:
+    """A page of dead letters that fit. Raises `UnknownTopic` and `UnknownGroup`."""
+    broker, query = call.broker, call.query
+    topic, group = call.path["topic"], call.path["group"]
+    existing_group(broker, topic, group)
+    fits = _fits(broker, query)
+    page: list[LetterShape] = []
+    found = broker.dead_letters(topic, group, query.partition, query.offset)
+    for looks, (partition, letter) in enumerate(found):
+        if len(page) == query.limit or looks == LOOKS_MAX:
+            return LetterList(page, NextPlace(partition, letter.offset))
+        if fits(letter):
+            page.append(_letter(broker, partition, letter))
+    return LetterList(page, None)
+
+
+def _fits(broker: Broker, query: LetterQuery) -> Callable[[DeadLetter], bool]:
+    """Whether a dead letter is one that was asked for."""
+    reason, before_us = query.reason, None
+    if query.before is not None:
+        before_us = time_us_of(query.before) - _epoch_us(broker)
+
+    def fits(letter: DeadLetter) -> bool:
+        return (reason is None or letter.reason == reason) and (
+            before_us is None or letter.last_attempt_us < before_us
+        )
+
+    return fits
+
+
+def _epoch_us(broker: Broker) -> int:
+    """Broker time at which the monotonic clock, which times attempts, showed zero."""
+    return broker.time.time_us() - broker.time.now_us()
+
+
+async def peek_dead_letter(call: Call) -> LetterWithRecord:
+    """One dead letter with its record. Raises `UnknownTopic`, `UnknownGroup` and `NotFound`."""
+    broker, topic, group = call.broker, call.path["topic"], call.path["group"]
+    index, offset = call.number("partition"), call.number("offset")
+    partition = existing_group(broker, topic, group).topic.partition(index)
+    found = next(broker.dead_letters(topic, group, index, offset), None)
+    if found is None or (found[0], found[1].offset) != (index, offset):
+        raise NotFound(
+            f"group {group!r} of topic {topic!r} has no dead letter at offset {offset} of "
+            f"partition {index}; list its dead letters"
+        )
+    letter = _letter(broker, *found)
+    record, error = await read_one(broker, partition, offset)
+    return LetterWithRecord(
+        partition=letter.partition,
+        offset=letter.offset,
+        reason=letter.reason,
+        grants=letter.grants,
+        failures=letter.failures,
+        first_attempt=letter.first_attempt,
+        last_attempt=letter.last_attempt,
+        record=record,
+        record_error=error,
+    )
+
+
+def _letter(broker: Broker, partition: int, letter: DeadLetter) -> LetterShape:
+    epoch_us = _epoch_us(broker)
+    return LetterShape(
+        partition=partition,
+        offset=letter.offset,
+        reason=letter.reason,
+        grants=letter.grants,
+        failures=letter.failures,
+        first_attempt=time_of(epoch_us + letter.first_attempt_us),
+        last_attempt=time_of(epoch_us + letter.last_attempt_us),
+    )
+
+
+async def replay_dead_letters(call: Call) -> Changed:
+    """Ready again. Raises as `Broker.replay_dead_letters`."""
+    return await _change(call, EventType.DEAD_LETTERS_REPLAYED, call.broker.replay_dead_letters)
+
+
+async def purge_dead_letters(call: Call) -> Changed:
+    """Forgotten. Raises as `Broker.purge_dead_letters`."""
+    return await _change(call, EventType.DEAD_LETTERS_PURGED, call.broker.purge_dead_letters)
+
+
+async def _change(call: Call, kind: EventType, change: Callable[..., int]) -> Changed:
+    choice: LetterChoice = call.body
+    topic, group = call.path["topic"], call.path["group"]
+    before_us = None if choice.before is None else time_us_of(choice.before)
+    count = await call.audited(
+        kind,
+        lambda: change(
+            topic,
+            group,
+            partition=choice.partition,
+            first=choice.first,
+            end=choice.end,
+            reason=choice.reason,
+            before_us=before_us,
+        ),
+    )
+    return Changed(count)
+
+
+GROUP = "/topics/{topic}/groups/{group}"
+LETTERS = f"{GROUP}/dead-letters"
+ROUTES = [
+    Route(
+        "GET",
+        f"{GROUP}/leases",
+        READ,
+        "A group's leases, by partition and offset",
+        list_leases,
+        LeaseList,
+        query=Place,
+    ),
+    Route(
+        "POST",
+        f"{GROUP}/leases/release",
+        ADMIN,
+        "End leases without a failure",
+        release_leases,
+        Released,
+        body=Release,
+    ),
+    Route(
+        "GET",
+        LETTERS,
+        READ,
+        "A group's dead letters, by partition and offset",
+        list_dead_letters,
+        LetterList,
+        query=LetterQuery,
+    ),
+    Route(
+        "GET",
+        f"{LETTERS}/{{partition}}/{{offset}}",
+        READ,
+        "A dead letter with its record",
+        peek_dead_letter,
+        LetterWithRecord,
+    ),
+    Route(
+        "POST",
+        f"{LETTERS}/replay",
+        WRITE,
+        "Make dead letters ready again",
+        replay_dead_letters,
+        Changed,
+        body=LetterChoice,
+    ),
+    Route(
+        "POST",
+        f"{LETTERS}/purge",
+        ADMIN,
+        "Forget dead letters",
+        purge_dead_letters,
+        Changed,
+        body=LetterChoice,
+    ),
+]

@@ -1,0 +1,239 @@
+# Tests: tests/admin/test_record_calls.py
+"""The API's calls about records: append some, read some; those that wait for their time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+
+from twisted.internet.defer import Deferred
+
+from brokerd.admin.http.routing import Call, NotFound, ReadFailed, Route
+from brokerd.admin.record_values import Payload, payload, preview, shown
+from brokerd.admin.shapes.common import (
+    RecordQuery,
+    ScheduleQuery,
+    time_of,
+    us_of,
+)
+from brokerd.admin.shapes.topics import (
+    Appended,
+    AppendedList,
+    Cancelled,
+    NewRecord,
+    NewRecords,
+    RecordList,
+    RecordShape,
+    ScheduledList,
+    ScheduledShape,
+)
+from brokerd.broker import Broker, Partition, Topic
+from brokerd.broker.delayed.schedule import BATCH_LATER_BYTES, LATER_FRAME_BYTES, check_delay
+from brokerd.broker.journal import RECORD_FRAME_BYTES
+from brokerd.broker.single_call import ask
+from brokerd.errors import DamagedData, RecordTooLarge, UnknownPartition
+from brokerd.security import READ, WRITE
+from brokerd.security.audit import brought_about
+from brokerd.values import MAX_RECORD_BYTES, Format, Record
+
+PRODUCE_BODY_BYTES_MAX = 16 << 20
+"""Room for the largest record in base64."""
+SCHEDULED_MAX = 1_000
+"""Most delayed messages that one page lists, whatever is asked for: 10,000 take 65 ms."""
+READ_BYTES_MAX = 512 << 10
+"""More than so many bytes of records are not read at once, whatever is asked for: to show a
+megabyte of MessagePack as JSON takes 90 ms."""
+
+
+Batch = list[tuple[NewRecord, Payload]]
+
+
+async def append_records(call: Call) -> AppendedList:
+    """Append records, all or none. Raises as `Broker.produce`, and `InvalidRequest`."""
+    new: NewRecords = call.body
+    batch = [(record, payload(record)) for record in new.records]
+    for record, one in batch:
+        _check_size(one)
+        if record.delay_seconds:
+            check_delay(us_of(record.delay_seconds))
+    name = call.path["topic"]
+    return AppendedList(await ask(call.broker, lambda: _append(call, name, batch)))
+
+
+def _append(call: Call, name: str, batch: Batch) -> list[Appended]:
+    """Append what is due now and schedule what is not, in one frame."""
+    broker = call.broker
+    expiries = [_expiry_us(broker, record) for record, _ in batch]
+    delayed = sum(record.delay_seconds > 0 for record, _ in batch)
+    size = sum(_size(one) + RECORD_FRAME_BYTES for _, one in batch)
+    size += delayed * LATER_FRAME_BYTES + (BATCH_LATER_BYTES if delayed else 0)
+    topic = broker.topic(name)
+    if topic is None:
+        broker.admit(size)
+        topic = _create(broker, name, batch)
+        broker.audit.record(brought_about(call.access.actor, name))
+    elif delayed:
+        broker.admit(size)
+    if delayed:
+        broker.open_schedule(topic)
+    partitions = [topic.choose(one.key, record.partition) for record, one in batch]
+    broker.admit(size, len(set(partitions)))
+    return [
+        _append_one(broker, topic, partition, record, one, expires_at_us)
+        for partition, expires_at_us, (record, one) in zip(partitions, expiries, batch, strict=True)
+    ]
+
+
+def _append_one(
+    broker: Broker,
+    topic: Topic,
+    partition: Partition,
+    record: NewRecord,
+    one: Payload,
+    expires_at_us: int | None,
+) -> Appended:
+    if record.delay_seconds:
+        schedule_id = broker.append_later(
+            topic,
+            one.value,
+            one.encoding,
+            one.key,
+            one.metadata,
+            Format.UNKNOWN,
+            record.partition,
+            us_of(record.delay_seconds),
+            expires_at_us,
+        )
+        return Appended(schedule_id=schedule_id)
+    offset = broker.append(
+        partition, one.value, one.encoding, one.key, one.metadata, expires_at_us=expires_at_us
+    )
+    return Appended(partition.index, offset)
+
+
+def _expiry_us(broker: Broker, record: NewRecord) -> int | None:
+    """When a record expires: 0 never, None as its topic says."""
+    if not record.ttl_seconds:
+        return None if record.ttl_seconds is None else 0
+    return broker.expiry_us(us_of(record.ttl_seconds))
+
+
+def _create(broker: Broker, name: str, batch: Batch) -> Topic:
+    """The first record of a topic creates it, unless it cannot be appended."""
+    asked = next((record.partition for record, _ in batch if record.partition), None)
+    if asked is not None:
+        raise UnknownPartition(
+            f"topic {name!r} does not exist; created by its first record it would have one "
+            f"partition, number 0, and no partition {asked}; create it first"
+        )
+    return broker.create_topic(name)
+
+
+def _check_size(one: Payload) -> None:
+    if _size(one) > MAX_RECORD_BYTES:
+        raise RecordTooLarge(
+            f"a record has {_size(one)} bytes of value, key and metadata; at most "
+            f"{MAX_RECORD_BYTES} can be delivered"
+        )
+
+
+def _size(one: Payload) -> int:
+    return len(one.value) + len(one.key or b"") + len(one.metadata or b"")
+
+
+async def read_records(call: Call) -> RecordList:
+    """Records of a partition from an offset on. Raises `UnknownTopic`, `UnknownPartition`."""
+    query: RecordQuery = call.query
+    topic = call.broker.existing_topic(call.path["topic"])
+    partition = topic.partition(query.partition)
+    records, next_offset, error = await fetch(
+        call.broker, partition, query.offset, query.limit, min(query.bytes_max, READ_BYTES_MAX)
+    )
+    if error is not None and not isinstance(error, DamagedData):
+        raise ReadFailed(f"partition {partition.index} of topic {topic.name!r}: {error}; try again")
+    damage = None if error is None else str(error)
+    return RecordList([shown(one, partition.index) for one in records], next_offset, damage)
+
+
+def fetch(
+    broker: Broker, partition: Partition, offset: int, max_records: int, max_bytes: int
+) -> Deferred[tuple[Sequence[Record], int, Exception | None]]:
+    """`Fetcher.fetch` as a Deferred."""
+    fetched: Deferred[tuple[Sequence[Record], int, Exception | None]] = Deferred()
+    broker.fetch(partition, offset, max_records, max_bytes, lambda *found: fetched.callback(found))
+    return fetched
+
+
+async def read_one(
+    broker: Broker, partition: Partition, offset: int
+) -> tuple[RecordShape | None, str | None]:
+    """(the record at an offset, why there is none)."""
+    records, _, error = await fetch(broker, partition, offset, 1, 0)
+    if records and records[0].offset == offset:
+        return shown(records[0], partition.index), None
+    return None, "it is removed or expired" if error is None else str(error)
+
+
+def list_scheduled(call: Call) -> ScheduledList:
+    """Messages that wait for their time. Raises `UnknownTopic`."""
+    query: ScheduleQuery = call.query
+    limit = min(query.limit, SCHEDULED_MAX)
+    found = call.broker.scheduled(call.path["topic"], query.first_id)
+    page = [
+        ScheduledShape(
+            one.id,
+            time_of(one.due_us),
+            one.partition,
+            one.size,
+            None if one.key is None else one.key.decode("utf-8", "backslashreplace"),
+            None if one.preview is None else preview(one.preview, one.encoding),
+        )
+        for one in islice(found, limit + 1)
+    ]
+    more = page[limit:]
+    return ScheduledList(page[:limit], more[0].schedule_id if more else None)
+
+
+async def cancel_scheduled(call: Call) -> Cancelled:
+    """One less. Raises `UnknownTopic`, and `NotFound` if it was delivered or never was there."""
+    broker, name, schedule_id = call.broker, call.path["topic"], call.number("schedule_id")
+    if not await ask(broker, lambda: broker.cancel_scheduled(name, schedule_id)):
+        raise NotFound(
+            f"topic {name!r} has no delayed message {schedule_id}: it was delivered or cancelled "
+            "already, or there never was one"
+        )
+    return Cancelled(schedule_id)
+
+
+RECORDS = "/topics/{topic}/records"
+SCHEDULED = "/topics/{topic}/scheduled"
+ROUTES = [
+    Route(
+        "POST",
+        RECORDS,
+        WRITE,
+        "Append records, all or none; create the topic if there is none",
+        append_records,
+        AppendedList,
+        body=NewRecords,
+        body_bytes_max=PRODUCE_BODY_BYTES_MAX,
+    ),
+    Route("GET", RECORDS, READ, "Read records", read_records, RecordList, query=RecordQuery),
+    Route(
+        "GET",
+        SCHEDULED,
+        READ,
+        "Messages that wait for their time",
+        list_scheduled,
+        ScheduledList,
+        query=ScheduleQuery,
+    ),
+    Route(
+        "DELETE",
+        f"{SCHEDULED}/{{schedule_id}}",
+        WRITE,
+        "Cancel a delayed message",
+        cancel_scheduled,
+        Cancelled,
+    ),
+]

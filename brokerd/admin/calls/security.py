@@ -1,0 +1,374 @@
+# Tests: tests/admin/test_security_calls.py
+"""The API's calls about accounts, access lists and keys (docs/security.rst)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from msgspec import UNSET
+from twisted.internet.defer import Deferred
+from twisted.web import http
+
+from brokerd.admin.http.routing import Call, NotFound, Route
+from brokerd.admin.shapes.common import Deleted, Page, time_of
+from brokerd.admin.shapes.security import (
+    AccessLists,
+    AccessListShape,
+    AccountChanges,
+    AccountList,
+    AccountShape,
+    GrantChanges,
+    Granted,
+    Grants,
+    KeyList,
+    KeyShape,
+    MadeKey,
+    NewAccount,
+    NewKeyOf,
+    NewPassword,
+    WhoAmI,
+)
+from brokerd.broker.single_call import ask
+from brokerd.errors import BrokerdError
+from brokerd.security import ADMIN, OPEN, access
+from brokerd.security.accounts import AccessList, Account
+
+_BITS = {name: bit for bit, name in access.NAMES.items()}
+
+# -- who ----------------------------------------------------------------------------------------
+
+
+def who_am_i(call: Call) -> WhoAmI:
+    """Who asks, and what he may do with everything."""
+    access = call.access
+    return WhoAmI(
+        access.name,
+        [*access.roles],
+        names_of(access.permissions),
+        call.access is not OPEN,
+        access.is_known,
+    )
+
+
+# -- accounts -----------------------------------------------------------------------------------
+
+
+def list_accounts(call: Call) -> AccountList:
+    """A page of accounts."""
+    query: Page = call.query
+    page, following = query.of(call.broker.accounts.accounts(), 1)
+    return AccountList([account_shape(one) for one in page], following)
+
+
+def describe_account(call: Call) -> AccountShape:
+    """One account. Raises `UnknownAccount`."""
+    return account_shape(call.broker.accounts.account(call.path["name"]))
+
+
+async def create_account(call: Call) -> AccountShape:
+    """A new account. Raises as `Accounts.create_account`."""
+    new: NewAccount = call.body
+    made = await _later(
+        call,
+        lambda done: call.broker.accounts.create_account(
+            call.access, new.name, new.password, new.roles, done, new.enabled
+        ),
+    )
+    return account_shape(made)
+
+
+async def update_account(call: Call) -> AccountShape:
+    """Other roles, or let in or not. Raises as `Accounts.update_account`."""
+    changes: AccountChanges = call.body
+    update = partial(
+        call.broker.accounts.update_account,
+        call.access,
+        call.path["name"],
+        None if changes.roles is UNSET else changes.roles,
+        None if changes.enabled is UNSET else changes.enabled,
+    )
+    return account_shape(await ask(call.broker, update))
+
+
+async def change_password(call: Call) -> AccountShape:
+    """Another password. Raises as `Accounts.change_password`."""
+    new: NewPassword = call.body
+    changed = await _later(
+        call,
+        lambda done: call.broker.accounts.change_password(
+            call.access, call.path["name"], new.password, done, new.current
+        ),
+    )
+    return account_shape(changed)
+
+
+async def delete_account(call: Call) -> Deleted:
+    """No account any more. Raises as `Accounts.delete_account`."""
+    name = call.path["name"]
+    await ask(call.broker, partial(call.broker.accounts.delete_account, call.access, name))
+    return Deleted(name)
+
+
+async def _later(call: Call, begin: Callable[[Any], None]) -> Account:
+    """What a call gives whose password has to be hashed, once it is durable."""
+    changed: Deferred[Account] = Deferred()
+
+    def done(account: Account | None, refusal: BrokerdError | None) -> None:
+        if account is None:
+            changed.errback(refusal)
+        else:
+            call.broker.journal.when_all_durable(partial(changed.callback, account))
+
+    begin(done)
+    return await changed
+
+
+# -- access lists -------------------------------------------------------------------------------
+
+
+def list_access_lists(call: Call) -> AccessLists:
+    """A page of access lists."""
+    query: Page = call.query
+    page, following = query.of(call.broker.accounts.access_lists(), 1)
+    return AccessLists([access_list_shape(one) for one in page], following)
+
+
+def describe_access_list(call: Call, prefix: bool) -> AccessListShape:
+    """One access list. Raises `NotFound`."""
+    name = call.path["name"]
+    found = call.broker.accounts.access_list(name, prefix)
+    if found is None:
+        raise NotFound(f"there is no access list of {'the prefix' if prefix else 'topic'} {name!r}")
+    return access_list_shape(found)
+
+
+async def set_access_list(call: Call, prefix: bool) -> AccessListShape:
+    """This list, whatever was before. Raises as `Accounts.set_access_list`."""
+    given: Grants = call.body
+    wanted = AccessList(
+        call.path["name"], prefix, given.public, _granted(given.users), _granted(given.roles)
+    )
+    await ask(call.broker, partial(call.broker.accounts.set_access_list, call.access, wanted))
+    return access_list_shape(wanted)
+
+
+async def change_access_list(call: Call, prefix: bool) -> AccessListShape:
+    """More, or less, than before. Raises as `Accounts.set_access_list`.
+
+    A list that grants nothing any more stays: without any list, a topic may be public.
+    """
+    changes: GrantChanges = call.body
+    accounts, name = call.broker.accounts, call.path["name"]
+
+    def change() -> AccessList:
+        known = accounts.access_list(name, prefix)
+        before = known or AccessList(name, prefix)
+        wanted = replace(
+            before,
+            public=before.public if changes.public is UNSET else changes.public,
+            users=_changed(before.users, changes.grant_users, changes.revoke_users),
+            roles=_changed(before.roles, changes.grant_roles, changes.revoke_roles),
+        )
+        if known is not None or wanted != before or changes.public is not UNSET:
+            accounts.set_access_list(call.access, wanted)
+        return wanted
+
+    return access_list_shape(await ask(call.broker, change))
+
+
+async def delete_access_list(call: Call, prefix: bool) -> Deleted:
+    """No list any more; none before is all right."""
+    name = call.path["name"]
+    await ask(
+        call.broker, partial(call.broker.accounts.delete_access_list, call.access, name, prefix)
+    )
+    return Deleted(name)
+
+
+def _changed(
+    before: Mapping[str, int],
+    grant: Mapping[str, list[Granted]],
+    revoke: Mapping[str, list[Granted]],
+) -> dict[str, int]:
+    after = dict(before)
+    for name, permissions in _granted(grant).items():
+        after[name] = after.get(name, 0) | permissions
+    for name, permissions in _granted(revoke).items():
+        after[name] = after.get(name, 0) & ~permissions
+    return {name: permissions for name, permissions in after.items() if permissions}
+
+
+# -- keys ---------------------------------------------------------------------------------------
+
+
+def list_keys(call: Call) -> KeyList:
+    """A page of keys."""
+    query: Page = call.query
+    page, following = query.of(call.broker.accounts.keys(), 1)
+    shown = [KeyShape(one.key_id, one.owner, one.label, time_of(one.created_us)) for one in page]
+    return KeyList(shown, following)
+
+
+async def make_key(call: Call) -> MadeKey:
+    """A new key. Raises as `Accounts.make_key`."""
+    new: NewKeyOf = call.body
+    made = await ask(
+        call.broker,
+        partial(call.broker.accounts.make_key, call.access, new.user, new.label),
+    )
+    return MadeKey(made.key.key_id, made.key.owner, made.key.label, made.secret)
+
+
+async def revoke_key(call: Call) -> Deleted:
+    """No key any more. Raises as `Accounts.revoke_key`."""
+    key_id = call.path["key_id"]
+    await ask(call.broker, partial(call.broker.accounts.revoke_key, call.access, key_id))
+    return Deleted(key_id)
+
+
+# -- shapes -------------------------------------------------------------------------------------
+
+
+def account_shape(account: Account) -> AccountShape:
+    """An account, without its password."""
+    return AccountShape(
+        name=account.name,
+        roles=[*account.roles],
+        permissions=names_of(account.permissions),
+        enabled=account.enabled,
+        has_password=bool(account.password),
+        created=time_of(account.created_us),
+        updated=time_of(account.updated_us),
+    )
+
+
+def access_list_shape(found: AccessList) -> AccessListShape:
+    """An access list, with names in order."""
+
+    def shown(grants: Mapping[str, int]) -> dict[str, list[Granted]]:
+        return {name: names_of(permissions) for name, permissions in sorted(grants.items())}
+
+    return AccessListShape(
+        found.topic, found.prefix, found.public, shown(found.users), shown(found.roles)
+    )
+
+
+def names_of(permissions: int) -> list[Any]:
+    """The names of permissions, as the shapes have them."""
+    return [*access.names_of(permissions)]
+
+
+def _granted(grants: Mapping[str, list[Granted]]) -> dict[str, int]:
+    return {name: sum({_BITS[one] for one in given}) for name, given in grants.items()}
+
+
+ACCOUNT, KEY = "/users/{name}", "/keys/{key_id}"
+LISTS = {False: "/acls/topics/{name}", True: "/acls/prefixes/{name}"}
+
+
+def _list_routes(prefix: bool) -> list[Route]:
+    path, what = LISTS[prefix], "a prefix" if prefix else "a topic"
+
+    def of(act: Callable[..., Any]) -> Any:
+        bound = partial(act, prefix=prefix)
+        bound.__name__ = f"{act.__name__}_of_{'prefix' if prefix else 'topic'}"  # type: ignore[attr-defined]
+        return bound
+
+    return [
+        Route(
+            "GET",
+            path,
+            ADMIN,
+            f"The access list of {what}",
+            of(describe_access_list),
+            AccessListShape,
+        ),
+        Route(
+            "PUT",
+            path,
+            ADMIN,
+            f"Have this access list for {what}",
+            of(set_access_list),
+            AccessListShape,
+            body=Grants,
+        ),
+        Route(
+            "PATCH",
+            path,
+            ADMIN,
+            f"Grant and revoke on {what}",
+            of(change_access_list),
+            AccessListShape,
+            body=GrantChanges,
+        ),
+        Route(
+            "DELETE",
+            path,
+            ADMIN,
+            f"Have no access list for {what}",
+            of(delete_access_list),
+            Deleted,
+        ),
+    ]
+
+
+ROUTES = [
+    Route("GET", "/whoami", 0, "Who asks, and what he may do", who_am_i, WhoAmI),
+    Route("GET", "/users", ADMIN, "All accounts, by name", list_accounts, AccountList, query=Page),
+    Route(
+        "POST",
+        "/users",
+        ADMIN,
+        "Make an account",
+        create_account,
+        AccountShape,
+        body=NewAccount,
+        status=http.CREATED,
+    ),
+    Route("GET", ACCOUNT, ADMIN, "One account", describe_account, AccountShape),
+    Route(
+        "PATCH",
+        ACCOUNT,
+        ADMIN,
+        "Change roles, or let in or not",
+        update_account,
+        AccountShape,
+        body=AccountChanges,
+    ),
+    Route("DELETE", ACCOUNT, ADMIN, "Delete an account and its keys", delete_account, Deleted),
+    Route(
+        "POST",
+        f"{ACCOUNT}/password",
+        0,
+        "Change a password: one's own, or as admin",
+        change_password,
+        AccountShape,
+        body=NewPassword,
+    ),
+    Route(
+        "GET",
+        "/acls",
+        ADMIN,
+        "All access lists, by topic",
+        list_access_lists,
+        AccessLists,
+        query=Page,
+    ),
+    *_list_routes(False),
+    *_list_routes(True),
+    Route("GET", "/keys", ADMIN, "All API keys, oldest first", list_keys, KeyList, query=Page),
+    Route(
+        "POST",
+        "/keys",
+        ADMIN,
+        "Make an API key, which is shown once",
+        make_key,
+        MadeKey,
+        body=NewKeyOf,
+        status=http.CREATED,
+    ),
+    Route("DELETE", KEY, ADMIN, "Revoke an API key", revoke_key, Deleted),
+]

@@ -1,0 +1,180 @@
+# Tests: tests/admin/test_topic_calls.py
+"""The API's calls about topics: list, create, describe, configure, trim, delete."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from msgspec import UNSET
+from twisted.web import http
+
+from brokerd.admin.http.routing import Call, Exists, Route
+from brokerd.admin.shapes.common import (
+    PAGE_PARTITIONS,
+    Deleted,
+    Page,
+    seconds_of,
+    us_of,
+)
+from brokerd.admin.shapes.topics import (
+    NewTopic,
+    TopicChanges,
+    TopicList,
+    TopicSettingsShape,
+    TopicShape,
+    Trim,
+    Trimmed,
+)
+from brokerd.broker import Topic
+from brokerd.broker.model.topics import TopicSettings
+from brokerd.security import ADMIN, ANY
+from brokerd.security.audit import EventType
+
+LOOKS_MAX = 2_000
+"""Topics that one request looks at, each for its permission: in some milliseconds."""
+
+
+def list_topics(call: Call) -> TopicList:
+    """A page of the topics that the asker may know; one with partitions by the thousand ends it.
+
+    It tells nothing of topics that he may not know but how many were looked at.
+    """
+    call.access.require_lists()
+    query: Page = call.query
+    page: list[TopicShape] = []
+    partitions = 0
+    for number, topic in enumerate(islice(call.broker.topics(), query.first, None)):
+        if number == LOOKS_MAX:
+            return TopicList(page, query.first + number)
+        if not call.access.may(ANY, topic.name):
+            continue
+        partitions += len(topic.partitions)
+        if len(page) == query.limit or (page and partitions > PAGE_PARTITIONS):
+            return TopicList(page, query.first + number)
+        page.append(_shape(topic))
+    return TopicList(page, None)
+
+
+def describe_topic(call: Call) -> TopicShape:
+    """One topic. Raises `UnknownTopic`."""
+    return _shape(call.broker.existing_topic(call.path["topic"]))
+
+
+async def create_topic(call: Call) -> TopicShape:
+    """A new topic. Raises `Exists`, and as `Broker.create_topic`."""
+    new: NewTopic = call.body
+    call.access.require(ADMIN, new.name)
+    settings = changed(TopicSettings(), new.settings)
+
+    def create() -> Topic:
+        if call.broker.topic(new.name) is not None:
+            raise Exists(f"there is a topic {new.name!r} already; use it, or delete it first")
+        return call.broker.create_topic(new.name, new.partitions, settings)
+
+    return _shape(await call.told(EventType.TOPIC_CREATED, new.name, create))
+
+
+async def configure_topic(call: Call) -> TopicShape:
+    """Other settings. Raises as `Broker.configure_topic`."""
+    broker, name = call.broker, call.path["topic"]
+
+    def configure() -> Topic:
+        topic = broker.existing_topic(name)
+        broker.configure_topic(name, changed(topic.settings, call.body))
+        return topic
+
+    return _shape(await call.audited(EventType.TOPIC_CONFIGURED, configure))
+
+
+async def trim_topic(call: Call) -> Trimmed:
+    """Fewer records. Raises as `Broker.trim_topic`."""
+    trim: Trim = call.body
+    broker, name = call.broker, call.path["topic"]
+    start = await call.audited(
+        EventType.TOPIC_TRIMMED,
+        lambda: broker.trim_topic(name, trim.partition, trim.offset),
+        partition=str(trim.partition),
+        offset=str(trim.offset),
+    )
+    return Trimmed(start)
+
+
+async def delete_topic(call: Call) -> Deleted:
+    """No topic. Raises as `Broker.delete_topic`."""
+    broker, name = call.broker, call.path["topic"]
+    await call.audited(EventType.TOPIC_DELETED, lambda: broker.delete_topic(name))
+    return Deleted(name)
+
+
+def changed(settings: TopicSettings, changes: TopicChanges) -> TopicSettings:
+    """Settings with what was said of them."""
+    said: dict[str, Any] = {
+        "retention_us": changes.retention_seconds,
+        "retention_bytes": changes.retention_bytes,
+        "ttl_us": changes.ttl_seconds,
+        "compact": changes.compact,
+    }
+    values: dict[str, Any] = {
+        name: us_of(value) if name.endswith("_us") and value is not None else value
+        for name, value in said.items()
+        if value is not UNSET
+    }
+    return replace(settings, **values)
+
+
+def _shape(topic: Topic) -> TopicShape:
+    return TopicShape(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        start_offsets=[partition.start_offset for partition in topic.partitions],
+        next_offsets=[partition.next_offset for partition in topic.partitions],
+        groups=len(topic.groups),
+        settings=TopicSettingsShape(
+            retention_seconds=_seconds(topic.settings.retention_us),
+            retention_bytes=topic.settings.retention_bytes,
+            ttl_seconds=_seconds(topic.settings.ttl_us),
+            compact=topic.settings.compact,
+        ),
+    )
+
+
+def _seconds(duration_us: int | None) -> float | None:
+    return None if duration_us is None else seconds_of(duration_us)
+
+
+TOPICS, TOPIC = "/topics", "/topics/{topic}"
+ROUTES = [
+    Route("GET", TOPICS, 0, "All topics, in order of creation", list_topics, TopicList, query=Page),
+    Route(
+        "POST",
+        TOPICS,
+        0,
+        "Create a topic",
+        create_topic,
+        TopicShape,
+        body=NewTopic,
+        status=http.CREATED,
+    ),
+    Route("GET", TOPIC, ANY, "One topic", describe_topic, TopicShape),
+    Route("DELETE", TOPIC, ADMIN, "Delete a topic and all that is in it", delete_topic, Deleted),
+    Route(
+        "PATCH",
+        f"{TOPIC}/settings",
+        ADMIN,
+        "Change a topic's settings",
+        configure_topic,
+        TopicShape,
+        body=TopicChanges,
+    ),
+    Route(
+        "POST",
+        f"{TOPIC}/trim",
+        ADMIN,
+        "Remove records below an offset",
+        trim_topic,
+        Trimmed,
+        body=Trim,
+    ),
+]

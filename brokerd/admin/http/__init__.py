@@ -1,0 +1,1 @@
+"""HTTP requests of the admin site: arrival, authentication, routing, resources."""

@@ -1,0 +1,426 @@
+# Tests: tests/admin/test_routing.py
+"""From an HTTP request to a call and back: one table of routes serves requests and describes them.
+
+A `Route` says which method and path lead to which function, what it takes and what it answers; the
+OpenAPI description (`brokerd.admin.openapi`) is made from the same table. Query strings and bodies
+are read by msgspec into the declared types. Each route says which permission it needs, and that is
+asked before anything of the request is looked at. What the broker refuses becomes the status of its
+error's class in `STATUSES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import Struct
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.web import http
+from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET, Request
+
+from brokerd import errors
+from brokerd.admin.http.resources import METHODS, Branch, json_answer, refusal
+from brokerd.admin.http.sender import REALM, Asker, let_go
+from brokerd.broker import Broker
+from brokerd.broker.single_call import ask
+from brokerd.errors import BrokerdError, InvalidRequest
+from brokerd.security import ANY, Access
+from brokerd.security.audit import EventType
+
+Result = TypeVar("Result")
+
+BODY_BYTES_MAX = 1 << 20
+"""Largest body of a request that says nothing else."""
+
+VALUES_MAX = 200_000
+"""About how many values a body's JSON may hold: more would hold up the broker while it is read."""
+
+TOO_MANY_REQUESTS = 429
+"""RFC 6585, section 4."""
+
+STATUSES: dict[type[BrokerdError], int] = {
+    errors.InvalidName: http.BAD_REQUEST,
+    errors.InvalidRequest: http.BAD_REQUEST,
+    errors.UnknownTopic: http.NOT_FOUND,
+    errors.UnknownGroup: http.NOT_FOUND,
+    errors.UnknownPartition: http.NOT_FOUND,
+    errors.UnknownOffset: http.NOT_FOUND,
+    errors.UnknownAccount: http.NOT_FOUND,
+    errors.UnknownKey: http.NOT_FOUND,
+    errors.UnknownSchema: http.NOT_FOUND,
+    errors.InvalidSchema: http.BAD_REQUEST,
+    errors.IncompatibleSchema: http.CONFLICT,
+    errors.SchemaCheckFailed: http.BAD_REQUEST,
+    errors.AccountExists: http.CONFLICT,
+    errors.NotLeaseOwner: http.CONFLICT,
+    errors.LeaseLost: http.CONFLICT,
+    errors.LimitExceeded: http.CONFLICT,
+    errors.RecordTooLarge: http.REQUEST_ENTITY_TOO_LARGE,
+    errors.NoSpace: http.INSUFFICIENT_STORAGE_SPACE,
+    errors.ShuttingDown: http.SERVICE_UNAVAILABLE,
+    errors.AuthenticationRequired: http.UNAUTHORIZED,
+    errors.LoginFailed: http.UNAUTHORIZED,
+    errors.Denied: http.FORBIDDEN,
+    errors.LoginThrottled: TOO_MANY_REQUESTS,
+}
+"""The status of each refusal; one that is not named, nor its base, is 500."""
+
+
+class Exists(BrokerdError):
+    """What should be created is there already."""
+
+
+class NotFound(BrokerdError):
+    """What the request is about does not exist."""
+
+
+class ReadFailed(BrokerdError):
+    """The disk could not be read now."""
+
+    retryable = True
+
+
+class Unusable(BrokerdError):
+    """The archive cannot be used now."""
+
+    retryable = True
+
+
+class Crowded(BrokerdError):
+    """The bodies of other requests take up all that there is for them."""
+
+    retryable = True
+
+
+class TooLarge(BrokerdError):
+    """The body is larger than this request may have."""
+
+
+class FromPage(BrokerdError):
+    """A browser sends this write on behalf of a page."""
+
+
+class WrongType(BrokerdError):
+    """A write does not say that its body is JSON."""
+
+
+STATUSES |= {
+    Exists: http.CONFLICT,
+    NotFound: http.NOT_FOUND,
+    Unusable: http.SERVICE_UNAVAILABLE,
+    Crowded: http.SERVICE_UNAVAILABLE,
+    TooLarge: http.REQUEST_ENTITY_TOO_LARGE,
+    FromPage: http.FORBIDDEN,
+    WrongType: http.UNSUPPORTED_MEDIA_TYPE,
+}
+
+
+class Call(NamedTuple):
+    """What a route's function gets."""
+
+    broker: Broker
+    access: Access
+    """Who asks, and what else he may do."""
+    path: dict[str, str]
+    """The names in the path, such as ``topic``."""
+    query: Any
+    """The query string, as the route's type."""
+    body: Any
+    """The body, as the route's type."""
+
+    def audited(
+        self, kind: EventType, change: Callable[[], Result], **details: str
+    ) -> Deferred[Result]:
+        """Carry out a change and fire once it is durable, with the event that tells of it.
+
+        It is told of the path's topic, or of ``topic/group``. Fails as `ask`.
+        """
+        return self.told(kind, "/".join(self.path.values()), change, **details)
+
+    def told(
+        self, kind: EventType, resource: str, change: Callable[[], Result], **details: str
+    ) -> Deferred[Result]:
+        """As `audited`, of something that the path does not name."""
+        actor = self.access.actor
+        return ask(
+            self.broker,
+            lambda: self.broker.audit.carry_out(actor, kind, resource, change, details),
+        )
+
+    def number(self, name: str) -> int:
+        """A name of the path that has to be a number. Raises `InvalidRequest`."""
+        text = self.path[name]
+        if not (text.isascii() and text.isdigit()) or len(text) > 18:
+            raise InvalidRequest(f"the path's {name} must be a number, not {text[:40]!r}")
+        return int(text)
+
+
+@dataclass(frozen=True)
+class Route:
+    """One method of one path, such as ``/topics/{topic}``."""
+
+    method: str
+    path: str
+    need: int
+    """The permission that it takes: on the path's topic, or on everything where there is none. 0:
+    the function asks for it, because the topic stands elsewhere."""
+    summary: str
+    act: Callable[[Call], Struct | Coroutine[Deferred[Any], Any, Struct]]
+    answer: type[Struct]
+    query: type[Struct] | None = None
+    body: type[Struct] | None = None
+    status: int = http.OK
+    body_bytes_max: int = BODY_BYTES_MAX
+
+    @property
+    def is_write(self) -> bool:
+        return self.method != "GET"
+
+    def check(self, access: Access, names: dict[str, str]) -> None:
+        """Go on if the route's permission is given; raises as `Access.require`."""
+        if not self.need:
+            return
+        if self.need == ANY:
+            access.require_any(names["topic"])
+        elif "topic" in names:
+            access.require(self.need, names["topic"])
+        else:
+            access.require_server(self.need)
+
+    def check_sender(self, access: Access, names: dict[str, str]) -> None:
+        """`check`, before there is a body; where that has a say, be somebody at least."""
+        if self.need:
+            self.check(access, names)
+        else:
+            access.require_known()
+
+    def match(self, parts: list[str]) -> dict[str, str] | None:
+        """The names in a path, or None if it is not this route's."""
+        pattern = self.path.strip("/").split("/")
+        if len(pattern) != len(parts):
+            return None
+        names = {}
+        for want, part in zip(pattern, parts, strict=True):
+            if want.startswith("{"):
+                names[want.strip("{}")] = part
+            elif want != part:
+                return None
+        return names
+
+
+class Api(Branch):
+    """Serves a table of routes; children that were put by hand come first."""
+
+    def __init__(self, broker: Broker, routes: list[Route], asker: Asker) -> None:
+        super().__init__()
+        self._broker = broker
+        self._routes = routes
+        self.asker = asker
+
+    def getChild(self, path: bytes, request: Request) -> Resource:
+        """The resource of a whole path; names in it were percent-decoded part by part."""
+        found = self.find([path, *(request.postpath or [])])
+        if not found:
+            return super().getChild(path, request)
+        return _Endpoint(self._broker, found, self.asker)
+
+    def find(self, raw: list[bytes]) -> dict[str, tuple[Route, dict[str, str]]]:
+        """The routes of a path, by method, each with the names in it; most paths have none."""
+        if len(raw) > 1 and raw[-1] == b"":
+            raw = raw[:-1]
+        try:
+            parts = [part.decode() for part in raw]
+        except UnicodeDecodeError:
+            return {}
+        return {
+            route.method: (route, names)
+            for route in self._routes
+            if (names := route.match(parts)) is not None
+        }
+
+
+class _Endpoint(Resource):
+    """One path of the API, whatever the method."""
+
+    isLeaf = True
+
+    def __init__(
+        self, broker: Broker, found: dict[str, tuple[Route, dict[str, str]]], asker: Asker
+    ) -> None:
+        super().__init__()
+        self._broker = broker
+        self._asker = asker
+        self._found = found
+
+    def render(self, request: Request) -> Any:
+        """Begin to answer, or refuse the method."""
+        method = "GET" if request.method in METHODS else request.method.decode("ascii", "replace")
+        if method not in self._found:
+            allowed = [*self._found, "HEAD"] if "GET" in self._found else [*self._found]
+            request.setHeader(b"allow", ", ".join(allowed).encode())
+            return json_answer(
+                request,
+                http.NOT_ALLOWED,
+                refusal(f"{method} is not for this path: use {' or '.join(allowed)}"),
+            )
+        _Reply(request, self._asker).begin(self._broker, *self._found[method])
+        return NOT_DONE_YET
+
+
+class _Reply:
+    """The answer to one request, unless its connection ends before."""
+
+    _log = Logger()
+
+    def __init__(self, request: Request, asker: Asker) -> None:
+        self._request = request
+        self._asker = asker
+
+    def begin(self, broker: Broker, route: Route, names: dict[str, str]) -> None:
+        """Make the call; the answer leaves when it is there."""
+        working = Deferred.fromCoroutine(self._work(broker, route, names))
+        self._request.notifyFinish().addErrback(lambda _: working.cancel())
+        working.addCallbacks(
+            self._answer, self._refuse, callbackArgs=(route.status,), errbackArgs=(route,)
+        )
+        working.addErrback(self._fault)
+
+    async def _work(self, broker: Broker, route: Route, names: dict[str, str]) -> Struct:
+        if not broker.ready:
+            raise errors.ShuttingDown("the broker is starting or stopping; try again later")
+        access = await self._asker.ask(self._request)
+        route.check(access, names)
+        call = Call(
+            broker, access, names, _query(self._request, route), _body(self._request, route)
+        )
+        result = route.act(call)
+        return result if isinstance(result, Struct) else await result
+
+    def _answer(self, answer: Struct, status: int) -> None:
+        self._send(status, msgspec.json.encode(answer))
+
+    def _refuse(self, failure: Failure, route: Route) -> None:
+        failure.trap(BrokerdError)
+        said: Any = failure.value
+        status = status_of(said)
+        if status == http.UNAUTHORIZED:
+            self._request.setHeader(b"www-authenticate", REALM)
+        error = {"error": str(said), "retryable": said.retryable}
+        self._send(status, msgspec.json.encode(error))
+        let_go(failure)
+
+    def _fault(self, failure: Failure) -> None:
+        if failure.check(CancelledError):
+            let_go(failure)
+            return  # the connection is gone
+        self._log.failure(
+            "a fault in brokerd; a request to the admin API has no answer",
+            failure,
+            event_id="admin-fault",
+        )
+        error = refusal("a fault in brokerd; its log says more")
+        self._send(http.INTERNAL_SERVER_ERROR, msgspec.json.encode(error))
+
+    def _send(self, status: int, body: bytes) -> None:
+        request = self._request
+        request.setResponseCode(status)
+        request.setHeader(b"content-type", b"application/json")
+        request.setHeader(b"cache-control", b"no-store")
+        request.setHeader(b"content-length", b"%d" % (len(body) + 1))
+        request.write(body + b"\n")
+        request.finish()
+
+
+def status_of(refusal: BrokerdError) -> int:
+    """The HTTP status of a refusal."""
+    kinds = [kind for kind in type(refusal).__mro__ if kind in STATUSES]
+    return STATUSES[kinds[0]] if kinds else http.INTERNAL_SERVER_ERROR
+
+
+def _query(request: Request, route: Route) -> Any:
+    """The query string as the route's type. Raises `InvalidRequest`."""
+    given = {
+        name.decode("utf-8", "replace"): values[-1].decode("utf-8", "replace")
+        for name, values in (request.args or {}).items()
+    }
+    if route.query is None:
+        if given:
+            raise InvalidRequest(f"this path takes no query string, and got {next(iter(given))!r}")
+        return None
+    try:
+        return msgspec.convert(given, type=route.query, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"the query string is wrong: {in_words(error)}") from None
+
+
+def _body(request: Request, route: Route) -> Any:
+    """The body as the route's type.
+
+    Raises `InvalidRequest`, `WrongType`, `TooLarge`, and `FromPage`: browsers send Origin with
+    every write (Fetch standard, "append a request Origin header"), and no page has business here.
+    """
+    if not route.is_write:
+        return None
+    if request.getHeader(b"origin") is not None:
+        raise FromPage("no page may change anything: use brokerctl, or a client without Origin")
+    if not says_json(request):
+        raise WrongType(f"a {route.method} needs the header Content-Type: application/json")
+    content: Any = request.content
+    body = content.read(route.body_bytes_max + 1)
+    if len(body) > route.body_bytes_max:
+        raise TooLarge(f"the body is larger than {route.body_bytes_max} bytes; send less at once")
+    if values_in(body) > VALUES_MAX:
+        raise TooLarge(
+            f"the body's JSON holds more than {VALUES_MAX} values; send fewer records at once, or "
+            "a large value as value_base64"
+        )
+    wanted = route.body or _Empty
+    try:
+        return msgspec.json.decode(body or b"{}", type=wanted)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"the body is wrong: {in_words(error)}") from None
+    except RecursionError:
+        raise InvalidRequest("the body is wrong: its JSON is nested too deeply") from None
+
+
+def says_json(request: Request) -> bool:
+    """Whether a request says that its body is JSON."""
+    kind = (request.getHeader(b"content-type") or b"").partition(b";")[0]
+    return kind.strip().lower() == b"application/json"
+
+
+def values_in(body: bytes) -> int:
+    """About how many values JSON holds, by its commas and opening brackets, without reading it.
+
+    Too many if most of them are in strings, of which there are more than `VALUES_MAX` can have.
+    """
+    most = _marks_in(body)
+    if most <= VALUES_MAX:
+        return most
+    unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    return _marks_in(b"".join(unescaped.split(b'"', 4 * VALUES_MAX)[::2]))
+
+
+def _marks_in(text: bytes) -> int:
+    return len(text) - len(text.translate(None, b",[{"))
+
+
+class _Empty(Struct, forbid_unknown_fields=True):
+    """The body of a write that takes nothing."""
+
+
+def in_words(error: Exception) -> str:
+    """What msgspec has to say, the field first: ``partitions: expected `int` >= 1``."""
+    text, at, place = str(error).partition(" - at `")
+    field = place.removesuffix("`").removeprefix("$").removeprefix(".")
+    return f"{field}: {text[:1].lower()}{text[1:]}" if at and field else text
+
+
+def parameters(path: str) -> Iterator[str]:
+    """The names in a route's path."""
+    return (part.strip("{}") for part in path.split("/") if part.startswith("{"))

@@ -1,0 +1,184 @@
+# Tests: tests/admin/test_sender.py
+"""Who sends a request to the admin site: by HTTP Basic (RFC 7617), a Bearer key (RFC 6750), or not.
+
+Without either it is whom the certificate of the client names, where TLS asks for one.
+
+A right password is remembered for a while, because checking one is slow on purpose: with the
+address that it came from, by a keyed digest, in memory, and no longer than accounts and keys stay
+as they are. While too many logins from an address fail it does not count, or else each guess would
+be told whether it is right.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from collections import OrderedDict
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
+from twisted.python.failure import Failure
+from twisted.web.server import Request
+
+from brokerd.errors import BrokerdError, InvalidRequest, without_frames
+from brokerd.security import OPEN, Access, Guard
+from brokerd.security.certificates import peer_subject
+
+REMEMBERED_MAX = 1_000
+"""Right passwords that are remembered."""
+REMEMBERED_SECONDS = 300.0
+
+REALM = b'Basic realm="brokerd", charset="UTF-8"'
+"""What a request that lacks a login is told (RFC 7617, section 2.1)."""
+
+
+def let_go(failure: Failure) -> None:
+    """Have a failure hold none of the frames that it went through: see `without_frames`."""
+    error: Any = failure.value
+    without_frames(error)
+    failure.tb = None
+
+
+class Sender:
+    """Who sends one request: found out once, and told to all that ask."""
+
+    def __init__(self) -> None:
+        self._outcome: Access | Failure | None = None
+        self._waiting: list[Deferred[Access]] | None = None
+
+    @property
+    def access(self) -> Access | None:
+        """Who it is; None while that is not known, and if he was not let in."""
+        return None if isinstance(self._outcome, Failure) else self._outcome
+
+    def ask(self, find: Callable[[], Deferred[Access]]) -> Deferred[Access]:
+        """Have ``find`` called if nobody has asked, and fire with what it came to."""
+        answer: Deferred[Access] = Deferred()
+        if self._outcome is not None:
+            answer.callback(self._outcome)
+        elif self._waiting is not None:
+            self._waiting.append(answer)
+        else:
+            self._waiting = [answer]
+            maybeDeferred(find).addBoth(self._found)
+        return answer
+
+    def refuse(self, failure: Failure) -> None:
+        """The outcome is this, whatever is found."""
+        let_go(failure)
+        self._outcome = failure
+
+    def _found(self, outcome: Access | Failure) -> None:
+        if isinstance(outcome, Failure):
+            let_go(outcome)
+        if self._outcome is None:
+            self._outcome = outcome
+        waiting, self._waiting = self._waiting or [], None
+        for one in waiting:
+            one.callback(self._outcome)
+
+
+class Asker:
+    """Makes somebody of each request.
+
+    :param seconds: a monotonic clock.
+    :param secret: 32 random bytes of this process.
+    """
+
+    def __init__(self, guard: Guard, seconds: Callable[[], float], secret: bytes) -> None:
+        self.guard = guard
+        self._seconds = seconds
+        self._secret = secret
+        self._remembered: OrderedDict[bytes, tuple[int, float, Access]] = OrderedDict()
+
+    def ask(self, request: Request) -> Deferred[Access]:
+        """Find out who sent the request, once for each.
+
+        Fails with `LoginFailed`, `LoginThrottled`, and with `InvalidRequest` for a header that
+        cannot be read.
+        """
+        one: Any = request
+        sender: Sender = one.sender
+        return sender.ask(lambda: self._find(request))
+
+    def _find(self, request: Request) -> Deferred[Access]:
+        if not self.guard.auth:
+            return succeed(OPEN)
+        try:
+            header = request.getHeader(b"authorization")
+            if header is None:
+                return succeed(self._without_login(request))
+            scheme, _, given = header.decode("utf-8", "replace").strip().partition(" ")
+            if scheme.lower() == "bearer":
+                return succeed(self.guard.log_in_with_key("admin", peer_of(request), given.strip()))
+            if scheme.lower() == "basic":
+                return self._basic(request, given.strip())
+            raise InvalidRequest("the header Authorization must be Basic or Bearer")
+        except BrokerdError as refusal:
+            return fail(refusal)
+
+    def _without_login(self, request: Request) -> Access:
+        """Whom the client's certificate names, asked once for each connection; else anonymous."""
+        channel: Any = request.channel
+        if channel.certified is None:
+            subject = peer_subject(channel.transport)
+            if subject is None:
+                return self.guard.begin("admin", peer_of(request))
+            channel.certified = self.guard.by_certificate("admin", peer_of(request), *subject)
+        certified: Access = channel.certified
+        return certified
+
+    def _basic(self, request: Request, given: str) -> Deferred[Access]:
+        name, password = _credentials(given)
+        peer = peer_of(request)
+        shown = f"{peer} {given}"  # an address of its own has an event of its own
+        digest = blake2b(shown.encode("utf-8", "replace"), key=self._secret).digest()
+        remembered = self._recall(digest)
+        if remembered is not None:
+            self.guard.check_peer("admin", peer, name)
+            return succeed(remembered)
+        version = self.guard.version
+        answer: Deferred[Access] = Deferred()
+
+        def done(access: Access | None, refusal: BrokerdError | None) -> None:
+            if access is None:
+                answer.errback(refusal)
+                return
+            self._remembered[digest] = version, self._seconds(), access
+            if len(self._remembered) > REMEMBERED_MAX:
+                self._remembered.popitem(last=False)
+            answer.callback(access)
+
+        self.guard.log_in("admin", peer, name, password, done)
+        return answer
+
+    def _recall(self, digest: bytes) -> Access | None:
+        """Who showed this a short while ago, if nothing has changed since."""
+        found = self._remembered.get(digest)
+        if found is None:
+            return None
+        version, since, access = found
+        if version != self.guard.version or self._seconds() - since > REMEMBERED_SECONDS:
+            del self._remembered[digest]
+            return None
+        return access
+
+
+def peer_of(request: Request) -> str:
+    """The address that a request came from, without a port."""
+    address: Any = request.getClientAddress()
+    return getattr(address, "host", None) or "unix"
+
+
+def _credentials(given: str) -> tuple[str, str]:
+    """Name and password out of a Basic header. Raises `InvalidRequest`."""
+    try:
+        text = b64decode(given, validate=True).decode()
+    except (binascii.Error, ValueError):
+        raise InvalidRequest("the header Authorization is not Basic as RFC 7617 has it") from None
+    name, colon, password = text.partition(":")
+    if not colon:
+        raise InvalidRequest("the header Authorization has no colon between name and password")
+    return name, password

@@ -1,0 +1,187 @@
+# Tests: tests/admin/test_openapi.py
+"""What the API takes and answers about groups and leases; see `brokerd.admin.shapes.common`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from brokerd.admin.shapes.common import Index, NextPlace, Offset, Seconds, Time
+from brokerd.admin.shapes.topics import RecordShape
+
+Attempts = Literal["failures", "grants"]
+
+
+class GroupSettingsShape(Struct):
+    """How a group treats its records."""
+
+    max_attempts: int
+    attempts: Attempts
+    backoff_base_seconds: float
+    backoff_max_seconds: float
+    default_duration_seconds: float
+    key_ordered: bool
+    lease_doubling: bool
+    """Whether each further lease of a record lasts twice as long: those of subscriptions do."""
+
+
+class GroupChanges(Struct, forbid_unknown_fields=True):
+    """Settings to change. null: as the broker is configured; left out: as it was."""
+
+    max_attempts: Annotated[int, Meta(ge=1, le=1000000)] | UnsetType | None = UNSET
+    attempts: Attempts | UnsetType | None = UNSET
+    backoff_base_seconds: Seconds | UnsetType | None = UNSET
+    backoff_max_seconds: Seconds | UnsetType | None = UNSET
+    default_duration_seconds: Seconds | UnsetType | None = UNSET
+    key_ordered: bool | UnsetType | None = UNSET
+    create: bool = False
+    """Make the group if there is none."""
+
+
+class LaneShape(Struct):
+    """Where a group stands in one partition; counts of records."""
+
+    partition: int
+    floor: int
+    next: int
+    lag: int
+    leased: int
+    delayed: int
+    dead: int
+    committed: int | None
+    lag_by_commit: bool
+    """Whether ``lag`` counts from the committed offset on: nothing was ever leased here."""
+
+
+class GroupShape(Struct):
+    """Where a group stands, over all partitions and by partition (the first 1,000)."""
+
+    topic: str
+    group: str
+    paused: bool
+    partitions: int
+    floor: int
+    next: int
+    lag: int
+    leased: int
+    ready: int
+    delayed: int
+    dead: int
+    committed: int | None
+    oldest_age_seconds: float | None
+    settings: GroupSettingsShape
+    by_partition: list[LaneShape]
+
+
+class GroupBrief(Struct):
+    """What a group has to do; counts of records over all partitions."""
+
+    group: str
+    paused: bool
+    lag: int
+    leased: int
+    delayed: int
+    dead: int
+    committed: int | None
+
+
+class GroupList(Struct):
+    """A page of groups; ``next`` is what the next page skips."""
+
+    groups: list[GroupBrief]
+    next: int | None
+
+
+class Pause(Struct, forbid_unknown_fields=True):
+    """Give out no more records; ``create`` makes the group if there is none."""
+
+    create: bool = False
+
+
+class Seek(Struct, forbid_unknown_fields=True):
+    """Where a group goes on: ``to`` an offset, "start" or "end", or ``to_time``."""
+
+    to: Offset | Literal["start", "end"] | None = None
+    to_time: Time | None = None
+    partition: Index | None = None
+    create: bool = False
+    """Make the group if there is none."""
+
+
+class LeaseShape(Struct):
+    """One lease."""
+
+    partition: int
+    offset: int
+    client: str
+    token: int
+    grants: int
+    failures: int
+    duration_seconds: float
+    remaining_seconds: float
+
+
+class LeaseList(Struct):
+    """A page of leases."""
+
+    leases: list[LeaseShape]
+    next: NextPlace | None
+
+
+class Release(Struct, forbid_unknown_fields=True):
+    """Which leases to end: all of a client, or that of one record."""
+
+    client: str | None = None
+    offset: Offset | None = None
+    partition: Index = 0
+    delay_seconds: Seconds = 0
+
+
+class Released(Struct):
+    """How many leases were ended."""
+
+    released: int
+
+
+class LetterShape(Struct):
+    """One dead letter."""
+
+    partition: int
+    offset: int
+    reason: str
+    grants: int
+    failures: int
+    first_attempt: datetime | None
+    last_attempt: datetime | None
+
+
+class LetterList(Struct):
+    """A page of dead letters."""
+
+    dead_letters: list[LetterShape]
+    next: NextPlace | None
+
+
+class LetterWithRecord(LetterShape):
+    """One dead letter with its record, or why there is none."""
+
+    record: RecordShape | None
+    record_error: str | None
+
+
+class LetterChoice(Struct, forbid_unknown_fields=True):
+    """Which dead letters: those that fit all of it. ``end`` is exclusive."""
+
+    partition: Index | None = None
+    first: Offset = 0
+    end: Offset | None = None
+    reason: str | None = None
+    before: Time | None = None
+
+
+class Changed(Struct):
+    """How many dead letters were changed."""
+
+    count: int

@@ -1,0 +1,159 @@
+# Tests: tests/admin/test_openapi.py
+"""What the API takes and answers about topics and records; see `brokerd.admin.shapes.common`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from brokerd.admin.shapes.common import PAGE_MAX, Bytes, Index, Offset, Seconds
+
+
+class TopicSettingsShape(Struct):
+    """What a topic keeps of its records. null: as the broker is configured; 0: no limit."""
+
+    retention_seconds: float | None
+    retention_bytes: int | None
+    ttl_seconds: float | None
+    compact: bool | None
+    """Whether the archive has to keep only the latest record of each key; null: it keeps all."""
+
+
+class TopicChanges(Struct, forbid_unknown_fields=True):
+    """Settings to change. null: as the broker is configured; 0: no limit; left out: as it was."""
+
+    retention_seconds: Seconds | UnsetType | None = UNSET
+    retention_bytes: Bytes | UnsetType | None = UNSET
+    ttl_seconds: Seconds | UnsetType | None = UNSET
+    compact: bool | UnsetType | None = UNSET
+
+
+class NewTopic(Struct, forbid_unknown_fields=True):
+    """A topic to create."""
+
+    name: str
+    partitions: Annotated[int, Meta(ge=1, le=32_767)] = 1
+    settings: TopicChanges = msgspec.field(default_factory=TopicChanges)
+
+
+class TopicShape(Struct):
+    """One topic; offsets by partition."""
+
+    name: str
+    topic_id: int
+    start_offsets: list[int]
+    next_offsets: list[int]
+    groups: int
+    settings: TopicSettingsShape
+
+
+class TopicList(Struct):
+    """A page of topics; ``next`` is what the next page skips."""
+
+    topics: list[TopicShape]
+    next: int | None
+
+
+class Trim(Struct, forbid_unknown_fields=True):
+    """Below which offset records are to be removed."""
+
+    offset: Offset
+    partition: Index = 0
+
+
+class Trimmed(Struct):
+    """Below which offset records are removed now."""
+
+    start_offset: int
+
+
+EncodingName = Literal["bytes", "text", "msgpack"]
+
+
+class NewRecord(Struct, forbid_unknown_fields=True):
+    """A record to append: a ``value`` (text, or JSON to be stored as MessagePack), or its bytes."""
+
+    value: Any = UNSET
+    value_base64: str | None = None
+    encoding: EncodingName | None = None
+    key: str | None = None
+    key_base64: str | None = None
+    metadata: dict[str, Any] | None = None
+    partition: Index | None = None
+    ttl_seconds: Seconds | None = None
+    """Left out: as the topic is configured; 0: never expire."""
+    delay_seconds: Seconds = 0
+
+
+class NewRecords(Struct, forbid_unknown_fields=True):
+    """Records to append, all or none."""
+
+    records: Annotated[list[NewRecord], Meta(min_length=1, max_length=PAGE_MAX)]
+
+
+class Appended(Struct, omit_defaults=True):
+    """Where a record is; or the number of a delayed message."""
+
+    partition: int | None = None
+    offset: int | None = None
+    schedule_id: int | None = None
+
+
+class AppendedList(Struct):
+    """What became of records, in their order."""
+
+    records: list[Appended]
+
+
+class RecordShape(Struct):
+    """One record. What JSON cannot say is null, and in base64 beside it."""
+
+    partition: int
+    offset: int
+    append_time: datetime
+    expires_at: datetime | None
+    producer_time: int | None
+    format: str | None
+    encoding: EncodingName
+    value: Any
+    value_base64: str | None
+    key: str | None
+    key_base64: str | None
+    metadata: Any
+    metadata_base64: str | None
+
+
+class RecordList(Struct):
+    """Records, and where to go on; ``damage`` says why there are none before that."""
+
+    records: list[RecordShape]
+    next_offset: int
+    damage: str | None
+
+
+class ScheduledShape(Struct):
+    """A message that waits for its time; what is in it is told while it is in memory."""
+
+    schedule_id: int
+    due: datetime
+    partition: int | None
+    bytes: int | None
+    key: str | None
+    preview: str | None
+    """How its value begins."""
+
+
+class ScheduledList(Struct):
+    """A page of delayed messages; ``next_id`` is where the next one begins."""
+
+    scheduled: list[ScheduledShape]
+    next_id: int | None
+
+
+class Cancelled(Struct):
+    """Which delayed message was cancelled."""
+
+    cancelled: int

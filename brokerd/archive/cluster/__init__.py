@@ -1,0 +1,1 @@
+"""Spark: sessions, masters, data frames over files, code for executors."""

@@ -1,0 +1,1 @@
+"""What broker and rollup tell each other: tables, bounds, pins, pairing."""

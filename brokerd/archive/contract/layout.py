@@ -1,0 +1,264 @@
+# Tests: tests/archive/test_layout.py
+"""Names of the archive: tables, their columns, their files. The page is docs/archive-format.rst.
+
+Pure: imports no library until a schema is asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from brokerd.archive.contract.view import ForeignArchive
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+VERSION = 1
+"""Of the tables and of their files."""
+LOG_ID_PROPERTY = "brokerd.log_id"
+VERSION_PROPERTY = "brokerd.version"
+ROLLUP_APP = "brokerd-rollup"
+SEGMENT_APP = "brokerd-segment"
+"""Its version is the `brokerd.archive.contract.pin.segment_mark` of the last segment that was
+taken."""
+ARCHIVE_APP = "brokerd-archive"
+"""Its version is drawn when a table is made; that of ``records`` tells archives apart."""
+"""The Delta app transaction whose version says up to which LSN a table holds the log."""
+
+BUCKETS = 16
+BUCKET = "bucket"
+UNFINISHED = "unfinished-"
+"""What the names of files begin with that are not written to their end yet."""
+
+
+def bucket_of(topic_id: int) -> int:
+    """The part of the table of records in which a topic is."""
+    return topic_id % BUCKETS
+
+
+class Column(NamedTuple):
+    """A column of a table, with its type as Delta Lake names it."""
+
+    name: str
+    type: str
+    nullable: bool = False
+
+
+class Layout(NamedTuple):
+    """What a table is made of, in the order of its columns."""
+
+    name: str
+    columns: tuple[Column, ...]
+    partition_by: tuple[str, ...] = ()
+    """Columns that stand in the Delta log and not in the files."""
+    statistics: tuple[str, ...] = ()
+    """Columns whose smallest and largest values each file of ours tells."""
+    dictionary: tuple[str, ...] = ()
+    """Columns with few different values."""
+
+    def file_columns(self) -> tuple[Column, ...]:
+        """The columns that stand in the files."""
+        return tuple(c for c in self.columns if c.name not in self.partition_by)
+
+
+RECORDS = Layout(
+    "records",
+    (
+        Column(BUCKET, "integer"),
+        Column("topic", "string"),
+        Column("topic_id", "long"),
+        Column("partition", "integer"),
+        Column("offset", "long"),
+        Column("append_time", "timestamp"),
+        Column("producer_time", "long", nullable=True),
+        Column("lsn", "long"),
+        Column("key", "binary", nullable=True),
+        Column("value", "binary"),
+        Column("encoding", "byte"),
+        Column("metadata", "binary", nullable=True),
+        Column("expires_at", "long"),
+        Column("producer_format", "byte"),
+    ),
+    partition_by=(BUCKET,),
+    statistics=("topic_id", "partition", "offset", "append_time", "lsn", "expires_at"),
+    dictionary=("topic", "topic_id", "partition", "encoding", "producer_format"),
+)
+
+EVENTS = Layout(
+    "events",
+    (
+        Column("topic", "string"),
+        Column("topic_id", "long"),
+        Column("partition", "integer"),
+        Column("group_name", "string"),
+        Column("lsn", "long"),
+        Column("seq", "integer"),
+        Column("time", "timestamp"),
+        Column("kind", "string"),
+        Column("offset", "long"),
+        Column("amount", "long"),
+        Column("token", "long"),
+        Column("count", "long"),
+        Column("owner", "string", nullable=True),
+        Column("reason", "string", nullable=True),
+    ),
+    statistics=("topic_id", "lsn", "time"),
+    dictionary=("topic", "topic_id", "partition", "group_name", "kind", "owner", "reason"),
+)
+
+DELIVERIES = Layout(
+    "deliveries",
+    (
+        Column("topic", "string"),
+        Column("topic_id", "long"),
+        Column("partition", "integer"),
+        Column("group_name", "string"),
+        Column("offset", "long"),
+        Column("outcome", "string"),
+        Column("reason", "string", nullable=True),
+        Column("grants", "long"),
+        Column("failures", "long"),
+        Column("first_lease_time", "timestamp", nullable=True),
+        Column("outcome_time", "timestamp"),
+        Column("latency_us", "long", nullable=True),
+        Column("owner", "string", nullable=True),
+        Column("lsn", "long"),
+    ),
+    statistics=("topic_id", "outcome_time", "lsn"),
+)
+
+HOURLY = Layout(
+    "hourly",
+    (
+        Column("hour", "timestamp"),
+        Column("topic", "string"),
+        Column("topic_id", "long"),
+        Column("group_name", "string"),
+        Column("records", "long"),
+        Column("bytes", "long"),
+        Column("settled", "long"),
+        Column("dead", "long"),
+        Column("failures", "long"),
+        Column("latency_p50_us", "long", nullable=True),
+        Column("latency_p99_us", "long", nullable=True),
+        Column("latency_max_us", "long", nullable=True),
+    ),
+    statistics=("hour", "topic_id"),
+)
+
+LAYOUTS = {layout.name: layout for layout in (RECORDS, EVENTS, DELIVERIES, HOURLY)}
+
+
+def arrow_schema(layout: Layout) -> pa.Schema:
+    """The schema of the table's files in Arrow's terms: what decoding gives and writing takes."""
+    import pyarrow as pa
+
+    types = {
+        "byte": pa.int8(),
+        "integer": pa.int32(),
+        "long": pa.int64(),
+        "string": pa.string(),
+        "binary": pa.binary(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+    }
+    return pa.schema(
+        [pa.field(c.name, types[c.type], nullable=c.nullable) for c in layout.file_columns()]
+    )
+
+
+# -- Covered ranges ------------------------------------------------------------------------------
+
+
+class Range(NamedTuple):
+    """Offsets of a partition of which all is known; ``end`` is exclusive.
+
+    In the table of events: LSNs, and topic id and partition are 0.
+    """
+
+    topic_id: int
+    partition: int
+    first: int
+    end: int
+
+
+# -- File names ----------------------------------------------------------------------------------
+
+
+class RecordsName(NamedTuple):
+    """What the name of a file of records tells."""
+
+    bucket: int
+    first_topic_id: int
+    first_partition: int
+    last_topic_id: int
+    last_partition: int
+    only: Range | None
+    """All that the file covers; None: it is shared, and its footer tells."""
+    footer_hash: int
+
+
+class EventsName(NamedTuple):
+    """What the name of a file of events tells: LSNs, end exclusive."""
+
+    first: int
+    end: int
+    footer_hash: int
+
+
+_N = "(0|[1-9][0-9]{0,17})"
+_TAIL = r"[0-9a-f]{8}-([0-9a-f]{16})\.parquet"
+_ONE = re.compile(rf"bucket={_N}/p-{_N}-{_N}-{_N}-{_N}-{_TAIL}")
+_SHARED = re.compile(rf"bucket={_N}/s-{_N}\.{_N}-{_N}\.{_N}-{_TAIL}")
+_EVENTS = re.compile(rf"e-{_N}-{_N}-{_TAIL}")
+
+
+def _foreign(layout: Layout, path: str) -> ForeignArchive:
+    return ForeignArchive(
+        f"the table {layout.name} has a file that brokerd did not write: {path!r}; use another "
+        "archive, or bring back the version of the table before somebody else wrote to it"
+    )
+
+
+def parse_records_name(path: str) -> RecordsName:
+    """Read a path relative to the table. Raises ForeignArchive when it is not one of ours."""
+    found = _ONE.fullmatch(path)
+    if found is not None:
+        *numbers, footer = found.groups()
+        bucket, topic_id, partition, first, end = map(int, numbers)
+        if bucket == bucket_of(topic_id) and first < end:
+            only = Range(topic_id, partition, first, end)
+            key = (topic_id, partition)
+            return RecordsName(bucket, *key, *key, only, int(footer, 16))
+    found = _SHARED.fullmatch(path)
+    if found is not None:
+        *numbers, footer = found.groups()
+        bucket, *keys = map(int, numbers)
+        if bucket == bucket_of(keys[0]) == bucket_of(keys[2]) and keys[:2] <= keys[2:]:
+            return RecordsName(bucket, keys[0], keys[1], keys[2], keys[3], None, int(footer, 16))
+    raise _foreign(RECORDS, path)
+
+
+def parse_events_name(path: str) -> EventsName:
+    """Read a path relative to the table. Raises ForeignArchive when it is not one of ours."""
+    found = _EVENTS.fullmatch(path)
+    if found is None or int(found[1]) >= int(found[2]):
+        raise _foreign(EVENTS, path)
+    return EventsName(int(found[1]), int(found[2]), int(found[3], 16))
+
+
+def records_name(bucket: int, first: Range, last: Range, tail: str) -> str:
+    """The path, relative to the table, of a file whose covered ranges begin and end with these.
+
+    ``tail`` is 8 random hexadecimal digits, a hyphen and the footer's checksum.
+    """
+    if first == last:
+        name = f"p-{first.topic_id}-{first.partition}-{first.first}-{first.end}"
+    else:
+        name = f"s-{first.topic_id}.{first.partition}-{last.topic_id}.{last.partition}"
+    return f"{BUCKET}={bucket}/{name}-{tail}.parquet"
+
+
+def events_name(first: int, end: int, tail: str) -> str:
+    """The path, relative to the table, of a file that covers these LSNs."""
+    return f"e-{first}-{end}-{tail}.parquet"

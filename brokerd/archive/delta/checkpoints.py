@@ -1,0 +1,153 @@
+# Tests: tests/archive/test_checkpoints.py
+"""Checkpoints of a Delta log, made now and then so that nobody has to read all commits.
+
+deltalake makes them. A sum beside the log proves one and says that it is durable: only then may
+commits before it go (docs/archive-log.rst, "Checkpoints").
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from brokerd.archive.contract.view import ArchiveUnavailable
+from brokerd.archive.delta.log_files import (
+    COMMITS,
+    FILE_BYTES_MAX,
+    SUMS,
+    Snapshot,
+    apply,
+    checkpoint_name,
+    commit_name,
+    decode_checkpoint,
+    encode_sum,
+    sum_name,
+)
+from brokerd.archive.delta.log_reader import list_log, proved_checkpoint
+from brokerd.archive.storage.address import Place
+from brokerd.archive.storage.bucket import DELTALAKE_OPTIONS, problem_of
+from brokerd.archive.storage.store import open_store
+
+EVERY_COMMITS = 20
+LAST_CHECKPOINT = "_last_checkpoint"
+_HINT = f"{COMMITS}/{LAST_CHECKPOINT}"
+
+
+def checkpoint_if_due(table: Place, newest: Snapshot, every: int = EVERY_COMMITS) -> bool:
+    """Make a checkpoint of the newest version, if the last one is ``every`` commits behind.
+
+    One process at a time makes one, and the others leave it to that; on an object store two may, of
+    which only what is proved in the end counts. Raises OSError for a file that somebody took away,
+    and ArchiveUnavailable when deltalake cannot do it, or makes one that says something else.
+    """
+    if not _is_due(table, newest.version, every):
+        return False
+    store = open_store(table)
+    if store.look(SUMS) is None:
+        store.make_directory(SUMS)
+    with store.alone(SUMS) as is_alone:
+        if not is_alone:
+            return False  # somebody else makes one
+        if _is_due(table, newest.version, every):
+            try:
+                _remove_unproved(table)
+                _make(table, newest)
+            except FileNotFoundError:
+                if store.is_local:
+                    raise
+                return False  # another job took it for unfinished; that one makes one
+    return True
+
+
+def _is_due(table: Place, version: int, every: int) -> bool:
+    return version - max(list_log(table).proofs, default=-1) >= every
+
+
+def _remove_unproved(table: Place) -> None:
+    """Remove the checkpoints after the newest one that is proved: unfinished, damaged, or others'.
+
+    Else deltalake would begin with one of them. The table was read without them, so all commits
+    that they were made of are there. What names the newest is no more than a hint.
+    """
+    store = open_store(table)
+    for version in sorted(list_log(table).checkpoints, reverse=True):
+        if _is_proved(table, version):
+            break
+        store.delete([_checkpoint_path(version)])
+    store.delete([_HINT])
+
+
+def _is_proved(table: Place, version: int) -> bool:
+    try:
+        return proved_checkpoint(table, version) is not None
+    except FileNotFoundError:  # it has no sum
+        return False
+
+
+def _make(table: Place, newest: Snapshot) -> None:
+    store = open_store(table)
+    _have_made(table, newest.version)
+    path = _checkpoint_path(newest.version)
+    data = store.read(path, FILE_BYTES_MAX)
+    if not _says(data, newest):
+        store.delete([path, _HINT])
+        raise ArchiveUnavailable(
+            f"{table}: the checkpoint of version {newest.version} that deltalake made is not what "
+            "the log says; it was removed, and another is tried with the next commit"
+        )
+    for made in (path, _HINT):
+        store.sync_file(made)
+    store.sync_directory(COMMITS)
+    store.put(f"{SUMS}/{sum_name(newest.version)}", encode_sum(newest.version, data))
+
+
+def _have_made(table: Place, version: int) -> None:
+    """Have deltalake make a checkpoint."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        options = None if isinstance(table, Path) else DELTALAKE_OPTIONS
+        opened = DeltaTable(str(table), version=version, storage_options=options)
+        opened.create_checkpoint()
+    except (DeltaError, OSError) as error:
+        text = str(error) if isinstance(table, Path) else problem_of(error)
+        raise ArchiveUnavailable(f"{table}: no checkpoint could be made: {text}") from error
+
+
+def _checkpoint_path(version: int) -> str:
+    return f"{COMMITS}/{checkpoint_name(version)}"
+
+
+def _says(data: bytes, newest: Snapshot) -> bool:
+    """Whether a checkpoint is that of a version."""
+    found = apply(decode_checkpoint(data), newest.version, None)
+    return found.transactions == newest.transactions and _by_path(found).equals(_by_path(newest))
+
+
+def _by_path(snapshot: Snapshot) -> pa.Table:
+    return snapshot.files.sort_by("path").combine_chunks()
+
+
+def remove_log_before(table: Place, cutoff_ms: int) -> None:
+    """Delete of the log what no version needs that was the newest at ``cutoff_ms`` or later.
+
+    Raises as `brokerd.archive.storage.store`.
+    """
+    store = open_store(table)
+    names = list_log(table)
+    for kept in sorted(names.proofs, reverse=True):
+        made_ms = store.stat(_checkpoint_path(kept)).changed_ms
+        if made_ms < cutoff_ms and proved_checkpoint(table, kept) is not None:
+            break
+    else:
+        return
+    for directory, name, versions in (
+        (COMMITS, commit_name, names.commits),
+        (COMMITS, checkpoint_name, names.checkpoints),
+        (SUMS, sum_name, names.sums),
+    ):
+        store.delete(
+            f"{directory}/{name(version)}" for version in sorted(versions) if version < kept
+        )

@@ -1,0 +1,1 @@
+"""The tables ``deliveries`` and ``hourly``, derived from events and records."""

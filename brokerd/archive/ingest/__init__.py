@@ -1,0 +1,1 @@
+"""Sealed segments into the tables ``records`` and ``events``."""

@@ -1,0 +1,132 @@
+# Tests: tests/archive/test_records.py, tests/archive/test_events.py
+"""Columns of many bodies of the log at once, as arrays (docs/wal-format.rst, section "Columns").
+
+Bodies lie in one array of bytes, each at a multiple of 8. A value a body becomes a value a row by
+repetition, an array in a body by gathering; Python runs no step for a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from xxhash import xxh3_64_intdigest
+
+Integers = npt.NDArray[np.int64]
+Octets = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
+
+ENTRY_FIELDS: dict[str, tuple[str, int]] = {
+    "kind": ("u1", 0),
+    "version": ("u1", 1),
+    "flags": ("<u2", 2),
+    "body_bytes": ("<u4", 4),
+    "topic_id": ("<u8", 8),
+    "partition": ("<u4", 16),
+    "count": ("<u4", 20),
+    "base_offset": ("<i8", 24),
+    "header_checksum": ("<u8", 32),
+    "body_checksum": ("<u8", 40),
+}
+"""The header of an entry: type and position of each field."""
+
+
+def fields(named: dict[str, tuple[str, int]], size: int) -> np.dtype[np.void]:
+    """The type of ``size`` bytes with fields of these types at these positions."""
+    return np.dtype(
+        {
+            "names": list(named),
+            "formats": [code for code, _ in named.values()],
+            "offsets": [position for _, position in named.values()],
+            "itemsize": size,
+        }
+    )
+
+
+def padded(size: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Sizes as the next multiples of 8."""
+    return size + 7 & ~7
+
+
+class Bodies:
+    """Bytes with headers and bodies in them, each at a multiple of 8."""
+
+    def __init__(self, data: Octets) -> None:
+        self.data = data[: len(data) & ~7]
+        self.view = data.data
+
+    def headers(self, at: Integers, dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
+        """What stands at these positions; the type is of a multiple of 8 bytes."""
+        words = self.data.view("<u8")
+        found = words[(at // 8)[:, None] + np.arange(dtype.itemsize // 8)]
+        headers: npt.NDArray[np.void] = found.view(dtype)[:, 0]
+        return headers
+
+    def checksums(self, first: Integers, end: Integers, seeds: Iterable[int]) -> npt.NDArray[Any]:
+        """The checksum of the bytes from each ``first`` to each ``end``."""
+        view = self.view
+        places = zip(first.tolist(), end.tolist(), strict=True)
+        pieces = [view[start:stop] for start, stop in places]
+        return np.array(list(map(xxh3_64_intdigest, pieces, seeds)), np.uint64)
+
+    def joined(self, first: Integers, end: Integers) -> bytes:
+        """The bytes from each ``first`` to each ``end``, one after another."""
+        view = self.view
+        some = np.flatnonzero(end > first)
+        places = zip(first[some].tolist(), end[some].tolist(), strict=True)
+        return b"".join([view[start:stop] for start, stop in places])
+
+
+class RowColumns:
+    """Columns of several bodies that have ``count`` rows each, at least one."""
+
+    def __init__(self, bodies: Bodies, count: Integers) -> None:
+        self._bodies = bodies
+        self.count = count
+        self.first_row = np.cumsum(count) - count
+        self._row = np.arange(int(count.sum()), dtype=np.int64)
+
+    def row_in_body(self) -> Integers:
+        """For each row, which one of its body's it is."""
+        found: Integers = self._row - self.repeat(self.first_row)
+        return found
+
+    def repeat(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """One value a body -> one a row."""
+        return np.repeat(values, self.count)
+
+    def fill(self, constant: npt.NDArray[Any], is_array: Mask, start: Integers) -> npt.NDArray[Any]:
+        """One value a row: its body's constant, or from the array that begins at ``start``."""
+        width = constant.dtype.itemsize
+        source = self._bodies.data.view(constant.dtype)
+        shift = start // width - self.first_row
+        if is_array.all():
+            found: npt.NDArray[Any] = source[self._row + self.repeat(shift)]
+            return found
+        filled = self.repeat(constant)
+        if is_array.any():
+            rows = np.flatnonzero(self.repeat(is_array))
+            filled[rows] = source[rows + np.repeat(shift[is_array], self.count[is_array])]
+        return filled
+
+    def sums(self, lengths: npt.NDArray[Any]) -> Integers:
+        """The sum of each body's rows, negative ones counted as 0."""
+        found: Integers = np.add.reduceat(np.maximum(lengths, 0), self.first_row, dtype=np.int64)
+        return found
+
+
+def byte_strings(lengths: npt.NDArray[Any], data: bytes, kind: pa.DataType) -> pa.Array:
+    """An array of strings or byte strings; a length below 0 is null. Less than 2 GiB in all."""
+    offsets = np.zeros(len(lengths) + 1, np.int32)
+    validity, nulls = None, 0
+    absent = lengths < 0
+    if absent.any():
+        nulls = int(absent.sum())
+        validity = pa.py_buffer(np.packbits(~absent, bitorder="little"))
+        lengths = np.where(absent, 0, lengths)
+    np.cumsum(lengths, out=offsets[1:])
+    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(lengths), buffers, nulls)

@@ -1,0 +1,268 @@
+# Tests: tests/archive/test_events.py
+"""Finds the entries of a sealed segment that are no batches of records.
+
+The index names every batch, so only what lies between them is looked at. All of that is accounted
+for, from the header block to the end of the segment: a place where neither a frame header nor a
+sound entry header stands is damage (docs/wal-format.rst, section "Reading a log back"). Bodies are
+not verified here, nor is a frame header that no entry needs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from brokerd.archive.journal.columns import Integers
+from brokerd.archive.journal.sealed import DamagedSegment, SealedSegment, batches_of
+from brokerd.errors import NewerFormat
+from brokerd.walformat import (
+    ALIGNMENT,
+    ENTRY_HEADER_BYTES,
+    FRAME_HEADER_BYTES,
+    FRAME_MAGIC,
+    SEGMENT_HEADER_BYTES,
+    EntryHeader,
+    EntryKind,
+    FormatError,
+    UnsupportedFormat,
+    entry_size,
+    parse_entry_header,
+    parse_frame_header,
+)
+
+WINDOW_BYTES = 1 << 20
+"""How much of a segment is in memory at once, unless one entry is larger."""
+_PASSED_MIN, _PASSED_MAX = 16, 4096
+"""Of how many frame headers the first bytes are looked at together."""
+LOT_ROWS = 1 << 16
+"""How many rows entries that come together have, unless one entry has more."""
+
+
+class KnownDamage:
+    """Damaged places of a segment that the broker knows, and has given up: first position, end."""
+
+    def __init__(self, places: Iterable[tuple[int, int]] = ()) -> None:
+        self._places = sorted(places)
+
+    def hits(self, position: int, end: int) -> bool:
+        """Whether any byte from ``position`` to ``end``, exclusive, is in one of them."""
+        return any(position < last and first < end for first, last in self._places)
+
+
+class Lot(NamedTuple):
+    """Some entries, whole in memory."""
+
+    data: bytes
+    base: int
+    """Position in the file of where ``data`` begins, a multiple of 8."""
+    positions: list[int]
+    """In the file, of each entry's header."""
+    times_us: list[int]
+    """Broker time of each entry's frame."""
+    headers: list[EntryHeader]
+
+
+class _Gaps(NamedTuple):
+    """Stretches without batches, in order."""
+
+    first: Integers
+    end: Integers
+    like_headers: Integers
+    """How many from here on are as long as a frame header, and in no place known to be damaged."""
+
+
+class Walk:
+    """Goes once through a segment, which is open as ``fd``.
+
+    ``wanted`` chooses entries by their headers. What cannot be read is passed over where it is in
+    ``known_damage``; there, events of a frame without a sound header have the time of the frame
+    before. Raises `DamagedSegment`, NewerFormat and OSError.
+    """
+
+    def __init__(
+        self,
+        fd: int,
+        segment: SealedSegment,
+        wanted: Callable[[EntryHeader], bool],
+        known_damage: KnownDamage,
+    ) -> None:
+        self._fd = fd
+        self._segment = segment
+        self._salt = segment.salt
+        self._wanted = wanted
+        self._is_known = known_damage.hits
+        self._size = segment.end_lsn - segment.first_lsn
+        self._data = b""
+        self._base = 0
+        self._frame: tuple[int, bytes] | None = None
+        """The last frame header and its position, until its time is needed."""
+        self._time_us = 0
+        self._rows = 0
+        self._lot = Lot(b"", 0, [], [], [])
+
+    def lots(self) -> Iterator[Lot]:
+        """All entries that are wanted, in order."""
+        gaps = self._gaps()
+        row = 0
+        while row < len(gaps.first):
+            position, end = int(gaps.first[row]), int(gaps.end[row])
+            if not self._holds(position, min(FRAME_HEADER_BYTES, end - position)):
+                yield self._lot
+                self._read(position, 0)
+            passed = self._pass_headers(gaps, row)
+            if not passed:
+                yield from self._in_gap(position, end)
+            row += passed or 1
+        yield self._lot
+
+    def _in_gap(self, position: int, end: int) -> Iterator[Lot]:
+        """Go through one gap."""
+        while position < end:
+            if not self._holds(position, min(FRAME_HEADER_BYTES, end - position)):
+                yield self._lot
+                self._read(position, 0)
+            size, header = self._look(position, end)
+            if header is not None and self._wanted(header):
+                if not self._holds(position, size):
+                    yield self._lot
+                    self._read(position, size)
+                if self._rows and self._rows + header.count > LOT_ROWS:
+                    yield self._lot
+                    self._begin()
+                self._add(position, header)
+            position += size
+
+    def _pass_headers(self, gaps: _Gaps, row: int) -> int:
+        """How many gaps from a row on, in memory, are a frame header and nothing else.
+
+        As most are where few records are in a frame. What is few is left to `_in_gap`.
+        """
+        rows = min(int(gaps.like_headers[row]), _PASSED_MAX)
+        if rows < _PASSED_MIN:
+            return 0
+        at = gaps.first[row : row + rows] - self._base
+        at = at[at <= len(self._data) - FRAME_HEADER_BYTES]
+        other = np.frombuffer(self._data, np.uint8)[at] != FRAME_MAGIC[0]
+        passed = int(other.argmax()) if other.any() else len(at)
+        if passed:
+            last = int(at[passed - 1])
+            self._frame = self._base + last, self._data[last : last + FRAME_HEADER_BYTES]
+        return passed
+
+    def _gaps(self) -> _Gaps:
+        """The stretches without batches."""
+        batches = batches_of(self._segment.index)
+        order = np.argsort(batches.position)
+        position = batches.position[order]
+        ends = position + ENTRY_HEADER_BYTES + (batches.body_bytes[order] + 7 & ~7)
+        first = np.concatenate(([SEGMENT_HEADER_BYTES], ends))
+        end = np.concatenate((position, [self._size]))
+        wrong = (first > end) | (first % 8 != 0)
+        if wrong.any():
+            at = int(first[wrong.argmax()])
+            raise self._damaged(at, "the index tells of a batch that cannot be there")
+        some = first < end
+        first, end = first[some], end[some]
+        is_other = end - first != FRAME_HEADER_BYTES
+        if self._is_known(0, self._size):
+            is_other[:] = True
+        rows = np.arange(len(first))
+        others = np.append(np.flatnonzero(is_other), len(first))
+        return _Gaps(first, end, others[np.searchsorted(others, rows)] - rows)
+
+    def _damaged(self, position: int, problem: str) -> DamagedSegment:
+        return DamagedSegment(self._segment.path, position, problem)
+
+    # -- Bytes in memory -------------------------------------------------------------------------
+
+    def _holds(self, position: int, length: int) -> bool:
+        return self._base <= position and position + length <= self._base + len(self._data)
+
+    def _read(self, position: int, length: int) -> None:
+        """Have at least ``length`` bytes from a position on in memory."""
+        length = min(max(length, WINDOW_BYTES), self._size - position)
+        self._data = os.pread(self._fd, length, position)
+        self._base = position
+        if len(self._data) < length:
+            raise self._damaged(position + len(self._data), "the segment is cut short")
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lot = Lot(self._data, self._base, [], [], [])
+        self._rows = 0
+
+    def _add(self, position: int, header: EntryHeader) -> None:
+        self._lot.positions.append(position)
+        self._lot.times_us.append(self._time_of_frame())
+        self._lot.headers.append(header)
+        self._rows += header.count
+
+    # -- What stands at a position ---------------------------------------------------------------
+
+    def _look(self, position: int, end: int) -> tuple[int, EntryHeader | None]:
+        """How many bytes to go on, and the header if an entry stands there.
+
+        ``end`` is where the next batch stands.
+        """
+        at = position - self._base
+        is_known = self._is_known(position, position + ALIGNMENT)
+        if self._data[at] == FRAME_MAGIC[0] and not is_known:
+            if position + FRAME_HEADER_BYTES > end:
+                raise self._damaged(position, "a frame header runs into a batch")
+            self._frame = position, self._data[at : at + FRAME_HEADER_BYTES]
+            return FRAME_HEADER_BYTES, None
+        try:
+            header = parse_entry_header(self._data, self._salt, at)
+        except UnsupportedFormat as error:
+            raise self._newer(position, error) from None
+        except FormatError as error:
+            if is_known:
+                return self._look_for_frame(position), None
+            raise self._damaged(position, str(error)) from None
+        size = entry_size(header.body_bytes)
+        if position + size > end:
+            raise self._damaged(position, "an entry runs into a batch that the index tells of")
+        if header.kind == EntryKind.RECORDS and not self._is_known(position, position + size):
+            raise self._damaged(
+                position, "the index lacks a batch: start the broker, which makes a new one; or"
+            )
+        return size, header
+
+    def _look_for_frame(self, position: int) -> int:
+        """How many bytes to go on in a damaged place where no entry stands."""
+        at = position - self._base
+        header = self._data[at : at + FRAME_HEADER_BYTES]
+        try:
+            parse_frame_header(header, self._salt)
+        except FormatError:
+            return ALIGNMENT
+        self._frame = position, header
+        return FRAME_HEADER_BYTES
+
+    def _time_of_frame(self) -> int:
+        """Broker time of the last frame header."""
+        if self._frame is not None:
+            (position, data), self._frame = self._frame, None
+            try:
+                self._time_us = self._frame_time(position, data)
+            except UnsupportedFormat as error:
+                raise self._newer(position, error) from None
+            except FormatError as error:
+                if not self._is_known(position, position + FRAME_HEADER_BYTES):
+                    raise self._damaged(position, str(error)) from None
+        return self._time_us
+
+    def _frame_time(self, position: int, data: bytes) -> int:
+        header = parse_frame_header(data, self._salt)
+        segment = self._segment
+        if (header.lsn, header.segment_id) != (segment.first_lsn + position, segment.segment_id):
+            raise FormatError("the frame is one of another place")
+        return header.time_us
+
+    def _newer(self, position: int, error: UnsupportedFormat) -> NewerFormat:
+        return NewerFormat(
+            f"{self._segment.path} at {position}: {error}; upgrade brokerd to read it"
+        )

@@ -1,0 +1,226 @@
+# Tests: tests/archive/test_events.py
+"""Events of consumer groups of a sealed segment -> Arrow, in the schema of the table ``events``.
+
+Entries are found by `brokerd.archive.journal.entry_scan` and decoded many at a time, as batches of
+records are. The table is docs/archive-format.rst, section "Table ``events``"; the entries are
+docs/wal-format.rst, section "Group events".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from brokerd.archive.contract.layout import EVENTS, arrow_schema
+from brokerd.archive.journal.columns import (
+    Bodies,
+    Integers,
+    Mask,
+    RowColumns,
+    byte_strings,
+    fields,
+    padded,
+)
+from brokerd.archive.journal.entry_scan import KnownDamage, Lot, Walk
+from brokerd.archive.journal.sealed import DamagedSegment, SealedSegment
+from brokerd.errors import NewerFormat
+from brokerd.walformat import (
+    ARRAY,
+    CONSTANT,
+    ENTRY_EVENTS_MAX,
+    ENTRY_HEADER_BYTES,
+    EVENTS_HEADER_BYTES,
+    EntryHeader,
+    EntryKind,
+    EventKind,
+)
+
+_CODES = ("u1", "<i8", "<i8", "<u8", "<u4", "<u4", "<u4")
+_TYPES = tuple(map(np.dtype, _CODES))
+_HEADERS = fields(
+    {
+        "kinds": ("<u4", 0),
+        "texts": ("<u4", 4),
+        "text_bytes": ("<u4", 8),
+        **{f"constant{column}": (code, 16 + 8 * column) for column, code in enumerate(_CODES)},
+    },
+    EVENTS_HEADER_BYTES,
+)
+KIND, OFFSET, AMOUNT, TOKEN, COUNT, OWNER, REASON = range(7)
+
+_KIND_NAMES = pa.array([None, *(kind.name for kind in EventKind)], pa.string())
+assert list(EventKind) == list(range(1, len(EventKind) + 1)), "names are found by number"
+
+
+def read_events(
+    segment: SealedSegment,
+    names: Mapping[int, str],
+    known_damage: Iterable[tuple[int, int]] = (),
+) -> Iterator[pa.RecordBatch]:
+    """The events of a segment, some at a time, in the order of the log.
+
+    ``names`` has the name of each topic by its id; events of topics that it does not have are left
+    out. ``known_damage`` has damaged places of the segment that the broker knows, first position
+    and end: what cannot be read there is left out.
+
+    Raises `DamagedSegment`, NewerFormat, and OSError: FileNotFoundError when the segment is gone.
+    """
+    known = KnownDamage(known_damage)
+
+    def is_wanted(header: EntryHeader) -> bool:
+        return header.kind == EntryKind.GROUP_EVENTS and header.topic_id in names
+
+    fd = os.open(segment.path, os.O_RDONLY)
+    try:
+        for lot in Walk(fd, segment, is_wanted, known).lots():
+            if lot.positions:
+                events = _Decoder(segment, lot, known).rows(names)
+                if len(events):
+                    yield events
+    finally:
+        os.close(fd)
+
+
+class _Decoder:
+    """Decodes entries whose bytes are in memory."""
+
+    def __init__(self, segment: SealedSegment, lot: Lot, known_damage: KnownDamage) -> None:
+        self._segment = segment
+        self._known_damage = known_damage
+        self._bodies = Bodies(np.frombuffer(lot.data, np.uint8))
+        self._position = np.array(lot.positions, np.int64)
+        self._time_us = np.array(lot.times_us, np.int64)
+        self._entries = np.array(
+            [(h.topic_id, h.partition, h.count, h.body_bytes) for h in lot.headers], np.int64
+        )
+        self._at = self._position + (ENTRY_HEADER_BYTES - lot.base)
+        sums = np.array([(h.header_checksum, h.body_checksum) for h in lot.headers], np.uint64)
+        self._keep(self._sound(sums))
+
+    def _sound(self, sums: npt.NDArray[np.uint64]) -> Mask:
+        """Which bodies are what was written; all, but for those in places known to be damaged."""
+        end = self._at + self._entries[:, 3]
+        found = self._bodies.checksums(self._at, end, sums[:, 0].tolist())
+        sound: Mask = found == sums[:, 1]
+        for row in np.flatnonzero(~sound).tolist():
+            position = int(self._position[row])
+            size = ENTRY_HEADER_BYTES + int(self._entries[row, 3])
+            if not self._known_damage.hits(position, position + size):
+                raise DamagedSegment(
+                    self._segment.path, position, "entry body checksum does not match"
+                )
+        return sound
+
+    def _keep(self, wanted: Mask) -> None:
+        self._position, self._time_us = self._position[wanted], self._time_us[wanted]
+        self._entries, self._at = self._entries[wanted], self._at[wanted]
+
+    def _require(self, sound: Mask, problem: str) -> None:
+        if not sound.all():
+            position = int(self._position[int((~sound).argmax())])
+            raise DamagedSegment(self._segment.path, position, problem)
+
+    def rows(self, names: Mapping[int, str]) -> pa.RecordBatch:
+        """All events of the entries."""
+        schema = arrow_schema(EVENTS)
+        if not len(self._at):
+            return pa.RecordBatch.from_pylist([], schema=schema)
+        topic_id, partition, count, size = self._entries.T
+        problem = "a sound entry of events makes no sense"
+        fits = (size >= EVENTS_HEADER_BYTES) & (count >= 1) & (count <= ENTRY_EVENTS_MAX)
+        self._require(fits, problem)
+        self._heads = self._bodies.headers(self._at, _HEADERS)
+        self._columns = RowColumns(self._bodies, count)
+        sound = self._find_columns(self._at + size)
+        self._require(sound, problem)
+        strings = self._strings()
+        repeat = self._columns.repeat
+        first_text = np.cumsum(self._heads["texts"], dtype=np.int64) - self._heads["texts"]
+        ids, where = np.unique(topic_id, return_inverse=True)
+        topics = pa.array([names[one] for one in ids.tolist()], pa.string())
+        columns = [
+            topics.take(pa.array(repeat(where))),
+            pa.array(repeat(topic_id)),
+            pa.array(repeat(partition.astype(np.int32))),
+            strings.take(pa.array(repeat(first_text))),
+            pa.array(repeat(self._position + self._segment.first_lsn)),
+            pa.array(self._columns.row_in_body().astype(np.int32)),
+            pa.array(repeat(self._time_us)).view(schema.field("time").type),
+            self._kind_names(),
+            pa.array(self._numbers(OFFSET)),
+            pa.array(self._numbers(AMOUNT)),
+            pa.array(self._numbers(TOKEN).view(np.int64)),
+            pa.array(self._numbers(COUNT).astype(np.int64)),
+            self._texts(OWNER, strings, first_text),
+            self._texts(REASON, strings, first_text),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    # -- Columns ---------------------------------------------------------------------------------
+
+    def _find_columns(self, end: Integers) -> Mask:
+        """Find where columns and strings begin; which bodies they fill, as they should."""
+        heads, count = self._heads, self._columns.count
+        self._kinds = [(heads["kinds"] >> np.uint32(4 * c) & 15).astype(np.intp) for c in range(7)]
+        self._starts = []
+        allowed = heads["texts"] >= 1
+        start = self._at + EVENTS_HEADER_BYTES
+        for kind, dtype in zip(self._kinds, _TYPES, strict=True):
+            allowed &= (kind == CONSTANT) | (kind == ARRAY)
+            self._starts.append(start)
+            start = start + np.where(kind == ARRAY, padded(count * dtype.itemsize), 0)
+        self._lengths_start = start
+        self._strings_start = start + padded(heads["texts"].astype(np.int64) * 4)
+        self._strings_end = self._strings_start + heads["text_bytes"]
+        filled: Mask = allowed & (self._strings_end == end)
+        return filled
+
+    def _numbers(self, column: int) -> npt.NDArray[Any]:
+        """A column, one number a row."""
+        constants = self._heads[f"constant{column}"].astype(_TYPES[column])
+        return self._columns.fill(constants, self._kinds[column] == ARRAY, self._starts[column])
+
+    def _strings(self) -> pa.Array:
+        """The string tables of all entries, one after another."""
+        texts = RowColumns(self._bodies, self._heads["texts"].astype(np.int64))
+        every = np.ones(len(self._at), bool)
+        lengths = texts.fill(np.zeros(len(self._at), np.uint32), every, self._lengths_start)
+        fits = texts.sums(lengths) == self._strings_end - self._strings_start
+        self._require(fits, "the strings of an entry of events do not fill it")
+        data = self._bodies.joined(self._strings_start, self._strings_end)
+        found = byte_strings(lengths, data, pa.binary())
+        strings = found.view(pa.string())
+        try:
+            strings.validate(full=True)
+        except pa.ArrowInvalid:
+            pieces = found.to_pylist()
+            return pa.array([piece.decode("utf-8", "backslashreplace") for piece in pieces])
+        return strings
+
+    def _texts(self, column: int, strings: pa.Array, first_text: Integers) -> pa.Array:
+        """Owners or reasons: index 0 is none, others are in the string table of the entry."""
+        repeat = self._columns.repeat
+        index = self._numbers(column).astype(np.int64)
+        is_there = index < repeat(self._heads["texts"])
+        if not is_there.all():
+            at = int(repeat(self._position)[int((~is_there).argmax())])
+            problem = "an event names a string that is not there"
+            raise DamagedSegment(self._segment.path, at, problem)
+        return strings.take(pa.array(index + repeat(first_text), mask=index == 0))
+
+    def _kind_names(self) -> pa.Array:
+        kinds = self._numbers(KIND)
+        is_unknown = (kinds < 1) | (kinds > len(EventKind))
+        if is_unknown.any():
+            row = int(is_unknown.argmax())
+            at = int(self._columns.repeat(self._position)[row])
+            raise NewerFormat(
+                f"{self._segment.path} at {at}: event kind {int(kinds[row])}; "
+                "upgrade brokerd to read it"
+            )
+        return _KIND_NAMES.take(pa.array(kinds))

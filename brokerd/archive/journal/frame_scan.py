@@ -1,0 +1,363 @@
+# Tests: tests/archive/test_frame_scan.py
+"""Reads the journal file that is written to, or one whose index is not written yet.
+
+It has no index, so its frames are walked, and every checksum in them verified, up to the last sound
+one (docs/wal-format.rst, section "Reading a log back"). What `walk_tail` found is on the disk when
+it returns: the file is synced after it was read, so what somebody was told of is not taken back by
+a power loss. A frame that is torn or half written is the end; so is nothing.
+
+Frames are found in a loop that takes some steps for each; all that is in them is verified together.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgpack
+import numpy as np
+import numpy.typing as npt
+
+from brokerd.archive.journal.columns import ENTRY_FIELDS, Bodies, Integers, fields
+from brokerd.archive.journal.sealed import Batches, DamagedSegment
+from brokerd.archive.storage.local import NEVER_WRITTEN, sync_directory
+from brokerd.archive.storage.regular_file import open_regular
+from brokerd.errors import NewerFormat
+from brokerd.walformat import (
+    ALIGNMENT,
+    ENTRY_HEADER_BYTES,
+    FORMAT_VERSION,
+    FRAME_BYTES_MAX,
+    FRAME_HEADER_BYTES,
+    FRAME_MAGIC,
+    SEGMENT_HEADER_BYTES,
+    EntryKind,
+    FormatError,
+    FrameHeader,
+    UnsupportedFormat,
+    decode_segment_header,
+    iter_entries,
+    parse_frame_header,
+    segment_salt,
+)
+
+WINDOW_BYTES = 8 << 20
+"""How much of a file is in memory at once, unless one frame is larger."""
+
+_FRAME_START = struct.Struct("<4sHHII")
+_SIZE = struct.Struct("<I")
+_FRAME = fields(
+    {
+        "version": ("<u2", 4),
+        "flags": ("<u2", 6),
+        "lsn": ("<u8", 16),
+        "segment_id": ("<u8", 24),
+        "segment_id_end": ("<u8", 32),
+        "time_us": ("<i8", 48),
+        "checksum": ("<u8", 56),
+    },
+    FRAME_HEADER_BYTES,
+)
+_ENTRY = fields(ENTRY_FIELDS, ENTRY_HEADER_BYTES)
+
+
+class JournalFile(NamedTuple):
+    """A journal file that may be without an index."""
+
+    path: str
+    segment_id: bytes
+    first_lsn: int
+
+    @property
+    def salt(self) -> int:
+        """The seed of its checksums."""
+        return segment_salt(self.segment_id)
+
+
+class TopicChange(NamedTuple):
+    """A TOPIC entry: what happened to a topic."""
+
+    lsn: int
+    topic_id: int
+    partition: int
+    fields: dict[str, Any]
+
+
+class Walked(NamedTuple):
+    """What stands in the frames of a journal file, from one place to another."""
+
+    batches: Batches
+    """In the order of the file."""
+    times_us: Integers
+    """Of the frame of each batch."""
+    frames: Integers
+    """Where the frame of each batch begins."""
+    changes: list[TopicChange]
+    end: int
+    """Position just past the last sound frame."""
+
+
+def open_journal(path: str | Path) -> tuple[int, JournalFile]:
+    """Open a journal file, and read its header block; returns the descriptor, too.
+
+    Raises OSError, `DamagedSegment` and NewerFormat.
+    """
+    fd = open_regular(path)
+    try:
+        header = decode_segment_header(os.pread(fd, SEGMENT_HEADER_BYTES, 0))
+    except UnsupportedFormat as error:
+        os.close(fd)
+        raise NewerFormat(f"{path}: {error}; upgrade brokerd to read it") from None
+    except FormatError as error:
+        os.close(fd)
+        raise DamagedSegment(str(path), 0, str(error)) from None
+    except OSError:
+        os.close(fd)
+        raise
+    return fd, JournalFile(str(path), header.segment_id, header.first_lsn)
+
+
+def walk_tail(fd: int, file: JournalFile, first: int = SEGMENT_HEADER_BYTES) -> Walked:
+    """All sound frames from the one at ``first`` to the end of the last file of a log.
+
+    They are on the disk then. Raises OSError, NewerFormat, and `DamagedSegment` when a frame is
+    damaged that was on the disk before: those after it say so.
+    """
+    parts = []
+    while True:
+        walk = _Walk(fd, file, first, os.fstat(fd).st_size)
+        parts += walk.parts()
+        first = walk.position
+        if not _goes_on(fd, file, first):
+            break
+    _sync(fd, Path(file.path).parent)
+    return _joined(parts, first)
+
+
+def _sync(fd: int, directory: Path) -> None:
+    """Have what was read of a file, and its name, on the disk. Raises OSError."""
+    try:
+        os.fdatasync(fd)
+    except OSError as error:
+        if error.errno not in NEVER_WRITTEN:
+            raise
+    sync_directory(directory)
+
+
+def _goes_on(fd: int, file: JournalFile, position: int) -> bool:
+    """Whether a sound frame stands by now where there was none, as later ones were written.
+
+    Raises `DamagedSegment` when none does, although what follows says that one had been synced.
+    """
+    claims = [header.last_synced for header in _headers(fd, file, position + ALIGNMENT)]
+    if not claims:
+        return False
+    walk = _Walk(fd, file, position, os.fstat(fd).st_size)
+    if walk.parts():
+        return True
+    if max(claims) > file.first_lsn + position:
+        raise DamagedSegment(file.path, position, f"{walk.problem}, and sound frames follow")
+    return False
+
+
+def walk_closed(fd: int, file: JournalFile, end: int, first: int = SEGMENT_HEADER_BYTES) -> Walked:
+    """All frames from the one at ``first`` to where one ends at ``end``.
+
+    For a file that nobody writes to any more. Raises OSError, NewerFormat and `DamagedSegment`.
+    """
+    walk = _Walk(fd, file, first, end)
+    parts = walk.parts()
+    if walk.position != end:
+        problem = walk.problem or f"the frames end here, and not at {end}"
+        raise DamagedSegment(file.path, walk.position, problem)
+    return _joined(parts, end)
+
+
+def _joined(parts: list[Walked], end: int) -> Walked:
+    if not parts:
+        nothing = np.empty(0, np.int64)
+        return Walked(Batches(*([nothing] * 6)), nothing, nothing, [], end)
+    columns = zip(*(part.batches for part in parts), strict=True)
+    batches = Batches(*map(np.concatenate, columns))
+    times = np.concatenate([part.times_us for part in parts])
+    frames = np.concatenate([part.frames for part in parts])
+    changes = [change for part in parts for change in part.changes]
+    return Walked(batches, times, frames, changes, end)
+
+
+def _headers(fd: int, file: JournalFile, position: int) -> Iterator[FrameHeader]:
+    """Sound frame headers of a file from a position (a multiple of 8) on."""
+    while data := os.pread(fd, WINDOW_BYTES, position):
+        at = data.find(FRAME_MAGIC)
+        while at >= 0:
+            if at % ALIGNMENT == 0:
+                with suppress(FormatError):
+                    head = os.pread(fd, FRAME_HEADER_BYTES, position + at)
+                    header = parse_frame_header(head, file.salt)
+                    is_own = header.segment_id == file.segment_id
+                    if is_own and header.lsn == file.first_lsn + position + at:
+                        yield header
+            at = data.find(FRAME_MAGIC, at + 1)
+        if len(data) < ALIGNMENT:
+            return
+        position += len(data) & -ALIGNMENT
+
+
+class _Walk:
+    """Goes through a file from ``position`` on, until no sound frame begins there."""
+
+    def __init__(self, fd: int, file: JournalFile, position: int, end: int) -> None:
+        self._fd = fd
+        self._file = file
+        self._salt = file.salt
+        self._end = end
+        self.position = position
+        self.problem = ""
+        """Why there is no frame at ``position``; "" if the file, or what is wanted of it, ends."""
+
+    def parts(self) -> list[Walked]:
+        """What is found, a window after the other."""
+        found = []
+        length = WINDOW_BYTES
+        while self.position < self._end:
+            length = min(length, self._end - self.position)
+            data = os.pread(self._fd, length, self.position)
+            frames, entries, counts, needed = _places(data)
+            part, sound = self._verified(data, frames, entries, counts)
+            if sound:
+                found.append(part)
+                self.position = part.end
+            if sound < len(frames) or not needed:
+                self._look_at(self.position)
+                break
+            if not frames and (len(data) < length or self.position + needed > self._end):
+                self.problem = f"a frame of {needed} bytes is cut short"
+                break
+            length = max(WINDOW_BYTES, needed)
+        return found
+
+    def _verified(
+        self, data: bytes, frames: list[int], entries: list[int], counts: list[int]
+    ) -> tuple[Walked, int]:
+        """What the sound frames hold that come first, and how many those are."""
+        # Bytes behind the last frame are none of it, and may be no multiple of 8.
+        octets = np.frombuffer(data, np.uint8)
+        bodies = Bodies(octets)
+        at, entry = np.array(frames, np.int64), np.array(entries, np.int64)
+        frame_of = np.repeat(np.arange(len(at)), counts)
+        heads, entry_heads = bodies.headers(at, _FRAME), bodies.headers(entry, _ENTRY)
+        is_sound = self._sound_frames(bodies, at, heads)
+        is_sound[frame_of[~self._sound_entries(bodies, entry, entry_heads)]] = False
+        sound = len(at) if is_sound.all() else int((~is_sound).argmax())
+        last = int(np.searchsorted(frame_of, sound))
+        entry, entry_heads, frame_of = entry[:last], entry_heads[:last], frame_of[:last]
+        is_batch = entry_heads["kind"] == EntryKind.RECORDS
+        some = entry_heads[is_batch]
+        batches = Batches(
+            some["topic_id"].astype(np.int64),
+            some["partition"].astype(np.int64),
+            some["base_offset"].astype(np.int64),
+            some["count"].astype(np.int64),
+            entry[is_batch] + self.position,
+            some["body_bytes"].astype(np.int64),
+        )
+        frame_of = frame_of[is_batch]
+        times = heads["time_us"][frame_of].astype(np.int64)
+        changes = self._changes(data, entry, entry_heads)
+        end = self.position + (_frame_end(data, frames[sound - 1]) if sound else 0)
+        return Walked(batches, times, at[frame_of] + self.position, changes, end), sound
+
+    def _sound_frames(self, bodies: Bodies, at: Integers, heads: npt.NDArray[np.void]) -> Any:
+        lsn = (at + self.position + self._file.first_lsn).view(np.uint64)
+        seeds = np.full(len(at), self._salt, np.uint64).tolist()
+        own, own_end = np.frombuffer(self._file.segment_id, "<u8")
+        return (
+            (heads["version"] == FORMAT_VERSION)
+            & (heads["flags"] == 0)
+            & (heads["lsn"] == lsn)
+            & (heads["segment_id"] == own)
+            & (heads["segment_id_end"] == own_end)
+            & (heads["checksum"] == bodies.checksums(at, at + 56, seeds))
+        )
+
+    def _sound_entries(self, bodies: Bodies, at: Integers, heads: npt.NDArray[np.void]) -> Any:
+        seeds = heads["header_checksum"]
+        body = at + ENTRY_HEADER_BYTES
+        found = bodies.checksums(body, body + heads["body_bytes"], seeds.tolist())
+        salts = np.full(len(at), self._salt, np.uint64).tolist()
+        return (
+            (heads["kind"] >= 1)
+            & (heads["kind"] <= max(EntryKind))
+            & (heads["version"] == 1)
+            & (heads["flags"] == 0)
+            & (seeds == bodies.checksums(at, at + 32, salts))
+            & (heads["body_checksum"] == found)
+        )
+
+    def _changes(
+        self, data: bytes, entry: Integers, heads: npt.NDArray[np.void]
+    ) -> list[TopicChange]:
+        found = []
+        for row in np.flatnonzero(heads["kind"] == EntryKind.TOPIC).tolist():
+            head, at = heads[row], int(entry[row])
+            start = at + ENTRY_HEADER_BYTES
+            body = msgpack.unpackb(data[start : start + int(head["body_bytes"])])
+            lsn = self._file.first_lsn + self.position + at
+            found.append(TopicChange(lsn, int(head["topic_id"]), int(head["partition"]), body))
+        return found
+
+    def _look_at(self, position: int) -> None:
+        """Say what is wrong with the frame at a position. Raises NewerFormat if that is all."""
+        data = os.pread(self._fd, min(FRAME_HEADER_BYTES, self._end - position), position)
+        try:
+            header = parse_frame_header(data, self._salt)
+            whole = os.pread(self._fd, min(header.length, self._end - position), position)
+            for _ in iter_entries(whole, self._salt):
+                pass
+            self.problem = f"the frame says it is at LSN {header.lsn}"
+        except UnsupportedFormat as error:
+            raise NewerFormat(
+                f"{self._file.path} at {position}: {error}; upgrade brokerd to read it"
+            ) from None
+        except FormatError as error:
+            self.problem = str(error)
+
+
+def _frame_end(data: bytes, at: int) -> int:
+    return at + int(_FRAME_START.unpack_from(data, at)[3])
+
+
+def _places(data: bytes) -> tuple[list[int], list[int], list[int], int]:
+    """Where frames and their entries seem to stand that follow one another from the beginning.
+
+    Positions of frames and of entries, how many of these each frame has, and how many bytes the
+    frame after them needs to be whole in memory: 0 if there is none.
+    """
+    frames: list[int] = []
+    entries: list[int] = []
+    counts: list[int] = []
+    frame, size = _FRAME_START.unpack_from, _SIZE.unpack_from
+    at, limit = 0, len(data)
+    while at + FRAME_HEADER_BYTES <= limit:
+        magic, _, _, length, count = frame(data, at)
+        is_frame = magic == FRAME_MAGIC and length % ALIGNMENT == 0
+        if not is_frame or not FRAME_HEADER_BYTES <= length <= FRAME_BYTES_MAX:
+            return frames, entries, counts, 0
+        end = at + length
+        if end > limit:
+            return frames, entries, counts, length
+        known, position = len(entries), at + FRAME_HEADER_BYTES
+        while position + ENTRY_HEADER_BYTES <= end:
+            entries.append(position)
+            position += ENTRY_HEADER_BYTES + size(data, position + 4)[0] + 7 & ~7
+        if position != end or len(entries) - known != count:
+            del entries[known:]
+            return frames, entries, counts, 0
+        frames.append(at)
+        counts.append(count)
+        at = end
+    return frames, entries, counts, FRAME_HEADER_BYTES

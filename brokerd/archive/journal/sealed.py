@@ -1,0 +1,222 @@
+# Tests: tests/archive/test_records.py
+"""Sealed segments of a log, and where the batches of records lie in them, as arrays.
+
+A segment is sealed when its index is sound and is its own (docs/wal-format.rst, section "Index of
+a sealed segment"). Nothing here looks at a record.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from brokerd.archive.journal.columns import Integers, Mask, Octets
+from brokerd.archive.storage.regular_file import open_regular
+from brokerd.errors import DamagedData, NewerFormat
+from brokerd.walformat import (
+    SEGMENT_HEADER_BYTES,
+    FormatError,
+    UnsupportedFormat,
+    decode_segment_header,
+    segment_salt,
+)
+from brokerd.walformat.index import LoadedIndex
+
+PIECE_GAP_BYTES = 64 << 10
+"""Pieces of a file with less than this between them are read at once."""
+
+
+class Batch(NamedTuple):
+    """One batch of records, and where it lies."""
+
+    path: str
+    position: int
+    """Of the entry's header, in bytes from the start of the file."""
+    body_bytes: int
+    topic_id: int
+    partition: int
+    base_offset: int
+    count: int  # type: ignore[assignment]  # tuple.count() gives way to the field
+
+
+class DamagedBatch(DamagedData):
+    """A batch of records is not what was written, or cannot be read whole."""
+
+    def __init__(self, batch: Batch, problem: str) -> None:
+        super().__init__(batch, problem)
+        self.batch = batch
+        self.problem = problem
+
+    def __str__(self) -> str:
+        at = self.batch
+        return (
+            f"{at.path} at {at.position}: {self.problem}; topic id {at.topic_id} partition "
+            f"{at.partition} offsets {at.base_offset} to {at.base_offset + at.count - 1} cannot "
+            "be read: run brokerctl wal verify"
+        )
+
+
+class DamagedSegment(DamagedData):
+    """Something else than a batch of records is not what was written.
+
+    Nothing can be said of the bytes from ``position`` on; ``path`` names the segment.
+    """
+
+    def __init__(self, path: str, position: int, problem: str) -> None:
+        super().__init__(path, position, problem)
+        self.path = path
+        self.position = position
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.path} at {self.position}: {self.problem}: run brokerctl wal verify"
+
+
+class Batches(NamedTuple):
+    """Batches of one segment as columns of equal length."""
+
+    topic_id: Integers
+    partition: Integers
+    base_offset: Integers
+    count: Integers  # type: ignore[assignment]  # tuple.count() gives way to the field
+    position: Integers
+    """Of the entry's header, in bytes from the start of the file."""
+    body_bytes: Integers
+
+    def select(self, rows: slice | Mask | npt.NDArray[np.intp]) -> Batches:
+        """Some of them: a slice, a mask, or row numbers."""
+        return Batches(*(column[rows] for column in self))
+
+    def batch(self, path: str, row: int) -> Batch:
+        """One of them by itself."""
+        topic_id, partition, base, count, position, size = (int(column[row]) for column in self)
+        return Batch(path, position, size, topic_id, partition, base, count)
+
+    @property
+    def records(self) -> int:
+        """How many records they hold."""
+        return int(self.count.sum())
+
+
+def batches_of(index: LoadedIndex) -> Batches:
+    """All batches of a segment, by topic id, partition and base offset: 48 bytes each."""
+    spans = np.array([(s[0], s[1], s[5]) for s in index.spans()], np.int64).reshape(-1, 3)
+    base, _, count, position, size = (np.asarray(c, np.int64) for c in index.all_rows())
+    return Batches(
+        np.repeat(spans[:, 0], spans[:, 2]),
+        np.repeat(spans[:, 1], spans[:, 2]),
+        base,
+        count,
+        position,
+        size,
+    )
+
+
+@dataclass(frozen=True)
+class SealedSegment:
+    """A sealed segment; ``end_lsn`` is exclusive."""
+
+    path: str
+    segment_id: bytes
+    first_lsn: int
+    end_lsn: int
+    index: LoadedIndex
+
+    @property
+    def salt(self) -> int:
+        """The seed of its checksums."""
+        return segment_salt(self.segment_id)
+
+
+def open_sealed(path: str | Path) -> SealedSegment:
+    """Read the header block of a segment and the index that stands beside it.
+
+    Raises FileNotFoundError when the segment is gone or has no index yet, OSError, also for what is
+    no regular file,
+    `DamagedSegment` when the one or the other is damaged or they do not belong together, and
+    NewerFormat.
+    """
+    path = Path(path)
+    with open(open_regular(path), "rb") as file:
+        block = file.read(SEGMENT_HEADER_BYTES)
+        size = os.fstat(file.fileno()).st_size
+    try:
+        header = decode_segment_header(block)
+    except UnsupportedFormat as error:
+        raise NewerFormat(f"{path}: {error}; upgrade brokerd to read it") from None
+    except FormatError as error:
+        raise DamagedSegment(str(path), 0, str(error)) from None
+    end_lsn = header.first_lsn + size
+    with open(open_regular(path.with_suffix(".idx")), "rb") as file:
+        data = file.read()
+    try:
+        index = LoadedIndex(data, header.segment_id, header.first_lsn, end_lsn)
+    except DamagedData as error:
+        raise DamagedSegment(str(path), size, f"its index is of no use: {error}") from None
+    return SealedSegment(str(path), header.segment_id, header.first_lsn, end_lsn, index)
+
+
+# -- Reading pieces ------------------------------------------------------------------------------
+
+
+class Gathered(NamedTuple):
+    """Pieces of a file in memory, each at a multiple of 8."""
+
+    rows: slice
+    """Which of the pieces asked for."""
+    data: Octets
+    position: Integers
+    """Where each of them begins in ``data``."""
+    end: int
+    """What follows in ``data`` was not read: the file is too short."""
+
+
+def gather(
+    fd: int, position: Integers, size: Integers, cost: Integers, cost_max: int
+) -> Iterator[Gathered]:
+    """Read pieces of a file, as many at a time as cost about ``cost_max``, and one at least.
+
+    Pieces are in order of position, begin at multiples of 8, and do not overlap. Neighbours are
+    read at once, with what lies between them, which costs a byte a byte. Raises OSError.
+    """
+    ends = position + size
+    between = np.diff(position, prepend=position[:1]) - np.concatenate(([0], size[:-1]))
+    apart = between > PIECE_GAP_BYTES
+    costs = cost + np.where(apart, 0, between)
+    lot = (np.cumsum(costs) - costs) // cost_max
+    for first, last in _runs(np.diff(lot, prepend=-1) != 0):
+        rows = slice(first, last)
+        yield _read(fd, rows, position[rows], ends[rows], apart[rows])
+
+
+def _runs(begins: Mask) -> Iterator[tuple[int, int]]:
+    """First row and end of each run of rows; a run begins where it is said to."""
+    firsts = np.flatnonzero(begins).tolist()
+    return pairwise([*firsts, len(begins)])
+
+
+def _read(fd: int, rows: slice, position: Integers, ends: Integers, apart: Mask) -> Gathered:
+    """Read some pieces; one that is ``apart`` is not read along with the one before it."""
+    apart = apart.copy()
+    apart[0] = True
+    runs = list(_runs(apart))
+    start = position[[first for first, _ in runs]]
+    length = ends[[last - 1 for _, last in runs]] - start
+    place = np.cumsum(length + 7 & ~7)
+    data = np.empty(int(place[-1]), np.uint8)
+    place -= length + 7 & ~7
+    view = data.data
+    end = len(data)
+    for at, begin, size in zip(place.tolist(), start.tolist(), length.tolist(), strict=True):
+        done = os.preadv(fd, [view[at : at + size]], begin)
+        if done < size:
+            end = at + done
+            break
+    return Gathered(rows, data, position + (place - start)[np.cumsum(apart) - 1], end)

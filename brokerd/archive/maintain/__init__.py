@@ -1,0 +1,1 @@
+"""Compaction, retention and merging of the archive's files."""

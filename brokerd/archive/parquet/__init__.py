@@ -1,0 +1,1 @@
+"""Parquet files of an archive: writing, verifying, reading."""

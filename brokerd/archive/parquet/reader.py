@@ -1,0 +1,376 @@
+# Tests: tests/archive/test_writer.py, tests/archive/test_flips.py
+"""Reads the files of ``records`` and ``events``; no byte is decoded before it is verified.
+
+The footer's checksum is in the file's name, those of the row groups are in the footer
+(docs/archive-format.rst, section "How a file is read"). An `ArchiveFile` may be read by any number
+of threads. It has a local file open as long as anybody refers to it, so it goes on when the file is
+deleted.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from xxhash import xxh3_64_intdigest
+
+from brokerd.archive.contract.layout import (
+    EVENTS,
+    RECORDS,
+    Range,
+    RecordsName,
+    parse_events_name,
+    parse_records_name,
+)
+from brokerd.archive.contract.view import ArchivedRows, ArchiveUnavailable, DamagedArchive
+from brokerd.archive.parquet.footer import (
+    Footer,
+    Groups,
+    decode_footer,
+    unpack_groups,
+    unpack_ranges,
+)
+from brokerd.archive.parquet.row_columns import KEY_COLUMNS, NO_RECORDS, READ_COLUMNS, RecordRows
+from brokerd.archive.storage.address import Place
+from brokerd.archive.storage.store import StoredFile, open_store
+from brokerd.errors import DamagedData, NewerFormat
+
+FOOTER_BYTES_MAX = 64 << 20
+"""A footer that says it is longer is none; nothing is allocated for it."""
+OFFSET_MAX = (1 << 63) - 1
+AHEAD_BYTES = 4 << 20
+"""So much of a file is asked for at once by who reads all of it: a few row groups."""
+
+
+class RowGroupCache:
+    """Row groups that were read last, decoded: at most ``limit_bytes`` of them, or one."""
+
+    def __init__(self, limit_bytes: int = 32 << 20) -> None:
+        self._limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self._groups: OrderedDict[tuple[str, int], RecordRows] = OrderedDict()
+        self.used_bytes = 0
+
+    def get(self, path: str, group: int) -> RecordRows | None:
+        """A row group of a file, None if it is not here."""
+        with self._lock:
+            rows = self._groups.get((path, group))
+            if rows is not None:
+                self._groups.move_to_end((path, group))
+            return rows
+
+    def put(self, path: str, group: int, rows: RecordRows) -> None:
+        """Keep a row group, and forget others for it."""
+        with self._lock:
+            before = self._groups.pop((path, group), None)
+            self.used_bytes += rows.size - (0 if before is None else before.size)
+            self._groups[path, group] = rows
+            while self.used_bytes > self._limit_bytes and len(self._groups) > 1:
+                self.used_bytes -= self._groups.popitem(last=False)[1].size
+
+
+def open_file(
+    directory: Place | str,
+    path: str,
+    size: int | None = None,
+    cache: RowGroupCache | None = None,
+    ahead_bytes: int = 0,
+) -> ArchiveFile:
+    """Open a file by its path relative to its table's directory, and verify its footer.
+
+    ``size`` is what the file's size is known to be; ``ahead_bytes`` is not 0 where all of it is to
+    be read, row group by row group (`brokerd.archive.storage.store.Store.open`).
+
+    Raises `ForeignArchive` for a name that is not ours, `ArchiveUnavailable` when the file cannot
+    be opened or read, NewerFormat, and `DamagedArchive`: of all that the name tells, or of every
+    offset when the file is shared.
+    """
+    name = parse_records_name(path) if "/" in path else parse_events_name(path)
+    only = name.only if isinstance(name, RecordsName) else None
+    first, end = (only.first, only.end) if only is not None else (0, OFFSET_MAX)
+    store = open_store(directory)
+    full = store.place / path
+    try:
+        file = store.open(path, ahead_bytes)
+        footer = _read_footer(file, name.footer_hash, size)
+        return ArchiveFile(file, str(full), path, footer, cache)
+    except OSError as error:
+        raise _unreadable(full, error) from error
+    except DamagedData as error:
+        raise DamagedArchive(f"{full} is damaged: {error}", first, end) from None
+    except NewerFormat as error:
+        raise NewerFormat(f"{full}: {error}") from None
+
+
+def _unreadable(path: Place | str, error: OSError) -> ArchiveUnavailable:
+    return ArchiveUnavailable(f"{path} cannot be read: {error.strerror or error}")
+
+
+def _read_footer(file: StoredFile, footer_hash: int, size: int | None) -> bytes:
+    """All that follows the last row group. Raises DamagedData, `ArchiveUnavailable`."""
+    found = file.size
+    if size is not None and found != size:
+        raise DamagedData(f"it has {found} bytes, not {size}")
+    tail = file.read_end(8)
+    length = int.from_bytes(tail[:4], "little") + 8
+    if len(tail) < 8 or length > min(found - 4, FOOTER_BYTES_MAX):
+        raise DamagedData("it does not end as a Parquet file does")
+    footer = file.read_end(length)
+    file.forget_end()
+    if xxh3_64_intdigest(footer) != footer_hash:
+        raise DamagedData("the checksum of its footer is not the one in its name")
+    return footer
+
+
+class _Piece:
+    """A file for Parquet, of which only one piece can be read: it is in memory, and verified."""
+
+    closed = False
+
+    def __init__(self, data: bytes, position: int) -> None:
+        self._data = memoryview(data)
+        self._first = position
+        self._position = 0
+
+    def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
+        end = self._first + len(self._data)
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: end}[whence]
+        self._position = base + position
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size: int = -1) -> memoryview:
+        start = self._position - self._first
+        end = len(self._data) if size < 0 else start + size
+        if start < 0:
+            raise ValueError(f"nothing was read at {self._position}")
+        piece = self._data[start:end]
+        self._position += len(piece)
+        return piece
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class ArchiveFile:
+    """One file, open, its footer verified and parsed. `open_file` makes it."""
+
+    def __init__(
+        self,
+        file: StoredFile,
+        full_path: str,
+        path: str,
+        footer: bytes,
+        cache: RowGroupCache | None = None,
+    ) -> None:
+        self._file = file
+        self._full_path = full_path
+        self._cache = cache
+        self.path = path
+        """Relative to the table's directory."""
+        self.size = file.size
+        try:
+            self._metadata = pq.read_metadata(pa.BufferReader(b"PAR1" + footer))
+        except (pa.ArrowException, OSError) as error:
+            raise DamagedData(f"its footer cannot be parsed: {error}") from None
+        self.footer: Footer = decode_footer(self._metadata.metadata)
+        """What it says of itself."""
+        self.ranges = unpack_ranges(self.footer.ranges)
+        """Covered ranges, sorted: a row of topic id, partition, first, end each."""
+        self.groups: Groups = unpack_groups(self.footer.row_groups, self.size - len(footer))
+        """Row groups, in order: an array of `brokerd.archive.parquet.footer.GROUP`."""
+        self.memory_bytes = 12 * len(footer)
+        """What it takes while it is open, measured: most of it is Parquet's own metadata."""
+        self._check_footer()
+
+    def _check_footer(self) -> None:
+        """Raise DamagedData unless name, footer and Parquet's metadata agree."""
+        counts = (len(self.groups), int(self.groups["rows"].sum()))
+        metadata = self._metadata
+        if counts != (metadata.num_row_groups, self.footer.rows) or not len(self.ranges):
+            raise DamagedData("its footer contradicts itself")
+        first, last = (Range(*self.ranges[at].tolist()) for at in (0, -1))
+        if self.footer.table == EVENTS.name:
+            name = parse_events_name(self.path)
+            agrees = (name.first, name.end) == (first.first, last.end)
+        else:
+            told = parse_records_name(self.path)
+            agrees = self.footer.table == RECORDS.name and (
+                (told.only or first) == first
+                and (told.only or last) == last
+                and (told.first_topic_id, told.first_partition) == first[:2]
+                and (told.last_topic_id, told.last_partition) == last[:2]
+            )
+        if not agrees:
+            raise DamagedData("its name is not that of what it covers")
+
+    # -- What it covers --------------------------------------------------------------------------
+
+    def range_of(self, topic_id: int, partition: int, offset: int) -> Range | None:
+        """The covered range that holds an offset, None if none does."""
+        ranges, wanted = self.ranges, [topic_id, partition, offset]
+        at = bisect_right(range(len(ranges)), wanted, key=lambda at: ranges[at, :3].tolist()) - 1
+        if at < 0:
+            return None
+        found = Range(*ranges[at].tolist())
+        return found if found[:2] == (topic_id, partition) and offset < found.end else None
+
+    def covers(self, topic_id: int, partition: int, first: int, end: int) -> bool:
+        """Whether all is known of each offset from ``first`` to ``end``, exclusive."""
+        found = self.range_of(topic_id, partition, first)
+        return found is not None and end <= found.end
+
+    def groups_of(self, topic_id: int, partition: int) -> range:
+        """The row groups that may hold records of a partition."""
+        every = range(len(self.groups))
+        firsts, lasts = self.groups["first"], self.groups["last"]
+        low = bisect_left(every, (topic_id, partition, 0), key=lambda at: lasts[at].item())
+        wanted = (topic_id, partition, OFFSET_MAX)
+        return range(low, bisect_right(every, wanted, key=lambda at: firsts[at].item()))
+
+    # -- Records of one partition ----------------------------------------------------------------
+
+    def read(
+        self, topic_id: int, partition: int, offset: int, max_bytes: int
+    ) -> ArchivedRows | None:
+        """What is known from ``offset`` on, of one row group at most; None: nothing.
+
+        At least one offset, however large its record is, and then as many as fit ``max_bytes`` of
+        keys, values and metadata. There may be no record among them. Raises `DamagedArchive`,
+        `ArchiveUnavailable`.
+        """
+        covered = self.range_of(topic_id, partition, offset)
+        if covered is None:
+            return None
+        key = (topic_id, partition, offset)
+        group, end = self._group_at(key, covered)
+        if group < 0 or self.groups["last"][group].item() < key:
+            return ArchivedRows(offset, end, [], NO_RECORDS)
+        rows = self._rows(group, topic_id, partition, covered.first, end)
+        low, high = rows.rows_of(topic_id, partition)
+        offsets = rows.offsets
+        start, stop = (low + np.searchsorted(offsets[low:high], [offset, end])).tolist()
+        if start == stop:
+            return ArchivedRows(offset, end, [], NO_RECORDS)
+        fitting = rows.fit(start, stop, max_bytes)
+        if fitting < stop:
+            stop, end = fitting, int(offsets[fitting])
+        return ArchivedRows(offset, end, rows.offsets_of(start, stop), rows.columns(start, stop))
+
+    def offset_at_time(self, topic_id: int, partition: int, time_us: int) -> int | None:
+        """The first offset of a record appended at or after a time; None if there is none here.
+
+        Append times of a partition grow with its offsets. Raises as `read` does.
+        """
+        for group in self.groups_of(topic_id, partition):
+            if self.groups["time_max"][group] < time_us:
+                continue
+            rows = self._rows(group, topic_id, partition, 0, OFFSET_MAX)
+            low, high = rows.rows_of(topic_id, partition)
+            at = low + int(np.searchsorted(rows.append_times[low:high], time_us))
+            if at < high:
+                return int(rows.offsets[at])
+        return None
+
+    def _group_at(self, key: tuple[int, int, int], covered: Range) -> tuple[int, int]:
+        """The last row group that begins at a key or below, and the offset where another begins.
+
+        -1: none does.
+        """
+        firsts = self.groups["first"]
+        after = bisect_right(range(len(firsts)), key, key=lambda at: firsts[at].item())
+        end = covered.end
+        if after < len(firsts):
+            topic_id, partition, offset = firsts[after].item()
+            if (topic_id, partition) == key[:2]:
+                end = min(end, offset)
+        return after - 1, end
+
+    def _rows(self, group: int, topic_id: int, partition: int, first: int, end: int) -> RecordRows:
+        """A row group, of which ``first`` to ``end`` are the partition's offsets."""
+        rows = None if self._cache is None else self._cache.get(self.path, group)
+        if rows is not None:
+            return rows
+        low, high = self.groups["first"][group].item(), self.groups["last"][group].item()
+        is_shared = low[:2] != high[:2]
+        try:
+            columns = (*READ_COLUMNS, *KEY_COLUMNS) if is_shared else READ_COLUMNS
+            rows = RecordRows(self._decode(group, columns))
+        except DamagedData as error:
+            if low[:2] == (topic_id, partition):
+                first = max(first, low[2])
+            raise DamagedArchive(f"{self._full_path} is damaged: {error}", first, end) from None
+        if self._cache is not None:
+            self._cache.put(self.path, group, rows)
+        return rows
+
+    # -- Row groups ------------------------------------------------------------------------------
+
+    def lsns(self, group: int) -> tuple[int, int]:
+        """The smallest and the largest LSN of a row of a row group of records."""
+        columns = self._metadata.row_group(group)
+        for at in range(columns.num_columns):
+            if columns.column(at).path_in_schema == "lsn":
+                found = columns.column(at).statistics
+                return found.min, found.max
+        raise DamagedArchive(f"{self._full_path} is damaged: it has no column lsn", 0, OFFSET_MAX)
+
+    def read_table(
+        self, groups: Iterable[int] | None = None, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """Some row groups (None: all) with some columns (None: all), for those who rewrite files.
+
+        A group is 8,192 rows and 8 MiB at most, or one row. Raises `DamagedArchive` and
+        `ArchiveUnavailable`.
+        """
+        wanted = range(len(self.groups)) if groups is None else list(groups)
+        tables = []
+        for group in wanted:
+            try:
+                tables.append(self._decode(group, columns))
+            except DamagedData as error:
+                low, high = self.groups["first"][group].item(), self.groups["last"][group].item()
+                first, end = (low[2], high[2] + 1) if low[:2] == high[:2] else (0, OFFSET_MAX)
+                text = f"{self._full_path} is damaged: {error}"
+                raise DamagedArchive(text, first, end) from None
+        schema = self._metadata.schema.to_arrow_schema().remove_metadata()
+        if columns is not None:
+            schema = pa.schema([schema.field(name) for name in columns])
+        return pa.concat_tables(tables) if tables else schema.empty_table()
+
+    def _decode(self, group: int, columns: Sequence[str] | None) -> pa.Table:
+        """A row group, each column one chunk. Raises DamagedData, `ArchiveUnavailable`."""
+        found = self.groups[group]
+        position, size = int(found["position"]), int(found["bytes"])
+        try:
+            data = self._file.read(position, size)
+        except FileNotFoundError as error:
+            raise _unreadable(self._full_path, error) from error
+        if len(data) < size:
+            raise DamagedData(f"row group {group} at {position} is cut short")
+        if xxh3_64_intdigest(data) != int(found["checksum"]):
+            raise DamagedData(f"row group {group} at {position}: its checksum does not match")
+        source = pa.PythonFile(_Piece(data, position), mode="r")
+        wanted = None if columns is None else list(columns)
+        try:
+            # With pre_buffer a thread of Arrow's reads, and ends the process if it still has to do
+            # with Python's objects when that exits.
+            file = pq.ParquetFile(source, metadata=self._metadata, pre_buffer=False)
+            table = file.read_row_group(group, columns=wanted, use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise DamagedData(f"row group {group} at {position}: {error}") from None
+        return table.combine_chunks()

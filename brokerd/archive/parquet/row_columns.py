@@ -1,0 +1,148 @@
+# Tests: tests/archive/test_writer.py
+"""A row group of the table ``records``, decoded, ready to be read piece by piece.
+
+Columns become what a slice of records is made of quickly: arrays of numbers, byte strings behind
+one another. Numbers that are equal in all rows, and what no row has, take no room. Values, times
+and offsets stay arrays also when they are read: a Python object for each would take most of the
+time of a read.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from brokerd.archive.parquet.arrow_bytes import ArrowBytes
+from brokerd.walformat import RecordColumns
+
+Integers = npt.NDArray[np.int64]
+
+READ_COLUMNS = (
+    *("offset", "append_time", "producer_time", "key", "value", "encoding", "metadata"),
+    *("expires_at", "producer_format"),
+)
+"""The columns of the table that are needed."""
+KEY_COLUMNS = ("topic_id", "partition")
+"""And these, if there may be rows of several partitions."""
+
+NO_RECORDS = RecordColumns([])
+"""The columns of no record."""
+
+
+class RecordRows:
+    """Rows of the table ``records``; each column of ``table`` is one chunk."""
+
+    def __init__(self, table: pa.Table) -> None:
+        column = {name: table[name].chunk(0) for name in table.column_names}
+        self.size = table.nbytes
+        """Bytes in memory, near enough."""
+        self.offsets: Integers = column["offset"].to_numpy()
+        self.append_times: Integers = column["append_time"].view(pa.int64()).to_numpy()
+        self._keys_of = [column[name].to_numpy() for name in KEY_COLUMNS if name in column]
+        self._append_time = _constant(self.append_times)
+        self._encodings = _constant(column["encoding"].to_numpy())
+        self._formats = _constant(column["producer_format"].to_numpy())
+        self._expires_at = _constant(column["expires_at"].to_numpy())
+        self._producer_times = _Optional(column["producer_time"])
+        self._keys = _ByteStrings(column["key"])
+        self._values = _ByteStrings(column["value"])
+        self._metadata = _ByteStrings(column["metadata"])
+        parts = (self._keys, self._values, self._metadata)
+        self._content_ends = np.cumsum(sum(part.lengths for part in parts), dtype=np.int64)
+
+    def rows_of(self, topic_id: int, partition: int) -> tuple[int, int]:
+        """The first row of a partition, and where its rows end."""
+        if not self._keys_of:
+            return 0, len(self.offsets)
+        rows = np.flatnonzero((self._keys_of[0] == topic_id) & (self._keys_of[1] == partition))
+        return (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
+
+    def fit(self, first: int, end: int, max_bytes: int) -> int:
+        """How far rows from ``first`` on fit so many bytes of content; at least one does."""
+        ends = self._content_ends
+        before = int(ends[first - 1]) if first else 0
+        fitting = int(np.searchsorted(ends, before + max_bytes, "right"))
+        return min(end, max(first + 1, fitting))
+
+    def offsets_of(self, first: int, end: int) -> Sequence[int]:
+        """The offsets of some rows, at least one."""
+        low, high = self.offsets.item(first), self.offsets.item(end - 1)
+        is_dense = high - low == end - 1 - first
+        return range(low, high + 1) if is_dense else self.offsets[first:end].tolist()
+
+    def columns(self, first: int, end: int) -> RecordColumns:
+        """The records of some rows, at least one; the values hold on to all of the row group."""
+        rows = slice(first, end)
+        expires_at = self._expires_at
+        if isinstance(expires_at, int):
+            expiries = [expires_at] * (end - first) if expires_at else None
+        else:
+            expiries = expires_at[rows].tolist()
+        return RecordColumns(
+            values=self._values.packed(first, end),
+            keys=self._keys.optional(first, end),
+            encodings=_slice(self._encodings, rows),
+            metadata=self._metadata.optional(first, end),
+            append_time_us=_slice(self._append_time, rows),
+            producer_time=self._producer_times.slice(first, end),
+            expires_at_us=expiries,
+            producer_format=_slice(self._formats, rows),
+        )
+
+
+def _constant(numbers: npt.NDArray[Any]) -> npt.NDArray[Any] | int:
+    """The number that all of them are, or the numbers."""
+    return int(numbers[0]) if (numbers == numbers[0]).all() else numbers
+
+
+def _slice(numbers: npt.NDArray[Any] | int, rows: slice) -> Sequence[int] | int:
+    """Those of some rows, in an array: of most of them nobody ever wants a number of Python."""
+    if isinstance(numbers, int):
+        return numbers
+    return array(numbers.dtype.char, numbers[rows].tobytes())
+
+
+class _Optional:
+    """Numbers that some rows, or all, do not have."""
+
+    def __init__(self, array: pa.Array) -> None:
+        self._array = array if array.null_count < len(array) else None
+
+    def slice(self, first: int, end: int) -> list[int | None] | None:
+        """Those of some rows; None: no row has one."""
+        if self._array is None:
+            return None
+        part = self._array.slice(first, end - first)
+        found: list[int | None] = part.to_pylist() if part.null_count else part.to_numpy().tolist()
+        return found
+
+
+class _ByteStrings:
+    """Byte strings that some rows, or all, do not have."""
+
+    def __init__(self, array: pa.Array) -> None:
+        self._present = array.is_valid() if array.null_count else None
+        self._is_absent = array.null_count == len(array)
+        _, offsets, data = array.buffers()
+        self._ends = np.frombuffer(offsets, np.int32, len(array) + 1, 4 * array.offset)
+        self._data = memoryview(data if data is not None else b"")
+        self.lengths = np.diff(self._ends)
+
+    def packed(self, first: int, end: int) -> ArrowBytes:
+        """Those of some rows, not copied; the empty one where there is none."""
+        return ArrowBytes(self._ends[first : end + 1], self._data)
+
+    def optional(self, first: int, end: int) -> list[bytes | None] | None:
+        """Those of some rows, None where there is none; None: no row of the group has one."""
+        if self._is_absent:
+            return None
+        pieces = list(self.packed(first, end))
+        if self._present is None:
+            return [*pieces]
+        present = self._present[first:end].to_pylist()
+        return [piece if has else None for piece, has in zip(pieces, present, strict=True)]

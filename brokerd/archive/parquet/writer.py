@@ -1,0 +1,318 @@
+# Tests: tests/archive/test_writer.py
+"""Writes the files of ``records`` and ``events``, and proves what was written.
+
+A file is immutable and proves itself: docs/archive-format.rst, section "Files". `FileWriter` takes
+sorted rows and leaves one file, durable and under its final name, or none. What it returns, a
+`FileInfo`, is what a commit and a map of the archive need; `verify_written` compares the rows that
+are there with those that were handed in. `brokerd.archive.parquet.reader` reads files back.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from xxhash import xxh3_64
+
+from brokerd.archive.contract.layout import (
+    BUCKET,
+    RECORDS,
+    Layout,
+    Range,
+    arrow_schema,
+    bucket_of,
+    events_name,
+    records_name,
+)
+from brokerd.archive.parquet.digest import RowsDigest, byte_lengths
+from brokerd.archive.parquet.footer import (
+    FOOTER_VERSION,
+    GROUP,
+    METADATA_KEY,
+    Footer,
+    encode_footer,
+    pack_ranges,
+)
+from brokerd.archive.parquet.reader import AHEAD_BYTES, FOOTER_BYTES_MAX, open_file
+from brokerd.archive.parquet.row_groups import GROUP_ROWS, OrderChecker, RowGroup, RowGroups
+from brokerd.archive.storage.address import Place
+from brokerd.archive.storage.store import Draft, open_store
+from brokerd.errors import DamagedData
+
+
+class FileInfo(NamedTuple):
+    """A file as it was written. All of it can be pickled; `ranges` are as they stand in it."""
+
+    path: str
+    """Relative to the table's directory."""
+    size: int
+    rows: int
+    content: int
+    """Bytes of keys, values and metadata."""
+    ranges: tuple[Range, ...]
+    minimum: dict[str, int]
+    """Smallest value of each column with statistics, times in microseconds; empty: no rows."""
+    maximum: dict[str, int]
+    keyed: int
+    tombstones: int
+    expiring: int
+    digest: str
+    """Of the rows that were handed in."""
+
+    @property
+    def bucket(self) -> int:
+        """The value of the partition column; of a file of events it means nothing."""
+        return bucket_of(self.ranges[0].topic_id)
+
+
+class FileWriter:
+    """Writes one file of a table below ``directory``, which is made if it is not there.
+
+    ``ranges`` are what the file covers: sorted, apart; ranges of ``records`` are of one bucket. No
+    range, or rows that are not sorted, or outside of the ranges, are a ValueError: an error of the
+    caller. As a context manager it leaves no file behind unless `close` was reached.
+
+    A failed write leaves nothing behind. It raises OSError (a full disk: ENOSPC), and that of an
+    object `ArchiveUnavailable`.
+    """
+
+    def __init__(
+        self, directory: Place | str, layout: Layout, log_id: str, ranges: Iterable[Range]
+    ) -> None:
+        self._ranges = _joined(ranges, layout)
+        self._layout = layout
+        self._log_id = log_id
+        is_records = layout is RECORDS
+        below = f"{BUCKET}={bucket_of(self._ranges[0].topic_id)}" if is_records else ""
+        self._schema = arrow_schema(layout)
+        self._rows = RowGroups(self._schema, layout)
+        self._order = OrderChecker(self._ranges, layout)
+        self._groups: list[tuple[Any, ...]] = []
+        self._digest = RowsDigest()
+        self._totals = dict.fromkeys(("rows", "content", "keyed", "tombstones", "expiring"), 0)
+        self._minimum: dict[str, int] = {}
+        self._maximum: dict[str, int] = {}
+        self._sink = _HashingFile(open_store(directory).draft(below))
+        self._writer = pq.ParquetWriter(self._sink, self._schema, **parquet_options(layout))
+
+    def __enter__(self) -> FileWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.abandon()
+
+    def write(self, rows: pa.Table | pa.RecordBatch) -> None:
+        """Add rows, which follow those before them in the order of the table."""
+        table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+        if table.schema != self._schema:
+            table = table.select(self._schema.names).cast(self._schema)
+        for batch in table.to_batches():
+            for group in self._rows.add(batch):
+                self._write_group(group)
+
+    def close(self) -> FileInfo:
+        """Complete the file: footer, final name, all of it durable."""
+        group = self._rows.rest()
+        if group is not None:
+            self._write_group(group)
+        footer = Footer(
+            version=FOOTER_VERSION,
+            table=self._layout.name,
+            log_id=self._log_id,
+            minimum=self._minimum,
+            maximum=self._maximum,
+            digest=self._digest.hexdigest(),
+            ranges=pack_ranges(self._ranges),
+            row_groups=np.array(self._groups, GROUP).tobytes(),
+            **self._totals,
+        )
+        start = self._sink.begin()
+        self._writer.add_key_value_metadata({METADATA_KEY: encode_footer(footer)})
+        self._writer.close()
+        size = self._sink.position
+        if size - start > FOOTER_BYTES_MAX:
+            raise ValueError(
+                f"{len(self._ranges)} ranges and {len(self._groups)} row groups make a footer of "
+                f"{size - start} bytes, over the limit of {FOOTER_BYTES_MAX}"
+            )
+        tail = f"{os.urandom(4).hex()}-{self._sink.checksum():016x}"
+        path = self._name(tail)
+        self._sink.publish(path)
+        return FileInfo(
+            path=path,
+            size=size,
+            ranges=self._ranges,
+            minimum=self._minimum,
+            maximum=self._maximum,
+            digest=footer.digest,
+            **self._totals,
+        )
+
+    def abandon(self) -> None:
+        """Leave no file, unless it is complete."""
+        if not self._sink.closed:
+            self._sink.discard()
+            self._writer.close()
+            self._sink.close()
+
+    def _name(self, tail: str) -> str:
+        first, last = self._ranges[0], self._ranges[-1]
+        if self._layout is RECORDS:
+            return records_name(bucket_of(first.topic_id), first, last, tail)
+        return events_name(first.first, last.end, tail)
+
+    def _write_group(self, group: RowGroup) -> None:
+        table = group.table
+        first, last = self._order.check(table)
+        start = self._sink.begin()
+        self._writer.write_table(table, row_group_size=len(table))
+        self._digest.update(table)
+        self._count(group)
+        times = table["append_time" if self._layout is RECORDS else "time"].chunk(0)
+        times = times.view(pa.int64()).to_numpy()
+        size = self._sink.position - start
+        self._groups.append(
+            (
+                *(start, size, self._sink.checksum(), len(table), first, last),
+                *(int(times.min()), int(times.max()), group.content),
+            )
+        )
+
+    def _count(self, group: RowGroup) -> None:
+        """Count a row group in."""
+        table, totals = group.table, self._totals
+        for name in self._layout.statistics:
+            column = table[name].chunk(0)
+            numbers = column.view(pa.int64()) if pa.types.is_timestamp(column.type) else column
+            low, high = int(numbers.to_numpy().min()), int(numbers.to_numpy().max())
+            self._minimum[name] = min(low, self._minimum.get(name, low))
+            self._maximum[name] = max(high, self._maximum.get(name, high))
+        totals["rows"] += len(table)
+        totals["content"] += group.content
+        if self._layout is RECORDS:
+            keys = table["key"].chunk(0)
+            totals["keyed"] += len(keys) - keys.null_count
+            totals["expiring"] += int(np.count_nonzero(table["expires_at"].chunk(0).to_numpy()))
+            if keys.null_count < len(keys):
+                is_empty = byte_lengths(table["value"].chunk(0)) == 0
+                is_keyed = keys.is_valid().to_numpy(zero_copy_only=False)
+                totals["tombstones"] += int((is_keyed & is_empty).sum())
+
+
+def parquet_options(layout: Layout) -> dict[str, Any]:
+    """How Parquet writes the columns of a table."""
+    columns = layout.file_columns()
+    texts = {c.name for c in columns if c.type in ("string", "binary")}
+    deltas = [c.name for c in columns if c.type in ("long", "timestamp")]
+    return {
+        "compression": {c.name: "zstd" if c.name in texts else "none" for c in columns},
+        "compression_level": dict.fromkeys(texts, 1),
+        "use_dictionary": list(layout.dictionary),
+        "column_encoding": {
+            name: "DELTA_BINARY_PACKED" for name in deltas if name not in layout.dictionary
+        },
+        "write_statistics": list(layout.statistics),
+        "write_page_checksum": True,
+        "write_batch_size": GROUP_ROWS,  # one page a column, which is quicker
+        "store_schema": False,
+    }
+
+
+def _joined(ranges: Iterable[Range], layout: Layout) -> tuple[Range, ...]:
+    """The same ranges, those that touch made one. Raises ValueError when they are no ranges."""
+    joined: list[Range] = []
+    for found in ranges:
+        before = joined[-1] if joined else None
+        if found.first >= found.end or found.first < 0:
+            raise ValueError(f"{found} is no range")
+        if before is not None and before[:2] == found[:2] and before.end == found.first:
+            joined[-1] = before._replace(end=found.end)
+        elif before is not None and (before[:2], before.end) > (found[:2], found.first):
+            raise ValueError(f"the ranges are not sorted, or overlap: {before}, {found}")
+        else:
+            joined.append(found)
+    if not joined:
+        raise ValueError("a file has to cover something")
+    if layout is RECORDS and len({bucket_of(found.topic_id) for found in joined}) > 1:
+        raise ValueError("a file of records is of one bucket")
+    return tuple(joined)
+
+
+def verify_written(directory: Place | str, info: FileInfo) -> None:
+    """Read a file again from where it is and compare its rows with those that were handed in.
+
+    Raises DamagedData, saying which file: it is not to be committed. FileNotFoundError and
+    `ArchiveUnavailable` as they come.
+    """
+    store = open_store(directory)
+    store.forget_cached(info.path)
+    digest = RowsDigest()
+    with_rows = open_file(directory, info.path, info.size, ahead_bytes=AHEAD_BYTES)
+    for group in range(len(with_rows.groups)):
+        digest.update(with_rows.read_table([group]))
+    if digest.hexdigest() != info.digest:
+        path = store.place / info.path
+        raise DamagedData(f"{path} does not give back what was written to it; it is not used")
+
+
+class _HashingFile:
+    """What Parquet writes to: a new file, with a checksum of what came since `begin`."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._hash = xxh3_64()
+        self._discarding = False
+        self.position = 0
+        self.closed = False
+
+    def begin(self) -> int:
+        """Begin a new checksum; returns the position."""
+        self._hash.reset()
+        return self.position
+
+    def checksum(self) -> int:
+        """Of all bytes since `begin`."""
+        return self._hash.intdigest()
+
+    def write(self, data: bytes) -> int:
+        """Append bytes. Raises OSError, which names the file."""
+        if not self._discarding:
+            self._hash.update(data)
+            self._draft.write(data)
+        self.position += len(data)
+        return len(data)
+
+    def discard(self) -> None:
+        """Take whatever comes, a footer for instance, and write none of it."""
+        self._discarding = True
+
+    def publish(self, path: str) -> None:
+        """Have the file there. Raises OSError, `ArchiveUnavailable`."""
+        self._draft.publish(path)
+        self.closed = True
+
+    def close(self) -> None:
+        """Done with it; it is not there unless it was published."""
+        self.closed = True
+        self._draft.discard()
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def tell(self) -> int:
+        """The position."""
+        return self.position
+
+    def writable(self) -> bool:
+        """It is."""
+        return True

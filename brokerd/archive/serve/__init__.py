@@ -1,0 +1,1 @@
+"""The archive as the broker reads it."""

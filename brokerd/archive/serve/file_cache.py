@@ -1,0 +1,115 @@
+# Tests: tests/archive/test_table_archive.py
+"""Files of the table of records as readers of the archive have them: opened once, for a while.
+
+Bounded, however many files there are: 64 open files, 32 MiB of their footers, 32 MiB of decoded row
+groups, and 16 MiB of what shared files cover. On an object store nothing is held open, so only the
+footers count.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+
+import numpy as np
+import numpy.typing as npt
+
+from brokerd.archive.contract.layout import Range
+from brokerd.archive.contract.view import ArchiveUnavailable
+from brokerd.archive.parquet.reader import ArchiveFile, RowGroupCache, open_file
+from brokerd.archive.storage.address import Place
+from brokerd.archive.storage.lru import Recent
+from brokerd.archive.storage.store import open_store
+
+OPEN_FILES_MAX = 64
+OBJECTS_MAX = 1 << 16
+OPEN_FOOTER_BYTES = 32 << 20
+ROW_GROUP_BYTES = 32 << 20
+RANGES_BYTES = 16 << 20
+RANGES_FILES_MAX = 1 << 16
+SIZES_MAX = 1 << 16
+
+
+class Ranges:
+    """What one file covers of any number of partitions."""
+
+    def __init__(self, ranges: npt.NDArray[np.int64]) -> None:
+        """``ranges``: as `brokerd.archive.parquet.reader.ArchiveFile.ranges`."""
+        columns = [array("q", column.tobytes()) for column in ranges.T]
+        self._topics, self._partitions, self._first, self._end = columns
+        self.size = 400 + 32 * len(self._first)
+        """Bytes it takes in memory, near enough."""
+
+    def of(self, topic_id: int, partition: int) -> list[Range]:
+        """What it covers of a partition, in order."""
+        return [self._at(at) for at in range(*self._span(topic_id, partition))]
+
+    def find(self, topic_id: int, partition: int, offset: int) -> Range | None:
+        """The range that holds an offset."""
+        low, high = self._span(topic_id, partition)
+        at = bisect_right(self._first, offset, low, high) - 1
+        return self._at(at) if at >= low and offset < self._end[at] else None
+
+    def side(self, topic_id: int, partition: int, offset: int) -> int:
+        """-1 if all that it covers of a partition is above an offset, 1 if below, else 0."""
+        low, high = self._span(topic_id, partition)
+        if low == high:
+            return 0
+        return int(offset >= self._end[high - 1]) - int(offset < self._first[low])
+
+    def _span(self, topic_id: int, partition: int) -> tuple[int, int]:
+        low = bisect_left(self._topics, topic_id)
+        high = bisect_right(self._topics, topic_id, low)
+        first = bisect_left(self._partitions, partition, low, high)
+        return first, bisect_right(self._partitions, partition, first, high)
+
+    def _at(self, at: int) -> Range:
+        return Range(self._topics[at], self._partitions[at], self._first[at], self._end[at])
+
+
+class OpenFiles:
+    """Opens files of one table; for any number of threads.
+
+    What it raises: `brokerd.archive.parquet.reader.open_file`.
+    """
+
+    def __init__(self, table: Place) -> None:
+        self._table = table
+        self._store = open_store(table)
+        files_max = OPEN_FILES_MAX if self._store.is_local else OBJECTS_MAX
+        self._files: Recent[ArchiveFile] = Recent(files_max, OPEN_FOOTER_BYTES)
+        self._ranges: Recent[Ranges] = Recent(RANGES_FILES_MAX, RANGES_BYTES)
+        self._groups = RowGroupCache(ROW_GROUP_BYTES)
+        self.sizes: Recent[int] = Recent(SIZES_MAX, SIZES_MAX)
+        """Bytes of a partition's records in shared files, for whoever counted them."""
+
+    def open(self, path: str, size: int) -> ArchiveFile:
+        """A file by its path relative to the table; it has ``size`` bytes."""
+        return self._files.get(path) or self._open(path, size)
+
+    def _open(self, path: str, size: int) -> ArchiveFile:
+        file = open_file(self._table, path, size, self._groups)
+        self._files.put(path, file, file.memory_bytes)
+        return file
+
+    def ranges(self, path: str, size: int) -> Ranges:
+        """What a file covers."""
+        ranges = self._ranges.get(path)
+        if ranges is None:
+            ranges = Ranges(self.open(path, size).ranges)
+            self._ranges.put(path, ranges, ranges.size)
+        return ranges
+
+    def check(self, path: str, size: int) -> None:
+        """Look whether a file is there now, and its footer as it was written."""
+        if self._files.get(path) is None:
+            self._open(path, size)
+            if not self._store.is_local:
+                return  # it was asked for just now
+        full = self._table / path
+        try:
+            found = self._store.stat(path).size
+        except FileNotFoundError as error:
+            raise ArchiveUnavailable(f"{full} cannot be read: {error.strerror}") from error
+        if found != size:
+            raise ArchiveUnavailable(f"{full} has {found} bytes, not {size}; bring it back")

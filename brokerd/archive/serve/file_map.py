@@ -1,0 +1,230 @@
+# Tests: tests/archive/test_file_map.py
+"""Which file of the table of records holds an offset, for one version of the table.
+
+Made from what the Delta log says of the live files, without opening any: about 0.3 KB a file. A
+file of one partition tells in its name what it covers; of one that several partitions share only
+the footer does, so a map gives the files that may cover an offset, best guess first.
+
+Where two files cover an offset either is right, and the one that goes on further is given.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from brokerd.archive.contract.layout import BUCKETS, bucket_of, parse_records_name
+
+Numbers = npt.NDArray[np.int64]
+
+_N = "0|[1-9][0-9]{0,17}"
+_ONE_PARTITION = (
+    f"^bucket=(?P<bucket>{_N})/p-(?P<topic_id>{_N})-(?P<partition>{_N})"
+    f"-(?P<first>{_N})-(?P<end>{_N})-[0-9a-f]{{8}}-[0-9a-f]{{16}}\\.parquet$"
+)
+"""As `brokerd.archive.contract.layout` has it, for all names at once."""
+
+
+class Piece(NamedTuple):
+    """Offsets ``first`` to ``end``, exclusive, of one partition, and the file that covers them."""
+
+    first: int
+    end: int
+    row: int
+    """Of the file, in the map."""
+    is_shared: bool = False
+    """Whether the file holds other partitions, too."""
+
+
+class Shared(NamedTuple):
+    """A file with several partitions, from (topic id, partition) ``low`` to ``high``."""
+
+    row: int
+    low: tuple[int, int]
+    high: tuple[int, int]
+    first_lsn: int
+
+
+class FileMap:
+    """All live files of the table of records at one version; never changes.
+
+    :param files: as `brokerd.archive.delta.log_files.Snapshot.files`.
+    :raises ForeignArchive: a file is not one of ours.
+    """
+
+    def __init__(self, files: pa.Table) -> None:
+        files = files.combine_chunks()
+        self.files = len(files)
+        self.bytes: int = pc.sum(files["size"]).as_py() or 0
+        self._paths = pa.concat_arrays(files["path"].chunks) if len(files) else []
+        self._sizes = _column(files, "size")
+        self._content = _column(files, "content")
+        self._last_time_us = _column(files, "last_time_us")
+        parsed = pc.extract_regex(files["path"].combine_chunks(), _ONE_PARTITION)
+        is_own = parsed.is_valid().to_numpy(zero_copy_only=False)
+        self._shared = self._read_shared(is_own, _column(files, "first_lsn"))
+        self._index(parsed, is_own)
+        topics = [self._topics[-1]] if self._topics else []
+        topics += [shared.high[0] for one in self._shared for shared in one]
+        self.max_topic_id = max(topics, default=0)
+
+    # -- Making it ---------------------------------------------------------------------------
+
+    def _read_shared(self, is_own: Any, first_lsn: array[int]) -> list[list[Shared]]:
+        """Files with several partitions, by bucket, in the order in which they were written."""
+        found: list[list[Shared]] = [[] for _ in range(BUCKETS)]
+        for row in (~is_own).nonzero()[0].tolist():
+            name = parse_records_name(self.path(row))
+            low = (name.first_topic_id, name.first_partition)
+            high = (name.last_topic_id, name.last_partition)
+            found[name.bucket].append(Shared(row, low, high, first_lsn[row]))
+        for bucket in found:
+            bucket.sort(key=lambda shared: shared.first_lsn)
+        return found
+
+    def _index(self, parsed: Any, is_own: Any) -> None:
+        """Sort the files of one partition each, for look-ups."""
+        rows = is_own.nonzero()[0]
+        names = ("bucket", "topic_id", "partition", "first", "end")
+        bucket, topic_id, partition, first, end = (
+            parsed.field(name).filter(parsed.is_valid()).cast("int64").to_numpy() for name in names
+        )
+        wrong = (bucket != bucket_of(topic_id)) | (first >= end)
+        for row in rows[wrong].tolist():
+            parse_records_name(self.path(row))  # which says what is wrong
+        order = np.lexsort((-end, first, partition, topic_id))
+        topic_id, partition, first, end = (
+            column[order] for column in (topic_id, partition, first, end)
+        )
+        is_new = _differs(topic_id) | _differs(partition)
+        is_needed = _not_within_earlier(first, end, is_new)
+        is_new = _differs(topic_id[is_needed]) | _differs(partition[is_needed])
+        begins = is_new.nonzero()[0]
+        self._topics = _array(topic_id[is_needed][begins])
+        """By number of a partition that has files of its own: its topic id."""
+        self._partitions = _array(partition[is_needed][begins])
+        """And its number in the topic."""
+        self._begins = _array(np.append(begins, is_needed.sum()))
+        """And the place of its first file in the columns below."""
+        self._first = _array(first[is_needed])
+        self._end = _array(end[is_needed])
+        self._row = _array(rows[order][is_needed])
+
+    # -- Asking it ---------------------------------------------------------------------------
+
+    def path(self, row: int) -> str:
+        """The path of a file, relative to the table."""
+        found: str = self._paths[row].as_py()
+        return found
+
+    def size(self, row: int) -> int:
+        """The bytes of a file."""
+        return self._sizes[row]
+
+    def content(self, row: int) -> int:
+        """Bytes of keys, values and metadata in a file."""
+        return self._content[row]
+
+    def last_time_us(self, row: int) -> int:
+        """The largest append time of a row of the file; -1: it has no rows."""
+        return self._last_time_us[row]
+
+    def find(self, topic_id: int, partition: int, offset: int) -> Piece | None:
+        """The file of this partition alone that covers an offset."""
+        low, high = self._span(topic_id, partition)
+        at = bisect_right(self._first, offset, low, high) - 1
+        if at < low or offset >= self._end[at]:
+            return None
+        return Piece(self._first[at], self._end[at], self._row[at])
+
+    def pieces(self, topic_id: int, partition: int) -> Sequence[Piece]:
+        """All files of this partition alone, by offset; none of them lies within another."""
+        return _Pieces(self, *self._span(topic_id, partition))
+
+    def shared(self, topic_id: int, partition: int) -> list[Shared]:
+        """Files shared with others that may cover offsets of this partition, as written."""
+        key = topic_id, partition
+        return [one for one in self._shared[bucket_of(topic_id)] if one.low <= key <= one.high]
+
+    def _span(self, topic_id: int, partition: int) -> tuple[int, int]:
+        """Where a partition's files are."""
+        low = bisect_left(self._topics, topic_id)
+        high = bisect_right(self._topics, topic_id, low)
+        at = bisect_left(self._partitions, partition, low, high)
+        if at == high or self._partitions[at] != partition:
+            return 0, 0
+        return self._begins[at], self._begins[at + 1]
+
+
+class _Pieces(Sequence[Piece]):
+    """A part of a map's columns."""
+
+    def __init__(self, files: FileMap, low: int, high: int) -> None:
+        self._files = files
+        self._low = low
+        self._high = high
+
+    def __len__(self) -> int:
+        return self._high - self._low
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return [self[at] for at in range(*place.indices(len(self)))]
+        if not -len(self) <= place < len(self):
+            raise IndexError(place)
+        at = self._low + place % len(self)
+        columns = self._files
+        return Piece(columns._first[at], columns._end[at], columns._row[at])
+
+    def __iter__(self) -> Iterator[Piece]:
+        return (self[at] for at in range(len(self)))
+
+
+def _column(files: pa.Table, name: str) -> array[int]:
+    return _array(files[name].to_numpy())
+
+
+def _array(numbers: Numbers) -> array[int]:
+    """As the standard library's array, of which numbers are had sooner."""
+    found = array("q")
+    found.frombytes(numbers.astype("int64", copy=False).tobytes())
+    return found
+
+
+def _differs(numbers: Numbers) -> npt.NDArray[np.bool_]:
+    """Whether each is another than the one before it; the first is."""
+    found = np.ones(len(numbers), bool)
+    np.not_equal(numbers[1:], numbers[:-1], out=found[1:])
+    return found
+
+
+def _not_within_earlier(
+    first: Numbers, end: Numbers, is_new: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.bool_]:
+    """Whether each range ends after all earlier ones of its partition.
+
+    :param is_new: whether a range is the first of its partition.
+    """
+    found = np.ones(len(first), bool)
+    for begin, stop in _overlapping(first, end, is_new):
+        reach = np.maximum.accumulate(end[begin:stop])
+        found[begin + 1 : stop] = end[begin + 1 : stop] > reach[:-1]
+    return found
+
+
+def _overlapping(
+    first: Numbers, end: Numbers, is_new: npt.NDArray[np.bool_]
+) -> Iterator[tuple[int, int]]:
+    """Partitions of which ranges overlap, which is rare: where each begins and ends."""
+    overlaps = (~is_new[1:]) & (first[1:] < end[:-1])
+    begins = np.append(is_new.nonzero()[0], len(first))
+    numbers = np.unique(np.searchsorted(begins, overlaps.nonzero()[0], side="right") - 1)
+    for number in numbers.tolist():
+        yield int(begins[number]), int(begins[number + 1])

@@ -1,0 +1,137 @@
+# Tests: tests/archive/test_seek.py
+"""Offsets of one partition by time and by size, from the files that hold it.
+
+Both look at what the map says of files first, and open as few as they can: the file in which the
+answer is, and those that the partition shares with others.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from brokerd.archive.contract.layout import Range
+from brokerd.archive.contract.view import ArchivedRows
+from brokerd.archive.parquet.reader import ArchiveFile
+from brokerd.archive.serve.file_map import Piece
+from brokerd.archive.storage.lru import Recent
+
+_ALL = 1 << 62
+
+
+class Files(Protocol):
+    """The files of one version of the table of records."""
+
+    @property
+    def sizes(self) -> Recent[int]:
+        """Bytes that were counted before."""
+
+    def pieces(self, topic_id: int, partition: int) -> Sequence[Piece]:
+        """What covers a partition, by offset; no piece lies within another."""
+
+    def open(self, piece: Piece) -> ArchiveFile:
+        """The file of a piece."""
+
+    def path(self, row: int) -> str:
+        """The path of a file, which no other one ever has."""
+
+    def content(self, row: int) -> int:
+        """Bytes of keys, values and metadata of all records in a file."""
+
+    def last_time_us(self, row: int) -> int:
+        """The largest append time of a record in a file; -1: it has none."""
+
+
+def offset_at_time(files: Files, topic_id: int, partition: int, time_us: int) -> int | None:
+    """The first offset appended at or after a time; None if there is none."""
+    for piece in files.pieces(topic_id, partition):
+        if files.last_time_us(piece.row) >= time_us:
+            found = files.open(piece).offset_at_time(topic_id, partition, time_us)
+            if found is not None:
+                return found
+    return None
+
+
+def offset_of_size(
+    files: Files, topic_id: int, partition: int, below: int, max_bytes: int
+) -> int | None:
+    """The first offset from which on the records below ``below`` take at most ``max_bytes``.
+
+    ``below`` itself if not even the last of them fits; None if there is nothing below it.
+    """
+    pieces = [one for one in files.pieces(topic_id, partition) if one.first < below]
+    found, left = below, max_bytes
+    for piece in reversed(pieces):
+        stop = min(found, piece.end)
+        if stop == piece.end:
+            size = _size(files, piece, topic_id, partition)
+            if size <= left:
+                found, left = piece.first, left - size
+                continue
+        span = Range(topic_id, partition, piece.first, stop)
+        for offset, size in _backwards(files.open(piece), span, left):
+            if size > left:
+                return found
+            found, left = offset, left - size
+        found = piece.first
+    return found if pieces else None
+
+
+def _size(files: Files, piece: Piece, topic_id: int, partition: int) -> int:
+    """Bytes of all records of a piece."""
+    if not piece.is_shared:
+        return files.content(piece.row)
+    key = files.path(piece.row), topic_id, partition, piece.first
+    size = files.sizes.get(key)
+    if size is None:
+        span = Range(topic_id, partition, piece.first, piece.end)
+        size = sum(sum(_sizes(rows)) for rows in _rows(files.open(piece), span))
+        files.sizes.put(key, size, 1)
+    return size
+
+
+def _backwards(file: ArchiveFile, span: Range, left: int) -> Iterator[tuple[int, int]]:
+    """Offsets and sizes of records in a part of a file, the last one first.
+
+    A row group of which all is in the part, and fits ``left`` together with what came before, is
+    told as one.
+    """
+    key = span[:2]
+    for group in reversed(file.groups_of(*key)):
+        low, high = file.groups["first"][group].item(), file.groups["last"][group].item()
+        first = max(span.first, low[2]) if low[:2] == key else span.first
+        end = min(span.end, high[2] + 1) if high[:2] == key else span.end
+        is_whole = low[:2] == high[:2] == key and (first, end) == (low[2], high[2] + 1)
+        content = int(file.groups["content"][group])
+        if is_whole and content <= left:
+            left -= content
+            yield first, content
+            continue
+        for rows in reversed(list(_rows(file, Range(*key, first, end)))):
+            for offset, size in zip(reversed(rows.offsets), reversed(_sizes(rows)), strict=True):
+                left -= size
+                yield offset, size
+
+
+def _rows(file: ArchiveFile, span: Range) -> Iterator[ArchivedRows]:
+    """All records in a part of a file."""
+    offset = span.first
+    while offset < span.end:
+        rows = file.read(span.topic_id, span.partition, offset, _ALL)
+        if rows is None:
+            return
+        count = bisect_left(rows.offsets, span.end)
+        if count:
+            yield rows._replace(offsets=rows.offsets[:count])
+        offset = rows.end
+
+
+def _sizes(rows: ArchivedRows) -> list[int]:
+    """Bytes of key, value and metadata of each record."""
+    columns = rows.columns
+    sizes = [len(value) for value in columns.values[: len(rows.offsets)]]
+    for optional in (columns.keys, columns.metadata):
+        if optional is not None:
+            sizes = [size + len(value or b"") for size, value in zip(sizes, optional, strict=False)]
+    return sizes

@@ -1,0 +1,1 @@
+"""Where an archive lies: a local directory or a bucket."""

@@ -1,0 +1,313 @@
+# Tests: tests/archive/test_store.py
+"""A directory of this machine, or of a network file system, as a
+`brokerd.archive.storage.store.Store`."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import io
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from brokerd.archive.contract.layout import UNFINISHED
+from brokerd.archive.contract.view import ArchiveUnavailable
+from brokerd.archive.storage.regular_file import open_regular, read_regular
+from brokerd.archive.storage.store import Entry
+
+NEVER_WRITTEN = (errno.EROFS, errno.EINVAL)
+"""What file systems say that are read-only: there is nothing to sync."""
+_COPY_BYTES = 1 << 20
+
+
+class LocalStore:
+    """`brokerd.archive.storage.store.Store`."""
+
+    is_local = True
+
+    def __init__(self, root: Path) -> None:
+        self.place = root
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def read(self, path: str, bytes_max: int) -> bytes:
+        full = self.place / path
+        with _told(full, "read"):
+            return read_regular(full, bytes_max)
+
+    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        file = self.open(path)
+        return [file.read(position, size) for position, size in ranges]
+
+    def open(self, path: str, ahead_bytes: int = 0) -> LocalFile:
+        full = self.place / path
+        with _told(full, "read"):
+            return LocalFile(full)
+
+    def stat(self, path: str) -> Entry:
+        full = self.place / path
+        with _told(full, "read"):
+            return _entry(path, os.stat(full))
+
+    def exists(self, path: str) -> bool:
+        return (self.place / path).exists()
+
+    def names(self, directory: str) -> set[str]:
+        full = self.place / directory
+        with _told(full, "read"), suppress(FileNotFoundError, NotADirectoryError):
+            return set(os.listdir(full))
+        return set()
+
+    def list(self, directory: str = "", *, hidden: bool = False) -> Iterator[Entry]:
+        def fail(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError):
+                raise error
+
+        top = self.place / directory
+        with _told(top, "read"):
+            for found, below, names in os.walk(top, onerror=fail):
+                below[:] = sorted(name for name in below if hidden or name[0] not in "_.")
+                for name in sorted(names):
+                    full = Path(found, name)
+                    with suppress(FileNotFoundError):
+                        path = full.relative_to(self.place).as_posix()
+                        yield _entry(path, os.stat(full))
+
+    def look(self, directory: str) -> str | None:
+        return self.tag(directory) or None
+
+    def is_still(self, directory: str, look: str, last: str, tag: str, following: str) -> bool:
+        return self.look(directory) == look and not self.exists(f"{directory}/{following}")
+
+    def tag(self, path: str) -> str:
+        full = self.place / path
+        with _told(full, "read"), suppress(FileNotFoundError, NotADirectoryError):
+            return _entry(path, os.stat(full)).tag
+        return ""
+
+    def forget_cached(self, path: str) -> None:
+        """All of it is asked for at once, so that the disk reads ahead of whoever decodes it."""
+        full = self.place / path
+        with _told(full, "read"):
+            descriptor = os.open(full, os.O_RDONLY)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+            finally:
+                os.close(descriptor)
+
+    # -- writing ---------------------------------------------------------------------------------
+
+    def put(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        full = self.place / path
+        temporary = full.with_name(f"{full.name}.tmp")
+        with _told(full, "written"):
+            try:
+                if durable:
+                    _write_durably(temporary, data)
+                else:
+                    temporary.write_bytes(data)
+                os.replace(temporary, full)
+            except OSError:
+                with suppress(OSError):  # what went wrong first is told
+                    temporary.unlink()
+                raise
+            if durable:
+                sync_directory(full.parent)
+
+    def put_new(self, path: str, data: bytes) -> bool:
+        full = self.place / path
+        temporary = full.with_name(f".commit-{secrets.token_hex(8)}.tmp")
+        with _told(full, "written"):
+            try:
+                _write_durably(temporary, data)
+                try:
+                    os.link(temporary, full)
+                except FileExistsError:
+                    return False
+            finally:
+                with suppress(FileNotFoundError):
+                    temporary.unlink()
+        return True
+
+    def keeps_names(self, directory: str) -> bool:
+        return True  # link(2)
+
+    def draft(self, directory: str) -> LocalDraft:
+        return LocalDraft(self.place, directory)
+
+    def upload(self, path: str, source: Path) -> None:
+        draft = self.draft(path.rpartition("/")[0])
+        try:
+            with _told(self.place / path, "written"), open(source, "rb") as file:
+                while data := file.read(_COPY_BYTES):
+                    draft.write(data)
+                draft.publish(path)
+        finally:
+            draft.discard()
+
+    def make_directory(self, directory: str) -> None:
+        full = self.place / directory
+        with _told(full, "written"):
+            _make_directories(full)
+
+    def sync_directory(self, directory: str) -> None:
+        full = self.place / directory
+        with _told(full, "read"):
+            sync_directory(full)
+
+    def sync_file(self, path: str) -> None:
+        full = self.place / path
+        with _told(full, "read"):
+            descriptor = os.open(full, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            full = self.place / path
+            with _told(full, "written"):
+                full.unlink(missing_ok=True)
+
+    def check_writable(self, directories: Iterable[str]) -> None:
+        for directory in directories:
+            path = self.place / directory
+            path = next(found for found in (path, *path.parents) if found.exists())
+            if not os.access(path, os.W_OK | os.X_OK):
+                raise ArchiveUnavailable(
+                    f"{path} cannot be written to: see that user {os.geteuid()} may, and that its "
+                    "file system is not mounted read-only"
+                )
+
+    @contextmanager
+    def alone(self, directory: str) -> Iterator[bool]:
+        with _told(self.place / directory, "written"):
+            descriptor = os.open(self.place / directory, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+        finally:
+            os.close(descriptor)
+
+
+class LocalFile:
+    """`brokerd.archive.storage.store.StoredFile`. It goes on when the file is deleted."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = io.FileIO(open_regular(path))
+        self.size = os.fstat(self._file.fileno()).st_size
+
+    def read(self, position: int, size: int) -> bytes:
+        with _told(self._path, "read"):
+            return os.pread(self._file.fileno(), size, position)
+
+    def read_end(self, size: int) -> bytes:
+        return self.read(max(0, self.size - size), size)
+
+    def forget_end(self) -> None:
+        """The system keeps what it likes."""
+
+
+class LocalDraft:
+    """`brokerd.archive.storage.store.Draft`: a file in the directory where it is to stay."""
+
+    def __init__(self, root: Path, directory: str) -> None:
+        self._root = root
+        self._directory = root / directory
+        self._is_new = not self._directory.is_dir()
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._path = self._directory / f"{UNFINISHED}{os.urandom(8).hex()}.parquet"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        self._descriptor = os.open(self._path, flags, 0o644)
+        self._is_open = True
+
+    def write(self, data: bytes | memoryview) -> None:
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        except OSError as error:
+            error.filename = str(self._path)
+            raise
+
+    def publish(self, path: str) -> None:
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            error.filename = str(self._path)
+            raise
+        os.rename(self._path, self._root / path)
+        self._close()
+        for directory in (self._directory, *((self._root,) if self._is_new else ())):
+            sync_strictly(directory)
+
+    def discard(self) -> None:
+        if self._is_open:
+            self._path.unlink(missing_ok=True)
+            self._close()
+
+    def _close(self) -> None:
+        self._is_open = False
+        os.close(self._descriptor)
+
+
+def sync_directory(path: Path) -> None:
+    """Have the names in a directory on the disk, unless it is read-only. Raises OSError."""
+    try:
+        sync_strictly(path)
+    except OSError as error:
+        if error.errno not in NEVER_WRITTEN:
+            raise
+
+
+def sync_strictly(path: Path) -> None:
+    """Have the names in a directory on the disk. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _make_directories(path: Path) -> None:
+    if not path.parent.exists():
+        _make_directories(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_directory(path.parent)
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    """Write a file; its name may still be lost."""
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _entry(path: str, status: os.stat_result) -> Entry:
+    identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    return Entry(
+        path, status.st_size, status.st_mtime_ns // 1_000_000, "-".join(map(str, identity))
+    )
+
+
+@contextmanager
+def _told(path: Path, what: str) -> Iterator[None]:
+    """Say what it was that a disk refused."""
+    try:
+        yield
+    except OSError as error:
+        if what == "read" and isinstance(error, FileNotFoundError):
+            raise
+        text = f"{error.filename or path} cannot be {what}: {error.strerror or error}"
+        raise ArchiveUnavailable(text) from error

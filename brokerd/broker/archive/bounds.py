@@ -1,0 +1,56 @@
+# Tests: tests/broker/test_bounds.py
+"""What the bounds say of topics: up to where the archive's job may remove records.
+
+A bound stays true although it was captured a while ago: start offsets only grow, topics stay
+deleted, and below ``compact_below`` no group has a record to do, until one seeks there. A group
+that seeks back, or that begins later, is given what is left, as with retention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from brokerd.archive.contract.bounds import PartitionBounds, TopicBounds
+from brokerd.broker.model.topics import Lane, Topic
+
+PIECE_LOOKS = 100
+"""Partitions, and groups in them, that are looked at between two pauses."""
+
+CommitPlace = Callable[[Lane], int | None]
+"""`Overview.commit_place`."""
+
+
+def capture(topics: Iterable[Topic], commit_place: CommitPlace) -> Iterator[TopicBounds | None]:
+    """The bounds of each topic that is not deleted; None for a pause, in which all may change."""
+    looks = 0
+    for topic in topics:
+        partitions = []
+        for partition in list(topic.partitions):
+            start, bound, end = partition.start_offset, partition.next_offset, partition.next_offset
+            for group in list(topic.groups.values()):
+                looks += 1
+                if looks % PIECE_LOOKS == 0:
+                    yield None
+                if not group.deleted:
+                    bound = min(bound, first_to_do(group.lanes[partition.index], commit_place))
+            looks += 1
+            if looks % PIECE_LOOKS == 0:
+                yield None
+            partitions.append(PartitionBounds(start, bound, end, partition.gaps))
+        if not topic.deleted:
+            compact = bool(topic.settings.compact)
+            yield TopicBounds(topic.topic_id, topic.name, topic.internal_of, compact, partitions)
+
+
+def first_to_do(lane: Lane, commit_place: CommitPlace) -> int:
+    """Below this offset a group has no record that is leased, delayed, dead or not settled.
+
+    A group that commits and never leased has those from its commit on.
+    """
+    place = commit_place(lane)
+    if place is not None:
+        return place
+    store = lane.store
+    if not store.dead:
+        return store.floor
+    return min(store.floor, next(store.dead_letters()).offset)

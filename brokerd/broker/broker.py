@@ -1,0 +1,556 @@
+# Tests: tests/broker/test_broker.py
+"""The broker: topics, records, leases. Values in, values out; no wire, no disk.
+
+Every method applies its change at once and returns; `Broker.journal` says with which commit it
+becomes durable, and the Protocol holds the answer until then. All methods must be called in one
+thread, the reactor's; only `Broker.replay` may run elsewhere, before `Broker.start`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import starmap
+from typing import Any
+
+from twisted.logger import Logger
+
+from brokerd.archive.contract.bounds import DamagedPlace
+from brokerd.broker.archive.access import ArchiveAccess, ArchiveSettings
+from brokerd.broker.archive.admin import Archiving
+from brokerd.broker.archive.append_times import ArchivedTimes
+from brokerd.broker.archive.bounds_writer import BoundsWriter
+from brokerd.broker.archive.guard import ArchiveGuard
+from brokerd.broker.archive.pin import Reliance
+from brokerd.broker.archive.read_ahead import ReadAhead
+from brokerd.broker.archive.reader import Archived
+from brokerd.broker.clock import BrokerTime
+from brokerd.broker.delayed.delivery import Firing
+from brokerd.broker.delayed.prefetch import Foresight
+from brokerd.broker.delayed.schedule import Schedule, ScheduleCounters
+from brokerd.broker.journal import EVENT_FRAME_BYTES, Clock, Journal
+from brokerd.broker.leases.group_admin import GroupChanges
+from brokerd.broker.leases.reaper import Remains
+from brokerd.broker.leases.service import Leasing
+from brokerd.broker.leases.waiters import Waiter, Waiters
+from brokerd.broker.model.snapshotter import Snapshotter
+from brokerd.broker.model.state import State
+from brokerd.broker.model.topic_admin import TopicChanges
+from brokerd.broker.model.topics import Partition, Topic
+from brokerd.broker.producers import Producers
+from brokerd.broker.records.append import Producing
+from brokerd.broker.records.chunks import Chunk, ChunkCache
+from brokerd.broker.records.cold_reader import ColdReader, Loaded
+from brokerd.broker.records.fetch import Expiry, Fetcher
+from brokerd.broker.records.offset_at_time import offset_at_time
+from brokerd.broker.retention.limits import Limits
+from brokerd.broker.retention.retention import Retention, RetentionSettings
+from brokerd.broker.retention.segment_cleaner import Sweep
+from brokerd.broker.schemas.registry import Schemas
+from brokerd.broker.security.accounts import Accounts
+from brokerd.broker.security.audit import AuditTrail
+from brokerd.broker.security.audit_search import Searches
+from brokerd.broker.status.damage import OffsetRange, Place, Quarantine
+from brokerd.broker.status.overview import Counters, GroupInfo, Overview
+from brokerd.broker.subscriptions import Subscriptions
+from brokerd.broker.transactions import Transactions
+from brokerd.groups import GroupSettings
+from brokerd.schemas.checker import Checker, LooksAtOnce, at_once
+from brokerd.security.directory import Policy
+from brokerd.security.passwords import Passwords, passwords_at_once
+from brokerd.wal import Committer, Damage, RecoveryReport, Snapshots, Wal
+
+
+@dataclass(frozen=True)
+class BrokerSettings:
+    """Limits and policies of one broker; see etc/brokerd.toml for the reasons."""
+
+    tail_cache_bytes: int = 64 << 20
+    read_cache_bytes: int = 32 << 20
+    frame_bytes: int = 8 << 20
+    max_uncommitted_bytes: int = 32 << 20
+    mark_quiet_us: int = 100_000
+    snapshot_interval_bytes: int = 256 << 20
+    max_topics: int = 100_000
+    max_partitions: int = 1_000
+    """Of a topic. Each group has state for each of them."""
+    max_groups: int = 200_000
+    max_producers: int = 100_000
+    max_subscriptions: int = 100_000
+    max_transaction_bytes: int = 192 << 20
+    """Of all open transactions together."""
+    transaction_us: int = 60_000_000
+    """How long a transaction may be open."""
+    groups: GroupSettings = field(default_factory=GroupSettings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
+    archive: ArchiveSettings = field(default_factory=ArchiveSettings)
+    audit_keep_us: int | None = None
+    """How long the audit trail keeps its events; None: there is no trail."""
+    security: Policy = field(default_factory=Policy)
+
+
+class Broker:
+    """The one owner of topics, groups and the journal.
+
+    What it can do is done by its parts, each in a module of its own; their methods are its own.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        wal: Wal,
+        snapshots: Snapshots,
+        readers: Committer,
+        snapshot_writer: Committer,
+        clock: Clock,
+        wall: Callable[[], float],
+        settings: BrokerSettings,
+        data_dir: str = "DATA_DIR",
+        archive: ArchiveAccess | None = None,
+        passwords: Passwords | None = None,
+        checker: Checker | None = None,
+    ) -> None:
+        self.settings = settings
+        self.counters = Counters()
+        self.quarantine = Quarantine(data_dir)
+        self._wal = wal
+        self._clock = clock
+        self.time = BrokerTime(wall, clock.seconds, self._report_jump)
+        self._state = State(settings.groups)
+        self._tail = ChunkCache(settings.tail_cache_bytes, self._is_durable)
+        self._cold = ChunkCache(settings.read_cache_bytes, lambda chunk: True)
+        self._readers = readers
+        archive_threads = readers if archive is None else archive.threads
+        self._reliance = Reliance(archive, snapshot_writer)
+        self.archived = Archived(
+            archive_threads,
+            clock,
+            settings.archive.poll_us,
+            ArchiveGuard(self._state, wal, self._reliance).check,
+        )
+        self._reader = ColdReader(
+            wal,
+            readers,
+            self._cold,
+            self.quarantine,
+            ReadAhead(self.archived, clock, settings.read_cache_bytes),
+        )
+        self._waiters = Waiters(clock)
+        self._remains = Remains(clock)
+        self._snapshotter = Snapshotter(
+            self._state,
+            wal,
+            snapshots,
+            snapshot_writer,
+            clock,
+            self.time,
+            settings.snapshot_interval_bytes,
+            idle=lambda: not self.journal.gathered_bytes,
+        )
+        frame_bytes = min(settings.frame_bytes, wal.options.segment_bytes // 4)
+        self.journal = Journal(
+            wal,
+            clock,
+            self.time,
+            self._tail,
+            frame_bytes=frame_bytes,
+            max_uncommitted_bytes=settings.max_uncommitted_bytes,
+            mark_quiet_us=settings.mark_quiet_us,
+            before_frame=lambda touched: self._leasing.serve_touched(touched),
+            after_frame=self._snapshotter.step,
+        )
+        self._overview = Overview(
+            self._state,
+            wal,
+            self.time,
+            self.counters,
+            settings.groups.max_attempts,
+            clock,
+            ArchivedTimes(self.archived),
+        )
+        self.lag = self._overview.lag
+        self.commit_place = self._overview.commit_place
+        self._bounds: BoundsWriter | None = None
+        if archive is not None:
+            self._bounds = BoundsWriter(
+                archive,
+                self._state,
+                wal,
+                self.journal,
+                snapshot_writer,
+                clock,
+                self.time,
+                self.commit_place,
+                self._damaged_places,
+            )
+        self._bind(clock, frame_bytes // (2 * EVENT_FRAME_BYTES))
+        self.accounts = Accounts(
+            self._state,
+            self.journal,
+            self.time,
+            self.audit,
+            passwords or passwords_at_once(),
+            settings.security,
+        )
+        self.schemas = Schemas(
+            self._state,
+            self.journal,
+            self.time,
+            self.audit,
+            checker or Checker(at_once, LooksAtOnce().look),
+        )
+        self.sweep = Sweep(
+            self._state,
+            self.journal,
+            wal,
+            self._snapshotter,
+            readers,
+            snapshot_writer,
+            archive_threads,
+            self.archived,
+            self._reliance,
+            self.mark_archived,
+            settings.archive,
+        )
+        self._retention = Retention(
+            self._state,
+            self.journal,
+            Limits(wal, readers, self.archived),
+            clock,
+            self.time,
+            self._remove,
+            self.sweep,
+            settings.retention,
+        )
+        self.archiving = Archiving(
+            archive,
+            self._state,
+            wal,
+            self.journal,
+            clock,
+            self.archived,
+            self.sweep,
+            self._bounds,
+        )
+        self._recovery: RecoveryReport | None = None
+        self.ready = False
+
+    def _bind(self, clock: Clock, events_max: int) -> None:
+        """Make the parts, and their methods the broker's own."""
+        settings, state, journal = self.settings, self._state, self.journal
+        producing = Producing(
+            journal, self.time, self._tail, self.counters, settings.retention.topics.ttl_us or 0
+        )
+        self.admit = journal.admit
+        self.append = producing.append
+        self.append_values = producing.append_values
+        self.produce = producing.produce
+        self.expiry_us = producing.expiry_us
+        self.producers = Producers(state, journal, settings.max_producers)
+
+        expiry = Expiry(self.time)
+        self.is_expired = expiry.is_expired
+        self.expired_before_us = expiry.before_us
+        self.fetch = Fetcher(journal, clock, expiry, self.load).fetch
+
+        self._leasing = leasing = Leasing(
+            state,
+            journal,
+            clock,
+            self.time,
+            self._waiters,
+            self.counters,
+            events_max,
+            settings.max_groups,
+        )
+        self.lane = leasing.lane
+        self.acquire = leasing.acquire
+        self.time_from_durable = leasing.time_from_durable
+        self.settle = leasing.settle
+        self.settle_leased = leasing.settle_leased
+        self.extend = leasing.extend
+        self.release = leasing.release
+        self.dead_letter = leasing.dead_letter
+        self.dead_letters = leasing.dead_letters
+
+        bounds_changed = (lambda: None) if self._bounds is None else self._bounds.changed
+        groups = GroupChanges(state, journal, leasing, self.time, bounds_changed)
+        self.configure_group = groups.configure_group
+        self.group_settings = groups.group_settings
+        self.pause_group = groups.pause_group
+        self.resume_group = groups.resume_group
+        self.seek_group = groups.seek_group
+        self.commit_offset = groups.commit_offset
+        self.committed_offset = groups.committed_offset
+        self._delete_group = groups.delete_group
+        self.release_owner = groups.release_owner
+        self.leases = groups.leases
+        self.replay_dead_letters = groups.replay_dead_letters
+        self.purge_dead_letters = groups.purge_dead_letters
+        self.offset_at_time = partial(
+            offset_at_time, self._wal, journal, self._readers, self.archived
+        )
+
+        topics = TopicChanges(
+            state,
+            journal,
+            self._snapshotter,
+            self._waiters,
+            self._tail,
+            self._cold,
+            self.counters,
+            settings.max_topics,
+            settings.max_partitions,
+            bounds_changed,
+        )
+        self.create_topic = topics.create_topic
+        self.configure_topic = topics.configure_topic
+        self.delete_topic = topics.delete_topic
+        self.trim_topic = topics.trim_topic
+        self.internal_topic = topics.internal_topic
+        self._remove = topics.remove
+        self.mark_archived = topics.mark_archived
+        self.existing_topic = state.existing_topic
+
+        self.transactions = Transactions(
+            journal,
+            clock,
+            producing,
+            topics,
+            self.topic,
+            settings.max_transaction_bytes,
+            settings.transaction_us,
+        )
+
+        self.audit = AuditTrail(
+            journal,
+            producing,
+            Searches(journal, clock, self.topic, self.fetch, self.offset_at_time),
+            clock,
+            self.time,
+            topics.own_topic,
+            settings.audit_keep_us,
+        )
+
+        self.subscriptions = Subscriptions(
+            state,
+            journal,
+            leasing,
+            clock,
+            self.time,
+            self.create_topic,
+            self.offset_at_time,
+            settings.max_subscriptions,
+        )
+
+        self.schedule_counters = scheduled = ScheduleCounters()
+        self._firing = firing = Firing(
+            state,
+            journal,
+            clock,
+            self.time,
+            producing,
+            leasing,
+            self._reader,
+            expiry,
+            scheduled,
+            Foresight(self._wal, self._readers, self.archived, clock, self.time),
+            topics.remove,
+        )
+        schedule = Schedule(
+            state,
+            journal,
+            self.time,
+            producing,
+            leasing,
+            scheduled,
+            topics.internal_topic,
+            firing.added,
+            firing.over,
+        )
+        self.produce_later = schedule.produce_later
+        self.open_schedule = schedule.open_schedule
+        self.append_later = schedule.append_later
+        self.cancel_scheduled = schedule.cancel_scheduled
+        self.scheduled = schedule.scheduled
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def replay(self) -> RecoveryReport:
+        """Rebuild the state from the newest snapshot and the log; may take long."""
+        self._recovery = self._snapshotter.replay()
+        if self._bounds is not None:
+            self._bounds.find_log_id()
+        self._reliance.find()
+        return self._recovery
+
+    def start(self) -> None:
+        """Begin to serve. Live leases get their full duration again, counted from here."""
+        if self._recovery is not None:
+            self._tell_damage(self._recovery)
+        self._report_ahead(self.time.resume_from(self._state.last_time_us, self._state.jumped_us))
+        now_us = self.time.now_us()
+        self._state.let_go = self._remains.let_go
+        self.journal.start()
+        if self._recovery is not None and self._recovery.damages:
+            self.journal.mark_damage()
+        self._leasing.start(now_us)
+        self.subscriptions.start(
+            now_us, self._recovery is not None and bool(self._recovery.damages)
+        )
+        self._retention.start()
+        self._firing.start()
+        self.archiving.start()
+        self.audit.start()
+        self.ready = True
+
+    def stop(self) -> None:
+        """Take no new work and hand what is left, and a mark, to the log.
+
+        The caller then closes the log, and may call `write_last_snapshot` after that.
+        """
+        self.ready = False
+        self._leasing.timetable.stop()
+        self.subscriptions.stop()
+        self.transactions.stop()
+        self._firing.stop()
+        self._retention.stop()
+        self._overview.stop()
+        self._remains.stop()
+        self._snapshotter.stop()
+        self.archiving.stop()
+        self.audit.stop()
+        self.journal.close()
+
+    def write_last_snapshot(self) -> None:
+        """Write a snapshot of the state at the end of the closed log, and the bounds. Blocks."""
+        if self._bounds is not None:
+            self._bounds.write_last()
+        self._snapshotter.write_last()
+
+    def _tell_damage(self, report: RecoveryReport) -> None:
+        """Say what the replay found damaged, by the names of topics."""
+        for damage in self._state.recorded.values():
+            self.quarantine.on_record(_place(damage), self._ranges(damage))
+        for damage in report.damages:
+            self.quarantine.found(_place(damage), self._ranges(damage))
+        for partition, gaps in self._state.new_gaps.items():
+            for first, end in gaps:
+                self.quarantine.left_out(
+                    OffsetRange(partition.topic.name, partition.index, first, end)
+                )
+
+    def _damaged_places(self) -> set[DamagedPlace]:
+        """All that is known by now to be damaged in the log, or to have been."""
+        known = {(place.file, place.position, place.end) for place in self._state.known_damage}
+        return set(
+            starmap(DamagedPlace, known.union(self._state.recorded, self.quarantine.known_places()))
+        )
+
+    def _ranges(self, damage: Damage) -> Iterator[OffsetRange]:
+        """What a damage took, by the names of topics."""
+        for topic_id, partition, first, end in damage.lost:
+            topic = self._state.by_id.get(topic_id)
+            name = f"(id {topic_id})" if topic is None else topic.name
+            yield OffsetRange(name, partition, first, end)
+
+    def _report_jump(self, from_us: int, to_us: int) -> None:
+        self._log.warn(
+            "the wall clock jumped forward by {seconds} s; nothing expires by it for ten minutes",
+            seconds=(to_us - from_us) // 1_000_000,
+            event_id="clock-jump",
+        )
+
+    def _report_ahead(self, ahead_us: int) -> None:
+        if ahead_us:
+            self._log.warn(
+                "the wall clock is {seconds} s past the last entry of the log: the broker was down "
+                "or idle, or the clock jumped forward; nothing expires by it for ten minutes",
+                seconds=ahead_us // 1_000_000,
+                event_id="clock-ahead",
+            )
+
+    def _is_durable(self, chunk: Chunk) -> bool:
+        return (
+            len(chunk.times_us) == len(chunk.values) and chunk.ticket <= self.journal.durable_ticket
+        )
+
+    # -- topics and records -------------------------------------------------------------------
+
+    def topic(self, name: str) -> Topic | None:
+        """The topic of this name, if there is one."""
+        return self._state.by_name.get(name)
+
+    def topic_of_id(self, topic_id: int) -> Topic | None:
+        """The topic with this id, if there is one and it has a name."""
+        topic = self._state.by_id.get(topic_id)
+        return None if topic is None or topic.internal_of else topic
+
+    def topics(self) -> Iterator[Topic]:
+        """All topics that have names, in order of creation."""
+        return (topic for topic in self._state.by_id.values() if not topic.internal_of)
+
+    find = staticmethod(Partition.find)
+    """The chunk in memory that holds an offset of a partition, if any; else `load` it."""
+
+    def load(self, partition: Partition, offset: int, loaded: Loaded) -> None:
+        """Read ``offset`` and what follows it from the log; see `ColdReader.load`."""
+        self._reader.load(partition, offset, loaded)
+
+    def wait(
+        self,
+        topic_name: str,
+        group_name: str,
+        wait_us: int,
+        attempt: Callable[[], bool],
+        timed_out: Callable[[], None],
+    ) -> Waiter:
+        """Try ``attempt`` again whenever the group may find something; see `Waiters.add`."""
+        return self._waiters.add(topic_name, group_name, wait_us, attempt, timed_out)
+
+    # -- what can be seen ---------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Counts and sizes, in values that JSON can hold; the admin site shows them."""
+        groups, omitted = self._overview.groups()
+        return {
+            **self._overview.counts(),
+            "uncommitted_bytes": self.journal.uncommitted_bytes,
+            "tail_cache_bytes": self._tail.used_bytes,
+            "read_cache_bytes": self._cold.used_bytes,
+            "reads_from_disk": self._reader.reads,
+            "schedule": self.schedule_counters.status(),
+            "schedule_held_bytes": self._firing.held_bytes,
+            "producers": self.producers.count,
+            "subscriptions": self.subscriptions.count,
+            "transactions": self.transactions.status(),
+            "long_polls": self._waiters.count,
+            "retention": self._retention.status(),
+            "archive": self.archiving.status(),
+            "audit": self.audit.status(),
+            "snapshots_written": self._snapshotter.written,
+            "snapshot_lsn": self._snapshotter.last_lsn,
+            "snapshot_error": self._snapshotter.last_error,
+            "damage": {
+                **self.quarantine.status(),
+                "indexes": self._wal.bad_indexes,
+                "snapshots": self._snapshotter.damaged,
+            },
+            "groups": groups,
+            "groups_omitted": omitted,
+        }
+
+    def delete_group(self, topic: str, group: str) -> None:
+        """As `GroupChanges.delete_group`; with its group a subscription ends, in the same frame."""
+        if not self.subscriptions.end_with_group(topic, group):
+            self._delete_group(topic, group)
+
+    def group_info(self, topic_name: str, group_name: str) -> GroupInfo:
+        """Where a group stands in a topic; an unknown one is an empty one."""
+        return self._overview.group_info(topic_name, group_name)
+
+
+def _place(damage: Damage) -> Place:
+    return Place(damage.name, damage.position, damage.end, damage.problem)

@@ -1,0 +1,1 @@
+"""Delayed messages: schedules, delivery when due, prefetch from disk."""

@@ -1,0 +1,1 @@
+"""Leases: acquire and settle, timers, long polls, group administration."""

@@ -1,0 +1,326 @@
+# Tests: tests/broker/test_group_admin.py
+"""What is done to whole consumer groups: pause, seek, settings, deletion, their leases.
+
+Each change is one frame of the log, over all partitions, and is admitted before anything is
+changed, so that it happens as a whole or not at all. Long polls of the group try again in the same
+turn. docs/leases.rst, section "Rules", is the contract.
+
+Settings, a pause or a seek make a group that does not exist; every other change needs one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal, NamedTuple
+
+from brokerd.broker.clock import BrokerTime
+from brokerd.broker.journal import EVENT_FRAME_BYTES, LANE_FRAME_BYTES, Journal
+from brokerd.broker.leases.service import Leasing
+from brokerd.broker.model.state import State
+from brokerd.broker.model.topics import ConsumerGroup, Lane, Partition, unknown_group
+from brokerd.errors import InvalidRequest, LimitExceeded
+from brokerd.groups import GroupPartition, GroupSettings, Lease
+from brokerd.groups.view import END_OF_OFFSETS, NO_OFFSET
+
+Target = int | Literal["start", "end"]
+"""Where a group is to go on: an offset, the first record there is, or behind the last one."""
+
+
+RELEASE_MAX = 4_096
+"""Leases that `GroupChanges.release_owner` ends in one call."""
+
+DEAD_LOOKS_MAX = 100_000
+"""What one replay or purge of dead letters may take, in half microseconds. Its events are few."""
+
+
+class Burial(NamedTuple):
+    """Which dead letters are to be replayed or purged; ``before_us`` is monotonic time."""
+
+    first: int
+    end: int
+    reason: str
+    before_us: int | None
+
+
+class GroupChanges:
+    """Changes of groups. All raise `UnknownTopic`, `NoSpace` and `Congested`.
+
+    ``went_back()`` is told when a group may have records to do that it had done.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        journal: Journal,
+        leasing: Leasing,
+        time: BrokerTime,
+        went_back: Callable[[], None],
+    ) -> None:
+        self._state = state
+        self._journal = journal
+        self._leasing = leasing
+        self._time = time
+        self._went_back = went_back
+
+    # -- settings and state ----------------------------------------------------------------------
+
+    def configure_group(self, topic: str, group: str, settings: GroupSettings) -> None:
+        """Give a group settings of its own, for good; makes the group if there is none.
+
+        A change of ``key_ordered`` ends all its leases and delays. Raises `InvalidName`.
+        """
+        text_bytes = 4 * len(settings.to_json())
+        self._change(
+            self._group_or_new(topic, group),
+            lambda lane: lane.store.configure(settings),
+            text_bytes,
+        )
+
+    def group_settings(self, topic: str, group: str) -> GroupSettings:
+        """The settings that a group has. Raises `UnknownGroup`."""
+        return self._group(topic, group).lanes[0].store.settings
+
+    def pause_group(self, topic: str, group: str) -> None:
+        """Give the group no records until `resume_group`; makes the group if there is none.
+
+        Leases that live go on, and may be settled and extended. Raises `InvalidName`.
+        """
+        found = self._group_or_new(topic, group)
+        self._change(found, lambda lane: lane.store.pause())
+
+    def resume_group(self, topic: str, group: str) -> None:
+        """Give a paused group records again. Raises `UnknownGroup`."""
+        found = self._group(topic, group)
+        self._change(found, lambda lane: lane.store.unpause())
+
+    def seek_group(
+        self,
+        topic: str,
+        group: str,
+        to: Target | Mapping[int, Target],
+        partition: int | None = None,
+    ) -> dict[int, int]:
+        """Let a group go on from ``to``, in one partition or all: (partition: its new floor).
+
+        A map says for each partition in it where to go on, and leaves the others alone. Everything
+        below is settled, everything from there on is open, leases and delays end, and a committed
+        offset, where there is one, is the new floor. An offset is cut to the records that there
+        are. Makes the group if there is none. Raises `UnknownPartition` and `InvalidName`.
+        """
+        found = self._group_or_new(topic, group)
+        if not isinstance(to, Mapping):
+            to = dict.fromkeys(range(len(found.lanes)) if partition is None else [partition], to)
+        floors: dict[int, int] = {}
+        for index, target in to.items():
+            floors[index] = _floor(found.topic.partition(index), target)
+
+        def seek(lane: Lane) -> None:
+            floor = floors[lane.partition.index]
+            lane.store.seek(floor)
+            lane.leave_out_gaps()
+            if lane.store.committed != NO_OFFSET:
+                lane.store.commit_offset(floor)
+
+        self._change(found, seek, lanes=[found.lanes[index] for index in floors])
+        self._went_back()
+        return floors
+
+    def delete_group(self, topic: str, group: str) -> None:
+        """Forget a group: leases, attempts, dead letters, settings. Raises `UnknownGroup`.
+
+        A group of that name that comes later is a new one; no token that this one gave matches.
+        """
+        found = self._group(topic, group)
+        self._change(found, lambda lane: lane.store.delete())
+        self._state.remove_group(found)
+
+    # -- committed offsets -----------------------------------------------------------------------
+
+    def commit_offset(self, topic: str, group: str, partition: int, offset: int) -> None:
+        """Store how far the group's consumers have come, as they say; makes the group if needed.
+
+        The number is not looked at, moves no floor and touches no lease; `NO_OFFSET` forgets it.
+        Raises `UnknownPartition`, `InvalidName`, and `InvalidRequest` for what is no offset.
+        """
+        if not NO_OFFSET <= offset < END_OF_OFFSETS:
+            raise InvalidRequest(
+                f"offset {offset} cannot be committed: offsets go from 0 to {END_OF_OFFSETS - 1}"
+            )
+        found = self._group_or_new(topic, group)
+        lane = found.lanes[found.topic.partition(partition).index]
+        goes_back = offset < lane.store.committed
+        self._change(found, lambda lane: lane.store.commit_offset(offset), lanes=[lane])
+        if goes_back:
+            self._went_back()
+
+    def committed_offset(self, topic: str, group: str, partition: int) -> int | None:
+        """The offset last committed for a partition; None if there is none.
+
+        Raises `UnknownGroup` and `UnknownPartition`.
+        """
+        found = self._group(topic, group)
+        committed = found.lanes[found.topic.partition(partition).index].store.committed
+        return None if committed == NO_OFFSET else committed
+
+    # -- leases ----------------------------------------------------------------------------------
+
+    def release_owner(self, topic: str, group: str, owner: str) -> tuple[int, bool]:
+        """Release the leases of ``owner``, no failures; how many, and whether there are more.
+
+        One call ends a few thousand, so that the reactor has its turn. Raises `UnknownGroup`.
+        """
+        found = self._group(topic, group)
+        left = min(RELEASE_MAX, self._leasing.events_max)
+        self._journal.admit_events(left * EVENT_FRAME_BYTES + len(found.lanes) * LANE_FRAME_BYTES)
+        released = 0
+        for lane in found.lanes:
+            before = len(lane.store.events)
+            released += lane.store.release_owner(self._time.now_us(), owner, left)
+            left -= len(lane.store.events) - before
+            self._leasing.touch_added(lane, before)
+            self._leasing.timetable.schedule(lane)
+        return released, any(lane.store.owned(owner) for lane in found.lanes)
+
+    def leases(
+        self, topic: str, group: str, partition: int = 0, offset: int = 0
+    ) -> Iterator[tuple[int, Lease]]:
+        """A group's leases as (partition, lease), in order, from a partition's offset on.
+
+        Raises `UnknownGroup` with the first one.
+        """
+        for lane in self._group(topic, group).lanes[partition:]:
+            index = lane.partition.index
+            first = offset if index == partition else 0
+            for lease in lane.store.leases(first):
+                yield index, lease
+
+    # -- dead letters ----------------------------------------------------------------------------
+
+    def replay_dead_letters(
+        self,
+        topic: str,
+        group: str,
+        partition: int | None = None,
+        first: int = 0,
+        end: int | None = None,
+        reason: str | None = None,
+        before_us: int | None = None,
+    ) -> int:
+        """Make dead letters ready again, as if they were never tried; returns how many.
+
+        Those of one partition or all, with offsets from ``first`` to below ``end``, with this
+        reason, whose last attempt was before the broker time ``before_us``; what is not given does
+        not matter. Raises `UnknownGroup`, `UnknownPartition`, and `LimitExceeded` if they
+        are too many for one turn of the reactor: docs/leases.rst, section "Cost".
+        """
+        return self._bury(
+            GroupPartition.replay_runs,
+            self._lanes(topic, group, partition),
+            Burial(
+                first,
+                END_OF_OFFSETS if end is None else end,
+                reason or "",
+                self._before(before_us),
+            ),
+        )
+
+    def purge_dead_letters(
+        self,
+        topic: str,
+        group: str,
+        partition: int | None = None,
+        first: int = 0,
+        end: int | None = None,
+        reason: str | None = None,
+        before_us: int | None = None,
+    ) -> int:
+        """Forget dead letters, chosen as by `replay_dead_letters`; returns how many.
+
+        Their records are never delivered to this group again.
+        """
+        return self._bury(
+            GroupPartition.purge_runs,
+            self._lanes(topic, group, partition),
+            Burial(
+                first,
+                END_OF_OFFSETS if end is None else end,
+                reason or "",
+                self._before(before_us),
+            ),
+        )
+
+    def _bury(self, bury: Callable[..., int], lanes: list[Lane], burial: Burial) -> int:
+        """Replay or purge in all lanes, in one frame and one turn."""
+        lanes = [lane for lane in lanes if lane.store.dead]
+        looks = DEAD_LOOKS_MAX
+        found = []
+        for lane in lanes:
+            runs, looks = lane.store.dead_runs(*burial, looks)
+            if looks <= 0:
+                stop = runs[-1][1] if runs else burial.first
+                raise LimitExceeded(
+                    "these dead letters, or the gaps between them, are more than one change takes "
+                    f"at once (partition {lane.partition.index}, from about offset {stop} on); "
+                    "choose one partition and a range of offsets, and then the next one"
+                )
+            found.append((lane, runs))
+        strings_bytes = 4 * len(burial.reason)
+        events = sum(len(runs) for _, runs in found)
+        self._journal.admit_events(
+            events * EVENT_FRAME_BYTES + len(lanes) * (LANE_FRAME_BYTES + strings_bytes)
+        )
+        count = 0
+        for lane, runs in found:
+            before = len(lane.store.events)
+            count += bury(lane.store, runs, burial.reason)
+            self._leasing.touch_added(lane, before, strings_bytes)
+        return count
+
+    def _before(self, before_us: int | None) -> int | None:
+        """A broker time as monotonic time, in which attempts are kept."""
+        if before_us is None:
+            return None
+        return before_us - self._time.time_us() + self._time.now_us()
+
+    # -- parts -----------------------------------------------------------------------------------
+
+    def _lanes(self, topic: str, group: str, partition: int | None) -> list[Lane]:
+        found = self._group(topic, group)
+        if partition is None:
+            return found.lanes
+        return [found.lanes[found.topic.partition(partition).index]]
+
+    def _group(self, topic: str, group: str) -> ConsumerGroup:
+        place = self._state.existing_topic(topic)
+        found = place.groups.get(group)
+        if found is None:
+            raise unknown_group(place, group)
+        return found
+
+    def _group_or_new(self, topic: str, group: str) -> ConsumerGroup:
+        found = self._state.existing_topic(topic)
+        return found.groups.get(group) or self._leasing.new_group(found, group)
+
+    def _change(
+        self,
+        group: ConsumerGroup,
+        change: Callable[[Lane], object],
+        string_bytes: int = 0,
+        lanes: list[Lane] | None = None,
+    ) -> None:
+        """Make an event in each lane, or two, all of them in one frame."""
+        lanes = group.lanes if lanes is None else lanes
+        self._journal.admit_events(
+            len(lanes) * (LANE_FRAME_BYTES + EVENT_FRAME_BYTES + string_bytes)
+        )
+        for lane in lanes:
+            before = len(lane.store.events)
+            change(lane)
+            self._leasing.touch_added(lane, before, string_bytes)
+
+
+def _floor(partition: Partition, to: Target) -> int:
+    if to == "end":
+        return partition.next_offset
+    first = partition.start_offset
+    return first if to == "start" else min(max(to, first), partition.next_offset)

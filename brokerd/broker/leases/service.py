@@ -1,0 +1,454 @@
+# Tests: tests/broker/test_broker.py
+"""Leases of the broker: which lane, what it may cost, and the timer that ends what is over.
+
+The lease store (`brokerd.groups`) decides; here its events get their place in the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Protocol
+
+from xxhash import xxh3_64_intdigest
+
+from brokerd.broker.clock import BrokerTime
+from brokerd.broker.journal import EVENT_FRAME_BYTES, LANE_FRAME_BYTES, Clock, Journal, Touched
+from brokerd.broker.leases.timers import Timetable
+from brokerd.broker.leases.waiters import Waiters
+from brokerd.broker.model.state import State
+from brokerd.broker.model.topics import ConsumerGroup, Lane, Topic, check_name
+from brokerd.broker.status.overview import Counters
+from brokerd.errors import BrokerdError, LimitExceeded, UnknownGroup, UnknownOffset, UnknownTopic
+from brokerd.groups import NO_KEY, RANGES_MAX, DeadLetter
+from brokerd.values import Grant
+
+LAPSE_AND_CHANGE = 2
+"""Events that one settle, extend or the like may make: the lease had lapsed, and its own."""
+
+EXPIRE_STEP = 1024
+"""Leases and delays of a lane that are ended in one go; the reactor has its turn between steps."""
+
+COUNT_US = 1_000_000
+"""How often all groups are counted, at most."""
+
+UNSYNCED_US = 3_600_000_000
+"""How long `Leasing.time_from_durable` waits for a commit, at most."""
+
+LAPSE_FRAME_BYTES = 1 << 20
+"""What ends by itself waits for others up to this size."""
+
+
+class Taking(Protocol):
+    """Says which records an acquire may lease.
+
+    ``lane`` is set before a lane is asked. ``takes(offset)`` is called with each record about to
+    be leased: TAKE; STOP ends the lane's turn, GONE settles the record, ``gone_until(end)`` all up
+    to an offset. ``key_of(offset)`` gives the hash of its key where the group is key-ordered.
+    ``stopped`` true ends the whole acquire. ``cut_short`` becomes true when many records were
+    passed over, so that the reactor should have its turn: there may be more to lease after that.
+    """
+
+    lane: Lane
+    stopped: bool
+    cut_short: bool
+
+    def takes(self, offset: int) -> int: ...
+
+    def key_of(self, offset: int) -> int: ...
+
+
+def key_hash(key: bytes | None) -> int:
+    """What key order knows of a record's key: its XXH3, 64 bits, or `NO_KEY`."""
+    return NO_KEY if key is None else xxh3_64_intdigest(key) or 1
+
+
+class Leasing:
+    """Leases, settles and their ends, for all groups.
+
+    ``lane`` may be one that an earlier `lane` or `acquire` gave, whatever came of its group since:
+    `settle` and the others use the group of that name of the same topic, and are refused when it,
+    or its topic, was deleted.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        journal: Journal,
+        clock: Clock,
+        time: BrokerTime,
+        waiters: Waiters,
+        counters: Counters,
+        events_max: int,
+        max_groups: int,
+    ) -> None:
+        self._state = state
+        self._journal = journal
+        self._time = time
+        self._waiters = waiters
+        self._counters = counters
+        self.events_max = events_max
+        """How many events one request may cause: a frame takes them, whatever its segment."""
+        self._max_groups = max_groups
+        self._groups_left = 0
+        """So many groups may begin before all are counted again."""
+        self._counted_us = -COUNT_US
+        self.timetable = Timetable(clock, time, self._due)
+
+    def start(self, now_us: int) -> None:
+        """Give every lease its full duration again, and begin to end what is over."""
+        for lane in self._state.lanes():
+            lane.leave_out_gaps()
+            lane.store.resume(now_us, self._state.behind_us)
+            if not lane.group.topic.internal_of:  # whose delays are those of `Firing`
+                self.timetable.schedule(lane)
+
+    def lane(self, topic_name: str, group_name: str, index: int, offset: int) -> Lane:
+        """A group's lane through the partition that holds ``offset``.
+
+        A group that does not exist yet begins to with its first event. Raises `UnknownOffset` when
+        there is no such record, and `InvalidName`.
+        """
+        topic = self._state.by_name.get(topic_name)
+        if (
+            topic is None
+            or not 0 <= index < len(topic.partitions)
+            or not 0 <= offset < topic.partitions[index].next_offset
+        ):
+            raise UnknownOffset(
+                f"topic {topic_name!r} has no record {offset} in partition {index}: "
+                "it was never produced"
+            )
+        group = topic.groups.get(group_name) or self.new_group(topic, group_name)
+        return group.lanes[index]
+
+    def new_group(self, topic: Topic, name: str) -> ConsumerGroup:
+        """A group that its topic does not know until it is touched: asking leaves no trace.
+
+        Raises `InvalidName`, and `LimitExceeded` when there are as many as there may be.
+        """
+        check_name(name, "group name")
+        if self._groups_left <= 0:
+            self._count_groups()
+        group = self._state.new_group(topic, name)
+        for lane in group.lanes:
+            lane.leave_out_gaps()
+        return group
+
+    def _count_groups(self) -> None:
+        """Count all groups, now and then: those that begin are many more often than there are many.
+
+        Raises `LimitExceeded`.
+        """
+        now_us = self._time.now_us()
+        if now_us - self._counted_us >= COUNT_US:
+            self._counted_us = now_us
+            self._groups_left = self._max_groups - sum(
+                len(topic.groups) for topic in self._state.by_id.values()
+            )
+        if self._groups_left <= 0:
+            raise LimitExceeded(
+                f"there are {self._max_groups} groups already; delete some, or raise limits.groups"
+            )
+
+    def acquire(
+        self,
+        topic_name: str,
+        group_name: str,
+        owner: str,
+        duration_us: int | None,
+        limit: int,
+        taking: Taking,
+    ) -> list[tuple[Lane, Grant]]:
+        """Lease up to ``limit`` records that ``taking`` takes, lowest eligible offset first.
+
+        Partitions take turns. No ``duration_us`` means the group's own. Nothing to lease, or no
+        such topic, gives an empty list; a group begins to exist with its first event. A very large
+        ``limit`` is cut to what a frame takes. Raises `InvalidName`, `NoSpace` or `Congested`.
+        """
+        topic = self._state.by_name.get(topic_name)
+        if topic is None:
+            return []
+        group = topic.groups.get(group_name)
+        if group is None:
+            if not any(partition.next_offset for partition in topic.partitions):
+                return []  # the lanes of a group cost more than this look
+            group = self.new_group(topic, group_name)
+        lanes = group.lanes
+        if duration_us is None:
+            duration_us = lanes[0].store.settings.default_duration_us
+        if limit > self.events_max:
+            limit = self.events_max
+        lane_bytes = LANE_FRAME_BYTES + 4 * len(owner)
+        self._journal.admit_events(
+            (limit + RANGES_MAX) * EVENT_FRAME_BYTES + min(limit, len(lanes)) * lane_bytes
+        )
+        now_us = self._time.now_us()
+        found: list[tuple[Lane, Grant]] = []
+        for step in range(len(lanes)):
+            lane = lanes[(group.turn + step) % len(lanes)]
+            if lane.scheduled_us is not None and lane.scheduled_us <= now_us:
+                self._expire(lane, now_us)
+            taking.lane = lane
+            store = lane.store
+            before = len(store.events)
+            grants = store.acquire(
+                now_us,
+                lane.partition.next_offset,
+                owner,
+                duration_us,
+                limit - len(found),
+                taking.takes,
+                False,
+                taking.key_of,
+            )
+            added = len(store.events) - before
+            if added:
+                self.touch(lane, added * EVENT_FRAME_BYTES + 4 * len(owner))
+            if grants:
+                if lane.scheduled_us is None or now_us + duration_us < lane.scheduled_us:
+                    self.timetable.schedule(lane)
+                found += [(lane, grant) for grant in grants]
+            if len(found) < limit:
+                # What the store settled in passing takes room that was admitted for one lane alone.
+                if store.cut_short or added > len(grants):
+                    taking.cut_short = True
+                elif not taking.stopped:
+                    continue
+            # A lane that gave something has had its turn; one that gave nothing is asked first.
+            group.turn = (group.turn + step + bool(grants)) % len(lanes)
+            break
+        self._counters.leases_granted += len(found)
+        return found
+
+    def time_from_durable(self, lane: Lane, grant: Grant) -> None:
+        """Let the time of a lease just granted begin when it is durable, and its answer may leave.
+
+        For short leases: on a busy disk they would be over before anybody knows of them.
+        """
+        store, duration_us = lane.store, grant.duration_us
+        deadline_us = self._time.now_us() + duration_us + UNSYNCED_US
+        store.set_deadline(grant.offset, grant.token, deadline_us)
+        self._journal.when_all_durable(partial(self._begin_time, lane, grant))
+
+    def _begin_time(self, lane: Lane, grant: Grant) -> None:
+        deadline_us = self._time.now_us() + grant.duration_us
+        if not lane.group.deleted and lane.store.set_deadline(
+            grant.offset, grant.token, deadline_us
+        ):
+            self.timetable.schedule(lane)
+
+    def settle(
+        self,
+        lane: Lane,
+        offset: int,
+        success: bool,
+        owner: str | None = None,
+        token: int | None = None,
+        delay_us: int | None = None,
+        reason: str = "",
+        dead: bool = False,
+    ) -> bool:
+        """Settle a record as processed or failed; True if that changed anything.
+
+        A failure may have a ``reason``; with ``dead`` it makes the record a dead letter.
+
+        Raises `UnknownOffset`, `NotLeaseOwner`, `LeaseLost`, `NoSpace` or `Congested`.
+        """
+        lane = self._current(lane)
+        reason_bytes = 4 * len(reason)
+        self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES + reason_bytes)
+        store = lane.store
+        before = len(store.events)
+        try:
+            changed = store.settle(
+                self._time.now_us(),
+                lane.partition.next_offset,
+                offset,
+                success,
+                owner=owner,
+                token=token,
+                delay_us=delay_us,
+                reason=reason,
+                dead=dead,
+            )
+        finally:
+            self.touch_added(lane, before, reason_bytes)
+        if changed:
+            if success:
+                self._counters.settled += 1
+            else:
+                self._counters.failed += 1
+                self.timetable.schedule(lane)
+        return changed
+
+    def settle_leased(
+        self, lane: Lane, offset: int, owner: str | None = None, token: int | None = None
+    ) -> None:
+        """Settle a record as processed while its lease lives.
+
+        Raises `NotLeaseOwner`, `LeaseLost` if no such lease lives, `NoSpace` or `Congested`.
+        """
+        lane = self._current(lane)
+        self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
+        before = len(lane.store.events)
+        try:
+            lane.store.settle_leased(self._time.now_us(), offset, owner, token)
+        finally:
+            self.touch_added(lane, before)
+        self._counters.settled += 1
+
+    def extend(
+        self,
+        lane: Lane,
+        offset: int,
+        duration_us: int,
+        owner: str | None = None,
+        token: int | None = None,
+    ) -> int:
+        """Give a live lease a new duration from now; returns what remains, in microseconds.
+
+        Raises `NotLeaseOwner`, `LeaseLost`, `UnknownOffset`, `NoSpace` or `Congested`.
+        """
+        lane = self._current(lane)
+        self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
+        store = lane.store
+        before = len(store.events)
+        try:
+            remaining_us = store.extend(
+                self._time.now_us(), offset, duration_us, owner=owner, token=token
+            )
+        finally:
+            self.touch_added(lane, before)
+        self.timetable.schedule(lane)
+        return remaining_us
+
+    def release(
+        self,
+        lane: Lane,
+        offset: int,
+        owner: str | None = None,
+        token: int | None = None,
+        delay_us: int = 0,
+    ) -> None:
+        """End a live lease without a failure; the record is eligible again after ``delay_us``.
+
+        Raises `NotLeaseOwner`, `LeaseLost`, `NoSpace` or `Congested`.
+        """
+        lane = self._current(lane)
+        self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
+        store = lane.store
+        before = len(store.events)
+        try:
+            store.release(self._time.now_us(), offset, owner=owner, token=token, delay_us=delay_us)
+        finally:
+            self.touch_added(lane, before)
+        self.timetable.schedule(lane)
+
+    def dead_letter(self, lane: Lane, offset: int, reason: str) -> bool:
+        """Move a record to the group's dead letters, whoever holds its lease.
+
+        False when it is settled or dead already. Raises as `settle`.
+        """
+        lane = self._current(lane)
+        self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES + 4 * len(reason))
+        before = len(lane.store.events)
+        changed = lane.store.dead_letter(
+            self._time.now_us(), lane.partition.next_offset, offset, reason
+        )
+        self.touch_added(lane, before, 4 * len(reason))
+        return changed
+
+    def dead_letters(
+        self, topic_name: str, group_name: str, partition: int = 0, offset: int = 0
+    ) -> Iterator[tuple[int, DeadLetter]]:
+        """A group's dead letters as (partition, letter), in order, from a partition's offset on.
+
+        Raises `UnknownTopic`; an unknown group has none.
+        """
+        group = self._state.existing_topic(topic_name).groups.get(group_name)
+        for lane in group.lanes[partition:] if group is not None else ():
+            index = lane.partition.index
+            for letter in lane.store.dead_letters(offset if index == partition else 0):
+                yield index, letter
+
+    def _current(self, lane: Lane) -> Lane:
+        """What is to be used of a lane that somebody may have kept over a turn.
+
+        Raises `UnknownTopic` or `UnknownGroup` when its topic or its group was deleted.
+        """
+        group = lane.group
+        topic = group.topic
+        known = topic.groups.get(group.name)
+        if known is group:
+            return lane
+        if group.deleted:
+            raise _deleted(group)
+        # The group had not begun. If others began it since, it is theirs; if nobody did, records
+        # may have been removed since, and tokens given by one of that name, so it is made anew.
+        known = known or self.new_group(topic, group.name)
+        return known.lanes[lane.partition.index]
+
+    def touch(self, lane: Lane, size: int, schedule: bool = True) -> None:
+        """Have the events of a lane written, which is a current one; ``size`` is what was added."""
+        if not lane.dirty:
+            self._journal.add_lane(lane, schedule)
+            groups = lane.group.topic.groups
+            if lane.group.name not in groups:
+                groups[lane.group.name] = lane.group
+                self._groups_left -= 1
+        self._journal.gathered_bytes += size
+
+    def touch_added(self, lane: Lane, before: int, string_bytes: int = 0) -> None:
+        """Have written what was added to a lane's events since there were ``before`` of them."""
+        added = len(lane.store.events) - before
+        if added:
+            size = added * EVENT_FRAME_BYTES + string_bytes
+            if lane.dirty:
+                self._journal.gathered_bytes += size
+            else:
+                self.touch(lane, size)
+
+    def serve_touched(self, touched: Touched) -> None:
+        """Let long polls take what this frame brings, so that one commit serves both."""
+        if self._waiters:
+            self._waiters.serve({partition.topic.name for partition in touched.partitions})
+            for lane in touched.lanes:
+                self._waiters.serve_group(lane.partition.topic.name, lane.group.name)
+
+    def _expire(self, lane: Lane, now_us: int) -> int:
+        """End some of the leases and delays that are over; how many, -1 if not now.
+
+        What ends by itself forces no commit of its own.
+        """
+        step = min(EXPIRE_STEP, self.events_max)
+        try:
+            self._journal.admit_events(min(lane.store.leased, step) * EVENT_FRAME_BYTES)
+        except BrokerdError:
+            return -1  # no room for the events: leases may end late, never early
+        events = lane.store.events
+        before = len(events)
+        ended = lane.store.expire(now_us, step)
+        lapsed = len(events) - before
+        if lapsed:
+            self._counters.expired += lapsed
+            self.touch(lane, lapsed * EVENT_FRAME_BYTES, schedule=False)
+            if self._journal.gathered_bytes > LAPSE_FRAME_BYTES:
+                self._journal.split()  # frames are made in one go
+        return ended
+
+    def _due(self, lane: Lane, now_us: int) -> int:
+        ended = self._expire(lane, now_us)
+        if ended >= 0 and self._waiters:
+            self._waiters.serve_group(lane.partition.topic.name, lane.group.name)
+        return ended
+
+
+def _deleted(group: ConsumerGroup) -> BrokerdError:
+    """Why a lane that was kept over a turn cannot be used any more."""
+    topic = group.topic
+    if topic.deleted:
+        return UnknownTopic(f"topic {topic.name!r} was deleted; ask for it anew")
+    return UnknownGroup(
+        f"group {group.name!r} of topic {topic.name!r} was deleted; ask for it anew"
+    )

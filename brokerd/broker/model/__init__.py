@@ -1,0 +1,1 @@
+"""State that survives a restart: topics, groups, snapshots, replay."""

@@ -1,0 +1,216 @@
+# Tests: tests/broker/test_state.py, tests/broker/test_recovery.py, tests/broker/test_shrunk_log.py
+"""What a replay keeps in mind, and what it does at its end about damage.
+
+Where the log is damaged, what is left of it is used: a topic whose creation is lost gets a name of
+its own, an event that cannot follow the ones left before it is passed over, and no offset that the
+damaged bytes may have assigned is assigned again. A batch has at least as many bytes as records
+(see `Journal`), so a partition of which nothing is known after the damage leaves out as many
+offsets as there are damaged bytes. Offsets of which nothing is left, not even the header of a
+batch, are gaps of their partition; no group waits for them.
+
+Nor is a token given again that the damaged bytes may have given: each grant has its token in the
+log, in more bytes than one. A group of which no lease is known after the damage leaves out as many
+tokens as there are damaged bytes, and so does, once and for all, every group that comes later: it
+may be one of which nothing is left.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from twisted.logger import Logger
+
+from brokerd.broker.model.topics import Lane, Partition, Topic
+from brokerd.errors import DamagedData
+from brokerd.wal import Damage, LostRange, RecoveryReport, decode_loss
+from brokerd.walformat import Entry
+
+if TYPE_CHECKING:
+    from brokerd.broker.model.state import State
+
+
+class Replay:
+    """What only replay needs to know."""
+
+    def __init__(self, now_us: int, time_us: int) -> None:
+        self.time_us = time_us
+        self.shift_us = now_us - time_us
+        """Monotonic time less broker time, so that delays go on where they were."""
+        self.fresh_from: dict[object, int] = {}
+        """The LSN from which frames are news to a topic or lane, where it is not all of them."""
+        self.told_at: dict[Partition, int] = {}
+        """LSN of the last frame that told the next offset of a partition."""
+        self.topic_created_at = -1
+        """LSN up to which all topics are known."""
+        self.topics_known_below = 1
+        """All topics with lower ids are known: those of the snapshot."""
+        self.token_told_at: dict[Lane, int] = {}
+        """LSN of the last frame that told the last token of a lane."""
+        self.groups_known_at = -1
+        """LSN up to which all groups are known."""
+        self.nameless: set[Topic] = set()
+        self.deleted: set[int] = set()
+        """Topics that are known to be deleted, whatever older frames say of them."""
+        self.passed_over: dict[Lane, list[str]] = {}
+        """Why events were not applied. What was before a deletion does not matter."""
+        self.losses: list[Entry] = []
+        """Damage that a repair has put on record."""
+        self.was_damaged = False
+        """Whether a broker served this log, or a repair saw it, while some of it was damaged."""
+
+
+class Salvage:
+    """Puts right in ``state`` what damage left open, once all that is left was replayed."""
+
+    _log = Logger()
+
+    def __init__(self, state: State, replay: Replay, report: RecoveryReport) -> None:
+        self._state = state
+        self._replay = replay
+        self._report = report
+
+    def run(self) -> None:
+        """Do it all; raises `DamagedData` as `State.end_replay` does."""
+        state, report = self._state, self._report
+        self._recall()
+        state.known_damage = sorted({*state.known_damage, *report.known})
+        damages = [*report.damages, *report.recorded]
+        self._tell_passed_over(bool(damages))
+        for topic in sorted(self._replay.nameless, key=lambda topic: topic.topic_id):
+            self._name(topic)
+        self._believe_headers()
+        if damages:
+            self._lose_the_end(damages[-1])
+            for damage in damages:
+                self._skip_tokens(damage)
+            self._begin_tokens()
+        self._give_up_losses()
+        for damage in report.recorded:
+            self._leave_out(damage)
+        for damage in report.damages:
+            for partition, gap in self._leave_out(damage):
+                state.new_gaps.setdefault(partition, []).append(gap)
+
+    def _tell_passed_over(self, is_damaged: bool) -> None:
+        """Say which events could not be applied; a log that was never damaged has none."""
+        passed_over = list(chain.from_iterable(self._replay.passed_over.values()))
+        if passed_over and not (is_damaged or self._replay.was_damaged):
+            raise DamagedData(
+                f"the log contradicts itself: {passed_over[0]}; run brokerctl wal verify"
+            )
+        for problem in passed_over:
+            self._log.error(
+                "passed over an event after damage in the log: {problem}",
+                problem=problem,
+                event_id="event-passed-over",
+            )
+
+    def _believe_headers(self) -> None:
+        """Take over what indexes and sound headers say of offsets and topic ids."""
+        state, report = self._state, self._report
+        state.next_topic_id = max(state.next_topic_id, report.last_topic_id + 1)
+        for (topic_id, index), next_offset in report.next_offsets.items():
+            state.told(topic_id, index, next_offset)
+        report.take_back(state.needed_from())
+        for hole in report.holes:
+            partition = state.partition(hole.topic_id, hole.partition)
+            if partition is not None:
+                partition.lack(hole.first, hole.end)
+
+    def _give_up_losses(self) -> None:
+        for entry in self._replay.losses:
+            if entry not in self._report.void_losses:
+                loss = decode_loss(entry)
+                place = loss.file, loss.position, loss.end
+                self._state.record(Damage(*place, loss.problem, loss.lost))
+                for lost in loss.lost:
+                    self._give_up(lost)
+
+    def _recall(self) -> None:
+        """Know damage again that stands on record where the snapshot made it needless to read.
+
+        A snapshot is used only as long as all the damage that it knows is as it was.
+        """
+        known = {place[:3] for place in self._state.known_damage} & self._state.recorded.keys()
+        found, self._report.damages = self._report.damages, []
+        for damage in found:
+            is_recorded = (damage.name, damage.position, damage.end) in known
+            (self._report.recorded if is_recorded else self._report.damages).append(damage)
+
+    def _name(self, topic: Topic) -> None:
+        """Give a topic whose name is lost one that nobody else has."""
+        name = f"lost-topic-{topic.topic_id}"
+        while name in self._state.by_name:
+            name += "-again"
+        topic.name = name
+        self._state.by_name[name] = topic
+
+    def _lose_the_end(self, damage: Damage) -> None:
+        """Tell what the snapshot knows of and the log does not have any more."""
+        for topic in self._state.by_id.values():
+            for partition in topic.partitions:
+                key = topic.topic_id, partition.index
+                told = self._report.next_offsets.get(key, 0)
+                known = max(partition.start_offset, partition.archived, told)
+                for first, end in partition.without_gaps(known, partition.next_offset):
+                    damage.lost.append(LostRange(*key, first, end))
+                    partition.lack(first, end)
+
+    def _give_up(self, lost: LostRange) -> None:
+        """Let no group wait for records that a repair has put on record as lost."""
+        self._state.told(lost.topic_id, lost.partition, lost.end)
+        partition = self._state.partition(lost.topic_id, lost.partition)
+        if partition is not None:
+            partition.lack(lost.first, lost.end)
+
+    def _skip_tokens(self, damage: Damage) -> None:
+        """Never give again the tokens that damaged bytes may have given."""
+        if not damage.may_hold_frames:
+            return
+        lsn, end_lsn = _stretch(damage)
+        self._state.token_base += max(0, end_lsn - max(lsn, self._replay.groups_known_at))
+        for lane, told_at in self._replay.token_told_at.items():
+            size = end_lsn - max(lsn, told_at)
+            lane.store.skip_tokens(lane.store.last_token + size)
+
+    def _begin_tokens(self) -> None:
+        """After damage, let groups whose tokens nothing tells begin above all that may be lost."""
+        lanes = list(self._state.lanes())
+        for lane in lanes:
+            if lane.group.topic in self._replay.nameless:
+                # A topic that gets its lost name may get groups of these names.
+                self._state.token_base = max(self._state.token_base, lane.store.last_token)
+        for lane in lanes:
+            if lane not in self._replay.token_told_at:
+                lane.store.skip_tokens(self._state.token_base)
+
+    def _leave_out(self, damage: Damage) -> list[tuple[Partition, tuple[int, int]]]:
+        """Never assign again what damaged bytes may have assigned; returns the new gaps."""
+        gaps: list[tuple[Partition, tuple[int, int]]] = []
+        if damage.is_counted or not damage.may_hold_frames:
+            return gaps  # all records are known, or none were there
+        lsn, end_lsn = _stretch(damage)
+        # A piece of a snapshot may be of a moment when only some of the damaged bytes were written.
+        self._state.next_topic_id += max(0, end_lsn - max(lsn, self._replay.topic_created_at))
+        if end_lsn > self._replay.groups_known_at:
+            self._doubt_topics()
+        for topic in self._state.by_id.values():
+            for partition in topic.partitions:
+                size = end_lsn - max(lsn, self._replay.told_at.get(partition, -1))
+                if size > 0:
+                    first = partition.next_offset
+                    partition.leave_out(size)
+                    gaps.append((partition, (first, first + size)))
+        return gaps
+
+    def _doubt_topics(self) -> None:
+        """Take no topic for deleted that damaged bytes may have told of."""
+        state, first = self._state, self._replay.topics_known_below
+        state.doubted_topic_id = min(state.doubted_topic_id or first, first)
+
+
+def _stretch(damage: Damage) -> tuple[int, int]:
+    """The LSNs from and to which a damage reaches."""
+    segment_lsn = int(damage.name.partition(".")[0])
+    return segment_lsn + damage.position, segment_lsn + damage.end

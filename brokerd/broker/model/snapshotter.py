@@ -1,0 +1,303 @@
+# Tests: tests/broker/test_snapshotter.py
+"""Takes snapshots of the broker's state without stalling it, and rebuilds the state from them.
+
+A snapshot is taken in steps at frame boundaries, where the state in memory equals the log up to
+``wal.appended_lsn``: each step freezes some lanes, which is a shallow copy, and notes that
+position. Encoding and writing happen in the background once the log is durable up to the last
+position noted, so a snapshot never holds what the log could still lose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+import msgpack
+from twisted.logger import Logger
+
+from brokerd.broker.clock import BrokerTime
+from brokerd.broker.journal import Clock, DelayedCall
+from brokerd.broker.model.snapshot_capture import (
+    CapturedLane,
+    CapturedTopic,
+    capture_deleted,
+    capture_lane,
+    capture_topic,
+    encode_lanes,
+)
+from brokerd.broker.model.state import SNAPSHOT_META, Capture, Encode, State, known_damage
+from brokerd.broker.model.topics import Lane, Topic
+from brokerd.wal import (
+    Committer,
+    KnownDamage,
+    RecoveryReport,
+    SnapshotChunk,
+    Snapshots,
+    Wal,
+)
+
+STEP_THINGS = 200
+"""Topics or lanes captured in one step."""
+
+STEP_SECONDS = 0.005
+"""How long a step may take, and the pause between steps while nothing else drives them."""
+
+
+class _Captured:
+    """What was captured. A topic comes before its groups, and META before all."""
+
+    def __init__(self, first: Iterable[Encode] = ()) -> None:
+        self.first = list(first)
+        self.topics: dict[int, CapturedTopic] = {}
+        """By id, from the beginning on; those that come later are in the log."""
+        self.last: list[Encode] = []
+
+    def encode(self) -> Iterator[SnapshotChunk]:
+        for encode in self.first:
+            yield encode()
+        for topic in self.topics.values():
+            yield from topic.encode()
+        for encode in self.last:
+            yield encode()
+
+
+class Snapshotter:
+    """Snapshots every ``interval_bytes`` of log. ``idle()`` says whether nothing is gathered."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        state: State,
+        wal: Wal,
+        snapshots: Snapshots,
+        writer: Committer,
+        clock: Clock,
+        time: BrokerTime,
+        interval_bytes: int,
+        idle: Callable[[], bool],
+    ) -> None:
+        self._state = state
+        self._wal = wal
+        self._snapshots = snapshots
+        self._writer = writer
+        self._clock = clock
+        self._time = time
+        self._interval_bytes = interval_bytes
+        self._idle = idle
+        self._start_lsn = 0
+        self._captured_lsn = 0
+        self._todo: Iterator[Topic | Lane | Capture] | None = None
+        self._captured = _Captured()
+        self._writing = False
+        self._stopped = False
+        self._changed: set[KnownDamage] = set()
+        """Damage that snapshots knew and that was cured since, or got worse."""
+        self._tick_call: DelayedCall | None = None
+        self.wanted = False
+        """Set to have one taken at the next frame boundary, however little the log grew."""
+        self.on_written: Callable[[], None] = lambda: None
+        """Called when another snapshot can be used."""
+        self.written = 0
+        self.last_lsn = 0
+        self.last_bytes = 0
+        """Size of the last one that was written."""
+        self.last_error: str | None = None
+
+    # -- reading ------------------------------------------------------------------------------
+
+    @property
+    def damaged(self) -> int:
+        """Snapshots that the start found damaged and passed over."""
+        return self._snapshots.damaged
+
+    def replay(self) -> RecoveryReport:
+        """Rebuild the state from the newest snapshot that is to be used and the frames after it."""
+        start_lsn = 0
+        self._state.begin_replay(self._time.now_us(), self._time.time_us())
+        loaded = self._snapshots.load_newest(self._why_outdated, self._wal.deleted_lsn())
+        if loaded is not None:
+            start_lsn = loaded.start_lsn
+            self._state.load_all(loaded.chunks)
+        report = self._wal.open(
+            start_lsn,
+            self._state.apply,
+            self._state.first_lsn,
+            self._snapshots.reached_lsn,
+            self._changed,
+        )
+        self._state.end_replay(report)
+        self._start_lsn = self.last_lsn = start_lsn
+        return report
+
+    def second_newest(self) -> int | None:
+        """Where the second-newest snapshot begins, verified; see `Snapshots.second_newest`.
+
+        Blocks; runs in the thread that writes snapshots.
+        """
+        return self._snapshots.second_newest()
+
+    def _why_outdated(self, chunk: SnapshotChunk) -> str | None:
+        """Why the state in a snapshot is not that of the log any more, if it is not."""
+        changed = [known for known in known_damage(chunk) if not self._wal.is_unchanged(known)]
+        self._changed.update(changed)
+        if not changed:
+            return None
+        return f"{changed[0].file} at {changed[0].position} is not damaged as it was then"
+
+    # -- taking -------------------------------------------------------------------------------
+
+    @property
+    def taking(self) -> bool:
+        """Whether a snapshot is being taken or written."""
+        return self._todo is not None or self._writing or bool(self._captured.first)
+
+    def step(self) -> None:
+        """Called at every frame boundary: begin, go on with, or finish a snapshot."""
+        if self._stopped:
+            return
+        if self.taking:
+            self._go_on()
+        elif self.wanted or self._wal.appended_lsn - self._start_lsn >= self._interval_bytes:
+            self.begin()
+
+    def begin(self) -> None:
+        """Start a snapshot; must be called at a frame boundary."""
+        self.wanted = False
+        self._start_lsn = self._captured_lsn = self._wal.appended_lsn
+        self._captured = _Captured([self._meta()])
+        topics = list(self._state.by_id.values())
+        self._captured.topics = {topic.topic_id: CapturedTopic() for topic in topics}
+        self._todo = self._things(topics)
+        self._capture()
+        if self._tick_call is None:
+            self._tick_later()
+
+    def _things(self, topics: list[Topic]) -> Iterator[Topic | Lane | Capture]:
+        """All there is to capture; what comes later is in the log above the beginning."""
+        yield from topics
+        for topic in topics:
+            for group in list(topic.groups.values()):
+                yield from group.lanes
+        yield from self._state.captures
+
+    def topic_deleted(self, topic: Topic) -> None:
+        """Have a snapshot that is being taken say that ``topic`` is gone.
+
+        The log above its beginning may tell of the topic, of which it would know too little.
+        """
+        if self._todo is not None and topic.topic_id in self._captured.topics:
+            deleted = capture_deleted(topic, self._start_lsn)
+            self._captured.topics[topic.topic_id] = CapturedTopic(deleted)
+
+    def _tick(self) -> None:
+        self._tick_call = None
+        if self.taking and self._idle():
+            self._go_on()
+        if self.taking and not self._writing:
+            self._tick_later()
+
+    def _tick_later(self) -> None:
+        self._tick_call = self._clock.callLater(STEP_SECONDS, self._tick)
+
+    def _go_on(self) -> None:
+        if self._todo is not None:
+            self._capture()
+        elif not self._writing and self._wal.durable_lsn >= self._captured_lsn:
+            self._writing = True
+            captured, self._captured = self._captured, _Captured()
+            start_lsn = self._start_lsn
+            self._writer.submit(
+                lambda: self._snapshots.write(start_lsn, captured.encode()),
+                partial(self._written, start_lsn),
+            )
+
+    def _capture(self) -> None:
+        assert self._todo is not None
+        self._captured_lsn = self._wal.appended_lsn
+        until = self._clock.seconds() + STEP_SECONDS
+        for _ in range(STEP_THINGS):
+            thing = next(self._todo, None)
+            if thing is None:
+                self._todo = None
+                return
+            self._add(thing)
+            if self._clock.seconds() >= until:
+                return
+
+    def _add(self, thing: Topic | Lane | Capture) -> None:
+        """Capture a thing here and now, if it still is."""
+        if isinstance(thing, Topic):
+            captured = self._captured.topics[thing.topic_id]
+            if captured.topic is None:
+                captured.topic = capture_topic(thing, self._captured_lsn)
+        elif isinstance(thing, Lane):
+            if not thing.group.deleted:
+                topic_id = thing.partition.topic.topic_id
+                self._captured.topics[topic_id].lanes.append(self._copy(thing))
+        else:
+            self._captured.last += thing(self._captured_lsn)
+
+    def _copy(self, lane: Lane) -> CapturedLane:
+        return capture_lane(lane, self._captured_lsn, self._time.now_us(), self._time.time_us())
+
+    def _meta(self) -> Encode:
+        fields = {
+            "next_topic_id": self._state.next_topic_id,
+            "time_us": self._time.time_us(),
+            "jumped_us": self._time.jumped_us,
+            "first_lsn": self._state.first_lsn,
+            "token_base": self._state.token_base,
+            "doubted_topic_id": self._state.doubted_topic_id,
+            "recorded": [
+                (one.name, one.position, one.end, one.problem, one.lost)
+                for one in self._state.recorded.values()
+            ],
+            "damage": self._state.known_damage,
+        }
+        chunk = SnapshotChunk(SNAPSHOT_META, b"", self._start_lsn, msgpack.packb(fields))
+        return lambda: chunk
+
+    def _written(self, start_lsn: int, size: int | None, error: Exception | None) -> None:
+        self._writing = False
+        if size is not None:
+            self.last_bytes = size
+            self.written += 1
+            self.last_lsn = start_lsn
+            self.last_error = None
+            self._log.info("snapshot written at {lsn}", lsn=start_lsn, event_id="snapshot-written")
+            self.on_written()
+        else:
+            self.last_error = str(error)
+            self._log.error(
+                "cannot write the snapshot at {lsn}: {error}; the log keeps everything, "
+                "but the next start takes longer",
+                lsn=start_lsn,
+                error=error,
+                event_id="snapshot-failed",
+            )
+
+    def stop(self) -> None:
+        """Take no more snapshots by itself; one being written is finished."""
+        self._stopped = True
+        self._todo = None
+        self._captured = _Captured()
+        if self._tick_call is not None:
+            self._tick_call.cancel()
+            self._tick_call = None
+
+    def write_last(self) -> None:
+        """Take and write one snapshot here and now; for a clean stop, after the last commit."""
+        self._start_lsn = self._captured_lsn = self._wal.appended_lsn
+        self._snapshots.write(self._start_lsn, self._encode_all())
+
+    def _encode_all(self) -> Iterator[SnapshotChunk]:
+        """All there is, each thing copied when it is its turn: nothing changes meanwhile."""
+        yield self._meta()()
+        for topic in self._state.by_id.values():
+            yield capture_topic(topic, self._captured_lsn)()
+            lanes = (lane for group in topic.groups.values() for lane in group.lanes)
+            yield from encode_lanes(map(self._copy, lanes))
+        for capture in self._state.captures:
+            for encode in capture(self._captured_lsn):
+                yield encode()

@@ -1,0 +1,520 @@
+# Tests: tests/broker/test_state.py
+"""What survives a restart: topics, next offsets and groups, from snapshot and log.
+
+A snapshot is a list of chunks. Each holds one topic or one lane as it was at one
+position of the log (its LSN); different chunks may have different LSNs, so that taking a
+snapshot never stalls the broker. Replay starts at the LSN where the snapshot began and applies
+to each topic and lane only the frames after its own chunk.
+
+What damage left open is put right by `Salvage`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import msgpack
+
+from brokerd.broker.clock import JUMP_US
+from brokerd.broker.model.salvage import Replay, Salvage
+from brokerd.broker.model.topics import ConsumerGroup, Lane, Partition, Topic, TopicSettings
+from brokerd.errors import DamagedData, NewerFormat, UnknownTopic
+from brokerd.groups import GroupSettings
+from brokerd.wal import (
+    SNAPSHOT_TOPIC,
+    Damage,
+    Frame,
+    KnownDamage,
+    LostRange,
+    RecoveryReport,
+    SnapshotChunk,
+)
+from brokerd.walformat import Entry, EntryKind, EventKind, decode_group_events
+
+SNAPSHOT_META = 1
+SNAPSHOT_LANE = 3
+SNAPSHOT_DELETED_TOPIC = 4
+SNAPSHOT_LANES = 6
+
+_DELETED = int(EventKind.DELETED)
+_PURGED = int(EventKind.PURGED)
+
+Apply = Callable[[Frame, Entry], None]
+"""Applies one entry of a frame of the log."""
+
+Load = Callable[[int, dict[str, Any]], None]
+"""Takes over a chunk of a snapshot: its LSN and the map in its body. If more chunks go on with it,
+the map's ``rest`` is an iterator of their bodies."""
+
+Encode = Callable[[], SnapshotChunk]
+"""Encodes what was captured, in any thread, later."""
+
+Capture = Callable[[int], list[Encode]]
+"""Copies a part of the state as it is at an LSN, for chunks of a snapshot; called once for each,
+where the state in memory equals the log up to that."""
+
+
+def known_damage(chunk: SnapshotChunk) -> list[KnownDamage]:
+    """The damaged places that a chunk of a snapshot names; one of META names them all."""
+    if chunk.kind != SNAPSHOT_META:
+        return []
+    places = msgpack.unpackb(chunk.body).get("damage", ())
+    return [
+        KnownDamage(file, position, end, checksum, tuple(inside))
+        for file, position, end, checksum, inside in places
+    ]
+
+
+class State:
+    """All topics and groups, and how the log changes them.
+
+    What else must survive a restart adds itself before `begin_replay`: to `appliers` by kind of
+    entry, to `loaders` by kind of chunk, and to `captures`, which a snapshot goes through after all
+    topics and groups. A chunk holds the effect of every entry below its LSN, and replay may begin
+    below that: an applier passes over frames that its chunk holds already.
+    """
+
+    def __init__(self, group_settings: GroupSettings) -> None:
+        self._group_settings = group_settings
+        self.by_id: dict[int, Topic] = {}
+        self.by_name: dict[str, Topic] = {}
+        self.starts: dict[tuple[int, int], int] = {}
+        """Start offsets above 0, by topic id and partition."""
+        self.archived: dict[tuple[int, int], int] = {}
+        """`Partition.archived` above 0, by topic id and partition."""
+        self.next_topic_id = 1
+        self.doubted_topic_id = 0
+        """From this id on, damage may have made forget topics; 0: all that were made are known."""
+        self.last_time_us = 0
+        self.jumped_us = 0
+        """Broker time of the first frame after the last leap that a jump of the clock explains."""
+        self.first_lsn = 0
+        """Where the log begins."""
+        self.known_damage: list[KnownDamage] = []
+        """The damaged places that this state shows: of another log it would be another."""
+        self.behind_us = 0
+        """How far the wall clock was behind the log when replay began."""
+        self.token_base = 0
+        """Tokens up to this may have been given to groups of which nothing is left."""
+        self.recorded: dict[tuple[str, int, int], Damage] = {}
+        """Damaged places that repairs have put on record, by file, position and end."""
+        self.new_gaps: dict[Partition, list[tuple[int, int]]] = {}
+        """Ranges of offsets that this replay left out."""
+        self.appliers: dict[int, Apply] = {
+            EntryKind.RECORDS: lambda frame, entry: self._apply_records(frame.lsn, entry),
+            EntryKind.GROUP_EVENTS: self._apply_events,
+            EntryKind.TOPIC: self._apply_topic,
+            EntryKind.LOST: lambda frame, entry: self._apply_loss(entry),
+            EntryKind.MARK: lambda frame, entry: self._apply_mark(entry),
+        }
+        self.loaders: dict[int, Load] = {
+            SNAPSHOT_TOPIC: self._load_topic,
+            SNAPSHOT_LANE: self._load_lane,
+            SNAPSHOT_LANES: self._load_lanes,
+            SNAPSHOT_DELETED_TOPIC: lambda lsn, fields: self._load_deleted(fields),
+        }
+        self.captures: list[Capture] = []
+        self.let_go: Callable[[Iterable[ConsumerGroup]], None] = let_go
+        """Frees the groups of a topic that is deleted; at replay at once."""
+        self._topic_ops: dict[str, Callable[[int, Entry, dict[str, Any]], None]] = {
+            "created": self._apply_created,
+            "configured": self._apply_configured,
+            "deleted": self._apply_deleted,
+            "start": self._apply_start,
+            "archived": self._apply_archived,
+        }
+        self._replay = Replay(0, 0)
+
+    # -- topics and groups --------------------------------------------------------------------
+
+    def add_topic(self, topic: Topic) -> None:
+        """Know a new topic. An internal one has no name that anybody could ask for."""
+        self.by_id[topic.topic_id] = topic
+        if topic.internal_of:
+            target = self.by_id.get(topic.internal_of)
+            if target is not None:
+                target.internal = topic
+        else:
+            self.by_name[topic.name] = topic
+        self.next_topic_id = max(self.next_topic_id, topic.topic_id + 1)
+
+    def remove_topic(self, topic: Topic) -> None:
+        """Forget a topic, its groups, and the internal topic that serves it."""
+        if topic.internal is not None:
+            self.remove_topic(topic.internal)
+        topic.deleted = True
+        self.by_id.pop(topic.topic_id, None)
+        for partition in topic.partitions:
+            partition.move_start(partition.next_offset)  # for whoever is about to read it
+            self.starts.pop((topic.topic_id, partition.index), None)
+            self.archived.pop((topic.topic_id, partition.index), None)
+        if self.by_name.get(topic.name) is topic:
+            del self.by_name[topic.name]
+        groups, topic.groups = topic.groups, {}
+        self.let_go(groups.values())
+        topic.let_go()
+
+    def remove_group(self, group: ConsumerGroup) -> None:
+        """Forget a group; no group that comes later gives the tokens that it may have given."""
+        self.token_base = max(self.token_base, last_token([group]))
+        group.topic.groups.pop(group.name, None)
+        group.let_go()
+
+    def new_group(self, topic: Topic, name: str) -> ConsumerGroup:
+        """A group that has seen nothing; `topic` does not know it yet."""
+        group = ConsumerGroup(topic, name, self._group_settings)
+        for lane in group.lanes:
+            lane.store.leave_out(0, lane.partition.start_offset)
+            lane.store.skip_tokens(self.token_base)
+        return group
+
+    def move_start(self, partition: Partition, offset: int) -> int:
+        """Remove the records below ``offset``; returns how many dead letters went with them."""
+        partition.move_start(offset)
+        self.starts[partition.topic.topic_id, partition.index] = partition.start_offset
+        letters = 0
+        for group in partition.topic.groups.values():
+            store = group.lanes[partition.index].store
+            if store.floor < partition.start_offset:
+                store.leave_out(0, partition.start_offset)
+            if store.dead:
+                letters += store.dead
+                store.apply((_PURGED, 0, partition.start_offset, 0, 0, "", ""), 0)
+                letters -= store.dead
+        return letters
+
+    def archive(self, partition: Partition, offset: int) -> None:
+        """Know that records below ``offset`` may be missing from the log: an archive has them."""
+        if offset > partition.archived:
+            partition.archived = offset
+            self.archived[partition.topic.topic_id, partition.index] = offset
+
+    def needed_from(self) -> dict[tuple[int, int], int]:
+        """From which offsets on the log has to hold records, where that is not 0.
+
+        By topic id and partition: what is below was removed, or an archive has it.
+        """
+        return {
+            key: max(self.starts.get(key, 0), self.archived.get(key, 0))
+            for key in self.starts.keys() | self.archived.keys()
+        }
+
+    def existing_topic(self, name: str) -> Topic:
+        """The topic of this name. Raises `UnknownTopic`."""
+        topic = self.by_name.get(name)
+        if topic is None:
+            raise UnknownTopic(f"there is no topic {name!r}; create it or produce to it first")
+        return topic
+
+    def lanes(self) -> Iterator[Lane]:
+        for topic in self.by_id.values():
+            for group in topic.groups.values():
+                yield from group.lanes
+
+    # -- from the log -------------------------------------------------------------------------
+
+    def apply(self, frame: Frame) -> None:
+        """Apply what a frame says; frames come in order."""
+        if self.last_time_us and frame.time_us - self.last_time_us > JUMP_US:
+            self.jumped_us = frame.time_us
+        self.last_time_us = max(self.last_time_us, frame.time_us)
+        for entry in frame.entries:
+            apply = self.appliers.get(entry.kind)
+            if apply is None:
+                raise NewerFormat(
+                    f"the frame at {frame.lsn} holds an entry of kind {entry.kind}, which this "
+                    "version does not know; upgrade brokerd"
+                )
+            apply(frame, entry)
+        for lost in frame.lost:
+            self._apply_lost(frame.lsn, lost)
+
+    def _apply_loss(self, entry: Entry) -> None:
+        self._replay.losses.append(entry)
+        self._replay.was_damaged = True
+
+    def _apply_mark(self, entry: Entry) -> None:
+        self._replay.was_damaged |= bool(entry.body)
+
+    def _apply_lost(self, lsn: int, lost: LostRange) -> None:
+        """Believe the header of a damaged batch."""
+        partition = self.partition(lost.topic_id, lost.partition)
+        if partition is not None and lsn >= self._replay.fresh_from.get(partition.topic, 0):
+            if lost.first > partition.next_offset:
+                partition.gaps.append((partition.next_offset, lost.first))
+            partition.hold(lost.first, lost.end)
+            partition.restore(max(partition.next_offset, lost.end))
+            self._replay.told_at[partition] = lsn
+
+    def _apply_records(self, lsn: int, entry: Entry) -> None:
+        if entry.topic_id in self._replay.deleted:
+            return
+        topic = self._topic(entry)
+        partition = topic.partition(entry.partition)
+        if lsn >= self._replay.fresh_from.get(topic, 0):
+            if entry.base_offset > partition.next_offset:
+                partition.gaps.append((partition.next_offset, entry.base_offset))
+            partition.restore(max(partition.next_offset, entry.base_offset + entry.count))
+            self._replay.told_at[partition] = lsn
+
+    def _apply_events(self, frame: Frame, entry: Entry) -> None:
+        if entry.topic_id in self._replay.deleted:
+            return
+        name, events = decode_group_events(entry.body, entry.count)
+        group = self._group(self._topic(entry), name)
+        lane = group.lanes[entry.partition]
+        if frame.lsn >= self._replay.fresh_from.get(lane, 0):
+            now_us = frame.time_us + self._replay.shift_us
+            last_token = lane.store.last_token
+            for event in events:
+                try:
+                    lane.store.apply(event, now_us)
+                except DamagedData as error:
+                    self._replay.passed_over.setdefault(lane, []).append(
+                        f"topic id {entry.topic_id} partition {entry.partition} group {name!r}: "
+                        f"{error}"
+                    )
+            if lane.store.last_token != last_token:
+                self._replay.token_told_at[lane] = frame.lsn
+            if events[-1][0] == _DELETED:
+                self._forget_group(group)
+                self.remove_group(group)
+
+    def _apply_topic(self, frame: Frame, entry: Entry) -> None:
+        fields = msgpack.unpackb(entry.body)
+        apply = self._topic_ops.get(fields["op"])
+        if apply is None:
+            raise NewerFormat(
+                f"the frame at {frame.lsn} says {fields['op']!r} of a topic, which this version "
+                "does not know; upgrade brokerd"
+            )
+        if entry.topic_id not in self._replay.deleted or fields["op"] == "deleted":
+            apply(frame.lsn, entry, fields)
+
+    def _apply_created(self, lsn: int, entry: Entry, fields: dict[str, Any]) -> None:
+        if fields.get("internal_of") in self._replay.deleted:
+            self._replay.deleted.add(entry.topic_id)
+            self.next_topic_id = max(self.next_topic_id, entry.topic_id + 1)
+        elif entry.topic_id not in self.by_id:
+            topic = Topic(
+                entry.topic_id,
+                fields["name"],
+                fields["partitions"],
+                TopicSettings.read(fields.get("settings", {})),
+                fields.get("internal_of", 0),
+            )
+            namesake = self.by_name.get(topic.name)
+            if namesake is not None and not topic.internal_of:
+                # It was made while the creation of the first could not be read.
+                self._replay.nameless.add(namesake)
+            self.add_topic(topic)
+            self._replay.topic_created_at = lsn
+            self._replay.told_at.update(dict.fromkeys(topic.partitions, lsn))
+
+    def _apply_configured(self, lsn: int, entry: Entry, fields: dict[str, Any]) -> None:
+        topic = self._topic(entry)
+        if lsn >= self._replay.fresh_from.get(topic, 0):
+            topic.settings = TopicSettings.read(fields["settings"])
+
+    def _apply_deleted(self, lsn: int, entry: Entry, fields: dict[str, Any]) -> None:
+        self.token_base = max(self.token_base, fields["token_base"])
+        topic = self.by_id.get(entry.topic_id)
+        if topic is not None:
+            self._forget(topic)
+        self._replay.deleted.add(entry.topic_id)
+
+    def _apply_start(self, lsn: int, entry: Entry, fields: dict[str, Any]) -> None:
+        self.move_start(self._partition_given(entry, fields["offset"]), fields["offset"])
+
+    def _apply_archived(self, lsn: int, entry: Entry, fields: dict[str, Any]) -> None:
+        self.archive(self._partition_given(entry, fields["offset"]), fields["offset"])
+
+    def _partition_given(self, entry: Entry, end: int) -> Partition:
+        """The partition of an entry, which tells that the offsets below ``end`` were given."""
+        partition = self._topic(entry).partition(entry.partition)
+        if end > partition.next_offset:  # after damage
+            partition.restore(end)
+        return partition
+
+    def _forget(self, topic: Topic) -> None:
+        """Remove a topic at replay, and what replay keeps about it."""
+        replay = self._replay
+        for one in (topic, topic.internal):
+            if one is not None:
+                replay.deleted.add(one.topic_id)
+                replay.nameless.discard(one)
+                replay.fresh_from.pop(one, None)
+                for partition in one.partitions:
+                    replay.told_at.pop(partition, None)
+                for group in one.groups.values():
+                    self._forget_group(group)
+        self.remove_topic(topic)
+
+    def _forget_group(self, group: ConsumerGroup) -> None:
+        for lane in group.lanes:
+            self._replay.fresh_from.pop(lane, None)
+            self._replay.token_told_at.pop(lane, None)
+            self._replay.passed_over.pop(lane, None)
+
+    def _group(self, topic: Topic, name: str) -> ConsumerGroup:
+        group = topic.groups.get(name)
+        if group is None:
+            group = topic.groups[name] = self.new_group(topic, name)
+        return group
+
+    def _topic(self, entry: Entry) -> Topic:
+        topic = self.by_id.get(entry.topic_id)
+        if topic is None:
+            # Its creation stands in a damaged part of the log: serve what is left of it.
+            topic = self.by_id[entry.topic_id] = Topic(entry.topic_id, "", 0)
+            self.next_topic_id = max(self.next_topic_id, entry.topic_id + 1)
+            self._replay.nameless.add(topic)
+        if topic in self._replay.nameless and entry.partition >= len(topic.partitions):
+            topic.grow(entry.partition + 1)
+            for group in topic.groups.values():
+                group.grow(self._group_settings)
+        return topic
+
+    # -- from a snapshot ----------------------------------------------------------------------
+
+    def load_all(self, chunks: Iterable[SnapshotChunk]) -> None:
+        """Take over a snapshot; topics come before their groups."""
+        left = iter(chunks)
+        for chunk in left:
+            self._load(chunk, left)
+
+    def _load(self, chunk: SnapshotChunk, left: Iterator[SnapshotChunk]) -> None:
+        """Take over a chunk, and from ``left`` those that go on with it."""
+        fields = msgpack.unpackb(chunk.body, strict_map_key=False)
+        if chunk.more:
+            fields["rest"] = _bodies(left)
+        if chunk.kind == SNAPSHOT_META:
+            self.next_topic_id = max(self.next_topic_id, fields["next_topic_id"])
+            self.last_time_us = max(self.last_time_us, fields["time_us"])
+            self.jumped_us = fields.get("jumped_us", 0)
+            self.first_lsn = fields.get("first_lsn", 0)
+            self.token_base = fields.get("token_base", 0)
+            self.doubted_topic_id = fields.get("doubted_topic_id", 0)
+            self._replay.topics_known_below = fields["next_topic_id"]
+            for name, position, end, problem, lost in fields.get("recorded", ()):
+                ranges = [LostRange(*one) for one in lost]
+                self.record(Damage(name, position, end, problem, ranges))
+            self.known_damage = known_damage(chunk)
+            self._replay.topic_created_at = self._replay.groups_known_at = chunk.lsn
+            return
+        load = self.loaders.get(chunk.kind)
+        if load is None:
+            raise NewerFormat(
+                f"the snapshot holds a chunk of kind {chunk.kind}, which this version does not "
+                "know; upgrade brokerd"
+            )
+        load(chunk.lsn, fields)
+
+    def _load_topic(self, lsn: int, fields: dict[str, Any]) -> None:
+        topic = Topic(
+            fields["topic_id"],
+            fields["name"],
+            len(fields["next_offsets"]),
+            TopicSettings.read(fields.get("settings", {})),
+            fields.get("internal_of", 0),
+        )
+        starts, archived = fields.get("starts", {}), fields.get("archived", {})
+        for index, start in starts.items():
+            self.starts[topic.topic_id, index] = start
+        for partition, next_offset in zip(topic.partitions, fields["next_offsets"], strict=True):
+            partition.restore(next_offset)
+            partition.gaps += map(tuple, fields.get("gaps", {}).get(partition.index, ()))
+            partition.move_start(starts.get(partition.index, 0))
+            self.archive(partition, archived.get(partition.index, 0))
+            self._replay.told_at[partition] = lsn
+        self.add_topic(topic)
+        self._replay.fresh_from[topic] = lsn
+
+    def _load_deleted(self, fields: dict[str, Any]) -> None:
+        self._replay.deleted.add(fields["topic_id"])
+
+    def _load_lane(self, lsn: int, fields: dict[str, Any]) -> None:
+        """One lane: in a chunk of its own, or a large one, of which the rest is its store."""
+        store = fields["rest"] if "rest" in fields else fields["store"]
+        topic = self.by_id[fields["topic_id"]]
+        self._load_store(lsn, topic, fields["partition"], fields["group"], fields["time_us"], store)
+
+    def _load_lanes(self, lsn: int, fields: dict[str, Any]) -> None:
+        topic = self.by_id[fields["topic_id"]]
+        for partition, group, time_us, store in fields["lanes"]:
+            self._load_store(lsn, topic, partition, group, time_us, store)
+
+    def _load_store(
+        self,
+        lsn: int,
+        topic: Topic,
+        partition: int,
+        group: str,
+        time_us: int,
+        store: bytes | Iterable[bytes],
+    ) -> None:
+        lane = self._group(topic, group).lanes[partition]
+        lane.store.load(store, time_us + self._replay.shift_us)
+        self._replay.fresh_from[lane] = self._replay.token_told_at[lane] = lsn
+
+    # -- before and after -----------------------------------------------------------------------
+
+    def begin_replay(self, now_us: int, time_us: int) -> None:
+        """Prepare to `load` and `apply`, at monotonic ``now_us`` and broker time ``time_us``."""
+        self._replay = Replay(now_us, time_us)
+
+    def end_replay(self, report: RecoveryReport) -> None:
+        """Put right what damage left open, and forget what only replay needs.
+
+        Raises `DamagedData` when the log contradicts itself although no part of it is, or was,
+        damaged.
+        """
+        replay, self._replay = self._replay, Replay(0, 0)
+        self.behind_us = max(0, self.last_time_us - replay.time_us)
+        Salvage(self, replay, report).run()
+        for topic in self.by_id.values():
+            for partition in topic.partitions:
+                partition.forget_gaps()
+
+    @property
+    def topics_known_below(self) -> int:
+        """A topic with an id below this that is not known was deleted."""
+        return self.doubted_topic_id or self.next_topic_id
+
+    def record(self, damage: Damage) -> None:
+        """Know a damaged place that a repair has put on record."""
+        self.recorded[damage.name, damage.position, damage.end] = damage
+
+    def told(self, topic_id: int, index: int, next_offset: int) -> None:
+        """Believe the headers of batches, which may be sound although the batches are not."""
+        self.next_topic_id = max(self.next_topic_id, topic_id + 1)
+        partition = self.partition(topic_id, index)
+        if partition is not None and next_offset > partition.next_offset:
+            partition.restore(next_offset)
+
+    def partition(self, topic_id: int, index: int) -> Partition | None:
+        """The partition, if there is such a one."""
+        topic = self.by_id.get(topic_id)
+        if topic is None or index >= len(topic.partitions):
+            return None
+        return topic.partitions[index]
+
+
+def let_go(groups: Iterable[ConsumerGroup]) -> None:
+    """Free these groups, which are deleted, as soon as nobody uses them."""
+    for group in groups:
+        group.let_go()
+
+
+def _bodies(left: Iterator[SnapshotChunk]) -> Iterator[bytes]:
+    """The bodies of the chunks that go on with the one before."""
+    for chunk in left:
+        yield chunk.body
+        if not chunk.more:
+            return
+
+
+def last_token(groups: Iterable[ConsumerGroup]) -> int:
+    """The highest token that any of these groups gave; 0 if none did."""
+    return max((lane.store.last_token for group in groups for lane in group.lanes), default=0)

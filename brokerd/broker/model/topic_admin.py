@@ -1,0 +1,264 @@
+# Tests: tests/broker/test_topic_admin.py
+"""Topics made, configured, shortened and deleted.
+
+Every method is admitted before anything changes, changes the state at once and puts one entry into
+the journal. What a change ends or removes is handed to the log before it, in a frame of its own:
+inside a frame control entries come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.logger import Logger
+
+from brokerd.broker.journal import BATCH_FRAME_BYTES, Journal
+from brokerd.broker.leases.waiters import Waiters
+from brokerd.broker.model.snapshotter import Snapshotter
+from brokerd.broker.model.state import State, last_token
+from brokerd.broker.model.topic_entries import (
+    topic_archived_entry,
+    topic_configured_entry,
+    topic_created_entry,
+    topic_deleted_entry,
+    topic_start_entry,
+)
+from brokerd.broker.model.topics import (
+    Partition,
+    Topic,
+    TopicSettings,
+    check_name,
+    check_settings,
+)
+from brokerd.broker.records.chunks import ChunkCache
+from brokerd.broker.status.overview import Counters
+from brokerd.errors import InvalidName, LimitExceeded, UnknownOffset
+from brokerd.values import RESERVED_PREFIX
+
+OWN_TOPIC_BYTES = 1024
+"""More than making a topic, or configuring one of the broker's own, takes in a frame."""
+
+
+def check_topic_name(name: str) -> None:
+    """Raise `InvalidName` for a name that no topic of the broker's clients may have."""
+    check_name(name, "topic name")
+    if name.startswith(RESERVED_PREFIX):
+        raise InvalidName(
+            f"topic names that begin with {RESERVED_PREFIX!r} are the broker's own; use another"
+        )
+
+
+class TopicChanges:
+    """Creates, changes and deletes topics. ``configured()`` is told of other settings."""
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        state: State,
+        journal: Journal,
+        snapshotter: Snapshotter,
+        waiters: Waiters,
+        tail: ChunkCache,
+        cold: ChunkCache,
+        counters: Counters,
+        max_topics: int,
+        max_partitions: int,
+        configured: Callable[[], None],
+    ) -> None:
+        self._state = state
+        self._journal = journal
+        self._snapshotter = snapshotter
+        self._waiters = waiters
+        self._tail = tail
+        self._cold = cold
+        self._counters = counters
+        self._max_topics = max_topics
+        self._max_partitions = max_partitions
+        self._configured = configured
+
+    def create_topic(
+        self, name: str, partitions: int = 1, settings: TopicSettings | None = None
+    ) -> Topic:
+        """Create a topic, or return the one of that name as it is.
+
+        Raises `InvalidName`, `InvalidRequest`, `LimitExceeded`, `NoSpace` or `Congested`.
+        """
+        existing = self._state.by_name.get(name)
+        if existing is not None:
+            return existing
+        settings = settings or TopicSettings()
+        check_settings(settings)
+        self.check_new(name, partitions)
+        return self._add(Topic(self._state.next_topic_id, name, partitions, settings))
+
+    def check_new(self, name: str, partitions: int, before: int = 0) -> None:
+        """Raise `InvalidName` or `LimitExceeded` if no such topic may be created.
+
+        So many others are going to be created ``before`` it.
+        """
+        check_topic_name(name)
+        if not 1 <= partitions <= self._max_partitions:
+            raise LimitExceeded(
+                f"a topic has 1 to {self._max_partitions} partitions, not {partitions}; "
+                "limits.partitions says how many"
+            )
+        if len(self._state.by_name) + before >= self._max_topics:
+            others = f", and {before} more are to be made before {name!r}" if before else ""
+            raise LimitExceeded(
+                f"there are {len(self._state.by_name)} topics already{others}, and "
+                f"limits.max_topics is {self._max_topics}; raise it"
+            )
+
+    def create_admitted(self, name: str, partitions: int) -> Topic:
+        """Create a topic that `check_new` let pass, and that was admitted with others.
+
+        It takes `OWN_TOPIC_BYTES` and an entry.
+        """
+        return self._add_admitted(Topic(self._state.next_topic_id, name, partitions))
+
+    def internal_topic(self, target: Topic) -> Topic:
+        """The unlisted topic that serves ``target``: one partition, made when it is first needed.
+
+        It goes when ``target`` goes, and keeps its records until its start offset is moved. Raises
+        `NoSpace` or `Congested`.
+        """
+        if target.internal is not None:
+            return target.internal
+        name = f"{RESERVED_PREFIX}{target.topic_id}"
+        forever = TopicSettings(0, 0, 0)
+        return self._add(Topic(self._state.next_topic_id, name, 1, forever, target.topic_id))
+
+    def own_topic(self, name: str, settings: TopicSettings) -> Topic:
+        """The topic of the broker's own that has this name, one partition, with these settings.
+
+        It is made, or configured, when it is first needed. That is admitted already: there is
+        room for `OWN_TOPIC_BYTES` more.
+        """
+        topic = self._state.by_name.get(name)
+        if topic is None:
+            return self._add_admitted(Topic(self._state.next_topic_id, name, 1, settings))
+        if topic.settings != settings:
+            self._configure_admitted(topic, settings)
+        return topic
+
+    def _add(self, topic: Topic) -> Topic:
+        self._journal.admit(len(topic_created_entry(topic).body) + BATCH_FRAME_BYTES)
+        return self._add_admitted(topic)
+
+    def _add_admitted(self, topic: Topic) -> Topic:
+        self._state.add_topic(topic)
+        self._journal.add_entry(topic_created_entry(topic))
+        topic.ticket = self._journal.ticket()
+        return topic
+
+    def configure_topic(self, name: str, settings: TopicSettings) -> None:
+        """Give a topic all of these settings; what they do not say is as the broker's are.
+
+        Raises `UnknownTopic`, `InvalidName`, `InvalidRequest`, `NoSpace` or `Congested`.
+        """
+        topic = self._topic_to_change(name)
+        check_settings(settings)
+        entry = topic_configured_entry(topic, settings)
+        self._journal.admit(len(entry.body) + BATCH_FRAME_BYTES)
+        self._configure_admitted(topic, settings)
+
+    def _configure_admitted(self, topic: Topic, settings: TopicSettings) -> None:
+        topic.settings = settings
+        self._journal.add_entry(topic_configured_entry(topic, settings))
+        self._configured()
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with its records, groups and delayed messages.
+
+        Long polls on it are answered that there is nothing. Its name may be used again at once: for
+        a new topic, whose offsets begin at 0. Raises `UnknownTopic`, `InvalidName`, `NoSpace` or
+        `Congested`.
+        """
+        topic = self._topic_to_change(name)
+        self._journal.admit_events(2 * BATCH_FRAME_BYTES)
+        self._journal.split()
+        gone = [one for one in (topic, topic.internal) if one is not None]
+        token_base = max(last_token(one.groups.values()) for one in gone)
+        self._state.token_base = max(self._state.token_base, token_base)
+        for one in gone:
+            self._snapshotter.topic_deleted(one)
+            self._tail.drop(partition.chunks for partition in one.partitions)
+            self._cold.drop(partition.cold for partition in one.partitions)
+        self._state.remove_topic(topic)
+        self._journal.add_entry(topic_deleted_entry(topic, token_base))
+        self._waiters.end(name)
+
+    def trim_topic(self, name: str, partition: int, offset: int) -> int:
+        """Remove the records of a partition below ``offset``; returns its new start offset.
+
+        The start offset never goes back, nor past the next offset. Raises `UnknownTopic`,
+        `InvalidName`, `UnknownPartition`, `UnknownOffset`, `NoSpace` or `Congested`.
+        """
+        trimmed = self._topic_to_change(name).partition(partition)
+        if not 0 <= offset <= trimmed.next_offset:
+            raise UnknownOffset(
+                f"topic {name!r} partition {partition} cannot begin at offset {offset}: use one "
+                f"from {trimmed.start_offset} to {trimmed.next_offset}"
+            )
+        self.remove([(trimmed, offset)], "trimmed")
+        return trimmed.start_offset
+
+    def _topic_to_change(self, name: str) -> Topic:
+        """The topic of this name, if it is a client's. Raises `UnknownTopic` or `InvalidName`."""
+        topic = self._state.existing_topic(name)
+        check_topic_name(name)
+        return topic
+
+    def remove(self, starts: list[tuple[Partition, int]], reason: str) -> int:
+        """Move start offsets forward, all in one frame; returns how many records that removed.
+
+        Offsets that are no news change nothing. Long polls try again: keys may be free now.
+        ``reason`` is for the metric. Raises `NoSpace` or `Congested`.
+        """
+        moved = [
+            (partition, offset) for partition, offset in starts if offset > partition.start_offset
+        ]
+        if not moved:
+            return 0
+        self._journal.admit_events(2 * BATCH_FRAME_BYTES * len(moved))
+        self._journal.split()
+        removed = 0
+        for partition, offset in moved:
+            removed += offset - partition.start_offset
+            self._journal.add_entry(topic_start_entry(partition, offset))
+            self._tell_letters(partition, self._state.move_start(partition, offset))
+        self._counters.records_removed[reason] += removed
+        self._waiters.serve({partition.topic.name for partition, _ in moved})
+        return removed
+
+    def mark_archived(self, ends: list[tuple[Partition, int]]) -> int:
+        """Let the records of partitions below offsets be missing from the log: an archive has them.
+
+        All in one frame. Offsets that are no news change nothing, nor do deleted topics; returns
+        how many were news. Raises `NoSpace` or `Congested`.
+        """
+        news = [
+            (partition, end)
+            for partition, end in ends
+            if end > partition.archived and not partition.topic.deleted
+        ]
+        if news:
+            self._journal.admit_events(2 * BATCH_FRAME_BYTES * len(news))
+        for partition, end in news:
+            self._journal.add_entry(topic_archived_entry(partition, end))
+            self._state.archive(partition, end)
+        return len(news)
+
+    def _tell_letters(self, partition: Partition, letters: int) -> None:
+        if letters:
+            self._counters.dead_letters_removed += letters
+            self._log.info(
+                "{letters} dead letters of topic {topic} partition {partition} went with their "
+                "records, which are removed below offset {start}",
+                letters=letters,
+                topic=partition.topic.name,
+                partition=partition.index,
+                start=partition.start_offset,
+                event_id="dead-letters-removed",
+            )

@@ -1,0 +1,326 @@
+# Tests: tests/broker/test_broker.py
+"""Topics, their partitions, and the consumer groups that read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from itertools import islice
+from typing import Any
+
+from brokerd.broker.records.chunks import Chunk, ChunkList
+from brokerd.errors import (
+    InvalidName,
+    InvalidRequest,
+    NewerFormat,
+    UnknownGroup,
+    UnknownPartition,
+    UnknownTopic,
+)
+from brokerd.groups import GroupPartition, GroupSettings
+from brokerd.groups.settings import MAX_DURATION_US
+from brokerd.values import MAX_NAME_BYTES
+from brokerd.values import RESERVED_PREFIX as RESERVED_PREFIX
+
+BYTES_MAX = 1 << 60
+
+_LIMITS = {"retention_us": MAX_DURATION_US, "retention_bytes": BYTES_MAX, "ttl_us": MAX_DURATION_US}
+"""The largest value of each setting that is a number."""
+
+NEAR_MAX = 500
+"""Groups among which a similar name is looked for: milliseconds."""
+
+
+def check_name(name: str, what: str) -> str:
+    """Return ``name`` if it may name a topic or group, else raise `InvalidName`.
+
+    Up to 255 bytes of UTF-8 without control characters. The empty name is allowed here because
+    Mamamia's programs may use it; formats with a narrower rule check their own.
+    """
+    if len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+        raise InvalidName(
+            f"{what} is longer than {MAX_NAME_BYTES} bytes of UTF-8: {name[:32]!r}...; "
+            "use a shorter one"
+        )
+    if not name.isprintable() and any(
+        ord(letter) < 32 or 127 <= ord(letter) < 160 or 0xD800 <= ord(letter) < 0xE000
+        for letter in name
+    ):
+        raise InvalidName(f"{what} holds a control character: {name!r}; leave it out")
+    return name
+
+
+@dataclass(frozen=True)
+class TopicSettings:
+    """What a topic keeps of its records. None: as the broker's configuration says; 0: no limit."""
+
+    retention_us: int | None = None
+    """Records go this long after they were appended."""
+    retention_bytes: int | None = None
+    """Of each partition, about so many of the newest bytes stay."""
+    ttl_us: int | None = None
+    """Records expire so long after they were produced, unless the producer says when."""
+    compact: bool | None = None
+    """Whether the archive has to keep only the latest record of each key; None: it keeps all."""
+
+    def given(self) -> dict[str, Any]:
+        """What was said of this topic, by name; for the log and snapshots."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def over(self, defaults: TopicSettings) -> TopicSettings:
+        """These settings, and those of ``defaults`` where nothing was said."""
+        return TopicSettings(**{**defaults.given(), **self.given()})
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any]) -> TopicSettings:
+        """The settings that `given` came from. Raises `NewerFormat` for one that is not known."""
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(given.keys() - known)
+        if unknown:
+            raise NewerFormat(
+                f"topic setting {unknown[0]!r} is not known to this version; upgrade brokerd"
+            )
+        return cls(**given)
+
+
+def check_settings(settings: TopicSettings) -> None:
+    """Raise `InvalidRequest` for settings that make no sense."""
+    for name, most in _LIMITS.items():
+        value = getattr(settings, name)
+        if value is not None and not 0 <= value <= most:
+            raise InvalidRequest(f"{name} must be 0 (no limit) to {most}, not {value}")
+
+
+def fnv1a_32(data: bytes) -> int:
+    """The FNV-1a hash, 32 bits (RFC 9923); FlyMQ's programs choose partitions by it."""
+    value = 0x811C9DC5
+    for byte in data:
+        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return value
+
+
+class Partition:
+    """One partition: the next offset to assign and the newest records."""
+
+    __slots__ = (
+        "archived",
+        "chunks",
+        "cold",
+        "framed",
+        "gaps",
+        "index",
+        "next_offset",
+        "start_offset",
+        "topic",
+    )
+
+    def __init__(self, topic: Topic, index: int) -> None:
+        self.topic = topic
+        self.index = index
+        self.next_offset = 0
+        self.start_offset = 0
+        """Records below this are removed: never read, leased or waited for again."""
+        self.archived = 0
+        """Records below this may be missing from the log: an archive has them."""
+        self.framed = 0
+        """Offsets below this are in a frame already handed to the log."""
+        self.chunks = ChunkList()
+        self.cold = ChunkList()
+        """Chunks read back from the log."""
+        self.gaps: list[tuple[int, int]] = []
+        """Ranges (first, end) of which nothing is left, or that recovery left out because damage
+        may have held them. All groups have settled them: see `GroupPartition.leave_out`."""
+
+    def find(self, offset: int) -> Chunk | None:
+        """The chunk in memory that holds ``offset``, if any."""
+        return self.chunks.find(offset) or self.cold.find(offset)
+
+    def restore(self, next_offset: int) -> None:
+        """Go on from ``next_offset``, which must not be lower than any offset ever assigned."""
+        self.next_offset = self.framed = next_offset
+
+    def move_start(self, offset: int) -> None:
+        """Have no records below ``offset`` any more."""
+        if offset > self.start_offset:
+            self.start_offset = offset
+            self.forget_gaps()
+
+    def forget_gaps(self) -> None:
+        """Forget the gaps among removed records."""
+        self.gaps = [gap for gap in self.gaps if gap[1] > self.start_offset]
+
+    def leave_out(self, count: int) -> None:
+        """Never assign the next ``count`` offsets."""
+        self.gaps.append((self.next_offset, self.next_offset + count))
+        self.restore(self.next_offset + count)
+
+    def lack(self, first: int, end: int) -> None:
+        """Know that there is nothing at these offsets, all of them below the next one."""
+        self.gaps += self.without_gaps(first, end)
+
+    def hold(self, first: int, end: int) -> None:
+        """Know that a batch was at these offsets, although it may be damaged."""
+        self.gaps = [
+            piece
+            for gap in self.gaps
+            for piece in ((gap[0], min(gap[1], first)), (max(gap[0], end), gap[1]))
+            if piece[0] < piece[1]
+        ]
+
+    def without_gaps(self, first: int, end: int) -> list[tuple[int, int]]:
+        """The parts of a range of offsets that are in no gap."""
+        parts = []
+        for gap_first, gap_end in sorted(self.gaps):
+            if first < min(gap_first, end):
+                parts.append((first, min(gap_first, end)))
+            first = max(first, gap_end)
+        if first < end:
+            parts.append((first, end))
+        return parts
+
+
+class Lane:
+    """A group's way through one partition: its lease store and what the broker keeps about it."""
+
+    __slots__ = ("dirty", "group", "partition", "scheduled_us", "store")
+
+    def __init__(self, group: ConsumerGroup, partition: Partition, store: GroupPartition) -> None:
+        self.group = group
+        self.partition = partition
+        self.store = store
+        self.dirty = False
+        """Whether the journal knows of events that wait for the next frame."""
+        self.scheduled_us: int | None = None
+        """When the broker's timer will look at this lane next."""
+
+    def leave_out_gaps(self) -> None:
+        """Wait for no offset at which there is nothing, or nothing any more."""
+        self.store.leave_out(0, self.partition.start_offset)
+        for first, end in self.partition.gaps:
+            self.store.leave_out(first, end)
+
+
+class ConsumerGroup:
+    """A consumer group of a topic: one lane a partition."""
+
+    __slots__ = ("_deleted", "lanes", "members", "name", "topic", "turn")
+
+    def __init__(self, topic: Topic, name: str, settings: GroupSettings) -> None:
+        self.topic = topic
+        self.name = name
+        self.lanes: list[Lane] = []
+        self._deleted = False
+        self.turn = 0
+        """The lane to be asked first by the next acquire."""
+        self.members: dict[object, str] | None = None
+        """Who has subscribed to read by offset, and what it is called; None: nobody."""
+        self.grow(settings)
+
+    def grow(self, settings: GroupSettings) -> None:
+        """Have a lane for each partition of the topic."""
+        for partition in self.topic.partitions[len(self.lanes) :]:
+            self.lanes.append(Lane(self, partition, GroupPartition(settings)))
+
+    @property
+    def deleted(self) -> bool:
+        """Whether this group is gone: whoever kept it over a turn must not use it any more."""
+        return self._deleted or self.topic.deleted
+
+    def let_go(self) -> None:
+        """Be deleted, and no part of a cycle: whoever uses a part of it last frees it."""
+        self._deleted = True
+        for lane in self.lanes:
+            lane.scheduled_us = None
+            lane.store.let_go()
+        self.lanes = []
+
+
+class Topic:
+    """A topic; its id is never used again, not even for a topic of the same name."""
+
+    __slots__ = (
+        "_turn",
+        "deleted",
+        "groups",
+        "internal",
+        "internal_of",
+        "name",
+        "partitions",
+        "settings",
+        "ticket",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        topic_id: int,
+        name: str,
+        partition_count: int,
+        settings: TopicSettings | None = None,
+        internal_of: int = 0,
+    ) -> None:
+        self.topic_id = topic_id
+        self.name = name
+        self.settings = settings or TopicSettings()
+        self.internal_of = internal_of
+        """Id of the topic that this one serves; 0 for a topic that people named."""
+        self.internal: Topic | None = None
+        """The unlisted topic that serves this one, if there is one."""
+        self.deleted = False
+        """Whether this topic is gone: whoever kept it over a turn must not use it any more."""
+        self.ticket = 0
+        """The commit that its beginning is durable with."""
+        self.partitions: list[Partition] = []
+        self.groups: dict[str, ConsumerGroup] = {}
+        self._turn = 0
+        self.grow(partition_count)
+
+    def grow(self, partition_count: int) -> None:
+        """Have at least so many partitions."""
+        for index in range(len(self.partitions), partition_count):
+            self.partitions.append(Partition(self, index))
+
+    def choose(self, key: bytes | None, index: int | None = None) -> Partition:
+        """The partition for a new record: the one asked for, else by key, else in turn from 0."""
+        partitions = self.partitions
+        if index is not None:
+            return self.partition(index)
+        if len(partitions) == 1:
+            return partitions[0]
+        if self.deleted:
+            raise self._is_gone()
+        if key is not None:
+            return partitions[fnv1a_32(key) % len(partitions)]
+        turn = self._turn
+        self._turn = (turn + 1) % len(partitions)
+        return partitions[turn]
+
+    def partition(self, index: int) -> Partition:
+        if 0 <= index < len(self.partitions):
+            return self.partitions[index]
+        if self.deleted:
+            raise self._is_gone()
+        raise UnknownPartition(
+            f"topic {self.name!r} has no partition {index}; it has {len(self.partitions)}, "
+            "numbered from 0"
+        )
+
+    def let_go(self) -> None:
+        """Have no partitions, which refer to their topic: whoever uses a part last frees it."""
+        self.partitions = []
+        self.internal = None
+
+    def _is_gone(self) -> UnknownTopic:
+        return UnknownTopic(f"topic {self.name!r} was deleted; ask for it anew")
+
+
+def unknown_group(topic: Topic, name: str) -> UnknownGroup:
+    """Why a group cannot be used that does not exist; names a similar one if there is one."""
+    near = get_close_matches(name, islice(topic.groups, NEAR_MAX), 1)
+    meant = f" (is {near[0]!r} meant?)" if near else ""
+    return UnknownGroup(
+        f"topic {topic.name!r} has no group {name!r}{meant}; a group begins with its first lease, "
+        "or with a pause, seek or settings that say create"
+    )

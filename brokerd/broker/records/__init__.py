@@ -1,0 +1,1 @@
+"""Records: append, caches in memory, fetches, cold reads, offsets by time."""

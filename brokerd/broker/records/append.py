@@ -1,0 +1,160 @@
+# Tests: tests/broker/test_append.py, tests/broker/test_broker.py
+"""Records on their way in: room is made first, then each gets its offset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from brokerd.broker.clock import BrokerTime
+from brokerd.broker.journal import RECORD_FRAME_BYTES, Journal
+from brokerd.broker.model.topics import Partition, Topic
+from brokerd.broker.records.chunks import ChunkCache, DenseChunk
+from brokerd.broker.status.overview import Counters
+from brokerd.errors import InvalidRequest
+from brokerd.values import Encoding, Format
+
+TTL_MAX_US = 36_525 * 86_400 * 1_000_000
+"""Longest time to live: a hundred years."""
+
+
+class Producing:
+    """Appends records to partitions and to the frame that gathers.
+
+    ``ttl_us`` is how long the records of a topic live that says nothing of it; 0: for ever.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        time: BrokerTime,
+        tail: ChunkCache,
+        counters: Counters,
+        ttl_us: int = 0,
+    ) -> None:
+        self._journal = journal
+        self._time = time
+        self._tail = tail
+        self._counters = counters
+        self._ttl_us = ttl_us
+
+    def produce(
+        self,
+        partition: Partition,
+        value: bytes,
+        encoding: int = Encoding.BYTES,
+        key: bytes | None = None,
+        metadata: bytes | None = None,
+        producer_format: int = Format.UNKNOWN,
+        producer_time: int | None = None,
+        expires_at_us: int | None = None,
+    ) -> int:
+        """Append one record and return its offset.
+
+        It expires at broker time ``expires_at_us``, 0 for never; None: as the topic's records do.
+        Raises `NoSpace` or `Congested` before anything is changed.
+        """
+        size = len(value) + len(key or b"") + len(metadata or b"")
+        self._journal.admit(size + RECORD_FRAME_BYTES)
+        return self.append(
+            partition,
+            value,
+            encoding,
+            key,
+            metadata,
+            producer_format,
+            producer_time,
+            expires_at_us,
+        )
+
+    def append(
+        self,
+        partition: Partition,
+        value: bytes,
+        encoding: int = Encoding.BYTES,
+        key: bytes | None = None,
+        metadata: bytes | None = None,
+        producer_format: int = Format.UNKNOWN,
+        producer_time: int | None = None,
+        expires_at_us: int | None = None,
+    ) -> int:
+        """Append one record that was admitted, alone or with others, and return its offset.
+
+        ``expires_at_us`` as in `produce`.
+        """
+        journal, topic = self._journal, partition.topic
+        if expires_at_us is None:
+            expires_at_us = self._default_expiry_us(topic)
+        offset = partition.next_offset
+        chunk = self._open_chunk(partition)
+        chunk.values.append(value)
+        chunk.keys.append(key)
+        chunk.metadata.append(metadata)
+        chunk.encodings.append(encoding)
+        chunk.formats.append(producer_format)
+        if (
+            producer_time is not None
+            or expires_at_us
+            or chunk.producer_times is not None
+            or chunk.expires_at_us is not None
+        ):
+            chunk.optional_columns(producer_time, expires_at_us)
+        partition.next_offset = offset + 1
+        size = len(value) + RECORD_FRAME_BYTES
+        if key is not None:
+            size += len(key)
+        if metadata is not None:
+            size += len(metadata)
+        journal.gathered_bytes += size
+        if not topic.internal_of:
+            self._counters.records_produced[producer_format] += 1
+            self._counters.bytes_produced += len(value)
+        return offset
+
+    def append_values(
+        self, partition: Partition, values: Sequence[bytes], producer_format: int
+    ) -> int:
+        """Append records that are bytes and nothing else, all admitted; the first one's offset.
+
+        What `append` does for each of them, for a fraction of the time.
+        """
+        topic, count = partition.topic, len(values)
+        base_offset = partition.next_offset
+        if not count:
+            return base_offset
+        expires_at_us = self._default_expiry_us(topic)
+        chunk = self._open_chunk(partition)
+        chunk.append_values(values, producer_format, expires_at_us)
+        partition.next_offset = base_offset + count
+        size = sum(map(len, values))
+        self._journal.gathered_bytes += size + count * RECORD_FRAME_BYTES
+        if not topic.internal_of:
+            self._counters.records_produced[producer_format] += count
+            self._counters.bytes_produced += size
+        return base_offset
+
+    def _open_chunk(self, partition: Partition) -> DenseChunk:
+        """Where the next record of a partition goes; the journal knows of the partition."""
+        chunks = partition.chunks
+        if partition.next_offset == partition.framed:
+            self._journal.add_partition(partition)
+            if chunks.open is None:
+                chunks.open = DenseChunk(partition.next_offset)
+                self._tail.add(chunks, chunks.open)
+        assert chunks.open is not None
+        return chunks.open
+
+    def _default_expiry_us(self, topic: Topic) -> int:
+        """When a record expires of which its producer says nothing."""
+        ttl_us = topic.settings.ttl_us
+        if ttl_us is None:
+            ttl_us = self._ttl_us
+        return self.expiry_us(ttl_us) if ttl_us else 0
+
+    def expiry_us(self, ttl_us: int) -> int:
+        """When a record expires that lives so long from now on. Raises `InvalidRequest`."""
+        if not 0 < ttl_us <= TTL_MAX_US:
+            raise InvalidRequest(
+                f"a time to live is a microsecond up to {TTL_MAX_US // 1_000_000} seconds (a "
+                f"hundred years), not {ttl_us / 1e6}; leave it out for records that do not expire"
+            )
+        return self._time.time_us() + ttl_us

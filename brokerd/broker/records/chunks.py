@@ -1,0 +1,430 @@
+# Tests: tests/broker/test_chunks.py
+"""Records in memory: chunks of columns, found by offset, bounded in bytes.
+
+A `Chunk` holds records of consecutive offsets of one partition as parallel columns. The newest
+chunk of a partition is the one being appended to; older ones stay cached until the `ChunkCache`,
+shared by all partitions, is over its budget and drops the oldest first. What has been dropped is
+read back from the log in chunks of the same kind, and from the archive, where records may be
+removed, in such as have holes (`brokerd.broker.records.archive_chunks`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import islice, repeat, takewhile
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from brokerd.values import Format, Record, total_bytes
+from brokerd.walformat import RecordColumns
+
+TRIM_LOOKS = 64
+"""How many chunks that must stay one `ChunkCache.trim` passes over at most."""
+
+CHUNK_RECORDS = 1024
+CHUNK_BYTES = 256 * 1024
+"""A chunk is closed at the end of the frame in which it reaches either of these."""
+
+RECORD_OVERHEAD_BYTES = 120
+"""What one cached record costs besides its own bytes: object headers and column slots."""
+
+REMOVED = -1
+"""When a removed record expires: it always has, whatever the clock says."""
+
+_new_record: Callable[[tuple[Any, ...]], Record] = partial(tuple.__new__, Record)
+"""`Record._make` without a step of Python: a fetch makes hundreds."""
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Column(Protocol[T_co]):
+    """A value for each offset of a chunk, by how far it is from the first."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> T_co: ...
+
+
+class Chunk:
+    """Records of consecutive offsets of one partition, as columns; ``base`` is the first offset."""
+
+    __slots__ = (
+        "base",
+        "cached_bytes",
+        "encodings",
+        "expires_at_us",
+        "formats",
+        "keys",
+        "metadata",
+        "producer_times",
+        "ticket",
+        "times_us",
+        "values",
+    )
+
+    values: Column[bytes]
+    keys: Column[bytes | None]
+    metadata: Column[bytes | None]
+    encodings: Column[int]
+    formats: Column[int]
+    producer_times: Column[int | None] | None
+    expires_at_us: Column[int] | None
+    """Also `REMOVED`, for offsets whose records are: the other columns mean nothing there."""
+    times_us: Column[int]
+    """Append times; shorter than ``values`` while a frame is being gathered."""
+
+    def __init__(self, base: int) -> None:
+        self.base = base
+        self.cached_bytes = 0
+        self.ticket = 0
+        """The commit that makes the newest of these records durable."""
+
+    @property
+    def end(self) -> int:
+        return self.base + len(self.values)
+
+    def durable_end(self, durable_ticket: int) -> int:
+        """The first offset from ``base`` on that is not known to be on disk."""
+        return self.end
+
+    def behind(self, offset: int, count: int) -> int:
+        """The offset behind the next ``count`` records from ``offset`` on, or the chunk's end."""
+        return min(offset + count, self.end)
+
+    def hole_end(self, offset: int) -> int:
+        """Where the hole ends that an offset is in, as far as this chunk knows."""
+        return offset
+
+    def rows(self, first: int, end: int) -> Rows:
+        """Those of the records at offsets ``first`` to ``end``, exclusive, all of them framed."""
+        raise NotImplementedError
+
+    def records(self, first: int, end: int) -> list[Record]:
+        """The records at offsets ``first`` to ``end``, exclusive, that are not removed."""
+        return self.rows(first, end).records()
+
+    def record(self, index: int, pending_time_us: int = 0) -> Record:
+        """The record at ``index``; ``pending_time_us`` for one whose frame is not built yet."""
+        times = self.times_us
+        return Record(
+            offset=self.base + index,
+            value=self.values[index],
+            key=self.keys[index],
+            encoding=self.encodings[index],
+            metadata=self.metadata[index],
+            append_time_us=times[index] if index < len(times) else pending_time_us,
+            producer_time=None if self.producer_times is None else self.producer_times[index],
+            expires_at_us=0 if self.expires_at_us is None else self.expires_at_us[index],
+            producer_format=Format(self.formats[index]),
+        )
+
+
+class SolidChunk(Chunk):
+    """One without holes."""
+
+    __slots__ = ()
+
+    values: Sequence[bytes]
+    keys: Sequence[bytes | None]
+    metadata: Sequence[bytes | None]
+    encodings: Sequence[int]
+    formats: Sequence[int]
+    producer_times: Sequence[int | None] | None
+    expires_at_us: Sequence[int] | None
+    times_us: Sequence[int]
+
+    def rows(self, first: int, end: int) -> Rows:
+        return Rows(self, range(first, end), slice(first - self.base, end - self.base))
+
+    def content_bytes(self) -> int:
+        """What the records take in memory, near enough for a cache budget."""
+        return self.rows(self.base, self.end).size() + len(self.values) * RECORD_OVERHEAD_BYTES
+
+
+class DenseChunk(SolidChunk):
+    """One that can be appended to."""
+
+    __slots__ = ("_commits",)
+
+    values: list[bytes]
+    keys: list[bytes | None]
+    metadata: list[bytes | None]
+    encodings: bytearray
+    formats: bytearray
+    producer_times: list[int | None] | None
+    expires_at_us: list[int] | None
+    times_us: list[int]
+
+    def __init__(self, base: int) -> None:
+        super().__init__(base)
+        self.values = []
+        self.keys = []
+        self.metadata = []
+        self.encodings = bytearray()
+        self.formats = bytearray()
+        self.producer_times = None
+        self.expires_at_us = None
+        self.times_us = []
+        self._commits: list[tuple[int, int]] = []
+        """Commits before ``ticket`` which may be under way: (ticket, records up to it)."""
+
+    def framed(self, count: int, time_us: int, ticket: int, durable_ticket: int) -> None:
+        """The last ``count`` records are in a frame now, which ``ticket`` makes durable."""
+        commits = self._commits
+        commits.append((self.ticket, len(self.times_us)))
+        while len(commits) > 1 and commits[1][0] <= durable_ticket:
+            del commits[0]
+        self.times_us.extend([time_us] * count)
+        self.ticket = ticket
+
+    def durable_end(self, durable_ticket: int) -> int:
+        """The first offset from ``base`` on that is not known to be on disk."""
+        if self.ticket <= durable_ticket:
+            return self.base + len(self.times_us)
+        counts = [count for ticket, count in self._commits if ticket <= durable_ticket]
+        return self.base + max(counts, default=0)
+
+    def extend(self, count: int, columns: RecordColumns) -> None:
+        """Append the records of a decoded batch that starts where this chunk ends."""
+        before = len(self.values)
+        self.values += columns.values
+        self.keys += columns.keys if columns.keys is not None else [None] * count
+        self.metadata += columns.metadata if columns.metadata is not None else [None] * count
+        self.encodings += bytes(_column(columns.encodings, count))
+        self.formats += bytes(_column(columns.producer_format, count))
+        self.times_us += _column(columns.append_time_us, count)
+        if columns.producer_time is not None or self.producer_times is not None:
+            self.producer_times = self.producer_times or [None] * before
+            self.producer_times += columns.producer_time or [None] * count
+        if columns.expires_at_us is not None or self.expires_at_us is not None:
+            self.expires_at_us = self.expires_at_us or [0] * before
+            self.expires_at_us += columns.expires_at_us or [0] * count
+
+    def append_values(
+        self, values: Sequence[bytes], producer_format: int, expires_at_us: int
+    ) -> None:
+        """Append records of bytes alone, whose frame is not built yet."""
+        before, count = len(self.values), len(values)
+        self.values += values
+        self.keys += [None] * count
+        self.metadata += [None] * count
+        self.encodings += bytes(count)
+        self.formats += bytes([producer_format]) * count
+        if self.producer_times is not None:
+            self.producer_times += [None] * count
+        if self.expires_at_us is None and expires_at_us:
+            self.expires_at_us = [0] * before
+        if self.expires_at_us is not None:
+            self.expires_at_us += [expires_at_us] * count
+
+    def optional_columns(self, producer_time: int | None, expires_at_us: int) -> None:
+        """Append to the columns that most producers never use."""
+        before = len(self.values) - 1
+        if self.producer_times is None and producer_time is not None:
+            self.producer_times = [None] * before
+        if self.producer_times is not None:
+            self.producer_times.append(producer_time)
+        if self.expires_at_us is None and expires_at_us:
+            self.expires_at_us = [0] * before
+        if self.expires_at_us is not None:
+            self.expires_at_us.append(expires_at_us)
+
+    def columns(self, first: int, time_us: int) -> RecordColumns:
+        """The records from index ``first`` on, all appended at ``time_us``, for the log."""
+        keys = self.keys[first:]
+        metadata = self.metadata[first:]
+        return RecordColumns(
+            values=self.values[first:],
+            keys=None if keys.count(None) == len(keys) else keys,
+            encodings=_collapse(self.encodings, first),
+            metadata=None if metadata.count(None) == len(metadata) else metadata,
+            append_time_us=time_us,
+            producer_time=None if self.producer_times is None else self.producer_times[first:],
+            expires_at_us=None if self.expires_at_us is None else self.expires_at_us[first:],
+            producer_format=_collapse(self.formats, first),
+        )
+
+
+class Rows(NamedTuple):
+    """Some rows of a chunk, which nobody copies before they are wanted."""
+
+    chunk: SolidChunk
+    offsets: Sequence[int]
+    """Of the records in these rows."""
+    part: slice
+    """Which rows; both ends are given."""
+
+    def cut(self, first: int, end: int) -> Rows:
+        """Those from the number ``first`` to ``end``, exclusive."""
+        start = self.part.start
+        return Rows(self.chunk, self.offsets[first:end], slice(start + first, start + end))
+
+    def records(self) -> list[Record]:
+        chunk, offsets, part = self
+        columns = zip(
+            offsets,
+            chunk.values[part],
+            chunk.keys[part],
+            chunk.encodings[part],
+            chunk.metadata[part],
+            chunk.times_us[part],
+            repeat(None) if chunk.producer_times is None else chunk.producer_times[part],
+            repeat(0) if chunk.expires_at_us is None else chunk.expires_at_us[part],
+            chunk.formats[part],
+            strict=False,  # two of them may have no end
+        )
+        return list(map(_new_record, columns))
+
+    def size(self) -> int:
+        """Bytes of keys, values and metadata."""
+        chunk, _, part = self
+        size = total_bytes(chunk.values[part])
+        for column in (chunk.keys[part], chunk.metadata[part]):
+            if column.count(None) < len(column):
+                size += sum(map(len, filter(None, column)))
+        return size
+
+
+def _column(column: Sequence[int] | int, count: int) -> list[int]:
+    return [column] * count if isinstance(column, int) else list(column)
+
+
+def _collapse(column: bytearray, first: int) -> Sequence[int] | int:
+    part = column[first:]
+    return part[0] if part.count(part[:1]) == len(part) else part
+
+
+class ChunkList:
+    """The cached chunks of one partition in offset order, with gaps where some were dropped.
+
+    Chunks may overlap, but none lies within another: so the last one that begins at an offset or
+    before it is the one that reaches farthest, and holds the offset if any does.
+    """
+
+    __slots__ = ("_bases", "_chunks", "_last", "open")
+
+    def __init__(self) -> None:
+        self.open: DenseChunk | None = None
+        """The chunk being appended to."""
+        self._bases: list[int] = []
+        self._chunks: list[Chunk] = []
+        self._last: Chunk | None = None
+
+    def add(self, chunk: Chunk) -> None:
+        """Take a chunk in that lies within no other, and has none within it."""
+        at = bisect_right(self._bases, chunk.base)
+        self._bases.insert(at, chunk.base)
+        self._chunks.insert(at, chunk)
+
+    def remove(self, chunk: Chunk) -> None:
+        at = bisect_right(self._bases, chunk.base) - 1
+        while self._chunks[at] is not chunk:
+            at -= 1
+        del self._bases[at], self._chunks[at]
+        if self._last is chunk:
+            self._last = None
+        if self.open is chunk:
+            self.open = None
+
+    def holds_all_of(self, chunk: Chunk) -> bool:
+        """Whether a chunk lies within one that is here."""
+        at = bisect_right(self._bases, chunk.base) - 1
+        return at >= 0 and self._chunks[at].end >= chunk.end
+
+    def within(self, chunk: Chunk) -> list[Chunk]:
+        """The chunks here that lie within another one."""
+        first = bisect_left(self._bases, chunk.base)
+        found = takewhile(lambda inner: inner.end <= chunk.end, islice(self._chunks, first, None))
+        return list(found)
+
+    def take_all(self) -> list[Chunk]:
+        """Hold no chunks any more; returns those that were held."""
+        chunks = self._chunks
+        self._bases, self._chunks, self._last, self.open = [], [], None, None
+        return chunks
+
+    def find(self, offset: int) -> Chunk | None:
+        """The chunk that holds ``offset``, or None if it is not in memory."""
+        chunk = self._last
+        if chunk is not None and 0 <= offset - chunk.base < len(chunk.values):
+            return chunk
+        at = bisect_right(self._bases, offset) - 1
+        if at < 0:
+            return None
+        chunk = self._chunks[at]
+        if offset - chunk.base >= len(chunk.values):
+            return None
+        self._last = chunk
+        return chunk
+
+
+class ChunkCache:
+    """A byte budget over the chunks of all partitions; the oldest chunk goes first.
+
+    ``may_drop(chunk)`` says whether the log can give the chunk's records back, which it cannot
+    before they are on disk.
+    """
+
+    def __init__(self, limit_bytes: int, may_drop: Callable[[Chunk], bool]) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self._may_drop = may_drop
+        self._order: OrderedDict[Chunk, ChunkList] = OrderedDict()
+        """All chunks, oldest first, and where each is."""
+
+    def add(self, chunks: ChunkList, chunk: Chunk) -> None:
+        """Take a chunk in; its bytes count once `grow` has been told of them."""
+        chunks.add(chunk)
+        self._order[chunk] = chunks
+
+    def add_read(self, chunks: ChunkList, chunk: Chunk) -> None:
+        """Take in what was read, wherever it begins and ends: log and archive cut differently.
+
+        Chunks that lie within it go, and so does it if it lies within one.
+        """
+        if chunks.holds_all_of(chunk):
+            return
+        for inner in chunks.within(chunk):
+            self._forget(inner)
+        self.add(chunks, chunk)
+        self.used_bytes += chunk.cached_bytes
+
+    def grow(self, chunk: Chunk, added_bytes: int) -> None:
+        """Count bytes that were appended to a chunk of this cache."""
+        chunk.cached_bytes += added_bytes
+        self.used_bytes += added_bytes
+
+    def trim(self) -> None:
+        """Drop oldest chunks until the budget holds.
+
+        One that must stay goes to the end of the row, lest a trickle of records that keeps an old
+        chunk busy keeps all the others too.
+        """
+        looks = min(TRIM_LOOKS, len(self._order))
+        while self.used_bytes > self.limit_bytes and looks and self._order:
+            chunk = next(iter(self._order))
+            if self._may_drop(chunk):
+                self._forget(chunk)
+            else:
+                self._order.move_to_end(chunk)
+                looks -= 1
+
+    def _forget(self, chunk: Chunk) -> None:
+        self._order.pop(chunk).remove(chunk)
+        self.used_bytes -= chunk.cached_bytes
+
+    def drop(self, lists: Iterable[ChunkList]) -> None:
+        """Forget the chunks of partitions that are gone: O(those), whatever else is held."""
+        for chunks in lists:
+            for chunk in chunks.take_all():
+                del self._order[chunk]
+                self.used_bytes -= chunk.cached_bytes
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for chunks in self._order.values():
+            chunks.take_all()
+        self._order.clear()
+        self.used_bytes = 0

@@ -1,0 +1,189 @@
+# Tests: tests/broker/test_cold_reader.py
+"""Records that are no longer in memory: read back from the log, off the reactor thread.
+
+The log is asked first, and the archive for what the log does not have, or not any more.
+
+One read a partition is under way at a time; whoever asks meanwhile waits for it and is often
+served by it, because a read takes in what follows the offset asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from brokerd.archive.contract.view import ArchiveUnavailable, DamagedArchive
+from brokerd.broker.archive.read_ahead import ReadAhead
+from brokerd.broker.model.topics import Partition
+from brokerd.broker.records.chunks import CHUNK_BYTES, CHUNK_RECORDS, Chunk, ChunkCache, DenseChunk
+from brokerd.broker.status.damage import Place, Quarantine
+from brokerd.errors import DamagedData, RecordRemoved
+from brokerd.wal import Committer, DamagedBatch, ReadPlan, Wal
+from brokerd.walformat import decode_records
+
+READ_AHEAD_BYTES = 1024 * 1024
+NOT_IN_LOG = "it is not in the log"
+
+Loaded = Callable[[Chunk | None, Exception | None], None]
+
+
+class Unreadable(DamagedData):
+    """Records of a partition that nobody can give; offsets ``first`` to ``end``, exclusive."""
+
+    def __init__(self, problem: str, first: int, end: int) -> None:
+        super().__init__(problem)
+        self.first = first
+        self.end = end
+
+
+def run_plan(plan: ReadPlan | None) -> list[Chunk]:
+    """Read and decode what was planned; small neighbouring batches become one chunk."""
+    chunks: list[DenseChunk] = []
+    for batch in plan.run() if plan is not None else ():
+        chunk = chunks[-1] if chunks else None
+        if (
+            chunk is None
+            or chunk.end != batch.base_offset
+            or len(chunk.values) >= CHUNK_RECORDS
+            or chunk.cached_bytes >= CHUNK_BYTES
+        ):
+            chunk = DenseChunk(batch.base_offset)
+            chunks.append(chunk)
+        chunk.extend(batch.count, decode_records(batch.body, batch.count))
+        chunk.cached_bytes += len(batch.body)
+    for chunk in chunks:
+        chunk.cached_bytes = chunk.content_bytes()
+    return [*chunks]
+
+
+def _removed(partition: Partition, offset: int) -> RecordRemoved:
+    return RecordRemoved(
+        f"offset {offset} of topic {partition.topic.name!r} partition {partition.index} is "
+        f"removed; the records begin at {partition.start_offset}"
+    )
+
+
+class ColdReader:
+    """Brings chunks into ``cache``: from the log, which ``pool`` reads, else from the archive.
+
+    What cannot be read is told to ``quarantine``.
+    """
+
+    def __init__(
+        self,
+        wal: Wal,
+        pool: Committer,
+        cache: ChunkCache,
+        quarantine: Quarantine,
+        archive: ReadAhead,
+    ) -> None:
+        self._wal = wal
+        self._pool = pool
+        self._cache = cache
+        self._quarantine = quarantine
+        self._archive = archive
+        self._waiting: dict[Partition, list[tuple[int, Loaded]]] = {}
+        self.reads = 0
+
+    def load(
+        self,
+        partition: Partition,
+        offset: int,
+        loaded: Loaded,
+        ahead_bytes: int = READ_AHEAD_BYTES,
+    ) -> None:
+        """Read ``offset``, and what follows it up to ``ahead_bytes``, if nobody does already.
+
+        Call ``loaded(chunk, None)`` with a chunk that holds ``offset``, or
+        ``loaded(None, error)``: `RecordRemoved` if it is below the start offset by now, or its
+        topic deleted, `Unreadable` if neither log nor archive can give it, ``OSError`` or
+        `ArchiveUnavailable` if that may pass.
+        """
+        waiting = self._waiting.get(partition)
+        if waiting is not None:
+            waiting.append((offset, loaded))
+            return
+        self._waiting[partition] = [(offset, loaded)]
+        self.reads += 1
+        self._read_log(partition, offset, ahead_bytes)
+
+    def _read_log(self, partition: Partition, offset: int, ahead_bytes: int) -> None:
+        """Failing to plan fails in the pool too, so that it is never at once."""
+        if offset < partition.start_offset:
+            self._fail(partition, offset, _removed(partition, offset))
+            return
+        try:
+            plan = self._wal.plan_read(
+                partition.topic.topic_id, partition.index, offset, ahead_bytes
+            )
+        except DamagedData as error:
+            self._fail(partition, offset, error)
+            return
+        if plan is None:
+            self._read_archive(partition, offset, ahead_bytes)
+            return
+
+        def ended(chunks: list[Chunk] | None, error: Exception | None) -> None:
+            if isinstance(error, RecordRemoved) or (error is None and not chunks):
+                self._read_archive(partition, offset, ahead_bytes)
+            else:
+                self._done(partition, offset, chunks, error)
+
+        self._pool.submit(partial(run_plan, plan), ended)
+
+    def _fail(self, partition: Partition, offset: int, error: Exception) -> None:
+        def work() -> None:
+            raise error
+
+        self._pool.submit(work, partial(self._done, partition, offset))
+
+    def _read_archive(self, partition: Partition, offset: int, ahead_bytes: int) -> None:
+        """The log does not have it, or not any more."""
+        self._archive.read(partition, offset, ahead_bytes, partial(self._done, partition, offset))
+
+    def _done(
+        self,
+        partition: Partition,
+        offset: int,
+        chunks: list[Chunk] | None,
+        error: Exception | None,
+    ) -> None:
+        for chunk in chunks or ():
+            if not partition.topic.deleted:
+                self._cache.add_read(partition.cold, chunk)
+        if error is None and partition.cold.find(offset) is None:
+            error = DamagedData(NOT_IN_LOG)
+        if error is not None and offset >= partition.start_offset:
+            error = self._told(partition, offset, error)
+        retry = []
+        for wanted, loaded in self._waiting.pop(partition):
+            found = partition.cold.find(wanted)
+            if wanted < partition.start_offset:
+                loaded(None, _removed(partition, wanted))
+            elif found is not None:
+                loaded(found, None)
+            elif wanted == offset:
+                loaded(None, error)
+            else:
+                retry.append((wanted, loaded))
+        for wanted, loaded in retry:
+            self.load(partition, wanted, loaded)
+        self._cache.trim()
+
+    def _told(self, partition: Partition, offset: int, error: Exception) -> Exception:
+        """Tell the quarantine; returns the error for who waits, who knows partition and offset."""
+        if isinstance(error, ArchiveUnavailable):
+            return error  # `Archived` tells of it
+        if isinstance(error, DamagedBatch):
+            place, lost = Place(error.name, *error.positions, error.problem), error.offsets
+        elif isinstance(error, DamagedArchive):
+            place = Place("", -1, -1, str(error))
+            lost = error.first, max(error.end, offset + 1)
+        elif isinstance(error, DamagedData):
+            place, lost = Place("", -1, -1, str(error)), (offset, offset + 1)
+        else:
+            self._quarantine.read_failed(partition, offset, error)
+            return error
+        in_archive = isinstance(error, DamagedArchive)
+        self._quarantine.read_damaged(partition, *lost, place, in_archive)
+        return Unreadable(str(place), *lost)

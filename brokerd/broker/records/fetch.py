@@ -1,0 +1,238 @@
+# Tests: tests/broker/test_fetch.py
+"""Records by offset, for readers that keep their own place: fetches, peeks and tails.
+
+A fetch passes over what is not there (gaps that damage left, removed records, expired ones), takes
+from memory what it can, and has the rest read off the reactor's thread. It sees durable records
+only, so nobody reads what a crash may take back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from brokerd.broker.clock import BrokerTime
+from brokerd.broker.journal import Clock, Journal
+from brokerd.broker.model.topics import Partition
+from brokerd.broker.records.chunks import Chunk, Rows
+from brokerd.broker.records.cold_reader import Loaded, Unreadable
+from brokerd.broker.records.fetch_result import FetchedRecords
+from brokerd.errors import InvalidRequest, UnknownTopic
+from brokerd.values import Record
+
+LOOKS = 1024
+"""Records, and holes between them, that a fetch looks at in one turn of the reactor."""
+
+Fetched = Callable[[Sequence[Record], int, Exception | None], None]
+
+
+class Expiry:
+    """Says which records are past their time to live; nothing is while broker time may be wrong."""
+
+    def __init__(self, time: BrokerTime) -> None:
+        self._time = time
+
+    def is_expired(self, chunk: Chunk, index: int) -> bool:
+        """Whether the record at ``index`` of the chunk has expired and must not be delivered."""
+        column = chunk.expires_at_us
+        return column is not None and self.is_past(column[index])
+
+    def is_past(self, expires_at_us: int) -> bool:
+        """Whether this time has come; 0 never does, and `REMOVED` always has."""
+        return expires_at_us != 0 and expires_at_us <= self.before_us()
+
+    def before_us(self) -> int:
+        """Records that expire at this broker time or before it are gone; 0: none are."""
+        return self._time.time_us() if self._time.settled else 0
+
+
+class Fetcher:
+    """Reads records of partitions. ``load`` is that of `Broker`."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        clock: Clock,
+        expiry: Expiry,
+        load: Callable[[Partition, int, Loaded], None],
+    ) -> None:
+        self.journal = journal
+        self.clock = clock
+        self.expiry = expiry
+        self.load = load
+
+    def fetch(
+        self, partition: Partition, offset: int, max_records: int, max_bytes: int, done: Fetched
+    ) -> None:
+        """Call ``done(records, next_offset, error)`` with records from ``offset`` on, once.
+
+        It may be called before this returns. At most ``max_records`` come, as many as fit
+        ``max_bytes`` of keys, values and metadata together, but at least one however large it is.
+        Offsets grow, and need not follow one another: what is removed, expired or left out is not
+        among them, and below the partition's start offset a fetch begins at the start offset.
+        The next fetch begins at ``next_offset``. None, and ``next_offset`` as it was, means that
+        there is nothing durable there yet.
+
+        Where the log is damaged, the records before come first; a fetch that begins there has
+        ``error`` `Unreadable` and in ``next_offset`` where to go on. With any other error, such as
+        an ``OSError``, the same fetch may be tried again; `UnknownTopic`: it was deleted meanwhile.
+        Raises `InvalidRequest`.
+        """
+        if max_records < 1 or max_bytes < 0:
+            raise InvalidRequest(
+                f"a fetch of {max_records} records and {max_bytes} bytes gets nowhere; "
+                "ask for 1 record or more"
+            )
+        rows = self._in_memory(partition, offset) if max_records == 1 else None
+        if rows is not None:
+            done(FetchedRecords(rows), offset + 1, None)
+            return
+        _Fetch(self, partition, offset, max_records, max_bytes, done).go_on()
+
+    def _in_memory(self, partition: Partition, offset: int) -> Rows | None:
+        """The record at this very offset, if it is in memory, durable, and not expired."""
+        chunk = partition.find(offset)
+        if chunk is None or not partition.start_offset <= offset < chunk.durable_end(
+            self.journal.durable_ticket
+        ):
+            return None
+        index = offset - chunk.base
+        if self.expiry.is_expired(chunk, index):
+            return None
+        return chunk.rows(offset, offset + 1)
+
+
+class _Fetch:
+    """One fetch under way."""
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        partition: Partition,
+        offset: int,
+        max_records: int,
+        max_bytes: int,
+        done: Fetched,
+    ) -> None:
+        self._fetcher = fetcher
+        self._partition = partition
+        self._offset = offset
+        self._records_left = max_records
+        self._bytes_left = max_bytes
+        self._done = done
+        self._records = FetchedRecords()
+
+    def go_on(self) -> None:
+        """Take what is in memory; have read what is not; come back when it is much."""
+        self._take(None)
+
+    def _take(self, loaded: Chunk | None) -> None:
+        """As `go_on`; ``loaded`` was just read, and may be in no cache."""
+        fetcher, partition = self._fetcher, self._partition
+        if partition.topic.deleted:
+            # A crash may take the deletion back, so nothing may seem to be passed over.
+            name = partition.topic.name
+            gone = UnknownTopic(f"topic {name!r} was deleted while it was read")
+            self._finish(None if self._records else gone)
+            return
+        looks = LOOKS
+        while self._records_left:
+            self._offset = max(self._offset, partition.start_offset)
+            if self._offset >= partition.framed:
+                break
+            chunk, loaded = loaded, None
+            if chunk is None or not chunk.base <= self._offset < chunk.end:
+                chunk = partition.find(self._offset)
+            if chunk is None:
+                if not self._skip_gap():
+                    fetcher.load(partition, self._offset, self._loaded)
+                    return
+                continue
+            end = min(
+                chunk.durable_end(fetcher.journal.durable_ticket),
+                chunk.behind(self._offset, min(looks, self._records_left)),
+            )
+            if self._offset >= end:
+                break
+            count = self._take_from(chunk, end)
+            looks -= max(1, count)
+            if self._offset < end:
+                break
+            if looks <= 0:
+                fetcher.clock.callLater(0, self.go_on)
+                return
+        self._finish(None)
+
+    def _take_from(self, chunk: Chunk, end: int) -> int:
+        """Take records of a chunk below ``end``, or those that there is room for.
+
+        Returns how many were looked at.
+        """
+        rows = chunk.rows(self._offset, end)
+        for part in self._unexpired(rows):
+            fit = self._fitting(part)
+            self._records_left -= fit
+            if fit < len(part.offsets):
+                self._records.add(part.cut(0, fit))
+                self._offset = part.offsets[fit]
+                break
+            self._records.add(part)
+        else:
+            self._offset = end
+        return len(rows.offsets)
+
+    def _unexpired(self, rows: Rows) -> Iterator[Rows]:
+        """The runs of rows that have not expired."""
+        column = rows.chunk.expires_at_us
+        before_us = 0 if column is None else self._fetcher.expiry.before_us()
+        if column is None or not before_us:
+            yield rows
+            return
+        first = 0
+        for at, expires_at_us in enumerate(column[rows.part]):
+            if 0 < expires_at_us <= before_us:
+                if first < at:
+                    yield rows.cut(first, at)
+                first = at + 1
+        if first < len(rows.offsets):
+            yield rows.cut(first, len(rows.offsets))
+
+    def _fitting(self, rows: Rows) -> int:
+        """How many of the records there is room for; theirs is taken."""
+        size, count = rows.size(), len(rows.offsets)
+        if size <= self._bytes_left:
+            self._bytes_left -= size
+            return count
+        fit, too_many = 0, count
+        while too_many - fit > 1:
+            middle = (fit + too_many) // 2
+            size = rows.cut(fit, middle).size()
+            if size <= self._bytes_left:
+                self._bytes_left -= size
+                fit = middle
+            else:
+                too_many = middle
+        if not fit and not self._records:
+            self._bytes_left -= rows.cut(0, 1).size()
+            return 1
+        return fit
+
+    def _skip_gap(self) -> bool:
+        """Go on behind the gap that the offset is in, if it is in one."""
+        for first, end in self._partition.gaps:
+            if first <= self._offset < end:
+                self._offset = end
+                return True
+        return False
+
+    def _loaded(self, chunk: Chunk | None, error: Exception | None) -> None:
+        if chunk is not None or self._offset < self._partition.start_offset:
+            self._take(chunk)
+        elif self._records:
+            self._finish(None)
+        else:
+            if isinstance(error, Unreadable):
+                self._offset = max(self._offset, error.end)
+            self._finish(error)
+
+    def _finish(self, error: Exception | None) -> None:
+        self._done(self._records, self._offset, error)

@@ -1,0 +1,1 @@
+"""Schemas, kept in the journal."""

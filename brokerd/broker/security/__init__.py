@@ -1,0 +1,1 @@
+"""Accounts, access lists and the audit trail, kept in the journal."""

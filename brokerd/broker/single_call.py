@@ -1,0 +1,65 @@
+# Tests: tests/broker/test_single_call.py
+"""One call to the broker for whoever has no connection that queues answers, such as the admin API.
+
+`ask` does for one call what `brokerd.protocols.base.connection` does for a stream of them: it waits
+while the broker is congested, and answers when everything the answer depends on is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Generic, TypeVar
+
+from twisted.internet.defer import Deferred
+
+from brokerd.broker.broker import Broker
+from brokerd.broker.journal import Congested
+from brokerd.errors import BrokerdError, ShuttingDown, StorageFailed, without_frames
+
+Result = TypeVar("Result")
+
+
+def ask(broker: Broker, call: Callable[[], Result]) -> Deferred[Result]:
+    """Run ``call()`` now, or again whenever `Congested` is over; fire once its result is durable.
+
+    ``call`` uses the broker and must raise before it changes anything. The Deferred fails with
+    the `BrokerdError` that it raises, as soon as what the refusal says is durable too, and with
+    `ShuttingDown` while the broker does not serve. A cancelled Deferred fails with CancelledError:
+    a call that still waits is never made then; one that was made stays made.
+    """
+    question = _Question(broker, call)
+    question.attempt()
+    return question.answer
+
+
+class _Question(Generic[Result]):
+    """A call on its way to its answer."""
+
+    def __init__(self, broker: Broker, call: Callable[[], Result]) -> None:
+        self._broker = broker
+        self._call = call
+        self.answer: Deferred[Result] = Deferred()
+
+    def attempt(self) -> None:
+        """Make the call, unless nobody waits for the answer any more."""
+        if self.answer.called:
+            return
+        try:
+            if not self._broker.ready:
+                raise ShuttingDown(
+                    "the broker is starting or stopping and takes no requests; try again later"
+                )
+            result = self._call()
+        except Congested:
+            self._broker.journal.when_uncongested(self.attempt)
+        except (ShuttingDown, StorageFailed) as refusal:
+            self.answer.errback(without_frames(refusal))  # the log may never be durable again
+        except BrokerdError as refusal:
+            refuse = partial(self.answer.errback, without_frames(refusal))
+            self._broker.journal.when_all_durable(refuse)
+        except Exception:
+            self.answer.errback()
+        else:
+            # A Deferred that is cancelled meanwhile ignores it.
+            self._broker.journal.when_all_durable(partial(self.answer.callback, result))

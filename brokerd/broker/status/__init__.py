@@ -1,0 +1,1 @@
+"""Views of the broker: counters, group positions, known damage."""

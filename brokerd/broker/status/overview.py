@@ -1,0 +1,189 @@
+# Tests: tests/broker/test_overview.py, tests/broker/test_broker.py
+"""What can be seen of a broker: counts of what it did, and where its groups stand.
+
+A lane in which there are leases is told of by them. One that only has a committed offset is told of
+by that: docs/leases.rst, section "Rules".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from brokerd.broker.archive.append_times import ArchivedTimes
+from brokerd.broker.clock import BrokerTime
+from brokerd.broker.journal import Clock
+from brokerd.broker.model.state import State
+from brokerd.broker.model.topics import Lane
+from brokerd.broker.status.group_listing import Listing
+from brokerd.errors import DamagedData
+from brokerd.groups.view import END_OF_OFFSETS, NO_OFFSET
+from brokerd.values import Format
+from brokerd.wal import Wal
+
+REMOVALS = ("trimmed", "retention_time", "retention_bytes", "fired")
+"""Why records are removed: asked for; too old; too many bytes; delayed messages that are over,
+because they fired, were cancelled, had expired or were lost."""
+
+
+class GroupInfo(NamedTuple):
+    """Where a group stands, over all partitions of a topic; counts of records."""
+
+    floor: int
+    next: int
+    lag: int
+    leased: int
+    ready: int
+    delayed: int
+    dead: int
+    committed: int | None
+    oldest_age_us: int | None
+    max_attempts: int
+    partitions: int
+
+
+@dataclass
+class Counters:
+    """What the broker has done since it started; numbers for metrics."""
+
+    records_produced: dict[int, int] = field(default_factory=lambda: dict.fromkeys(Format, 0))
+    bytes_produced: int = 0
+    leases_granted: int = 0
+    settled: int = 0
+    failed: int = 0
+    expired: int = 0
+    records_removed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REMOVALS, 0))
+    """Offsets below start offsets, by why these moved."""
+    dead_letters_removed: int = 0
+
+
+class Overview:
+    """Looks at the state and changes nothing."""
+
+    def __init__(
+        self,
+        state: State,
+        wal: Wal,
+        time: BrokerTime,
+        counters: Counters,
+        max_attempts: int,
+        clock: Clock,
+        archived_times: ArchivedTimes,
+    ) -> None:
+        self._state = state
+        self._wal = wal
+        self._time = time
+        self._counters = counters
+        self._max_attempts = max_attempts
+        self._archived_times = archived_times
+        self._listing = Listing(state, clock, self._lane, self.lag)
+        self.groups = self._listing.rows
+        self.stop = self._listing.stop
+
+    def counts(self) -> dict[str, Any]:
+        """What exists and what was done, by name."""
+        counters = self._counters
+        return {
+            "topics": len(self._state.by_name),
+            "records_produced": {
+                Format(form).name.lower(): count
+                for form, count in counters.records_produced.items()
+            },
+            "bytes_produced": counters.bytes_produced,
+            "leases_granted": counters.leases_granted,
+            "settled": counters.settled,
+            "failed": counters.failed,
+            "expired": counters.expired,
+            "records_removed": dict(counters.records_removed),
+            "dead_letters_removed": counters.dead_letters_removed,
+        }
+
+    def _lane(self, lane: Lane) -> dict[str, Any]:
+        store = lane.store
+        age_us = self._oldest_age_us(lane)
+        return {
+            "topic": lane.partition.topic.name,
+            "group": lane.group.name,
+            "partition": lane.partition.index,
+            "start": lane.partition.start_offset,
+            "floor": store.floor,
+            "lag": self.lag(lane),
+            "leased": store.leased,
+            "delayed": store.delayed,
+            "dead": store.dead,
+            "committed": store.committed if store.committed != NO_OFFSET else None,
+            "paused": store.paused,
+            "key_ordered": store.settings.key_ordered,
+            "oldest_age_seconds": None if age_us is None else age_us / 1e6,
+        }
+
+    def group_info(self, topic_name: str, group_name: str) -> GroupInfo:
+        """Where a group stands in a topic; an unknown one is an empty one."""
+        topic = self._state.by_name.get(topic_name)
+        group = topic.groups.get(group_name) if topic is not None else None
+        lanes = group.lanes if group is not None else []
+        partitions = topic.partitions if topic is not None else []
+        starts = sum(partition.start_offset for partition in partitions)
+        ends = sum(partition.next_offset for partition in partitions)
+        committed = [lane.store.committed for lane in lanes if lane.store.committed != NO_OFFSET]
+        ages = [age for lane in lanes if (age := self._oldest_age_us(lane)) is not None]
+        lag = sum(map(self.lag, lanes)) if lanes else ends - starts
+        leased = sum(lane.store.leased for lane in lanes)
+        delayed = sum(lane.store.delayed for lane in lanes)
+        return GroupInfo(
+            floor=sum(lane.store.floor for lane in lanes) if lanes else starts,
+            next=ends,
+            lag=lag,
+            leased=leased,
+            ready=lag - leased - delayed,
+            delayed=delayed,
+            dead=sum(lane.store.dead for lane in lanes),
+            committed=min(sum(committed), END_OF_OFFSETS - 1) if committed else None,
+            oldest_age_us=max(ages, default=None),
+            max_attempts=lanes[0].store.settings.max_attempts if lanes else self._max_attempts,
+            partitions=len(partitions),
+        )
+
+    def commit_place(self, lane: Lane) -> int | None:
+        """Where a group that commits and never leased goes on in a lane; None for any other.
+
+        That is its committed offset, but not below the start. Whether it leased is told by its
+        tokens, which begin above all that deleted groups may have given.
+        """
+        store = lane.store
+        if store.committed == NO_OFFSET or store.last_token > self._state.token_base:
+            return None
+        if store.leased or store.ready or store.delayed or store.dead:
+            return None
+        return max(store.committed, lane.partition.start_offset)
+
+    def lag(self, lane: Lane) -> int:
+        """How many records a group has to do in a lane: not settled, or from its commit on."""
+        end, place = lane.partition.next_offset, self.commit_place(lane)
+        return lane.store.lag(end) if place is None else max(end - place, 0)
+
+    def _oldest(self, lane: Lane) -> int | None:
+        """The offset of the first record of a lane's lag; None without one."""
+        end, place = lane.partition.next_offset, self.commit_place(lane)
+        if place is None:
+            return lane.store.oldest_unsettled(end)
+        return place if place < end else None
+
+    def _oldest_age_us(self, lane: Lane) -> int | None:
+        """Age of the oldest record of a lane's lag; None if there is none, or none can tell."""
+        partition = lane.partition
+        offset = self._oldest(lane)
+        if offset is None:
+            return None
+        now_us = self._time.time_us()
+        chunk = partition.find(offset)
+        if chunk is not None and chunk.hole_end(offset) < chunk.end:
+            index = chunk.hole_end(offset) - chunk.base
+            return max(0, now_us - chunk.record(index, now_us).append_time_us)
+        try:
+            found = self._wal.time_of(partition.topic.topic_id, partition.index, offset)
+        except (DamagedData, OSError):
+            return None  # reading the record will say why
+        if found is None:
+            found = self._archived_times.time_of(partition, offset)
+        return None if found is None else max(0, now_us - found)

@@ -1,0 +1,102 @@
+# Tests: tests/groups/test_redelivery.py, tests/groups/test_model.py
+"""The attempts of records that came back.
+
+When all leases end at once, by a seek for instance, a row for each of a million would take a second
+to write. So a large table of leases is kept as it is, and looked into for a record without a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from brokerd.groups import tables
+from brokerd.groups.attempts import NEVER_US, RETURNED_LAYOUT, LeaseRow
+from brokerd.groups.bitmaps import keys_between
+from brokerd.groups.rows import OffsetRows, Row
+from brokerd.groups.tables import Table
+
+
+def _never_us(lease: LeaseRow) -> int:
+    """The first attempt of a lease in a table that was let go."""
+    return NEVER_US
+
+
+class Returned(OffsetRows):
+    """Rows of `RETURNED_LAYOUT`. ``first_us`` gives a lease's first attempt, relative to the epoch.
+
+    `put` is for an offset of which nothing is known.
+    ``count`` may be too high while there are former leases, never too low. `items` knows only rows.
+    """
+
+    __slots__ = ("_first_us", "first", "former")
+
+    def __init__(self, first_us: Callable[[LeaseRow], int]) -> None:
+        super().__init__(RETURNED_LAYOUT)
+        self._first_us = first_us
+        self.former: Table[LeaseRow] | None = None
+        """Leases that ended together. From ``first`` on, each is what is known of its record."""
+        self.first = 0
+
+    def let_go(self) -> None:
+        """Be of no use any more, and refer to nobody."""
+        self._first_us = _never_us
+
+    def take_over(self, leases: Table[LeaseRow]) -> None:
+        """All these leases end; the table is not used again. O(1) for a large one after small ones,
+        else O(the former leases)."""
+        self.write_rows()
+        self.former = leases
+        self.count += len(leases)
+        if len(leases) < tables.LARGE:
+            self.write_rows()
+
+    def write_rows(self) -> None:
+        """Have a row for each record, and no former leases."""
+        former, self.former = self.former, None
+        if former is not None:
+            self.count -= len(former)
+            for offset, lease in former.items():
+                if offset >= self.first:
+                    self.put(offset, *self._row(lease))
+        self.first = 0
+
+    def __contains__(self, offset: int) -> bool:
+        return self.get(offset) is not None
+
+    def get(self, offset: int) -> Row | None:
+        """What is known of ``offset``, or None."""
+        row = super().get(offset)
+        if row is None and self.former is not None and offset >= self.first:
+            lease = self.former.get(offset)
+            return None if lease is None else self._row(lease)
+        return row
+
+    def pop(self, offset: int) -> Row | None:
+        """Know nothing of ``offset`` any more; returns what was known, or None."""
+        if self.former is None or super().__contains__(offset):
+            return super().pop(offset)
+        row = self.get(offset)
+        self._forget(self.former, offset)
+        return row
+
+    def drop_range(self, first: int, end: int) -> None:
+        """Know nothing of [first, end) any more. O(the range, or all that is kept if less)."""
+        super().drop_range(first, end)
+        if first <= self.first:
+            self.first = max(self.first, 0 if self.former is None else end)
+        elif self.former is not None:
+            for offset in keys_between(self.former, len(self.former), first, end):
+                self._forget(self.former, offset)
+
+    def clear(self) -> None:
+        """Know nothing."""
+        super().clear()
+        self.former = None
+        self.first = 0
+
+    def _forget(self, former: Table[LeaseRow], offset: int) -> None:
+        if former.pop(offset, None) is not None:
+            self.count -= 1
+
+    def _row(self, lease: LeaseRow) -> Row:
+        return lease[3], lease[4] << 1, lease[2], self._first_us(lease)

@@ -1,0 +1,1 @@
+"""One Twisted Protocol and Factory for each wire format."""

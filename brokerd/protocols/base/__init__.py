@@ -1,0 +1,1 @@
+"""Parts that the Protocols of several wire formats share."""

@@ -1,0 +1,137 @@
+# Tests: tests/protocols/test_connection.py
+"""The connections of one listener: how many, for how long, and how they end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import Factory
+from twisted.logger import Logger
+
+from brokerd.broker import Broker, Clock, DelayedCall
+from brokerd.protocols.base.connection import Connection, Limits
+from brokerd.protocols.base.slices import Turns
+from brokerd.security import OPEN_GUARD, Guard
+
+
+class ConnectionFactory(Factory):
+    """Makes the connections of one listener and watches over their limits."""
+
+    noisy = False
+    _log = Logger()
+
+    def __init__(self, name: str, broker: Broker, clock: Clock, limits: Limits) -> None:
+        self.name = name
+        self.broker = broker
+        self.limits = limits
+        self.clock = clock
+        self.turns = Turns(clock)
+        """Of what takes long, so that many who ask for it take no more of a turn than one."""
+        self.connections: dict[Connection, None] = {}
+        """Those that are open, oldest first."""
+        self.count_open: Callable[[], int] = lambda: len(self.connections)
+        """How many count against the limit; all those of the listeners that share one."""
+        self.guard: Guard = OPEN_GUARD
+        """Says who connects."""
+        self.accepted = 0
+        self.refused = 0
+        self._refused_told = 0
+        self._sweep_call: DelayedCall | None = None
+        self._empty: list[Deferred[None]] = []
+
+    def new_connection(self) -> Connection:
+        """A connection of this factory's format."""
+        raise NotImplementedError
+
+    def counters(self) -> dict[str, int]:
+        """What this format counts besides connections, by name."""
+        return {}
+
+    def buildProtocol(self, addr: object) -> Any:
+        """A connection, or None when there are too many already."""
+        if self.count_open() >= self.limits.connections:
+            self.refused += 1
+            return None
+        return self.adopt()
+
+    def adopt(self) -> Connection:
+        """A connection for a peer that has been let in, here or by another listener."""
+        self.accepted += 1
+        connection = self.new_connection()
+        connection.factory = self
+        return connection
+
+    def opened(self, connection: Connection) -> None:
+        self.connections[connection] = None
+
+    def closed(self, connection: Connection) -> None:
+        self.connections.pop(connection, None)
+        if not self.connections:
+            waiting, self._empty = self._empty, []
+            for empty in waiting:
+                empty.callback(None)
+
+    def startFactory(self) -> None:
+        """The first port listens."""
+        self._sweep_later()
+
+    def stopFactory(self) -> None:
+        """The last port stopped listening."""
+        if self._sweep_call is not None:
+            self._sweep_call.cancel()
+            self._sweep_call = None
+
+    def _sweep_later(self) -> None:
+        self._sweep_call = self.clock.callLater(self.limits.sweep_seconds, self._sweep)
+
+    def _sweep(self) -> None:
+        """Close connections whose peers are too late, and tell of those refused."""
+        self._sweep_later()
+        now_us = self.broker.time.now_us()
+        for connection in list(self.connections):
+            why = connection.overdue(now_us)
+            if why is not None:
+                self._log.info(
+                    "{listener}: closing {peer}: {why} in time",
+                    listener=self.name,
+                    peer=connection.transport.getPeer(),
+                    why=why,
+                    event_id="connection-timed-out",
+                )
+                connection.cut_off()
+        self._tell_refused()
+
+    def _tell_refused(self) -> None:
+        """One line for all connections refused since the last sweep."""
+        count = self.refused - self._refused_told
+        if count:
+            self._refused_told = self.refused
+            self._log.warn(
+                "{listener}: {count} connections refused, because {limit} were open; raise "
+                "limits.connections if that is too few",
+                listener=self.name,
+                count=count,
+                limit=self.limits.connections,
+                event_id="connections-refused",
+            )
+
+    def close_all(self) -> None:
+        """Take no more requests from anybody and close each connection once it is answered."""
+        for connection in list(self.connections):
+            connection.close_after_answers(drain=False)
+
+    def when_empty(self) -> Deferred[None]:
+        """Fires when the last connection is gone."""
+        empty: Deferred[None] = Deferred()
+        if self.connections:
+            self._empty.append(empty)
+        else:
+            empty.callback(None)
+        return empty
+
+    def abort_all(self) -> None:
+        """Close every connection now; what waits to be answered never will be."""
+        for connection in list(self.connections):
+            connection.abort()

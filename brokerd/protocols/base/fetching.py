@@ -1,0 +1,122 @@
+# Tests: tests/protocols/test_fetching.py
+"""A connection of a format whose clients keep their own place and fetch records by offset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from brokerd.broker import Fetched, Partition, Topic
+from brokerd.errors import AuthenticationRequired, BrokerdError, Denied, without_frames
+from brokerd.protocols.base.connection import Answers, Connection, Hold
+from brokerd.security import READ
+from brokerd.values import Record
+
+MakeAnswer = Callable[[Sequence[Record], int, Exception | None], bytes | tuple[bytes, ...]]
+"""Makes the answer to a fetch of ``(records, next_offset, error)``; see `Broker.fetch`.
+
+The error is `Denied` or `AuthenticationRequired` if the permission went while the records were
+read. In parts when they are large: see `Connection.answer`.
+"""
+
+
+class ReadingConnection(Connection):
+    """Adds `fetch` for `run` to call."""
+
+    def fetch(
+        self,
+        partition: Partition,
+        offset: int,
+        max_records: int,
+        max_bytes: int,
+        answer: MakeAnswer,
+    ) -> None:
+        """Answer with durable records from ``offset`` on; arguments as of `Broker.fetch`.
+
+        What this connection wrote before is among them. ``answer`` is called once, now or later;
+        its bytes are the answer. Until then ``holds`` is set and later requests wait, so that a
+        client cannot have more than one answer of records made at a time.
+
+        Raises `InvalidRequest`, which `answer` must not.
+        """
+        read = partial(self.broker.fetch, partition, offset, max_records, max_bytes)
+        self.read(partition.topic, read, answer)
+
+    def read(self, topic: Topic, read: Callable[[Fetched], None], answer: MakeAnswer) -> None:
+        """As `fetch`, with another way to find the records: ``read`` calls what it is given."""
+        reading = _Reading(self, topic.name, answer)
+        reading.begin(max(self.written_ticket, topic.ticket), read)
+
+    def answer_of(self, topic: Topic, answer: bytes) -> None:
+        """Answer with nothing but that a topic is there: waits for no commit but its own."""
+        if topic.ticket > self.journal.durable_ticket:
+            self.answers.append(answer)
+        else:
+            self.answer_read(answer)
+
+    def listen(self) -> None:
+        """Go on reading the socket while records are being read, for a while.
+
+        Without it a peer that leaves meanwhile is not noticed. Requests that come wait, and are
+        bounded in bytes like answers.
+        """
+        if self.holds != Hold.READING or self.ending:
+            return
+        if self._taken_bytes < self.factory.limits.in_flight_bytes:
+            self.transport.resumeProducing()
+        else:
+            self.transport.pauseProducing()
+
+
+class _Reading:
+    """One fetch of a connection, under way. What reads may hold it, and is not held by it."""
+
+    __slots__ = ("_answer", "_connection", "_is_done", "_place", "_topic_name")
+
+    def __init__(self, connection: Connection, topic_name: str, answer: MakeAnswer) -> None:
+        self._connection = connection
+        self._topic_name = topic_name
+        self._answer = answer
+        self._place: Answers | None = None
+        self._is_done = False
+
+    def begin(self, ticket: int, read: Callable[[Fetched], None]) -> None:
+        """Read now, or when ``ticket`` is durable: what the connection wrote, and the topic."""
+        connection = self._connection
+        if ticket > connection.journal.durable_ticket:
+            self._wait()
+            connection.journal.when_all_durable(partial(connection.guarded, read, self._done))
+            return
+        read(self._done)
+        if not self._is_done:
+            self._wait()
+
+    def _wait(self) -> None:
+        self._connection.hold(Hold.READING)
+        self._place = self._connection.pending()
+
+    def _done(self, records: Sequence[Record], next_offset: int, error: Exception | None) -> None:
+        self._is_done = True
+        connection = self._connection
+        if self._place is None:
+            connection.answer_read(*self._parts(records, next_offset, error))
+        elif not connection.gone:
+            connection.guarded(self._late, self._place, records, next_offset, error)
+
+    def _late(
+        self, place: Answers, records: Sequence[Record], next_offset: int, error: Exception | None
+    ) -> None:
+        connection = self._connection
+        if not isinstance(error, Denied | AuthenticationRequired):
+            try:
+                connection.access.require(READ, self._topic_name)
+            except BrokerdError as refusal:
+                records, error = (), without_frames(refusal)
+        connection.resolve(place, *self._parts(records, next_offset, error), is_read=True)
+        connection.release(Hold.READING)
+
+    def _parts(
+        self, records: Sequence[Record], next_offset: int, error: Exception | None
+    ) -> tuple[bytes, ...]:
+        answer = self._answer(records, next_offset, error)
+        return (answer,) if isinstance(answer, bytes) else answer

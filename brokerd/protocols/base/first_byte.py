@@ -1,0 +1,106 @@
+# Tests: tests/protocols/test_first_byte.py
+"""One endpoint for several wire formats, told apart by the first byte that a client sends.
+
+A client that has sent nothing yet is a connection of this listener; with its first byte it becomes
+one of a format's, which is not asked whether it has room: the client has been let in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from twisted.internet.protocol import connectionDone
+from twisted.python.failure import Failure
+
+from brokerd.broker import Broker, Clock
+from brokerd.protocols.base.connection import Connection, Limits
+from brokerd.protocols.base.factory import ConnectionFactory
+
+
+class Undecided(Connection):
+    """A connection until its first byte comes; from then on it hands everything to ``chosen``."""
+
+    factory: FirstByteFactory
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker)
+        self.chosen: Connection | None = None
+
+    def dataReceived(self, data: bytes) -> None:
+        """Choose by the first byte, and hand on."""
+        if self.chosen is not None:
+            self.chosen.dataReceived(data)
+        elif not self.ending:
+            self._choose(data)
+
+    def _choose(self, data: bytes) -> None:
+        chosen = self.chosen = self.factory.format_of(data[0]).adopt()
+        self.transport.unregisterProducer()
+        self.factory.closed(self)
+        chosen.makeConnection(self.transport)
+        chosen.dataReceived(data)
+
+    def identify(self) -> None:
+        """The connection of a format asks for the certificate, once it is chosen."""
+
+    def readConnectionLost(self) -> None:
+        """The peer will send no more."""
+        if self.chosen is not None:
+            self.chosen.readConnectionLost()
+        else:
+            super().readConnectionLost()
+
+    def writeConnectionLost(self) -> None:
+        """The peer will read no more."""
+        if self.chosen is not None:
+            self.chosen.writeConnectionLost()
+        else:
+            super().writeConnectionLost()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """The connection is gone."""
+        if self.chosen is not None:
+            self.chosen.connectionLost(reason)
+        else:
+            super().connectionLost(reason)
+
+
+class FirstByteFactory(ConnectionFactory):
+    """Connections of an endpoint that several formats share.
+
+    ``formats`` are their factories, and ``first_bytes`` says for each which bytes its clients begin
+    with; no two have one in common. A byte that none has goes to the last format, to be answered
+    as that format answers what it cannot read.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        broker: Broker,
+        clock: Clock,
+        limits: Limits,
+        formats: Sequence[ConnectionFactory],
+        first_bytes: Mapping[str, bytes],
+    ) -> None:
+        super().__init__(name, broker, clock, limits)
+        self._formats = formats
+        self._by_byte = {byte: form for form in formats for byte in first_bytes[form.name]}
+
+    def format_of(self, byte: int) -> ConnectionFactory:
+        """The format whose clients begin so."""
+        return self._by_byte.get(byte, self._formats[-1])
+
+    def new_connection(self) -> Connection:
+        return Undecided(self.broker)
+
+    def startFactory(self) -> None:
+        """The first port listens: for the formats, too."""
+        super().startFactory()
+        for form in self._formats:
+            form.doStart()
+
+    def stopFactory(self) -> None:
+        """The last port stopped listening."""
+        for form in self._formats:
+            form.doStop()
+        super().stopFactory()

@@ -1,0 +1,103 @@
+# Tests: tests/protocols/test_mamamia_acquire.py, tests/protocols/test_blipmq_poll.py
+"""What the formats that lease records share: which of them an acquire takes, and damaged ones.
+
+A record is leased only when it is in memory, so that the answer can be made at once. One that is
+not stops the acquire, and is loaded before it is tried again.
+"""
+
+from __future__ import annotations
+
+from brokerd.broker import GONE, STOP, TAKE, UNKNOWN, Broker, Chunk, Lane, gone_until, key_hash
+from brokerd.broker.records.chunks import REMOVED
+from brokerd.broker.records.cold_reader import Unreadable
+
+GONE_MAX = 2_000
+"""Expired records and holes that one acquire passes over before it tries again in another turn."""
+
+Cold = tuple[Lane, int]
+"""A record that must be read from disk before it can be leased: lane and offset."""
+
+
+class TakingInMemory:
+    """Lets an acquire lease records that are in memory; a format says in `fits` which of those.
+
+    Afterwards ``taken`` holds where the leased records are, in the order of the grants, and
+    ``cold``, ``too_large`` or ``cut_short`` why it stopped before its limit, if it did.
+    """
+
+    lane: Lane
+    # Most acquires leave these as they are.
+    cold: Cold | None = None
+    too_large: Cold | None = None
+    stopped = False
+    cut_short = False
+    _expired_us = -1
+    """Records that expire at this broker time or before are gone; -1 until it is needed."""
+    _gone_left = GONE_MAX
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.taken: list[tuple[Chunk, int]] = []
+
+    def fits(self, chunk: Chunk, index: int) -> int:
+        """Whether a record that has not expired may be leased; as `takes`."""
+        raise NotImplementedError
+
+    def key_of(self, offset: int) -> int:
+        """The hash of the record's key, for key order; an expired one has its place in it too."""
+        chunk = self._broker.find(self.lane.partition, offset)
+        if chunk is None:
+            self.cold = (self.lane, offset)
+            self.stopped = True
+            return UNKNOWN
+        return key_hash(chunk.keys[offset - chunk.base])
+
+    def takes(self, offset: int) -> int:
+        """Whether the record at ``offset`` of the lane may be leased; answers as `Taking.takes`."""
+        chunk = self._broker.find(self.lane.partition, offset)
+        if chunk is None:
+            self.cold = (self.lane, offset)
+            self.stopped = True
+            return STOP
+        index = offset - chunk.base
+        if chunk.expires_at_us is not None:
+            expires_at_us = chunk.expires_at_us[index]
+            if expires_at_us == REMOVED:
+                return self.passed_over(gone_until(chunk.hole_end(offset)))
+            if self._is_expired(expires_at_us):
+                return self.passed_over()
+        answer = self.fits(chunk, index)
+        if answer == TAKE:
+            self.taken.append((chunk, index))
+        return answer
+
+    def refuse(self, chunk: Chunk, index: int) -> int:
+        """Stop at a record that is too large to be delivered."""
+        self.too_large = (self.lane, chunk.base + index)
+        self.stopped = True
+        return STOP
+
+    def passed_over(self, answer: int = GONE) -> int:
+        """The answer that the record is gone, until the reactor should have its turn."""
+        self._gone_left -= 1
+        if self._gone_left:
+            return answer
+        self.stopped = self.cut_short = True
+        return STOP
+
+    def _is_expired(self, expires_at_us: int) -> bool:
+        if not expires_at_us:
+            return False
+        if self._expired_us < 0:
+            self._expired_us = self._broker.expired_before_us()
+        return expires_at_us <= self._expired_us
+
+
+def bury_damaged(broker: Broker, cold: Cold, damage: Exception) -> None:
+    """Make a record that cannot be read a dead letter, and say so. Raises as `dead_letter`."""
+    lane, offset = cold
+    if broker.dead_letter(lane, offset, "damaged"):
+        first, end = offset, offset + 1
+        if isinstance(damage, Unreadable):
+            first, end = min(first, damage.first), max(end, damage.end)
+        broker.quarantine.buried(lane, first, end, str(damage))

@@ -1,0 +1,1 @@
+"""The BlipMQ wire format: docs/protocols/blipmq.rst."""

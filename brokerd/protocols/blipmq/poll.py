@@ -1,0 +1,222 @@
+# Tests: tests/protocols/test_blipmq_poll.py
+"""Deliveries of the BlipMQ format: what a POLL finds, and what an ACK names by its tag.
+
+docs/protocols/blipmq.rst, section Delivery, is the contract.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+import msgpack
+
+from brokerd.broker import TAKE, Broker, Chunk, Congested, ConsumerGroup
+from brokerd.broker.subscriptions import Subscription
+from brokerd.codecs.blipmq import DELIVERY_BYTES, MAX_LENGTH, UNKNOWN_DELIVERY, delivery_head
+from brokerd.codecs.length_prefixed import FrameLengthError, LengthPrefixedReader
+from brokerd.errors import (
+    AuthenticationRequired,
+    DamagedData,
+    Denied,
+    LeaseLost,
+    RecordRemoved,
+)
+from brokerd.protocols.base.connection import Hold
+from brokerd.protocols.base.framing import FramesConnection, HandledLater
+from brokerd.protocols.base.leasing import Cold, TakingInMemory, bury_damaged
+from brokerd.security import READ
+from brokerd.values import Format, message_id_of, split_message_id
+
+OWNER = "blipmq"
+"""Who holds the leases of subscriptions: any connection may acknowledge."""
+
+QOS_0 = msgpack.packb({"qos": 0})
+"""The metadata of a message that was published with QoS 0."""
+
+
+def tag_of(partition: int, offset: int) -> int:
+    """The delivery tag of a record: above 0, and the same each time."""
+    return message_id_of(partition, offset) + 1
+
+
+def split_tag(tag: int) -> tuple[int, int]:
+    """(partition, offset) of a delivery tag; there may be no such record. 0 is no tag: (0, -1)."""
+    if not tag:
+        return 0, -1
+    return split_message_id(tag - 1)
+
+
+class Delivery(NamedTuple):
+    """A message to be delivered. The tag is 0 where the effective QoS is 0."""
+
+    tag: int
+    topic: bytes
+    message: bytes
+
+
+class Nothing(Enum):
+    """Why there is no delivery."""
+
+    EMPTY = 1
+    CUT_SHORT = 2
+    """Many records were passed over, and there may be more: try in another turn."""
+
+
+class TakingForDelivery(TakingInMemory):
+    """Takes what fits a delivery; what does not, and needs no answer, is passed over and counted.
+
+    ``skipped`` counts those.
+    """
+
+    def __init__(self, broker: Broker, qos: int, room: int) -> None:
+        super().__init__(broker)
+        self._qos = qos
+        self._room = room
+        self.skipped = 0
+
+    def effective_qos(self, chunk: Chunk, index: int) -> int:
+        """1 if message and subscription are of QoS 1; messages of other formats are."""
+        if self._qos and not (
+            chunk.metadata[index] == QOS_0 and chunk.formats[index] == Format.BLIPMQ
+        ):
+            return 1
+        return 0
+
+    def fits(self, chunk: Chunk, index: int) -> int:
+        if len(chunk.values[index]) <= self._room:
+            return TAKE
+        if self.effective_qos(chunk, index):
+            return self.refuse(chunk, index)
+        self.skipped += 1
+        return self.passed_over()
+
+
+class Polls:
+    """Finds what to deliver; ``skipped`` counts messages of QoS 0 that were too large."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.skipped = 0
+
+    def next(self, subscription: Subscription, group: ConsumerGroup) -> Delivery | Cold | Nothing:
+        """Lease the next message, or settle it if it is delivered once at most.
+
+        A record that is not in memory must be read first. Raises as `Broker.acquire`.
+        """
+        broker = self._broker
+        topic_name = group.topic.name
+        topic = topic_name.encode("utf-8", "surrogatepass")
+        while True:
+            taking = TakingForDelivery(
+                broker, subscription.qos, MAX_LENGTH - DELIVERY_BYTES - len(topic)
+            )
+            leased = broker.acquire(topic_name, group.name, OWNER, None, 1, taking)
+            self.skipped += taking.skipped
+            if leased:
+                break
+            if taking.cold is not None:
+                return taking.cold
+            if taking.too_large is None:
+                return Nothing.CUT_SHORT if taking.cut_short else Nothing.EMPTY
+            broker.dead_letter(*taking.too_large, "too_large")
+        lane, grant = leased[0]
+        chunk, index = taking.taken[0]
+        tag = 0
+        if taking.effective_qos(chunk, index):
+            tag = tag_of(lane.partition.index, grant.offset)
+            broker.time_from_durable(lane, grant)
+        else:
+            broker.settle_leased(lane, grant.offset, token=grant.token)
+        return Delivery(tag, topic, chunk.values[index])
+
+
+class PollingConnection(FramesConnection[bytes, FrameLengthError]):
+    """A connection whose first frame may have to wait for a record to be read.
+
+    The frame stays first in ``frames`` meanwhile, a hold is set, and nothing behind it is handled:
+    so deliveries are in the order of the POLLs.
+    """
+
+    def __init__(self, broker: Broker, reader: LengthPrefixedReader, polls: Polls) -> None:
+        super().__init__(broker, reader)
+        self._polls = polls
+        self._damaged: tuple[Cold, DamagedData] | None = None
+        """What the POLL in hand met."""
+
+    def deliver(self, correlation_id: int, subscription_id: int) -> None:
+        """Answer a POLL with the next message, if there is one.
+
+        Raises `HandledLater`, and as `Broker.acquire`.
+        """
+        self._bury()
+        used = self._use(subscription_id)
+        if used is None:
+            return
+        found = self._polls.next(*used)
+        if isinstance(found, Nothing):
+            if found is Nothing.CUT_SHORT:
+                self.hold(Hold.READING)
+                self.factory.clock.callLater(0, self.guarded, self._go_on)
+                raise HandledLater
+        elif isinstance(found, Delivery):
+            tag, topic, message = found
+            head = delivery_head(tag or correlation_id, bool(tag), topic, len(message))
+            self.answer(head, message)
+        else:
+            self._load(found)
+
+    def _use(self, subscription_id: int) -> tuple[Subscription, ConsumerGroup] | None:
+        """A subscription and its group; None when there is none that this client may read."""
+        subscriptions = self.broker.subscriptions
+        topic_name = subscriptions.topic_name(subscription_id)
+        if topic_name is None:
+            return None
+        try:
+            self.access.require(READ, topic_name)
+        except (Denied, AuthenticationRequired):
+            return None
+        return subscriptions.use(subscription_id)
+
+    def _bury(self) -> None:
+        """Make a dead letter of what could not be read, if anything; raises as `dead_letter`."""
+        if self._damaged is None:
+            return
+        damaged, self._damaged = self._damaged, None
+        try:
+            bury_damaged(self.broker, *damaged)
+        except Congested:
+            self._damaged = damaged
+            raise
+
+    def _load(self, cold: Cold) -> None:
+        """Read a record into memory; raises `HandledLater`."""
+        self.hold(Hold.READING)
+        lane, offset = cold
+
+        def loaded(_chunk: Chunk | None, failure: Exception | None) -> None:
+            self.guarded(self._loaded, cold, failure)
+
+        self.broker.load(lane.partition, offset, loaded)
+        raise HandledLater
+
+    def _loaded(self, cold: Cold, failure: Exception | None) -> None:
+        if self.gone:
+            return
+        if isinstance(failure, DamagedData):
+            self._damaged = cold, failure
+        elif failure is not None and not isinstance(failure, RecordRemoved):
+            self.frames.pop(0)  # the disk may give it another time, to another POLL
+        self.release(Hold.READING)
+
+    def _go_on(self) -> None:
+        if not self.gone:
+            self.release(Hold.READING)
+
+    def settle(self, subscription_id: int, partition: int, offset: int) -> None:
+        """Settle a message in flight. Raises `LeaseLost` if it is not."""
+        used = self._use(subscription_id)
+        if used is None or partition >= len(used[1].lanes):
+            raise LeaseLost(UNKNOWN_DELIVERY)
+        self.broker.settle_leased(used[1].lanes[partition], offset)
+        self.wrote()

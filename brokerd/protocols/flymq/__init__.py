@@ -1,0 +1,1 @@
+"""The FlyMQ wire format: docs/protocols/flymq.rst."""

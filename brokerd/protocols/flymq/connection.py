@@ -1,0 +1,369 @@
+# Tests: tests/protocols/test_flymq.py, tests/protocols/test_flymq_sockets.py
+"""FlyMQ on the wire: docs/protocols/flymq.rst.
+
+Frames and fields are the codec's work, order and durability the connection's; here each request
+becomes calls of the broker, and what it says becomes an answer. Reads, groups and topics have
+modules of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from brokerd.broker import Broker, Clock, Congested
+from brokerd.codecs import flymq
+from brokerd.codecs.flymq import (
+    COMPRESSION_MASK,
+    MAX_LENGTH,
+    Auth,
+    BeginTransaction,
+    CancelDelayed,
+    ClusterMetadata,
+    Commit,
+    CommitTransaction,
+    CompressedRequest,
+    Consume,
+    CreateTopic,
+    DeleteTopic,
+    ExportAudit,
+    Fetch,
+    Frame,
+    FrameError,
+    FrameReader,
+    GetLag,
+    GetOffset,
+    ListTopics,
+    Metadata,
+    Opcode,
+    ProduceInTransaction,
+    QueryAudit,
+    RegisterSchema,
+    Request,
+    RequestError,
+    ResetOffset,
+    RollBackTransaction,
+    SeekToTimestamp,
+    Subscribe,
+    decode_request,
+)
+from brokerd.errors import BrokerdError
+from brokerd.protocols.base.connection import Hold, Limits
+from brokerd.protocols.base.factory import ConnectionFactory
+from brokerd.protocols.base.framing import STRANGER_BYTES_MAX, HandledLater
+from brokerd.protocols.flymq import (
+    accounts,
+    audit,
+    cluster,
+    dead_letters,
+    delayed,
+    fetch,
+    group_admin,
+    groups,
+    schemas,
+)
+from brokerd.protocols.flymq import topics as flymq_topics
+from brokerd.protocols.flymq.decompression import Unpacking
+from brokerd.protocols.flymq.members import Memberships, address_text
+from brokerd.protocols.flymq.produce import CONTENT_BYTES_MAX as CONTENT_BYTES_MAX
+from brokerd.protocols.flymq.produce import PRODUCE, ProducingConnection
+from brokerd.protocols.flymq.produce import FlymqSettings as FlymqSettings
+from brokerd.protocols.flymq.topic_list import Looks, known_topics
+from brokerd.protocols.flymq.transactions import OwnTransactions
+from brokerd.security import ADMIN, ANY, READ, WRITE
+
+
+class FlymqConnection(ProducingConnection):
+    """One client's connection."""
+
+    factory: FlymqFactory
+
+    def __init__(self, broker: Broker, frame_bytes: int, settings: FlymqSettings) -> None:
+        self._max_length = min(frame_bytes, MAX_LENGTH)
+        super().__init__(broker, FrameReader(self._max_length), settings)
+        self._in_front = False
+        """Whether other large requests wait until this one is carried out; see `Unpacking`."""
+        self._sdk = settings.error_layout == "sdk"
+        self._memberships = Memberships()
+        self._transactions = OwnTransactions(broker, settings.partitions)
+
+    # -- frames -------------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> bool:
+        """Take frames in, and notice meanwhile when the peer leaves."""
+        completed = super().feed(data)
+        if self.holds:
+            self.listen()
+        return completed
+
+    def run(self) -> None:
+        """Handle the frames taken in, until one has to wait."""
+        super().run()
+        self.answer_stored()
+        if self.in_hand is None:
+            self._leave_front()
+
+    def handle(self, frame: Frame) -> None:
+        """Carry a request out, which may have been read before."""
+        opcode, flags, payload = frame
+        if self.in_hand is not None:
+            request = self._from_hand()
+        elif flags & COMPRESSION_MASK:
+            request = self._unpacked(opcode, flags, payload)
+        else:
+            request = decode_request(opcode, flags, payload, self._max_length)
+        try:
+            if opcode == PRODUCE:
+                self.produce(request)
+            else:
+                self.answer_stored()
+                permission, carry_out = self._DISPATCH[opcode]
+                if permission:
+                    self.access.require(permission, request.topic)
+                carry_out(self, request)
+        except Congested:
+            self.in_hand = request
+            raise
+
+    def kept(self, frame: Frame) -> Frame:
+        """Not the payload: the request that it says is in hand."""
+        opcode, flags, _ = frame
+        return opcode, flags, b""
+
+    def refuse(self, frame: Frame, refusal: BrokerdError) -> None:
+        """Answer ERROR."""
+        self.answer_stored()
+        self.answers.append(self._error(str(refusal)))
+
+    def out_of_step(self, error: FrameError) -> None:
+        """Answer ERROR, if the peer can be expected to read it."""
+        if error.answer:
+            self.answer_stored()
+            self.answers.append(self._error(str(error)))
+        self.close_after_answers()
+
+    def forget(self) -> None:
+        """Let go of what was asked."""
+        super().forget()
+        self._memberships.leave()
+        self._fits = None
+        self._transactions.end()
+        self.factory.unpacking.leave(self)
+
+    def _error(self, text: str) -> bytes:
+        return flymq.error(text, self._sdk)
+
+    def _shows(self, sdk: bool) -> None:
+        """A request came in an SDK's layout, or in one that tells nothing."""
+        if sdk and self.settings.error_layout == "auto":
+            self._sdk = True
+
+    # -- requests that are read before they are carried out ------------------------------------
+
+    def _from_hand(self) -> Any:
+        """The request in hand. Raises `RequestError` if it is refused."""
+        request, self.in_hand = self.in_hand, None
+        if isinstance(request, RequestError):
+            raise request
+        return request
+
+    def _unpacked(self, opcode: int, flags: int, payload: bytes) -> Any:
+        """The request of a compressed payload. Raises `HandledLater`: then it is read in turns."""
+        most = self._max_length
+        if self.access.is_stranger:
+            most = min(most, STRANGER_BYTES_MAX)
+        request = CompressedRequest(opcode, flags, payload, most)
+        unpacking = self.factory.unpacking
+        if unpacking.at_once(request):
+            return request.decoded()
+        self._leave_front()
+        self.hold(Hold.READING)
+        unpacking.take(self, request, self._take_in_hand)
+        raise HandledLater
+
+    def _take_in_hand(self, outcome: Request | RequestError) -> None:
+        """Go on with a request that was read in turns, which may have to wait once more."""
+        self.in_hand = outcome
+        self._in_front = True
+        self.release(Hold.READING)
+        if not self.holds & Hold.CONGESTED:
+            self._leave_front()
+
+    def _leave_front(self) -> None:
+        """Let those go on that wait for this request, if any do."""
+        if self._in_front:
+            self._in_front = False
+            self.factory.unpacking.leave(self)
+
+    def pauseProducing(self) -> None:
+        """The peer does not read: others must not wait for it."""
+        super().pauseProducing()
+        self._leave_front()
+
+    # -- records that wait ----------------------------------------------------------------------
+
+    def _cancel_delayed(self, request: CancelDelayed) -> None:
+        self.answers.append(delayed.cancel_delayed(self.broker, self.access, request))
+
+    def _begin(self, request: BeginTransaction) -> None:
+        self.access.require_known()
+        self.answers.append(self._transactions.begin())
+
+    def _produce_in_transaction(self, request: ProduceInTransaction) -> None:
+        self.answers.append(self._transactions.produce(request))
+
+    def _commit_transaction(self, request: CommitTransaction) -> None:
+        self.access.require_known()
+        self.answers.append(self._transactions.commit(self.access, request))
+        self.wrote()
+
+    def _roll_back(self, request: RollBackTransaction) -> None:
+        self.access.require_known()
+        self.answers.append(self._transactions.roll_back(request))
+
+    # -- everything else ----------------------------------------------------------------------
+
+    def _consume(self, request: Consume) -> None:
+        fetch.consume(self, request, self._error)
+
+    def _fetch(self, request: Fetch) -> None:
+        self._shows(request.sdk)
+        fetch.fetch(self, request, self._error, self.factory.turns)
+
+    def _create_topic(self, request: CreateTopic) -> None:
+        self.answers.append(flymq_topics.create_topic(self.broker, self.access, request))
+
+    def _delete_topic(self, request: DeleteTopic) -> None:
+        self.answers.append(flymq_topics.delete_topic(self.broker, self.access, request))
+
+    def _list_topics(self, request: ListTopics) -> None:
+        topics = known_topics(self, self.factory.looks, request, ANY)
+        self.answers.append(flymq_topics.list_topics(topics))
+
+    def _metadata(self, request: Metadata) -> None:
+        self.answers.append(flymq_topics.metadata(self.broker, request))
+
+    def _cluster_metadata(self, request: ClusterMetadata) -> None:
+        if request.topic:
+            self.access.require(READ, request.topic)
+            topics = [flymq_topics.existing_topic(self.broker, request.topic)]
+        else:
+            topics = known_topics(self, self.factory.looks, request, READ)
+        name = self.settings.cluster_id
+        self.answers.append(flymq_topics.cluster_metadata(topics, name, self._address()))
+
+    def _subscribe(self, request: Subscribe) -> None:
+        self._shows(request.sdk)
+        peer = address_text(self.transport.getPeer())
+        self.answers.append(groups.subscribe(self.broker, self._memberships, peer, request))
+
+    def _commit(self, request: Commit) -> None:
+        self.answers.append(groups.commit(self.broker, request))
+
+    def _reset_offset(self, request: ResetOffset) -> None:
+        self._shows(request.sdk)
+        self.answers.append(groups.reset_offset(self.broker, self.access, request))
+
+    def _get_offset(self, request: GetOffset) -> None:
+        self.answers.append(groups.get_offset(self.broker, request))
+
+    def _get_lag(self, request: GetLag) -> None:
+        self.answers.append(groups.get_lag(self.broker, request))
+
+    def _seek(self, request: SeekToTimestamp) -> None:
+        self.answers.append(groups.seek_to_timestamp(self, request))
+
+    def _cluster(self, request: Any) -> None:
+        name = self.settings.cluster_id
+        self.answers.append(cluster.answer(self.access, request, name, self._address()))
+
+    def _address(self) -> str:
+        """Where clients reach this broker."""
+        return self.settings.advertised or address_text(self.transport.getHost())
+
+    # -- schemas ------------------------------------------------------------------------------
+
+    def _schemas(self, request: Any) -> None:
+        if isinstance(request, RegisterSchema):
+            self._shows(request.sdk)
+        self.answer(schemas.ANSWERS[type(request)](self, request))
+
+    # -- accounts and the audit trail -----------------------------------------------------------
+
+    def _auth(self, request: Auth) -> None:
+        layout = self.settings.auth_success_layout
+        self.answers.append(accounts.auth(self, request, layout))
+
+    def _administer(self, request: Any) -> None:
+        self.answers.append(_ANSWERS[type(request)](self, request))
+
+    def _query_audit(self, request: QueryAudit) -> None:
+        self.answers.append(audit.query(self, request, self.settings.cluster_id))
+
+    def _export_audit(self, request: ExportAudit) -> None:
+        self.answers.append(audit.export(self, request, self.settings.cluster_id))
+
+    _DISPATCH: ClassVar[dict[int, tuple[int, Callable[[FlymqConnection, Any], None]]]] = {
+        Opcode.CONSUME: (READ, _consume),
+        Opcode.CREATE_TOPIC: (ADMIN, _create_topic),
+        Opcode.METADATA: (READ, _metadata),
+        Opcode.SUBSCRIBE: (READ, _subscribe),
+        Opcode.COMMIT: (READ, _commit),
+        Opcode.FETCH: (READ, _fetch),
+        Opcode.LIST_TOPICS: (0, _list_topics),
+        Opcode.DELETE_TOPIC: (ADMIN, _delete_topic),
+        Opcode.CONSUME_ZERO_COPY: (READ, _consume),
+        Opcode.FETCH_BINARY: (READ, _fetch),
+        **dict.fromkeys(range(Opcode.REGISTER_SCHEMA, Opcode.DELETE_SCHEMA + 1), (0, _schemas)),
+        Opcode.PRODUCE_WITH_SCHEMA: (0, ProducingConnection.produce_with_schema),
+        Opcode.FETCH_DLQ: (READ, _administer),
+        Opcode.REPLAY_DLQ: (WRITE, _administer),
+        Opcode.PURGE_DLQ: (ADMIN, _administer),
+        Opcode.PRODUCE_DELAYED: (WRITE, ProducingConnection.produce_delayed),
+        Opcode.CANCEL_DELAYED: (0, _cancel_delayed),
+        Opcode.PRODUCE_WITH_TTL: (WRITE, ProducingConnection.produce_with_ttl),
+        Opcode.TXN_BEGIN: (0, _begin),
+        Opcode.TXN_COMMIT: (0, _commit_transaction),
+        Opcode.TXN_ROLLBACK: (0, _roll_back),
+        Opcode.TXN_PRODUCE: (WRITE, _produce_in_transaction),
+        Opcode.CLUSTER_JOIN: (0, _cluster),
+        Opcode.CLUSTER_LEAVE: (0, _cluster),
+        Opcode.CLUSTER_STATUS: (0, _cluster),
+        Opcode.CLUSTER_METADATA: (0, _cluster_metadata),
+        Opcode.GET_OFFSET: (READ, _get_offset),
+        Opcode.RESET_OFFSET: (ADMIN, _reset_offset),
+        Opcode.LIST_GROUPS: (0, _administer),
+        Opcode.DESCRIBE_GROUP: (0, _administer),
+        Opcode.GET_LAG: (READ, _get_lag),
+        Opcode.DELETE_GROUP: (0, _administer),
+        Opcode.SEEK_TO_TIMESTAMP: (READ, _seek),
+        Opcode.AUTH: (0, _auth),
+        **dict.fromkeys(range(Opcode.WHOAMI, Opcode.ROLE_LIST + 1), (0, _administer)),
+        Opcode.AUDIT_QUERY: (0, _query_audit),
+        Opcode.AUDIT_EXPORT: (0, _export_audit),
+        Opcode.AUDIT_QUERY_JAVA: (0, _query_audit),
+        Opcode.AUDIT_EXPORT_JAVA: (0, _export_audit),
+    }
+    """What a request needs of its topic, and what carries it out; 0: that asks for itself."""
+
+
+_ANSWERS: dict[type[Any], Callable[[Any, Any], bytes]] = {
+    **accounts.ANSWERS,
+    **dead_letters.ANSWERS,
+    **group_admin.ANSWERS,
+}
+
+
+class FlymqFactory(ConnectionFactory):
+    """Connections of one FlyMQ listener."""
+
+    def __init__(
+        self, broker: Broker, clock: Clock, limits: Limits, settings: FlymqSettings
+    ) -> None:
+        super().__init__("flymq", broker, clock, limits)
+        self.settings = settings
+        self.unpacking = Unpacking(clock, self.turns)
+        self.looks = Looks(self.turns)
+
+    def new_connection(self) -> FlymqConnection:
+        return FlymqConnection(self.broker, self.limits.frame_bytes, self.settings)

@@ -1,0 +1,352 @@
+# Tests: tests/protocols/test_flymq_dead_letters.py
+"""FlyMQ's dead letters (docs/protocols/flymq.rst, 0x20 to 0x22; flymq-payloads, 5.20 and 6.3).
+
+A topic's dead letters are those of its groups, which the leases of other formats bring about, and
+the records of the topic ``NAME.dlq``, which FlyMQ's programs write themselves. The former are
+replayed to their group; of the latter what they hold is produced to the topic it came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from brokerd.broker import Broker, Congested, Partition, Topic
+from brokerd.broker.journal import RECORD_FRAME_BYTES
+from brokerd.broker.records.cold_reader import Unreadable
+from brokerd.codecs import flymq
+from brokerd.codecs.flymq import (
+    DEAD_LETTER_BYTES,
+    FETCHED_DLQ_BYTES,
+    MAX_LENGTH,
+    DeadLetter,
+    FetchDlq,
+    Opcode,
+    PurgeDlq,
+    ReplayDlq,
+)
+from brokerd.errors import InvalidRequest, LimitExceeded
+from brokerd.protocols.flymq.dead_letter_envelope import Envelope, envelope_of
+from brokerd.protocols.flymq.produce import CONTENT_BYTES_MAX, too_large
+from brokerd.protocols.flymq.request import AskingConnection
+from brokerd.protocols.flymq.steps import Read, Steps, in_steps
+from brokerd.protocols.flymq.topics import named_topic
+from brokerd.security import ADMIN, ANY, READ, WRITE
+from brokerd.security.audit import EventType, brought_about
+from brokerd.values import Encoding, Format, Record
+
+SUFFIX = ".dlq"
+LETTERS = 10
+"""What a FETCH_DLQ means that asks for 0 dead letters or less."""
+LETTERS_MAX = 10_000
+ANSWER_BYTES = 4 << 20
+"""What an answer with more than one dead letter takes at most, for who does not read it."""
+STEP_LETTERS = 200
+STEP_RECORDS = 500
+STEP_BYTES = 1 << 20
+SEARCH_RECORDS = 10_000
+"""A search goes on no further for who is about to leave."""
+ERROR_LETTERS = 2_000
+"""Longest text in an answer of why a record became a dead letter."""
+RETRIES_MAX = (1 << 31) - 1
+OFFSET_BITS = 48
+"""Of a message id; the partition is above them."""
+DIGITS_MAX = 19
+
+Take = Callable[[Partition, Record], bool]
+"""Looks at a record; whether that is enough."""
+
+
+# -- FETCH_DLQ --------------------------------------------------------------------------------
+
+
+def fetch(connection: AskingConnection, request: FetchDlq) -> bytes:
+    """FETCH_DLQ: of the groups, by name, and then of the topic for dead letters."""
+    letters = in_steps(connection, request, partial(_fetched, connection, request))
+    return flymq.fetched_dlq(letters)
+
+
+def _fetched(connection: AskingConnection, request: FetchDlq) -> Steps[list[DeadLetter]]:
+    broker = connection.broker
+    most = request.max_messages
+    basket = Basket(min(most, LETTERS_MAX) if most > 0 else LETTERS)
+    topic = named_topic(broker, request.topic)
+    if topic is not None:
+        yield from _of_groups(broker, topic, basket)
+    own = _own_topic(connection, READ, request.topic)
+    if own is not None and not basket.is_full:
+
+        def take(partition: Partition, record: Record) -> bool:
+            return basket.take(partition, record, envelope_of(partition.index, record))
+
+        yield from _walk(broker, own, take)
+    return basket.letters
+
+
+class Basket:
+    """Dead letters for one answer: so many at most, of `ANSWER_BYTES` together, or a larger one."""
+
+    def __init__(self, most: int) -> None:
+        self.letters: list[DeadLetter] = []
+        self.is_full = False
+        self._most = most
+        self._bytes = FETCHED_DLQ_BYTES
+
+    def take(self, partition: Partition, record: Record, told: Envelope) -> bool:
+        """Take a dead letter if there is room; whether there is none any more."""
+        error = told.error[:ERROR_LETTERS]
+        retries = min(max(told.retries, 0), RETRIES_MAX)
+        letter = DeadLetter(told.message_id, told.payload, error, retries)
+        if not self.letters and self._bytes + _size(letter) > MAX_LENGTH:
+            why = f"{error} (its {len(told.payload)} bytes are too large for this answer; FETCH "
+            why += f"offset {record.offset} of partition {partition.index})"
+            letter = letter._replace(payload=b"", error=why.lstrip())
+        self.is_full = bool(self.letters) and self._bytes + _size(letter) > ANSWER_BYTES
+        if not self.is_full:
+            self.letters.append(letter)
+            self._bytes += _size(letter)
+            self.is_full = len(self.letters) == self._most
+        return self.is_full
+
+
+def _size(letter: DeadLetter) -> int:
+    texts = len(letter.message_id.encode()) + len(letter.error.encode())
+    return DEAD_LETTER_BYTES + texts + len(letter.payload)
+
+
+def _of_groups(broker: Broker, topic: Topic, basket: Basket) -> Steps[None]:
+    for group in sorted(topic.groups):
+        index = offset = 0
+        while not topic.deleted and group in topic.groups:
+            found = broker.dead_letters(topic.name, group, index, offset)
+            some = list(islice(found, STEP_LETTERS))
+            for index, letter in some:
+                offset = letter.offset + 1
+                partition = topic.partition(index)
+                record, why = yield from _record(broker, partition, letter.offset)
+                told = Envelope(
+                    f"{index}:{letter.offset}:{group}",
+                    record.value,
+                    letter.reason + why,
+                    max(letter.grants, letter.failures),
+                )
+                if basket.take(partition, record, told):
+                    return
+            if len(some) < STEP_LETTERS:
+                break
+        yield None
+
+
+def _record(broker: Broker, partition: Partition, offset: int) -> Steps[tuple[Record, str]]:
+    """The record of a dead letter, or an empty one and why it cannot be had."""
+    read: Read = yield partial(broker.fetch, partition, offset, 1, 0)
+    if read.records and read.records[0].offset == offset:
+        return read.records[0], ""
+    why = "removed or expired" if read.error is None else "unreadable"
+    return Record(offset, b""), f" (its record is {why})"
+
+
+# -- REPLAY_DLQ -------------------------------------------------------------------------------
+
+
+def replay(connection: AskingConnection, request: ReplayDlq) -> bytes:
+    """REPLAY_DLQ: a dead letter of a group by its id, or what the topic for dead letters has."""
+    topic, message = request.topic, request.message
+    if isinstance(message, str) and _replay_named(connection, topic, message):
+        return flymq.replayed(request)
+    told = in_steps(connection, request, partial(_found, connection, request))
+    if isinstance(told, Envelope):
+        try:
+            _produce_again(connection, topic, told)
+        except Congested:  # it keeps its place among those that wait, and searches no more
+            connection.tell_again(request, told)
+            raise
+    elif not told:
+        raise InvalidRequest(f"message not found: {message}")
+    return flymq.replayed(request)
+
+
+def _replay_named(connection: AskingConnection, topic: str, message: str) -> bool:
+    """Replay the dead letter ``PARTITION:OFFSET:GROUP``, if it is one."""
+    place = message.split(":", 2)
+    if len(place) < 3 or not all(map(_is_number, place[:2])):
+        return False
+    index, offset, group = int(place[0]), int(place[1]), place[2]
+    if not _is_dead(connection.broker, topic, group, index, offset):
+        return False
+    _replay_letter(connection, topic, group, index, offset)
+    return True
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
+
+
+def _replay_at(connection: AskingConnection, topic: str, message_id: int) -> Steps[int]:
+    """Replay a record to all groups of which it is a dead letter; how many."""
+    broker, count = connection.broker, 0
+    place = broker.topic(topic)
+    index, offset = message_id >> OFFSET_BITS, message_id & (1 << OFFSET_BITS) - 1
+    for group in sorted(place.groups) if place is not None else []:
+        if _is_dead(broker, topic, group, index, offset):
+            _replay_letter(connection, topic, group, index, offset)
+            count += 1
+        yield None
+    return count
+
+
+def _is_dead(broker: Broker, topic: str, group: str, index: int, offset: int) -> bool:
+    if broker.topic(topic) is None:
+        return False
+    found = next(broker.dead_letters(topic, group, index, offset), None)
+    return found is not None and (found[0], found[1].offset) == (index, offset)
+
+
+def _replay_letter(
+    connection: AskingConnection, topic: str, group: str, index: int, offset: int
+) -> None:
+    broker = connection.broker
+    change = partial(broker.replay_dead_letters, topic, group, index, offset, offset + 1)
+    _carry_out(connection, EventType.DEAD_LETTERS_REPLAYED, f"{topic}/{group}", change)
+
+
+def _found(connection: AskingConnection, request: ReplayDlq) -> Steps[Envelope | int]:
+    """What the topic for dead letters has of this id, or at this offset of partition 0.
+
+    Else how many dead letters of groups were replayed.
+    """
+    own = _own_topic(connection, WRITE, request.topic)
+    message = request.message
+    if isinstance(message, str):
+        return 0 if own is None else (yield from _search(connection, own, message))
+    if own is not None:
+        record, why = yield from _record(connection.broker, own.partition(0), message)
+        if not why:
+            return envelope_of(0, record)
+    return (yield from _replay_at(connection, request.topic, message))
+
+
+def _search(connection: AskingConnection, own: Topic, message: str) -> Steps[Envelope | int]:
+    """The first dead letter of this id in the topic for them; 0 if there is none."""
+    found: list[Envelope] = []
+    looked = 0
+
+    def take(partition: Partition, record: Record) -> bool:
+        nonlocal looked
+        looked += 1
+        told = envelope_of(partition.index, record)
+        if told.message_id == message:
+            found.append(told)
+        return bool(found) or (looked > SEARCH_RECORDS and connection.ending)
+
+    yield from _walk(connection.broker, own, take)
+    return found[0] if found else 0
+
+
+def _produce_again(connection: AskingConnection, name: str, told: Envelope) -> None:
+    """Produce what a dead letter holds to the topic that it names, which may not be there yet."""
+    broker, access = connection.broker, connection.access
+    target = told.topic or name
+    access.require(WRITE, target)
+    if len(told.payload) > CONTENT_BYTES_MAX:  # other formats store such records
+        raise too_large(len(told.payload))
+    topic = named_topic(broker, target)
+    if topic is None:
+        broker.admit(len(told.payload) + RECORD_FRAME_BYTES)
+        topic = broker.create_topic(target, connection.new_partitions)
+        broker.audit.record(brought_about(access.actor, target))
+    partition = topic.choose(None)
+
+    def produce() -> None:
+        broker.admit(len(told.payload) + RECORD_FRAME_BYTES)
+        broker.append(partition, told.payload, Encoding.BYTES, None, None, Format.FLYMQ, None, None)
+
+    details = {"message": told.message_id, "topic": target}
+    _carry_out(connection, EventType.DEAD_LETTERS_REPLAYED, name + SUFFIX, produce, details)
+    connection.wrote()
+
+
+# -- PURGE_DLQ --------------------------------------------------------------------------------
+
+
+def purge(connection: AskingConnection, request: PurgeDlq) -> bytes:
+    """PURGE_DLQ: forget the dead letters of all groups, and delete the topic for dead letters."""
+    in_steps(connection, request, partial(_purged, connection, request.topic))
+    return flymq.ok(Opcode.PURGE_DLQ, "OK")
+
+
+def _purged(connection: AskingConnection, name: str) -> Steps[None]:
+    broker = connection.broker
+    own_name = name + SUFFIX
+    own = broker.topic(own_name)
+    if own is not None and connection.access.may(ANY, own_name):
+        connection.access.require(ADMIN, own_name)
+    topic = named_topic(broker, name)
+    groups = sorted(topic.groups.values(), key=lambda one: one.name) if topic is not None else []
+    for group in groups:
+        if not group.deleted and any(lane.store.dead for lane in group.lanes):
+            _purge_group(connection, name, group.name)
+        yield None
+    if _own_topic(connection, ADMIN, name) is not None:
+        delete = partial(broker.delete_topic, own_name)
+        _carry_out(connection, EventType.TOPIC_DELETED, own_name, delete)
+
+
+def _purge_group(connection: AskingConnection, topic: str, group: str) -> None:
+    change = partial(connection.broker.purge_dead_letters, topic, group)
+    try:
+        _carry_out(connection, EventType.DEAD_LETTERS_PURGED, f"{topic}/{group}", change)
+    except LimitExceeded:
+        raise LimitExceeded(
+            f"group {group!r} has more dead letters than one request may purge; purge ranges of "
+            "offsets with brokerctl dead-letters"
+        ) from None
+
+
+ANSWERS: dict[type[Any], Callable[[Any, Any], bytes]] = {
+    FetchDlq: fetch,
+    ReplayDlq: replay,
+    PurgeDlq: purge,
+}
+
+
+# -- parts ------------------------------------------------------------------------------------
+
+
+def _own_topic(connection: AskingConnection, permission: int, name: str) -> Topic | None:
+    """The topic ``NAME.dlq``, if there is one and this permission on it is given."""
+    own = connection.broker.topic(name + SUFFIX)
+    return own if own is not None and connection.access.may(permission, own.name) else None
+
+
+def _walk(broker: Broker, topic: Topic, take: Take) -> Steps[None]:
+    """Look at all records of a topic until it is enough; damage is passed over."""
+    for partition in topic.partitions:
+        offset = partition.start_offset
+        while not topic.deleted:
+            read: Read = yield partial(broker.fetch, partition, offset, STEP_RECORDS, STEP_BYTES)
+            for record in read.records:
+                if take(partition, record):
+                    return
+                yield None
+            if read.records:
+                offset = read.records[-1].offset + 1
+            elif isinstance(read.error, Unreadable):
+                offset = read.error.end
+            elif read.error is not None:
+                raise InvalidRequest(f"cannot read the log: {read.error}; try again")
+            else:
+                break
+
+
+def _carry_out(
+    connection: AskingConnection,
+    kind: EventType,
+    resource: str,
+    change: Callable[[], object],
+    details: dict[str, str] | None = None,
+) -> None:
+    actor = connection.access.actor
+    connection.broker.audit.carry_out(actor, kind, resource, change, details)

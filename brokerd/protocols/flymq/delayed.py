@@ -1,0 +1,91 @@
+# Tests: tests/protocols/test_flymq_delayed.py
+"""FlyMQ's records that come later, or live for a time (docs/protocols/flymq.rst, 0x30 to 0x35).
+
+A delayed record has a number that is given once in the broker: the id of its topic, and behind that
+the schedule's own id. So a number alone never means another's record.
+"""
+
+from __future__ import annotations
+
+from brokerd.broker import Broker, Topic
+from brokerd.broker.delayed.schedule import BATCH_LATER_BYTES, LATER_FRAME_BYTES
+from brokerd.broker.journal import BATCH_FRAME_BYTES
+from brokerd.broker.model.topic_admin import OWN_TOPIC_BYTES
+from brokerd.codecs import flymq
+from brokerd.codecs.flymq import CancelDelayed, Opcode, ProduceDelayed
+from brokerd.errors import InvalidRequest
+from brokerd.protocols.flymq.topics import named_topic
+from brokerd.security import WRITE, Access
+from brokerd.security.audit import brought_about
+from brokerd.values import Encoding, Format
+
+TOPIC_SHIFT = 40
+"""Bits of a number that are the schedule's own id."""
+AT_ONCE_US = 1
+PREFIX = "delayed-"
+DIGITS_MAX = 20
+"""Of the largest number."""
+
+
+def number_of(topic: Topic, schedule_id: int) -> int:
+    """What the schedule's id of a topic is called here."""
+    return topic.topic_id << TOPIC_SHIFT | schedule_id
+
+
+def produce_delayed(
+    broker: Broker, access: Access, request: ProduceDelayed, partitions: int, most_ms: int
+) -> tuple[Topic, int]:
+    """PRODUCE_DELAYED: the topic, and the schedule's id of the record.
+
+    An unknown topic gets so many ``partitions``. Raises `InvalidRequest`, `InvalidName`, `NoSpace`
+    and others before anything is changed.
+    """
+    name, value, delay_ms = request
+    if delay_ms > most_ms:
+        raise InvalidRequest(f"delay {delay_ms} ms exceeds maximum allowed delay {most_ms} ms")
+    topic = named_topic(broker, name)
+    if topic is None:
+        topics_bytes = 2 * (OWN_TOPIC_BYTES + BATCH_FRAME_BYTES)
+        broker.admit(len(value) + LATER_FRAME_BYTES + BATCH_LATER_BYTES + topics_bytes)
+        topic = broker.create_topic(name, partitions)
+        broker.audit.record(brought_about(access.actor, name))
+    delay_us = max(delay_ms * 1000, AT_ONCE_US)
+    schedule_id = broker.produce_later(
+        topic, value, Encoding.BYTES, None, None, Format.FLYMQ, None, delay_us
+    )
+    return topic, schedule_id
+
+
+def cancel_delayed(broker: Broker, access: Access, request: CancelDelayed) -> bytes:
+    """CANCEL_DELAYED."""
+    if request.topic is None:
+        access.require_known()
+    else:
+        access.require(WRITE, request.topic)
+    number = _number(request.message)
+    topic_id, schedule_id = number >> TOPIC_SHIFT, number & (1 << TOPIC_SHIFT) - 1
+    if request.topic is None:
+        topic = broker.topic_of_id(topic_id)
+        if topic is not None and not access.may(WRITE, topic.name):
+            topic = None
+    else:
+        topic = named_topic(broker, request.topic)
+        if topic is not None and topic_id not in (0, topic.topic_id):
+            topic = None
+    if topic is None or not broker.cancel_scheduled(topic.name, schedule_id):
+        raise _not_found(request.message)
+    return flymq.ok(Opcode.CANCEL_DELAYED)
+
+
+def _number(message: int | str) -> int:
+    """The number that a text says, too."""
+    if isinstance(message, int):
+        return message
+    digits = message.removeprefix(PREFIX)
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= DIGITS_MAX):
+        raise _not_found(message)
+    return int(digits)
+
+
+def _not_found(message: int | str) -> InvalidRequest:
+    return InvalidRequest(f"message not found: {message}")

@@ -1,0 +1,122 @@
+# Tests: tests/protocols/test_flymq_fetch.py
+"""FlyMQ's reads: CONSUME, FETCH and their binary kin (flymq-payloads, 5.2, 5.7, 5.9a).
+
+They show durable records, and those that their own connection produced before. An answer is at most
+as large as a frame may be, and always holds one record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from brokerd.broker.records.cold_reader import Unreadable
+from brokerd.codecs import flymq
+from brokerd.codecs.flymq import FETCHED_BYTES, MAX_LENGTH, RECORD_BYTES, Consume, Fetch
+from brokerd.errors import (
+    AuthenticationRequired,
+    Denied,
+    RecordRemoved,
+    UnknownPartition,
+    UnknownTopic,
+)
+from brokerd.protocols.base.fetching import ReadingConnection
+from brokerd.protocols.base.slices import Turns
+from brokerd.protocols.flymq.filter import compile_filter
+from brokerd.protocols.flymq.filtered_fetch import Scan
+from brokerd.protocols.flymq.topics import existing_partition, existing_topic
+from brokerd.values import Record
+
+FETCH_RECORDS = 10
+"""What a FETCH means that asks for 0 records or less."""
+FETCH_RECORDS_MAX = 10_000
+"""Records in one answer, so that small ones do not make it slow; ``next`` tells where to go on."""
+
+Refuse = Callable[[str], bytes]
+"""Makes the ERROR frame of a text."""
+
+
+def consume(connection: ReadingConnection, request: Consume, refuse: Refuse) -> None:
+    """CONSUME and CONSUME_ZERO_COPY: one record, or why there is none at that offset."""
+    partitions = existing_topic(connection.broker, request.topic).partitions
+    if not 0 <= request.partition < len(partitions):
+        raise UnknownPartition(f"partition {request.partition} out of range")
+    partition = partitions[request.partition]
+    if request.offset < partition.start_offset:
+        raise RecordRemoved(
+            f"offset {request.offset} is removed; the records begin at {partition.start_offset}"
+        )
+    connection.fetch(partition, request.offset, 1, 0, partial(_consumed, request, refuse))
+
+
+def _consumed(
+    request: Consume,
+    refuse: Refuse,
+    records: Sequence[Record],
+    next_offset: int,
+    error: Exception | None,
+) -> bytes | tuple[bytes, ...]:
+    offset = request.offset
+    if error is not None:
+        return refuse(_why_unreadable(error))
+    if records and records[0].offset == offset:
+        record = records[0]
+        if _is_too_large(record):
+            return refuse(_why_too_large(record))
+        return flymq.consumed_parts(record.key, record.value, request.opcode)
+    if next_offset == offset:
+        return refuse(f"offset {offset} out of range")
+    return refuse(f"offset {offset} holds no record any more: it was removed or has expired")
+
+
+def fetch(connection: ReadingConnection, request: Fetch, refuse: Refuse, turns: Turns) -> None:
+    """FETCH and FETCH_BINARY: records from an offset on, all or those that pass a filter."""
+    partition = existing_partition(connection.broker, request.topic, request.partition)
+    most = min(request.max_messages, FETCH_RECORDS_MAX)
+    if most <= 0:
+        most = FETCH_RECORDS
+    room = MAX_LENGTH - FETCHED_BYTES - most * RECORD_BYTES
+    answer = partial(_fetched, request, refuse)
+    if request.filter:
+        chosen = compile_filter(request.filter)
+        scan = Scan(connection, turns, partition, request.offset, most, room, chosen)
+        connection.read(partition.topic, scan, answer)
+    else:
+        connection.fetch(partition, request.offset, most, room, answer)
+
+
+def _fetched(
+    request: Fetch,
+    refuse: Refuse,
+    records: Sequence[Record],
+    next_offset: int,
+    error: Exception | None,
+) -> bytes | tuple[bytes, ...]:
+    if error is not None:
+        return refuse(_why_unreadable(error))
+    if len(records) == 1 and _is_too_large(records[0]):
+        return refuse(_why_too_large(records[0]))
+    return flymq.fetched_parts(request, records, next_offset)
+
+
+def _is_too_large(record: Record) -> bool:
+    """Whether no FETCH answer could carry it; such a record came from elsewhere."""
+    return flymq.fetched_size(record) > MAX_LENGTH - FETCHED_BYTES
+
+
+def _why_too_large(record: Record) -> str:
+    return (
+        f"the record at offset {record.offset} is too large for this format: its key and value "
+        f"have {flymq.fetched_size(record) - RECORD_BYTES} bytes; go on at {record.offset + 1}"
+    )
+
+
+def _why_unreadable(error: Exception) -> str:
+    if isinstance(error, Unreadable):
+        return (
+            f"offsets {error.first} to {error.end - 1} are damaged and cannot be read ({error}); "
+            f"go on at {error.end}"
+        )
+    if isinstance(error, RecordRemoved | UnknownTopic | Denied | AuthenticationRequired):
+        return str(error)
+    return f"cannot read the log: {error}; try again"

@@ -1,0 +1,147 @@
+# Tests: tests/protocols/test_flymq_schemas.py
+"""FlyMQ's schemas (docs/protocols/flymq.rst, 0x10 to 0x15). docs/schemas.rst says what they are.
+
+A permission is asked for before it is looked whether there is what the request names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, TypeVar
+
+from brokerd.broker.schemas.entries import SchemaVersion
+from brokerd.broker.schemas.registry import Schemas
+from brokerd.codecs import flymq
+from brokerd.codecs.flymq import (
+    DeleteSchema,
+    GetSchema,
+    ListSchemas,
+    Opcode,
+    ProduceWithSchema,
+    RegisterSchema,
+    SchemaInfo,
+    SchemaText,
+    ValidateSchema,
+)
+from brokerd.errors import InvalidRequest
+from brokerd.protocols.base.transport import peer_text
+from brokerd.protocols.flymq.request import AskingConnection, Done
+from brokerd.protocols.flymq.steps import Steps, in_steps
+from brokerd.protocols.flymq.topics import fitting
+from brokerd.schemas.checker import Asker
+from brokerd.schemas.values import type_named
+from brokerd.security import ADMIN, WRITE
+
+T = TypeVar("T")
+
+SECOND_US = 1_000_000
+
+
+def register(connection: AskingConnection, request: RegisterSchema) -> bytes:
+    """REGISTER_SCHEMA: the next version of a name."""
+    begin = partial(_register, connection, request)
+    made = connection.told(request, partial(_ask, connection, begin))
+    return flymq.schema_registered(SchemaInfo(made.name, request.type, made.version))
+
+
+def _register(
+    connection: AskingConnection, request: RegisterSchema, done: Done[SchemaVersion]
+) -> None:
+    connection.access.require(WRITE, request.name)
+    connection.broker.schemas.register(
+        connection.access,
+        request.name,
+        type_named(request.type),
+        request.definition,
+        done,
+        _asker(connection),
+    )
+
+
+def get(connection: AskingConnection, request: GetSchema) -> bytes:
+    """GET_SCHEMA: one version, or the latest."""
+    connection.access.require_known()
+    schemas = connection.broker.schemas
+    found = schemas.get(request.name, request.version)
+    text = SchemaText(
+        _info(found), found.text, schemas.named(found.name).mode, found.created_us // SECOND_US
+    )
+    return flymq.schema_text(text)
+
+
+def list_all(connection: AskingConnection, request: ListSchemas) -> bytes:
+    """LIST_SCHEMAS: all versions, or those of one name, sorted by name and version."""
+    connection.access.require_known()
+    schemas = connection.broker.schemas
+    if request.name:
+        return flymq.schemas(_infos(schemas.versions(request.name)))
+    found = in_steps(connection, request, partial(_listed, schemas))
+    return fitting(flymq.schemas(found), "the list of all schemas")
+
+
+def _listed(schemas: Schemas) -> Steps[list[SchemaInfo]]:
+    """As they were when it began."""
+    found: list[SchemaInfo] = []
+    for known in schemas.names():
+        found += _infos(known.versions.values())
+        yield None
+    return found
+
+
+def validate(connection: AskingConnection, request: ValidateSchema) -> bytes:
+    """VALIDATE_SCHEMA: why a message does not fit the latest version."""
+    connection.access.require_known()
+    faults = _faults(connection, request, request.name, request.message)
+    return flymq.validity(faults)
+
+
+def check_value(connection: AskingConnection, request: ProduceWithSchema) -> None:
+    """Raises `InvalidRequest` if the value does not fit, and `HandledLater` and others."""
+    faults = _faults(connection, request, request.schema, request.value)
+    if faults:
+        raise InvalidRequest(f"schema validation failed: [{' '.join(faults)}]")
+
+
+def _faults(
+    connection: AskingConnection, request: object, schema: str, message: bytes
+) -> list[str]:
+    validate = connection.broker.schemas.validate
+    begin = partial(validate, schema, message, asker=_asker(connection))
+    return connection.told(request, partial(_ask, connection, begin))
+
+
+def _ask(connection: AskingConnection, begin: Callable[[Done[T]], None], done: Done[T]) -> None:
+    """Have something looked at, and notice meanwhile when the peer leaves."""
+    begin(done)
+    connection.listen()
+
+
+def _asker(connection: AskingConnection) -> Asker:
+    peer = peer_text(connection.transport)
+    return Asker(connection.access.name, peer, lambda: connection.gone)
+
+
+def delete(connection: AskingConnection, request: DeleteSchema) -> bytes:
+    """DELETE_SCHEMA: one version, or all."""
+    connection.access.require(ADMIN, request.name)
+    connection.broker.schemas.delete(connection.access, request.name, request.version)
+    return flymq.ok(Opcode.DELETE_SCHEMA, "OK")
+
+
+def _infos(versions: Iterable[SchemaVersion]) -> list[SchemaInfo]:
+    return [_info(version) for version in versions]
+
+
+def _info(found: SchemaVersion) -> SchemaInfo:
+    return SchemaInfo(found.name, found.type, found.version)
+
+
+ANSWERS: dict[type, Callable[[AskingConnection, Any], bytes]] = {
+    RegisterSchema: register,
+    GetSchema: get,
+    ListSchemas: list_all,
+    ValidateSchema: validate,
+    DeleteSchema: delete,
+}
+"""Carries a request out and returns its answer."""

@@ -1,0 +1,157 @@
+# Tests: tests/protocols/test_flymq_topics.py
+"""FlyMQ's topics: names, lookups, creation, deletion, and what METADATA and its kin tell.
+
+Texts of refusals are those of flymq-payloads, section 7; names follow its section 6.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from brokerd.broker import Broker, Partition, Topic
+from brokerd.broker.model.topics import check_name
+from brokerd.codecs import flymq
+from brokerd.codecs.flymq import (
+    CreateTopic,
+    DeleteTopic,
+    Metadata,
+    Opcode,
+    PartitionOffsets,
+    PartitionPlace,
+)
+from brokerd.errors import (
+    InvalidName,
+    InvalidRequest,
+    LimitExceeded,
+    UnknownPartition,
+    UnknownTopic,
+)
+from brokerd.security import Access
+from brokerd.security.audit import EventType
+
+NO_NAMES = frozenset(("", ".", ".."))
+"""What names no topic and no group here, although another format may have one of that name."""
+NO_LEVELS = frozenset((".", ".."))
+HIDDEN_PREFIX = "__"
+
+LEADER = 0
+"""Leader of every partition in METADATA."""
+EPOCH = 1
+ONLINE = "online"
+PLACES_MAX = 20_000
+"""Partitions in one answer to CLUSTER_METADATA, so that nobody waits long for it to be made."""
+
+
+def checked_name(name: str, what: str) -> str:
+    """Return ``name`` if it may name a topic or group, else raise `InvalidName`.
+
+    Patterns of clients split names at slashes (flymq-payloads, 6.1), so the levels of a name must
+    not be ``.`` or ``..`` either: 5.1 has ``../x`` refused.
+    """
+    if name in NO_NAMES or not NO_LEVELS.isdisjoint(name.split("/")):
+        raise InvalidName(
+            f"{what} must not be {name[:32]!r}: give it 1 to 255 bytes of UTF-8 without control "
+            "characters, and no '.' or '..' alone or between slashes"
+        )
+    return check_name(name, what)
+
+
+def named_topic(broker: Broker, name: str) -> Topic | None:
+    """The topic of this name, if there is one; else the name must be one that a topic may have.
+
+    Names with ``.`` or ``..`` as levels are refused where a topic would begin with them. One that
+    another format began so is served as any. Raises `InvalidName`.
+    """
+    topic = broker.topic(name)
+    if topic is None or name in NO_NAMES:
+        checked_name(name, "topic name")
+    return topic
+
+
+def existing_topic(broker: Broker, name: str) -> Topic:
+    """The topic of this name. Raises `UnknownTopic` and `InvalidName`."""
+    topic = named_topic(broker, name)
+    if topic is None:
+        raise UnknownTopic(f"topic not found: {name}")
+    return topic
+
+
+def existing_partition(broker: Broker, topic_name: str, index: int) -> Partition:
+    """A partition of a topic. Raises `UnknownTopic`, `InvalidName` and `UnknownPartition`."""
+    partitions = existing_topic(broker, topic_name).partitions
+    if not 0 <= index < len(partitions):
+        raise UnknownPartition(f"partition {index} not found")
+    return partitions[index]
+
+
+def create_topic(broker: Broker, access: Access, request: CreateTopic) -> bytes:
+    """CREATE_TOPIC: 0 partitions means 1; a topic that exists is left as it is."""
+    name = request.topic
+    is_new = named_topic(broker, name) is None
+    if request.partitions < 0:
+        raise InvalidRequest(
+            f"a topic cannot have {request.partitions} partitions; ask for 1 or more, or for 0, "
+            "which means 1"
+        )
+    partitions = request.partitions or 1
+    if is_new:
+        create = partial(broker.create_topic, name, partitions)
+        details = {"partitions": str(partitions)}
+        broker.audit.carry_out(access.actor, EventType.TOPIC_CREATED, name, create, details)
+    return flymq.ok(Opcode.CREATE_TOPIC)
+
+
+def delete_topic(broker: Broker, access: Access, request: DeleteTopic) -> bytes:
+    """DELETE_TOPIC: one that is not there is success."""
+    name = request.topic
+    if named_topic(broker, name) is not None:
+        delete = partial(broker.delete_topic, name)
+        broker.audit.carry_out(access.actor, EventType.TOPIC_DELETED, name, delete)
+    return flymq.ok(Opcode.DELETE_TOPIC)
+
+
+def list_topics(topics: Sequence[Topic]) -> bytes:
+    """LIST_TOPICS: sorted, without those that this format hides."""
+    names = sorted([one.name for one in topics if not one.name.startswith(HIDDEN_PREFIX)])
+    return fitting(flymq.topics(names), "the list of all topics")
+
+
+def metadata(broker: Broker, request: Metadata) -> bytes:
+    """METADATA: where each partition begins, and the offset its next record gets."""
+    topic = existing_topic(broker, request.topic)
+    return flymq.topic_metadata(
+        topic.name,
+        [
+            PartitionOffsets(one.index, LEADER, one.start_offset, one.next_offset)
+            for one in topic.partitions
+        ],
+    )
+
+
+def cluster_metadata(topics: Sequence[Topic], cluster_id: str, address: str) -> bytes:
+    """CLUSTER_METADATA: this node leads every partition of these topics."""
+    node = (cluster_id,)
+    places = [
+        PartitionPlace(index, cluster_id, address, EPOCH, ONLINE, node, node)
+        for index in range(max((len(topic.partitions) for topic in topics), default=0))
+    ]
+    partitions = sum(len(topic.partitions) for topic in topics)
+    if partitions > PLACES_MAX:
+        raise LimitExceeded(
+            f"all topics together have {partitions} partitions, and an answer tells of at most "
+            f"{PLACES_MAX}; ask for one topic"
+        )
+    return fitting(
+        flymq.cluster_metadata(
+            cluster_id, [(topic.name, places[: len(topic.partitions)]) for topic in topics]
+        ),
+        "the metadata of all topics",
+    )
+
+
+def fitting(answer: bytes, what: str) -> bytes:
+    """Return an answer that a frame can carry, else raise `LimitExceeded`."""
+    if len(answer) > flymq.MAX_LENGTH:
+        raise LimitExceeded(f"{what} takes {len(answer)} bytes, more than an answer can have")
+    return answer

@@ -1,0 +1,104 @@
+# Tests: tests/protocols/test_flymq_transactions.py
+"""The transactions of one FlyMQ connection (docs/protocols/flymq.rst, 0x40 to 0x43).
+
+Texts of refusals are those of flymq-payloads, 5.40. Ids say when the transaction began, and are
+given once: a client that has lost its connection names nobody else's.
+"""
+
+from __future__ import annotations
+
+from brokerd.broker import Broker
+from brokerd.broker.transactions import ABORTED, ACTIVE, Transaction
+from brokerd.codecs import flymq
+from brokerd.codecs.flymq import (
+    CommitTransaction,
+    Opcode,
+    ProduceInTransaction,
+    RollBackTransaction,
+)
+from brokerd.errors import InvalidRequest, LimitExceeded
+from brokerd.protocols.flymq.produce import CONTENT_BYTES_MAX, too_large
+from brokerd.protocols.flymq.topics import named_topic
+from brokerd.security import WRITE, Access
+from brokerd.security.audit import brought_about
+from brokerd.values import Format
+
+OPEN_MAX = 100
+"""Open transactions of a connection. So many that are over are remembered, at most."""
+
+
+class OwnTransactions:
+    """What one connection has begun. ``partitions`` are those of topics that a commit makes."""
+
+    def __init__(self, broker: Broker, partitions: int) -> None:
+        self._broker = broker
+        self._partitions = partitions
+        self._known: dict[str, Transaction] = {}
+        """By id: those that are open, and the last ones that are over."""
+
+    def begin(self) -> bytes:
+        """TXN_BEGIN."""
+        if len(self._known) >= OPEN_MAX:
+            self._forget_one()
+        transaction = self._broker.transactions.begin()
+        name = f"txn-{self._broker.time.time_us()}-{transaction.number}"
+        self._known[name] = transaction
+        return flymq.transaction_told(Opcode.TXN_BEGIN, name)
+
+    def _forget_one(self) -> None:
+        """Forget the oldest that is over. Raises `LimitExceeded` if none is."""
+        for name, transaction in self._known.items():
+            if transaction.state != ACTIVE:
+                del self._known[name]
+                return
+        raise LimitExceeded(
+            f"{OPEN_MAX} transactions of this connection are open, and no more may be; commit or "
+            "roll back some"
+        )
+
+    def produce(self, request: ProduceInTransaction) -> bytes:
+        """TXN_PRODUCE."""
+        transaction = self._find(request.transaction)
+        transaction.check_active()
+        if len(request.value) > CONTENT_BYTES_MAX:
+            raise too_large(len(request.value))
+        named_topic(self._broker, request.topic)
+        self._broker.transactions.produce(
+            transaction, request.topic, request.value, self._partitions
+        )
+        now_ms = self._broker.time.time_us() // 1000
+        return flymq.produced(
+            request.topic, 0, 0, now_ms, -1, len(request.value), Opcode.TXN_PRODUCE
+        )
+
+    def commit(self, access: Access, request: CommitTransaction) -> bytes:
+        """TXN_COMMIT. Raises `Congested`: then commit again."""
+        name, broker = request.transaction, self._broker
+        transaction = self._find(name)
+        for topic in transaction.topics:
+            access.require(WRITE, topic)
+        made = broker.transactions.commit(transaction, self._partitions, Format.FLYMQ)
+        for topic in made:
+            broker.audit.record(brought_about(access.actor, topic))
+        return flymq.transaction_told(Opcode.TXN_COMMIT, name)
+
+    def roll_back(self, request: RollBackTransaction) -> bytes:
+        """TXN_ROLLBACK: one that is over stays as it is, and that is no error."""
+        transaction = self._known.get(request.transaction)
+        if transaction is None:
+            return flymq.transaction_told(Opcode.TXN_ROLLBACK, request.transaction, False)
+        self._broker.transactions.roll_back(transaction)
+        is_gone = transaction.state == ABORTED
+        return flymq.transaction_told(Opcode.TXN_ROLLBACK, request.transaction, is_gone)
+
+    def end(self) -> None:
+        """Roll back what is open: the connection is gone."""
+        for transaction in self._known.values():
+            self._broker.transactions.roll_back(transaction)
+        self._known.clear()
+
+    def _find(self, name: str) -> Transaction:
+        transaction = self._known.get(name)
+        if transaction is None:
+            raise InvalidRequest(f"transaction not found: {name}")
+        return transaction

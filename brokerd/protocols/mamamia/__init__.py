@@ -1,0 +1,1 @@
+"""The Mamamia (MAB) wire format: docs/protocols/mamamia.rst."""

@@ -1,0 +1,312 @@
+# Tests: tests/protocols/test_mamamia_acquire.py, tests/protocols/test_mamamia.py
+"""Acquires of the Mamamia format: at once, after a read from disk, or after a long poll.
+
+An `Attempt` leases what can be leased now and makes the answer. When a record must be read first,
+when so many were passed over that the reactor needs its turn, or when there is none and the client
+waits, a `LateAcquire` holds the place of the answer and tries again, unless the connection has too
+much to send already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from functools import partial
+
+from brokerd.broker import STOP, TAKE, Broker, Chunk, Congested, Lane, Waiter
+from brokerd.codecs.mamamia import (
+    BATCH_ROOM,
+    MAX_LENGTH,
+    Acquire,
+    AcquireBatch,
+    Command,
+    acquired,
+    acquired_batch,
+    acquired_nothing,
+    answer_length,
+    batch_item,
+    batch_item_length,
+    error,
+    message_id_of,
+)
+from brokerd.errors import (
+    BrokerdError,
+    DamagedData,
+    RecordRemoved,
+    StorageFailed,
+    UnknownGroup,
+    UnknownTopic,
+)
+from brokerd.protocols.base.connection import Connection
+from brokerd.protocols.base.leasing import Cold, TakingInMemory, bury_damaged
+from brokerd.security import READ
+from brokerd.values import Grant
+
+WAIT_MAX_US = 3_600_000_000
+"""Longest wait: who has filled its backlog with long polls and is gone is noticed only then."""
+
+SURELY_FITS_BYTES = MAX_LENGTH - 1024
+"""A value and metadata of this size fit any answer, whatever the names."""
+
+Leased = tuple[Lane, Grant]
+
+
+class TakingForAnswer(TakingInMemory):
+    """Takes what fits the answer."""
+
+    def __init__(self, broker: Broker, log_id: str, room: int) -> None:
+        super().__init__(broker)
+        self._log_id = log_id
+        self._room = room
+        """Bytes left in a batch answer; 0 for the answer to ACQUIRE_NEXT."""
+
+    def fits(self, chunk: Chunk, index: int) -> int:
+        value = chunk.values[index]
+        metadata = chunk.metadata[index]
+        size = len(value) + (len(metadata) if metadata is not None else 0)
+        if size > SURELY_FITS_BYTES and (
+            answer_length(self._log_id, value, chunk.encodings[index], metadata) > MAX_LENGTH
+        ):
+            return self.refuse(chunk, index)
+        if self._room:
+            room = batch_item_length(value, chunk.encodings[index], metadata, chunk.keys[index])
+            if room > self._room:
+                self.stopped = True
+                return STOP
+            self._room -= room
+        return TAKE
+
+
+class Later(Enum):
+    """Why an acquire has no answer yet."""
+
+    NOTHING = 1
+    """There is nothing to lease."""
+    CUT_SHORT = 2
+    """Many records were passed over, and there may be more to lease: try in another turn."""
+
+
+LeaseRequest = Acquire | AcquireBatch
+
+
+class Attempt:
+    """One kind of acquire: how to try it, and what to answer when there is nothing."""
+
+    def __init__(
+        self,
+        command: int,
+        nothing: bytes,
+        room: int,
+        answer: Callable[[LeaseRequest, list[Leased], TakingForAnswer], bytes],
+    ) -> None:
+        self.command = command
+        self.nothing = nothing
+        self._room = room
+        self._answer = answer
+
+    def __call__(self, broker: Broker, request: LeaseRequest) -> bytes | Cold | Later:
+        """Lease what can be leased now and answer with it; else a cold record, or why not."""
+        limit = request.max_messages if isinstance(request, AcquireBatch) else 1
+        log_id = request.log_id
+        duration_us = None if request.duration is None else microseconds(request.duration)
+        while True:
+            taking = TakingForAnswer(broker, log_id, self._room)
+            leased = broker.acquire(
+                log_id, request.group_id, request.client_id, duration_us, limit, taking
+            )
+            if leased:
+                return self._answer(request, leased, taking)
+            if taking.cold is not None:
+                return taking.cold
+            if taking.too_large is None:
+                return Later.CUT_SHORT if taking.cut_short else Later.NOTHING
+            broker.dead_letter(*taking.too_large, "too_large")
+
+
+def answer_one(request: LeaseRequest, leased: list[Leased], taking: TakingForAnswer) -> bytes:
+    """The answer to ACQUIRE_NEXT."""
+    lane, grant = leased[0]
+    chunk, index = taking.taken[0]
+    return acquired(
+        message_id_of(lane.partition.index, grant.offset),
+        request.log_id,
+        chunk.values[index],
+        chunk.encodings[index],
+        chunk.metadata[index],
+    )
+
+
+def answer_many(request: LeaseRequest, leased: list[Leased], taking: TakingForAnswer) -> bytes:
+    """The answer to ACQUIRE_BATCH."""
+    return acquired_batch(
+        [
+            batch_item(
+                message_id_of(lane.partition.index, grant.offset),
+                chunk.values[index],
+                chunk.encodings[index],
+                chunk.metadata[index],
+                chunk.keys[index],
+                grant.token,
+                grant.grants,
+                grant.duration_us / 1e6,
+            )
+            for (lane, grant), (chunk, index) in zip(leased, taking.taken, strict=True)
+        ]
+    )
+
+
+ACQUIRE_NEXT = Attempt(Command.ACQUIRE_NEXT, acquired_nothing(), 0, answer_one)
+ACQUIRE_BATCH = Attempt(Command.ACQUIRE_BATCH, acquired_batch([]), BATCH_ROOM, answer_many)
+
+
+class LateAcquire:
+    """An acquire whose answer comes later: after a read from disk, after a wait, or both."""
+
+    __slots__ = (
+        "_attempt",
+        "_connection",
+        "_deadline_us",
+        "_late",
+        "_place",
+        "_request",
+        "_waiter",
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        request: LeaseRequest,
+        attempt: Attempt,
+        late: dict[LateAcquire, None],
+    ) -> None:
+        self._connection = connection
+        self._request = request
+        self._attempt = attempt
+        self._late = late
+        """The connection's late acquires; this one is among them until it is answered."""
+        self._place = connection.pending()
+        wait_us = min(microseconds(request.wait), WAIT_MAX_US)
+        self._deadline_us = connection.broker.time.now_us() + wait_us
+        self._waiter: Waiter | None = None
+        late[self] = None
+
+    def begin(self, outcome: Cold | Later) -> None:
+        """Do what the first attempt needs: a record that is read, another turn, or a wait."""
+        if outcome is Later.NOTHING:
+            self._wait()
+        else:
+            self._go_on(outcome)
+
+    def _go_on(self, outcome: Cold | Later) -> None:
+        """Do what an attempt needs that may find something yet."""
+        if isinstance(outcome, Later):
+            connection = self._connection
+            connection.factory.clock.callLater(0, connection.guarded, self._again)
+        else:
+            self._load(outcome)
+
+    def _load(self, cold: Cold) -> None:
+        """Try again when the record was read, or cannot be."""
+        lane, offset = cold
+
+        def loaded(_chunk: Chunk | None, failure: Exception | None) -> None:
+            self._connection.guarded(self._loaded, cold, failure)
+
+        self._connection.broker.load(lane.partition, offset, loaded)
+
+    def _loaded(self, cold: Cold, failure: Exception | None) -> None:
+        if self._connection.gone:
+            return
+        try:
+            if isinstance(failure, DamagedData):
+                bury_damaged(self._connection.broker, cold, failure)
+            elif failure is not None and not isinstance(failure, RecordRemoved):
+                raise StorageFailed(f"cannot read the log: {failure}; try again")
+        except Congested:
+            self._when_uncongested(self._loaded, cold, failure)
+        except (UnknownTopic, UnknownGroup):
+            self._again()  # deleted while the record was read
+        except BrokerdError as refusal:
+            self._answer(error(self._attempt.command, str(refusal)))
+        else:
+            self._again()
+
+    def _when_uncongested(self, call: Callable[..., None], *arguments: object) -> None:
+        """Call when the log has room again."""
+        self._connection.journal.when_uncongested(
+            partial(self._connection.guarded, call, *arguments)
+        )
+
+    def _wait(self) -> None:
+        """Try again whenever something may have come, until the wait is over."""
+        connection, request = self._connection, self._request
+        self._waiter = connection.broker.wait(
+            request.log_id,
+            request.group_id,
+            max(0, self._deadline_us - connection.broker.time.now_us()),
+            self._woken,
+            self._timed_out,
+        )
+
+    def _woken(self) -> bool:
+        """Something may have come; True if this acquire waits no longer."""
+        if self._connection.guarded(self._try):
+            return False
+        self._waiter = None
+        return True
+
+    def _timed_out(self) -> None:
+        self._waiter = None
+        self._connection.guarded(self._answer, self._attempt.nothing)
+
+    def _try(self) -> bool:
+        """Answer, read or put off; True when there is nothing and the wait goes on."""
+        connection = self._connection
+        if not connection.may_resolve(self._place):
+            connection.postpone(self._place, self._again)
+            return False
+        try:
+            connection.access.require(READ, self._request.log_id)  # it may be over by now
+            outcome = self._attempt(connection.broker, self._request)
+        except Congested:
+            self._when_uncongested(self._again)
+            return False
+        except BrokerdError as refusal:
+            outcome = error(self._attempt.command, str(refusal))
+        if isinstance(outcome, bytes):
+            self._answer(outcome)
+        elif outcome is Later.NOTHING:
+            return True
+        else:
+            self._go_on(outcome)
+        return False
+
+    def _again(self) -> None:
+        """Try now; wait only if there is time left and somebody to wait for."""
+        connection = self._connection
+        if not connection.gone and self._try():
+            if connection.ending or connection.broker.time.now_us() >= self._deadline_us:
+                self._answer(self._attempt.nothing)
+            else:
+                self._wait()
+
+    def give_up(self) -> None:
+        """Wait no longer; what is being read from disk is still delivered."""
+        if self._connection.forgo(self._place):
+            self._answer(self._attempt.nothing)
+        elif self._waiter is not None:
+            self._waiter.give_up()
+
+    def cancel(self) -> None:
+        """Nobody is there to be answered."""
+        if self._waiter is not None:
+            self._waiter.cancel()
+
+    def _answer(self, answer: bytes) -> None:
+        self._late.pop(self, None)
+        self._connection.resolve(self._place, answer)
+
+
+def microseconds(seconds: float) -> int:
+    """Seconds of the wire as microseconds."""
+    return int(seconds * 1_000_000)

@@ -1,0 +1,462 @@
+# Tests: tests/protocols/test_mamamia.py
+"""Mamamia (MAB) on the wire: docs/protocols/mamamia.rst.
+
+Frames and MessagePack are the codec's work, order and durability the connection's; here each
+request becomes calls of the broker, and what it says becomes an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+from brokerd.broker import Broker, Clock, Congested, Topic
+from brokerd.broker.delayed.schedule import BATCH_LATER_BYTES, LATER_FRAME_BYTES, check_delay
+from brokerd.broker.journal import RECORD_FRAME_BYTES
+from brokerd.codecs.mamamia import (
+    MAX_LENGTH,
+    SETTLED,
+    Acquire,
+    AcquireBatch,
+    BatchMessage,
+    BodyError,
+    Cancel,
+    Command,
+    Decoder,
+    Extend,
+    Frame,
+    FrameLengthError,
+    FrameReader,
+    GroupInfo,
+    GroupState,
+    Produce,
+    ProduceBatch,
+    Release,
+    Settle,
+    SettleBatch,
+    answer_length,
+    cancelled,
+    error,
+    extended,
+    group_info,
+    message_id_of,
+    produced,
+    produced_batch,
+    released,
+    scheduled,
+    settled,
+    settled_batch,
+    split_message_id,
+)
+from brokerd.errors import (
+    BrokerdError,
+    InvalidRequest,
+    LeaseLost,
+    NotLeaseOwner,
+    RecordTooLarge,
+    UnknownGroup,
+    UnknownOffset,
+    UnknownPartition,
+    UnknownTopic,
+)
+from brokerd.protocols.base.connection import Answers, Limits
+from brokerd.protocols.base.factory import ConnectionFactory
+from brokerd.protocols.base.framing import FramesConnection
+from brokerd.protocols.mamamia.acquire import (
+    ACQUIRE_BATCH,
+    ACQUIRE_NEXT,
+    SURELY_FITS_BYTES,
+    Attempt,
+    LateAcquire,
+    Later,
+    LeaseRequest,
+    microseconds,
+)
+from brokerd.security import READ, WRITE
+from brokerd.security.audit import brought_about
+from brokerd.values import Format
+
+
+class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
+    """One client's connection."""
+
+    def __init__(self, broker: Broker, frame_bytes: int) -> None:
+        super().__init__(broker, FrameReader(min(frame_bytes, MAX_LENGTH)))
+        self._decode = Decoder().decode
+        self._late: dict[LateAcquire, None] = {}
+        self._results: list[str] = []
+        """Of the SETTLE_BATCH in hand, so that one that met `Congested` goes on where it was."""
+        self._given_back: list[bool] = []
+        """The same of the RELEASE in hand."""
+
+    # -- frames -------------------------------------------------------------------------------
+
+    def handle(self, frame: Frame) -> None:
+        """Carry a request out."""
+        command, body = frame
+        request = self._decode(command, body)
+        permission, carry_out = self._DISPATCH[command]
+        if not (self._results or self._given_back):  # what is half carried out goes on
+            self.access.require(permission, request.log_id)
+        carry_out(self, request)
+
+    def refuse(self, frame: Frame, refusal: BrokerdError) -> None:
+        """Tell why, unless the body is no MessagePack: nobody knows what comes behind that."""
+        if isinstance(refusal, BodyError):
+            self.close_here()
+        else:
+            self.answers.append(error(frame[0], str(refusal)))
+
+    def end_waits(self) -> None:
+        """Long polls that nobody can serve any more found nothing."""
+        for late in list(self._late):
+            late.give_up()
+
+    def forget(self) -> None:
+        """Long polls of a connection that is gone wait no longer."""
+        super().forget()
+        for late in self._late:
+            late.cancel()
+        self._late.clear()
+
+    # -- producing ----------------------------------------------------------------------------
+
+    def _produce(self, request: Produce) -> None:
+        log_id, value, encoding, metadata, key, partition_index, ttl, delay = request
+        size = len(value)
+        if metadata is not None:
+            size += len(metadata)
+        if size > SURELY_FITS_BYTES:
+            check_size(log_id, value, encoding, metadata)
+        if key is not None:
+            size += len(key)
+        broker = self.broker
+        expires_at_us = None if ttl is None else self._expiry_us(ttl)
+        if delay:
+            self._produce_later(request, expires_at_us)
+            return
+        broker.admit(size + RECORD_FRAME_BYTES)
+        topic = broker.topic(log_id) or self._create(log_id, partition_index or 0)
+        partition = topic.choose(key, partition_index)
+        offset = broker.append(
+            partition, value, encoding, key, metadata, Format.MAMAMIA, None, expires_at_us
+        )
+        self.answers.append(produced(message_id_of(partition.index, offset)))
+
+    def _produce_later(self, request: Produce, expires_at_us: int | None) -> None:
+        log_id, value, encoding, metadata, key, partition_index, _, delay = request
+        delay_us = microseconds(delay or 0)
+        check_delay(delay_us)
+        broker = self.broker
+        topic = broker.topic(log_id)
+        if topic is None:
+            size = len(value) + len(metadata or b"") + len(key or b"")
+            broker.admit(size + LATER_FRAME_BYTES + BATCH_LATER_BYTES)
+            topic = self._create(log_id, partition_index or 0)
+        schedule_id = broker.produce_later(
+            topic,
+            value,
+            encoding,
+            key,
+            metadata,
+            Format.MAMAMIA,
+            partition_index,
+            delay_us,
+            expires_at_us,
+        )
+        self.answers.append(scheduled(schedule_id))
+
+    def _expiry_us(self, ttl: float) -> int:
+        """When a message expires; 0, as its ttl is then, for never."""
+        return self.broker.expiry_us(max(1, microseconds(ttl))) if ttl else 0
+
+    def _produce_batch(self, request: ProduceBatch) -> None:
+        log_id, messages, producer_id, sequence = request
+        size, delayed = 0, 0
+        for message in messages:
+            value, encoding, metadata, key, _, _, delay = message
+            if len(value) + len(metadata or b"") > SURELY_FITS_BYTES:
+                check_size(log_id, value, encoding, metadata)
+            size += len(value) + len(metadata or b"") + len(key or b"") + RECORD_FRAME_BYTES
+            if delay:
+                check_delay(microseconds(delay))
+                delayed += 1
+        broker = self.broker
+        topic = broker.topic(log_id)
+        if producer_id is not None and sequence is not None:
+            if delayed:
+                raise InvalidRequest(
+                    "a batch with a producer_id cannot hold messages with a delay: send them in "
+                    "another batch"
+                )
+            known = topic and broker.producers.ids_of(topic, producer_id, sequence)
+            if known:
+                self.answers.append(produced_batch(known))
+                return
+            size += broker.producers.entry_bytes(producer_id, len(messages), len(messages))
+        if delayed:
+            size += delayed * LATER_FRAME_BYTES + BATCH_LATER_BYTES
+        if topic is None:
+            broker.admit(size)
+            topic = self._create(log_id, max(message.partition or 0 for message in messages))
+        if delayed:
+            self._append_mixed(topic, messages, size)
+            return
+        ids = self._append_all(topic, messages, size)
+        if producer_id is not None and sequence is not None:
+            broker.producers.remember(topic, producer_id, sequence, ids)
+        self.answers.append(produced_batch(ids))
+
+    def _append_all(self, topic: Topic, messages: Sequence[BatchMessage], size: int) -> list[int]:
+        """Append messages that have no delay; their ids."""
+        broker = self.broker
+        partitions = [topic.choose(message.key, message.partition) for message in messages]
+        expiries = [
+            None if message.ttl is None else self._expiry_us(message.ttl) for message in messages
+        ]
+        broker.admit(size, len(set(partitions)))
+        return [
+            message_id_of(
+                partition.index,
+                broker.append(
+                    partition, value, encoding, key, metadata, Format.MAMAMIA, None, expires_at_us
+                ),
+            )
+            for partition, expires_at_us, (value, encoding, metadata, key, _, _, _) in zip(
+                partitions, expiries, messages, strict=True
+            )
+        ]
+
+    def _append_mixed(self, topic: Topic, messages: Sequence[BatchMessage], size: int) -> None:
+        """Append those that have no delay, schedule those that do, all in one frame."""
+        broker = self.broker
+        now = [message for message in messages if not message.delay]
+        for message in messages:
+            if message.partition is not None:
+                topic.partition(message.partition)
+        broker.open_schedule(topic)
+        broker.admit(size, 1 + len(topic.partitions))
+        message_ids = iter(self._append_all(topic, now, 0) if now else ())
+        schedule_ids = [
+            broker.append_later(
+                topic,
+                value,
+                encoding,
+                key,
+                metadata,
+                Format.MAMAMIA,
+                index,
+                microseconds(delay),
+                None if ttl is None else self._expiry_us(ttl),
+            )
+            if delay
+            else None
+            for value, encoding, metadata, key, index, ttl, delay in messages
+        ]
+        self.answers.append(
+            produced_batch(
+                [next(message_ids) if one is None else None for one in schedule_ids], schedule_ids
+            )
+        )
+
+    def _cancel(self, request: Cancel) -> None:
+        try:
+            was_cancelled = self.broker.cancel_scheduled(request.log_id, request.schedule_id)
+        except UnknownTopic:
+            was_cancelled = False
+        self.answers.append(cancelled(was_cancelled))
+
+    def _create(self, log_id: str, partition_index: int) -> Topic:
+        """The log's first PRODUCE creates it, unless the request cannot be carried out."""
+        if partition_index:
+            raise UnknownPartition(
+                f"log {log_id!r} does not exist; created by PRODUCE it would have one partition, "
+                f"number 0, and no partition {partition_index}"
+            )
+        topic = self.broker.create_topic(log_id)
+        self.broker.audit.record(brought_about(self.access.actor, log_id))
+        return topic
+
+    # -- leasing ------------------------------------------------------------------------------
+
+    def _acquire(self, request: Acquire) -> None:
+        self._lease(request, ACQUIRE_NEXT)
+
+    def _acquire_batch(self, request: AcquireBatch) -> None:
+        self._lease(request, ACQUIRE_BATCH)
+
+    def _lease(self, request: LeaseRequest, attempt: Attempt) -> None:
+        """Answer an acquire now, once its record is read from disk, or after a long poll."""
+        outcome = attempt(self.broker, request)
+        if isinstance(outcome, bytes):
+            self.answers.append(outcome)
+            self.answered(len(outcome))
+        elif outcome is Later.NOTHING and request.wait <= 0:
+            self.answers.append(attempt.nothing)
+        else:
+            LateAcquire(self, request, attempt, self._late).begin(outcome)
+
+    # -- leases -------------------------------------------------------------------------------
+
+    def _settle(self, request: Settle) -> None:
+        log_id, group_id, message_id, client_id, success, delay, reason, dead = request
+        index, offset = split_message_id(message_id)
+        broker = self.broker
+        broker.settle(
+            broker.lane(log_id, group_id, index, offset),
+            offset,
+            success,
+            owner=client_id,
+            delay_us=None if delay is None else microseconds(delay),
+            reason=reason,
+            dead=dead,
+        )
+        self.answers.append(settled())
+
+    def _settle_batch(self, request: SettleBatch) -> None:
+        log_id, group_id, client_id, settles = request
+        broker = self.broker
+        results = self._results
+        for message_id, success, token, delay, reason, dead in settles[len(results) :]:
+            index, offset = split_message_id(message_id)
+            try:
+                broker.settle(
+                    broker.lane(log_id, group_id, index, offset),
+                    offset,
+                    success,
+                    owner=client_id if token is None else None,
+                    token=token,
+                    delay_us=None if delay is None else microseconds(delay),
+                    reason=reason,
+                    dead=dead,
+                )
+                results.append(SETTLED)
+            except Congested:
+                raise
+            except BrokerdError as refusal:
+                results.append(str(refusal))
+        answer = settled_batch(results)
+        self._results = []
+        self.answers.append(answer)
+        self.answered(len(answer))
+
+    def _extend(self, request: Extend) -> None:
+        log_id, group_id, client_id, message_id, duration = request
+        index, offset = split_message_id(message_id)
+        lane = self.broker.lane(log_id, group_id, index, offset)
+        if duration is None:
+            duration_us = lane.store.settings.default_duration_us
+        else:
+            duration_us = microseconds(duration)
+        remaining_us = self.broker.extend(lane, offset, duration_us, owner=client_id)
+        self.answers.append(extended(remaining_us / 1e6))
+
+    def _release(self, request: Release) -> None:
+        log_id, group_id, client_id, message_ids = request
+        if message_ids is None:
+            count, more = self._release_some(request)
+            if more:
+                self._release_later(request, self.pending(), count)
+            else:
+                self.answers.append(released(count))
+            return
+        broker, given_back = self.broker, self._given_back
+        for message_id in message_ids[len(given_back) :]:
+            index, offset = split_message_id(message_id)
+            try:
+                broker.release(broker.lane(log_id, group_id, index, offset), offset, client_id)
+                given_back.append(True)
+            except (UnknownOffset, NotLeaseOwner, LeaseLost):  # the client has no such lease
+                given_back.append(False)
+            except Congested:
+                raise
+            except BrokerdError:  # this request is over, and the next one begins at its first id
+                self._given_back = []
+                raise
+        self._given_back = []
+        self.answers.append(released(sum(given_back)))
+
+    def _release_some(self, request: Release) -> tuple[int, bool]:
+        """Release leases of a client, as many as one turn may; how many, and if there are more."""
+        log_id, group_id, client_id, _ = request
+        try:
+            return self.broker.release_owner(log_id, group_id, client_id)
+        except (UnknownTopic, UnknownGroup):
+            return 0, False
+
+    def _release_later(self, request: Release, place: Answers, count: int) -> None:
+        self.factory.clock.callLater(0, self.guarded, self._release_more, request, place, count)
+
+    def _release_more(self, request: Release, place: Answers, count: int) -> None:
+        if self.gone:
+            return
+        try:
+            more_count, more = self._release_some(request)
+        except Congested:
+            self.journal.when_uncongested(
+                partial(self.guarded, self._release_more, request, place, count)
+            )
+        except BrokerdError as refusal:
+            self.resolve(place, error(Command.RELEASE, str(refusal)))
+        else:
+            count += more_count
+            if more:
+                self._release_later(request, place, count)
+            else:
+                self.resolve(place, released(count))
+
+    def _group_info(self, request: GroupInfo) -> None:
+        info = self.broker.group_info(request.log_id, request.group_id)
+        age_us = info.oldest_age_us
+        self.answers.append(
+            group_info(
+                GroupState(
+                    floor=info.floor,
+                    next=info.next,
+                    lag=info.lag,
+                    leased=info.leased,
+                    ready=info.ready,
+                    delayed=info.delayed,
+                    dead=info.dead,
+                    committed=info.committed,
+                    oldest_age=None if age_us is None else age_us / 1e6,
+                    max_attempts=info.max_attempts,
+                    partitions=info.partitions,
+                )
+            )
+        )
+
+    _DISPATCH: ClassVar[dict[int, tuple[int, Callable[[MamamiaConnection, Any], None]]]] = {
+        Command.PRODUCE: (WRITE, _produce),
+        Command.ACQUIRE_NEXT: (READ, _acquire),
+        Command.SETTLE: (READ, _settle),
+        Command.PRODUCE_BATCH: (WRITE, _produce_batch),
+        Command.ACQUIRE_BATCH: (READ, _acquire_batch),
+        Command.SETTLE_BATCH: (READ, _settle_batch),
+        Command.EXTEND: (READ, _extend),
+        Command.GROUP_INFO: (READ, _group_info),
+        Command.RELEASE: (READ, _release),
+        Command.CANCEL: (WRITE, _cancel),
+    }
+    """What a request needs of its log, and what carries it out."""
+
+
+def check_size(log_id: str, value: bytes, encoding: int, metadata: bytes | None) -> None:
+    """Raise `RecordTooLarge` for a record that no ACQUIRE_NEXT answer could carry."""
+    length = answer_length(log_id, value, encoding, metadata)
+    if length > MAX_LENGTH:
+        raise RecordTooLarge(
+            f"the message is too large: its delivery would take a frame of {length} bytes, "
+            f"and the limit is {MAX_LENGTH}; send less than {MAX_LENGTH - 1024} bytes"
+        )
+
+
+class MamamiaFactory(ConnectionFactory):
+    """Connections of one Mamamia listener."""
+
+    def __init__(self, broker: Broker, clock: Clock, limits: Limits) -> None:
+        super().__init__("mamamia", broker, clock, limits)
+
+    def new_connection(self) -> MamamiaConnection:
+        return MamamiaConnection(self.broker, self.limits.frame_bytes)

@@ -1,0 +1,1 @@
+"""The MEGA wire format: docs/protocols/mega.rst."""

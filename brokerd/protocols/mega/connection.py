@@ -1,0 +1,172 @@
+# Tests: tests/protocols/test_mega.py
+"""MEGA on the wire: docs/protocols/mega.rst.
+
+Both dialects of the requests are the codec's work, order and durability the connection's; here each
+request becomes calls of the broker, and what it says becomes an answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+from brokerd.broker import Broker, Clock, Partition
+from brokerd.broker.journal import RECORD_FRAME_BYTES
+from brokerd.codecs.mega import (
+    MAX_OFFSET,
+    MAX_PAYLOAD_BYTES,
+    Code,
+    Consume,
+    CreateTopic,
+    Produce,
+    Refused,
+    Request,
+    RequestReader,
+    StreamError,
+    consumed,
+    created,
+    produced,
+    refused,
+)
+from brokerd.errors import (
+    AuthenticationRequired,
+    BrokerdError,
+    Denied,
+    InvalidName,
+    LimitExceeded,
+    NoSpace,
+    UnknownTopic,
+)
+from brokerd.protocols.base.connection import Limits
+from brokerd.protocols.base.factory import ConnectionFactory
+from brokerd.protocols.base.fetching import ReadingConnection
+from brokerd.protocols.base.framing import FramesConnection
+from brokerd.security import ADMIN, READ, WRITE
+from brokerd.security.audit import EventType
+from brokerd.values import Encoding, Format, Record
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")
+_BYTES, _MEGA = int(Encoding.BYTES), int(Format.MEGA)
+_CODES: dict[type[BrokerdError], Code] = {
+    AuthenticationRequired: Code.INVALID_REQUEST,
+    Denied: Code.INVALID_REQUEST,
+    InvalidName: Code.INVALID_REQUEST,
+    LimitExceeded: Code.RESOURCE_EXHAUSTED,
+    NoSpace: Code.RESOURCE_EXHAUSTED,
+}
+_CODES_OF_READS: dict[type[Exception], Code] = {
+    AuthenticationRequired: Code.INVALID_REQUEST,
+    Denied: Code.INVALID_REQUEST,
+    UnknownTopic: Code.TOPIC_NOT_FOUND,
+}
+"""What the broker refuses, but for what is an INTERNAL_ERROR."""
+
+
+class MegaConnection(FramesConnection[Request | Refused, StreamError], ReadingConnection):
+    """One client's connection."""
+
+    _reader: RequestReader
+
+    def __init__(self, broker: Broker, frame_bytes: int) -> None:
+        super().__init__(broker, RequestReader(min(frame_bytes, MAX_PAYLOAD_BYTES)))
+
+    def handle(self, frame: Request | Refused) -> None:
+        """Carry a request out."""
+        self._DISPATCH[type(frame)](self, frame)
+
+    def refuse(self, frame: Request | Refused, refusal: BrokerdError) -> None:
+        """Answer with the code that says most."""
+        code = _CODES.get(type(refusal), Code.INTERNAL_ERROR)
+        self.answers.append(refused(frame.correlation_id, code))
+
+    def last_answer(self) -> bytes:
+        """A request was begun and not finished in time."""
+        return refused(self._reader.partial_id, Code.NETWORK_ERROR)
+
+    def _refused(self, request: Refused) -> None:
+        self.answers.append(refused(request.correlation_id, request.code))
+
+    def _create_topic(self, request: CreateTopic) -> None:
+        correlation_id, topic_name, timestamp = request
+        self.access.require(ADMIN, topic_name)
+        if not _NAME.fullmatch(topic_name):
+            self.answers.append(refused(correlation_id, Code.INVALID_REQUEST))
+        elif self.broker.topic(topic_name) is not None:
+            self.answers.append(refused(correlation_id, Code.TOPIC_ALREADY_EXISTS))
+        else:
+            self.broker.audit.carry_out(
+                self.access.actor,
+                EventType.TOPIC_CREATED,
+                topic_name,
+                lambda: self.broker.create_topic(topic_name),
+            )
+            self.wrote()
+            self.answers.append(created(correlation_id, timestamp, topic_name))
+
+    def _produce(self, request: Produce) -> None:
+        correlation_id, topic_name, timestamp, payload = request
+        self.access.require(WRITE, topic_name)
+        partition = self._partition(topic_name)
+        if partition is None:
+            self.answers.append(refused(correlation_id, Code.TOPIC_NOT_FOUND))
+        elif partition.next_offset > MAX_OFFSET:
+            self.answers.append(refused(correlation_id, Code.RESOURCE_EXHAUSTED))
+        else:
+            broker = self.broker
+            broker.admit(len(payload) + RECORD_FRAME_BYTES)
+            offset = broker.append(partition, payload, _BYTES, None, None, _MEGA, timestamp)
+            self.wrote()
+            self.answers.append(produced(correlation_id, timestamp, offset))
+
+    def _consume(self, request: Consume) -> None:
+        correlation_id, topic_name, _, offset = request
+        self.access.require(READ, topic_name)
+        partition = self._partition(topic_name)
+        if partition is None:
+            self.answers.append(refused(correlation_id, Code.TOPIC_NOT_FOUND))
+        elif not 0 <= offset < partition.next_offset:
+            self.answer_of(partition.topic, refused(correlation_id, Code.INVALID_OFFSET))
+        else:
+            answer = partial(_consumed, correlation_id)
+            self.fetch(partition, offset, 1, MAX_PAYLOAD_BYTES, answer)
+
+    def _partition(self, topic_name: str) -> Partition | None:
+        """Partition 0 of a topic; the empty name, which Mamamia may use, is none here."""
+        topic = self.broker.topic(topic_name) if topic_name else None
+        return None if topic is None else topic.partitions[0]
+
+    _DISPATCH: ClassVar[dict[type, Callable[[MegaConnection, Any], None]]] = {
+        Produce: _produce,
+        Consume: _consume,
+        CreateTopic: _create_topic,
+        Refused: _refused,
+    }
+
+
+def _consumed(
+    correlation_id: int, records: Sequence[Record], next_offset: int, error: Exception | None
+) -> bytes:
+    """The answer to a CONSUME of what was read."""
+    if error is not None:
+        return refused(correlation_id, _CODES_OF_READS.get(type(error), Code.INTERNAL_ERROR))
+    if not records or records[0].offset > MAX_OFFSET:
+        return refused(correlation_id, Code.INVALID_OFFSET)
+    record = records[0]
+    if len(record.value) > MAX_PAYLOAD_BYTES:
+        return refused(correlation_id, Code.MESSAGE_TOO_LARGE)
+    timestamp = record.producer_time
+    if timestamp is None:
+        timestamp = record.append_time_us // 1000
+    return consumed(correlation_id, timestamp, record.offset, record.value)
+
+
+class MegaFactory(ConnectionFactory):
+    """Connections of one MEGA listener."""
+
+    def __init__(self, broker: Broker, clock: Clock, limits: Limits) -> None:
+        super().__init__("mega", broker, clock, limits)
+
+    def new_connection(self) -> MegaConnection:
+        return MegaConnection(self.broker, self.limits.frame_bytes)

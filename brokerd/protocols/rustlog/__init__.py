@@ -1,0 +1,1 @@
+"""The RustLog wire format, both dialects: docs/protocols/rustlog.rst."""

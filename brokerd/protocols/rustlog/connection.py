@@ -1,0 +1,362 @@
+# Tests: tests/protocols/test_rustlog.py
+"""RustLog on the wire, both dialects: docs/protocols/rustlog.rst.
+
+Frames and dialects are the codec's work, order and durability the connection's; here each request
+becomes calls of the broker, and what it says becomes an answer in the dialect of the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Literal
+
+from brokerd.broker import Broker, Clock, Congested, Partition
+from brokerd.broker.journal import RECORD_FRAME_BYTES
+from brokerd.codecs.rustlog import (
+    CODECS,
+    MAX_PAYLOAD,
+    Answer,
+    CreateTopic,
+    DescribePartition,
+    DescribeTopic,
+    Dialect,
+    Fetch,
+    Fetched,
+    FrameLengthError,
+    FrameReader,
+    ListTopics,
+    LongProduce,
+    Metrics,
+    MetricsFetch,
+    OffsetCommit,
+    OffsetCommitted,
+    OffsetFetch,
+    OffsetFetched,
+    PartitionDescription,
+    Ping,
+    Pong,
+    Produce,
+    Produced,
+    RequestError,
+    TopicCreated,
+    TopicDescription,
+    dialect_of,
+)
+from brokerd.errors import AuthenticationRequired, BrokerdError, Denied, without_frames
+from brokerd.protocols.base.connection import Limits
+from brokerd.protocols.base.factory import ConnectionFactory
+from brokerd.protocols.base.fetching import ReadingConnection
+from brokerd.protocols.base.framing import FramesConnection
+from brokerd.protocols.rustlog.fetch import JSON_BYTES_MAX, LIMITS, check_sizes, fetched
+from brokerd.protocols.rustlog.metrics import metrics_text
+from brokerd.protocols.rustlog.offset_commits import Commits
+from brokerd.protocols.rustlog.refusals import (
+    BAD_COUNT,
+    COMMIT_FAILED,
+    CREATE_FAILED,
+    PRODUCE_FAILED,
+    Refusal,
+    no_partition,
+    no_place,
+    no_topic,
+    not_allowed,
+    not_understood,
+    out_of_range,
+    topic_exists,
+    wrong_frame,
+)
+from brokerd.protocols.rustlog.slices import InTurns, Steps, list_topics
+from brokerd.security import ADMIN, MONITOR, READ, WRITE
+from brokerd.security.audit import EventType
+from brokerd.values import Format, Record
+
+PARTITIONS_MAX = 1_000
+"""Partitions of a topic that CreateTopic makes, at most."""
+
+
+@dataclass(frozen=True)
+class RustlogSettings:
+    """How a listener departs from the document."""
+
+    group_rules: Literal["seed", "reference"] = "seed"
+    """Whose rules hold for groups in the binary dialect (page, "The reference's group rules")."""
+
+
+class RustlogConnection(FramesConnection[bytes, FrameLengthError], ReadingConnection):
+    """One client's connection."""
+
+    factory: RustlogFactory
+
+    def __init__(self, broker: Broker, frame_bytes: int, reference_groups: bool) -> None:
+        super().__init__(broker, FrameReader(min(frame_bytes, MAX_PAYLOAD)))
+        self._dialect = Dialect.JSON
+        """That of the request in hand, or of the last one."""
+        self._reference_groups = reference_groups
+
+    # -- frames -------------------------------------------------------------------------------
+
+    def handle(self, frame: bytes) -> None:
+        """Carry a request out, or refuse it."""
+        dialect = self._dialect = dialect_of(frame)
+        try:
+            request = CODECS[dialect].decode_request(frame)
+            self._DISPATCH[type(request)](self, request)
+        except _REFUSED as problem:
+            self.answers.append(_refused(problem, dialect))
+
+    def out_of_step(self, error: FrameLengthError) -> None:
+        """Answer a wrong length in the dialect of the request before it."""
+        self._answer(wrong_frame(error).answer(self._dialect))
+        self.close_after_answers()
+
+    def _or_refusal(self, steps: Steps) -> Steps:
+        """The answer that is made in turns, or that it is refused."""
+        dialect = self._dialect
+        try:
+            return (yield from steps)
+        except _REFUSED as problem:
+            return _refused(problem, dialect)
+
+    def _answer(self, answer: Answer) -> None:
+        self.answers.append(CODECS[self._dialect].encode_answer(answer))
+
+    # -- producing ----------------------------------------------------------------------------
+
+    def _produce(self, request: Produce) -> None:
+        self._answer(self._append(*request))
+
+    def _append(self, topic_name: str, index: int, records: Sequence[bytes]) -> Produced:
+        """Append all records or none, one after the other.
+
+        Raises `Refusal`, `Denied` and the like, or `Congested`.
+        """
+        self.access.require(WRITE, topic_name)
+        partition = self._existing(topic_name, index)
+        if not records:
+            return Produced(0, 0)
+        broker = self.broker
+        size = sum(map(len, records))
+        if size > JSON_BYTES_MAX:
+            check_sizes(self._dialect, partition.next_offset, records)
+        try:
+            broker.admit(size + len(records) * RECORD_FRAME_BYTES)
+        except Congested:
+            raise
+        except BrokerdError as refusal:
+            raise PRODUCE_FAILED.because(refusal) from None
+        base_offset = broker.append_values(partition, records, Format.RUSTLOG)
+        self.wrote()
+        return Produced(base_offset, len(records))
+
+    def _produce_long(self, request: LongProduce) -> None:
+        self.access.require(WRITE, request.topic)
+        InTurns(self, self._or_refusal(self._long_produced(request)))
+
+    def _long_produced(self, request: LongProduce) -> Steps:
+        """Parse a slice in each turn, then append what came of it."""
+        topic_name, index, parser = request
+        while not parser.step():
+            yield False
+        while True:
+            try:
+                produced = self._append(topic_name, index, parser.records)
+            except Congested:
+                yield True
+            else:
+                return CODECS[Dialect.JSON].encode_answer(produced)
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def _fetch(self, request: Fetch) -> None:
+        topic_name, index, offset, max_bytes, group_name = request
+        self.access.require(READ, topic_name)
+        dialect = self._dialect
+        if group_name is not None:
+            by_reference = self._by_reference()
+            committed = self.factory.commits.committed(topic_name, index, group_name, by_reference)
+            if by_reference:
+                if committed is None:
+                    self._answer(Fetched((), (), 0))
+                    return
+                offset = committed
+            elif committed is not None:
+                offset = max(offset, committed)
+            self.wrote()  # the commit that the place rests on may have been anybody's
+        partition = self._existing(topic_name, index)
+        if offset > partition.next_offset:
+            self._answer(Fetched((), (), partition.next_offset))
+        elif offset < partition.start_offset and dialect is Dialect.JSON:
+            raise out_of_range(topic_name, index, offset, partition.start_offset)
+        else:
+            records_max, bytes_max = LIMITS[dialect]
+            answer = partial(self._fetched, dialect, offset)
+            self.fetch(partition, offset, records_max, min(max_bytes, bytes_max), answer)
+
+    def _fetched(
+        self,
+        dialect: Dialect,
+        offset: int,
+        records: Sequence[Record],
+        next_offset: int,
+        error: Exception | None,
+    ) -> bytes:
+        """The answer to a Fetch of what was read."""
+        try:
+            answer = fetched(dialect, offset, records, next_offset, error)
+        except _REFUSED as problem:
+            return _refused(problem, dialect)
+        self.factory.count_fetched(answer)
+        return CODECS[dialect].encode_answer(answer)
+
+    # -- committed offsets --------------------------------------------------------------------
+
+    def _by_reference(self) -> bool:
+        """Whether the reference's group rules hold for the request in hand."""
+        return self._reference_groups and self._dialect is Dialect.BINARY
+
+    def _offset_commit(self, request: OffsetCommit) -> None:
+        self.access.require(READ, request.topic)
+        try:
+            success = self.factory.commits.commit(*request, self._by_reference())
+        except Congested:
+            raise
+        except BrokerdError as refusal:
+            raise COMMIT_FAILED.because(refusal) from None
+        self.wrote()
+        self._answer(OffsetCommitted(success))
+
+    def _offset_fetch(self, request: OffsetFetch) -> None:
+        self.access.require(READ, request.topic)
+        by_reference = self._by_reference()
+        self._answer(OffsetFetched(self.factory.commits.committed(*request, by_reference)))
+
+    # -- topics -------------------------------------------------------------------------------
+
+    def _existing(self, topic_name: str, index: int) -> Partition:
+        """The partition of a Produce or Fetch. Raises `Refusal`."""
+        partition = self.factory.commits.place(topic_name, index)
+        if partition is None:
+            raise no_place(topic_name, index)
+        return partition
+
+    def _create_topic(self, request: CreateTopic) -> None:
+        topic_name, count = request
+        self.access.require(ADMIN, topic_name)
+        if count == 0:
+            raise BAD_COUNT.because(count)
+        if count > PARTITIONS_MAX:
+            raise BAD_COUNT.because(f"{count} (1 to {PARTITIONS_MAX})")
+        if not topic_name:
+            raise CREATE_FAILED.because("the topic has no name; give it one")
+        if self.broker.topic(topic_name) is not None:
+            raise topic_exists(topic_name)
+        try:
+            self.broker.audit.carry_out(
+                self.access.actor,
+                EventType.TOPIC_CREATED,
+                topic_name,
+                lambda: self.broker.create_topic(topic_name, count),
+                {"partitions": str(count)},
+            )
+        except Congested:
+            raise
+        except BrokerdError as refusal:
+            raise CREATE_FAILED.because(refusal) from None
+        self.wrote()
+        self._answer(TopicCreated())
+
+    def _list_topics(self, request: ListTopics) -> None:
+        InTurns(
+            self, self._or_refusal(list_topics(self.broker, CODECS[self._dialect], self.access))
+        )
+
+    def _describe_topic(self, request: DescribeTopic) -> None:
+        self.access.require_any(request.topic)
+        topic = self.broker.topic(request.topic) if request.topic else None
+        if topic is None:
+            raise no_topic(request.topic)
+        next_offsets = tuple(partition.next_offset for partition in topic.partitions)
+        self._answer(TopicDescription(topic.name, next_offsets))
+
+    def _describe_partition(self, request: DescribePartition) -> None:
+        self.access.require_any(request.topic)
+        partition = self.factory.commits.place(*request)
+        if partition is None:
+            raise no_partition(*request)
+        self._answer(PartitionDescription(*request, partition.next_offset))
+
+    # -- others -------------------------------------------------------------------------------
+
+    def _metrics(self, request: MetricsFetch) -> None:
+        self.access.require_server(MONITOR)
+        self._answer(Metrics(self.factory.metrics()))
+
+    def _ping(self, request: Ping) -> None:
+        self.answer_read(CODECS[self._dialect].encode_answer(Pong()))
+
+    _DISPATCH: ClassVar[dict[type, Callable[[RustlogConnection, Any], None]]] = {
+        Produce: _produce,
+        LongProduce: _produce_long,
+        Fetch: _fetch,
+        OffsetCommit: _offset_commit,
+        OffsetFetch: _offset_fetch,
+        CreateTopic: _create_topic,
+        ListTopics: _list_topics,
+        DescribeTopic: _describe_topic,
+        DescribePartition: _describe_partition,
+        MetricsFetch: _metrics,
+        Ping: _ping,
+    }
+
+
+_REFUSED = (RequestError, Refusal, Denied, AuthenticationRequired)
+"""What is answered with an error, in the words of each dialect."""
+
+
+def _refused(problem: Exception, dialect: Dialect) -> bytes:
+    if isinstance(problem, RequestError):
+        refusal = not_understood(problem)
+    elif isinstance(problem, Refusal):
+        refusal = problem
+    else:
+        refusal = not_allowed(problem)
+    without_frames(problem)
+    return CODECS[dialect].encode_answer(refusal.answer(dialect))
+
+
+class RustlogFactory(ConnectionFactory):
+    """Connections of one RustLog listener."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        clock: Clock,
+        limits: Limits,
+        settings: RustlogSettings = RustlogSettings(),
+    ) -> None:
+        super().__init__("rustlog", broker, clock, limits)
+        self.settings = settings
+        self.commits = Commits(broker)
+        self.fetched_records = 0
+        self.fetched_bytes = 0
+
+    def new_connection(self) -> RustlogConnection:
+        reference = self.settings.group_rules == "reference"
+        return RustlogConnection(self.broker, self.limits.frame_bytes, reference)
+
+    def count_fetched(self, answer: Fetched) -> None:
+        """Count the records of an answer to a Fetch, for the metrics."""
+        self.fetched_records += len(answer.records)
+        self.fetched_bytes += sum(map(len, answer.records))
+
+    def metrics(self) -> str:
+        """What MetricsFetch answers."""
+        return metrics_text(
+            self.broker.status(),
+            self.fetched_records,
+            self.fetched_bytes,
+            len(self.connections),
+            self.commits.behind,
+        )

@@ -1,0 +1,1 @@
+"""The service: configuration, listeners, TLS, logs, start and stop."""

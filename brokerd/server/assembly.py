@@ -1,0 +1,481 @@
+# Tests: tests/test_assembly.py
+"""The core of a broker put together from its parts: disk, threads, log, broker, factories.
+
+What `brokerd.server.service` starts and stops. `make_core` opens nothing; the lock, files and
+threads begin with the methods of `BrokerCore`, in the order the service calls them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from msgspec import structs
+from twisted.internet.defer import Deferred
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+
+from brokerd.admin.api import make_api
+from brokerd.admin.http.routing import Api
+from brokerd.admin.http.sender import Asker
+from brokerd.archive.storage.address import address
+from brokerd.broker import (
+    ArchiveAccess,
+    ArchiveSettings,
+    Broker,
+    BrokerSettings,
+    RetentionSettings,
+    TopicSettings,
+)
+from brokerd.errors import StorageFailed
+from brokerd.groups import GroupSettings
+from brokerd.protocols.base.connection import Limits
+from brokerd.protocols.base.factory import ConnectionFactory
+from brokerd.protocols.base.first_byte import FirstByteFactory
+from brokerd.protocols.blipmq.connection import BlipmqFactory, BlipmqSettings
+from brokerd.protocols.flymq.connection import FlymqFactory, FlymqSettings
+from brokerd.protocols.mamamia.connection import MamamiaFactory
+from brokerd.protocols.mega.connection import MegaFactory
+from brokerd.protocols.rustlog.connection import RustlogFactory, RustlogSettings
+from brokerd.schemas.checker import Checker
+from brokerd.security.passwords import Passwords
+from brokerd.server.certificate_lines import CertificateLines
+from brokerd.server.config import Config, parse_durability
+from brokerd.server.guards import audit_keep_us, make_guard, policy, prepare_accounts
+from brokerd.server.host import Host, RealHost
+from brokerd.server.sections import FIRST_BYTES, Blipmq
+from brokerd.wal import RecoveryReport, Snapshots, Wal, WalOptions
+
+READ_THREADS = 2
+ARCHIVE_THREADS = 2
+"""One reads while the other looks for a newer version."""
+ARCHIVE_STOP_SECONDS = 5.0
+"""How long each of them may take to end: whoever asked has been answered, or told to ask again."""
+PASSWORD_THREADS = 2
+"""How many cores logins may take at once."""
+SCHEMA_THREADS = 2
+"""How many schemas and messages are looked at at once, each in a process of its own."""
+TICK_SECONDS = 1.0
+"""How often a segment's age is looked at and a failed allocation is tried again."""
+
+RESERVED_DESCRIPTORS = 128
+"""Files that connections never use up: segments, indexes, snapshots, the admin site.
+
+Without them a segment could not be begun, and a broker with too many clients would have to stop.
+"""
+
+
+class Parts(NamedTuple):
+    """What a format's listener is made of."""
+
+    broker: Broker
+    clock: Any
+    limits: Limits
+    config: Config
+
+
+FACTORIES: dict[str, Callable[[Parts], ConnectionFactory]] = {
+    "mamamia": lambda parts: MamamiaFactory(parts.broker, parts.clock, parts.limits),
+    "flymq": lambda parts: FlymqFactory(
+        parts.broker,
+        parts.clock,
+        parts.limits,
+        FlymqSettings(**structs.asdict(parts.config.flymq)),
+    ),
+    "blipmq": lambda parts: BlipmqFactory(
+        parts.broker, parts.clock, parts.limits, blipmq_settings(parts.config.blipmq)
+    ),
+    "rustlog": lambda parts: RustlogFactory(
+        parts.broker,
+        parts.clock,
+        parts.limits,
+        RustlogSettings(parts.config.rustlog.group_rules),
+    ),
+    "mega": lambda parts: MegaFactory(parts.broker, parts.clock, parts.limits),
+}
+"""The wire formats of this version: a new one is one line here."""
+
+
+def make_core(config: Config, data_dir: Path, reactor: Any) -> BrokerCore:
+    """The core for ``config``; opens nothing."""
+    return BrokerCore(config, data_dir, RealHost(reactor))
+
+
+def broker_settings(config: Config) -> BrokerSettings:
+    """The broker's settings, in its units."""
+    return BrokerSettings(
+        tail_cache_bytes=config.broker.tail_cache_bytes,
+        read_cache_bytes=config.broker.read_cache_bytes,
+        frame_bytes=config.broker.frame_bytes,
+        max_uncommitted_bytes=config.broker.max_uncommitted_bytes,
+        mark_quiet_us=config.broker.mark_quiet_ms * 1000,
+        snapshot_interval_bytes=config.wal.snapshot_interval_bytes,
+        max_topics=config.limits.max_topics,
+        max_partitions=config.limits.partitions,
+        max_groups=config.limits.groups,
+        max_producers=config.limits.producers,
+        max_subscriptions=config.limits.subscriptions,
+        max_transaction_bytes=config.limits.transaction_bytes,
+        transaction_us=config.limits.transaction_seconds * 1_000_000,
+        groups=GroupSettings(
+            max_attempts=config.groups.max_attempts,
+            attempts=config.groups.attempts,
+            backoff_base_us=config.groups.backoff_base_ms * 1000,
+            backoff_max_us=config.groups.backoff_max_ms * 1000,
+        ),
+        retention=RetentionSettings(
+            TopicSettings(
+                retention_us=config.retention.seconds * 1_000_000,
+                retention_bytes=config.retention.bytes,
+                ttl_us=config.retention.ttl_seconds * 1_000_000,
+            ),
+            dead_letter_us=config.retention.dead_letter_seconds * 1_000_000,
+            check_us=config.retention.check_seconds * 1_000_000,
+        ),
+        archive=ArchiveSettings(
+            poll_us=config.archive.poll_seconds * 1_000_000,
+            delete_segments=config.archive.delete_segments,
+            keep_wal_bytes=config.archive.keep_wal_bytes,
+        ),
+        audit_keep_us=audit_keep_us(config),
+        security=policy(config),
+    )
+
+
+def blipmq_settings(section: Blipmq) -> BlipmqSettings:
+    """What is BlipMQ's alone, in its units."""
+    return BlipmqSettings(
+        api_keys=section.api_keys,
+        max_deliveries=section.max_deliveries,
+        retry_base_us=section.retry_base_ms * 1000,
+        grace_us=section.subscription_grace_seconds * 1_000_000,
+        look_back_us=section.look_back_ms * 1000,
+        message_ttl_us=section.message_ttl_seconds * 1_000_000,
+    )
+
+
+def connection_limits(config: Config, descriptors: int | None = None) -> Limits:
+    """The limits of a listener, in its units.
+
+    ``descriptors`` is how many files the process may have open: connections leave the log some.
+    """
+    connections = config.limits.connections
+    if descriptors is not None:
+        connections = max(1, min(connections, descriptors - RESERVED_DESCRIPTORS))
+    return Limits(
+        connections=connections,
+        frame_bytes=config.limits.frame_bytes,
+        in_flight_requests=config.limits.in_flight_requests,
+        in_flight_bytes=config.limits.in_flight_bytes,
+        idle_us=config.limits.idle_seconds * 1_000_000,
+        unfinished_frame_us=config.limits.unfinished_frame_seconds * 1_000_000,
+    )
+
+
+class BrokerCore:
+    """Everything behind the listeners; see `brokerd.server.service.Core` for the contract."""
+
+    _log = Logger(namespace="brokerd")
+
+    def __init__(self, config: Config, data_dir: Path, host: Host) -> None:
+        self.on_fatal: Callable[[BaseException], None] = lambda error: None
+        self._config = config
+        self._host = host
+        self._reactor = host.reactor
+        self._data_dir = data_dir
+        self._lock = host.lock(data_dir)
+        mode, self._sync_interval_ms = parse_durability(config.wal.durability)
+        self._committer = host.threads("wal-commit")
+        self._background = host.threads("wal-segments")
+        self._snapshot_writer = host.threads("snapshots")
+        self._readers = host.threads("reads", READ_THREADS)
+        self._archive_threads = host.threads("archive", ARCHIVE_THREADS)
+        password_threads = host.threads("passwords", PASSWORD_THREADS)
+        schema_threads = host.threads("schemas", SCHEMA_THREADS)
+        self._schema_looks = host.schema_looks()
+        self._threads = (
+            self._committer,
+            self._background,
+            self._snapshot_writer,
+            self._readers,
+            password_threads,
+            schema_threads,
+        )
+        self._wal = Wal(
+            host.disk,
+            str(data_dir / "wal"),
+            WalOptions(
+                segment_bytes=config.wal.segment_bytes,
+                durability=mode,
+                seal_age_us=config.wal.segment_age_seconds * 1_000_000,
+                free_bytes_min=config.wal.free_bytes,
+            ),
+            self._committer,
+            self._background,
+            host.random_bytes,
+            self._reactor.seconds,
+            host.make_lock,
+        )
+        self._wal.on_fatal = self._failed
+        self.broker = Broker(
+            self._wal,
+            Snapshots(
+                host.disk,
+                str(data_dir / "state"),
+                host.random_bytes,
+                lambda: int(host.wall_seconds() * 1_000_000),
+            ),
+            self._readers,
+            self._snapshot_writer,
+            self._reactor,
+            host.wall_seconds,
+            broker_settings(config),
+            str(data_dir),
+            self._archive_access(),
+            Passwords(password_threads.submit, host.random_bytes),
+            Checker(schema_threads.submit, self._schema_looks.look),
+        )
+        self._certificate_lines = CertificateLines(self._reactor.seconds)
+        self.guard = make_guard(
+            config, self.broker, lambda: self.recovery is not None, self._certificate_lines
+        )
+        """Says who connects."""
+        self._limits = connection_limits(config)
+        """As configured, until `lock` has seen what the process may open."""
+        self._factories: dict[str, ConnectionFactory] = {}
+        self._loops: list[LoopingCall] = []
+        self.recovery: RecoveryReport | None = None
+        """What the replay found, once it is done."""
+
+    def _archive_access(self) -> ArchiveAccess | None:
+        """How to come to the archive; None on a host that has none. Raises ConfigError."""
+        root = address(self._config.archive.uri, self._data_dir)
+        open_archive = self._host.open_archive
+        if open_archive is None:
+            return None
+        return ArchiveAccess(
+            lambda log_id: open_archive(root, log_id),
+            self._archive_threads,
+            self._host.disk,
+            str(self._data_dir / "state"),
+            self._host.random_bytes,
+            str(root),
+        )
+
+    # -- up -----------------------------------------------------------------------------------
+
+    def lock(self) -> None:
+        """Take the data directory, or raise DirectoryLocked or UnsafeFileSystem."""
+        descriptors = self._host.prepare()
+        self._limits = connection_limits(self._config, descriptors)
+        if self._limits.connections < self._config.limits.connections:
+            self._log.warn(
+                "this process may open {descriptors} files, so it takes {connections} connections "
+                "at most; raise the limit on open files (ulimit -n)",
+                event_id="few-descriptors",
+                descriptors=descriptors,
+                connections=self._limits.connections,
+            )
+        self._lock.acquire(
+            self._host.disk.file_system(str(self._data_dir)), self._config.wal.allow_network_fs
+        )
+
+    def open(self) -> Deferred[None]:
+        """Replay the log in a thread, then begin to serve."""
+        for threads in (*self._threads, self._archive_threads):
+            threads.start()
+        replayed: Deferred[RecoveryReport] = Deferred()
+
+        def done(report: RecoveryReport | None, error: Exception | None) -> None:
+            if replayed.called:  # given up meanwhile
+                return
+            if report is None:
+                replayed.errback(error)
+            else:
+                replayed.callback(report)
+
+        self._host.begin_replay()
+        self._readers.submit(self.broker.replay, done)
+        return replayed.addCallback(self._start)
+
+    def _start(self, report: RecoveryReport) -> Deferred[None]:
+        self.recovery = report
+        self._say_recovery(report)
+        self.broker.start()
+        self._host.begin_serving()
+        self._loop(TICK_SECONDS, self._tick)
+        if self._sync_interval_ms:
+            self._loop(self._sync_interval_ms / 1000, self._wal.sync)
+        return Deferred.fromCoroutine(prepare_accounts(self._config, self.broker))
+
+    def _loop(self, seconds: float, function: Callable[[], None]) -> None:
+        loop = LoopingCall(function)
+        loop.clock = self._reactor
+        loop.start(seconds, now=False)
+        self._loops.append(loop)
+
+    def _tick(self) -> None:
+        self._wal.seal_if_older(self.broker.time.time_us())
+        if self._wal.allocation_error is not None:
+            self._wal.retry_allocation()
+
+    def _say_recovery(self, report: RecoveryReport) -> None:
+        self._log.info(
+            "replayed {frames} frames, {bytes} bytes, in {seconds:.3f} s",
+            event_id="replayed",
+            frames=report.frames,
+            bytes=report.bytes,
+            seconds=report.seconds,
+        )
+        if report.cut is not None:
+            self._log.warn(
+                "the end of {name} was torn and cut at {position} (LSN {lsn}): {problem}",
+                event_id="tail-cut",
+                **report.cut._asdict(),
+            )
+
+    def factory(self, form: str) -> ConnectionFactory:
+        """The factory of a listener: of a wire format, or of several, as in ``flymq+rustlog``."""
+        if "+" in form:
+            factory: ConnectionFactory = FirstByteFactory(
+                form,
+                self.broker,
+                self._reactor,
+                self._limits,
+                [self.factory(part) for part in form.split("+")],
+                FIRST_BYTES,
+            )
+        else:
+            factory = FACTORIES[form](Parts(self.broker, self._reactor, self._limits, self._config))
+        factory.guard = self.guard
+        self._factories[form] = factory
+        factory.count_open = self._count_open
+        return factory
+
+    def _count_open(self) -> int:
+        """How many connections there are at all listeners."""
+        return sum(len(factory.connections) for factory in self._factories.values())
+
+    # -- down ---------------------------------------------------------------------------------
+
+    def _failed(self, error: BaseException) -> None:
+        for factory in self._factories.values():
+            factory.abort_all()
+        self.on_fatal(error)
+
+    def drain(self) -> Deferred[None]:
+        """Take no new requests; fires when every answer that is owed has left.
+
+        May be cancelled, and fails with CancelledError then.
+        """
+        for factory in self._factories.values():
+            factory.close_all()
+        return Deferred.fromCoroutine(self._drained())
+
+    async def _drained(self) -> None:
+        for factory in self._factories.values():
+            await factory.when_empty()
+
+    async def _close(self) -> None:
+        self._stop_timers()
+        try:
+            await self._write_last()
+        finally:
+            self._host.end_serving()
+        self._schema_looks.end()
+        for threads in self._threads:
+            threads.stop()
+        if not self._archive_threads.stop(ARCHIVE_STOP_SECONDS):
+            self._log.warn(
+                "the archive does not answer; the stop waits no longer for it than {seconds} s",
+                event_id="archive-hangs",
+                seconds=ARCHIVE_STOP_SECONDS,
+            )
+        self._lock.release()
+
+    async def _write_last(self) -> None:
+        self.broker.stop()
+        closed: Deferred[StorageFailed | None] = Deferred()
+        self._wal.close(closed.callback)
+        failure = await closed
+        if failure is not None:
+            raise failure
+        written: Deferred[list[Exception]] = Deferred()
+        self._snapshot_writer.submit(
+            self.broker.write_last_snapshot,
+            lambda _, error: written.callback([] if error is None else [error]),
+        )
+        for error in await written:
+            self._log.warn(
+                "no snapshot was written at the stop: {error}; the next start replays the log",
+                event_id="snapshot-failed",
+                error=error,
+            )
+
+    def close(self) -> Deferred[None]:
+        """Write the mark and the snapshot, close and unlock."""
+        return Deferred.fromCoroutine(self._close())
+
+    def abandon(self) -> None:
+        """Let go at once, as a crash would; nothing more is written."""
+        self._stop_timers()
+        self._schema_looks.end()
+        self._host.end_serving()
+        for factory in self._factories.values():
+            factory.abort_all()
+        if self.recovery is not None:
+            self._lock.release()
+        # Else a thread may still be replaying: the lock stays until the process ends.
+
+    def _stop_timers(self) -> None:
+        for loop in self._loops:
+            if loop.running:
+                loop.stop()
+
+    # -- what can be seen ---------------------------------------------------------------------
+
+    def api(self) -> Api:
+        """The JSON API of topics, groups, dead letters and the archive."""
+        return make_api(
+            self.broker,
+            Asker(self.guard, self._reactor.seconds, self._host.random_bytes(32)),
+        )
+
+    def degraded(self) -> str:
+        """Say why what is served is not all there was; "" if nothing is known to be missing."""
+        reasons = (self.broker.quarantine.reason, self.broker.archiving.reason)
+        return "; ".join(reason for reason in reasons if reason)
+
+    def status(self) -> dict[str, Any]:
+        """Describe the core, in values that JSON can hold."""
+        status: dict[str, Any] = {
+            "durability": self._config.wal.durability,
+            "connections": {name: len(f.connections) for name, f in self._factories.items()},
+            "connections_refused": {name: f.refused for name, f in self._factories.items()},
+            "formats": {name: f.counters() for name, f in self._factories.items()},
+            "certificates_refused": self._certificate_lines.count,
+        }
+        if self.broker.ready:
+            status |= self.broker.status()
+            segments = self._wal.segments()
+            status["wal"] = {
+                "frames": self._wal.durable_ticket,
+                "commits": self._wal.commits,
+                "durable_lsn": self._wal.durable_lsn,
+                "segments": len(segments),
+                "segments_deleted": self._wal.deleter.segments,
+                "bytes": sum(segment.size for segment in segments),
+                "room_bytes": self._wal.room,
+                "starved": int(self._wal.allocation_error is not None),
+                "allocation_error": self._wal.allocation_error,
+            }
+        if self.recovery is not None:
+            status["recovery"] = {
+                "seconds": round(self.recovery.seconds, 6),
+                "frames": self.recovery.frames,
+                "bytes": self.recovery.bytes,
+                "damages": len(self.recovery.damages),
+                "cut": None if self.recovery.cut is None else self.recovery.cut._asdict(),
+            }
+        return status

@@ -1,0 +1,488 @@
+# Tests: tests/test_config.py
+"""The configuration: what was said of each option, and where.
+
+Four layers, later ones win: the defaults, a TOML file, ``BROKERD_SECTION_KEY`` variables of
+the environment, and options of the command line (``--set section.key=value`` and the named ones).
+Unknown keys and wrong types are refused with :class:`brokerd.errors.ConfigError`, which names the
+key, what is wanted, what was found and its source. ``etc/brokerd.toml`` gives each option's reason;
+a test keeps it equal to :mod:`brokerd.server.sections`.
+
+Nothing here touches the disk except :func:`read_file`, :func:`with_secrets` and
+:func:`secret_warnings`, and nothing reads the environment by itself.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import stat
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from brokerd.archive.storage.address import address, check_uri
+from brokerd.errors import ConfigError
+from brokerd.security.certificates import ARROW
+from brokerd.server.sections import (
+    FIRST_BYTES,
+    FIRST_LINES,
+    FORMATS,
+    GIB,
+    KIB,
+    MIB,
+    SECRETS,
+    SECTIONS,
+    Broker,
+    Config,
+    Groups,
+    Limits,
+    Log,
+    Retention,
+    Wal,
+)
+
+__all__ = [
+    "FORMATS",
+    "LISTEN",
+    "SECRETS",
+    "SECTIONS",
+    "Broker",
+    "Config",
+    "Groups",
+    "Limits",
+    "Loaded",
+    "Log",
+    "Retention",
+    "Setting",
+    "Wal",
+    "load",
+    "parse_durability",
+    "parse_size",
+    "secret_warnings",
+    "with_secrets",
+]
+
+LISTEN = "listen"
+ENVIRONMENT_PREFIX = "BROKERD_"
+ORCHESTRATOR_PREFIXES = ("BROKERD_SERVICE_", "BROKERD_PORT")
+"""Kubernetes and Docker set these by themselves for a service called brokerd; they mean nothing."""
+
+
+class Setting(NamedTuple):
+    """One value as it was given, before its type is known to be right."""
+
+    name: str
+    """Dotted, such as ``wal.segment_bytes``."""
+    raw: Any
+    source: str
+    """Where it stands, for people: a file and key, a variable, or an option."""
+    is_text: bool
+    """True if only text could be given there, so that ``"3"`` may mean the number."""
+
+
+class Loaded(NamedTuple):
+    """A sound configuration, and the source of each value that is not a default."""
+
+    config: Config
+    sources: dict[str, str]
+    warnings: tuple[str, ...] = ()
+    """What is better done otherwise, a line each."""
+
+
+def read_file(path: Path) -> list[Setting]:
+    """Read a TOML file into settings.
+
+    :raises ConfigError: if it cannot be read or is not TOML, with line and column.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8: byte {error.start} is wrong") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    return list(_settings_of_document(document, path))
+
+
+def _settings_of_document(document: Mapping[str, Any], path: Path) -> Iterable[Setting]:
+    for name, value in document.items():
+        if name == "data_dir":
+            yield Setting(name, value, f"{path}: {name}", False)
+        elif name in SECTIONS or name == LISTEN:
+            if not isinstance(value, dict):
+                raise ConfigError(f"{name} is a section: write [{name}] ({path}: {name})")
+            for key, inner in value.items():
+                yield Setting(f"{name}.{key}", inner, f"{path}: [{name}] {key}", False)
+        else:
+            known = ["data_dir", LISTEN, *SECTIONS]
+            raise ConfigError(f"unknown section or key {name!r}{_near(name, known)} ({path})")
+
+
+def read_environment(environment: Mapping[str, str]) -> list[Setting]:
+    """Pick the ``BROKERD_*`` variables. Those that orchestrators set by themselves are left out.
+
+    :raises ConfigError: if a variable names nothing that exists.
+    """
+    names = {_variable(name): name for name in _all_names()}
+    settings = []
+    for variable, raw in sorted(environment.items()):
+        if not variable.startswith(ENVIRONMENT_PREFIX):
+            continue
+        source = f"environment variable {variable}"
+        if variable in names:
+            settings.append(Setting(names[variable], raw, source, True))
+        elif variable.startswith("BROKERD_LISTEN_"):
+            form = variable.removeprefix("BROKERD_LISTEN_").lower().replace("_", "+")
+            settings.append(Setting(f"{LISTEN}.{form}", raw, source, True))
+        elif not variable.startswith(ORCHESTRATOR_PREFIXES):
+            raise ConfigError(f"unknown {source}{_near(variable, list(names))}")
+    return settings
+
+
+def read_assignments(assignments: Iterable[str]) -> list[Setting]:
+    """Read the values of ``--set``, such as ``wal.durability=os``.
+
+    :raises ConfigError: if there is no ``=`` in one.
+    """
+    settings = []
+    for assignment in assignments:
+        name, equals, raw = assignment.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {assignment}: expected section.key=value")
+        settings.append(Setting(name.strip(), raw, f"--set {name.strip()}", True))
+    return settings
+
+
+def read_listeners(listeners: Sequence[str]) -> list[Setting]:
+    """Read the values of ``--listen``, such as ``mamamia=tcp:9000``.
+
+    :raises ConfigError: if one has no ``=`` or a format stands in two of them.
+    """
+    settings: dict[str, Setting] = {}
+    for listener in listeners:
+        form, equals, endpoint = listener.partition("=")
+        if not equals or not endpoint:
+            raise ConfigError(f"--listen {listener}: expected FORMAT=ENDPOINT")
+        if form == "admin":
+            raise ConfigError(f"--listen {listener}: say --admin {endpoint}; it is no wire format")
+        if form in settings:
+            raise ConfigError(f"--listen {listener}: {form} has an endpoint already")
+        settings[form] = Setting(f"{LISTEN}.{form}", endpoint, f"--listen {listener}", True)
+    return list(settings.values())
+
+
+def load(
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    assignments: Iterable[str] = (),
+    listeners: Sequence[str] = (),
+    options: Iterable[Setting] = (),
+) -> Loaded:
+    """Put the four layers on top of each other.
+
+    A ``[listen]`` table in the file replaces the default listeners, and any ``--listen`` replaces
+    all others; elsewhere one listener is added or changed at a time, and ``none`` removes it.
+
+    :raises ConfigError: for the first thing that is wrong.
+    """
+    layers = [
+        read_file(file) if file is not None else [],
+        read_environment(environment or {}),
+        read_assignments(assignments),
+        list(options),
+    ]
+    for layer in layers:
+        _check_layer(layer)
+    listen = Config().listen
+    if any(setting.name.startswith(LISTEN + ".") for setting in layers[0]):
+        listen = {}
+    named = read_listeners(listeners)
+    _check_layer(named)
+    if named:
+        listen = {}
+        layers = [
+            [setting for setting in layer if not setting.name.startswith(LISTEN + ".")]
+            for layer in layers
+        ]
+    return _build(listen, [setting for layer in [*layers, named] for setting in layer])
+
+
+def _build(listen: dict[str, str], settings: Iterable[Setting]) -> Loaded:
+    values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    sources: dict[str, str] = {}
+    data_dir = Config().data_dir
+    for setting in settings:
+        section, _, key = setting.name.partition(".")
+        if setting.name == "data_dir":
+            data_dir = _convert(str, setting)
+            if not data_dir or "\0" in data_dir:
+                raise _wrong(setting, "expected the path of a directory")
+        elif section == LISTEN and key:
+            _set_listener(listen, key, setting)
+        elif section in SECTIONS and key in SECTIONS[section].__struct_fields__:
+            values[section][key] = _convert(_type_of(section, key), setting)
+            _check(setting, values[section][key])
+        else:
+            near = _near(setting.name, list(_all_names()))
+            raise ConfigError(f"unknown key {setting.name!r}{near} ({setting.source})")
+        sources[setting.name] = setting.source
+    built: dict[str, Any] = {name: SECTIONS[name](**given) for name, given in values.items()}
+    config = Config(data_dir=data_dir, listen=listen, **built)
+    address(config.archive.uri, Path(data_dir))
+    return Loaded(config, sources, tuple(_shown(sources)))
+
+
+def _shown(sources: Mapping[str, str]) -> Iterable[str]:
+    """A warning for each secret that every user of the machine can read."""
+    for name, file in SECRETS.items():
+        if sources.get(name, "").startswith("--set"):
+            yield (
+                f"--set {name} shows a secret to everybody who lists processes; put it in a file, "
+                f"a line each, and say {file}=PATH"
+            )
+
+
+def with_secrets(config: Config) -> Config:
+    """The configuration with the secrets that stand in files of their own.
+
+    :raises ConfigError: if one of the files cannot be read, or has no line.
+    """
+    for name, file_name, path in _secret_files(config):
+        section, _, key = name.partition(".")
+        values = getattr(config, section)
+        read = _read_first_line if name in FIRST_LINES else _read_lines
+        lines = read(file_name, path)
+        values = msgspec.structs.replace(values, **{key: (*getattr(values, key), *lines)})
+        config = msgspec.structs.replace(config, **{section: values})
+    return config
+
+
+def secret_warnings(config: Config) -> tuple[str, ...]:
+    """A line for each file of secrets that others than its owner may read.
+
+    :raises ConfigError: if one of the files is not there.
+    """
+    warnings = []
+    files = [(file_name, path) for _, file_name, path in _secret_files(config)]
+    if config.tls.key_file:
+        files.append(("tls.key_file", Path(config.tls.key_file)))
+    for file_name, path in files:
+        try:
+            mode = path.stat().st_mode
+        except OSError as error:
+            raise ConfigError(f"{file_name}: cannot read {path}: {error.strerror}") from error
+        if mode & (stat.S_IRGRP | stat.S_IROTH):
+            warnings.append(
+                f"{file_name}: {path} has the mode {stat.S_IMODE(mode):o}, so that others may read "
+                "its secrets; chmod 600 it"
+            )
+    return tuple(warnings)
+
+
+def _secret_files(config: Config) -> Iterable[tuple[str, str, Path]]:
+    """The option of each secret that stands in a file, that which names the file, and the file."""
+    for name, file_name in SECRETS.items():
+        section, _, key = file_name.partition(".")
+        path = getattr(getattr(config, section), key)
+        if path:
+            yield name, file_name, Path(path)
+
+
+def _read_lines(name: str, path: Path) -> list[str]:
+    """The lines of a file of secrets, without blank ones and comments."""
+    lines = [line.strip() for line in _read(name, path).splitlines()]
+    lines = [line for line in lines if line and not line.startswith("#")]
+    if not lines:
+        raise ConfigError(f"{name}: {path} has no secret; write one a line")
+    return lines
+
+
+def _read_first_line(name: str, path: Path) -> list[str]:
+    """The first line of a file, as it is: any letter may be of a password."""
+    line = _read(name, path).partition("\n")[0]
+    if not line:
+        raise ConfigError(f"{name}: the first line of {path} is empty; write the secret there")
+    return [line]
+
+
+def _read(name: str, path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{name}: cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{name}: {path} is not UTF-8: byte {error.start} is wrong") from error
+
+
+def _set_listener(listen: dict[str, str], name: str, setting: Setting) -> None:
+    """Add, change or (``none``) remove a listener; its formats listen nowhere else any more."""
+    formats = name.split("+")
+    for form in formats:
+        if form not in FORMATS:
+            near = _near(form, list(FORMATS))
+            raise ConfigError(f"unknown wire format {form!r}{near} ({setting.source})")
+    if len(formats) != len(set(formats)):
+        raise ConfigError(f"{name} names a format twice ({setting.source})")
+    endpoint = _convert(str, setting)
+    if endpoint != "none":
+        _check_formats(formats, setting)
+    before = dict(listen)
+    listen.clear()
+    for other, other_endpoint in before.items():
+        rest = "+".join(form for form in other.split("+") if form not in formats)
+        if rest:
+            listen[rest] = other_endpoint
+    if endpoint != "none":
+        listen[name] = endpoint
+
+
+def _check_formats(formats: list[str], setting: Setting) -> None:
+    """Refuse a listener whose formats cannot be told from one another."""
+    for form, other in combinations(formats, 2):
+        first, others = FIRST_BYTES.get(form), FIRST_BYTES.get(other)
+        if first is None or others is None or set(first) & set(others):
+            raise ConfigError(
+                f"{form} and {other} cannot share an endpoint: a client's first byte does not tell "
+                f"them apart ({setting.source})"
+            )
+
+
+def _check_layer(layer: Iterable[Setting]) -> None:
+    """Refuse two endpoints of one format in one place."""
+    seen: dict[str, Setting] = {}
+    for setting in layer:
+        section, _, name = setting.name.partition(".")
+        for form in name.split("+") if section == LISTEN else ():
+            if form in seen and seen[form].name != setting.name:
+                raise ConfigError(
+                    f"{form} has an endpoint already: {seen[form].source} ({setting.source})"
+                )
+            seen[form] = setting
+
+
+def parse_durability(text: str) -> tuple[Literal["fsync", "interval", "os"], int]:
+    """Read ``wal.durability``.
+
+    :return: the mode (``fsync``, ``interval`` or ``os``) and the interval in milliseconds, else 0.
+    :raises ConfigError: for anything else.
+    """
+    mode, _, number = text.partition(":")
+    if text in ("fsync", "os"):
+        return ("fsync", 0) if text == "fsync" else ("os", 0)
+    if mode == "interval" and re.fullmatch("[0-9]{1,5}", number) and 1 <= int(number) <= 60_000:
+        return "interval", int(number)
+    raise ConfigError(f'expected "fsync", "os" or "interval:<ms>" with 1 to 60000 ms, got {text!r}')
+
+
+def parse_size(text: str) -> int:
+    """Read a size such as ``67108864`` or ``64MiB``, in bytes.
+
+    :raises ValueError: for anything else.
+    """
+    units = {"KiB": KIB, "MiB": MIB, "GiB": GIB}
+    factor = 1
+    for unit, size in units.items():
+        if text.endswith(unit):
+            text, factor = text.removesuffix(unit).rstrip(), size
+            break
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(text)
+    return int(text) * factor
+
+
+def _type_of(section: str, key: str) -> Any:
+    return get_type_hints(SECTIONS[section], include_extras=True)[key]
+
+
+def _convert(kind: Any, setting: Setting) -> Any:
+    raw = setting.raw
+    meta = _meta_of(kind)
+    if meta is not None and meta.extra and isinstance(raw, str):
+        try:
+            raw = parse_size(raw.strip())
+        except ValueError:
+            raise _wrong(setting, _wanted(kind)) from None
+    if get_origin(kind) is tuple and setting.is_text:
+        raw = list(_listed(raw, ARROW if setting.name == "tls.principals" else ""))
+    try:
+        return msgspec.convert(raw, kind, strict=not setting.is_text)
+    except msgspec.ValidationError:
+        raise _wrong(setting, _wanted(kind)) from None
+
+
+def _listed(text: str, mark: str) -> Iterable[str]:
+    """The parts of a list between its commas. A part goes on until it has the mark."""
+    part = ""
+    for piece in text.split(","):
+        part += f",{piece}" if part else piece.strip()
+        if part.strip() and mark in part:
+            yield part.strip()
+            part = ""
+    if part.strip():
+        yield part.strip()
+
+
+def _check(setting: Setting, value: Any) -> None:
+    """Refuse values of the right type that mean nothing here."""
+    if setting.name == "wal.durability":
+        try:
+            parse_durability(value)
+        except ConfigError as error:
+            raise ConfigError(f"{setting.name}: {error} ({setting.source})") from None
+    if setting.name == "admin.hosts":
+        for host in value:
+            if not re.fullmatch(r"[\w.-]+", host):
+                wanted = "expected names of hosts, without scheme, port and path"
+                raise ConfigError(f"{setting.name}: {wanted}, got {host!r} ({setting.source})")
+    if setting.name == "archive.uri":
+        try:
+            check_uri(value)
+        except ConfigError as error:
+            raise ConfigError(f"{error} ({setting.source})") from None
+
+
+def _meta_of(kind: Any) -> Meta | None:
+    return next((part for part in get_args(kind) if isinstance(part, Meta)), None)
+
+
+def _wanted(kind: Any) -> str:
+    if kind is bool:
+        return "expected true or false"
+    if kind is str:
+        return "expected text"
+    if get_origin(kind) is tuple:
+        return "expected a list of texts"
+    meta = _meta_of(kind)
+    if meta is None:
+        return "expected one of " + ", ".join(f'"{choice}"' for choice in get_args(kind))
+    what = 'a size such as 1048576 or "1MiB"' if meta.extra else "a whole number"
+    return f"expected {what}, from {meta.ge} to {meta.le}"
+
+
+def _wrong(setting: Setting, wanted: str) -> ConfigError:
+    got = "something else" if setting.name in SECRETS else repr(setting.raw)
+    return ConfigError(f"{setting.name}: {wanted}, got {got} ({setting.source})")
+
+
+def _near(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f", did you mean {close[0]!r}?" if close else ""
+
+
+def _all_names() -> Iterable[str]:
+    yield "data_dir"
+    for form in FORMATS:
+        yield f"{LISTEN}.{form}"
+    for section, struct in SECTIONS.items():
+        for key in struct.__struct_fields__:
+            yield f"{section}.{key}"
+
+
+def _variable(name: str) -> str:
+    return ENVIRONMENT_PREFIX + name.replace(".", "_").upper()

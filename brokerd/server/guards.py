@@ -1,0 +1,146 @@
+# Tests: tests/test_guards.py
+"""Who is let in, as configured: the guard of all listeners, and the first administrator.
+
+With ``security.auth = "off"`` everybody is let in, whatever accounts there are: they can be made
+before they are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from brokerd.broker import Broker
+from brokerd.errors import BrokerdError, ConfigError, InvalidName, InvalidRequest
+from brokerd.security import OPEN, OPEN_GUARD, Guard
+from brokerd.security.access import ADMIN
+from brokerd.security.accounts import Account
+from brokerd.security.certificates import read_principals
+from brokerd.security.directory import Policy
+from brokerd.security.login import AccountGuard
+from brokerd.server.certificate_lines import CertificateLines
+from brokerd.server.config import Config
+
+_log = Logger(namespace="brokerd")
+
+
+def policy(config: Config) -> Policy:
+    """What holds where no access list says otherwise."""
+    return Policy(config.security.allow_anonymous, config.security.default_public)
+
+
+def audit_keep_us(config: Config) -> int | None:
+    """How long events of the audit trail are kept; None: there is no trail."""
+    if config.security.auth == "off" or not config.security.audit:
+        return None
+    return config.security.audit_seconds * 1_000_000
+
+
+def make_guard(
+    config: Config, broker: Broker, is_open: Callable[[], bool], lines: CertificateLines
+) -> Guard:
+    """Says who connects, once ``is_open()`` says that the log has been read.
+
+    ``lines`` are told of certificates that let nobody in. Raises `ConfigError` for
+    ``tls.principals`` that cannot be read.
+    """
+    certificates = read_principals(config.tls.principals)
+    if config.security.auth == "off":
+        return OPEN_GUARD
+    return AccountGuard(
+        broker.accounts.directory,
+        broker.accounts.passwords,
+        broker.accounts.throttle,
+        broker.audit.record,
+        broker.time.now_us,
+        principals_of_listeners(config),
+        certificates,
+        config.blipmq.api_keys,
+        is_open,
+        lines.tell,
+    )
+
+
+def principals_of_listeners(config: Config) -> dict[str, str]:
+    """The account that everybody acts as who comes in there, by format; empty: anonymous."""
+    return {
+        "mamamia": config.mamamia.principal,
+        "mega": config.mega.principal,
+        "rustlog": config.rustlog.principal,
+        "flymq": config.flymq.principal,
+        "blipmq": config.blipmq.principal,
+    }
+
+
+async def prepare_accounts(config: Config, broker: Broker) -> None:
+    """Make the first administrator if there is to be one, and tell what is odd.
+
+    The broker has started, and nobody else has been let in yet. Raises `ConfigError` for a name or
+    a password that no account may have.
+    """
+    accounts = broker.accounts
+    if config.security.auth == "off":
+        _log.info("security is off: everybody may do everything", event_id="security-off")
+        return
+    name = config.security.admin_user
+    if config.security.admin_password and name not in accounts.directory.accounts:
+        await _make_admin(broker, name, config.security.admin_password[0])
+    if not any(one.enabled and one.permissions & ADMIN for one in accounts.accounts()):
+        _log.warn(
+            "no account that is enabled has the role admin, so nobody can make accounts; {advice}",
+            event_id="admin-missing",
+            advice=_way_back(name, name in accounts.directory.accounts),
+        )
+    _log.info(
+        "security is on: {accounts} accounts, {trail} audit trail",
+        event_id="security-on",
+        accounts=len(accounts.directory.accounts),
+        trail="with an" if broker.audit.enabled else "without an",
+    )
+    for form, principal in principals_of_listeners(config).items():
+        if principal and principal not in accounts.directory.accounts:
+            _log.warn(
+                "{form}.principal is {principal}, and there is no such account: who comes in there "
+                "is as anonymous until there is one",
+                form=form,
+                principal=principal,
+                event_id="principal-unknown",
+            )
+
+
+def _way_back(name: str, is_there: bool) -> str:
+    """What to do without an administrator, by whether the account of `admin_user` is there."""
+    if not is_there:
+        return "set security.admin_password_file and start again"
+    return (
+        f"the account {name} is there, so it is not made anew: start once with another name as "
+        "security.admin_user, and security.admin_password_file"
+    )
+
+
+async def _make_admin(broker: Broker, name: str, password: str) -> None:
+    made: Deferred[BrokerdError | None] = Deferred()
+
+    def done(_: Account | None, error: BrokerdError | None) -> None:
+        if error is None:
+            broker.journal.when_all_durable(lambda: made.callback(None))
+        else:
+            made.callback(error)
+
+    broker.accounts.create_account(OPEN, name, password, ("admin",), done)
+    error = await made
+    if isinstance(error, InvalidName | InvalidRequest):
+        raise ConfigError(f"security.admin_user, security.admin_password: {error}")
+    if error is None:
+        _log.info(
+            "the account {name} was made, with the role admin", event_id="admin-made", name=name
+        )
+    else:
+        _log.error(
+            "the account {name} cannot be made: {reason}",
+            event_id="admin-failed",
+            name=name,
+            reason=str(error),
+        )

@@ -1,0 +1,159 @@
+# Tests: tests/test_listeners.py
+"""All listeners of a configuration: their endpoints, and whether they may be opened like that.
+
+A listener is *open* if other machines can reach it: anything but loopback and UNIX sockets. Then it
+must speak TLS, and ask who connects, unless ``security.allow_insecure`` says otherwise
+(docs/security.rst, section "Open listeners").
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from ipaddress import ip_address
+from typing import Any
+
+from twisted.internet.interfaces import IStreamServerEndpoint
+
+from brokerd.errors import ConfigError
+from brokerd.security.certificates import read_principals
+from brokerd.server.endpoints import Endpoints, interface_of, is_behind_proxy
+from brokerd.server.sections import FORMATS, Config
+
+ADMIN = "admin"
+"""The admin site, as it is called among the listeners."""
+
+
+def descriptions(config: Config) -> dict[str, str]:
+    """Where each listener listens, the admin site too if there is one."""
+    if config.admin.endpoint == "none":
+        return dict(config.listen)
+    return {**config.listen, ADMIN: config.admin.endpoint}
+
+
+def endpoints_of(reactor: Any, config: Config) -> dict[str, IStreamServerEndpoint]:
+    """The endpoints of all listeners, none of them open yet.
+
+    :param reactor: opens them; None if nobody will.
+    :raises ConfigError: one is none, ``[tls]`` is wrong, or one would be insecure.
+    """
+    check_tls(config)
+    _check_proxies(config)
+    made = Endpoints(reactor, config)
+    endpoints = {name: made.parse(name, text) for name, text in descriptions(config).items()}
+    if config.tls.client_auth != "none" and not any(map(_client_auth, endpoints.values())):
+        raise ConfigError("tls.client_auth: no listener speaks TLS; give tls.certificate_file")
+    insecure = insecurities(config, endpoints)
+    if insecure and not config.security.allow_insecure:
+        listed = ", ".join(f"{name} ({what})" for name, what in insecure.items())
+        raise ConfigError(
+            f"open to other machines: {listed}; set up [tls] and security.auth, or listen on "
+            "loopback, or allow it with security.allow_insecure = true"
+        )
+    return endpoints
+
+
+def _check_proxies(config: Config) -> None:
+    """Refuse to ask who connects where whoever connects says where from."""
+    for name, description in descriptions(config).items():
+        if config.security.auth != "off" and is_behind_proxy(description):
+            raise ConfigError(
+                f"{name}: with security.auth there is no {description!r}: whoever reaches it says "
+                "where he comes from, and the throttle of logins and the audit trail would believe "
+                "it; let the proxy connect to a tcp:, ssl: or unix: endpoint"
+            )
+
+
+def insecurities(config: Config, endpoints: Mapping[str, IStreamServerEndpoint]) -> dict[str, str]:
+    """What each listener lacks that others can reach; those that lack nothing are left out."""
+    found = {}
+    for name, description in descriptions(config).items():
+        if not is_open(description):
+            continue
+        client_auth = _client_auth(endpoints[name])
+        lacks = [] if client_auth else ["TLS"]
+        if config.security.auth == "off" and client_auth != "required":
+            lacks.append("auth")
+        if lacks:
+            found[name] = "without " + " and without ".join(lacks)
+    return found
+
+
+def doubts(config: Config, endpoints: Mapping[str, IStreamServerEndpoint]) -> list[str]:
+    """What is given and means nothing, or may mean something else; a line each."""
+    found = []
+    is_off = config.security.auth == "off"
+    for form in FORMATS:
+        if is_off and getattr(config, form).principal:
+            found.append(f'{form}.principal: it means nothing while security.auth is "off"')
+    if not is_off and config.blipmq.principal and not config.blipmq.api_keys:
+        found.append("blipmq.principal: it is who shows a key of blipmq.api_keys: there is none")
+    if not config.tls.principals:
+        return found
+    if is_off:
+        found.append('tls.principals: they mean nothing while security.auth is "off"')
+    elif not {*map(_client_auth, endpoints.values())} & {"optional", "required"}:
+        found.append("tls.principals: no client is asked for a certificate; give tls.client_auth")
+    for subject in read_principals(config.tls.principals):
+        parts = subject.split(",")
+        if not parts[0].startswith("CN=") and any(part.startswith("CN=") for part in parts):
+            found.append(
+                f"tls.principals: in {subject} the common name is not first; subjects are compared "
+                "as `openssl x509 -noout -subject -nameopt RFC2253` shows them"
+            )
+    return found
+
+
+def is_open(description: str) -> bool:
+    """Whether other machines may reach an endpoint. Who does not know takes it that they may."""
+    interface = interface_of(description)
+    if interface is None:
+        return False
+    try:
+        return not ip_address(interface).is_loopback
+    except ValueError:
+        return interface != "localhost"
+
+
+def check_tls(config: Config) -> None:
+    """See whether ``[tls]`` makes sense.
+
+    :raises ConfigError: for the first thing that does not.
+    """
+    tls = config.tls
+    known = [*FORMATS, ADMIN, *config.listen]
+    for name in tls.listeners:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f", did you mean {near[0]!r}?" if near else ": name formats, or admin"
+            raise ConfigError(f"tls.listeners: there is no listener {name!r}{hint}")
+    if bool(tls.certificate_file) != bool(tls.key_file):
+        lacking = "tls.key_file" if tls.certificate_file else "tls.certificate_file"
+        raise ConfigError(f"{lacking} is missing: TLS needs a certificate and its key")
+    if tls.listeners and not tls.certificate_file:
+        raise ConfigError(
+            "tls.listeners: TLS needs a certificate and its key: give tls.certificate_file and "
+            "tls.key_file"
+        )
+    if tls.client_auth != "none" and not tls.client_ca_file:
+        raise ConfigError(
+            f'tls.client_auth is "{tls.client_auth}", and tls.client_ca_file does not say who '
+            "signs the certificates of clients"
+        )
+    if tls.client_ca_file and tls.client_auth == "none":
+        raise ConfigError(
+            "tls.client_ca_file: no client is asked for a certificate; give tls.client_auth = "
+            '"required" or "optional"'
+        )
+    read_principals(tls.principals)
+
+
+def speaks_tls(endpoint: Any) -> bool:
+    """Whether who connects to an endpoint must speak TLS."""
+    return bool(_client_auth(endpoint))
+
+
+def _client_auth(endpoint: Any) -> str:
+    """Whether clients are asked for certificates; empty without TLS."""
+    credentials = getattr(endpoint, "credentials", None)
+    return "" if credentials is None else str(credentials.files.client_auth)

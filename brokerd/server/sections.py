@@ -1,0 +1,271 @@
+# Tests: tests/test_config.py
+"""The sections of the configuration: every option, its type and its default.
+
+etc/brokerd.toml says the reason of each; :mod:`brokerd.server.config` reads them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from brokerd.groups.settings import MAX_ATTEMPTS_LIMIT, MAX_DURATION_US
+from brokerd.values import MAX_PARTITIONS, Format
+from brokerd.walformat import FRAME_BYTES_MAX
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+TIB = 1024 * GIB
+
+FORMATS = tuple(form.name.lower() for form in Format if form is not Format.UNKNOWN)
+"""The wire formats."""
+FIRST_BYTES = {
+    "mamamia": b"\0",
+    "flymq": b"\xaf",
+    "blipmq": b"\0\1",
+    "rustlog": b"\0",
+}
+"""What a client's first byte may be: FlyMQ's magic, or the top of a length. In MEGA it is any."""
+
+COUNT_MAX = 1_000_000_000
+SECONDS_MAX = MAX_DURATION_US // 1_000_000
+"""A hundred years, as everywhere: what is longer would not fit the broker's own units."""
+
+Positive = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
+Attempts = Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS_LIMIT)]
+Seconds = Annotated[int, Meta(ge=0, le=SECONDS_MAX)]
+PositiveSeconds = Annotated[int, Meta(ge=1, le=SECONDS_MAX)]
+Milliseconds = Annotated[int, Meta(ge=0, le=SECONDS_MAX * 1000)]
+PositiveMilliseconds = Annotated[int, Meta(ge=1, le=SECONDS_MAX * 1000)]
+Size = Annotated[int, Meta(ge=0, le=TIB, extra={"unit": "bytes"})]
+GatheredSize = Annotated[int, Meta(ge=64 * KIB, le=GIB, extra={"unit": "bytes"})]
+FrameSize = Annotated[int, Meta(ge=64 * KIB, le=FRAME_BYTES_MAX // 2, extra={"unit": "bytes"})]
+"""Half of what the journal takes: the last request may go beyond the target."""
+RetainedSize = Annotated[int, Meta(ge=0, le=1024 * TIB, extra={"unit": "bytes"})]
+SegmentSize = Annotated[int, Meta(ge=MIB, le=GIB, extra={"unit": "bytes"})]
+
+
+class Wal(Struct, frozen=True):
+    """The journal."""
+
+    durability: str = "fsync"
+    segment_bytes: SegmentSize = 64 * MIB
+    segment_age_seconds: PositiveSeconds = 900
+    snapshot_interval_bytes: SegmentSize = 256 * MIB
+    allow_network_fs: bool = False
+    free_bytes: Size = 64 * MIB
+
+
+class Broker(Struct, frozen=True):
+    """Memory and batching."""
+
+    tail_cache_bytes: Size = 64 * MIB
+    read_cache_bytes: Size = 32 * MIB
+    frame_bytes: FrameSize = 8 * MIB
+    max_uncommitted_bytes: GatheredSize = 32 * MIB
+    mark_quiet_ms: PositiveMilliseconds = 100
+
+
+class Groups(Struct, frozen=True):
+    """What a consumer group does unless it was told otherwise."""
+
+    max_attempts: Attempts = 3
+    attempts: Literal["failures", "grants"] = "failures"
+    backoff_base_ms: Milliseconds = 0
+    backoff_max_ms: Milliseconds = 600_000
+
+
+class Retention(Struct, frozen=True):
+    """What a topic keeps unless it was told otherwise; 0 is no limit."""
+
+    seconds: Seconds = 0
+    bytes: RetainedSize = 0
+    ttl_seconds: Seconds = 0
+    dead_letter_seconds: Seconds = 604_800
+    check_seconds: PositiveSeconds = 60
+
+
+class Archive(Struct, frozen=True):
+    """The archive: where it is, what the broker does about it, and what ``brokerd-rollup`` does."""
+
+    uri: str = ""
+    poll_seconds: PositiveSeconds = 5
+    delete_segments: bool = True
+    keep_wal_bytes: RetainedSize = GIB
+    master: str = "local[*]"
+    driver_memory_bytes: Annotated[
+        int, Meta(ge=512 * MIB, le=64 * GIB, extra={"unit": "bytes"})
+    ] = 512 * MIB
+    lot_bytes: Annotated[int, Meta(ge=MIB, le=TIB, extra={"unit": "bytes"})] = 4 * GIB
+    file_bytes: Annotated[int, Meta(ge=MIB, le=GIB, extra={"unit": "bytes"})] = 128 * MIB
+    derived: bool = True
+    retention: bool = True
+    compaction: bool = True
+    tombstone_seconds: Seconds = 86_400
+    rewrite_percent: Annotated[int, Meta(ge=1, le=100)] = 20
+    merge: bool = True
+    vacuum: bool = True
+    vacuum_hours: Annotated[int, Meta(ge=0, le=876_000)] = 24
+    events_days: Annotated[int, Meta(ge=0, le=36_500)] = 0
+
+
+class Limits(Struct, frozen=True):
+    """What one client, or all of them together, may ask for."""
+
+    connections: Positive = 10_000
+    frame_bytes: Annotated[int, Meta(ge=KIB, le=GIB, extra={"unit": "bytes"})] = 32 * MIB
+    idle_seconds: Seconds = 0
+    unfinished_frame_seconds: Seconds = 60
+    in_flight_requests: Positive = 10_000
+    in_flight_bytes: GatheredSize = 4 * MIB
+    max_topics: Positive = 100_000
+    partitions: Annotated[int, Meta(ge=1, le=MAX_PARTITIONS)] = 1_000
+    groups: Positive = 200_000
+    producers: Positive = 100_000
+    subscriptions: Positive = 100_000
+    transaction_bytes: Annotated[int, Meta(ge=MIB, le=TIB, extra={"unit": "bytes"})] = 192 * MIB
+    transaction_seconds: PositiveSeconds = 60
+
+
+class Blipmq(Struct, frozen=True):
+    """What is BlipMQ's alone."""
+
+    api_keys: tuple[str, ...] = ()
+    api_keys_file: str = ""
+    max_deliveries: Annotated[int, Meta(ge=0, le=MAX_ATTEMPTS_LIMIT)] = 3
+    retry_base_ms: PositiveMilliseconds = 100
+    subscription_grace_seconds: PositiveSeconds = 3600
+    look_back_ms: Milliseconds = 0
+    message_ttl_seconds: Seconds = 0
+    principal: str = ""
+
+
+class Mamamia(Struct, frozen=True):
+    """What is Mamamia's alone."""
+
+    principal: str = ""
+
+
+class Mega(Struct, frozen=True):
+    """What is MEGA's alone."""
+
+    principal: str = ""
+
+
+class Flymq(Struct, frozen=True):
+    """What is FlyMQ's alone."""
+
+    partitions: Annotated[int, Meta(ge=1, le=MAX_PARTITIONS)] = 1
+    error_layout: Literal["auto", "seed", "sdk"] = "auto"
+    cluster_id: str = "standalone"
+    advertised: str = ""
+    principal: str = ""
+    auth_success_layout: Literal["seed", "sdk", "neutral", "padded"] = "seed"
+    delay_max_seconds: Annotated[int, Meta(ge=1, le=315_360_000)] = 86_400
+
+
+class Rustlog(Struct, frozen=True):
+    """What is RustLog's alone."""
+
+    group_rules: Literal["seed", "reference"] = "seed"
+    principal: str = ""
+
+
+class Log(Struct, frozen=True):
+    """The operator's log."""
+
+    format: Literal["text", "json"] = "text"
+    level: Literal["debug", "info", "warn", "error", "critical"] = "info"
+
+
+class Admin(Struct, frozen=True):
+    """Health, metrics and the page. The endpoint ``none`` switches it off."""
+
+    endpoint: str = "tcp:9644"
+    hosts: tuple[str, ...] = ()
+
+
+class Security(Struct, frozen=True):
+    """Who may do what."""
+
+    auth: Literal["off", "on"] = "off"
+    admin_user: str = "admin"
+    admin_password: tuple[str, ...] = ()
+    admin_password_file: str = ""
+    allow_anonymous: bool = False
+    default_public: bool = False
+    allow_insecure: bool = False
+    audit: bool = True
+    audit_seconds: PositiveSeconds = 7_776_000
+
+
+class Tls(Struct, frozen=True):
+    """TLS on listeners, which needs a certificate and its key; without them there is none."""
+
+    certificate_file: str = ""
+    key_file: str = ""
+    listeners: tuple[str, ...] = ()
+    client_ca_file: str = ""
+    client_auth: Literal["none", "optional", "required"] = "none"
+    principals: tuple[str, ...] = ()
+
+
+DEFAULT_LISTENERS = {
+    "mamamia": "tcp:9000",
+    "flymq+rustlog": "tcp:9092",
+    "blipmq": "tcp:5555",
+    "mega": "tcp:8080",
+}
+
+
+class Config(Struct, frozen=True):
+    """The whole configuration.
+
+    ``listen`` maps a format to its endpoint, or several that share one, as in ``flymq+rustlog``.
+    """
+
+    data_dir: str = "./brokerd-data"
+    listen: dict[str, str] = field(default_factory=lambda: dict(DEFAULT_LISTENERS))
+    wal: Wal = Wal()
+    broker: Broker = Broker()
+    groups: Groups = Groups()
+    retention: Retention = Retention()
+    archive: Archive = Archive()
+    limits: Limits = Limits()
+    mamamia: Mamamia = Mamamia()
+    blipmq: Blipmq = Blipmq()
+    mega: Mega = Mega()
+    flymq: Flymq = Flymq()
+    rustlog: Rustlog = Rustlog()
+    log: Log = Log()
+    admin: Admin = Admin()
+    security: Security = Security()
+    tls: Tls = Tls()
+
+
+SECRETS = {
+    "blipmq.api_keys": "blipmq.api_keys_file",
+    "security.admin_password": "security.admin_password_file",
+}
+"""Options that others must not read, and those that name a file with the same, a line each."""
+FIRST_LINES = ("security.admin_password",)
+"""Those of them whose file has just one, its first line, whatever stands there."""
+SECTIONS: dict[str, type[Struct]] = {
+    "wal": Wal,
+    "broker": Broker,
+    "archive": Archive,
+    "groups": Groups,
+    "retention": Retention,
+    "limits": Limits,
+    "mamamia": Mamamia,
+    "blipmq": Blipmq,
+    "mega": Mega,
+    "flymq": Flymq,
+    "rustlog": Rustlog,
+    "log": Log,
+    "admin": Admin,
+    "security": Security,
+    "tls": Tls,
+}

@@ -1,0 +1,426 @@
+# Tests: tests/test_service.py
+"""The service ``twistd`` runs: everything in order up, and in the opposite order down.
+
+Up: lock, admin site, replay, listeners, ``run/listeners.json``, readiness. Down: listeners, the
+answers that are owed, the core (snapshot, mark, close, unlock), the admin site. Whatever fails is
+one line on stderr and one exit code (:mod:`brokerd.server.outcome`); a core that failed is never
+closed as if it were well.
+
+The core is an argument: the journal, the broker and its Protocols, or a stand-in of the tests.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from twisted.application.service import Service
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError, maybeDeferred
+from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import (
+    IAddress,
+    IDelayedCall,
+    IListeningPort,
+    IProtocolFactory,
+    IStreamServerEndpoint,
+)
+from twisted.logger import ILogObserver, Logger
+from twisted.python.failure import Failure
+
+from brokerd.admin.health import Health, Phase
+from brokerd.admin.http.routing import Api
+from brokerd.errors import BrokerdError, DirectoryLocked, StorageFailed
+from brokerd.server import outcome
+from brokerd.server.endpoints import address_text
+from brokerd.server.listeners import ADMIN, speaks_tls
+from brokerd.server.notify import Notifier
+from brokerd.server.outcome import Outcome
+
+SPEAK_TLS = "tls"
+"""The key of listeners.json under which those stand that speak TLS."""
+LISTENERS_RETRY_SECONDS = 1.0
+"""When to try again to write listeners.json on a full disk."""
+DRAIN_SECONDS = 10.0
+"""How long a stop waits for commits in flight and for answers to leave."""
+
+
+class Core(Protocol):
+    """What the service starts and stops, in the order of these methods."""
+
+    on_fatal: Callable[[BaseException], None]
+    """Called once when a write or sync failed; the core acknowledges nothing from then on."""
+
+    def lock(self) -> None:
+        """Take the data directory, or raise DirectoryLocked or UnsafeFileSystem."""
+
+    def open(self) -> Deferred[None]:
+        """Replay the journal, out of the reactor's thread; cancelling gives up at once."""
+
+    def factory(self, form: str) -> IProtocolFactory:
+        """Make the factory of a wire format."""
+
+    def drain(self) -> Deferred[None]:
+        """Take no new requests; fire when every answer that is owed has left."""
+
+    def close(self) -> Deferred[None]:
+        """Write the snapshot and the mark, close and unlock."""
+
+    def status(self) -> dict[str, Any]:
+        """Describe the core for the admin site, in values that JSON can hold, at any moment."""
+
+    def degraded(self) -> str:
+        """Say why what is served is not all there was, "" if it is; asked at any moment."""
+
+    def api(self) -> Api:
+        """Make what hangs below ``/api/v1`` of the admin site, besides the status."""
+
+    def abandon(self) -> None:
+        """Let go at once, as a crash would; nothing more is written."""
+
+
+class Listener:
+    """One thing that listens: its name in listeners.json, where, and for whom."""
+
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        endpoint: IStreamServerEndpoint,
+        factory: Callable[[], IProtocolFactory],
+        lacks: str = "",
+    ) -> None:
+        self.name = name
+        self.description = description
+        self.endpoint = endpoint
+        self.factory = factory
+        self.lacks = lacks
+        """What keeps it from being safe to open to others, if it is open to them."""
+        self.speaks_tls = speaks_tls(endpoint)
+
+    @property
+    def refused(self) -> int:
+        """How many handshakes of TLS have failed."""
+        return int(getattr(self.endpoint, "refused", 0))
+
+
+class StartFailed(Exception):
+    """The broker cannot start: an exit code and the line to say."""
+
+    def __init__(self, code: int, line: str) -> None:
+        super().__init__(line)
+        self.code = code
+
+
+class BrokerdService(Service):
+    """The broker as a service of ``twistd``.
+
+    :param reactor: runs the service; its clock is taken as it is.
+    :param data_dir: an absolute path; made if it is not there, with all that holds it.
+    :param listeners: opened in this order once the replay is done.
+    :param facts: what never changes and belongs into the status, such as the version.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        data_dir: Path,
+        core: Core,
+        listeners: list[Listener],
+        health: Health,
+        outcome: Outcome,
+        notifier: Notifier,
+        log: Logger,
+        facts: Mapping[str, Any],
+    ) -> None:
+        self._reactor = reactor
+        self._facts = facts
+        self._data_dir = data_dir
+        self._core = core
+        self._listeners = listeners
+        self._admin: Listener | None = None
+        self._started_at = reactor.seconds()
+        self._health = health
+        self._health.look = core.degraded
+        self._outcome = outcome
+        self._notifier = notifier
+        self._log = log
+        self.log_observer: ILogObserver | None = None
+        self._locked = False
+        self._opened = False
+        self._ports: dict[str, IListeningPort] = {}
+        self._starting: Deferred[None] | None = None
+        self._rewriting: IDelayedCall | None = None
+
+    def setServiceParent(self, parent: Any) -> None:
+        """Join the application, and give it our log observer, which ``twistd`` then takes."""
+        super().setServiceParent(parent)
+        if self.log_observer is not None:
+            parent.setComponent(ILogObserver, self.log_observer)
+
+    def attach_admin(self, admin: Listener) -> None:
+        """Add the admin site, which opens before the replay, so that health can be asked for."""
+        self._admin = admin
+
+    def status(self) -> dict[str, Any]:
+        """Describe the whole broker, in values that JSON can hold."""
+        return {
+            "phase": self._health.phase.value,
+            "reason": self._health.reason,
+            "ready": int(self._health.ready),
+            "uptime_seconds": round(self._reactor.seconds() - self._started_at, 3),
+            "data_dir": str(self._data_dir),
+            "listeners": self._addresses(),
+            "tls_refused": self._tls_refused(),
+            **self._facts,
+            **self._core.status(),
+        }
+
+    def _tls_refused(self) -> dict[str, int]:
+        """How many handshakes failed, by listener; those without TLS are left out."""
+        everybody = [*self._listeners, *([] if self._admin is None else [self._admin])]
+        return {one.name: one.refused for one in everybody if one.speaks_tls}
+
+    # Up.
+
+    def startService(self) -> None:
+        """Begin to start; the rest happens in the reactor."""
+        super().startService()
+        self._core.on_fatal = self._fatal
+        self._reactor.callWhenRunning(self._begin)
+
+    def _begin(self) -> None:
+        if not self.running:
+            return
+        self._starting = Deferred.fromCoroutine(self._start())
+        self._starting.addErrback(_ignore_cancelled)
+
+    async def _start(self) -> None:
+        try:
+            await self._open()
+        except CancelledError:
+            raise
+        except StartFailed as error:
+            self._give_up(error.code, str(error))
+        except BrokerdError as error:
+            self._give_up(exit_code(error), str(error))
+        except OSError as error:
+            self._give_up(exit_code(error), _os_error_text(error))
+        except Exception as error:  # a bug: its traceback belongs in the log, not on the terminal
+            self._log.failure("the start failed", event_id="start-failed")
+            self._give_up(outcome.USAGE, f"unexpected {type(error).__name__}; see the log")
+
+    async def _open(self) -> None:
+        self._make_data_dir()
+        self._core.lock()
+        self._locked = True
+        self._remove_listeners_file()
+        if self._admin is not None:
+            await self._listen(self._admin)
+        self._health.phase = Phase.REPLAYING
+        self._notifier.send("STATUS=replaying the journal")
+        await self._core.open()
+        self._opened = True
+        for listener in self._listeners:
+            await self._listen(listener)
+        self._write_listeners_file()
+        self._health.phase = Phase.READY
+        addresses = self._addresses()
+        summary = ", ".join(f"{name} {address}" for name, address in addresses.items())
+        self._notifier.send("READY=1", f"STATUS=serving: {summary}")
+        self._log.info("ready: {summary}", event_id="ready", summary=summary)
+        self._outcome.ready()
+
+    def _make_data_dir(self) -> None:
+        try:
+            self._data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            line = f"cannot make the data directory: {_os_error_text(error)}"
+            raise StartFailed(outcome.USAGE, line) from error
+
+    async def _listen(self, listener: Listener) -> None:
+        try:
+            port = await listener.endpoint.listen(listener.factory())
+        except (CannotListenError, OSError) as error:
+            raise _cannot_listen(listener, error) from error
+        self._ports[listener.name] = port
+        self._log.info(
+            "{listener} listens on {address}, {speech}",
+            event_id="listening",
+            listener=listener.name,
+            address=address_text(port.getHost()),
+            speech="with TLS" if listener.speaks_tls else "without TLS",
+        )
+        if listener.lacks:
+            self._log.warn(
+                "{listener} is open to other machines {lacks}; security.allow_insecure allows it",
+                event_id="listener-insecure",
+                listener=listener.name,
+                lacks=listener.lacks,
+            )
+
+    def _addresses(self) -> dict[str, str]:
+        hosts: dict[str, IAddress] = {name: port.getHost() for name, port in self._ports.items()}
+        found = {}
+        for name in [*(listener.name for listener in self._listeners), ADMIN]:
+            if name in hosts:
+                for form in name.split("+"):
+                    found[form] = address_text(hosts[name])
+        return found
+
+    # listeners.json
+
+    def _described(self) -> dict[str, Any]:
+        """The addresses, and who of those that listen speaks TLS, if anybody does."""
+        addresses: dict[str, Any] = dict(self._addresses())
+        everybody = [*self._listeners, *([] if self._admin is None else [self._admin])]
+        speaking = {form for one in everybody if one.speaks_tls for form in one.name.split("+")}
+        if speaking:
+            addresses[SPEAK_TLS] = [name for name in addresses if name in speaking]
+        return addresses
+
+    @property
+    def _listeners_file(self) -> Path:
+        return self._data_dir / "run" / "listeners.json"
+
+    def _write_listeners_file(self) -> None:
+        """Write it now or, on a full disk, which must not stop a start, as soon as that works."""
+        try:
+            write_json(self._listeners_file, self._described())
+        except OSError as error:
+            if self._rewriting is None:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                self._log.warn(
+                    "{path} cannot be written: {reason}; it is tried again",
+                    event_id="listeners-failed",
+                    path=str(self._listeners_file),
+                    reason=error.strerror,
+                )
+            self._rewriting = self._reactor.callLater(
+                LISTENERS_RETRY_SECONDS, self._write_listeners_file
+            )
+
+    def _remove_listeners_file(self) -> None:
+        if self._rewriting is not None and self._rewriting.active():
+            self._rewriting.cancel()
+        self._listeners_file.unlink(missing_ok=True)
+
+    # Down.
+
+    def _fatal(self, error: BaseException) -> None:
+        """The core failed while it ran: acknowledge nothing more, and leave."""
+        self._give_up(outcome.STORAGE_FAILED, str(error))
+
+    def _give_up(self, code: int, line: str) -> None:
+        if self._health.phase is not Phase.FAILED:
+            self._health.fail(line)
+            self._log.critical("{reason}", event_id="failed", reason=line, exit_code=code)
+            self._outcome.fail(code, line)
+            if self.running:
+                self._reactor.stop()
+
+    def stopService(self) -> Deferred[None]:
+        """Stop in order; fires when all is closed, and never fails."""
+        super().stopService()
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        self._notifier.send("STOPPING=1", "STATUS=stopping")
+        if self._health.phase is not Phase.FAILED:
+            self._health.phase = Phase.STOPPING
+            self._log.info("stopping", event_id="stopping")
+        if self._starting is not None:
+            self._starting.cancel()
+        for listener in self._listeners:
+            await self._stop_listening(listener.name)
+        if self._locked:
+            await self._close_core()
+        await self._stop_listening(ADMIN)
+        if self._health.phase is not Phase.FAILED:
+            self._log.info("stopped", event_id="stopped")
+
+    async def _stop_listening(self, name: str) -> None:
+        port = self._ports.pop(name, None)
+        if port is not None:
+            await maybeDeferred(port.stopListening)
+
+    async def _close_core(self) -> None:
+        self._remove_listeners_file()
+        if not self._opened or self._health.phase is Phase.FAILED:
+            self._core.abandon()
+            return
+        try:
+            await self._core.drain().addTimeout(DRAIN_SECONDS, self._reactor)
+        except TimeoutError:
+            self._log.warn(
+                "some answers did not leave within {seconds} s; their clients will ask again",
+                event_id="drain-timeout",
+                seconds=DRAIN_SECONDS,
+            )
+        except Exception:  # a bug must not keep the journal from being closed
+            self._log.failure("answers could not leave", event_id="drain-failed")
+        try:
+            await self._core.close()
+        except Exception as error:
+            if not isinstance(error, BrokerdError | OSError):
+                self._log.failure("closing failed", event_id="close-failed")
+            self._give_up(outcome.STORAGE_FAILED, f"closing failed: {error}")
+            self._core.abandon()
+
+
+def _ignore_cancelled(failure: Failure) -> None:
+    failure.trap(CancelledError)
+
+
+def exit_code(error: BaseException) -> int:
+    """Choose the exit code for an error that ends the process."""
+    if isinstance(error, DirectoryLocked):
+        return outcome.IN_USE
+    if isinstance(error, StorageFailed | OSError):
+        return outcome.STORAGE_FAILED
+    return outcome.USAGE
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a small JSON file so that a reader sees all of it or none."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(value) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def _cannot_listen(listener: Listener, error: Exception) -> StartFailed:
+    cause = error.socketError if isinstance(error, CannotListenError) else error
+    taken = getattr(cause, "errno", None) == errno.EADDRINUSE or not isinstance(cause, OSError)
+    reason = "it is in use" if taken else (getattr(cause, "strerror", None) or str(cause))
+    return StartFailed(
+        outcome.IN_USE if taken else outcome.USAGE,
+        f"{listener.name} cannot listen on {listener.description}: {reason}",
+    )
+
+
+_OWN = "let the user that runs brokerd read and write it, and the directory it is in"
+_MOVE = "move it away: something of the broker's belongs in its place"
+_ADVICE = {
+    errno.EACCES: _OWN,
+    errno.EPERM: _OWN,
+    errno.EROFS: "mount the file system for writing, or name another directory with --data-dir",
+    errno.EEXIST: _MOVE,
+    errno.EISDIR: _MOVE,
+    errno.ENOTDIR: _MOVE,
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space, or raise the quota",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.EIO: "check the disk",
+}
+
+
+def _os_error_text(error: OSError) -> str:
+    place = f"{error.filename}: " if error.filename else ""
+    advice = _ADVICE.get(error.errno or 0)
+    return f"{place}{error.strerror or error}" + (f"; {advice}" if advice else "")

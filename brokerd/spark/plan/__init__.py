@@ -1,0 +1,1 @@
+"""Plan a query: which files of the archive and which pieces of the journal it reads."""

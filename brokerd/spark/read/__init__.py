@@ -1,0 +1,1 @@
+"""Execute a query: read the planned parts as rows."""

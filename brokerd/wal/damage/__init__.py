@@ -1,0 +1,1 @@
+"""Damage in a log: verification, repair, and the records that a repair leaves."""

@@ -1,0 +1,1 @@
+"""Deletion of segments: which ones can go, and the files that record it."""

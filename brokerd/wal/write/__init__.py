@@ -1,0 +1,1 @@
+"""Append to the log: segment allocation, commits and sealing."""

@@ -1,0 +1,106 @@
+# Tests: tests/wal/test_log.py
+"""Completes segments in the background: cuts off the unused tail, writes the index file.
+
+A failed trim is fatal, like any failed write. An index that finds no space is not: the segment
+keeps it in memory, and it is tried again on request, after the next segment that succeeds, or made
+anew at the next start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.logger import Logger
+
+from brokerd.wal.catalog import Catalog, Segment
+from brokerd.wal.committer import Committer
+from brokerd.wal.disk import Disk
+from brokerd.wal.recovery.startup import trim, write_index
+
+
+class Sealer:
+    """Calls ``failed(what, error)`` for a failed trim, ``idle()`` when a piece of work ended.
+
+    ``on_sealed()`` is called when a segment is complete, index and all.
+    """
+
+    _log = Logger()
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        background: Committer,
+        catalog: Catalog,
+        failed: Callable[[str, Exception], None],
+        idle: Callable[[], None],
+    ) -> None:
+        self._disk = disk
+        self._path = path
+        self._background = background
+        self._catalog = catalog
+        self._failed = failed
+        self._idle = idle
+        self.on_sealed: Callable[[], None] = lambda: None
+        self._waiting: list[Segment] = []
+        self._under_way: list[Segment] = []
+        self._unindexed: list[Segment] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether work is under way in the background."""
+        return bool(self._under_way)
+
+    @property
+    def unsynced(self) -> list[Segment]:
+        """Segments that get no more frames and are not known to be synced yet."""
+        return [*self._under_way, *self._waiting]
+
+    def add(self, segment: Segment) -> None:
+        """Complete a segment that gets no more frames, once all of them are durable."""
+        self._waiting.append(segment)
+
+    def durable(self, lsn: int) -> None:
+        """Frames below ``lsn`` are durable."""
+        while self._waiting and self._waiting[0].end_lsn <= lsn:
+            self._finish(self._waiting.pop(0))
+
+    def keep(self, segment: Segment) -> None:
+        """Remember a segment whose index could not be written."""
+        self._unindexed.append(segment)
+
+    def retry(self) -> None:
+        """Try again to write the indexes that found no space."""
+        unindexed, self._unindexed = self._unindexed, []
+        for segment in unindexed:
+            self._finish(segment)
+
+    def _finish(self, segment: Segment) -> None:
+        self._under_way.append(segment)
+
+        def work() -> OSError | None:
+            trim(self._disk, self._path, segment)
+            return write_index(self._disk, self._path, segment)
+
+        self._background.submit(work, lambda result, error: self._finished(segment, result, error))
+
+    def _finished(
+        self, segment: Segment, index_error: OSError | None, error: Exception | None
+    ) -> None:
+        self._under_way.remove(segment)
+        if error is not None:
+            self._failed(f"trimming {segment.name} failed", error)
+        elif index_error is None:
+            self._catalog.sealed(segment)
+            self._log.info("{name} is sealed", name=segment.name, event_id="segment-sealed")
+            self.on_sealed()
+            self.retry()
+        else:
+            self._unindexed.append(segment)
+            self._log.warn(
+                "the index of {name} cannot be written: {error}; it stays in memory",
+                name=segment.name,
+                error=index_error,
+                event_id="index-failed",
+            )
+        self._idle()

@@ -1,0 +1,238 @@
+# Tests: tests/simulator/test_main.py
+"""Run seeds, look at one, cut a failing one down. See docs/simulator.rst.
+
+python -m simulator --seeds 0..1000
+python -m simulator --replay 17
+python -m simulator --replay plan.json --shrink
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from itertools import count, islice
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from twisted.logger import globalLogBeginner
+
+from simulator.draw import generate
+from simulator.plan import Plan
+from simulator.run import Result, run
+from simulator.shrink import shrink
+
+CHUNK = 8
+"""Seeds that a process takes at once."""
+SHRINK_RUNS = 300
+PYTHON = os.path.relpath(sys.executable)
+VIOLATIONS_SHOWN = 20
+PROGRESS_SEEDS = 1_000
+
+
+class Outcome(NamedTuple):
+    """What is left of a run when only its judgement counts."""
+
+    seed: int
+    digest: str
+    violations: list[str]
+    counts: Counter[str]
+
+
+def keep_no_log() -> None:
+    """Drop what Twisted keeps of a log until somebody reads it: whole brokers hang on to it."""
+    globalLogBeginner.beginLoggingTo([], discardBuffer=True, redirectStandardIO=False)
+
+
+def outcome_of(seed: int) -> Outcome:
+    """Run one seed."""
+    result = run(generate(seed))
+    return Outcome(seed, result.digest, texts(result), result.counts)
+
+
+def texts(result: Result) -> list[str]:
+    """What was found, a line each."""
+    return [f"{found.promise}: {found.text}" for found in result.violations]
+
+
+def outcomes(seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
+    """Run seeds, in their order, in as many processes as there are jobs."""
+    if jobs == 1:
+        yield from map(outcome_of, seeds)
+        return
+    remaining = iter(seeds)
+    with ProcessPoolExecutor(jobs, initializer=keep_no_log) as pool:
+        # Map takes all its arguments at once, and seeds may be without end.
+        while batch := list(islice(remaining, CHUNK * jobs * 4)):
+            yield from pool.map(outcome_of, batch, chunksize=CHUNK)
+
+
+def seed_range(text: str) -> range:
+    """``A..B``, both included, or one seed."""
+    first, dots, last = text.partition("..")
+    try:
+        begin = int(first)
+        end = int(last) if dots else begin
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not A..B, such as 0..999") from None
+    if not 0 <= begin <= end:
+        raise argparse.ArgumentTypeError(f"{text!r} has no seeds: write A..B with 0 <= A <= B")
+    return range(begin, end + 1)
+
+
+def natural(text: str) -> int:
+    """A seed."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no seed: write 0, 1, 2...")
+    return int(text)
+
+
+def duration(text: str) -> float:
+    """A number of seconds that ends."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return seconds
+
+
+def load_plan(text: str) -> Plan:
+    """The plan of a seed, or of a file that `Plan.to_json` wrote."""
+    if text.isascii() and text.isdigit():
+        return generate(int(text))
+    try:
+        plan = Plan.from_json(Path(text).read_bytes())
+        check_clients(plan)
+        return plan
+    except OSError as error:
+        raise SystemExit(f"cannot read the plan {text}: {error.strerror}") from None
+    except msgspec.MsgspecError as error:
+        raise SystemExit(f"{text} is not a plan: {error}") from None
+
+
+def check_clients(plan: Plan) -> None:
+    """Raises msgspec.ValidationError for a fault of a client that is not in the plan."""
+    names = [client.name for client in plan.clients]
+    for number, fault in enumerate(plan.faults):
+        name = getattr(fault, "client", None)
+        if name is not None and name not in names:
+            raise msgspec.ValidationError(
+                f"faults[{number}] is of a client {name!r}, which is none of {names}"
+            )
+
+
+def replay(plan: Plan, is_quiet: bool = False) -> Result:
+    """Run one plan, and print its trace and its judgement."""
+    result = run(plan)
+    if not is_quiet:
+        print("\n".join(result.lines))
+    print(f"seed {plan.seed}: digest {result.digest}")
+    for found in result.violations[:VIOLATIONS_SHOWN]:
+        requests = "".join(f" #{number}" for number in found.operations)
+        print(f"VIOLATION of {found.promise}: {found.text}{requests and f' (requests{requests})'}")
+    asked = result.counts["operations"]
+    if not result.violations:
+        print("no violation" if asked else "nothing was asked, so nothing was judged")
+    else:
+        print(f"{len(result.violations)} violations")
+    return result
+
+
+def cut_down(plan: Plan, directory: Path) -> Path:
+    """Shrink a failing plan, and write what is left to a file."""
+    promise = run(plan).violations[0].promise
+
+    def fails(candidate: Plan) -> bool:
+        return any(found.promise == promise for found in run(candidate).violations)
+
+    smaller = shrink(plan, fails, SHRINK_RUNS)
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"seed-{plan.seed}.json"
+    path.write_bytes(smaller.to_json() + b"\n")
+    return path
+
+
+def campaign(seeds: Iterable[int], jobs: int, seconds: float | None) -> int:
+    """Run seeds and say what came of it; returns how many failed."""
+    began = time.monotonic()
+    counts: Counter[str] = Counter()
+    failed = 0
+    for outcome in outcomes(seeds, jobs):
+        counts += outcome.counts
+        if outcome.violations:
+            failed += 1
+            first = " ".join(outcome.violations[0].split())
+            print(f"seed {outcome.seed}: {first[:300]}", flush=True)
+            print(f"  {PYTHON} -m simulator --replay {outcome.seed}", flush=True)
+        if counts["runs"] % PROGRESS_SEEDS == 0:
+            elapsed = time.monotonic() - began
+            so_far = f"{counts['runs']} seeds, {failed} with a violation, {elapsed:.0f} s"
+            print(f"... {so_far}", flush=True)
+        if seconds is not None and time.monotonic() - began > seconds:
+            break
+    elapsed = time.monotonic() - began
+    for name, number in sorted(counts.items()):
+        print(f"{number:12,}  {name}")
+    runs = counts["runs"]
+    print(
+        f"{runs} seeds, {failed} with a violation, {elapsed:.1f} s, {jobs} processes, "
+        f"{runs / elapsed:.1f} seeds/s"
+    )
+    return failed
+
+
+def arguments(given: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m simulator", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--seeds", type=seed_range, metavar="A..B", help="run these seeds")
+    parser.add_argument(
+        "--soak", type=duration, metavar="SECONDS", help="run seed after seed for so long"
+    )
+    parser.add_argument(
+        "--from", type=natural, default=0, dest="begin", help="first seed of --soak"
+    )
+    parser.add_argument("--replay", metavar="SEED|FILE", help="run one and print its trace")
+    parser.add_argument("--quiet", action="store_true", help="with --replay: only the judgement")
+    parser.add_argument("--plan", metavar="SEED", type=natural, help="print the plan of a seed")
+    parser.add_argument("--shrink", action="store_true", help="with --replay: cut a failure down")
+    parser.add_argument("--out", type=Path, default=Path(".sim"), help="where --shrink writes to")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parsed = parser.parse_args(given)
+    if parsed.jobs < 1:
+        parser.error("--jobs must be at least 1")
+    if parsed.shrink and parsed.replay is None:
+        parser.error("--shrink wants to know what: --replay SEED or FILE")
+    return parsed
+
+
+def main(given: list[str]) -> int:
+    """Returns the exit code: 1 if a run failed."""
+    options = arguments(given)
+    keep_no_log()
+    if options.plan is not None:
+        print(generate(options.plan).to_json().decode())
+        return 0
+    if options.replay is not None:
+        plan = load_plan(options.replay)
+        failed = replay(plan, options.quiet or options.shrink).failed
+        if options.shrink:
+            print(f"cut down to {cut_down(plan, options.out)}" if failed else "nothing to cut down")
+        return int(failed)
+    if options.soak is not None:
+        return int(campaign(count(options.begin), options.jobs, options.soak) > 0)
+    seeds = options.seeds or range(100)
+    return int(campaign(seeds, options.jobs, None) > 0)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)

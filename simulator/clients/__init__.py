@@ -1,0 +1,71 @@
+# Tests: tests/simulator/test_clients.py
+"""Random clients of a simulated broker, one module per wire format, and the auditor of a run's end.
+
+docs/simulator.rst, section "Clients", says what they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from simulator.clients.auditor import Auditor
+from simulator.clients.conversation import WrongAnswer
+from simulator.clients.direct import Direct
+from simulator.clients.formats import make_format_client
+from simulator.clients.links import Connect, Link
+from simulator.clients.mamamia import MamamiaClient
+from simulator.clients.operator import Operator
+from simulator.clients.scripted import AuditFailed
+from simulator.clients.vandal import Vandal
+from simulator.history import History
+from simulator.machine import Machine
+from simulator.plan import ClientPlan
+from simulator.world import World
+
+__all__ = [
+    "AuditFailed",
+    "Auditor",
+    "Client",
+    "Connect",
+    "Direct",
+    "Link",
+    "MamamiaClient",
+    "Operator",
+    "Vandal",
+    "WrongAnswer",
+    "make_client",
+]
+
+
+class Client(Protocol):
+    """What a run does with its clients."""
+
+    plan: ClientPlan
+    finished: bool
+    on_finished: Callable[[], None]
+    """Called once."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None:
+        """Begin nothing more; finish when what was begun is answered or lost."""
+
+    def hang_up(self) -> None:
+        """Finish now."""
+
+    def note_arrivals(self) -> None:
+        """Complete the history at the run's end, when nothing is under way any more."""
+
+
+def make_client(
+    plan: ClientPlan, world: World, connect: Connect, machine: Machine, history: History
+) -> Client:
+    """The client of a plan; it begins with ``start()``."""
+    if plan.role == "operator":
+        return Operator(plan, world, Direct(plan.name, world, machine, history))
+    if plan.role == "vandal":
+        return Vandal(plan, world, connect, history)
+    if plan.format != "mamamia":
+        return make_format_client(plan, world, connect, history)
+    return MamamiaClient(plan, world, connect, history)

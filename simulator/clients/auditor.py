@@ -1,0 +1,138 @@
+# Tests: tests/simulator/test_clients.py
+"""The last client of a run: reads everything, waits, drains every group, and asks how they stand.
+
+It begins when all faults are over, the machine is up and the other clients are gone. What it asks
+goes into the history like anybody's requests; `simulator.history.History` says what the oracle
+makes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from brokerd.codecs import mamamia as mm
+from simulator.clients import deeds
+from simulator.clients.conversation import Ask
+from simulator.clients.direct import Asker
+from simulator.clients.links import Connect
+from simulator.clients.mamamia_wire import MamamiaWire
+from simulator.clients.scripted import Script, ScriptedClient, insist
+from simulator.history import (
+    Acquire,
+    History,
+    Look,
+    Settle,
+    Settlement,
+)
+from simulator.plan import Plan
+from simulator.world import World
+
+NAME = "auditor"
+BATCH = 500
+DURATION_US = 86_400 * 1_000_000
+"""The leases of the audit outlive it."""
+MARGIN_US = 5_000_000
+"""Waited beyond the longest lease or delay: the broker may end them a little late."""
+UNNUMBERED = -1
+
+
+class Auditor(ScriptedClient):
+    """A `ScriptedClient` that speaks Mamamia; the history is complete when it is done."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        world: World,
+        connect: Connect,
+        direct: Asker,
+        history: History,
+        done: Callable[[], None],
+    ) -> None:
+        script = self._audit()
+        super().__init__(NAME, world, connect, direct, history, MamamiaWire, script, done)
+        self._plan = plan
+
+    def start(self) -> None:
+        """Begin, and say so in the history."""
+        self._history.audit_us = self._world.now_us
+        super().start()
+
+    # -- the script ------------------------------------------------------------------------------
+
+    def _audit(self) -> Script:
+        for topic_name, group in self._plan.pairs():
+            yield from insist(partial(deeds.resume, NAME, topic_name, group))
+        for topic in self._plan.topics:
+            yield from insist(partial(deeds.describe, NAME, topic.name))
+        yield from self._read_all()
+        yield self._plan.longest_us + MARGIN_US
+        yield from self._read_all()
+        for topic_name, group in self._plan.pairs():
+            yield from self._lease_all(topic_name, group, settle=True)
+        for topic_name, group in self._plan.pairs():
+            yield from insist(partial(look_ask, topic_name, group))
+            yield from insist(partial(deeds.letters, NAME, topic_name, group))
+        for topic in self._plan.topics:
+            yield from insist(partial(deeds.describe, NAME, topic.name))
+
+    def _read_all(self) -> Script:
+        """Read what was not read yet: once, and again when all that waited has been stored."""
+        for number, topic in enumerate(self._plan.topics):
+            yield from self._lease_all(topic.name, f"audit-{number}", settle=False)
+
+    def _lease_all(self, topic: str, group: str, settle: bool) -> Script:
+        """Lease, and perhaps settle, until there was nothing twice."""
+        empty = 0
+        while empty < 2:
+            operation = yield from insist(partial(acquire_ask, topic, group))
+            assert isinstance(operation, Acquire), "it was asked"
+            if not operation.deliveries:
+                empty += 1
+            elif settle:
+                yield from insist(partial(settle_ask, operation))
+
+
+def acquire_ask(topic: str, group: str) -> Ask:
+    return Ask(
+        mm.AcquireBatch(topic, group, NAME, BATCH, DURATION_US / 1_000_000),
+        Acquire(
+            number=UNNUMBERED,
+            client=NAME,
+            topic=topic,
+            group=group,
+            duration_us=DURATION_US,
+            limit=BATCH,
+        ),
+    )
+
+
+def settle_ask(leased: Acquire) -> Ask:
+    """Settle all that was leased, each by its token if it has one."""
+    return Ask(
+        mm.SettleBatch(
+            leased.topic,
+            leased.group,
+            NAME,
+            tuple(
+                mm.BatchSettle(mm.message_id_of(*delivery.place), True, delivery.token)
+                for delivery in leased.deliveries
+            ),
+        ),
+        Settle(
+            number=UNNUMBERED,
+            client=NAME,
+            topic=leased.topic,
+            group=leased.group,
+            settlements=tuple(
+                Settlement(delivery.place, True, delivery.token) for delivery in leased.deliveries
+            ),
+        ),
+    )
+
+
+def look_ask(topic: str, group: str) -> Ask:
+    return Ask(
+        mm.GroupInfo(topic, group),
+        Look(number=UNNUMBERED, client=NAME, topic=topic, group=group),
+    )

@@ -1,0 +1,329 @@
+# Tests: tests/simulator/test_format_clients.py
+"""A random BlipMQ client: publishes, subscribes, polls and acknowledges.
+
+Success is silent for all but SUBSCRIBE. So a PING goes behind each request, but for PUBLISHes that
+more follow: its PONG says that whatever has no answer by then was carried out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
+from random import Random
+from typing import Any, ClassVar, NamedTuple
+
+from brokerd.codecs import blipmq
+from brokerd.codecs.mamamia.packing import pack
+from simulator.clients.conversation import Answered, Ask, Sent, WrongAnswer
+from simulator.clients.values import ValueMaker
+from simulator.history import History, Message, Operation, Place, Produce
+from simulator.payloads import payload_of
+from simulator.plan import Action, ClientPlan, Topic
+from simulator.subscription_history import Acknowledge, Handed, Poll, Subscribe
+
+LENGTH_BYTES = 4
+FIRST_ID = 1 << 40
+"""Correlation ids begin here: none is a delivery tag, too."""
+QOS_0 = pack({"qos": 0})
+"""The metadata of a message of QoS 0; one of QoS 1 has none."""
+PARTITION_OFFSETS = 1 << 48
+"""A delivery tag is so many times the partition, and the offset, and 1."""
+TRIES = 4
+REMEMBERED = 50
+SUBSCRIPTIONS_MAX = 8
+"""How many a client makes at most, and how many of the newest it polls."""
+UNNUMBERED = -1
+
+
+class _Expected(NamedTuple):
+    """A request whose answer, or the lack of one, is to come."""
+
+    operation: Operation
+    correlation_id: int
+    """That of the answer, but for a delivery of QoS 1."""
+
+
+class _Probe(NamedTuple):
+    """A PING; what stands before it is over with its PONG."""
+
+    correlation_id: int
+
+
+class BlipMQWire:
+    """A `Wire` of BlipMQ."""
+
+    def __init__(self, key: str = "dev-key") -> None:
+        self._ids = count(FIRST_ID)
+        self._reader = blipmq.frame_reader()
+        self._expected: deque[_Expected | _Probe] = deque()
+        hello = blipmq.Hello(next(self._ids))
+        auth = blipmq.Auth(next(self._ids), key)
+        self._greeted = deque([hello.correlation_id, auth.correlation_id])
+        self.greeting = blipmq.encode(hello) + blipmq.encode(auth)
+
+    def encode(self, asks: Sequence[Ask]) -> list[Sent]:
+        """See `Wire.encode`."""
+        last = len(asks) - 1
+        return [self._sent(ask, index == last) for index, ask in enumerate(asks)]
+
+    def _sent(self, ask: Ask, is_last: bool) -> Sent:
+        message: Any = ask.request
+        if not isinstance(message, blipmq.Ack):
+            message = message._replace(correlation_id=next(self._ids))
+        self._expected.append(_Expected(ask.operation, message.correlation_id))
+        if isinstance(message, blipmq.Publish) and not is_last:
+            return Sent(blipmq.encode(message))
+        probe = _Probe(next(self._ids))
+        self._expected.append(probe)
+        return Sent(blipmq.encode(message), blipmq.encode(blipmq.Ping(probe.correlation_id)))
+
+    def feed(self, data: bytes) -> Iterator[Answered]:
+        """See `Wire.feed`."""
+        for frame in self._reader.feed(data):
+            try:
+                message = blipmq.decode(frame)
+            except (blipmq.InvalidFrame, blipmq.UnknownFrameType) as error:
+                raise WrongAnswer(f"was sent a broken frame: {error}") from error
+            yield Answered(LENGTH_BYTES + len(frame), self._take(message))
+        if self._reader.error is not None:
+            raise WrongAnswer(f"was sent a broken frame: {self._reader.error}")
+
+    def _take(self, message: blipmq.Message) -> int:
+        """Put a frame where it belongs; how many requests are over with it."""
+        match message:
+            case blipmq.Ack() if self._greeted:
+                if message != (self._greeted.popleft(), 0):
+                    raise WrongAnswer(f"was greeted with {message}")
+                return 0
+            case blipmq.Pong():
+                return self._over(message)
+            case blipmq.Nack():
+                self._refused(message)
+                return 0
+            case blipmq.Ack():
+                self._subscribed(message)
+                return 0
+            case blipmq.Publish():
+                self._delivered(message)
+                return 0
+        raise WrongAnswer(f"was sent {message!r:.200}")
+
+    def _over(self, message: blipmq.Pong) -> int:
+        """Everything before a PING is carried out when it is answered."""
+        done = 0
+        while self._expected:
+            expected = self._expected.popleft()
+            if isinstance(expected, _Probe):
+                if message.correlation_id != expected.correlation_id:
+                    break
+                return done
+            operation = expected.operation
+            if isinstance(operation, Subscribe) and not (operation.subscription or operation.error):
+                raise WrongAnswer(f"#{operation.number} was not answered, and the PING behind it")
+            done += 1
+        raise WrongAnswer(f"was sent {message}, which answers nothing")
+
+    def _refused(self, message: blipmq.Nack) -> None:
+        if self._is_of_probe(message):
+            return
+        operation = self._asked_as(message).operation
+        if operation.error:
+            raise WrongAnswer(f"#{operation.number} was refused twice: {message!r:.200}")
+        operation.error = message.text or "no reason given"
+
+    def _is_of_probe(self, message: blipmq.Nack) -> bool:
+        """Whether refusals were not told one by one, to a client that read slowly."""
+        doubtful: list[Operation] = []
+        for expected in self._expected:
+            if isinstance(expected, _Probe):
+                if expected.correlation_id != message.correlation_id:
+                    return False
+                for operation in doubtful:
+                    if isinstance(operation, Produce):
+                        operation.is_promised = False
+                return True
+            doubtful.append(expected.operation)
+        return False
+
+    def _subscribed(self, message: blipmq.Ack) -> None:
+        operation = self._asked_as(message).operation
+        if not isinstance(operation, Subscribe) or operation.subscription or operation.error:
+            raise WrongAnswer(f"#{operation.number} was answered with {message}")
+        operation.subscription = message.subscription_id
+
+    def _asked_as(self, message: blipmq.Nack | blipmq.Ack) -> _Expected:
+        """The oldest request of an answer's id, up to the first PING: no answer comes later."""
+        for expected in self._expected:
+            if isinstance(expected, _Probe):
+                break
+            if expected.correlation_id == message.correlation_id:
+                return expected
+        raise WrongAnswer(f"was sent {message!r:.200}, which answers nothing")
+
+    def _delivered(self, message: blipmq.Publish) -> None:
+        """The POLL before the next PING is answered."""
+        for expected in self._expected:
+            if isinstance(expected, _Probe):
+                break
+            if isinstance(expected.operation, Poll):
+                self._hand(expected, expected.operation, message)
+                return
+        raise WrongAnswer(f"was sent a message that it did not poll for: {message!r:.200}")
+
+    @staticmethod
+    def _hand(expected: _Expected, poll: Poll, message: blipmq.Publish) -> None:
+        number = message.correlation_id
+        if poll.handed is not None or message.topic != poll.topic:
+            raise WrongAnswer(f"#{poll.number} was answered with {message!r:.200}")
+        if message.qos:
+            poll.handed = Handed(message.message, 1, Place(*divmod(number - 1, PARTITION_OFFSETS)))
+        elif number != expected.correlation_id:
+            raise WrongAnswer(f"#{poll.number} was answered under another id: {message!r:.200}")
+        else:
+            poll.handed = Handed(message.message, 0)
+
+
+class BlipMQRequests:
+    """What a BlipMQ client asks; see `simulator.clients.wire_client.Requests`."""
+
+    def __init__(self, history: History, plan: ClientPlan, chance: Random) -> None:
+        self._history = history
+        self._looked = 0
+        """How much of the history was looked through for subscriptions."""
+        self._plan = plan
+        self._chance = chance
+        self._values = ValueMaker(plan, chance)
+        self._topics = [topic for topic in plan.topics if topic.name]
+        self._subscriptions: list[Subscribe] = []
+        self._subscribed = 0
+        self._held: list[Acknowledge] = []
+        """Deliveries to acknowledge."""
+        self._acknowledged: deque[Acknowledge] = deque(maxlen=REMEMBERED)
+
+    def make(self, now_us: int) -> Ask | None:
+        """The next request, or None if nothing that was drawn makes sense now."""
+        mix = self._plan.mix
+        for _ in range(TRIES if mix and self._topics else 0):
+            (action,) = self._chance.choices(list(mix), list(mix.values()))
+            ask = self._ACTIONS[action](self)
+            if ask is not None:
+                return ask
+        return None
+
+    def learn(self, operation: Operation) -> None:
+        """Remember a delivery that is to be acknowledged."""
+        if isinstance(operation, Poll) and operation.handed and operation.handed.place:
+            self._held.append(acknowledgement(self._plan.name, operation, operation.handed.place))
+
+    def unanswered(self, operations: Iterable[Operation]) -> None:
+        """The connection is lost: acknowledge again, as clients do that cannot know."""
+        for operation in operations:
+            if isinstance(operation, Acknowledge) and self._chance.random() < 0.7:
+                self._held.append(operation)
+
+    # -- actions ---------------------------------------------------------------------------------
+
+    def _topic(self) -> Topic:
+        return self._chance.choice(self._topics)
+
+    def _publish(self) -> Ask:
+        topic, value = self._topic(), self._values.make()
+        return publish_ask(
+            self._plan.name,
+            topic.name,
+            value,
+            qos=0 if self._values.often(self._plan.qos_0_permille) else 1,
+        )
+
+    def _subscribe(self) -> Ask | None:
+        if self._subscribed == SUBSCRIPTIONS_MAX:
+            return None
+        self._subscribed += 1
+        topic = self._topic()
+        qos = 0 if self._values.often(self._plan.qos_0_permille) else 1
+        operation = Subscribe(number=UNNUMBERED, client=self._plan.name, topic=topic.name, qos=qos)
+        return Ask(blipmq.Subscribe(0, topic.name, qos), operation)
+
+    def _poll(self) -> Ask | None:
+        """Any subscription, its own or not; the newest ones most of all."""
+        for operation in self._history.operations[self._looked :]:
+            if isinstance(operation, Subscribe):
+                self._subscriptions.append(operation)
+        self._looked = len(self._history.operations)
+        known = [each for each in self._subscriptions if each.succeeded][-SUBSCRIPTIONS_MAX:]
+        if not known:
+            return None
+        return poll_ask(self._plan.name, self._chance.choice(known))
+
+    def _acknowledge(self) -> Ask | None:
+        if not self._held:
+            return None
+        held = self._held.pop(self._chance.randrange(len(self._held)))
+        self._acknowledged.append(held)
+        return acknowledge_ask(held)
+
+    def _acknowledge_again(self) -> Ask | None:
+        if not self._acknowledged:
+            return None
+        return acknowledge_ask(self._chance.choice(self._acknowledged))
+
+    def _forget(self) -> None:
+        """Lose a delivery, as a subscriber does that dies; asks nothing."""
+        if self._held:
+            self._held.pop(self._chance.randrange(len(self._held)))
+
+    _ACTIONS: ClassVar[dict[Action, Callable[[BlipMQRequests], Ask | None]]] = {
+        "produce": _publish,
+        "subscribe": _subscribe,
+        "poll": _poll,
+        "acknowledge": _acknowledge,
+        "acknowledge_again": _acknowledge_again,
+        "forget": _forget,
+    }
+
+
+def publish_ask(name: str, topic: str, value: bytes, qos: int) -> Ask:
+    """A PUBLISH."""
+    message = Message(payload_of(value), None if qos else QOS_0)
+    operation = Produce(
+        number=UNNUMBERED,
+        client=name,
+        topic=topic,
+        messages=(message,),
+        places=(None,),
+        is_silent=True,
+        is_promised=bool(qos),
+    )
+    return Ask(blipmq.Publish(0, qos, topic, value), operation)
+
+
+def poll_ask(name: str, subscribed: Subscribe) -> Ask:
+    """A POLL of a subscription."""
+    topic, subscription = subscribed.topic, subscribed.subscription
+    operation = Poll(number=UNNUMBERED, client=name, topic=topic, subscription=subscription)
+    return Ask(blipmq.Poll(0, subscription), operation)
+
+
+def acknowledgement(name: str, polled: Poll, place: Place) -> Acknowledge:
+    """What is to be asked after a delivery."""
+    return Acknowledge(
+        number=UNNUMBERED,
+        client=name,
+        topic=polled.topic,
+        subscription=polled.subscription,
+        place=place,
+    )
+
+
+def acknowledge_ask(held: Acknowledge) -> Ask:
+    """An ACK: of ``held`` a new operation is made."""
+    tag = held.place.partition * PARTITION_OFFSETS + held.place.offset + 1
+    operation = Acknowledge(
+        number=UNNUMBERED,
+        client=held.client,
+        topic=held.topic,
+        subscription=held.subscription,
+        place=held.place,
+    )
+    return Ask(blipmq.Ack(tag, held.subscription), operation)

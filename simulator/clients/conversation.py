@@ -1,0 +1,180 @@
+# Tests: tests/simulator/test_clients.py
+"""One connection of a client: requests go out, answers complete the operations asked.
+
+What is said in which bytes is a format's own matter: a `Wire`. An answer that is not one to its
+request is the broker's fault, and no oracle could make sense of what comes after it: `WrongAnswer`
+ends the run.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from brokerd.errors import BrokerdError
+from simulator.clients.describe import asked, outcome
+from simulator.clients.links import Connect
+from simulator.history import NEVER, History, Operation
+from simulator.world import World
+
+
+class WrongAnswer(BrokerdError):
+    """The broker broke the wire's rules."""
+
+
+class Ask(NamedTuple):
+    """A request, as its wire knows it, and the operation that it is in the history."""
+
+    request: Any
+    operation: Operation
+
+
+class Sent(NamedTuple):
+    """A request in bytes, and what is sent behind it to be told how it went."""
+
+    data: bytes
+    probe: bytes = b""
+
+
+class Answered(NamedTuple):
+    """A piece of what the broker sent."""
+
+    size: int
+    """Bytes since the piece before."""
+    done: int = 1
+    """How many of the oldest requests are answered with it; their operations are complete."""
+
+
+class Wire(Protocol):
+    """One connection in one format: requests to bytes, bytes to answers."""
+
+    @property
+    def greeting(self) -> bytes:
+        """What is sent first; its answers complete nothing."""
+
+    def encode(self, asks: Sequence[Ask]) -> list[Sent]:
+        """The bytes of requests that are sent in one piece."""
+
+    def feed(self, data: bytes) -> Iterator[Answered]:
+        """Take bytes, and tell what they complete, piece by piece.
+
+        Raises WrongAnswer for what is no answer to its request.
+        """
+
+
+class _Asked(NamedTuple):
+    operation: Operation
+    end: int
+    """Position in the stream after the request's last byte."""
+
+
+class Conversation:
+    """A connection of its own, begun at once. Ends with `hang_up` or with ``lost(why)``."""
+
+    def __init__(
+        self,
+        name: str,
+        world: World,
+        connect: Connect,
+        history: History,
+        answered: Callable[[Operation], None],
+        lost: Callable[[str], None],
+        wire: Wire,
+    ) -> None:
+        self._name = name
+        self._world = world
+        self._history = history
+        self._answered = answered
+        self._lost = lost
+        self._wire = wire
+        self._in_flight: deque[_Asked] = deque()
+        self._number = NEVER
+        """The connection's, in the history: that of its first operation."""
+        self._sent = len(wire.greeting)
+        self._received = 0
+        self.is_over = False
+        self._link = connect()
+        self._link.on_data = self._data
+        self._link.on_lost = self._gone
+        if wire.greeting:
+            self._link.send(wire.greeting)
+
+    @property
+    def unanswered(self) -> list[Operation]:
+        """What waits for an answer, or will never have one; in order."""
+        return [asked.operation for asked in self._in_flight]
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._in_flight)
+
+    @property
+    def oldest_us(self) -> int:
+        """When the oldest request without an answer was sent, or NEVER."""
+        return self._in_flight[0].operation.sent_us if self._in_flight else NEVER
+
+    def ask(self, *asks: Ask) -> None:
+        """Send requests in one piece, and add their operations to the history."""
+        if not asks:
+            return
+        pieces: list[bytes] = []
+        for (_, operation), sent in zip(asks, self._wire.encode(asks), strict=True):
+            operation.number = len(self._history.operations)
+            operation.sent_us = self._world.now_us
+            if self._number == NEVER:
+                self._number = operation.number
+            operation.connection = self._number
+            operation.boot = self._link.boot
+            self._history.operations.append(operation)
+            self._in_flight.append(_Asked(operation, self._sent + len(sent.data)))
+            self._world.trace(f"{self._name} #{operation.number} {asked(operation)}")
+            self._sent += len(sent.data) + len(sent.probe)
+            pieces += sent
+        self._link.send(b"".join(pieces))
+
+    def hang_up(self) -> None:
+        """End it from this side."""
+        if not self.is_over:
+            self.is_over = True
+            self._world.trace(f"{self._name} hangs up")
+            self._link.close()
+            self.note_arrivals()
+
+    def note_arrivals(self) -> None:
+        """Note when requests arrived that were never answered.
+
+        Some may arrive after the end of the connection: ask again at the end of the run.
+        """
+        for operation, end in self._in_flight:
+            operation.boot = self._link.boot
+            operation.arrived_us = self._link.arrived_us(end)
+            operation.lost_us = self._link.lost_us
+
+    def _gone(self, why: str) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self._world.trace(f"{self._name} lost its connection: {why}")
+            self.note_arrivals()
+            self._lost(why)
+
+    def _data(self, data: bytes) -> None:
+        try:
+            for size, done in self._wire.feed(data):
+                if self.is_over:
+                    return
+                self._received += size
+                for _ in range(done):
+                    self._complete()
+        except WrongAnswer as error:
+            raise WrongAnswer(f"{self._name} {error}") from error
+
+    def _complete(self) -> None:
+        """The oldest request was answered: its operation says how."""
+        operation, end = self._in_flight.popleft()
+        operation.boot = self._link.boot
+        operation.arrived_us = self._link.arrived_us(end)
+        operation.written_us = self._link.written_us(self._received)
+        operation.answered_us = self._world.now_us
+        self._world.trace(f"{self._name} #{operation.number} {outcome(operation)}")
+        self._answered(operation)

@@ -1,0 +1,194 @@
+# Tests: tests/simulator/test_operator.py
+"""What an operator asks: each an operation of a history, the call, and what it tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from brokerd.broker import Broker
+from brokerd.broker.model.topics import TopicSettings
+from brokerd.groups import GroupSettings
+from simulator.history import (
+    Cancel,
+    Configure,
+    ConfigureTopic,
+    DeleteGroup,
+    DeleteTopic,
+    Describe,
+    GroupRules,
+    Letter,
+    LetterChange,
+    Letters,
+    Operation,
+    Pause,
+    Place,
+    Purge,
+    Release,
+    Replay,
+    Resume,
+    Seek,
+    TopicRules,
+    TopicView,
+    Trim,
+)
+
+UNNUMBERED = -1
+
+
+class Deed(NamedTuple):
+    """Something to ask."""
+
+    operation: Operation
+    call: Callable[[Broker], Any]
+    tell: Callable[[Any], None]
+    """Puts what the call gave into the operation."""
+
+
+def pause(name: str, topic: str, group: str) -> Deed:
+    operation = Pause(number=UNNUMBERED, client=name, topic=topic, group=group)
+    return Deed(operation, lambda broker: broker.pause_group(topic, group), _nothing)
+
+
+def resume(name: str, topic: str, group: str) -> Deed:
+    operation = Resume(number=UNNUMBERED, client=name, topic=topic, group=group)
+    return Deed(operation, lambda broker: broker.resume_group(topic, group), _nothing)
+
+
+def configure(name: str, topic: str, group: str, rules: GroupRules) -> Deed:
+    operation = Configure(number=UNNUMBERED, client=name, topic=topic, group=group, rules=rules)
+    settings = GroupSettings(
+        max_attempts=rules.max_attempts,
+        attempts="grants" if rules.counts_grants else "failures",
+        backoff_base_us=rules.backoff_base_us,
+        backoff_max_us=rules.backoff_max_us,
+        default_duration_us=rules.default_duration_us,
+        key_ordered=rules.key_ordered,
+    )
+    return Deed(operation, lambda broker: broker.configure_group(topic, group, settings), _nothing)
+
+
+def seek(operation: Seek) -> Deed:
+    op = operation
+    return Deed(
+        op, lambda broker: broker.seek_group(op.topic, op.group, op.to, op.partition), _nothing
+    )
+
+
+def delete_group(name: str, topic: str, group: str) -> Deed:
+    operation = DeleteGroup(number=UNNUMBERED, client=name, topic=topic, group=group)
+    return Deed(operation, lambda broker: broker.delete_group(topic, group), _nothing)
+
+
+def release(name: str, topic: str, group: str, owner: str) -> Deed:
+    operation = Release(number=UNNUMBERED, client=name, topic=topic, group=group, owner=owner)
+
+    def tell(result: tuple[int, bool]) -> None:
+        operation.released, operation.is_partial = result
+
+    return Deed(operation, lambda broker: broker.release_owner(topic, group, owner), tell)
+
+
+def change_letters(operation: LetterChange) -> Deed:
+    op = operation
+
+    def call(broker: Broker) -> int:
+        change = {Replay: broker.replay_dead_letters, Purge: broker.purge_dead_letters}[type(op)]
+        return change(
+            op.topic,
+            op.group,
+            partition=op.partition,
+            first=op.first,
+            end=op.end,
+            reason=op.reason,
+            before_us=None if op.aged_us is None else broker.time.time_us() - op.aged_us,
+        )
+
+    def tell(count: int) -> None:
+        op.count = count
+
+    return Deed(op, call, tell)
+
+
+def letters(name: str, topic: str, group: str) -> Deed:
+    operation = Letters(number=UNNUMBERED, client=name, topic=topic, group=group)
+
+    def tell(found: tuple[Letter, ...]) -> None:
+        operation.letters = found
+
+    return Deed(operation, lambda broker: dead_letters(broker, topic, group), tell)
+
+
+def dead_letters(broker: Broker, topic: str, group: str) -> tuple[Letter, ...]:
+    """A group's dead letters, as the JSON API lists them; none if there is no such topic."""
+    if broker.topic(topic) is None:
+        return ()
+    now_us = broker.time.now_us()
+    return tuple(
+        Letter(
+            Place(partition, letter.offset),
+            letter.reason,
+            letter.grants,
+            letter.failures,
+            now_us - letter.first_attempt_us,
+            now_us - letter.last_attempt_us,
+        )
+        for partition, letter in broker.dead_letters(topic, group)
+    )
+
+
+def trim(name: str, topic: str, partition: int, offset: int) -> Deed:
+    operation = Trim(
+        number=UNNUMBERED, client=name, topic=topic, partition=partition, offset=offset
+    )
+
+    def tell(start: int) -> None:
+        operation.start = start
+
+    return Deed(operation, lambda broker: broker.trim_topic(topic, partition, offset), tell)
+
+
+def configure_topic(name: str, topic: str, rules: TopicRules) -> Deed:
+    operation = ConfigureTopic(number=UNNUMBERED, client=name, topic=topic, rules=rules)
+    settings = TopicSettings(*rules)
+    return Deed(operation, lambda broker: broker.configure_topic(topic, settings), _nothing)
+
+
+def delete_topic(name: str, topic: str) -> Deed:
+    operation = DeleteTopic(number=UNNUMBERED, client=name, topic=topic)
+    return Deed(operation, lambda broker: broker.delete_topic(topic), _nothing)
+
+
+def describe(name: str, topic: str) -> Deed:
+    operation = Describe(number=UNNUMBERED, client=name, topic=topic)
+
+    def tell(view: TopicView | None) -> None:
+        operation.view = view
+
+    return Deed(operation, lambda broker: topic_view(broker, topic), tell)
+
+
+def topic_view(broker: Broker, name: str) -> TopicView | None:
+    """A topic as it is now."""
+    topic = broker.topic(name)
+    if topic is None:
+        return None
+    return TopicView(
+        topic.topic_id,
+        tuple(partition.start_offset for partition in topic.partitions),
+        tuple(partition.next_offset for partition in topic.partitions),
+        sum(1 for _ in broker.scheduled(name)),
+    )
+
+
+def cancel(name: str, topic: str, schedule_id: int) -> Deed:
+    operation = Cancel(number=UNNUMBERED, client=name, topic=topic, schedule_id=schedule_id)
+
+    def tell(was_waiting: bool) -> None:
+        operation.cancelled = was_waiting
+
+    return Deed(operation, lambda broker: broker.cancel_scheduled(topic, schedule_id), tell)
+
+
+def _nothing(result: object) -> None:
+    """There is nothing to be told."""

@@ -1,0 +1,134 @@
+# Tests: tests/simulator/test_operator.py
+"""Asks the broker itself, as the admin API does, and writes what was asked and told into a history.
+
+`brokerd.broker.single_call` makes the call, waits while the broker is congested, and answers when
+all is durable. A machine that ends meanwhile leaves it unanswered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from twisted.python.failure import Failure
+
+from brokerd.broker import Broker
+from brokerd.broker.single_call import ask
+from brokerd.errors import BrokerdError
+from simulator.clients.describe import asked, outcome
+from simulator.history import NEVER, History, Operation
+from simulator.machine import Machine
+from simulator.world import World
+
+WATCH_US = 50_000
+"""How often it is looked whether the broker still lives."""
+
+Done = Callable[[Operation], None]
+
+
+class Asker(Protocol):
+    """Who asks the broker for a client."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is a broker to be asked."""
+
+    def perform(
+        self,
+        operation: Operation,
+        call: Callable[[Broker], Any],
+        tell: Callable[[Any], None],
+        done: Done,
+    ) -> None:
+        """Ask, have ``tell`` put the answer into the operation, and call ``done(operation)``.
+
+        ``done`` is called without an answer when the broker ends. The broker must be ready.
+        """
+
+
+class Direct:
+    """An `Asker` of the broker of a machine."""
+
+    def __init__(self, name: str, world: World, machine: Machine, history: History) -> None:
+        self._name = name
+        self._world = world
+        self._machine = machine
+        self._history = history
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is a broker to be asked."""
+        return self._machine.is_ready
+
+    def perform(
+        self,
+        operation: Operation,
+        call: Callable[[Broker], Any],
+        tell: Callable[[Any], None],
+        done: Done,
+    ) -> None:
+        """Ask; see `Asker.perform`."""
+        core = self._machine.core
+        assert core is not None and self._machine.is_ready, "there is nobody to ask"
+        operation.number = len(self._history.operations)
+        operation.boot = self._machine.boots[-1].number
+        operation.sent_us = operation.arrived_us = self._world.now_us
+        self._history.operations.append(operation)
+        self._world.trace(f"{self._name} #{operation.number} {asked(operation)}")
+        _Question(self, operation, tell, done).begin(core.broker, call)
+
+    def answered(self, operation: Operation) -> None:
+        """Note that an answer came, just now."""
+        operation.written_us = operation.answered_us = self._world.now_us
+        self._world.trace(f"{self._name} #{operation.number} {outcome(operation)}")
+
+    def is_lost(self, operation: Operation) -> bool:
+        """Whether no answer can come any more."""
+        return not self._machine.is_up or self._machine.boots[-1].number != operation.boot
+
+    def later(self, function: Callable[[], None]) -> None:
+        """Have something looked at again after a while."""
+        self._world.call_after(WATCH_US, function)
+
+
+class _Question:
+    """A call that waits for its answer, or for the end of the broker."""
+
+    def __init__(
+        self, direct: Direct, operation: Operation, tell: Callable[[Any], None], done: Done
+    ) -> None:
+        self._direct = direct
+        self._operation = operation
+        self._tell = tell
+        self._done = done
+        self._is_over = False
+
+    def begin(self, broker: Broker, call: Callable[[Broker], Any]) -> None:
+        ask(broker, lambda: call(broker)).addCallbacks(self._answered, self._refused)
+        self._watch()
+
+    def _answered(self, result: Any) -> None:
+        if not self._is_over:
+            self._tell(result)
+            self._finish()
+
+    def _refused(self, failure: Failure) -> None:
+        failure.trap(BrokerdError)
+        if not self._is_over:
+            self._operation.error = str(failure.value) or type(failure.value).__name__
+            self._finish()
+
+    def _finish(self) -> None:
+        self._is_over = True
+        self._direct.answered(self._operation)
+        self._done(self._operation)
+
+    def _watch(self) -> None:
+        if self._is_over:
+            return
+        if self._direct.is_lost(self._operation):
+            self._is_over = True
+            assert self._operation.answered_us == NEVER, "it was not answered"
+            self._done(self._operation)
+        else:
+            self._direct.later(self._watch)

@@ -1,0 +1,59 @@
+# Tests: tests/simulator/test_clients.py, tests/simulator/test_format_clients.py
+"""The wire of a format that gives each request one answer, in the order of the requests."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from simulator.clients.conversation import Answered, Ask, Sent, WrongAnswer
+from simulator.clients.describe import asked
+
+
+class FifoWire(ABC):
+    """A `Wire`; a format says what its bytes are and what its answers tell."""
+
+    greeting = b""
+
+    def __init__(self) -> None:
+        self._expected: deque[Ask] = deque()
+
+    def encode(self, asks: Sequence[Ask]) -> list[Sent]:
+        """See `Wire.encode`."""
+        self._expected.extend(asks)
+        return [Sent(self.encoded(ask.request)) for ask in asks]
+
+    def feed(self, data: bytes) -> Iterator[Answered]:
+        """See `Wire.feed`."""
+        for size, answer in self.answers(data):
+            if not self._expected:
+                raise WrongAnswer(f"was sent an answer to nothing: {answer!r:.200}")
+            ask = self._expected.popleft()
+            try:
+                self.complete(ask, answer)
+            except WrongAnswer as error:
+                number = ask.operation.number
+                raise WrongAnswer(f"#{number} ({asked(ask.operation)}) {error}") from error
+            yield Answered(size)
+
+    @abstractmethod
+    def encoded(self, request: Any) -> bytes:
+        """A request in bytes."""
+
+    @abstractmethod
+    def answers(self, data: bytes) -> Iterable[tuple[int, Any]]:
+        """The answers that ``data`` completes, each with its size in bytes.
+
+        Raises WrongAnswer where the stream cannot be followed.
+        """
+
+    @abstractmethod
+    def complete(self, ask: Ask, answer: Any) -> None:
+        """Put what an answer tells into its operation. Raises WrongAnswer for what is none."""
+
+
+def unfit(answer: object) -> WrongAnswer:
+    """The answer is not one to its request."""
+    return WrongAnswer(f"was answered with {answer!r:.300}")

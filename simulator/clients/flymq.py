@@ -1,0 +1,306 @@
+# Tests: tests/simulator/test_format_clients.py
+"""A random FlyMQ client, in the document's dialect or in that of the SDKs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any, ClassVar
+
+from brokerd.codecs import flymq
+from simulator.clients.conversation import Ask, WrongAnswer
+from simulator.clients.fifo_wire import FifoWire, unfit
+from simulator.clients.offset_requests import OffsetRequests
+from simulator.clients.values import PATTERNS
+from simulator.history import Cancel, DeleteTopic, Message, Operation, Place, Produce
+from simulator.offset_history import (
+    Commit,
+    Committed,
+    CreateTopic,
+    ListTopics,
+    Position,
+    Read,
+    Reading,
+    ResetOffset,
+)
+from simulator.payloads import payload_of, value_of
+from simulator.plan import Action, ClientPlan
+from simulator.transaction_history import Begin, RollBack, Stage, Transact
+
+HEADER_BYTES = 8
+GZIP = 0.1
+"""How likely a request is compressed."""
+SCHEDULE_BITS = 40
+"""Of a delayed record's number; the topic's id stands above."""
+NO_GROUP = "consumer group not found"
+NO_MESSAGE = "message not found"
+NO_RECORD = "out of range", "is removed", "holds no record any more"
+"""What CONSUME says where there is no record."""
+Answer = tuple[int, bytes]
+"""Opcode and payload."""
+
+
+class FlyMQWire(FifoWire):
+    """A `Wire` of FlyMQ; now and then a request is compressed."""
+
+    def __init__(self, chance: Random) -> None:
+        super().__init__()
+        self._chance = chance
+        self._reader = flymq.FrameReader()
+
+    def encoded(self, request: flymq.Request) -> bytes:
+        """See `FifoWire`."""
+        has_payload = not isinstance(request, flymq.ListTopics | flymq.BeginTransaction)
+        return flymq.encode_request(request, has_payload and self._chance.random() < GZIP)
+
+    def answers(self, data: bytes) -> Iterator[tuple[int, Answer]]:
+        """See `FifoWire`."""
+        for opcode, _, payload in self._reader.feed(data):
+            yield HEADER_BYTES + len(payload), (opcode, payload)
+        if self._reader.error is not None:
+            raise WrongAnswer(f"was sent a broken frame: {self._reader.error}")
+
+    def complete(self, ask: Ask, answer: Answer) -> None:
+        """See `FifoWire`."""
+        try:
+            told = flymq.decode_answer(ask.request, *answer)
+        except flymq.AnswerError as error:
+            raise WrongAnswer(str(error)) from error
+        if isinstance(told, flymq.Failed):
+            refuse(ask.operation, told.text)
+        else:
+            fill(ask.operation, told)
+
+
+def refuse(operation: Operation, text: str) -> None:
+    """Put a refusal into its operation; some tell what is there, and that it is nothing."""
+    if isinstance(operation, Read) and operation.exact and _tells_nothing(text):
+        operation.readings = ()
+    elif isinstance(operation, Committed) and NO_GROUP in text:
+        operation.offset, operation.lag, operation.latest = None, None, None
+        operation.told_as_zero = False
+    elif isinstance(operation, Cancel) and text.startswith(NO_MESSAGE):
+        operation.cancelled = False
+    else:
+        operation.error = text or "no reason given"
+
+
+def _tells_nothing(text: str) -> bool:
+    return text.startswith("offset ") and any(each in text for each in NO_RECORD)
+
+
+def fill(operation: Operation, told: flymq.Answer) -> None:
+    """Put what an answer tells into its operation. Raises WrongAnswer for what is none."""
+    match operation, told:
+        case Produce(), flymq.Produced() if _agrees(operation, told):
+            (message,) = operation.messages
+            if message.delay_us is None:
+                operation.places = (Place(told.partition, told.offset),)
+            else:
+                operation.places = (None,)
+                operation.schedules = (told.offset & ((1 << SCHEDULE_BITS) - 1),)
+        case Stage(), flymq.Produced() if _is_staged(operation, told):
+            pass
+        case Begin(), flymq.TransactionTold(success=True):
+            operation.transaction = told.transaction
+        case Transact(), flymq.TransactionTold(success=True) if _is_of(operation, told):
+            pass
+        case RollBack(), flymq.TransactionTold() if _is_of(operation, told):
+            pass
+        case Cancel(), flymq.Done():
+            operation.cancelled = True
+        case Read(), flymq.Consumed():
+            place = Place(operation.partition, operation.offset)
+            operation.readings = (Reading(place, told.value, told.key, tells_key=True),)
+        case Read(), flymq.Fetched():
+            operation.readings = tuple(
+                Reading(Place(operation.partition, each.offset), each.value, each.key, True)
+                for each in told.records
+            )
+            operation.next = told.next_offset
+        case Committed(lag=None), flymq.Position():
+            operation.offset, operation.told_as_zero = told.offset, True
+        case Committed(), flymq.Lag() if told.current == told.committed:
+            operation.offset, operation.latest = told.committed, told.latest
+            operation.lag = told.lag
+        case Position(), flymq.Position():
+            operation.offset = told.offset
+        case ListTopics(), flymq.Topics():
+            operation.topics = tuple((name, None) for name in told.names)
+        case ((Commit() | ResetOffset() | CreateTopic() | DeleteTopic()), flymq.Done()):
+            pass
+        case _:
+            raise unfit(told)
+
+
+def _agrees(operation: Produce, told: flymq.Produced) -> bool:
+    """Whether an answer is about what was sent."""
+    (message,) = operation.messages
+    return (
+        told.topic == operation.topic
+        and message.partition in (None, told.partition)
+        and told.key_size == (-1 if message.key is None else len(message.key))
+        and told.value_size == len(value_of(message.payload))
+    )
+
+
+def _is_staged(operation: Stage, told: flymq.Produced) -> bool:
+    """Whether an answer is about what was staged, and names no place yet."""
+    size = len(value_of(operation.message.payload))
+    return told._replace(timestamp_ms=0) == (operation.topic, 0, 0, 0, -1, size)
+
+
+def _is_of(operation: Transact | RollBack, told: flymq.TransactionTold) -> bool:
+    return told.transaction == operation.transaction
+
+
+class FlyMQRequests(OffsetRequests):
+    """What a FlyMQ client asks."""
+
+    def __init__(self, plan: ClientPlan, chance: Random) -> None:
+        super().__init__(plan, chance)
+        self._open: dict[str, list[tuple[str, Message]]] = {}
+        """What was staged in each transaction. It may be that of a connection that is gone: then
+        nothing of it may be stored."""
+        self._delayed: list[tuple[str, int]] = []
+        """Topic and schedule id of each delayed record."""
+
+    def learn(self, operation: Operation) -> None:
+        """Remember what an answer told."""
+        super().learn(operation)
+        match operation:
+            case Begin(error=""):
+                self._open[operation.transaction] = []
+            case Stage() if operation.error:
+                self._open.pop(operation.transaction, None)
+            case Produce(schedules=(int(schedule_id),)):
+                self._delayed.append((operation.topic, schedule_id))
+
+    # -- what waits ------------------------------------------------------------------------------
+
+    def _produce(self) -> Operation:
+        """A record; now and then one that comes later, or that does not live for ever."""
+        operation = super()._produce()
+        assert isinstance(operation, Produce), "it produces"
+        (message,) = operation.messages
+        delay_us = self._span_us(self._plan.delayed_permille, self._plan.schedule_us_max)
+        ttl_us = self._span_us(self._plan.ttl_permille, self._plan.ttl_us_max)
+        if delay_us is not None:
+            operation.messages = (Message(message.payload, delay_us=delay_us),)
+        elif ttl_us is not None:
+            operation.messages = (Message(message.payload, ttl_us=ttl_us),)
+        return operation
+
+    def _span_us(self, permille: int, longest_us: int) -> int | None:
+        """How long something takes, now and then: whole milliseconds, one at least."""
+        if not self._values.often(permille):
+            return None
+        return self._chance.randint(1, max(1, longest_us // 1_000)) * 1_000
+
+    def _cancel(self) -> Operation | None:
+        """A record that waits, or one that may be there."""
+        if not self._delayed:
+            return None
+        topic, schedule_id = self._chance.choice(self._delayed)
+        if self._chance.random() < 0.1:
+            schedule_id += 1
+        return Cancel(**self._asked(topic=topic, schedule_id=schedule_id))
+
+    # -- transactions ----------------------------------------------------------------------------
+
+    def _begin(self) -> Operation:
+        return Begin(**self._asked())
+
+    def _stage(self) -> Operation | None:
+        """A message that can be told apart, in one of those that are open."""
+        value = self._values.make()
+        if not self._open or not value:
+            return None
+        name, topic = self._chance.choice(list(self._open)), self._topic().name
+        message = Message(payload_of(value))
+        self._open[name].append((topic, message))
+        return Stage(**self._asked(transaction=name, topic=topic, message=message))
+
+    def _commit_transaction(self) -> Operation | None:
+        if not self._open:
+            return None
+        name = self._chance.choice(list(self._open))
+        messages = tuple(self._open.pop(name))
+        return Transact(**self._asked(transaction=name, messages=messages))
+
+    def _roll_back(self) -> Operation | None:
+        if not self._open:
+            return None
+        name = self._chance.choice(list(self._open))
+        del self._open[name]
+        return RollBack(**self._asked(transaction=name))
+
+    # -- on the wire -----------------------------------------------------------------------------
+
+    def request(self, operation: Operation) -> Any:
+        is_sdk = self._chance.random() < 0.5
+        match operation:
+            case Begin():
+                return flymq.BeginTransaction()
+            case Stage():
+                value = value_of(operation.message.payload)
+                return flymq.ProduceInTransaction(operation.transaction, operation.topic, value)
+            case Transact():
+                return flymq.CommitTransaction(operation.transaction)
+            case RollBack():
+                return flymq.RollBackTransaction(operation.transaction)
+            case Cancel():
+                return flymq.CancelDelayed(operation.schedule_id, operation.topic)
+            case Produce(messages=(Message(delay_us=int(us), payload=payload),)):
+                return flymq.ProduceDelayed(operation.topic, value_of(payload), us // 1_000)
+            case Produce(messages=(Message(ttl_us=int(us), payload=payload),)):
+                return flymq.ProduceWithTtl(operation.topic, value_of(payload), us // 1_000)
+            case Produce():
+                (message,) = operation.messages
+                partition = -1 if message.partition is None else message.partition
+                value = value_of(message.payload)
+                return flymq.Produce(operation.topic, message.key, value, partition)
+            case Read(exact=True):
+                opcode = self._chance.choice((flymq.Opcode.CONSUME, flymq.Opcode.CONSUME_ZERO_COPY))
+                return flymq.Consume(operation.topic, operation.partition, operation.offset, opcode)
+            case Read():
+                return self._fetch(operation, is_sdk)
+            case Commit():
+                return flymq.Commit(*_lane(operation), operation.offset)
+            case ResetOffset():
+                return flymq.ResetOffset(*_lane(operation), operation.to, None, is_sdk)
+            case Committed(lag=None):
+                return flymq.GetOffset(*_lane(operation))
+            case Committed():
+                return flymq.GetLag(*_lane(operation))
+            case Position():
+                return flymq.Subscribe(*_lane(operation), operation.mode, is_sdk)
+            case CreateTopic():
+                return flymq.CreateTopic(operation.topic, operation.partitions)
+            case DeleteTopic():
+                return flymq.DeleteTopic(operation.topic)
+            case ListTopics():
+                return flymq.ListTopics()
+        raise TypeError(f"FlyMQ has no {operation!r}")
+
+    _ACTIONS: ClassVar[dict[Action, Callable[[Any], Operation | None]]] = {
+        **OffsetRequests._ACTIONS,
+        "produce": _produce,
+        "cancel": _cancel,
+        "begin": _begin,
+        "stage": _stage,
+        "commit_transaction": _commit_transaction,
+        "roll_back": _roll_back,
+    }
+
+    def _fetch(self, operation: Read, is_sdk: bool) -> flymq.Fetch:
+        """A fetch in one of its layouts; a filter goes with the SDKs' alone."""
+        opcode = self._chance.choice((flymq.Opcode.FETCH, flymq.Opcode.FETCH_BINARY))
+        if is_sdk and self._values.often(self._plan.filter_permille):
+            operation.pattern = self._chance.choice(PATTERNS)
+        asked = operation.topic, operation.partition, operation.offset, operation.limit
+        return flymq.Fetch(*asked, operation.pattern, is_sdk, opcode)
+
+
+def _lane(operation: Commit | ResetOffset | Committed | Position) -> tuple[str, str, int]:
+    return operation.topic, operation.group, operation.partition

@@ -1,0 +1,52 @@
+# Tests: tests/simulator/test_format_clients.py
+"""Which wire and which requests the clients of each format have; Mamamia's are apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+from simulator.clients.blipmq import BlipMQRequests, BlipMQWire
+from simulator.clients.conversation import Wire
+from simulator.clients.flymq import FlyMQRequests, FlyMQWire
+from simulator.clients.links import Connect
+from simulator.clients.mega import MegaRequests, MegaWire
+from simulator.clients.rustlog import RustLogRequests, RustLogWire
+from simulator.clients.wire_client import Requests, WireClient
+from simulator.history import History
+from simulator.plan import ClientPlan, WireFormat
+from simulator.world import World
+
+
+def wire_of(wire_format: WireFormat, chance: Random) -> Callable[[], Wire]:
+    """What makes a wire for each connection; it may have a chance of its own."""
+    wires: dict[WireFormat, Callable[[], Wire]] = {
+        "rustlog": RustLogWire,
+        "mega": partial(MegaWire, chance),
+        "blipmq": BlipMQWire,
+        "flymq": partial(FlyMQWire, chance),
+    }
+    return wires[wire_format]
+
+
+def requests_of(
+    wire_format: WireFormat, history: History
+) -> Callable[[ClientPlan, Random], Requests]:
+    """What makes the requests of a client."""
+    makers: dict[WireFormat, Callable[[ClientPlan, Random], Requests]] = {
+        "rustlog": RustLogRequests,
+        "mega": MegaRequests,
+        "blipmq": partial(BlipMQRequests, history),
+        "flymq": FlyMQRequests,
+    }
+    return makers[wire_format]
+
+
+def make_format_client(
+    plan: ClientPlan, world: World, connect: Connect, history: History
+) -> WireClient:
+    """The client of a plan that does not speak Mamamia."""
+    wire = wire_of(plan.format, Random(f"{plan.seed}/wire"))
+    requests = requests_of(plan.format, history)
+    return WireClient(plan, world, connect, history, wire, requests)

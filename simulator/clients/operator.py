@@ -1,0 +1,263 @@
+# Tests: tests/simulator/test_operator.py
+"""A random operator: changes groups and topics while others work, and looks before and after.
+
+It does one thing at a time. Where a crash takes an answer it goes on when there is a broker again,
+and looks what became of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from random import Random
+from typing import ClassVar, Literal
+
+from simulator.clients import deeds
+from simulator.clients.deeds import UNNUMBERED, Deed
+from simulator.clients.direct import Asker
+from simulator.history import (
+    Describe,
+    GroupRules,
+    LetterChange,
+    Operation,
+    Purge,
+    Replay,
+    Seek,
+    TopicRules,
+)
+from simulator.plan import (
+    DEFAULT_DURATION_US,
+    OPERATOR_BACKOFF_US,
+    Action,
+    ClientPlan,
+    Topic,
+)
+from simulator.world import World
+
+READY_US = 100_000
+"""How long it waits for a broker that is not there."""
+
+Script = Generator[Deed, Operation, None]
+
+
+class Operator:
+    """Does ``plan.operations`` things and is finished then, or when it is told to stop."""
+
+    def __init__(self, plan: ClientPlan, world: World, direct: Asker) -> None:
+        self.plan = plan
+        self.finished = False
+        self.on_finished: Callable[[], None] = lambda: None
+        self._world = world
+        self._direct = direct
+        self._chance = Random(plan.seed)
+        self._left = plan.operations
+        self._script: Script | None = None
+        self._nexts: dict[str, tuple[int, ...]] = {}
+        """The next offsets of topics, as they were last told."""
+        self._schedules = 0
+
+    # -- for the run -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._world.call_after(self.plan.begin_us, self._next)
+
+    def stop(self) -> None:
+        """Do nothing more."""
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        if not self.finished:
+            self.finished = True
+            self.on_finished()
+
+    def note_arrivals(self) -> None:
+        """What it asks arrives at once."""
+
+    # -- one thing after another -----------------------------------------------------------------
+
+    def _next(self) -> None:
+        if self.finished:
+            return
+        if self._script is None:
+            if not self._left:
+                self.hang_up()
+                return
+            self._left -= 1
+            self._script = self._draw()
+        self._go_on(None)
+
+    def _draw(self) -> Script:
+        if self.plan.configures_first:
+            groups = [(topic, group) for topic in self.plan.topics for group in self.plan.groups]
+            done = self.plan.operations - self._left - 1
+            if done < len(groups):
+                return self._configure(*groups[done])
+        mix = self.plan.mix
+        (action,) = self._chance.choices(list(mix), list(mix.values()))
+        topic = self._chance.choice(self.plan.topics)
+        return self._ACTIONS[action](self, topic, self._chance.choice(self.plan.groups))
+
+    def _go_on(self, operation: Operation | None) -> None:
+        """Ask what the script wants next; None begins it."""
+        if self.finished or self._script is None:
+            return
+        try:
+            deed = next(self._script) if operation is None else self._script.send(operation)
+        except StopIteration:
+            self._script = None
+            self._world.call_after(self._chance.randint(0, self.plan.think_us), self._next)
+            return
+        self._ask(deed)
+
+    def _ask(self, deed: Deed) -> None:
+        if self.finished:
+            return
+        if self._direct.is_ready:
+            self._direct.perform(*deed, self._go_on)
+        else:
+            self._world.call_after(READY_US, self._ask, deed)
+
+    # -- groups ----------------------------------------------------------------------------------
+
+    def _pause(self, topic: Topic, group: str) -> Script:
+        yield deeds.pause(self.plan.name, topic.name, group)
+
+    def _resume(self, topic: Topic, group: str) -> Script:
+        yield deeds.resume(self.plan.name, topic.name, group)
+
+    def _configure(self, topic: Topic, group: str) -> Script:
+        chance = self._chance
+        yield deeds.configure(
+            self.plan.name,
+            topic.name,
+            group,
+            GroupRules(
+                chance.randint(1, 5),
+                chance.random() < 0.3,
+                chance.choice((0, 0, 100_000)),
+                OPERATOR_BACKOFF_US,
+                chance.choice((DEFAULT_DURATION_US, 1_000_000, 100_000)),
+                chance.randrange(1_000) < self.plan.ordered_permille,
+            ),
+        )
+
+    def _seek(self, topic: Topic, group: str) -> Script:
+        partition = self._chance.choice((None, self._chance.randrange(topic.partitions)))
+        ends: tuple[Literal["start", "end"], ...] = ("start", "end")
+        to = self._chance.choice((*ends, self._offset(topic, partition or 0)))
+        yield deeds.seek(
+            Seek(
+                number=UNNUMBERED,
+                client=self.plan.name,
+                topic=topic.name,
+                group=group,
+                to=to,
+                partition=partition,
+            )
+        )
+
+    def _delete_group(self, topic: Topic, group: str) -> Script:
+        yield deeds.delete_group(self.plan.name, topic.name, group)
+
+    def _release(self, topic: Topic, group: str) -> Script:
+        owner = self._chance.choice(self.plan.owners)
+        yield deeds.release(self.plan.name, topic.name, group, owner)
+
+    # -- dead letters ----------------------------------------------------------------------------
+
+    def _letters(self, topic: Topic, group: str) -> Script:
+        yield deeds.letters(self.plan.name, topic.name, group)
+
+    def _replay(self, topic: Topic, group: str) -> Script:
+        return self._change_letters(Replay, topic, group)
+
+    def _purge(self, topic: Topic, group: str) -> Script:
+        return self._change_letters(Purge, topic, group)
+
+    def _change_letters(self, kind: type[LetterChange], topic: Topic, group: str) -> Script:
+        """Mostly all of them, or those of a range, or of a reason; listed before and after."""
+        chance, name = self._chance, self.plan.name
+        partition = chance.choice((None, None, chance.randrange(topic.partitions)))
+        first = chance.choice((0, 0, 0, self._offset(topic, partition or 0)))
+        is_aged = self.plan.aged_permille and chance.randrange(1_000) < self.plan.aged_permille
+        yield deeds.letters(name, topic.name, group)
+        yield deeds.change_letters(
+            kind(
+                number=UNNUMBERED,
+                client=name,
+                topic=topic.name,
+                group=group,
+                partition=partition,
+                first=first,
+                end=chance.choice((None, None, first + chance.randint(1, 20))),
+                reason=chance.choice((None, None, "max_attempts", "max_attempts", "broken")),
+                aged_us=chance.randint(0, self.plan.aged_us_max) if is_aged else None,
+            )
+        )
+        yield deeds.letters(name, topic.name, group)
+
+    # -- topics ----------------------------------------------------------------------------------
+
+    def _describe(self, topic: Topic, group: str) -> Script:
+        operation = yield deeds.describe(self.plan.name, topic.name)
+        self._learn(operation)
+
+    def _trim(self, topic: Topic, group: str) -> Script:
+        operation = yield deeds.describe(self.plan.name, topic.name)
+        self._learn(operation)
+        partition = self._chance.randrange(topic.partitions)
+        offset = self._offset(topic, partition)
+        yield deeds.trim(self.plan.name, topic.name, partition, offset)
+
+    def _configure_topic(self, topic: Topic, group: str) -> Script:
+        plan = self.plan
+        rules = TopicRules(
+            self._limit(plan.retention_us_max),
+            self._limit(plan.retention_bytes_max),
+            self._limit(plan.ttl_us_max),
+        )
+        yield deeds.configure_topic(plan.name, topic.name, rules)
+
+    def _delete_topic(self, topic: Topic, group: str) -> Script:
+        """Looked at before and after: the id tells whether it is another one now."""
+        before = yield deeds.describe(self.plan.name, topic.name)
+        if not before.succeeded:
+            return
+        yield deeds.delete_topic(self.plan.name, topic.name)
+        yield deeds.describe(self.plan.name, topic.name)
+
+    def _cancel(self, topic: Topic, group: str) -> Script:
+        schedule_id = self._chance.randrange(self._schedules + 3)
+        self._schedules += self._chance.randrange(3)
+        yield deeds.cancel(self.plan.name, topic.name, schedule_id)
+
+    def _limit(self, most: int) -> int:
+        """None at all, in one case of three."""
+        return 0 if self._chance.random() < 0.33 else self._chance.randint(0, most)
+
+    # -- parts -----------------------------------------------------------------------------------
+
+    def _learn(self, operation: Operation) -> None:
+        if isinstance(operation, Describe) and operation.view is not None:
+            self._nexts[operation.topic] = operation.view.nexts
+
+    def _offset(self, topic: Topic, partition: int) -> int:
+        """One that there is, or a little beyond."""
+        nexts = self._nexts.get(topic.name, ())
+        return self._chance.randrange((nexts[partition] if partition < len(nexts) else 10) + 3)
+
+    _ACTIONS: ClassVar[dict[Action, Callable[[Operator, Topic, str], Script]]] = {
+        "pause": _pause,
+        "resume": _resume,
+        "configure": _configure,
+        "seek": _seek,
+        "delete_group": _delete_group,
+        "release": _release,
+        "letters": _letters,
+        "replay": _replay,
+        "purge": _purge,
+        "describe": _describe,
+        "trim": _trim,
+        "configure_topic": _configure_topic,
+        "delete_topic": _delete_topic,
+        "cancel": _cancel,
+    }

@@ -1,0 +1,132 @@
+# Tests: tests/simulator/test_clients.py
+"""A client that follows a script, one thing after another, and does not give up: for audits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+
+from brokerd.errors import BrokerdError
+from simulator.clients.conversation import Ask, Conversation, Wire
+from simulator.clients.deeds import Deed
+from simulator.clients.describe import asked
+from simulator.clients.direct import Asker
+from simulator.clients.links import Connect
+from simulator.history import History, Operation
+from simulator.world import World
+
+RETRY_US = 1_000_000
+RETRIES = 60
+"""How often a refused request is asked again; space may need a second to be found."""
+LOSSES_MAX = 5
+"""Connections that an audit may lose."""
+NO_GROUP = "has no group"
+"""What the broker says of a group that nobody has used yet."""
+
+Step = Callable[[], Ask | Deed] | int
+"""What the script wants next: an answer, or to wait for so many microseconds."""
+Script = Generator[Step, Operation, None]
+
+
+class AuditFailed(BrokerdError):
+    """The broker refused, or did not serve, a client at its best behaviour."""
+
+
+def insist(
+    make: Callable[[], Ask | Deed], accepts: Callable[[Operation], bool] = lambda operation: False
+) -> Generator[Step, Operation, Operation]:
+    """Ask until it is not refused, or refused as ``accepts`` allows."""
+    for _ in range(RETRIES):
+        operation = yield make
+        if not operation.error or NO_GROUP in operation.error or accepts(operation):
+            return operation
+        yield RETRY_US
+    raise AuditFailed(f"{asked(operation)} is refused for ever: {operation.error}")
+
+
+class ScriptedClient:
+    """Begins with ``start()``, and calls ``done()`` when its script is at its end.
+
+    Raises AuditFailed, in the world's next event, when the broker does not let it finish.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        world: World,
+        connect: Connect,
+        direct: Asker,
+        history: History,
+        wire: Callable[[], Wire],
+        script: Script,
+        done: Callable[[], None],
+    ) -> None:
+        self._name = name
+        self._world = world
+        self._connect_link = connect
+        self._direct = direct
+        self._history = history
+        self._wire = wire
+        self._script = script
+        self._done = done
+        self._wanted: Callable[[], Ask | Deed] | None = None
+        """What is asked and not answered."""
+        self._losses = 0
+        self._conversation: Conversation | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._connect()
+        self._advance()
+
+    def _advance(self, operation: Operation | None = None) -> None:
+        """Do what the script wants next; None begins it or ends a wait."""
+        try:
+            step = next(self._script) if operation is None else self._script.send(operation)
+        except StopIteration:
+            self._finish()
+            return
+        if isinstance(step, int):
+            self._world.call_after(step, self._advance)
+        else:
+            self._wanted = step
+            self._ask()
+
+    def _ask(self) -> None:
+        if self._wanted is None or self._conversation is None:
+            return
+        wanted = self._wanted()
+        if isinstance(wanted, Deed):
+            self._direct.perform(*wanted, self._answered)
+        else:
+            self._conversation.ask(wanted)
+
+    def _answered(self, operation: Operation) -> None:
+        self._wanted = None
+        self._advance(operation)
+
+    def _finish(self) -> None:
+        if self._conversation is not None:
+            self._conversation.hang_up()
+        self._done()
+
+    def _connect(self) -> None:
+        self._conversation = Conversation(
+            self._name,
+            self._world,
+            self._connect_link,
+            self._history,
+            self._answered,
+            self._lost,
+            self._wire(),
+        )
+
+    def _lost(self, why: str) -> None:
+        self._conversation = None
+        self._losses += 1
+        if self._losses > LOSSES_MAX:
+            raise AuditFailed(f"the audit lost its connection {self._losses} times: {why}")
+        self._world.call_after(RETRY_US, self._reconnect)
+
+    def _reconnect(self) -> None:
+        self._connect()
+        self._ask()

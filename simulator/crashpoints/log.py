@@ -1,0 +1,307 @@
+# Tests: tests/simulator/test_crashpoints.py
+"""The fixed workload of the log alone: entries of every kind, frames of many sizes, snapshots.
+
+The broker of this version writes no SCHEDULE entries, and knows no SECURITY and SCHEMA entries of
+such content; LOST entries come from a repair. The log carries all of them, so they are crashed
+here. Five lives on one directory: two end with a clean close, one with SIGKILL and two with a loss
+of power, those three while commits are under way. Each deletes segments, some in the middle of the
+log; from then on a start begins at the newest snapshot.
+
+Whatever `Wal.on_durable` has told, and whatever a start has replayed, must be there from then on,
+byte for byte and in order; a snapshot, once `Snapshots.write` has returned.
+"""
+
+from __future__ import annotations
+
+import traceback
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
+from random import Random
+from typing import NamedTuple
+
+import msgpack
+
+from brokerd.wal import Frame, RecoveryReport, SnapshotChunk, Snapshots, WalOptions
+from brokerd.wal.damage.verify import verify
+from brokerd.walformat import (
+    SEGMENT_BYTES_MIN,
+    Entry,
+    EntryKind,
+    EventKind,
+    RecordColumns,
+    encode_group_events,
+    encode_records,
+)
+from simulator.bare import STATE_DIR, WAL_DIR, BareLog
+from simulator.crash import CrashModel
+from simulator.crashpoints.points import LOST, Point, require
+from simulator.disk import Call, PowerLost, SimDisk
+
+SEED = 2
+SIZES = (0, 1, 7, 8, 9, 430, 512, 3_900, 4_096, 9_000, 20_000)
+"""Of bodies: around the alignment, a sector, a block, and parts of a segment."""
+LARGE_BYTES = 150_000
+"""Of a frame that no ordinary segment takes."""
+OPTIONS = WalOptions(segment_bytes=SEGMENT_BYTES_MIN, free_bytes_min=0)
+
+Entries = Sequence[Entry]
+
+FOREIGN_KIND = 1_000
+"""Of chunks that no broker writes: nobody else may want to read them."""
+
+
+class Snapshot(NamedTuple):
+    start_lsn: int
+    chunks: list[SnapshotChunk]
+
+
+class Log(BareLog):
+    """One life of a log: opened, its threads run by hand."""
+
+    def __init__(self, disk: SimDisk, random_bytes: Callable[[int], bytes]) -> None:
+        super().__init__(disk, OPTIONS, random_bytes)
+        self.snapshots = Snapshots(disk, STATE_DIR, random_bytes)
+        self.frames: list[Frame] = []
+        """As replayed."""
+        self.from_lsn = 0
+        deleted_lsn = self.wal.deleted_lsn()
+        loaded = self.snapshots.load_newest(oldest_lsn=deleted_lsn) if deleted_lsn else None
+        if loaded is not None:
+            self.from_lsn = loaded.start_lsn
+        self.report: RecoveryReport = self.wal.open(self.from_lsn, self.frames.append)
+
+
+class LogScript:
+    """One run of the workload. Its attributes say at any moment what must be on the disk."""
+
+    def __init__(self) -> None:
+        self.disk = SimDisk()
+        self.frames: list[Entries] = []
+        """All that may be there, in order."""
+        self.ends: list[int] = []
+        """LSN just past each of them."""
+        self.durable = 0
+        """How many of them must be."""
+        self.snapshots: list[Snapshot] = []
+        """All that were begun."""
+        self.snapshots_done = 0
+        """How many of them were completed."""
+        self._chance = Random(SEED)
+        self._kinds = cycle(EntryKind)
+        self._sizes = cycle(SIZES)
+
+    def play(self) -> None:
+        """Run from the first start on an empty disk to the last close. Raises Unexpected."""
+        self._live().close()
+        self._leave_unsynced(self._live())
+        self.disk.kill()
+        self._leave_under_way(self._live())
+        self.disk.crash(CrashModel.REORDER, self._chance)
+        self._leave_unsynced(self._live())
+        self.disk.crash(CrashModel.KEEP)
+        self._live().close()
+
+    def digest(self) -> str:
+        """The same for the same run."""
+        return self.disk.digest()
+
+    # -- one life -------------------------------------------------------------------------------
+
+    def _live(self) -> Log:
+        log = Log(self.disk, self._chance.randbytes)
+        before = self.below(log.from_lsn) + len(log.frames)
+        del self.frames[before:], self.ends[before:]
+        self.durable = before
+        log.wal.on_durable = lambda ticket: self._is_durable(before + ticket)
+        log.run()
+        self._append_in_turn(log, 8)
+        self._write_snapshot(log)
+        self._append_together(log, 14)
+        self._seal(log)
+        self._append_large(log)
+        self._append_in_turn(log, 4)
+        self._write_snapshot(log)
+        self._write_snapshot(log)
+        self._append_in_turn(log, 1)
+        self._write_snapshot(log)
+        self._delete_segments(log)
+        return log
+
+    def below(self, lsn: int) -> int:
+        """How many of the frames end at or below an LSN."""
+        return bisect_right(self.ends, lsn)
+
+    def _is_durable(self, count: int) -> None:
+        self.durable = count
+
+    def _append(self, log: Log, entries: Entries) -> None:
+        self.frames.append(entries)
+        log.wal.append(entries, len(self.frames))
+        self.ends.append(log.wal.appended_lsn)
+
+    def _append_in_turn(self, log: Log, count: int) -> None:
+        """Each frame in a commit of its own."""
+        for _ in range(count):
+            self._append(log, [self._entry()])
+            log.run()
+
+    def _append_together(self, log: Log, count: int) -> None:
+        """The first frame in one commit, all others in the next; some have several entries."""
+        for number in range(count):
+            self._append(log, [self._entry() for _ in range(1 + number % 3)])
+            log.background.run()
+        log.run()
+
+    def _seal(self, log: Log) -> None:
+        log.wal.seal()
+        log.run()
+
+    def _append_large(self, log: Log) -> None:
+        log.wal.request_room(LARGE_BYTES)
+        log.run()
+        self._append(log, [self._entry(LARGE_BYTES)])
+        log.run()
+
+    def _write_snapshot(self, log: Log) -> None:
+        """Two chunks that nobody else has written."""
+        lsn, number = log.wal.durable_lsn, len(self.snapshots)
+        chunks = [
+            SnapshotChunk(FOREIGN_KIND, b"", lsn, b"%d" % number),
+            SnapshotChunk(FOREIGN_KIND + 1, b"key", lsn, b"state" * 900),
+        ]
+        self.snapshots.append(Snapshot(lsn, chunks))
+        log.snapshots.write(lsn, chunks)
+        self.snapshots_done = len(self.snapshots)
+
+    def _delete_segments(self, log: Log) -> None:
+        """All that the older snapshot covers, but for every third."""
+        below_lsn = log.snapshots.second_newest()
+        require(below_lsn is not None, "there are two snapshots")
+        removables = log.wal.removable({}, (), below_lsn or 0).run()
+        gone = [one for number, one in enumerate(removables) if number % 3]
+        require(len(gone) > 0, "a life leaves segments to delete")
+        log.wal.delete_segments(gone)
+        log.run()
+
+    def _leave_under_way(self, log: Log) -> None:
+        """Frames in two segments, of which only the first is durable when this life ends."""
+        for _ in range(3):
+            self._append(log, [self._entry(), self._entry()])
+        log.writer.step()
+        log.wal.seal()
+        self._append(log, [self._entry()])
+
+    def _leave_unsynced(self, log: Log) -> None:
+        """Frames that are written and not synced when this life ends."""
+        self._append(log, [self._entry(), self._entry()])
+        self._append(log, [self._entry()])
+        hook = self.disk.enter
+
+        def enter(call: Call) -> None:
+            if call.name == "sync":
+                raise PowerLost
+            hook(call)
+
+        self.disk.enter = enter
+        try:
+            log.run()
+        except PowerLost:
+            self.disk.enter = hook
+        require(self.disk.enter is hook, "frames became durable without a sync")
+
+    def _entry(self, size: int | None = None) -> Entry:
+        """The next kind, with a body of the next size, or of about the size given."""
+        kind = next(self._kinds) if size is None else EntryKind.RECORDS
+        filling = self._chance.randbytes(next(self._sizes) if size is None else size)
+        number = len(self.frames)
+        if kind is EntryKind.RECORDS:
+            body = encode_records(RecordColumns([b"%d" % number, filling]))
+            return Entry(kind, 1, 0, 2 * number, 2, body)
+        if kind is EntryKind.GROUP_EVENTS:
+            event = (EventKind.COMMITTED, number, 0, 0, 0, "", filling.hex())
+            return Entry(kind, 1, 0, 0, 1, encode_group_events("g", [event]))
+        if kind is EntryKind.MARK:
+            return Entry(kind, 0, 0, 0, 0, b"")
+        if kind is EntryKind.LOST:
+            return Entry(kind, 0, 0, 0, 0, _loss(filling))
+        return Entry(kind, number, 0, 0, 0, filling)
+
+
+def _loss(filling: bytes) -> bytes:
+    """Damage on record, of a file that there is not."""
+    fields = {
+        "file": "none",
+        "position": 0,
+        "end": 8,
+        "checksum": 0,
+        "problem": filling.hex(),
+        "lost": [],
+    }
+    body: bytes = msgpack.packb(fields)
+    return body
+
+
+# -- checking --------------------------------------------------------------------------------------
+
+
+def check_log(disk: SimDisk, point: Point, model: CrashModel, script: LogScript) -> list[str]:
+    """Say what is wrong with what a crash left on ``disk``, which is used up."""
+    chance = point.chance(model)
+    try:
+        log = Log(disk, chance.randbytes)
+        log.run()
+        problems = list(_recovery_problems(log))
+        below = script.below(log.from_lsn)
+        problems += _frame_problems(log, script.frames[below:], script.durable - below)
+        problems += _snapshot_problems(log, script)
+        before = [frame.entries for frame in log.frames]
+        added = [Entry(EntryKind.TOPIC, 9, 0, 0, 0, b"one more")]
+        log.wal.append(added, 1)
+        log.run()
+        disk.crash(CrashModel.DROP)
+        again = Log(disk, chance.randbytes)
+        again.run()
+        problems += _recovery_problems(again)
+        problems += _frame_problems(again, [*before, added], len(before) + 1)
+        problems += _snapshot_problems(again, script)
+        again.close()
+        report = verify(disk, WAL_DIR, STATE_DIR)
+        problems += map(str, (*report.damages, *report.bad_indexes, *report.bad_snapshots))
+        problems += map(str, (*log.failures, *again.failures))
+    except Exception:
+        return [traceback.format_exc()]  # whatever it is, the log should have opened
+    return problems
+
+
+def _recovery_problems(log: Log) -> Iterator[str]:
+    """A loss of power is no damage, of segments, indexes or snapshots."""
+    yield from (f"recovery reports damage: {damage}" for damage in log.report.damages)
+    yield from (f"recovery reports a bad index: {problem}" for problem in log.report.bad_indexes)
+
+
+def _frame_problems(log: Log, frames: Sequence[Entries], durable: int) -> Iterator[str]:
+    """What is replayed is the beginning of what was appended, and all of it that is durable."""
+    replayed = [frame.entries for frame in log.frames]
+    for index, (found, appended) in enumerate(zip(replayed, frames, strict=False)):
+        if found != list(appended):
+            yield f"frame {index} holds {found!r:.200}, appended was {appended!r:.200}"
+    if len(replayed) < durable:
+        yield f"{LOST}{durable} frames were durable, {len(replayed)} are there"
+    if len(replayed) > len(frames):
+        yield f"{len(frames)} frames were appended, {len(replayed)} are there"
+
+
+def _snapshot_problems(log: Log, script: LogScript) -> Iterator[str]:
+    """The newest snapshot is the last one completed, or one begun since then."""
+    loaded = log.snapshots.load_newest()
+    done = script.snapshots_done
+    if log.snapshots.damaged:
+        yield "a snapshot is damaged"
+    if loaded is None:
+        if done:
+            yield f"{LOST}{done} snapshots were written, none is there"
+        return
+    found = Snapshot(loaded.start_lsn, list(loaded.chunks))
+    if found not in script.snapshots[max(done - 1, 0) :]:
+        yield f"the newest snapshot is {found!r:.200}, of {done} completed"

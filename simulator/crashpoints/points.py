@@ -1,0 +1,98 @@
+# Tests: tests/simulator/test_crashpoints.py
+"""Crash points: the moments just before and just after each call that changes the disk.
+
+A workload runs once for each process that checks a share of its points. Whoever is called at a
+point sees the disk exactly as a loss of power finds it then, and must only look at forks of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import NamedTuple
+
+from brokerd.errors import BrokerdError
+from simulator.crash import CrashModel
+from simulator.disk import Call, SimDisk
+
+CHANGING = ("create", "pwrite", "sync", "truncate", "rename", "unlink", "sync_directory")
+"""The calls that change what is on the disk, or what a loss of power leaves of it."""
+
+
+LOST = "LOST: "
+"""How the text begins that tells of an acknowledged loss."""
+
+
+class Unexpected(BrokerdError):
+    """The workload itself met what cannot be, before any crash point could tell."""
+
+
+def require(condition: object, text: object) -> None:
+    """Raise Unexpected unless something is so."""
+    if not condition:
+        raise Unexpected(str(text))
+
+
+class Point(NamedTuple):
+    """One crash point. The same number is the same moment in every run of its workload."""
+
+    workload: str
+    number: int
+    """From 1."""
+    side: str
+    """``before`` or ``after`` the call's effect."""
+    call: str
+    name: str
+    """Of the file or directory."""
+
+    def __str__(self) -> str:
+        return f"{self.workload}:{self.number} ({self.side} {self.call} of {self.name})"
+
+    def crashed(self, disk: SimDisk, model: CrashModel) -> SimDisk:
+        """What a loss of power at this point leaves, on a disk of its own."""
+        left = disk.fork()
+        left.crash(model, self.chance(model))
+        return left
+
+    def chance(self, model: CrashModel) -> Random:
+        """Random numbers for one check, always the same."""
+        return Random(f"{self.workload}/{self.number}/{model.value}")
+
+
+class Points:
+    """The crash points of one run: counts all, and calls ``visit(point)`` at those wanted."""
+
+    def __init__(
+        self, workload: str, wanted: Callable[[int], bool], visit: Callable[[Point], None]
+    ) -> None:
+        self.calls: Counter[str] = Counter()
+        """Changing calls by name; each is two points."""
+        self.count = 0
+        self._workload = workload
+        self._wanted = wanted
+        self._visit = visit
+
+    def watch(self, disk: SimDisk) -> None:
+        """Have the calls of ``disk`` counted from now on; its hooks go on to be called."""
+        enter, leave = disk.enter, disk.leave
+
+        def entered(call: Call) -> None:
+            enter(call)
+            if call.name in CHANGING:
+                self.calls[call.name] += 1
+                self._pass(call, "before")
+
+        def left(call: Call) -> None:
+            if call.name in CHANGING:
+                self._pass(call, "after")
+            leave(call)
+
+        disk.enter, disk.leave = entered, left
+
+    def _pass(self, call: Call, side: str) -> None:
+        self.count += 1
+        if self._wanted(self.count):
+            name = os.path.basename(call.path)
+            self._visit(Point(self._workload, self.count, side, call.name, name))

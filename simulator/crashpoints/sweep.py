@@ -1,0 +1,148 @@
+# Tests: tests/simulator/test_crashpoints.py
+"""Plays a workload, and checks what a crash leaves at the points wanted.
+
+Each workload is played twice: first to know all that will be seen of it, then to crash it. Both
+runs must be the same to the byte.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+from brokerd.errors import BrokerdError
+from simulator.crash import CrashModel
+from simulator.crashpoints import archive, changes
+from simulator.crashpoints.check import PROBLEMS_MAX, check_broker
+from simulator.crashpoints.expect import Hindsight
+from simulator.crashpoints.log import LogScript, check_log
+from simulator.crashpoints.points import LOST, Point, Points
+from simulator.crashpoints.runs import problems, strikes
+from simulator.crashpoints.script import Script
+from simulator.plan import Plan
+
+Visit = Callable[[Point, CrashModel], list[str]]
+
+
+class Finding(NamedTuple):
+    """Something wrong. ``point`` is None if the workload itself could not be played."""
+
+    point: Point | None
+    model: CrashModel | None
+    text: str
+
+
+class Outcome(NamedTuple):
+    """What a sweep over a workload, or a share of it, has found."""
+
+    workload: str
+    calls: Counter[str]
+    """Changing disk calls of the whole workload, by name; each has two points, or one."""
+    points: int
+    """All there are, checked or not."""
+    checks: Counter[str]
+    """Points times models that were checked, by name of the call."""
+    findings: list[Finding]
+
+    @property
+    def losses(self) -> int:
+        """Checks that missed something acknowledged."""
+        lost = (f for f in self.findings if f.text.startswith(LOST))
+        return len({(finding.point, finding.model) for finding in lost})
+
+
+def sweep(
+    workload: str,
+    wanted: Callable[[int], bool],
+    models: Iterable[CrashModel] = tuple(CrashModel),
+) -> Outcome:
+    """Check the points that ``wanted(number)`` says, with each of the models."""
+    return WORKLOADS[workload](wanted, tuple(models))
+
+
+def _sweep_broker(wanted: Callable[[int], bool], models: tuple[CrashModel, ...]) -> Outcome:
+    known, script = Script(), Script()
+    problem = _play(known)
+    expected = lru_cache(maxsize=1)(Hindsight(known).at)
+
+    def check(point: Point, model: CrashModel) -> list[str]:
+        left = point.crashed(script.disk, model)
+        return check_broker(left, point, model, expected(script.world.now_us))
+
+    return _sweep("broker", known, script, problem, _Share(wanted, models, check))
+
+
+def _sweep_log(wanted: Callable[[int], bool], models: tuple[CrashModel, ...]) -> Outcome:
+    known, script = LogScript(), LogScript()
+    problem = _play(known)
+
+    def check(point: Point, model: CrashModel) -> list[str]:
+        return check_log(point.crashed(script.disk, model), point, model, script)
+
+    return _sweep("log", known, script, problem, _Share(wanted, models, check))
+
+
+def _sweep_runs(
+    workload: str, plan: Plan, wanted: Callable[[int], bool], models: tuple[CrashModel, ...]
+) -> Outcome:
+    checks: Counter[str] = Counter()
+    findings: list[Finding] = []
+    found = strikes(plan)
+    for number, strike in enumerate(found, 1):
+        for model in models if wanted(number) else ():
+            checks[strike.call] += 1
+            point = Point(workload, number, "before", strike.call, f"call {strike.nth}")
+            texts = problems(plan, strike, model)
+            findings += (Finding(point, model, text) for text in texts[:PROBLEMS_MAX])
+    calls = Counter[str](strike.call for strike in found)
+    return Outcome(workload, calls, len(found), checks, findings)
+
+
+WORKLOADS: dict[str, Callable[[Callable[[int], bool], tuple[CrashModel, ...]], Outcome]] = {
+    "broker": _sweep_broker,
+    "log": _sweep_log,
+    "changes": partial(_sweep_runs, "changes", changes.PLAN),
+    "archive": partial(_sweep_runs, "archive", archive.PLAN),
+}
+
+
+class _Share(NamedTuple):
+    wanted: Callable[[int], bool]
+    models: tuple[CrashModel, ...]
+    check: Visit
+
+
+def _sweep(
+    workload: str,
+    known: Script | LogScript,
+    script: Script | LogScript,
+    problem: str | None,
+    share: _Share,
+) -> Outcome:
+    checks: Counter[str] = Counter()
+    findings: list[Finding] = []
+
+    def visit(point: Point) -> None:
+        for model in share.models:
+            checks[point.call] += 1
+            findings.extend(Finding(point, model, text) for text in share.check(point, model))
+
+    points = Points(workload, share.wanted, visit)
+    points.watch(script.disk)
+    again = _play(script)
+    if problem is not None:
+        findings.append(Finding(None, None, f"the workload fails: {problem}"))
+    if again != problem or script.digest() != known.digest():
+        findings.append(Finding(None, None, "the workload is not the same when played again"))
+    return Outcome(workload, points.calls, points.count, checks, findings)
+
+
+def _play(script: Script | LogScript) -> str | None:
+    """Play a workload to its end; the reason if it has none."""
+    try:
+        script.play()
+    except (BrokerdError, OSError) as error:
+        return f"{type(error).__name__}: {error}"
+    return None

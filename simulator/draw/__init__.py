@@ -1,0 +1,53 @@
+# Tests: tests/simulator/test_plan.py
+"""A plan from a seed.
+
+In the manner of swarm testing (Groce et al., ISSTA 2012) each seed first switches whole features on
+or off, and then draws numbers for those that are on: a run with one kind of fault and two kinds of
+requests reaches states that runs with a little of everything do not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simulator.draw.archive import add_archive
+from simulator.draw.broker import draw_disk, draw_network, draw_settings, draw_topics
+from simulator.draw.chance import FEATURES, LATER, NEEDS_FSYNC, SECOND, Chance, Frame
+from simulator.draw.clients import MIXES, NEEDS, draw_clients
+from simulator.draw.faults import CRASHES_MAX, draw_faults
+from simulator.draw.formats import FORMATS, add_formats
+from simulator.plan import Plan
+
+__all__ = ["CRASHES_MAX", "FEATURES", "FORMATS", "MIXES", "NEEDS", "generate"]
+
+
+def draw_features(chance: Chance) -> frozenset[str]:
+    """What is on in a run. Where records are removed, segments are small, or none would go."""
+    features = {name for name, p in FEATURES.items() if chance.on(p)}
+    if "lazy durability" in features:
+        features -= NEEDS_FSYNC
+    if features & {"retention", "trims"} and chance.on(0.8):
+        features |= {"small segments", "snapshots", "segments by age"}
+    return frozenset(features)
+
+
+def generate(seed: int) -> Plan:
+    """The plan of a seed: the same for ever, as long as this module does not change."""
+    chance = Chance(f"plan/{seed}")
+    later = Chance(f"plan/{seed}/later")
+    features = draw_features(chance) | {name for name, p in LATER.items() if later.on(p)}
+    frame = Frame(chance, features, chance.scale(5, 120) * SECOND)
+    topics = draw_topics(frame)
+    clients = draw_clients(frame, topics)
+    plan = Plan(
+        seed=seed,
+        end_us=frame.end_us,
+        settings=draw_settings(frame),
+        network=draw_network(frame),
+        disk=draw_disk(frame),
+        topics=topics,
+        clients=clients,
+        faults=draw_faults(frame, [client.name for client in clients]),
+    )
+    plan = add_formats(plan, replace(frame, chance=Chance(f"plan/{seed}/formats")))
+    return add_archive(plan, replace(frame, chance=Chance(f"plan/{seed}/archive")))

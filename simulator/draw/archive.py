@@ -1,0 +1,139 @@
+# Tests: tests/simulator/test_plan.py
+"""The archive in a plan: what the broker does about it, when its job is run, and what befalls it.
+
+It has a chance of its own, and comes on top: a plan without it is what it would be. With it, what
+the log lets go of has to come soon: segments are small and sealed by age, and snapshots frequent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from simulator.draw.chance import KIB, MS, SECOND, Frame
+from simulator.draw.faults import draw_span
+from simulator.plan import (
+    AnyFault,
+    ArchiveAway,
+    ArchiveDamage,
+    ArchiveSlow,
+    ClientPlan,
+    Plan,
+    Rollup,
+    Seal,
+    Settings,
+)
+
+ARCHIVE = 0.4
+"""How likely a run has one."""
+ROLLUPS_MAX = 16
+COMPACTS = 0.4
+LONG_US = 12 * SECOND
+"""How long an archive is away, at least, of which an older copy comes back."""
+EXCLUDES = "many partitions"
+"""Runs with these have no archive: they have too much to keep."""
+
+
+def add_archive(plan: Plan, frame: Frame) -> Plan:
+    """The plan with an archive, or as it is. ``frame`` has a chance of its own."""
+    chance, features = frame.chance, frame.features
+    if not chance.on(ARCHIVE) or EXCLUDES in features:
+        return plan
+    plan = replace(
+        plan,
+        settings=draw_settings(frame, plan.settings),
+        faults=tuple(sorted([*plan.faults, *draw_events(frame)], key=lambda one: one.at_us)),
+    )
+    if "topic deletions" in features or not chance.on(COMPACTS):
+        return plan
+    topics = {topic.name: replace(topic, compact=chance.on(0.7)) for topic in plan.topics}
+    clients = [
+        replace(client, topics=tuple(topics[topic.name] for topic in client.topics))
+        for client in plan.clients
+    ]
+    return replace(
+        plan,
+        topics=tuple(topics.values()),
+        clients=tuple(with_keys(frame, client) for client in clients),
+    )
+
+
+def draw_settings(frame: Frame, settings: Settings) -> Settings:
+    chance = frame.chance
+    settings = replace(
+        settings,
+        archive=True,
+        archive_poll_seconds=chance.randint(1, 5),
+        archive_keep_wal_bytes=chance.one((0, 0, 0, 64 * KIB, 256 * KIB)),
+        archive_deletes=chance.on(0.95),
+    )
+    if chance.on(0.15):
+        return settings
+    return replace(
+        settings,
+        segment_bytes=64 * KIB,
+        segment_age_seconds=chance.randint(1, 4),
+        snapshot_interval_bytes=chance.scale(KIB, 32 * KIB),
+        tail_cache_bytes=chance.one((0, 4 * KIB, settings.tail_cache_bytes)),
+        read_cache_bytes=chance.one((0, 4 * KIB, settings.read_cache_bytes)),
+    )
+
+
+def draw_events(frame: Frame) -> list[AnyFault]:
+    """The job again and again, and now and then what goes wrong."""
+    chance = frame.chance
+    events: list[AnyFault] = [draw_rollup(frame) for _ in range(chance.scale(3, ROLLUPS_MAX))]
+    for likely, draw in STRIKES:
+        if chance.on(likely):
+            events += [draw(frame) for _ in range(chance.scale(1, 4))]
+    return events
+
+
+def draw_rollup(frame: Frame) -> Rollup:
+    chance = frame.chance
+    return Rollup(
+        at_us=frame.when(),
+        step_us=chance.scale(100, 500 * MS),
+        steps_max=chance.scale(1, 20) if chance.on(0.3) else None,
+        lot_segments=chance.scale(1, 100),
+        cleans=chance.on(0.8),
+        vacuums=chance.on(0.5),
+    )
+
+
+def draw_seal(frame: Frame) -> AnyFault:
+    return Seal(at_us=frame.when())
+
+
+def draw_away(frame: Frame) -> AnyFault:
+    chance = frame.chance
+    gone, span_us = chance.on(0.3), draw_span(frame)
+    if "slow disk" in frame.features or chance.on(0.6):
+        return ArchiveAway(at_us=frame.when(), for_us=span_us, gone=gone)
+    at_us = chance.randrange(max(1, frame.end_us - LONG_US))
+    return ArchiveAway(at_us=at_us, for_us=LONG_US + span_us, gone=gone, older=True)
+
+
+def draw_slow(frame: Frame) -> AnyFault:
+    factor = frame.chance.scale(2, 3_000)
+    return ArchiveSlow(at_us=frame.when(), for_us=draw_span(frame), factor=factor)
+
+
+def draw_damage(frame: Frame) -> AnyFault:
+    return ArchiveDamage(at_us=frame.when(), seed=frame.chance.getrandbits(32))
+
+
+STRIKES: tuple[tuple[float, Callable[[Frame], AnyFault]], ...] = (
+    (0.5, draw_seal),
+    (0.35, draw_away),
+    (0.2, draw_slow),
+    (0.12, draw_damage),
+)
+
+
+def with_keys(frame: Frame, client: ClientPlan) -> ClientPlan:
+    """A client that uses few keys again and again, if it sends anything."""
+    if client.keys or client.role == "vandal" or client.format not in ("mamamia", "flymq"):
+        return client
+    return replace(client, keys=frame.chance.scale(1, 20))

@@ -1,0 +1,110 @@
+# Tests: tests/simulator/test_plan.py
+"""The broker of a plan: its settings, its topics, its disk and its network."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from simulator.draw.chance import KIB, MS, SECOND, Chance, Frame
+from simulator.plan import DiskTimes, Network, Settings, Topic
+
+DISKS = (
+    DiskTimes(),
+    DiskTimes(
+        write_us_min=10, write_us_max=100, sync_us_min=300, sync_us_max=3_000, other_us_max=200
+    ),
+    DiskTimes(
+        read_us_min=100,
+        read_us_max=12_000,
+        write_us_min=20,
+        write_us_max=8_000,
+        sync_us_min=4_000,
+        sync_us_max=30_000,
+        other_us_max=5_000,
+    ),
+    DiskTimes(
+        read_us_max=50_000,
+        write_us_max=50_000,
+        sync_us_min=100,
+        sync_us_max=400_000,
+        other_us_max=50_000,
+    ),
+)
+"""A fast one, a usual one, one that spins, and one that is sick."""
+
+
+def draw_settings(frame: Frame) -> Settings:
+    chance, features = frame.chance, frame.features
+    segment_bytes = 1 << chance.one((16, 16, 17, 18)) if "small segments" in features else 1 << 20
+    small_caches = "small caches" in features
+    small_buffers = "small buffers" in features
+    usual = Settings()
+    return Settings(
+        segment_bytes=segment_bytes,
+        segment_age_seconds=chance.randint(1, 10) if "segments by age" in features else 900,
+        snapshot_interval_bytes=draw_snapshot_interval(frame),
+        tail_cache_bytes=chance.one((0, 4 * KIB, 64 * KIB)) if small_caches else 64 << 20,
+        read_cache_bytes=chance.one((0, 4 * KIB, 64 * KIB)) if small_caches else 32 << 20,
+        frame_bytes=chance.one((64 * KIB, 256 * KIB)) if small_buffers else usual.frame_bytes,
+        max_uncommitted_bytes=64 * KIB if small_buffers else usual.max_uncommitted_bytes,
+        in_flight_bytes=64 * KIB if small_buffers else usual.in_flight_bytes,
+        in_flight_requests=chance.one((1, 4, 10_000)) if small_buffers else 10_000,
+        max_attempts=chance.randint(1, 5) if "attempts" in features else 3,
+        attempts=chance.one(("failures", "grants")) if "attempts" in features else "failures",
+        backoff_base_us=chance.scale(10, 3_000) * MS if "back-off" in features else 0,
+        backoff_max_us=chance.scale(1_000, 20_000) * MS if "back-off" in features else 600 * SECOND,
+        durability=draw_durability(chance) if "lazy durability" in features else "fsync",
+        retention_check_seconds=chance.randint(1, 5) if "retention" in features else 60,
+        capacity_bytes=segment_bytes * chance.randint(4, 12) if "small disk" in features else None,
+    )
+
+
+def draw_snapshot_interval(frame: Frame) -> int:
+    """Often where there are many partitions: only then has a snapshot several steps."""
+    if "many partitions" in frame.features:
+        return frame.chance.scale(KIB, 16 * KIB)
+    if "snapshots" in frame.features:
+        return frame.chance.scale(KIB, 512 * KIB)
+    return Settings().snapshot_interval_bytes
+
+
+def draw_durability(chance: Chance) -> str:
+    return "os" if chance.on(0.4) else f"interval:{chance.scale(1, 1_000)}"
+
+
+def draw_network(frame: Frame) -> Network:
+    chance = frame.chance
+    low, high = (1_000, 80_000) if "far away" in frame.features else (20, 600)
+    return Network(
+        latency_us_min=low,
+        latency_us_max=chance.scale(low, high),
+        split_permille=chance.randint(10, 600) if "splits" in frame.features else 0,
+    )
+
+
+def draw_topics(frame: Frame) -> tuple[Topic, ...]:
+    chance = frame.chance
+    names = [f"t{number}" for number in range(chance.scale(1, 4))]
+    if "odd names" in frame.features:
+        names[0] = chance.one(("", "заказы/../orders", "t" * 255))
+    return tuple(Topic(name=name, partitions=draw_partitions(frame)) for name in names)
+
+
+def draw_partitions(frame: Frame) -> int:
+    """Sometimes so many that a snapshot is taken in several steps, with frames in between."""
+    chance = frame.chance
+    if "many partitions" in frame.features:
+        return chance.randint(100, 200)
+    return chance.randint(2, 6) if "partitions" in frame.features and chance.on(0.6) else 1
+
+
+def draw_disk(frame: Frame) -> DiskTimes:
+    """How long calls take; stuck syncs let other threads do a lot meanwhile."""
+    times = frame.chance.one(DISKS)
+    if "stuck syncs" not in frame.features:
+        return times
+    return replace(
+        times,
+        stuck_permille=frame.chance.randint(5, 50),
+        stuck_us_max=times.sync_us_max + frame.chance.scale(100, 3_000) * MS,
+    )

@@ -1,0 +1,125 @@
+# Tests: tests/simulator/test_plan.py
+"""Chance while a plan is drawn, and the features that a seed switches on or off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TypeVar
+
+T = TypeVar("T")
+
+KIB = 1024
+MS = 1_000
+SECOND = 1_000_000
+
+FEATURES = {
+    # faults
+    "kills": 0.4,
+    "power losses": 0.5,
+    "stops": 0.3,
+    "disk errors": 0.35,
+    "crashes in recovery": 0.4,
+    "crashes in stops": 0.3,
+    "full disk": 0.2,
+    "small disk": 0.1,
+    "slow disk": 0.25,
+    "stuck syncs": 0.25,
+    "drops": 0.4,
+    "stalls": 0.3,
+    "slow readers": 0.3,
+    "clock steps": 0.4,
+    "rot": 0.06,
+    # the broker
+    "small segments": 0.7,
+    "segments by age": 0.2,
+    "snapshots": 0.6,
+    "small caches": 0.5,
+    "small buffers": 0.3,
+    "back-off": 0.3,
+    "attempts": 0.5,
+    "lazy durability": 0.15,
+    # the wire
+    "splits": 0.4,
+    "far away": 0.2,
+    "impatience": 0.2,
+    # what clients do
+    "pipelining": 0.6,
+    "batches": 0.6,
+    "waits": 0.4,
+    "tokens": 0.6,
+    "failures": 0.6,
+    "delays": 0.4,
+    "extends": 0.4,
+    "late settles": 0.4,
+    "settles again": 0.4,
+    "foreign settles": 0.3,
+    "blind settles": 0.2,
+    "forgets": 0.3,
+    "short leases": 0.5,
+    "spent leases": 0.05,
+    "shared identities": 0.2,
+    "partitions": 0.4,
+    "many partitions": 0.07,
+    "keys": 0.3,
+    "metadata": 0.4,
+    "large payloads": 0.15,
+    "empty payloads": 0.1,
+    "odd names": 0.1,
+    "vandals": 0.2,
+    "schedules": 0.25,
+    "expiry": 0.2,
+    "resends": 0.25,
+    "default durations": 0.2,
+    "wire releases": 0.2,
+    # what operators do
+    "operators": 0.6,
+    "pauses": 0.2,
+    "group settings": 0.25,
+    "key order": 0.3,
+    "seeks": 0.2,
+    "group deletions": 0.15,
+    "releases": 0.2,
+    "letter changes": 0.25,
+    "trims": 0.2,
+    "retention": 0.2,
+    "topic deletions": 0.15,
+}
+"""How likely each is."""
+
+
+LATER = {"verdicts": 0.25, "aged letters": 0.25}
+"""The same for what is drawn apart from the others: so the seeds without it mean what they did."""
+
+NEEDS_FSYNC = frozenset(
+    ("empty payloads", "schedules", "resends", "trims", "retention", "topic deletions")
+)
+"""What is done in runs alone that lose nothing: else a place may have two records, one after the
+other, and only what was sent there tells which."""
+
+
+class Chance(Random):
+    """Numbers as plans need them."""
+
+    def on(self, probability: float) -> bool:
+        return self.random() < probability
+
+    def scale(self, low: int, high: int) -> int:
+        """An integer from ``low`` (at least 1) to ``high``, each magnitude as likely."""
+        return min(high, int(low * ((high + 1) / low) ** self.random()))
+
+    def one(self, options: Sequence[T]) -> T:
+        return options[self.randrange(len(options))]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What the parts of a plan have in common while it is drawn."""
+
+    chance: Chance
+    features: frozenset[str]
+    end_us: int
+
+    def when(self) -> int:
+        return self.chance.randrange(self.end_us)

@@ -1,0 +1,425 @@
+# Tests: tests/simulator/test_network.py
+"""Connections between simulated clients and the real Protocols: late, in pieces, stalled, cut.
+
+A `Link` is the client's end and carries both directions. Each direction keeps its order, as TCP
+does, and is delivered in pieces cut at any byte. What is under way is limited by a window, so a
+client that does not read fills the window, then the transport's buffer, and then pauses the
+Protocol.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import IHalfCloseableProtocol
+from twisted.internet.protocol import Factory
+from twisted.python.failure import Failure
+
+from simulator import plan
+from simulator.history import NEVER
+from simulator.threads import Process
+from simulator.world import World
+
+WINDOW_BYTES = 32_768
+"""What is under way to a client, or has arrived and was not read."""
+BUFFER_BYTES = 65_536
+"""What a transport buffers before it pauses its producer; as Twisted's."""
+READ_BYTES = 65_536
+"""The reactor reads no more than this at once."""
+
+
+class Service(NamedTuple):
+    """What a connection leads to while a broker serves."""
+
+    process: Process
+    boot: int
+    factory: Factory
+
+
+class Progress:
+    """When a stream had come how far."""
+
+    def __init__(self) -> None:
+        self._positions: list[int] = []
+        self._times_us: list[int] = []
+        self.position = 0
+
+    def add(self, size: int, now_us: int) -> None:
+        self.position += size
+        self._positions.append(self.position)
+        self._times_us.append(now_us)
+
+    def reached_us(self, position: int) -> int:
+        """When the stream had come to ``position`` bytes; NEVER if it has not."""
+        index = bisect_left(self._positions, position)
+        return self._times_us[index] if index < len(self._times_us) else NEVER
+
+
+class Network:
+    """Between all clients and one machine. ``service()`` says who answers there now, if anyone."""
+
+    def __init__(
+        self, world: World, rules: plan.Network, service: Callable[[], Service | None]
+    ) -> None:
+        self.world = world
+        self.rules = rules
+        self.service = service
+        self.links: list[Link] = []
+        """Those that are open, in the order they were asked for."""
+        self._count = 0
+
+    def connect(self, name: str, service: Callable[[], Service | None] | None = None) -> Link:
+        """Ask for a connection; what the client sends before it stands goes out then.
+
+        ``service`` says who answers, if it is another port that is asked.
+        """
+        self._count += 1
+        chance = self.world.chance(f"link/{self._count}")
+        link = Link(self, f"{name}#{self._count}", chance, service or self.service)
+        self.links.append(link)
+        return link
+
+    def machine_gone(self, later_us: Callable[[], int]) -> None:
+        """The process at the other end is no more: clients learn it after ``later_us()`` each."""
+        for link in list(self.links):
+            link.peer_gone(later_us())
+
+
+class Link:
+    """A client's end of a connection. The callbacks are attributes."""
+
+    def __init__(
+        self,
+        network: Network,
+        name: str,
+        chance: random.Random,
+        service: Callable[[], Service | None],
+    ) -> None:
+        self.client, self.name = name.split("#")[0], name
+        self.on_data: Callable[[bytes], None] = lambda data: None
+        self.on_lost: Callable[[str], None] = lambda why: None
+        self.boot = NEVER
+        """The boot of the broker that accepted this connection."""
+        self.lost_us = NEVER
+        """When the broker's Protocol was told that the connection is lost."""
+        self.is_open = True
+        """Whether the client still has it."""
+        self._network = network
+        self._world = network.world
+        self._chance = chance
+        self._service = service
+        self._stalled_until_us = 0
+        self._arrived, self._written = Progress(), Progress()
+        self._transport: SimTransport | None = None
+        self._up: deque[bytes] = deque()
+        """Pieces under way to the broker."""
+        self._up_us = self._down_us = 0
+        """When the last piece of each direction is due."""
+        self._cut = False
+        """Whether nothing passes any more."""
+        self._finished = False
+        """Whether the client has said that it sends no more."""
+        self._down: deque[bytes] = deque()
+        self._reading = True
+        self._unread: deque[bytes] = deque()
+        self._under_way = 0
+        """Bytes on the way down, and arrived but not read."""
+        self._broker_finished = False
+        self._world.call_after(self._latency_us(), self._connect)
+
+    # -- for the client -------------------------------------------------------------------------
+
+    def send(self, data: bytes) -> None:
+        """Hand bytes to the network."""
+        if self.is_open and not (self._finished or self._cut):
+            for piece in self._pieces(data):
+                self._up.append(piece)
+                self._up_us = self._schedule(self._up_us, self._deliver_up)
+
+    def close(self) -> None:
+        """Send no more, and take no more."""
+        if self.is_open:
+            self._finished = True
+            self._leave()
+            self._up_us = self._schedule(self._up_us, self._deliver_up)
+
+    def pause(self) -> None:
+        """Read nothing until `resume`."""
+        self._reading = False
+
+    def resume(self) -> None:
+        if not self._reading:
+            self._reading = True
+            self._world.call_after(0, self._read)
+
+    @property
+    def now_us(self) -> int:
+        return self._world.now_us
+
+    def arrived_us(self, position: int) -> int:
+        """When the broker was given the byte before this position of what was sent; or NEVER."""
+        return self._arrived.reached_us(position)
+
+    def written_us(self, position: int) -> int:
+        """When the broker wrote the byte before this position of what was received; or NEVER."""
+        return self._written.reached_us(position)
+
+    # -- faults ---------------------------------------------------------------------------------
+
+    def stall(self, us: int) -> None:
+        """Let nothing through, either way, for a time."""
+        self._stalled_until_us = max(self._stalled_until_us, self._world.now_us + us)
+
+    def drop(self, broker_later_us: int, client_later_us: int) -> None:
+        """Cut the connection; what is under way is lost. Each end learns it after a time."""
+        self._cut = True
+        self._up.clear()
+        self._down.clear()
+        transport = self._transport
+        if transport is not None:
+            transport.process.call_after(broker_later_us, transport.lose, ConnectionLost())
+        self._world.call_after(client_later_us, self._lost, "the connection was lost")
+
+    def peer_gone(self, later_us: int) -> None:
+        """The process at the other end is no more; what it had sent still arrives."""
+        self._transport = None
+        self._up.clear()
+        due_us = max(self._world.now_us + later_us, min(self._down_us, self._world.now_us + 10**7))
+        self._world.call_at(due_us, self._lost, "the broker is gone")
+
+    # -- the way up -----------------------------------------------------------------------------
+
+    def _latency_us(self) -> int:
+        rules = self._network.rules
+        return self._chance.randint(rules.latency_us_min, rules.latency_us_max)
+
+    def _pieces(self, data: bytes) -> list[bytes]:
+        pieces = [data]
+        rules = self._network.rules
+        while len(pieces[-1]) > 1 and self._chance.randrange(1000) < rules.split_permille:
+            last = pieces.pop()
+            cut = self._chance.randrange(1, len(last))
+            pieces += [last[:cut], last[cut:]]
+        return pieces
+
+    def _schedule(self, last_us: int, deliver: Callable[[], None]) -> int:
+        """Have the next piece of a direction delivered after those before it; returns when."""
+        due_us = max(last_us, self._world.now_us + self._latency_us())
+        self._world.call_at(due_us, deliver)
+        return due_us
+
+    def _is_stalled(self, again: Callable[[], None]) -> bool:
+        if self._world.now_us >= self._stalled_until_us:
+            return False
+        self._world.call_at(self._stalled_until_us, again)
+        return True
+
+    def _connect(self) -> None:
+        if not self.is_open and not self._finished:
+            return
+        service = self._service()
+        protocol: Any = None if service is None else service.factory.buildProtocol(None)
+        if service is None or protocol is None:
+            self._up.clear()
+            self._world.call_after(self._latency_us(), self._lost, "refused")
+            return
+        self.boot = service.boot
+        self._transport = SimTransport(self, service.process, protocol)
+        protocol.makeConnection(self._transport)
+        for _ in range(len(self._up) + self._finished):
+            self._deliver_up()
+
+    def _deliver_up(self) -> None:
+        transport = self._transport
+        if transport is None or self._cut or self._is_stalled(self._deliver_up):
+            return
+        if self._up:
+            transport.arrived(self._up.popleft())
+        elif self._finished:
+            transport.peer_finished()
+
+    def taken(self, size: int) -> None:
+        """The Protocol is about to be given so many bytes."""
+        self._arrived.add(size, self._world.now_us)
+
+    # -- the way down ---------------------------------------------------------------------------
+
+    def written(self, size: int) -> None:
+        """The Protocol wrote so many bytes."""
+        self._written.add(size, self._world.now_us)
+
+    def room(self) -> int:
+        """How many bytes may be put under way to the client."""
+        return WINDOW_BYTES - self._under_way
+
+    def carry(self, data: bytes) -> None:
+        """Put bytes under way to the client."""
+        if not self.is_open or self._cut:
+            return  # what a client that has gone is sent, nobody gets
+        self._under_way += len(data)
+        for piece in self._pieces(data):
+            self._down.append(piece)
+            self._down_us = self._schedule(self._down_us, self._deliver_down)
+
+    def finish(self) -> None:
+        """The broker closed its end after all it wrote."""
+        self._broker_finished = True
+        self._down_us = self._schedule(self._down_us, self._deliver_down)
+
+    def _deliver_down(self) -> None:
+        if self._cut or self._is_stalled(self._deliver_down):
+            return
+        if self._down:
+            self._unread.append(self._down.popleft())
+        self._read()
+
+    def _read(self) -> None:
+        while self._unread and self._reading and self.is_open:
+            data = self._unread.popleft()
+            self._under_way -= len(data)
+            self.on_data(data)
+        if self._transport is not None:
+            self._transport.drain()
+        if self._broker_finished and not self._down and not self._unread:
+            self._lost("the broker closed the connection")
+
+    # -- the end --------------------------------------------------------------------------------
+
+    def _leave(self) -> None:
+        self.is_open = False
+        self._down.clear()
+        self._unread.clear()
+        self._under_way = 0
+        if self in self._network.links:
+            self._network.links.remove(self)
+
+    def _lost(self, why: str) -> None:
+        if self.is_open:
+            while self._unread and self._reading:
+                self.on_data(self._unread.popleft())
+        if self.is_open:
+            self._leave()
+            self.on_lost(why)
+
+
+class SimTransport:
+    """The broker's end: a stream transport as the reactor has it."""
+
+    def __init__(self, link: Link, process: Process, protocol: Any) -> None:
+        self.process = process
+        self.connected = True
+        self.disconnecting = False
+        self._link = link
+        self._protocol = protocol
+        self._paused = False
+        self._arrived = bytearray()
+        self._finished = False
+        self._told_finished = False
+        self._buffer = bytearray()
+        self._producer: Any = None
+        self._producer_paused = False
+
+    # -- from the network -----------------------------------------------------------------------
+
+    def arrived(self, data: bytes) -> None:
+        """Bytes of the client are here; the Protocol gets them when it reads."""
+        self._arrived += data
+        self._read()
+
+    def peer_finished(self) -> None:
+        """The client sends no more."""
+        self._finished = True
+        self._read()
+
+    def _read(self) -> None:
+        if not self.process.alive:
+            return
+        while self._arrived and self.connected and not (self._paused or self.disconnecting):
+            part = bytes(self._arrived[:READ_BYTES])
+            del self._arrived[:READ_BYTES]
+            self._link.taken(len(part))
+            self._protocol.dataReceived(part)
+        if not self._finished or self._told_finished or self._arrived or not self.connected:
+            return
+        if self._paused and not self.disconnecting:
+            return
+        self._told_finished = True
+        if self.disconnecting or not IHalfCloseableProtocol.providedBy(self._protocol):
+            self.lose(ConnectionDone())
+        else:
+            self._protocol.readConnectionLost()
+
+    def drain(self) -> None:
+        """Put under way what the window has room for, but no crumbs of it."""
+        room = self._link.room()
+        if self._buffer and room >= min(len(self._buffer), WINDOW_BYTES // 2) and self.connected:
+            part = bytes(self._buffer[:room])
+            del self._buffer[:room]
+            self._link.carry(part)
+        if self._buffer or not self.connected:
+            return
+        if self._producer_paused:
+            self._producer_paused = False
+            self.process.call_after(0, self._resume_producer)
+        if self.disconnecting:
+            self.process.call_after(0, self.lose, ConnectionDone())
+
+    def _resume_producer(self) -> None:
+        if self._producer is not None and not self._producer_paused:
+            self._producer.resumeProducing()
+
+    def lose(self, why: Exception) -> None:
+        """The connection is gone, now."""
+        if self.connected:
+            self.connected = False
+            self._link.lost_us = self._link.now_us
+            self._link.finish()
+            self._protocol.connectionLost(Failure(why))
+
+    # -- for the Protocol -----------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        if not self.connected or not self.process.alive:
+            return
+        self._link.written(len(data))
+        self._buffer += data
+        self.drain()
+        if len(self._buffer) > BUFFER_BYTES and self._producer is not None:
+            self._producer_paused = True
+            self._producer.pauseProducing()
+
+    def registerProducer(self, producer: Any, streaming: bool) -> None:
+        self._producer = producer
+
+    def unregisterProducer(self) -> None:
+        self._producer = None
+        self._producer_paused = False
+
+    def pauseProducing(self) -> None:
+        self._paused = True
+
+    def resumeProducing(self) -> None:
+        self._paused = False
+        self.process.call_after(0, self._read)
+
+    def loseConnection(self) -> None:
+        if self.connected and not self.disconnecting:
+            self.disconnecting = True
+            self.drain()
+
+    def abortConnection(self) -> None:
+        if self.connected:
+            self._buffer.clear()
+            self._paused = True
+            self.process.call_after(0, self.lose, ConnectionAborted())
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        """As TCP transports have it."""
+
+    def getPeer(self) -> str:
+        return self._link.name

@@ -1,0 +1,136 @@
+# Tests: tests/simulator/test_oracle.py, tests/simulator/test_oracle_random.py
+"""Checks every promise that clients can see on the history of a run.
+
+`check` is pure: it knows nothing but the history. Where that leaves open whether something
+happened, every possibility is allowed. docs/simulator.rst, section "The oracle", tabulates the
+checks and the promise of each.
+
+The rooms: `generations` and `resends` tell apart what has one name, `transactions` takes apart what
+happens at once, `spans` says when things can
+have happened, `records` which records there were, `removal` which may be gone. `lanes` and
+`changes` turn what a group did with a record into events, `lease_search` looks for an order that
+`lease_model` and `group_model` allow, and `ordering`, `atomic`, `telling`, `views`, `audit` and
+`boots` check what is left. `reads`, `offsets`, `topics` and `subscriptions` are about formats that
+have no leases, `bounds` is about the archive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from simulator.history import NEVER, History, Operation
+from simulator.oracle.atomic import check_cancels, check_letter_changes
+from simulator.oracle.audit import Audit
+from simulator.oracle.boots import check_boots
+from simulator.oracle.bounds import check_bounds
+from simulator.oracle.generations import split_topics
+from simulator.oracle.lanes import LaneJudge, lanes_of
+from simulator.oracle.offsets import Offsets
+from simulator.oracle.ordering import check_key_order, check_pauses
+from simulator.oracle.reads import Reads
+from simulator.oracle.records import (
+    Records,
+    check_content,
+    check_keys,
+    check_once,
+    check_order,
+    check_places,
+)
+from simulator.oracle.removal import Removal
+from simulator.oracle.resends import merge_resends
+from simulator.oracle.spans import Lives
+from simulator.oracle.subscriptions import Subscriptions
+from simulator.oracle.telling import (
+    check_answers,
+    check_attempt_times,
+    check_letters,
+    check_lowest_first,
+    check_tokens,
+)
+from simulator.oracle.topics import check_topics
+from simulator.oracle.transactions import spread_transactions
+from simulator.oracle.views import Views
+from simulator.oracle.violation import Violation
+
+__all__ = ["Judgement", "Violation", "check", "judge"]
+
+
+HOLDS_OF_ROTTEN_FILES = frozenset(
+    ("P1-content", "P1-ready", "P2-content", "P2-batch", "P3-answer", "P3-sums", "P7-silence")
+)
+"""Checks that need no memory of the broker's: what they find is wrong whatever was lost to rot."""
+
+
+class Judgement(NamedTuple):
+    """What the oracle found."""
+
+    violations: list[Violation]
+    undecided: int
+    """Records with more possible orders than were tried; nothing is said about them."""
+
+
+def check(history: History) -> list[Violation]:
+    """The promises that ``history`` breaks, the earliest seen first."""
+    return judge(history).violations
+
+
+def judge(history: History) -> Judgement:
+    """`check`, and how much of the history was too much to judge."""
+    history = replace(history, operations=[op for op in history.operations if _arrived(op)])
+    history = spread_transactions(history)
+    whole = history
+    found = [*check_boots(history, Lives(history)), *check_answers(history)]
+    history = split_topics(history, Lives(history))
+    history, disagreements = merge_resends(history)
+    found += disagreements
+    lives = Lives(history)
+    records = Records(history, lives)
+    removal = Removal(history, lives, records)
+    lanes = lanes_of(history)
+    found += records.violations
+    found += _check_records(records, lives)
+    found += removal.check()
+    found += check_topics(whole, Lives(whole))
+    offsets = Offsets(history, lives, records)
+    found += offsets.check()
+    found += Reads(history, lives, records, removal, offsets).check()
+    found += Subscriptions(history, lives, records, removal).check()
+    found += check_cancels(history, lives, records)
+    views = Views(history, lives, records, removal)
+    undecided = 0
+    for lane in lanes.values():
+        lane_judge = LaneJudge(history, lives, records, removal, lane)
+        found += lane_judge.judge()
+        undecided += lane_judge.undecided
+        found += check_tokens(lives, lane)
+        found += check_lowest_first(lives, records, lane)
+        found += check_letters(records, lane)
+        found += check_attempt_times(lives, lane)
+        found += check_letter_changes(lives, records, removal, lane)
+        found += check_pauses(lives, lane)
+        found += check_key_order(history.rules, lives, records, removal, lane)
+        found += views.check(lane)
+    found += check_bounds(whole, lives, records, removal, lanes)
+    found += Audit(history, lives, records, removal, lanes).check()
+    if history.rotted:
+        found = [each for each in found if each.promise in HOLDS_OF_ROTTEN_FILES]
+    return Judgement(sorted(set(found), key=_when_seen), undecided)
+
+
+def _arrived(operation: Operation) -> bool:
+    """Whether the broker can have heard of it."""
+    return operation.arrived_us != NEVER or operation.answered_us != NEVER
+
+
+def _check_records(records: Records, lives: Lives) -> Iterator[Violation]:
+    yield from check_places(records, lives)
+    yield from check_content(records)
+    yield from check_once(records)
+    yield from check_keys(records)
+    yield from check_order(records, lives)
+
+
+def _when_seen(violation: Violation) -> tuple[int, Violation]:
+    return violation.at_us, violation

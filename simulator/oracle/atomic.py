@@ -1,0 +1,129 @@
+# Tests: tests/simulator/test_oracle_changes.py
+"""What is done to many things is done to all of them or to none: promises 4 and 5."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.history import (
+    Cancel,
+    DeleteGroup,
+    History,
+    Letter,
+    LetterChange,
+    Letters,
+    Operation,
+    Place,
+    Seek,
+)
+from simulator.oracle.lanes import Lane
+from simulator.oracle.lease_model import SLACK_US
+from simulator.oracle.records import Records
+from simulator.oracle.removal import Removal
+from simulator.oracle.spans import Lives, Span
+from simulator.oracle.violation import Violation, violation
+
+
+def check_letter_changes(
+    lives: Lives, records: Records, removal: Removal, lane: Lane
+) -> Iterator[Violation]:
+    """P4: of the dead letters that were listed before, all are replayed or purged, or none."""
+    if lives.any_loss or records.damaged or removal.removes(lane.topic):
+        return
+    for op in lane.changes:
+        if isinstance(op, LetterChange):
+            before = [each for each in lane.letters if _is_next(lives, each, op)][-1:]
+            after = [each for each in lane.letters if _is_next(lives, op, each)][:1]
+            for first in before:
+                yield from _check_count(lives, lane, op, first)
+                for last in after:
+                    yield from _check_all(lives, lane, op, first, last)
+
+
+def _is_next(lives: Lives, first: Operation, then: Operation) -> bool:
+    """Whether it came before the other: also within one moment, where one asked both in turn."""
+    if first.client == then.client and first.number < then.number:
+        return lives.span(first).last_us <= lives.span(then).first_us
+    return lives.span(first).is_before(lives.span(then))
+
+
+def _check_count(
+    lives: Lives, lane: Lane, op: LetterChange, before: Letters
+) -> Iterator[Violation]:
+    concerned = _concerned(op, before)
+    between = Span(lives.span(before).first_us, lives.span(op).last_us)
+    if op.succeeded and not _others(lives, lane, op, between) and op.count < len(concerned):
+        text = f"{len(concerned)} dead letters were listed, and it was done to {op.count}"
+        yield violation("P4-atomic", text, before, op)
+
+
+def _check_all(
+    lives: Lives, lane: Lane, op: LetterChange, before: Letters, after: Letters
+) -> Iterator[Violation]:
+    between = Span(lives.span(before).first_us, lives.span(after).last_us)
+    if _others(lives, lane, op, between):
+        return
+    left = {letter.place for letter in after.letters}
+    concerned = [letter.place for letter in _concerned(op, before)]
+    gone = [place for place in concerned if place not in left]
+    stayed = [
+        place
+        for place in concerned
+        if place in left and not _may_have_died(lives, lane, place, lives.span(op))
+    ]
+    if stayed and (gone or op.succeeded):
+        text = f"of {len(concerned)} dead letters {len(gone)} are gone, not {stayed[0].offset}"
+        yield violation("P4-atomic", text, before, op, after)
+
+
+def _concerned(op: LetterChange, listed: Letters) -> list[Letter]:
+    """The letters that it was about for sure. A start knows of times only about right."""
+    if op.aged_us is not None and op.boot != listed.boot:
+        return []
+    return [
+        letter
+        for letter in listed.letters
+        if op.concerns(letter.place)
+        and op.reason in (None, "", letter.reason)
+        and (op.aged_us is None or op.aged_us + SLACK_US < (letter.last_ago_us or 0))
+    ]
+
+
+def _others(lives: Lives, lane: Lane, op: LetterChange, between: Span) -> bool:
+    """Whether something else may have taken dead letters away meanwhile."""
+    return any(
+        other is not op
+        and isinstance(other, LetterChange | Seek | DeleteGroup)
+        and not lives.span(other).is_before(between)
+        and not between.is_before(lives.span(other))
+        for other in lane.changes
+    )
+
+
+def _may_have_died(lives: Lives, lane: Lane, place: Place, since: Span) -> bool:
+    """Whether the record may have become a dead letter again since."""
+    if lane.unanswered:
+        return True
+    spans = [lives.span(sight.acquire) for sight in lane.sights.get(place, ())]
+    spans += [lives.span(attempt[0]) for attempt in lane.attempts.get(place, ())]
+    return any(span.last_us >= since.first_us for span in spans)
+
+
+def check_cancels(history: History, lives: Lives, records: Records) -> Iterator[Violation]:
+    """P5: what was cancelled is never stored."""
+    if lives.any_loss:
+        return
+    cancelled = {
+        (op.topic, op.schedule_id): op
+        for op in history.operations
+        if isinstance(op, Cancel) and op.succeeded and op.cancelled
+    }
+    for record in records:
+        sent = record.sent
+        schedules = sent.produce.schedules
+        if not records.is_unique(record) or sent.position >= len(schedules):
+            continue
+        op = cancelled.get((record.topic, schedules[sent.position] or 0))
+        if op is not None and schedules[sent.position] is not None:
+            text = f"{record.name} was cancelled as schedule {op.schedule_id}"
+            yield violation("P5-cancelled", text, sent.produce, op)

@@ -1,0 +1,47 @@
+# Tests: tests/simulator/test_oracle.py, tests/simulator/test_oracle_random.py
+"""The lives of the broker itself: promises 1, 6 and 7."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.history import NEVER, History
+from simulator.oracle.spans import Lives
+from simulator.oracle.violation import Violation, violation
+
+OWN_FAULTS = (
+    "contradicts itself",
+    "a frame could not be made",
+    "unknown to this version",
+    "does not know; upgrade",
+)
+"""What the broker says when it meets what it must never have written."""
+
+
+def check_boots(history: History, lives: Lives) -> Iterator[Violation]:
+    """Nothing is written after an end, no log is refused without cause, no damage made up."""
+    for op in history.operations:
+        boot = lives.boot(op)
+        if boot is None or op.written_us == NEVER:
+            continue
+        if boot.ended_us != NEVER and op.written_us > boot.ended_us:
+            text = f"boot {boot.number} {boot.end} at {boot.ended_us} and answered after it"
+            yield violation("P7-silence", text, op)
+        if boot.ready_us == NEVER or op.written_us < boot.ready_us:
+            text = f"boot {boot.number} answered before it was ready"
+            yield violation("P1-ready", text, op)
+    without_sync = False
+    for boot in history.boots:
+        without_sync |= boot.durability != "fsync"
+        if history.rotted:
+            continue
+        if any(fault in boot.reason for fault in OWN_FAULTS):
+            text = f"boot {boot.number} {boot.end}: {boot.reason}"
+            yield Violation("P1-start", text, (), boot.ended_us)
+        if boot.damages and not without_sync:
+            text = f"boot {boot.number} reports damage that nobody did: {boot.damages[0]}"
+            yield Violation("P6-damage", text, (), boot.ready_us)
+    last = history.boots[-1] if history.boots else None
+    if history.operations and last is not None and last.ready_us == NEVER and not history.rotted:
+        text = f"the broker does not come up again: {last.end} {last.reason}".rstrip()
+        yield Violation("P1-start", text, (), last.begun_us)

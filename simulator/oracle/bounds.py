@@ -1,0 +1,96 @@
+# Tests: tests/simulator/test_oracle_archive.py
+"""What the broker let the archive's job remove: nothing that a group has still to do: promise 5.
+
+A bound is captured some time before it can be read, and after the one before it could be. So only
+groups count that had leased something by then, which is when a group begins; and whatever they have
+done until it can be read excuses it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import accumulate, pairwise
+
+from simulator.history import DeleteGroup, DeleteTopic, History, Published, Purge, Seek
+from simulator.offset_history import Commit, ResetOffset
+from simulator.oracle.lanes import Lane
+from simulator.oracle.records import Record, Records
+from simulator.oracle.removal import Removal
+from simulator.oracle.spans import EVER_US, Lives
+from simulator.oracle.violation import Violation, violation
+
+MOVES = Seek, DeleteGroup, Purge
+"""Changes after which a group may have nothing to do with records that it did not settle."""
+
+
+def check_bounds(
+    history: History,
+    lives: Lives,
+    records: Records,
+    removal: Removal,
+    lanes: dict[tuple[str, str], Lane],
+) -> Iterator[Violation]:
+    """P5: below a bound no group has a record that is neither settled nor gone."""
+    if records.damaged or lives.any_loss or not history.published:
+        return
+    published: dict[tuple[str, int], list[Published]] = defaultdict(list)
+    for one in history.published:
+        published[one.topic, one.partition].append(one)
+    deleted = {op.topic for op in history.operations if isinstance(op, DeleteTopic)}
+    committing = {
+        (op.topic, op.group)
+        for op in history.operations
+        if isinstance(op, Commit | ResetOffset) and not op.error
+    }
+    for (topic, group), lane in lanes.items():
+        if topic in deleted or (topic, group) in committing or not lane.acquires:
+            continue
+        if any(isinstance(change, MOVES) for change in lane.changes):
+            continue
+        there_us = min(
+            (op.answered_us for op in lane.acquires if op.succeeded and op.deliveries),
+            default=EVER_US,
+        )
+        for (of, partition), bounds in published.items():
+            if of == topic:
+                yield from _check_lane(records, removal, lane, partition, there_us, bounds)
+
+
+def _check_lane(
+    records: Records,
+    removal: Removal,
+    lane: Lane,
+    partition: int,
+    there_us: int,
+    bounds: list[Published],
+) -> Iterator[Violation]:
+    of_partition = sorted(
+        (record for record in records.of_topic[lane.topic] if record.place.partition == partition),
+        key=lambda record: record.place.offset,
+    )
+    offsets = [record.place.offset for record in of_partition]
+    over_us = list(accumulate((_over_us(removal, lane, one) for one in of_partition), max))
+    for before, bound in pairwise(bounds):
+        below = bisect_left(offsets, bound.below)
+        if not below or there_us >= before.at_us or over_us[below - 1] < bound.at_us:
+            continue
+        record = of_partition[bisect_left(over_us, bound.at_us)]
+        text = (
+            f"records of {lane.topic}/{partition} below {bound.below} may go at {bound.at_us}, and "
+            f"{lane.group} has not settled {record.name}"
+        )
+        yield violation("P5-bound", text, record.sent.produce)
+        return
+
+
+def _over_us(removal: Removal, lane: Lane, record: Record) -> int:
+    """From when on a group may have nothing to do with a record any more; EVER_US for never."""
+    settles = [
+        op.sent_us
+        for op, settlement, _ in lane.attempts.get(record.place, ())
+        if settlement.success
+    ]
+    gone = removal.removed(record)[0], removal.expires(record).first_us
+    return min(*settles, *gone, EVER_US)

@@ -1,0 +1,149 @@
+# Tests: tests/simulator/test_oracle_changes.py
+"""What was done to a group or a topic, as events of each of its records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from simulator.history import (
+    NEVER,
+    Configure,
+    DeleteGroup,
+    GroupChange,
+    GroupRules,
+    LetterChange,
+    Operation,
+    Pause,
+    Purge,
+    Release,
+    Replay,
+    Resume,
+    Seek,
+)
+from simulator.oracle import group_model
+from simulator.oracle.lease_model import Step
+from simulator.oracle.lease_search import Event
+from simulator.oracle.records import Record
+from simulator.oracle.removal import Removal
+from simulator.oracle.spans import EVER_US, Lives, Span, possible
+
+
+class Changed(NamedTuple):
+    """What was done to one record."""
+
+    rules: list[GroupRules]
+    """What the group's settings may have been when it was stored."""
+    certain: list[Event]
+    uncertain: list[Event]
+    resets: bool
+    """Whether its counters may have begun anew."""
+
+
+class Changes:
+    """What was done to one group."""
+
+    def __init__(
+        self,
+        rules: GroupRules,
+        lives: Lives,
+        operations: Sequence[GroupChange],
+        removal: Removal,
+    ) -> None:
+        self._begin = rules
+        self._lives = lives
+        self._operations = operations
+        self._removal = removal
+        self._rules = [
+            (lives.span(op), _is_kept(lives, op), rules_after(op, rules))
+            for op in operations
+            if isinstance(op, Configure | DeleteGroup)
+        ]
+
+    def of(self, record: Record, owners: set[str], is_of: Callable[[Operation], bool]) -> Changed:
+        """The events of a record; ``owners`` may have leased it.
+
+        ``is_of(operation)`` says whether that was in a life in which the record was there.
+        """
+        stored = record.stored
+        before = [change for change in self._rules if change[0].is_before(stored)]
+        changed = Changed(possible(self._begin, before, stored), [], [], self._resets(record))
+        for op in self._operations:
+            span = self._lives.span(op)
+            if span.is_before(stored) or not is_of(op):
+                continue
+            step = self._step(op, record, owners)
+            if step is None:
+                continue
+            is_certain = op.answered_us != NEVER and not (
+                (isinstance(op, Seek) and span.first_us <= stored.last_us)
+                or (isinstance(op, Release) and op.is_partial)
+                or (isinstance(op, LetterChange) and op.aged_us is not None)
+            )
+            events = changed.certain if is_certain else changed.uncertain
+            events.append(Event(span, step, op, revives=not isinstance(op, Release)))
+        self._add_removal(record, changed)
+        return changed
+
+    def _resets(self, record: Record) -> bool:
+        return any(isinstance(op, Seek | Replay | DeleteGroup) for op in self._operations)
+
+    def _step(self, op: GroupChange, record: Record, owners: set[str]) -> Step | None:
+        """What it does to the record; None for nothing."""
+        place = record.place
+        match op:
+            case Pause() | Resume():
+                return None
+            case Configure():
+                return partial(group_model.configure, rules=op.rules)
+            case DeleteGroup():
+                return partial(group_model.delete, rules=self._begin)
+            case Release():
+                if op.owner not in owners or place not in (op.places or (place,)):
+                    return None
+                return partial(group_model.release, owner=op.owner)
+            case Seek():
+                if op.partition not in (None, place.partition):
+                    return None
+                is_below = op.to == "end" or (op.to != "start" and place.offset < op.to)
+                return partial(group_model.seek, is_below=is_below)
+            case LetterChange():
+                return self._letter_step(op, record)
+        raise TypeError(f"a change of an unknown kind: {op!r}")
+
+    @staticmethod
+    def _letter_step(op: LetterChange, record: Record) -> Step | None:
+        if not op.concerns(record.place):
+            return None
+        steps: dict[type[LetterChange], Step] = {
+            Replay: partial(group_model.replay, reason=op.reason or ""),
+            Purge: partial(group_model.purge, reason=op.reason or ""),
+        }
+        return steps[type(op)]
+
+    def _add_removal(self, record: Record, changed: Changed) -> None:
+        """That the record was, or may have been, removed, and that it may have expired."""
+        may_us, told = self._removal.removed(record)
+        if told is not None:
+            span = Span(min(max(may_us, record.stored.first_us), told.span.last_us), EVER_US)
+            changed.certain.append(
+                Event(Span(span.first_us, told.span.last_us), group_model.remove, told.operation)
+            )
+        elif may_us < EVER_US:
+            span = Span(may_us, EVER_US)
+            changed.uncertain.append(Event(span, group_model.remove, revives=True))
+        expires_us = self._removal.expires(record).first_us
+        if expires_us < EVER_US:
+            span = Span(expires_us, EVER_US)
+            changed.uncertain.append(Event(span, group_model.expire, revives=True))
+
+
+def _is_kept(lives: Lives, op: Operation) -> bool:
+    """Whether it happened for sure, and stays so."""
+    return op.answered_us != NEVER and not lives.loses(op.boot)
+
+
+def rules_after(op: Operation, begin: GroupRules) -> GroupRules:
+    """The settings of a group after it was configured or deleted."""
+    return op.rules if isinstance(op, Configure) else begin

@@ -1,0 +1,130 @@
+# Tests: tests/simulator/test_oracle.py, tests/simulator/test_oracle_changes.py
+"""What is done to a group, or to a topic, as one of its records sees it; after docs/leases.rst.
+
+Steps as those of `lease_model`: each gives the states that can follow. A lease that may have been
+over at the time is taken both ways, because nobody knows whether the broker had noticed.
+"""
+
+from __future__ import annotations
+
+from simulator.history import GroupRules
+from simulator.oracle.lease_model import NOT_GRANTED, LeaseModel, Outcome, State, Status
+
+MODEL = LeaseModel()
+
+
+def release(state: State, now_us: int, last_us: int, owner: str) -> Outcome:
+    """The leases of ``owner`` end; that is no failure."""
+    if state.status != Status.LEASED or state.owner != owner:
+        return [state._replace(clock_us=now_us)]
+    after = []
+    if now_us <= state.last_us:
+        after.append(_ready(state, now_us, min(last_us, state.last_us)))
+    if state.first_us <= last_us:
+        lapsed = MODEL.lapsed(state)
+        after.append(lapsed._replace(clock_us=max(now_us, state.first_us)))
+    return after
+
+
+def configure(state: State, now_us: int, last_us: int, rules: GroupRules) -> Outcome:
+    """The group is given settings; leases and delays end if they change the order by key."""
+    flips = rules.key_ordered != state.rules.key_ordered
+    after = []
+    for each in _maybe_lapsed(state, last_us):
+        ends = flips and each.status in (Status.LEASED, Status.OPEN)
+        ended = _ready(each, now_us, last_us) if ends else each._replace(clock_us=now_us)
+        after.append(ended._replace(rules=rules))
+    return after
+
+
+def seek(state: State, now_us: int, last_us: int, is_below: bool) -> Outcome:
+    """The group goes on from an offset; ``is_below``: the record lies below it."""
+    after = []
+    for each in _maybe_lapsed(state, last_us):
+        if each.status == Status.REMOVED or (is_below and each.status == Status.DEAD):
+            after.append(each._replace(clock_us=now_us))
+        elif is_below:
+            after.append(each._replace(status=Status.SETTLED, clock_us=now_us))
+        elif each.status >= Status.SETTLED:
+            after.append(_afresh(each, now_us, last_us))
+        else:
+            after.append(_ready(each, now_us, last_us))
+    return after
+
+
+def replay(state: State, now_us: int, last_us: int, reason: str = "") -> Outcome:
+    """A dead letter, if it has this reason, is delivered again, with counters at zero."""
+    return [
+        _afresh(each, now_us, last_us)
+        if _is_meant(each, reason)
+        else each._replace(clock_us=now_us)
+        for each in _maybe_dead(state, last_us)
+    ]
+
+
+def purge(state: State, now_us: int, last_us: int, reason: str = "") -> Outcome:
+    """A dead letter, if it has this reason, is forgotten; the record stays settled."""
+    return [
+        each._replace(
+            status=Status.SETTLED if _is_meant(each, reason) else each.status, clock_us=now_us
+        )
+        for each in _maybe_dead(state, last_us)
+    ]
+
+
+def delete(state: State, now_us: int, last_us: int, rules: GroupRules) -> Outcome:
+    """The group is forgotten; ``rules`` are what a new one of its name begins with."""
+    if state.status == Status.REMOVED:
+        return [state._replace(clock_us=now_us)]
+    return [_afresh(state, now_us, last_us)._replace(rules=rules)]
+
+
+def remove(state: State, now_us: int, last_us: int) -> Outcome:
+    """The record is removed from its topic, and a dead letter with it."""
+    return [state._replace(status=Status.REMOVED, clock_us=now_us)]
+
+
+def expire(state: State, now_us: int, last_us: int) -> Outcome:
+    """The record expires; a dead letter is not touched."""
+    if state.status == Status.DEAD:
+        return [state._replace(clock_us=now_us)]
+    return [state._replace(status=Status.REMOVED, clock_us=now_us)]
+
+
+def _is_meant(state: State, reason: str) -> bool:
+    """Whether it is a dead letter with a reason; "" is any."""
+    return state.status == Status.DEAD and reason in ("", state.reason)
+
+
+def _ready(state: State, now_us: int, last_us: int) -> State:
+    """Eligible from now on, and no failure."""
+    return state._replace(
+        status=Status.OPEN,
+        clock_us=now_us,
+        first_us=now_us,
+        last_us=last_us,
+        span_us=0,
+        longest_us=0,
+        counted=state.status == Status.OPEN and state.counted,
+    )
+
+
+def _afresh(state: State, now_us: int, last_us: int) -> State:
+    """As a record that the group has never met."""
+    return State(Status.OPEN, now_us, now_us, last_us, token=NOT_GRANTED, rules=state.rules)
+
+
+def _maybe_lapsed(state: State, last_us: int) -> list[State]:
+    """The state, and what it is if its lease was over and that was noticed."""
+    if state.status == Status.LEASED and state.first_us <= last_us:
+        return [state, MODEL.lapsed(state)]
+    return [state]
+
+
+def _maybe_dead(state: State, last_us: int) -> list[State]:
+    """The same where only death matters: else the lease is left as it is."""
+    return [
+        each
+        for each in _maybe_lapsed(state, last_us)
+        if each is state or each.status == Status.DEAD
+    ]

@@ -1,0 +1,435 @@
+# Tests: tests/simulator/test_oracle.py, tests/simulator/test_oracle_random.py
+"""One record in one group, as docs/leases.rst says it behaves, with times as ranges.
+
+When an answered request took effect is known only to lie between its arrival and its answer, so a
+state keeps the earliest and the latest moment at which its lease or delay can end. A step gives
+every state that can follow; where a rule of the contract forbids the step, it gives a `Refusal`
+that names the promise. What is not known (a token that was not told) matches anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import NamedTuple
+
+from simulator.history import GroupRules, Letter
+from simulator.oracle.spans import EVER_US, Crossing
+
+SLACK_US = 5
+"""Seconds on the wire and in the broker's clock are floats: a microsecond or two get lost."""
+
+LATE_US = 1_000_000
+"""How late a lease or delay that is over may still be seen in an audit."""
+
+SERVED_US = 200_000
+"""How late one who waits for a record may be given it, on a disk without trouble."""
+
+MAX_WAIT_US = 100 * 365 * 86_400 * 1_000_000
+"""Longer leases and delays are cut to this."""
+
+MAX_ATTEMPTS_REASON = "max_attempts"
+GIVEN_UP_REASON = "given_up"
+"""What letters tell when nobody said why."""
+
+NOT_GRANTED = 0
+"""The token of a record that was never leased; real ones are larger."""
+
+
+class Status(IntEnum):
+    OPEN = 0
+    """Eligible, now or after a delay."""
+    LEASED = 1
+    SETTLED = 2
+    DEAD = 3
+    REMOVED = 4
+    """Gone from the topic, by retention, or because it expired."""
+
+
+class State(NamedTuple):
+    """What is known of a record in a group."""
+
+    status: Status
+    clock_us: int
+    """The earliest moment at which the last step can have happened."""
+    first_us: int
+    """LEASED: the earliest end of the lease. OPEN: the earliest moment it can be had."""
+    last_us: int
+    """LEASED: the latest end of the lease. OPEN: the latest moment from which it can be had."""
+    span_us: int = 0
+    """How long the lease or delay is, at least."""
+    longest_us: int = 0
+    """How long it is at most; longer than ``span_us`` only for leases that nobody was told of."""
+    owner: str = ""
+    token: int | None = NOT_GRANTED
+    """Of the last grant; None when it was not told."""
+    grants: int = 0
+    failures: int = 0
+    counted: bool = False
+    """OPEN: whether the last grant's failure is counted already."""
+    rules: GroupRules = GroupRules()
+    """The settings of the group."""
+    reason: str = ""
+    """DEAD: why."""
+
+
+class Refusal(NamedTuple):
+    """Why a step cannot follow a state."""
+
+    promise: str
+    text: str
+
+
+class Verdict(NamedTuple):
+    """What a settle says of a record."""
+
+    success: bool
+    delay_us: int | None
+    reason: str
+    dead: bool
+
+
+Outcome = list[State] | Refusal
+
+
+def stored(first_us: int, last_us: int, rules: GroupRules) -> State:
+    """A record that was just stored, and that the group has never met."""
+    return State(Status.OPEN, first_us, first_us, last_us, rules=rules)
+
+
+class LeaseModel:
+    """What happens to a record. Each method is a step that happens in [now_us, last_us]."""
+
+    # -- what the broker does by itself ---------------------------------------------------------
+
+    def lapsed(self, state: State) -> State:
+        """The lease is over, noticed or not."""
+        rules = state.rules
+        if rules.counts_grants and state.grants >= rules.max_attempts:
+            return state._replace(status=Status.DEAD, reason=MAX_ATTEMPTS_REASON)
+        wait_us = _backoff_us(state)
+        return state._replace(
+            status=Status.OPEN,
+            first_us=state.first_us + wait_us,
+            last_us=min(state.last_us + wait_us, EVER_US),
+            span_us=wait_us,
+            longest_us=wait_us,
+            counted=False,
+        )
+
+    def cross(self, state: State, now_us: int, last_us: int, crossing: Crossing) -> Outcome:
+        """The broker ended and another life of it serves.
+
+        A lease lives again for its whole duration, unless it was over and that was written; a delay
+        goes on by the wall clock, which may have been moved.
+        """
+        ready_us = crossing.ready_us
+        state = state._replace(clock_us=ready_us)
+        if state.status == Status.OPEN:
+            return [_delayed_across(state, crossing)]
+        if state.status != Status.LEASED:
+            return [state]
+        first_us = _lease_end(ready_us, ready_us, state.span_us)[0]
+        last_us = _lease_end(ready_us, ready_us, state.longest_us)[1]
+        states = [state._replace(first_us=first_us, last_us=last_us)]
+        if state.first_us < crossing.ended_us + SLACK_US:
+            over = self.lapsed(state)
+            states.append(_delayed_across(over, crossing) if over.status == Status.OPEN else over)
+        return states
+
+    # -- requests that were carried out ---------------------------------------------------------
+
+    def grant(
+        self,
+        state: State,
+        now_us: int,
+        last_us: int,
+        owner: str,
+        duration_us: int | None,
+        grants: int | None = None,
+        token: int | None = None,
+        longest_us: int = 0,
+    ) -> Outcome:
+        """The record is leased. ``grants`` and ``token`` are what was told of the new lease.
+
+        ``duration_us`` None is what the group gives, ``longest_us`` how long it may be, where that
+        is not known.
+        """
+        if state.status == Status.LEASED:
+            if last_us < state.first_us:
+                return Refusal(
+                    "P3-one-lease",
+                    f"the lease of {state.owner!r} lives until {state.first_us} at least",
+                )
+            state = self.lapsed(state)
+        if state.status == Status.SETTLED:
+            return Refusal("P1-settled", "it was settled")
+        if state.status == Status.DEAD:
+            return Refusal("P4-dead", "it was dead")
+        if state.status == Status.REMOVED:
+            return Refusal("P2-start", "it was removed")
+        if last_us < state.first_us - SLACK_US:
+            return Refusal("P5-delay", f"it is not to be had before {state.first_us}")
+        if grants is not None and grants != state.grants + 1:
+            return Refusal("P3-grants", f"this is its grant {state.grants + 1}, told was {grants}")
+        if token is not None and state.token is not None and token <= state.token:
+            return Refusal("P3-token", f"token {token} does not exceed {state.token}")
+        now_us = max(now_us, state.first_us - SLACK_US)
+        if duration_us is None:
+            duration_us = state.rules.default_duration_us
+        duration_us = min(max(duration_us, 0), MAX_WAIT_US)
+        longest_us = max(duration_us, min(longest_us, MAX_WAIT_US))
+        return [
+            State(
+                Status.LEASED,
+                now_us,
+                _lease_end(now_us, last_us, duration_us)[0],
+                _lease_end(now_us, last_us, longest_us)[1],
+                duration_us,
+                longest_us,
+                owner,
+                token,
+                state.grants + 1,
+                state.failures,
+                rules=state.rules,
+            )
+        ]
+
+    def settle(
+        self,
+        state: State,
+        now_us: int,
+        last_us: int,
+        owner: str,
+        token: int | None,
+        success: bool,
+        delay_us: int | None,
+        reason: str = "",
+        dead: bool = False,
+    ) -> Outcome:
+        """A settle is accepted."""
+        verdict = Verdict(success, delay_us, reason, dead)
+        if state.status >= Status.SETTLED:
+            return [state._replace(clock_us=now_us)]
+        after: list[State] = []
+        if state.status == Status.LEASED:
+            if now_us <= state.last_us and _is_holder(state, owner, token):
+                after.append(self._settled(state, now_us, min(last_us, state.last_us), verdict))
+            if last_us < state.first_us:
+                return after or Refusal(
+                    "P3-owner",
+                    f"the lease of {state.owner!r} lives until {state.first_us} at least",
+                )
+            now_us = max(now_us, state.first_us)
+            state = self.lapsed(state)
+            if state.status == Status.DEAD:
+                return [*after, state._replace(clock_us=now_us)]
+        if token is not None:
+            if state.token not in (None, token):
+                return after or Refusal("P3-token", f"the record's last token is {state.token}")
+            state = state._replace(token=token)
+        after.append(self._settled(state, now_us, last_us, verdict))
+        return after
+
+    def extend(
+        self,
+        state: State,
+        now_us: int,
+        last_us: int,
+        owner: str,
+        token: int | None,
+        duration_us: int,
+    ) -> Outcome:
+        """An extension is accepted."""
+        if state.status != Status.LEASED or now_us > state.last_us:
+            return Refusal("P3-extend", "it has no lease")
+        if not _is_holder(state, owner, token):
+            return Refusal("P3-extend", f"its lease is that of {state.owner!r}")
+        duration_us = min(max(duration_us, 0), MAX_WAIT_US)
+        first_us, last_us = _lease_end(now_us, min(last_us, state.last_us), duration_us)
+        return [
+            state._replace(
+                clock_us=now_us,
+                first_us=first_us,
+                last_us=last_us,
+                span_us=duration_us,
+                longest_us=duration_us,
+                token=state.token if token is None else token,
+            )
+        ]
+
+    # -- requests that were refused -------------------------------------------------------------
+
+    def not_owner(
+        self, state: State, now_us: int, last_us: int, owner: str, token: int | None
+    ) -> Outcome:
+        """A settle or an extension is refused because another one's lease lives."""
+        if state.status != Status.LEASED or now_us > state.last_us:
+            return Refusal("P3-refusal", "refused as another one's, but it has no lease")
+        if token is not None or state.owner == owner:
+            return Refusal("P3-refusal", f"refused as another one's, but it is {state.owner!r}'s")
+        return [state._replace(clock_us=now_us)]
+
+    def lease_lost(
+        self, state: State, now_us: int, last_us: int, token: int | None, settles: bool
+    ) -> Outcome:
+        """Refused because there is no such lease: it was over, or has another token."""
+        after: list[State] = []
+        may_mismatch = token is not None and (state.token is None or state.token != token)
+        if state.status == Status.LEASED:
+            if may_mismatch and now_us <= state.last_us:
+                after.append(state._replace(clock_us=now_us))
+            if last_us < state.first_us:
+                return after or Refusal(
+                    "P3-refusal", f"refused, but it lives until {state.first_us}"
+                )
+            now_us = max(now_us, state.first_us)
+            state = self.lapsed(state)
+        if not settles or (state.status == Status.OPEN and may_mismatch):
+            after.append(state._replace(clock_us=now_us))
+        return after or Refusal("P3-refusal", "refused as lost, but it was not")
+
+    # -- what can be seen -----------------------------------------------------------------------
+
+    def is_letter(self, state: State, now_us: int, last_us: int, letter: Letter) -> Outcome:
+        """The record stands among the group's dead letters."""
+        if state.status == Status.LEASED and state.first_us <= last_us:
+            state = self.lapsed(state)
+        if state.status != Status.DEAD:
+            return Refusal(
+                "P4-dead",
+                f"it is a dead letter after {state.failures} failures and {state.grants} grants, "
+                f"of {state.rules.max_attempts} attempts",
+            )
+        if (letter.grants, letter.failures) != (state.grants, state.failures):
+            return Refusal(
+                "P4-letter",
+                f"the letter tells {letter.failures} failures and {letter.grants} grants; "
+                f"there were {state.failures} and {state.grants}",
+            )
+        if letter.reason != state.reason:
+            return Refusal(
+                "P4-letter", f"the letter says {letter.reason!r}; it died of {state.reason!r}"
+            )
+        return [state._replace(clock_us=now_us)]
+
+    def is_no_letter(
+        self, state: State, now_us: int, last_us: int, in_time: bool = False
+    ) -> Outcome:
+        """The record does not stand among the group's dead letters.
+
+        ``in_time``: whether nothing may have kept the broker from noticing that its lease was over.
+        """
+        if state.status == Status.DEAD:
+            return Refusal("P4-kept", "it was dead and is no dead letter")
+        is_over = state.status == Status.LEASED and state.last_us + LATE_US < now_us
+        if in_time and is_over and self.lapsed(state).status == Status.DEAD:
+            return Refusal(
+                "P5-buried", f"its last lease was over at {state.last_us}, and it is no dead letter"
+            )
+        return [state._replace(clock_us=now_us)]
+
+    def is_not_served(self, state: State, now_us: int, last_us: int, since_us: int) -> Outcome:
+        """A poll has waited since ``since_us`` and was not given it, nor was anybody else."""
+        over = state
+        if state.status == Status.LEASED and state.last_us + SERVED_US < now_us:
+            over = self.lapsed(state)
+        if over.status == Status.OPEN and max(over.last_us, since_us) + SERVED_US < now_us:
+            return Refusal(
+                "P5-served",
+                f"it is to be had from {over.last_us} at the latest; somebody waits since "
+                f"{since_us}, and is not given it until {now_us}",
+            )
+        return [state._replace(clock_us=now_us)]
+
+    def is_not_eligible(self, state: State, now_us: int, last_us: int) -> Outcome:
+        """An acquire that would have taken it finds nothing."""
+        over = state
+        if state.status == Status.LEASED and state.last_us + LATE_US < now_us:
+            over = self.lapsed(state)
+        if over.status == Status.OPEN and over.last_us + LATE_US < now_us:
+            return Refusal(
+                "P5-eventually",
+                f"it is neither settled nor dead, its leases and delays were over at "
+                f"{over.last_us}, and the group is not given it",
+            )
+        return [over._replace(clock_us=now_us)]
+
+    def is_over(self, state: State, now_us: int, last_us: int) -> Outcome:
+        """The group has no lag: the record is settled or dead."""
+        if state.status == Status.LEASED and state.first_us <= last_us:
+            state = self.lapsed(state)
+        if state.status < Status.SETTLED:
+            return Refusal("P1-lag", "the group tells no lag, but it is neither settled nor dead")
+        return [state._replace(clock_us=now_us)]
+
+    # -- parts ----------------------------------------------------------------------------------
+
+    def _settled(self, state: State, now_us: int, last_us: int, verdict: Verdict) -> State:
+        success, delay_us, reason, dead = verdict
+        if success:
+            return state._replace(status=Status.SETTLED, clock_us=now_us)
+        is_counted = state.status == Status.OPEN and state.counted
+        failures = state.failures if is_counted else state.failures + 1
+        if dead:
+            reason = reason or GIVEN_UP_REASON
+            return state._replace(
+                status=Status.DEAD, clock_us=now_us, failures=failures, reason=reason
+            )
+        if is_counted:
+            return state._replace(clock_us=now_us)
+        rules = state.rules
+        attempts = state.grants if rules.counts_grants else failures
+        if attempts >= rules.max_attempts:
+            reason = reason or MAX_ATTEMPTS_REASON
+            return state._replace(
+                status=Status.DEAD, clock_us=now_us, failures=failures, reason=reason
+            )
+        state = state._replace(failures=failures)
+        wait_us = _backoff_us(state) if delay_us is None else min(delay_us, MAX_WAIT_US)
+        return state._replace(
+            status=Status.OPEN,
+            clock_us=now_us,
+            first_us=now_us + wait_us,
+            last_us=min(last_us + wait_us, EVER_US),
+            span_us=wait_us,
+            longest_us=wait_us,
+            counted=True,
+        )
+
+
+Step = Callable[[State, int, int], Outcome]
+"""A step of a model with all but state and time filled in."""
+
+
+def _backoff_us(state: State) -> int:
+    rules, failures = state.rules, state.failures
+    if failures <= 0 or not rules.backoff_base_us:
+        return 0
+    return min(rules.backoff_base_us << min(failures - 1, 63), rules.backoff_max_us)
+
+
+def _lease_end(first_us: int, last_us: int, duration_us: int) -> tuple[int, int]:
+    """The earliest and latest end of a lease that begins between two moments."""
+    if duration_us <= 0:
+        return first_us - 1, last_us
+    return first_us + duration_us - SLACK_US, min(last_us + duration_us + SLACK_US, EVER_US)
+
+
+def _is_holder(state: State, owner: str, token: int | None) -> bool:
+    if token is None:
+        return owner == state.owner
+    return state.token is None or state.token == token
+
+
+def _delayed_across(state: State, crossing: Crossing) -> State:
+    """A delay over a restart: early by as much as the wall clock went forward, late by any delay
+    begun anew."""
+    ready_us = crossing.ready_us
+    if not state.span_us:
+        return state._replace(clock_us=ready_us)
+    return state._replace(
+        clock_us=ready_us,
+        first_us=max(state.first_us - crossing.forward_us, ready_us),
+        last_us=min(max(state.last_us, ready_us + state.span_us), EVER_US),
+    )

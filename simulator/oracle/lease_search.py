@@ -1,0 +1,229 @@
+# Tests: tests/simulator/test_oracle.py, tests/simulator/test_oracle_random.py
+"""Whether some order of the operations on one record explains what was seen of it.
+
+Wing and Gong, *Testing and Verifying Concurrent Objects* (1993), for one record in one group:
+operations that overlap may have happened in any order; those that were answered did happen; one
+that was not may have, also when the broker went down (*durable* linearizability: Izraelevitz,
+Mendes and Scott, 2016). Records are judged one by one, because linearizability is local (Herlihy
+and Wing, 1990).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from simulator.history import Operation
+from simulator.oracle.lease_model import Refusal, State, Status, Step
+from simulator.oracle.spans import Crossing, Span
+
+NODES_MAX = 4_000
+"""After so many steps the search gives up, and nothing is said about the record."""
+
+
+class Event(NamedTuple):
+    """Something that happened, or may have happened, to a record."""
+
+    span: Span
+    step: Step
+    operation: Operation | None = None
+    told_grants: int | None = None
+    """What an answer says of the number of grants, this one included."""
+    crossing: Crossing | None = None
+    revives: bool = False
+    """Whether it may change what is settled, dead or removed."""
+
+
+class Unexplained(NamedTuple):
+    """The event that no order gets past, and why the most promising one does not."""
+
+    event: Event
+    refusal: Refusal
+    before: tuple[Event, ...]
+    """What happened before it in that order."""
+
+
+class Undecided(NamedTuple):
+    """There were too many orders to try."""
+
+    nodes: int
+
+
+class _Node(NamedTuple):
+    """What has happened so far, and the record then."""
+
+    done: int
+    """Bits of the certain events."""
+    used: int
+    """Bits of the uncertain events."""
+    hidden: int
+    """How many grants that nobody was told of."""
+    state: State
+    trail: tuple[State, ...]
+    """The states of this boot so far, where power loss may undo some."""
+
+
+class _Budget:
+    def __init__(self) -> None:
+        self.left = NODES_MAX
+
+
+def explain(
+    begin: State,
+    certain: Sequence[Event],
+    uncertain: Sequence[Event] = (),
+    grants: Sequence[Event] = (),
+    *,
+    grants_max: int = 0,
+    counts_anew: bool = False,
+    loses: bool = False,
+) -> Unexplained | Undecided | None:
+    """Find an order in which all ``certain`` events and some of the others follow ``begin``.
+
+    ``uncertain`` are requests without an answer, each of which happened once or not at all.
+    ``grants`` are leases that nobody was told of: of each any number may have been, and of all
+    together ``grants_max``. ``counts_anew``: counts of grants may go down, ``loses``: a crossing
+    may undo what was acknowledged.
+    None when there is such an order.
+    """
+    budget = _Budget()
+    events = sorted(certain, key=lambda event: event.span)
+    first: Unexplained | None = None
+    for some, hidden in _widening(uncertain, grants):
+        failure = _Search(begin, events, some, hidden, grants_max, counts_anew, loses, budget).run()
+        if not isinstance(failure, Unexplained):
+            return failure
+        first = first or failure
+    return first
+
+
+def _widening(
+    uncertain: Sequence[Event], grants: Sequence[Event]
+) -> Iterator[tuple[Sequence[Event], Sequence[Event]]]:
+    """What may have happened unseen: nothing, then more. Nearly always nothing is enough."""
+    yield (), ()
+    if uncertain:
+        yield uncertain, ()
+    if grants:
+        yield uncertain, grants
+
+
+class _Search:
+    """One search in depth; nodes that were seen are not looked at again."""
+
+    def __init__(
+        self,
+        begin: State,
+        certain: Sequence[Event],
+        uncertain: Sequence[Event],
+        grants: Sequence[Event],
+        grants_max: int,
+        counts_anew: bool,
+        loses: bool,
+        budget: _Budget,
+    ) -> None:
+        self._certain = certain
+        self._uncertain = uncertain
+        self._grants = grants
+        self._grants_max = grants_max
+        self._counts_anew = counts_anew
+        self._loses = loses
+        self._budget = budget
+        self._all = (1 << len(certain)) - 1
+        self._stack = [_Node(0, 0, 0, begin, (begin,) if loses else ())]
+        self._seen: set[_Node] = set()
+        self._best: tuple[int, Event, Refusal, int] | None = None
+
+    def run(self) -> Unexplained | Undecided | None:
+        while self._stack:
+            node = self._stack.pop()
+            if node.done == self._all:
+                return None
+            if node in self._seen:
+                continue
+            self._seen.add(node)
+            self._budget.left -= 1
+            if self._budget.left < 0:
+                return Undecided(NODES_MAX)
+            self._try_uncertain(node)
+            self._try_certain(node)
+        assert self._best is not None, "a search that fails was refused somewhere"
+        _, event, refusal, done = self._best
+        before = (e for i, e in enumerate(self._certain) if done >> i & 1)
+        return Unexplained(event, refusal, tuple(before))
+
+    def _try_certain(self, node: _Node) -> None:
+        """Let each event happen next that no other one must precede; the likeliest is last."""
+        waiting = [index for index in range(len(self._certain)) if not node.done >> index & 1]
+        first_end_us = min(self._certain[index].span.last_us for index in waiting)
+        for index in reversed(waiting):
+            event = self._certain[index]
+            if event.span.first_us > first_end_us:
+                continue
+            if node.state.clock_us > event.span.last_us:
+                refusal = Refusal("P3-order", "it was answered before what must have come first")
+                self._refused(node, event, refusal)
+                continue
+            for state, trail in self._after(node, event):
+                node_after = _Node(node.done | 1 << index, node.used, node.hidden, state, trail)
+                self._stack.append(node_after)
+
+    def _after(self, node: _Node, event: Event) -> list[tuple[State, tuple[State, ...]]]:
+        if event.crossing is not None and event.crossing.loses:
+            return [
+                (state, (state,))
+                for begin in (*node.trail, node.state)
+                for state in self._stepped(node, event, begin)
+            ]
+        states = self._stepped(node, event, node.state)
+        if event.crossing is not None and self._loses:
+            return [(state, (state,)) for state in states]
+        return [(state, (*node.trail, state) if self._loses else ()) for state in states]
+
+    def _stepped(self, node: _Node, event: Event, state: State) -> list[State]:
+        now_us = max(event.span.first_us, state.clock_us)
+        outcome = event.step(state, now_us, event.span.last_us)
+        if isinstance(outcome, Refusal):
+            self._refused(node, event, outcome)
+            return []
+        return outcome
+
+    def _refused(self, node: _Node, event: Event, refusal: Refusal) -> None:
+        """Remember the refusal that came latest: it is the one worth telling."""
+        depth = node.done.bit_count()
+        if self._best is None or depth > self._best[0]:
+            self._best = depth, event, refusal, node.done
+
+    def _try_uncertain(self, node: _Node) -> None:
+        """Let something happen next that nobody was told of."""
+        is_over = node.state.status >= Status.SETTLED
+        for index, event in enumerate(self._uncertain):
+            if not node.used >> index & 1 and (event.revives or not is_over):
+                self._maybe(node, event, node.used | 1 << index, node.hidden)
+        if is_over:
+            return
+        if self._grants and node.hidden < min(self._grants_max, self._room_for_grants(node)):
+            for event in self._grants:
+                self._maybe(node, event, node.used, node.hidden + 1)
+
+    def _maybe(self, node: _Node, event: Event, used: int, hidden: int) -> None:
+        state = node.state
+        now_us = max(event.span.first_us, state.clock_us)
+        if now_us > event.span.last_us:
+            return
+        outcome = event.step(state, now_us, event.span.last_us)
+        if not isinstance(outcome, Refusal):
+            for after in outcome:
+                trail = (*node.trail, after) if self._loses else ()
+                self._stack.append(_Node(node.done, used, hidden, after, trail))
+
+    def _room_for_grants(self, node: _Node) -> int:
+        """How many grants may be hidden, as far as later answers count them."""
+        told = [
+            event.told_grants
+            for index, event in enumerate(self._certain)
+            if event.told_grants is not None and not node.done >> index & 1
+        ]
+        if not told or self._counts_anew:
+            return self._grants_max
+        return node.hidden + min(told) - node.state.grants - 1

@@ -1,0 +1,152 @@
+# Tests: tests/simulator/test_oracle_changes.py
+"""What a group must not be given for now: order by key, and pauses: promise 3."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from simulator.history import (
+    NEVER,
+    Acquire,
+    Configure,
+    DeleteGroup,
+    GroupRules,
+    Operation,
+    Pause,
+    Resume,
+    Seek,
+)
+from simulator.oracle.changes import rules_after
+from simulator.oracle.lanes import Lane
+from simulator.oracle.records import Record, Records, Sight
+from simulator.oracle.removal import Removal
+from simulator.oracle.spans import EVER_US, Lives, Span, possible
+from simulator.oracle.violation import Violation, violation
+
+
+def check_pauses(lives: Lives, lane: Lane) -> Iterator[Violation]:
+    """P3: nothing is given out after a group is told to be paused, until it is to go on."""
+    if lives.any_loss:
+        return
+    for pause in lane.changes:
+        if not isinstance(pause, Pause) or not pause.succeeded:
+            continue
+        begun = lives.span(pause)
+        ends = [
+            lives.span(op).first_us
+            for op in lane.changes
+            if isinstance(op, Resume | DeleteGroup) and not lives.span(op).is_before(begun)
+        ]
+        paused = Span(begun.last_us, min(ends, default=EVER_US))
+        for acquire in lane.acquires:
+            span = lives.span(acquire)
+            if not acquire.deliveries or not acquire.succeeded:
+                continue
+            if paused.first_us < span.first_us and span.last_us < paused.last_us:
+                text = f"group {lane.group} of {lane.topic} is paused and was given records"
+                yield violation("P3-paused", text, pause, acquire)
+
+
+def check_key_order(
+    begin: GroupRules, lives: Lives, records: Records, removal: Removal, lane: Lane
+) -> Iterator[Violation]:
+    """P3: while a record is leased or came back, no later one of its key is given out.
+
+    In the naive way: from its first lease on, until anything was asked that may have ended it.
+    """
+    if not any(isinstance(op, Configure) and op.rules.key_ordered for op in lane.changes):
+        return
+    if lives.any_loss or records.damaged:
+        return
+    yield from _KeyOrder(begin, lives, records, removal, lane).check()
+
+
+class _KeyOrder:
+    def __init__(
+        self, begin: GroupRules, lives: Lives, records: Records, removal: Removal, lane: Lane
+    ) -> None:
+        self._begin = begin
+        self._lives = lives
+        self._records = records
+        self._removal = removal
+        self._lane = lane
+        self._rules = [
+            (lives.span(op), op.answered_us != NEVER, rules_after(op, begin))
+            for op in lane.changes
+            if isinstance(op, Configure | DeleteGroup)
+        ]
+
+    def check(self) -> Iterator[Violation]:
+        for same in self._by_key().values():
+            for index, record in enumerate(same):
+                later = [sight for other in same[index + 1 :] for sight in self._sights(other)]
+                if later:
+                    yield from self._check(record, later)
+
+    def _by_key(self) -> dict[tuple[int, bytes], list[Record]]:
+        """The records that the group was given, by partition and key, in order of offsets."""
+        keys: dict[tuple[int, bytes], list[Record]] = defaultdict(list)
+        for place in sorted(self._lane.sights):
+            for record in self._records.by_place.get((self._lane.topic, place), ())[-1:]:
+                key = record.sent.message.key
+                if key is not None and self._records.is_known(record):
+                    keys[place.partition, key].append(record)
+        return keys
+
+    def _sights(self, record: Record) -> list[Sight[Acquire]]:
+        return self._lane.sights.get(record.place, [])
+
+    def _check(self, record: Record, later: list[Sight[Acquire]]) -> Iterator[Violation]:
+        for mine in self._sights(record):
+            begun = self._lives.span(mine.acquire)
+            end_us = self._may_end_us(record, begun)
+            for sight in later:
+                span = self._lives.span(sight.acquire)
+                if span.is_before(begun) or not span.last_us < end_us:
+                    continue
+                first_us = min(begun.first_us, span.first_us)
+                if self._is_ordered(Span(first_us, max(begun.last_us, span.last_us))):
+                    text = (
+                        f"group {self._lane.group} was given {sight.delivery.place.offset} while "
+                        f"{record.name}, of the same key, was open"
+                    )
+                    yield violation("P3-key-order", text, mine.acquire, sight.acquire)
+                    return
+
+    def _is_ordered(self, during: Span) -> bool:
+        return all(rules.key_ordered for rules in possible(self._begin, self._rules, during))
+
+    def _may_end_us(self, record: Record, begun: Span) -> int:
+        """The first moment at which the key may be free again."""
+        operations: list[Operation] = [
+            op
+            for op, settlement, result in self._lane.attempts.get(record.place, ())
+            if (settlement.success or settlement.dead) and not result
+        ]
+        operations += [
+            op for op in self._lane.changes if isinstance(op, Seek | DeleteGroup | Configure)
+        ]
+        spans = [self._lives.span(op) for op in operations]
+        moments = [span.first_us for span in spans if not span.is_before(begun)]
+        moments.append(self._removal.removed(record)[0])
+        moments.append(self._removal.expires(record).first_us)
+        return min([*moments, self._may_die_us(record)])
+
+    def _may_die_us(self, record: Record) -> int:
+        """When the record may first have become a dead letter: at its last attempt."""
+        fewest = min(
+            rules.max_attempts for rules in possible(self._begin, self._rules, Span(-1, EVER_US))
+        )
+        attempts: list[Operation] = [
+            op
+            for op, settlement, result in self._lane.attempts.get(record.place, ())
+            if not settlement.success and not result
+        ]
+        if any(
+            rules.counts_grants for rules in possible(self._begin, self._rules, Span(-1, EVER_US))
+        ):
+            attempts += [sight.acquire for sight in self._sights(record)]
+            attempts += self._lane.unanswered
+        moments = sorted(self._lives.span(op).first_us for op in attempts)
+        return moments[fewest - 1] if len(moments) >= fewest else EVER_US

@@ -1,0 +1,250 @@
+# Tests: tests/simulator/test_oracle_changes.py
+"""What may be gone from a topic, and from when on: start offsets, retention and TTL: promises 2, 5.
+
+A record is removed when the start offset of its partition passes it. That is done by a trim, or by
+the broker itself where the topic's settings say so. An expired record is passed over.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from simulator.history import (
+    NEVER,
+    ConfigureTopic,
+    Describe,
+    History,
+    Message,
+    Operation,
+    Place,
+    Produce,
+    TopicRules,
+    Trim,
+)
+from simulator.offset_history import Position
+from simulator.oracle.broker_time import BrokerTime
+from simulator.oracle.records import Record, Records, Shown
+from simulator.oracle.spans import EVER_US, Lives, Span, falling, possible
+from simulator.oracle.violation import Violation, violation
+
+RECORD_BYTES_MAX = 500
+"""What a record takes in the log beside its bytes, at most."""
+LATE_US = 1_000
+
+
+class Told(NamedTuple):
+    """A start offset that somebody was told."""
+
+    span: Span
+    start: int
+    operation: Operation
+
+
+class Removal:
+    """Judges what was removed, and says what may have been."""
+
+    def __init__(self, history: History, lives: Lives, records: Records) -> None:
+        self._history = history
+        self._lives = lives
+        self._records = records
+        self._time = BrokerTime(history, lives)
+        self._told: dict[tuple[str, int], list[Told]] = defaultdict(list)
+        self._trims: dict[tuple[str, int], list[Trim]] = defaultdict(list)
+        self._changes: dict[str, list[tuple[Span, bool, TopicRules]]] = defaultdict(list)
+        for op in history.operations:
+            if isinstance(op, ConfigureTopic) and not op.error:
+                change = lives.span(op), op.answered_us != NEVER, op.rules
+                self._changes[op.topic].append(change)
+            elif isinstance(op, Trim) and not op.error:
+                self._trims[op.topic, op.partition].append(op)
+                if op.succeeded:
+                    self._tell(op, op.topic, op.partition, op.start)
+            elif isinstance(op, Describe) and op.succeeded and op.view is not None:
+                for partition, start in enumerate(op.view.starts):
+                    self._tell(op, op.topic, partition, start)
+            elif isinstance(op, Position) and op.succeeded and op.mode == "earliest":
+                self._tell(op, op.topic, op.partition, op.offset)
+        self._compacted = {
+            (one.topic, Place(one.partition, one.offset)): one.at_us for one in history.compacted
+        }
+        self._compacts = {one.topic: one.at_us for one in reversed(history.compacted)}
+        """When a topic was compacted for the first time."""
+        self._sent = {topic: self._sizes(topic) for topic in {p.topic for p in records.produces}}
+
+    def _tell(self, op: Operation, topic: str, partition: int, start: int) -> None:
+        self._told[topic, partition].append(Told(self._lives.span(op), start, op))
+
+    # -- for others -----------------------------------------------------------------------------
+
+    def removes(self, topic: str) -> bool:
+        """Whether anything of a topic may ever have been removed, or have expired."""
+        rules = self._rules(topic, Span(-1, EVER_US))
+        return (
+            any(each.removes or each.ttl_us for each in rules)
+            or any(of == topic for of, _ in self._trims)
+            or any(
+                told.start for (of, _), tolds in self._told.items() if of == topic for told in tolds
+            )
+            or self._has_ttl(topic)
+            or topic in self._compacts
+        )
+
+    def expires(self, record: Record) -> Span:
+        """When the record expires: EVER_US for never, or when nobody knows.
+
+        One that was compacted may be gone from then on, as if it had expired.
+        """
+        possible = self._records.possible(record)
+        spans = [self._expires(sent.produce, sent.message, record.stored) for sent in possible]
+        compacted_us = self._compacted.get((record.topic, record.place), EVER_US)
+        return Span(min(compacted_us, *(s.first_us for s in spans)), max(s.last_us for s in spans))
+
+    def expires_of(self, produce: Produce, message: Message) -> Span:
+        """When a message expires that nobody has seen, wherever it is stored."""
+        span = self._expires(produce, message, Span(self._lives.span(produce).first_us, EVER_US))
+        if message.key is None:
+            return span
+        return Span(min(span.first_us, self._compacts.get(produce.topic, EVER_US)), span.last_us)
+
+    def _expires(self, produce: Produce, message: Message, stored: Span) -> Span:
+        """A message's own time runs from when it was sent, the topic's from when it is stored."""
+        begun = stored if message.delay_us is not None else self._lives.span(produce)
+        if message.ttl_us is not None:
+            begun = self._lives.span(produce)
+            ttls = [message.ttl_us]
+        else:
+            ttls = [each.ttl_us or EVER_US for each in self._rules(produce.topic, begun)]
+        earliest_us = min(self._time.earliest_us(begun.first_us, ttl) for ttl in ttls)
+        return Span(earliest_us, max(self._time.latest_us(begun.last_us, ttl) for ttl in ttls))
+
+    def removed(self, record: Record) -> tuple[int, Told | None]:
+        """From when on the start offset may have passed it, and who was told that it has."""
+        partition, offset = record.place
+        told = [
+            each for each in self._told.get((record.topic, partition), ()) if each.start > offset
+        ]
+        return self._removed_us(record), min(told, default=None, key=lambda each: each.span.last_us)
+
+    def start(self, topic: str, partition: int) -> int:
+        """The highest start offset that was told."""
+        return max((told.start for told in self._told.get((topic, partition), ())), default=0)
+
+    def is_there(self, record: Record, span: Span) -> bool:
+        """Whether it was neither removed nor expired, at any moment of ``span``, in any case."""
+        return self._removed_us(record) > span.last_us and (
+            self.expires(record).first_us > span.last_us
+        )
+
+    def may_be_gone(self, record: Record, by_us: int) -> bool:
+        """Whether it may have expired, or was removed, at some moment until ``by_us``."""
+        partition, offset = record.place
+        return (
+            self.start(record.topic, partition) > offset or self.expires(record).first_us <= by_us
+        )
+
+    def may_be_removed_unseen(self, produce: Produce) -> bool:
+        """Whether the records of a produce may have been removed, wherever they stood."""
+        rules = self._rules(produce.topic, Span(self._lives.span(produce).first_us, EVER_US))
+        starts = [
+            t.start
+            for (topic, _), told in self._told.items()
+            for t in told
+            if topic == produce.topic
+        ]
+        return any(each.removes for each in rules) or any(starts)
+
+    # -- checks ---------------------------------------------------------------------------------
+
+    def check(self) -> Iterator[Violation]:
+        """Start offsets that fall or pass what must stay, and records delivered after their end."""
+        if self._records.damaged or self._lives.any_loss:
+            return
+        for (topic, partition), tolds in self._told.items():
+            yield from self._check_falling(topic, partition, tolds)
+        for record in self._records:
+            yield from self._check_expired(record)
+            yield from self._check_kept(record)
+
+    def _check_falling(self, topic: str, partition: int, tolds: list[Told]) -> Iterator[Violation]:
+        """P2: a start offset never goes down, and nothing below it is given out."""
+        for (before, earlier), (after, later) in falling((t.span, t.start, t) for t in tolds):
+            text = f"{topic}/{partition} starts at {after}, and did at {before}"
+            yield violation("P2-start", text, earlier.operation, later.operation)
+        for record in self._records.of_topic.get(topic, ()):
+            for sight in record.sights if record.place.partition == partition else ():
+                yield from self._check_above(record, sight.acquire, tolds)
+
+    def _check_above(
+        self, record: Record, acquire: Shown, tolds: list[Told]
+    ) -> Iterator[Violation]:
+        span = self._lives.span(acquire)
+        for told in tolds:
+            if told.start > record.place.offset and told.span.is_before(span):
+                text = f"{record.name} is given out, and its partition starts at {told.start}"
+                yield violation("P2-start", text, told.operation, acquire)
+                return
+
+    def _check_expired(self, record: Record) -> Iterator[Violation]:
+        """P5: nothing is given out once it has expired."""
+        over_us = self.expires(record).last_us + LATE_US
+        for sight in record.sights:
+            if self._lives.span(sight.acquire).first_us > over_us:
+                text = f"{record.name} expired by {over_us} and is given out"
+                yield violation("P5-expired", text, record.sent.produce, sight.acquire)
+
+    def _check_kept(self, record: Record) -> Iterator[Violation]:
+        """P5: nothing is removed before its time, but what has expired or was compacted anyway."""
+        may_us, told = self.removed(record)
+        may_us = min(may_us, self.expires(record).first_us)
+        if told is not None and told.span.last_us < may_us:
+            text = f"{record.name} is below the start {told.start}, and must be kept until {may_us}"
+            yield violation("P5-removed", text, record.sent.produce, told.operation)
+
+    # -- parts ----------------------------------------------------------------------------------
+
+    def _rules(self, topic: str, during: Span) -> list[TopicRules]:
+        return possible(self._history.topic_rules, self._changes.get(topic, ()), during)
+
+    def _removed_us(self, record: Record) -> int:
+        partition, offset = record.place
+        moments = [
+            self._lives.span(trim).first_us
+            for trim in self._trims.get((record.topic, partition), ())
+            if trim.offset > offset
+        ]
+        stored_us = record.stored.first_us
+        for rules in self._rules(record.topic, Span(stored_us, EVER_US)):
+            if rules.retention_us:
+                moments.append(self._time.earliest_us(stored_us, rules.retention_us))
+            if rules.retention_bytes:
+                moments.append(max(stored_us, self._exceeds_us(record.topic, rules)))
+        return min(moments, default=EVER_US)
+
+    def _exceeds_us(self, topic: str, rules: TopicRules) -> int:
+        """When a topic may first have had more bytes than it may keep."""
+        for at_us, size in self._sent.get(topic, ()):
+            if size > rules.retention_bytes:
+                return at_us
+        return EVER_US
+
+    def _sizes(self, topic: str) -> list[tuple[int, int]]:
+        """How many bytes were sent to a topic by when."""
+        sizes: list[tuple[int, int]] = []
+        total = 0
+        of_topic = [op for op in self._records.produces if op.topic == topic and not op.error]
+        for op in sorted(of_topic, key=self._lives.span):
+            for message in op.messages:
+                parts = message.payload, message.metadata, message.key
+                total += RECORD_BYTES_MAX + sum(len(part) for part in parts if part)
+            sizes.append((self._lives.span(op).first_us, total))
+        return sizes
+
+    def _has_ttl(self, topic: str) -> bool:
+        return any(
+            message.ttl_us is not None
+            for op in self._records.produces
+            if op.topic == topic
+            for message in op.messages
+        )

@@ -1,0 +1,291 @@
+# Tests: tests/simulator/test_oracle_subscriptions.py
+"""Subscriptions: what each was given, and what it was not: promises 1, 3, 4 and 5.
+
+A message of QoS 1 is a lease of the subscription, and its record has a place; one of QoS 0 has none
+and is known by its value. The contract is that of docs/protocols/blipmq.rst, section Delivery.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from itertools import combinations
+from typing import NamedTuple
+
+from simulator.history import NEVER, History, Letters, Message, Place, Produce
+from simulator.oracle.generations import has_ended
+from simulator.oracle.lease_model import SLACK_US
+from simulator.oracle.records import Record, Records
+from simulator.oracle.removal import Removal
+from simulator.oracle.spans import EVER_US, Lives, Span, falling
+from simulator.oracle.violation import Violation, violation
+from simulator.payloads import value_of
+from simulator.subscription_history import (
+    UNKNOWN_DELIVERY,
+    Acknowledge,
+    Poll,
+    Subscribe,
+    group_of,
+)
+
+
+class Delivered(NamedTuple):
+    """A delivery of a record, and when it was made."""
+
+    poll: Poll
+    span: Span
+
+
+class Lane:
+    """All that was asked of one subscription."""
+
+    def __init__(self, subscribe: Subscribe) -> None:
+        self.subscribe = subscribe
+        self.polls: list[Poll] = []
+        self.acks: dict[Place, list[Acknowledge]] = defaultdict(list)
+        self.letters: dict[Place, str] | None = None
+        """Its dead letters when the audit was over; None: not asked."""
+
+    @property
+    def name(self) -> str:
+        return f"subscription {self.subscribe.subscription} of {self.subscribe.topic}"
+
+
+class Subscriptions:
+    """Judges the subscriptions of a history."""
+
+    def __init__(self, history: History, lives: Lives, records: Records, removal: Removal) -> None:
+        self._history = history
+        self._lives = lives
+        self._records = records
+        self._removal = removal
+        self._rules = history.subscriptions
+        operations = history.operations
+        self._subscribes = [op for op in operations if isinstance(op, Subscribe) and op.succeeded]
+        self._lanes = {(op.topic, op.subscription): Lane(op) for op in self._subscribes}
+        for op in operations:
+            if isinstance(op, Poll | Acknowledge):
+                lane = self._lanes.get((op.topic, op.subscription))
+                if lane is not None and isinstance(op, Poll):
+                    lane.polls.append(op)
+                elif lane is not None and isinstance(op, Acknowledge):
+                    lane.acks[op.place].append(op)
+        letters = [op for op in operations if isinstance(op, Letters) and op.succeeded]
+        for lane in self._lanes.values():
+            group = group_of(lane.subscribe.subscription)
+            for op in letters:
+                if (op.topic, op.group) == (lane.subscribe.topic, group):
+                    lane.letters = {letter.place: letter.reason for letter in op.letters}
+        self._by_value = self._values() if self._lanes else {}
+
+    def _values(self) -> dict[tuple[str, bytes], list[tuple[Produce, Message]]]:
+        """Who sent what."""
+        sent: dict[tuple[str, bytes], list[tuple[Produce, Message]]] = defaultdict(list)
+        for produce in self._records.produces:
+            for message in produce.messages:
+                sent[produce.topic, value_of(message.payload)].append((produce, message))
+        return sent
+
+    # -- checks ---------------------------------------------------------------------------------
+
+    def check(self) -> Iterator[Violation]:
+        """All there is to say."""
+        yield from self._check_ids()
+        if self._records.damaged or self._lives.any_loss:
+            return
+        for lane in self._lanes.values():
+            yield from self._check_values(lane)
+            yield from self._check_leases(lane)
+            yield from self._check_begin(lane)
+            yield from self._check_refusals(lane)
+            yield from self._check_complete(lane)
+
+    def _check_ids(self) -> Iterator[Violation]:
+        """P2: ids are given in order, and never again."""
+        told = [(self._lives.span(op), op.subscription, op) for op in self._subscribes]
+        for (before, earlier), (after, later) in falling(told):
+            if after < before and not self._history.rotted:
+                text = f"subscription {after} was given after {before}"
+                yield violation("P2-subscription", text, earlier, later)
+        given: dict[int, Subscribe] = {}
+        for op in self._subscribes:
+            other = given.setdefault(op.subscription, op)
+            if other.number != op.number:
+                text = f"subscription {op.subscription} was given twice"
+                yield violation("P2-subscription", text, other, op)
+
+    def _check_values(self, lane: Lane) -> Iterator[Violation]:
+        """P2, P8: what is delivered was sent; at QoS 0 once at most; and with its own QoS."""
+        topic, qos = lane.subscribe.topic, lane.subscribe.qos
+        times: Counter[bytes] = Counter()
+        for poll in lane.polls:
+            if poll.handed is None:
+                continue
+            value = poll.handed.value
+            senders = self._by_value.get((topic, value), [])
+            if poll.handed.qos == 0 and not any(not produce.error for produce, _ in senders):
+                text = f"{lane.name} was given what nobody stored there: {value[:40]!r}"
+                yield violation("P8-produce" if senders else "P2-content", text, poll)
+            if len(senders) != 1:
+                continue
+            expected = min(qos, _qos(senders[0][1]))
+            if poll.handed.qos != expected:
+                text = f"{lane.name} was given a message as QoS {poll.handed.qos}: {value[:40]!r}"
+                yield violation("P1-content", text, senders[0][0], poll)
+            times[value] += not expected
+            if times[value] > 1:
+                text = f"{lane.name} was given a message of QoS 0 twice: {value[:40]!r}"
+                yield violation("P3-once", text, senders[0][0], poll)
+
+    def _check_leases(self, lane: Lane) -> Iterator[Violation]:
+        """P3, P4: one delivery lives at a time, so often at most, and none once acknowledged."""
+        most = max(1, self._rules.max_deliveries)
+        for place, deliveries in self._deliveries(lane).items():
+            name = f"{lane.name}, offset {place.offset} of partition {place.partition}"
+            if len(deliveries) > most:
+                polls = [each.poll for each in deliveries]
+                text = f"{name} was delivered {len(deliveries)} times; {most} is the limit"
+                yield violation("P4-dead", text, *polls)
+            for one, other in combinations(deliveries, 2):
+                if not self._are_apart(deliveries, one, other):
+                    text = f"{name} was delivered again while it was in flight"
+                    yield violation("P3-one-lease", text, one.poll, other.poll)
+            for ack in lane.acks.get(place, ()):
+                span = self._lives.span(ack)
+                again = [each.poll for each in deliveries if span.is_before(each.span)]
+                if again and self._settled_for_sure(deliveries, ack):
+                    text = f"{name} was acknowledged, and delivered after that"
+                    yield violation("P1-settled", text, ack, again[0])
+
+    def _settled_for_sure(self, all_of_it: list[Delivered], ack: Acknowledge) -> bool:
+        """Whether it was in flight. Who reads slowly is not told that it was not."""
+        span = self._lives.span(ack)
+        return ack.succeeded and any(
+            each.span.is_before(span) and span.last_us < self._flies_until(all_of_it, each)
+            for each in all_of_it
+        )
+
+    def _deliveries(self, lane: Lane) -> dict[Place, list[Delivered]]:
+        found: dict[Place, list[Delivered]] = defaultdict(list)
+        for poll in lane.polls:
+            if poll.handed is not None and poll.handed.place is not None:
+                found[poll.handed.place].append(Delivered(poll, self._lives.span(poll)))
+        return found
+
+    def _are_apart(self, all_of_it: list[Delivered], one: Delivered, other: Delivered) -> bool:
+        """Whether the second of two deliveries may have come after the first was over."""
+        return self._may_follow(all_of_it, one, other) or self._may_follow(all_of_it, other, one)
+
+    def _may_follow(self, all_of_it: list[Delivered], one: Delivered, other: Delivered) -> bool:
+        return other.span.last_us >= self._flies_until(all_of_it, one) - SLACK_US
+
+    def _flies_until(self, all_of_it: list[Delivered], one: Delivered) -> int:
+        """The earliest end of a delivery that is not acknowledged: it is so manieth, or later."""
+        before = sum(each.span.is_before(one.span) for each in all_of_it)
+        return one.span.first_us + self._rules.flight_us(before + 1)
+
+    def _check_begin(self, lane: Lane) -> Iterator[Violation]:
+        """P3: nothing from before the subscription."""
+        begun = self._lives.span(lane.subscribe)
+        if self._rules.looks_back:
+            return
+        for poll in lane.polls:
+            record = self._record(lane, poll)
+            if record is not None and record.stored.is_before(begun):
+                text = f"{lane.name} was given {record.name}, which is older"
+                yield violation("P3-from-now", text, record.sent.produce, lane.subscribe, poll)
+
+    def _record(self, lane: Lane, poll: Poll) -> Record | None:
+        """The record of a delivery, if its place is told and only one had it."""
+        if poll.handed is None or poll.handed.place is None:
+            return None
+        records = self._records.by_place.get((lane.subscribe.topic, poll.handed.place), [])
+        return records[0] if len(records) == 1 else None
+
+    def _check_refusals(self, lane: Lane) -> Iterator[Violation]:
+        """P3: an acknowledgement is refused only where nothing is in flight."""
+        for place, deliveries in self._deliveries(lane).items():
+            acks = lane.acks.get(place, [])
+            for ack in acks:
+                if UNKNOWN_DELIVERY not in ack.error:
+                    continue
+                span = self._lives.span(ack)
+                for each in deliveries:
+                    if self._flew(deliveries, each, span) and not self._was_dealt_with(
+                        lane, place, ack, span
+                    ):
+                        text = f"{lane.name} refused to acknowledge what was in flight: {place}"
+                        yield violation("P3-refusal", text, each.poll, ack)
+                        break
+
+    def _flew(self, all_of_it: list[Delivered], each: Delivered, during: Span) -> bool:
+        """Whether it was in flight all the time, unless it was dealt with."""
+        return (
+            each.span.is_before(during)
+            and during.last_us < self._flies_until(all_of_it, each) - SLACK_US
+            and during.last_us < each.span.first_us + self._rules.grace_us
+        )
+
+    def _was_dealt_with(self, lane: Lane, place: Place, refused: Acknowledge, span: Span) -> bool:
+        """Whether something else may have ended the delivery: another ACK, or its record's end."""
+        if has_ended(lane.subscribe.topic):
+            return True
+        others = (ack for ack in lane.acks[place] if ack is not refused and not ack.error)
+        if any(self._lives.span(other).first_us <= span.last_us for other in others):
+            return True
+        records = self._records.by_place.get((lane.subscribe.topic, place), [])
+        return not records or not all(self._removal.is_there(each, span) for each in records)
+
+    # -- at the end -----------------------------------------------------------------------------
+
+    def _check_complete(self, lane: Lane) -> Iterator[Violation]:
+        """P5: all that came later was delivered, acknowledged or given up."""
+        topic = lane.subscribe.topic
+        if lane.letters is None or has_ended(topic) or self._may_have_expired(lane):
+            return
+        drained_us = max(self._lives.span(poll).last_us for poll in lane.polls)
+        deliveries = self._deliveries(lane)
+        values = {poll.handed.value for poll in lane.polls if poll.handed is not None}
+        may_have_more = any(poll.answered_us == NEVER for poll in lane.polls)
+        begun = self._lives.span(lane.subscribe)
+        for record in self._records.of_topic.get(topic, ()):
+            message = record.sent.message
+            if not begun.is_before(record.stored) or not self._records.is_known(record):
+                continue
+            until = Span(record.stored.first_us, drained_us)
+            if record.stored.last_us >= drained_us or not self._removal.is_there(record, until):
+                continue
+            if min(lane.subscribe.qos, _qos(message)) == 0:
+                is_lost = value_of(message.payload) not in values and not may_have_more
+            else:
+                is_lost = not self._is_over(lane, record.place, bool(deliveries.get(record.place)))
+            if is_lost:
+                text = f"{lane.name} was never given {record.name}, or lost it"
+                yield violation("P5-eventually", text, record.sent.produce, lane.subscribe)
+
+    def _is_over(self, lane: Lane, place: Place, was_delivered: bool) -> bool:
+        """Whether a message of QoS 1 was acknowledged, as far as is known, or is a dead letter."""
+        if place in (lane.letters or {}):
+            return True
+        return was_delivered and any(not ack.error for ack in lane.acks.get(place, ()))
+
+    def _may_have_expired(self, lane: Lane) -> bool:
+        """Whether nobody asked anything of the subscription for as long as it lives then."""
+        moments = [self._lives.span(lane.subscribe).first_us]
+        moments += [boot.ready_us for boot in self._lives.boots if boot.ready_us != NEVER]
+        moments += [
+            self._lives.span(poll).first_us for poll in lane.polls if poll.answered_us != NEVER
+        ]
+        moments = sorted(moment for moment in moments if moment >= moments[0])
+        last_us = max((self._lives.span(poll).last_us for poll in lane.polls), default=EVER_US)
+        gaps = zip(moments, [*moments[1:], last_us], strict=True)
+        return any(after - before >= self._rules.grace_us for before, after in gaps)
+
+
+def _qos(message: Message) -> int:
+    """Messages of other formats count as QoS 1; one of QoS 0 says so in its metadata."""
+    return 0 if message.metadata == QOS_0 else 1
+
+
+QOS_0 = b"\x81\xa3qos\x00"
+"""The metadata of a message of QoS 0, ``{"qos": 0}`` in MessagePack."""

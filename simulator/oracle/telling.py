@@ -1,0 +1,191 @@
+# Tests: tests/simulator/test_oracle.py, tests/simulator/test_oracle_random.py
+"""What acquires tell beside the record, and what a group's answers tell together: promise 3."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from simulator.history import (
+    Acquire,
+    Configure,
+    DeleteGroup,
+    Extend,
+    History,
+    Operation,
+    Place,
+    Replay,
+    Seek,
+)
+from simulator.oracle.lanes import Lane
+from simulator.oracle.lease_model import (
+    GIVEN_UP_REASON,
+    MAX_ATTEMPTS_REASON,
+    MAX_WAIT_US,
+    SLACK_US,
+)
+from simulator.oracle.records import Records, Sight
+from simulator.oracle.spans import Lives, Span, falling
+from simulator.oracle.violation import Violation, violation
+
+
+def check_answers(history: History) -> Iterator[Violation]:
+    """Each answer for itself: as many records as asked for, each once, in order, in time left."""
+    for op in history.operations:
+        if isinstance(op, Acquire) and op.succeeded:
+            yield from _check_acquire(op)
+        elif isinstance(op, Extend) and op.succeeded:
+            duration_us = min(max(op.duration_us, 0), MAX_WAIT_US)
+            if not -SLACK_US <= op.remaining_us - duration_us <= SLACK_US:
+                text = f"{op.duration_us} us were asked for, {op.remaining_us} us given"
+                yield violation("P3-extend", text, op)
+
+
+def _check_acquire(op: Acquire) -> Iterator[Violation]:
+    if len(op.deliveries) > op.limit:
+        text = f"{op.limit} records were asked for, {len(op.deliveries)} given"
+        yield violation("P3-answer", text, op)
+    last: dict[int, tuple[int, int]] = {}
+    for delivery in op.deliveries:
+        partition, offset = delivery.place
+        before, token_before = last.get(partition, (-1, 0))
+        if offset <= before:
+            text = f"offset {offset} of partition {partition} comes after {before} in one answer"
+            yield violation("P3-answer", text, op)
+        token = delivery.token if delivery.token is not None else token_before + 1
+        if token <= token_before:
+            text = f"token {token} comes after {token_before} in one answer"
+            yield violation("P3-token", text, op)
+        last[partition] = offset, token
+        if (
+            delivery.remaining_us is not None
+            and not op.by_default
+            and not (0 <= delivery.remaining_us <= max(op.duration_us, 0) + SLACK_US)
+        ):
+            text = f"{delivery.remaining_us} us are left of a lease of {op.duration_us} us"
+            yield violation("P3-answer", text, op)
+
+
+def check_tokens(lives: Lives, lane: Lane) -> Iterator[Violation]:
+    """P3: a token names one grant, and later grants of a partition have larger ones."""
+    told: dict[tuple[int, int], list[Sight[Acquire]]] = defaultdict(list)
+    for place, sights in lane.sights.items():
+        for sight in sights:
+            if sight.delivery.token is not None:
+                told[place.partition, lives.epoch(sight.acquire.boot)].append(sight)
+    for sights in told.values():
+        names: dict[int, Sight[Acquire]] = {}
+        for sight in sights:
+            token = sight.delivery.token or 0
+            other = names.setdefault(token, sight)
+            if other is not sight:
+                text = f"group {lane.group} of {lane.topic} was given token {token} twice"
+                yield violation("P3-token", text, other.acquire, sight.acquire)
+        entries = ((lives.span(s.acquire), s.delivery.token, s) for s in sights)
+        for (before, earlier), (after, later) in falling(entries):
+            text = f"group {lane.group} of {lane.topic} was given token {after} after {before}"
+            yield violation("P3-token", text, earlier.acquire, later.acquire)
+
+
+def check_lowest_first(lives: Lives, records: Records, lane: Lane) -> Iterator[Violation]:
+    """A record that was never leased is leased before any later one of its partition.
+
+    Not for records that a failed settle touched before their first lease: they may have waited. In
+    a group that keeps order by key, records of other keys may come first.
+    """
+    if lives.any_loss:
+        return
+    by_key = any(isinstance(op, Configure) and op.rules.key_ordered for op in lane.changes)
+    told: dict[tuple[int, bytes | None], list[tuple[Span, Place, Sight[Acquire]]]] = defaultdict(
+        list
+    )
+    for place, sights in lane.sights.items():
+        keys = _keys(records, sights) if by_key else {None}
+        for sight in sights if len(keys) == 1 else ():
+            told[place.partition, *keys].append((lives.span(sight.acquire), place, sight))
+    resets = [op for op in lane.changes if isinstance(op, Seek | Replay | DeleteGroup)]
+    anew = [lives.span(op) for op in resets]
+    for entries in told.values():
+        for (higher, earlier), (place, later) in falling(entries):
+            if later.delivery.grants != 1 or _may_have_waited(lane, place):
+                continue
+            since_us = lives.span(earlier.acquire).first_us
+            until_us = lives.span(later.acquire).last_us
+            if any(at.first_us <= until_us and since_us <= at.last_us for at in anew):
+                continue
+            text = (
+                f"group {lane.group} was given record {higher.offset} of "
+                f"{lane.topic}/{place.partition} before record {place.offset}"
+            )
+            yield violation("P3-lowest", text, earlier.acquire, later.acquire)
+
+
+def _keys(records: Records, sights: list[Sight[Acquire]]) -> set[bytes | None]:
+    """The key of a record, as it was told or sent; several if nobody knows."""
+    for _, delivery in sights:
+        if delivery.token is not None:
+            return {delivery.key}
+    acquire, delivery = sights[0]
+    known = records.by_place.get((acquire.topic, delivery.place), ())
+    return {sent.message.key for record in known for sent in records.possible(record)}
+
+
+def _may_have_waited(lane: Lane, place: Place) -> bool:
+    return any(
+        not result and not settlement.success
+        for _, settlement, result in lane.attempts.get(place, ())
+    )
+
+
+def check_attempt_times(lives: Lives, lane: Lane) -> Iterator[Violation]:
+    """P4: a letter tells when its record was first tried and when it died, while the broker lived.
+
+    Both lie between the first request that was about the record and the listing, in this order.
+    Times from before a start are only about right, so nothing is said about them.
+    """
+    for op in lane.letters:
+        listed, boot = lives.span(op), lives.boot(op)
+        for letter in op.letters:
+            if letter.first_ago_us is None or letter.last_ago_us is None or boot is None:
+                continue
+            asked = _asked_about(lane, letter.place)
+            if not asked or any(each.boot != boot.number for each in asked):
+                continue
+            since_us = min(lives.span(each).first_us for each in asked)
+            is_ordered = 0 <= letter.last_ago_us <= letter.first_ago_us
+            if not is_ordered or listed.last_us - letter.first_ago_us < since_us - SLACK_US:
+                text = (
+                    f"record {letter.place.offset} of {lane.topic}/{letter.place.partition} tells "
+                    f"attempts {letter.first_ago_us} to {letter.last_ago_us} us ago, and was first "
+                    f"asked for at {since_us}"
+                )
+                yield violation("P4-letter", text, op)
+
+
+def _asked_about(lane: Lane, place: Place) -> list[Operation]:
+    """Everything that may have been an attempt of a record."""
+    return [
+        *(sight.acquire for sight in lane.sights.get(place, ())),
+        *(attempt[0] for attempt in lane.attempts.get(place, ())),
+        *lane.unanswered,
+    ]
+
+
+def check_letters(records: Records, lane: Lane) -> Iterator[Violation]:
+    """P4: a record stands among the dead letters once, and for a reason there was."""
+    for op in lane.letters:
+        seen: set[Place] = set()
+        for letter in op.letters:
+            name = f"record {letter.place.offset} of {lane.topic}/{letter.place.partition}"
+            if letter.place in seen:
+                yield violation("P4-letter", f"{name} is a dead letter twice", op)
+            seen.add(letter.place)
+            said = {each.reason for _, each, _ in lane.attempts.get(letter.place, ())}
+            reasons = {MAX_ATTEMPTS_REASON, GIVEN_UP_REASON, *said}
+            if letter.reason not in reasons and not records.damaged:
+                text = f"{name} is a dead letter for {letter.reason!r}"
+                yield violation("P4-letter", text, op)
+            if (lane.topic, letter.place) not in records.by_place and not records.may_be_unseen(
+                lane.topic
+            ):
+                yield violation("P4-letter", f"{name} is a dead letter and never was", op)

@@ -1,0 +1,59 @@
+# Tests: tests/simulator/test_oracle_offsets.py
+"""Which topics there are, as lists of them tell: promise 1."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from simulator.history import NEVER, DeleteTopic, History, Produce
+from simulator.offset_history import CreateTopic, ListTopics
+from simulator.oracle.spans import Lives, Span, possible
+from simulator.oracle.violation import Violation, violation
+from simulator.subscription_history import Subscribe
+
+Change = tuple[Span, bool, bool]
+"""When a topic began or ended, whether that happened for sure, and whether it was there then."""
+
+
+def check_topics(history: History, lives: Lives) -> Iterator[Violation]:
+    """P1: a topic that was made is listed until it is deleted, and not after that."""
+    lists = [op for op in history.operations if isinstance(op, ListTopics) and op.succeeded]
+    if not lists or history.rotted or lives.any_loss:
+        return
+    changes: dict[str, list[Change]] = defaultdict(list)
+    touched: set[str] = set()
+    """Asked about in other ways, which may make a topic."""
+    for op in history.operations:
+        topic = getattr(op, "topic", None)
+        if topic is None or op.error:
+            continue
+        span = lives.span(op)
+        if isinstance(op, CreateTopic | Produce | Subscribe | DeleteTopic):
+            exists = not isinstance(op, DeleteTopic)
+            is_sure = op.answered_us != NEVER and getattr(op, "is_promised", True)
+            changes[topic].append((span, is_sure, exists))
+        else:
+            touched.add(topic)
+    may_return = touched | set(history.given_topics)
+    for listed in lists:
+        yield from _check_list(listed, lives.span(listed), changes, may_return)
+
+
+def _check_list(
+    op: ListTopics, span: Span, changes: dict[str, list[Change]], may_return: set[str]
+) -> Iterator[Violation]:
+    names = {name for name, _ in op.topics}
+    for topic, of_topic in changes.items():
+        if not _is_listed(topic):
+            continue
+        states = set(possible(None, of_topic, span))
+        if states == {True} and topic not in names:
+            yield violation("P1-topic", f"topic {topic} was made and is not listed", op)
+        if states == {False} and topic in names and topic not in may_return:
+            yield violation("P1-topic", f"topic {topic} was deleted and is listed", op)
+
+
+def _is_listed(topic: str) -> bool:
+    """Some formats do not list names that begin so, nor the empty one."""
+    return topic != "" and not topic.startswith("__")

@@ -1,0 +1,62 @@
+# Tests: tests/simulator/test_oracle_transactions.py
+"""A transaction is a produce to each of its topics at one moment: promise 2.
+
+So each commit becomes such produces, with one number, and the other checks need not know. What
+they need to know is that all were stored at once: whoever was shown one message shows that the
+others are there too.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from simulator.history import History, Message, Operation, Produce
+from simulator.transaction_history import Transact
+
+
+def spread_transactions(history: History) -> History:
+    """The history with a produce for each topic of a transaction."""
+    if not any(isinstance(op, Transact) for op in history.operations):
+        return history
+    operations: list[Operation] = []
+    for op in history.operations:
+        if isinstance(op, Transact):
+            operations += _parts(op)
+        else:
+            operations.append(op)
+    return replace(history, operations=operations)
+
+
+def _parts(op: Transact) -> Iterator[Produce]:
+    by_topic: dict[str, list[Message]] = defaultdict(list)
+    for topic, message in op.messages:
+        by_topic[topic].append(message)
+    for topic, messages in by_topic.items():
+        yield Produce(
+            number=op.number,
+            client=op.client,
+            boot=op.boot,
+            sent_us=op.sent_us,
+            arrived_us=op.arrived_us,
+            written_us=op.written_us,
+            answered_us=op.answered_us,
+            error=op.error,
+            connection=op.connection,
+            lost_us=op.lost_us,
+            topic=topic,
+            messages=tuple(messages),
+            places=(None,) * len(messages) if op.succeeded else (),
+            is_silent=True,
+            in_transaction=True,
+        )
+
+
+def by_transaction(produces: Iterable[Produce]) -> list[list[Produce]]:
+    """The produces of each transaction."""
+    same: dict[int, list[Produce]] = defaultdict(list)
+    for produce in produces:
+        if produce.in_transaction:
+            same[produce.number].append(produce)
+    return list(same.values())

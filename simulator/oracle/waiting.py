@@ -1,0 +1,94 @@
+# Tests: tests/simulator/test_oracle.py, tests/simulator/test_oracle_changes.py
+"""Long polls that ended with nothing, as events of the records they may have been given: promise 5.
+
+A lease that lapsed or a delay that is over must be noticed by itself: whoever waits for a record is
+served then, not when something else stirs the broker. Nothing is said where something else may have
+kept records from a poll: a pause, order by key, another life of the group, a disk in trouble.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
+from simulator.history import (
+    NEVER,
+    Acquire,
+    Configure,
+    DeleteGroup,
+    GroupChange,
+    GroupRules,
+    History,
+    Pause,
+    Resume,
+)
+from simulator.oracle.lease_model import SERVED_US, LeaseModel
+from simulator.oracle.lease_search import Event
+from simulator.oracle.records import Record, Sight
+from simulator.oracle.spans import Lives, Span, possible
+
+MODEL = LeaseModel()
+
+
+class Poll(NamedTuple):
+    """A poll that ended with nothing, and when it waited for sure."""
+
+    acquire: Acquire
+    waited: Span
+
+
+def idle_polls(history: History, lives: Lives, acquires: list[Acquire]) -> list[Poll]:
+    """The polls that a disk without trouble has no excuse for, and that waited for long enough."""
+    if not history.is_steady or lives.any_loss:
+        return []
+    polls = []
+    for acquire in acquires:
+        if not acquire.wait_us or not acquire.succeeded or acquire.deliveries:
+            continue
+        asked = lives.span(acquire)
+        # It began to wait within what the two leave open: requests and answers queue.
+        waited = Span(asked.last_us - acquire.wait_us, asked.first_us + acquire.wait_us)
+        if asked.first_us <= waited.first_us and waited.first_us + SERVED_US < waited.last_us:
+            polls.append(Poll(acquire, waited))
+    return polls
+
+
+class Waiting:
+    """The polls of one group that may blame it."""
+
+    def __init__(
+        self, begin: GroupRules, lives: Lives, polls: list[Poll], changes: list[GroupChange]
+    ) -> None:
+        self._lives = lives
+        paused = [
+            (lives.span(op), op.answered_us != NEVER, isinstance(op, Pause))
+            for op in changes
+            if isinstance(op, Pause | Resume | DeleteGroup)
+        ]
+        ordered = [
+            (lives.span(op), op.answered_us != NEVER, _orders(op, begin))
+            for op in changes
+            if isinstance(op, Configure | DeleteGroup)
+        ]
+        self.polls = [
+            poll
+            for poll in polls
+            if not any(possible(False, paused, poll.waited))
+            and not any(possible(begin.key_ordered, ordered, poll.waited))
+        ]
+
+    def events(self, record: Record, sights: list[Sight[Acquire]]) -> Iterator[Event]:
+        """That the record was not to be had for long: when a poll ended, and before each lease."""
+        for poll in self.polls:
+            first_us, last_us = poll.waited
+            first_us = max(first_us, record.stored.last_us)
+            leased = (self._lives.span(sight.acquire).first_us - 1 for sight in sights)
+            for at_us in (last_us, *leased):
+                if first_us + SERVED_US < at_us <= last_us:
+                    step = partial(MODEL.is_not_served, since_us=first_us)
+                    yield Event(Span(at_us, at_us), step, poll.acquire)
+
+
+def _orders(op: Configure | DeleteGroup, begin: GroupRules) -> bool:
+    return op.rules.key_ordered if isinstance(op, Configure) else begin.key_ordered

@@ -1,0 +1,30 @@
+# Tests: tests/simulator/test_payloads.py
+"""What a payload looks like through a format that knows bytes alone: design of the broker's log.
+
+A history has payloads in MessagePack. A value of bytes is a payload of the kind bin. The other way
+a bin is seen as its bytes, a str as its UTF-8, and everything else as the MessagePack that it is.
+This is written from docs/cross-format.rst and not with the broker's own code.
+"""
+
+from __future__ import annotations
+
+HEADS = {0xC4: 2, 0xC5: 3, 0xC6: 5, 0xD9: 2, 0xDA: 3, 0xDB: 5}
+"""First bytes of a bin or a str, and how long what stands before its bytes is."""
+FIXSTR = range(0xA0, 0xC0)
+
+
+def value_of(payload: bytes) -> bytes:
+    """What a payload is as bytes."""
+    first = payload[0] if payload else 0
+    if first in FIXSTR:
+        return payload[1:]
+    return payload[HEADS.get(first, 0) :]
+
+
+def payload_of(value: bytes) -> bytes:
+    """The payload that a value of bytes is: a bin."""
+    size = len(value)
+    for head, width in ((0xC4, 1), (0xC5, 2), (0xC6, 4)):
+        if size < 1 << (8 * width):
+            return bytes([head]) + size.to_bytes(width, "big") + value
+    raise ValueError(f"{size} bytes are more than a bin can have")

@@ -1,0 +1,498 @@
+# Tests: tests/simulator/test_plan.py
+"""What a run is made of, as plain data: settings, network, disk, clients and faults.
+
+Everything of a run that is left to chance stands here, or follows from a ``seed`` field of the part
+it belongs to. So a plan can be written down as JSON, run again anywhere, and cut down to what a
+failure needs. `simulator.draw` makes one from a seed.
+
+Times are integer microseconds of the world, counted from the moment the run begins: the broker has
+just begun to serve, and the topics are there.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from simulator.history import GroupRules
+from simulator.rules import SubscriptionRules
+
+DiskCall = Literal[
+    "create",
+    "open",
+    "pread",
+    "pwrite",
+    "rename",
+    "sync",
+    "sync_directory",
+    "truncate",
+    "unlink",
+]
+ErrorName = Literal["EIO", "ENOSPC", "EDQUOT"]
+PowerModel = Literal["drop", "keep", "tear", "reorder"]
+WireFormat = Literal["mamamia", "rustlog", "mega", "blipmq", "flymq"]
+Role = Literal["producer", "consumer", "worker", "watcher", "vandal", "operator"]
+Action = Literal[
+    "produce",
+    "produce_batch",
+    "acquire",
+    "acquire_batch",
+    "settle",
+    "settle_batch",
+    "extend",
+    "settle_again",
+    "settle_foreign",
+    "settle_blind",
+    "forget",
+    "release",
+    "cancel",
+    "look",
+    # of formats that read by offset
+    "read",
+    "read_one",
+    "commit",
+    "committed",
+    "reset_offset",
+    "lag",
+    "position",
+    "create_topic",
+    "list_topics",
+    # of FlyMQ
+    "begin",
+    "stage",
+    "commit_transaction",
+    "roll_back",
+    # of BlipMQ
+    "subscribe",
+    "poll",
+    "acknowledge",
+    "acknowledge_again",
+    # of operators
+    "pause",
+    "resume",
+    "configure",
+    "seek",
+    "delete_group",
+    "replay",
+    "purge",
+    "letters",
+    "trim",
+    "configure_topic",
+    "delete_topic",
+    "describe",
+]
+
+DEFAULT_SEGMENT_BYTES = 1 << 20
+DEFAULT_DURATION_US = 30_000_000
+"""How long a lease is when nobody says; operators set less, never more."""
+OPERATOR_BACKOFF_US = 5_000_000
+"""The longest back-off that an operator sets."""
+PATIENCE_US = 60_000_000
+"""How long the reference client waits for an answer before it connects again."""
+
+
+class Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A piece of a plan; changed with `msgspec.structs.replace`."""
+
+
+class Settings(Part, frozen=True, kw_only=True):
+    """The broker's options. Smaller than real ones, so that every boundary is met soon."""
+
+    segment_bytes: int = DEFAULT_SEGMENT_BYTES
+    segment_age_seconds: int = 900
+    snapshot_interval_bytes: int = 256 << 20
+    tail_cache_bytes: int = 64 << 20
+    read_cache_bytes: int = 32 << 20
+    frame_bytes: int = 8 << 20
+    """Of the log; a request's own limit stays at its default."""
+    max_uncommitted_bytes: int = 32 << 20
+    in_flight_bytes: int = 4 << 20
+    in_flight_requests: int = 10_000
+    max_attempts: int = 3
+    attempts: Literal["failures", "grants"] = "failures"
+    backoff_base_us: int = 0
+    """A multiple of 1,000, as is the next one."""
+    backoff_max_us: int = 600_000_000
+    durability: str = "fsync"
+    """As the option ``wal.durability``: ``fsync``, ``interval:<ms>`` or ``os``."""
+    retention_check_seconds: int = 60
+    """How often the broker looks for what may go."""
+    blipmq_max_deliveries: int = 3
+    blipmq_retry_base_us: int = 100_000
+    """A multiple of 1,000."""
+    blipmq_grace_seconds: int = 3_600
+    archive: bool = False
+    """Whether there is an archive; what fills it is a `Rollup`."""
+    archive_poll_seconds: int = 5
+    archive_keep_wal_bytes: int = 0
+    """Less than an operator may choose."""
+    archive_deletes: bool = True
+    capacity_bytes: int | None = None
+    """What the broker's files may take until the audit, beside what it leaves free on any disk."""
+
+    @property
+    def longest_backoff_us(self) -> int:
+        doubled = self.backoff_base_us << min(self.max_attempts, 40)
+        return min(doubled, self.backoff_max_us)
+
+    def subscriptions(self) -> SubscriptionRules:
+        """What the oracle has to know of them."""
+        return SubscriptionRules(
+            self.blipmq_max_deliveries,
+            self.blipmq_retry_base_us,
+            self.blipmq_grace_seconds * 1_000_000,
+        )
+
+    def rules(self) -> GroupRules:
+        """What the oracle has to know of them."""
+        return GroupRules(
+            self.max_attempts,
+            self.attempts == "grants",
+            self.backoff_base_us,
+            self.backoff_max_us,
+        )
+
+
+class Network(Part, frozen=True, kw_only=True):
+    """Every piece of bytes takes its own time; pieces of one direction never overtake."""
+
+    latency_us_min: int = 50
+    latency_us_max: int = 50
+    split_permille: int = 0
+    """How often, of a thousand pieces, one arrives in several."""
+
+
+class DiskTimes(Part, frozen=True, kw_only=True):
+    """How long disk calls take. ``other`` is renames, sizes, directories and the like."""
+
+    read_us_min: int = 20
+    read_us_max: int = 20
+    write_us_min: int = 20
+    write_us_max: int = 20
+    sync_us_min: int = 200
+    sync_us_max: int = 200
+    other_us_min: int = 5
+    other_us_max: int = 5
+    stuck_permille: int = 0
+    """How many of a thousand syncs get stuck, while other calls go on."""
+    stuck_us_max: int = 0
+
+
+class Topic(Part, frozen=True, kw_only=True):
+    """One that is there before clients begin, and that the audit reads."""
+
+    name: str
+    partitions: int = 1
+    compact: bool = False
+    """Whether the archive has to keep only the latest record of each key."""
+
+
+class ClientPlan(Part, frozen=True, kw_only=True):
+    """One client. ``mix`` says how often it does what, as weights."""
+
+    name: str
+    """Its own, in the trace and in the payloads it makes."""
+    identity: str
+    """The client_id, which two clients may share."""
+    role: Role
+    seed: int
+    format: WireFormat = "mamamia"
+    begin_us: int = 0
+    operations: int
+    window: int = 1
+    """How many requests it has unanswered at most."""
+    think_us: int = 0
+    """The longest pause between two bursts of requests."""
+    topics: tuple[Topic, ...]
+    groups: tuple[str, ...] = ()
+    mix: dict[Action, int] = {}
+    batch_max: int = 10
+    payload_bytes_max: int = 100
+    large_permille: int = 0
+    """How many of a thousand payloads are 20 to 200 KiB, whatever the line above says."""
+    empty_permille: int = 0
+    """How many of a thousand payloads are empty, and so like one another."""
+    keys: int = 0
+    """How many different keys; 0 for none."""
+    partition_permille: int = 0
+    """How many of a thousand messages name their partition."""
+    metadata_permille: int = 0
+    duration_us_min: int = 30_000_000
+    duration_us_max: int = 30_000_000
+    wait_us_max: int = 0
+    failure_permille: int = 0
+    delay_us_max: int = 0
+    """The longest delay that a failed settle asks for; 0 for none."""
+    late_permille: int = 0
+    """How many of a thousand leases it settles only after they are over."""
+    token_permille: int = 0
+    """How many of a thousand settles in batches name the grant."""
+    verdict_permille: int = 0
+    """How many of a thousand failed settles say why, or give the record up, or both."""
+    delayed_permille: int = 0
+    """How many of a thousand messages are to be stored only later."""
+    schedule_us_max: int = 0
+    """How much later."""
+    ttl_permille: int = 0
+    """How many of a thousand messages expire."""
+    ttl_us_max: int = 0
+    default_permille: int = 0
+    """How many of a thousand acquires leave the duration to the group."""
+    resends: bool = False
+    """Whether batches have sequence numbers, and are sent again while there was no answer."""
+    filter_permille: int = 0
+    """How many of a thousand fetches that may have a filter have one."""
+    qos_0_permille: int = 0
+    """How many of a thousand messages and subscriptions are of QoS 0."""
+    owners: tuple[str, ...] = ()
+    """Of an operator: whose leases it releases."""
+    ordered_permille: int = 0
+    """Of an operator: how many of a thousand configurations of a group keep order by key."""
+    aged_permille: int = 0
+    """Of an operator: how many of a thousand replays and purges are of old dead letters alone."""
+    aged_us_max: int = 5_000_000
+    configures_first: bool = False
+    """Of an operator: it begins by configuring every group."""
+    retention_us_max: int = 0
+    """Of an operator: how long topics that it configures keep records, at most; 0: for ever."""
+    retention_bytes_max: int = 0
+    """Likewise how many bytes of each partition."""
+    patience_us: int = PATIENCE_US
+    """How long it waits for an answer before it hangs up and connects again."""
+    reconnect_us_max: int = 1_000_000
+
+
+# -- faults ----------------------------------------------------------------------------------------
+
+
+class Fault(Part, frozen=True, kw_only=True, tag_field="kind"):
+    """Something bad, at a time. Its type stands in JSON as ``kind``."""
+
+    at_us: int
+
+
+class CallFault(Fault, frozen=True, kw_only=True):
+    """A fault that may also strike at a disk call of the broker."""
+
+    at_call: int | None = None
+    """Strike as the nth disk call (from 1) after ``at_us`` begins; None strikes at ``at_us``."""
+    at_name: DiskCall | None = None
+    """Of a crash: count only the disk calls of this name."""
+    at_stuck: bool = False
+    """Of a crash: count only syncs that got stuck, after all that went on meanwhile."""
+    from_boot: bool = False
+    """Count calls from the first boot that begins after ``at_us``: to strike in a recovery."""
+
+
+class Kill(CallFault, frozen=True, kw_only=True, tag="kill"):
+    """SIGKILL: the process ends, everything written stays."""
+
+    down_us: int
+
+
+class PowerLoss(CallFault, frozen=True, kw_only=True, tag="power_loss"):
+    """Power loss: what was not synced survives as the model says."""
+
+    model: PowerModel
+    seed: int
+    down_us: int
+
+
+class Stop(Fault, frozen=True, kw_only=True, tag="stop"):
+    """A clean stop, and a start again."""
+
+    down_us: int
+
+
+class DiskError(CallFault, frozen=True, kw_only=True, tag="disk_error"):
+    """A disk call fails: the ``at_call``-th one of the name ``call``.
+
+    If the broker gives up, it is started again after ``down_us``, and power goes first if ``power``
+    names a crash model.
+    """
+
+    call: DiskCall
+    error: ErrorName
+    short: bool = False
+    """Of a write: some of it reached the file before it failed."""
+    power: PowerModel | None = None
+    seed: int
+    down_us: int
+
+
+class NoSpace(Fault, frozen=True, kw_only=True, tag="no_space"):
+    """The disk is full, and later it is not."""
+
+    for_us: int
+
+
+class SlowDisk(Fault, frozen=True, kw_only=True, tag="slow_disk"):
+    """Every disk call takes so many times longer."""
+
+    for_us: int
+    factor: int
+
+
+class Drop(Fault, frozen=True, kw_only=True, tag="drop"):
+    """A client's connection is gone, for both sides."""
+
+    client: str
+
+
+class Stall(Fault, frozen=True, kw_only=True, tag="stall"):
+    """No bytes pass either way for a while."""
+
+    for_us: int
+    client: str
+
+
+class StopReading(Fault, frozen=True, kw_only=True, tag="stop_reading"):
+    """A client does not read for a while."""
+
+    for_us: int
+    client: str
+
+
+class Rot(Fault, frozen=True, kw_only=True, tag="rot"):
+    """A bit of a file changes, in the page cache and on the disk."""
+
+    seed: int
+    """Says which file, which byte and which bit."""
+
+
+class Rollup(Fault, frozen=True, kw_only=True, tag="rollup"):
+    """The job that keeps the archive is run, unless one is at work."""
+
+    step_us: int = 1_000
+    """How long each of its steps takes."""
+    steps_max: int | None = None
+    """It is killed after so many; None: it is not."""
+    lot_segments: int = 1_000
+    """How many segments it takes in one commit."""
+    cleans: bool = True
+    """Whether it removes what may go."""
+    vacuums: bool = False
+    """Whether it deletes files that were replaced, at once."""
+
+
+class Seal(Fault, frozen=True, kw_only=True, tag="seal"):
+    """Somebody asks the broker to seal what it has of its log."""
+
+
+class ArchiveAway(Fault, frozen=True, kw_only=True, tag="archive_away"):
+    """The archive cannot be reached for a while."""
+
+    for_us: int
+    gone: bool = False
+    """It seems that there never was one."""
+    older: bool = False
+    """An older copy comes back, that still has all that the log let go while it could be seen."""
+
+
+class ArchiveSlow(Fault, frozen=True, kw_only=True, tag="archive_slow"):
+    """Each look into the archive takes so many times longer."""
+
+    for_us: int
+    factor: int
+
+
+class ArchiveDamage(Fault, frozen=True, kw_only=True, tag="archive_damage"):
+    """Some records of one partition cannot be read from the archive any more."""
+
+    seed: int
+
+
+class ClockStep(Fault, frozen=True, kw_only=True, tag="clock_step"):
+    """The machine's wall clock is set; ``by_us`` may be negative."""
+
+    by_us: int
+
+
+AnyFault = (
+    Kill
+    | PowerLoss
+    | Stop
+    | DiskError
+    | NoSpace
+    | SlowDisk
+    | Drop
+    | Stall
+    | StopReading
+    | ClockStep
+    | Rot
+    | Rollup
+    | Seal
+    | ArchiveAway
+    | ArchiveSlow
+    | ArchiveDamage
+)
+
+
+class Plan(Part, frozen=True, kw_only=True):
+    """One run."""
+
+    seed: int
+    end_us: int
+    """When faults are over and clients stop, if they have not finished before."""
+    settings: Settings = Settings()
+    network: Network = Network()
+    disk: DiskTimes = DiskTimes()
+    topics: tuple[Topic, ...] = ()
+    clients: tuple[ClientPlan, ...] = ()
+    faults: tuple[AnyFault, ...] = ()
+    """In order of time."""
+
+    @property
+    def longest_us(self) -> int:
+        """After so long without requests no lease lives and no record waits for its delay."""
+        waits = [0]
+        backoffs = [self.settings.longest_backoff_us]
+        for client in self.clients:
+            waits += client.duration_us_max, client.delay_us_max, client.schedule_us_max
+            if client.role == "operator":
+                waits.append(DEFAULT_DURATION_US)
+                backoffs.append(OPERATOR_BACKOFF_US)
+        return max(waits) + max(backoffs)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether disk and archive take the time they usually do, and the disk has room."""
+        return self.settings.capacity_bytes is None and not any(
+            isinstance(fault, NoSpace | SlowDisk | Rot | ArchiveAway | ArchiveSlow | ArchiveDamage)
+            or (isinstance(fault, DiskError) and fault.error != "EIO")
+            for fault in self.faults
+        )
+
+    @property
+    def formats(self) -> tuple[WireFormat, ...]:
+        """The wire formats that the broker listens in: Mamamia, and those of the clients."""
+        spoken: list[WireFormat] = [client.format for client in self.clients]
+        return tuple(dict.fromkeys(["mamamia", *spoken]))
+
+    @property
+    def longest_flight_us(self) -> int:
+        """After so long without requests no message of a subscription is in flight."""
+        rules = self.settings.subscriptions()
+        return rules.flight_us(max(1, rules.max_deliveries))
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Every (topic, group) that a client may use, in order."""
+        return sorted(
+            {
+                (topic.name, group)
+                for client in self.clients
+                for topic in client.topics
+                for group in client.groups
+            }
+        )
+
+    def to_json(self) -> bytes:
+        """As text that `from_json` reads; fields at their defaults are left out."""
+        return msgspec.json.format(msgspec.json.encode(self))
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> Plan:
+        """Raises msgspec.ValidationError that names the place for what is not a plan."""
+        return msgspec.json.decode(text, type=cls)

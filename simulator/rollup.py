@@ -1,0 +1,341 @@
+# Tests: tests/simulator/test_archive.py
+"""The job that keeps a simulated archive: another process on the broker's machine.
+
+It does what brokerd-rollup does, in its order, and nothing of it with its code: it reads
+``state/bounds`` and the sealed segments by docs/wal-format.rst, commits records and then events,
+removes what the bounds let go, and deletes the files that nobody needs. Between two steps the
+broker goes on, and the job may be killed: what is committed stays, all else is gone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+from brokerd.archive.contract.bounds import (
+    FILE_NAME,
+    Bounds,
+    PartitionBounds,
+    TopicBounds,
+    decode_bounds,
+)
+from brokerd.broker.records.chunks import DenseChunk
+from brokerd.errors import BrokerdError, DamagedData
+from brokerd.values import Record
+from brokerd.walformat import (
+    SEGMENT_HEADER_BYTES,
+    EntryKind,
+    FormatError,
+    decode_records,
+    decode_segment_header,
+    iter_entries,
+    parse_frame_header,
+    segment_salt,
+)
+from brokerd.walformat.index import LoadedIndex
+from simulator.archive import NOTHING, Held, Key, SimArchive
+from simulator.bare import STATE_DIR, WAL_DIR
+from simulator.disk import SimDisk
+from simulator.history import Compacted
+from simulator.plan import Rollup
+from simulator.world import Event, World
+
+_SEGMENT = re.compile(r"([0-9]{20})\.wal")
+_DELETED = re.compile(r"([0-9]{20})-([0-9]{20})\.deleted")
+
+_RELIED = re.compile(rb"brokerd archived [0-9a-f]{16} ([0-9]{20}) ")
+
+Steps = Iterator[str]
+"""What was done just now, for the trace; the next step comes later."""
+
+
+class RollupFailed(BrokerdError):
+    """The job cannot go on, and somebody has to do something about it."""
+
+
+class Sealed(NamedTuple):
+    """A sealed segment, read whole."""
+
+    first_lsn: int
+    end_lsn: int
+    ranges: dict[Key, list[tuple[int, int]]]
+    """Offsets (first, end) of its batches."""
+    records: dict[Key, list[Record]]
+    mark: int
+
+
+class Archiver:
+    """Runs the job, once at a time. ``failed(reason)`` is called when it gives up.
+
+    ``compacted`` are the records that it removed because later ones have their keys.
+    """
+
+    def __init__(
+        self, world: World, disk: SimDisk, archive: SimArchive, failed: Callable[[str], None]
+    ) -> None:
+        self._world = world
+        self._disk = disk
+        self._archive = archive
+        self._failed = failed
+        self._due: Event | None = None
+        self.compacted: list[Compacted] = []
+        self.runs = 0
+        self.lots = 0
+
+    @property
+    def is_running(self) -> bool:
+        return self._due is not None
+
+    def let_go_lsn(self) -> int:
+        """Up to where the log may lack something that only the archive has."""
+        newest = self._archive.newest
+        archived_lsn = min(newest.records_lsn, newest.events_lsn)
+        deleted = [found for name in self._names() if (found := _DELETED.fullmatch(name))]
+        let_go = (min(int(one[2]), archived_lsn) for one in deleted)
+        return max(self._relied_lsn(), *let_go, 0)
+
+    def _relied_lsn(self) -> int:
+        """What the broker says of it, before it deletes anything; 0 if it says nothing."""
+        path = f"{STATE_DIR}/archived"
+        if path not in self._disk.paths(STATE_DIR):
+            return 0
+        found = _RELIED.match(self._disk.read(path))
+        return 0 if found is None else int(found[1])
+
+    def start(self, how: Rollup) -> None:
+        """Run it, unless another one is at work."""
+        if self.is_running:
+            self._world.trace("rollup: another one is at work")
+            return
+        self.runs += 1
+        self._go_on(how, self._work(how), how.steps_max)
+
+    def kill(self) -> None:
+        """SIGKILL, or the end of the machine."""
+        if self._due is not None:
+            self._world.trace("rollup killed")
+            self._due.cancel()
+            self._due = None
+
+    def _go_on(self, how: Rollup, steps: Steps, left: int | None) -> None:
+        self._due = None
+        try:
+            done = next(steps)
+        except StopIteration:
+            self._world.trace("rollup done")
+            return
+        except RollupFailed as error:
+            self._world.trace(f"rollup failed: {error}")
+            self._failed(str(error))
+            return
+        self._world.trace(f"rollup {done}")
+        if left is not None:
+            left -= 1
+        self._due = self._world.call_after(how.step_us, self._go_on, how, steps, left)
+        if left == 0:
+            self.kill()
+
+    # -- the job --------------------------------------------------------------------------------
+
+    def _work(self, how: Rollup) -> Steps:
+        bounds = self._read_bounds()
+        if bounds is None:
+            yield "began before there are bounds"
+            return
+        yield "began"
+        if not self._archive.log_id:
+            self._archive.log_id = bounds.log_id
+        if self._archive.log_id != bounds.log_id:
+            raise RollupFailed(f"the archive is of log {self._archive.log_id}, not {bounds.log_id}")
+        while True:
+            lot: list[Sealed] = []
+            for segment in self._segments():
+                lot.append(segment)
+                yield f"read {segment.first_lsn}"
+                if len(lot) == how.lot_segments:
+                    break
+            if not lot:
+                break
+            yield from self._commit(bounds, lot)
+        if how.cleans:
+            yield from self._clean(bounds)
+        if how.vacuums:
+            self._archive.vacuum()
+            yield "vacuumed"
+
+    def _read_bounds(self) -> Bounds | None:
+        """What the broker said last; None if it has said nothing yet."""
+        path = f"{STATE_DIR}/{FILE_NAME}"
+        if path not in self._disk.paths(STATE_DIR):
+            return None
+        try:
+            return decode_bounds(self._disk.read(path))
+        except DamagedData as error:
+            raise RollupFailed(f"bounds: {error}") from error
+
+    def _commit(self, bounds: Bounds, lot: list[Sealed]) -> Steps:
+        """Records, then events; of a lot that was begun before, only what is missing."""
+        end_lsn, records_lsn = lot[-1].end_lsn, self._archive.newest.records_lsn
+        changed: dict[Key, Held] = {}
+        for segment in lot:
+            if segment.first_lsn < records_lsn:
+                continue
+            for key, ranges in segment.ranges.items():
+                wanted = [one for one in ranges if is_wanted(bounds, key, one[1])]
+                offsets = {offset for one in wanted for offset in range(*one)}
+                records = [one for one in segment.records[key] if one.offset in offsets]
+                held = changed.get(key, self._archive.newest.held.get(key, NOTHING))
+                changed[key] = held.with_more(wanted, records)
+        yield "wrote files"
+        if end_lsn > records_lsn:
+            self._archive.commit(changed, records_lsn=end_lsn, segment_mark=lot[-1].mark)
+            yield f"committed records to {end_lsn}"
+        self._archive.commit({}, events_lsn=end_lsn)
+        self.lots += 1
+        yield f"committed events to {end_lsn}"
+
+    # -- what is there --------------------------------------------------------------------------
+
+    def _names(self) -> list[str]:
+        return [path.rpartition("/")[2] for path in self._disk.paths(WAL_DIR)]
+
+    def _segments(self) -> Iterator[Sealed]:
+        """Sealed segments that are not archived, in order; looked for again after each."""
+        newest = self._archive.newest
+        lsn = min(newest.records_lsn, newest.events_lsn)
+        while True:
+            names = self._names()
+            segments = [int(found[1]) for name in names if (found := _SEGMENT.fullmatch(name))]
+            deleted = [found for name in names if (found := _DELETED.fullmatch(name))]
+            for first, end in sorted((int(one[1]), int(one[2])) for one in deleted):
+                if first <= lsn < end:
+                    lsn = end
+            above = sorted(one for one in segments if one >= lsn)
+            if not above:
+                return
+            if above[0] > lsn:
+                raise RollupFailed(f"the log from LSN {lsn} to {above[0]} is missing")
+            found_segment = self._read(lsn)
+            if found_segment is None:
+                return
+            yield found_segment
+            lsn = found_segment.end_lsn
+
+    def _read(self, lsn: int) -> Sealed | None:
+        """A segment, if it is sealed. Raises RollupFailed for one that is not what was written."""
+        name = f"{lsn:020d}"
+        data = self._disk.read(f"{WAL_DIR}/{name}.wal")
+        if f"{name}.idx" not in self._names():
+            return None
+        index = self._disk.read(f"{WAL_DIR}/{name}.idx")
+        try:
+            segment_id = decode_segment_header(data).segment_id
+            spans = {
+                span[:2] for span in LoadedIndex(index, segment_id, lsn, lsn + len(data)).spans()
+            }
+            sealed = _decode(data, segment_id, lsn)
+        except (DamagedData, FormatError) as error:
+            raise RollupFailed(f"{name}: {error}") from error
+        if spans != sealed.records.keys():
+            raise RollupFailed(f"the index of {name} tells of {spans}")
+        return sealed
+
+    # -- what may go ----------------------------------------------------------------------------
+
+    def _clean(self, bounds: Bounds) -> Steps:
+        """One commit without the records that the bounds let go."""
+        topics = {topic.id: topic for topic in bounds.topics}
+        changed: dict[Key, Held] = {}
+        compacted: list[Compacted] = []
+        for key, held in self._archive.newest.held.items():
+            topic = topics.get(key[0])
+            if topic is None:
+                if key[0] < bounds.next_topic_id:
+                    changed[key] = NOTHING
+                continue
+            gone = _gone(bounds, topic.partitions[key[1]], held)
+            superseded = _superseded(topic, topic.partitions[key[1]], held)
+            if gone or superseded:
+                changed[key] = held.without(gone | superseded)
+            compacted += (
+                Compacted(self._world.now_us, topic.name, key[1], offset)
+                for offset in sorted(superseded)
+            )
+        yield "rewrote files"
+        if changed:
+            now_us = self._world.now_us
+            self.compacted += (one._replace(at_us=now_us) for one in compacted)
+            self._archive.commit(changed, is_rewrite=True)
+            yield f"committed without {len(compacted)} that were compacted"
+
+
+def is_wanted(bounds: Bounds, key: Key, end: int) -> bool:
+    """Whether a batch that ends there is to be archived: somebody may read it."""
+    topic_id, partition = key
+    if topic_id >= bounds.next_topic_id:
+        return True
+    for topic in bounds.topics:
+        if topic.id == topic_id:
+            return end > topic.partitions[partition].start
+    return False
+
+
+def _gone(bounds: Bounds, partition: PartitionBounds, held: Held) -> frozenset[int]:
+    """Records that are removed, or expired."""
+    now_us = bounds.time_us if bounds.time_settled else 0
+    return frozenset(
+        one.offset
+        for one in held.records
+        if one.offset < partition.start
+        or (0 < one.expires_at_us <= now_us and one.offset < partition.compact_below)
+    )
+
+
+def _superseded(topic: TopicBounds, partition: PartitionBounds, held: Held) -> frozenset[int]:
+    """Records of which a later one has the key, if they may be compacted."""
+    if not topic.compact:
+        return frozenset()
+    latest = {one.key: one.offset for one in held.records}
+    return frozenset(
+        one.offset
+        for one in held.records
+        if one.key is not None and one.offset < min(partition.compact_below, latest[one.key])
+    )
+
+
+def _decode(data: bytes, segment_id: bytes, lsn: int) -> Sealed:
+    """All batches of a segment. Raises FormatError."""
+    ranges: dict[Key, list[tuple[int, int]]] = {}
+    records: dict[Key, list[Record]] = {}
+    for key, chunk in _batches(data, segment_id):
+        ranges.setdefault(key, []).append((chunk.base, chunk.end))
+        records.setdefault(key, []).extend(chunk.records(chunk.base, chunk.end))
+    return Sealed(lsn, lsn + len(data), ranges, records, segment_salt(segment_id) >> 2)
+
+
+def _batches(data: bytes, segment_id: bytes) -> Iterator[tuple[Key, DenseChunk]]:
+    """The batches of a segment, in order. Raises FormatError where there are no more frames."""
+    salt = segment_salt(segment_id)
+    position = SEGMENT_HEADER_BYTES
+    while position < len(data):
+        length = parse_frame_header(data, salt, position).length
+        for entry in iter_entries(data[position : position + length], salt):
+            if entry.kind == EntryKind.RECORDS:
+                chunk = DenseChunk(entry.base_offset)
+                chunk.extend(entry.count, decode_records(entry.body, entry.count))
+                yield (entry.topic_id, entry.partition), chunk
+        position += length
+
+
+def offsets_in_log(disk: SimDisk) -> dict[Key, set[int]]:
+    """Which records the log of a disk has, sealed or not."""
+    found: dict[Key, set[int]] = {}
+    for path in disk.paths(WAL_DIR):
+        if path.endswith(".wal"):
+            data = disk.read(path)
+            with suppress(FormatError):
+                for key, chunk in _batches(data, decode_segment_header(data).segment_id):
+                    found.setdefault(key, set()).update(range(chunk.base, chunk.end))
+    return found

@@ -1,0 +1,22 @@
+# Tests: tests/simulator/test_oracle_subscriptions.py
+"""Settings of the broker that the oracle has to know, beside those of groups and topics."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class SubscriptionRules(NamedTuple):
+    """The broker's settings for new subscriptions."""
+
+    max_deliveries: int = 3
+    base_us: int = 100_000
+    """How long a message is in flight when it is delivered for the first time."""
+    grace_us: int = 3_600_000_000
+    """How long a subscription lives that nobody polls."""
+    looks_back: bool = False
+    """Whether a subscription may begin a little in the past."""
+
+    def flight_us(self, delivery: int) -> int:
+        """How long a message is in flight when it is delivered for the nth time, from 1."""
+        return min(self.base_us << min(delivery - 1, 40), max(600_000_000, self.base_us))

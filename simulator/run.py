@@ -1,0 +1,464 @@
+# Tests: tests/simulator/test_run.py
+"""Runs a plan: boots the broker, lets clients and faults loose, audits what is left, and judges.
+
+A run has three parts. First, clients do what they do while faults strike. Then all faults end, the
+machine loses its power once more, and the broker boots. Last comes the audit: everything is read
+and drained through the wire, the broker stops cleanly and its files are verified. The history of it
+all goes to the oracle; what the history cannot show is checked here.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import traceback
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+from twisted.logger import ILogObserver, LogEvent, globalLogPublisher
+
+from brokerd.archive.contract.bounds import decode_bounds
+from brokerd.broker.model.topics import TopicSettings
+from brokerd.server.assembly import BrokerCore
+from brokerd.server.config import Config, Groups, Limits, Retention
+from brokerd.server.sections import Archive as ArchiveConfig
+from brokerd.server.sections import Blipmq
+from brokerd.server.sections import Broker as BrokerConfig
+from brokerd.server.sections import Wal as WalConfig
+from brokerd.wal.damage.verify import verify
+from simulator import oracle
+from simulator.archive import SimArchive
+from simulator.bare import STATE_DIR, WAL_DIR
+from simulator.clients import AuditFailed, Auditor, Direct, WrongAnswer, make_client
+from simulator.clients.format_audits import make_audit
+from simulator.disk import CrashModel, PowerLost, SimDisk
+from simulator.faults import Faults
+from simulator.history import NEVER, Boot, History, Letters, Published
+from simulator.machine import BOUNDS, MAMAMIA, Machine
+from simulator.network import Network
+from simulator.oracle import Violation
+from simulator.plan import Plan, Rollup, Settings
+from simulator.rollup import Archiver, offsets_in_log
+from simulator.state_text import state_of, without_newest_snapshot, without_snapshots
+from simulator.world import World
+
+FREE_BYTES = 64 << 20
+"""What the broker leaves free on any disk; a small disk has this much more than it may use."""
+NO_DIGITS = str.maketrans("", "", "0123456789")
+OWN_FAULT = "own fault"
+AUDIT_SECONDS = 3_600
+MEGA_CANNOT = "INTERNAL_ERROR"
+"""What MEGA's auditor is told of a record that cannot be read."""
+EVENTS_MAX = 3_000_000
+"""A run that takes more goes round in circles."""
+
+
+@dataclass
+class Result:
+    """One run, judged."""
+
+    plan: Plan
+    history: History
+    violations: list[Violation]
+    lines: list[str]
+    """The trace."""
+    digest: str
+    """Of the trace and of the disk at the end: equal for equal runs."""
+    counts: Counter[str]
+    """What happened how often: log events by event_id, faults, disk calls and the like."""
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.violations)
+
+
+def config_of(settings: Settings) -> Config:
+    """The broker's configuration; sizes below what an operator may choose are deliberate."""
+    return Config(
+        wal=WalConfig(
+            durability=settings.durability,
+            segment_bytes=settings.segment_bytes,
+            segment_age_seconds=settings.segment_age_seconds,
+            snapshot_interval_bytes=settings.snapshot_interval_bytes,
+        ),
+        broker=BrokerConfig(
+            tail_cache_bytes=settings.tail_cache_bytes,
+            read_cache_bytes=settings.read_cache_bytes,
+            frame_bytes=settings.frame_bytes,
+            max_uncommitted_bytes=settings.max_uncommitted_bytes,
+        ),
+        groups=Groups(
+            max_attempts=settings.max_attempts,
+            attempts=settings.attempts,
+            backoff_base_ms=settings.backoff_base_us // 1_000,
+            backoff_max_ms=settings.backoff_max_us // 1_000,
+        ),
+        retention=Retention(check_seconds=settings.retention_check_seconds),
+        archive=ArchiveConfig(
+            poll_seconds=settings.archive_poll_seconds,
+            delete_segments=settings.archive_deletes,
+            keep_wal_bytes=settings.archive_keep_wal_bytes,
+        ),
+        limits=Limits(
+            in_flight_requests=settings.in_flight_requests,
+            in_flight_bytes=settings.in_flight_bytes,
+        ),
+        blipmq=Blipmq(
+            max_deliveries=settings.blipmq_max_deliveries,
+            retry_base_ms=settings.blipmq_retry_base_us // 1_000,
+            subscription_grace_seconds=settings.blipmq_grace_seconds,
+        ),
+    )
+
+
+def run(plan: Plan) -> Result:
+    """Run a plan from beginning to end. Never raises for what the broker does."""
+    result = _Run(plan).result()
+    # A Deferred whose error nobody handled tells so only when it is collected.
+    late: list[LogEvent] = []
+    globalLogPublisher.addObserver(cast(ILogObserver, late.append))
+    gc.collect()
+    globalLogPublisher.removeObserver(cast(ILogObserver, late.append))
+    result.violations += [
+        Violation(OWN_FAULT, event["log_failure"].getTraceback(), (), NEVER)
+        for event in late
+        if is_fault(event)
+    ]
+    return result
+
+
+def is_fault(event: LogEvent) -> bool:
+    """Whether a log event tells of a fault of our own, other than that the process ended."""
+    return "log_failure" in event and event["log_failure"].check(PowerLost) is None
+
+
+class _Run:
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._world = world = World(plan.seed)
+        capacity = plan.settings.capacity_bytes
+        self._disk = SimDisk(None if capacity is None else capacity + FREE_BYTES)
+        self._config = config_of(plan.settings)
+        self._archive = SimArchive() if plan.settings.archive else None
+        self._machine = machine = Machine(
+            world, self._disk, self._config, plan.disk, plan.formats, self._archive
+        )
+        self._network = Network(world, plan.network, machine.service)
+        self._archiver = Archiver(
+            world, self._disk, self._archive or SimArchive(), self._rollup_failed
+        )
+        self._faults = Faults(world, machine, self._network, plan.faults, self._archiver)
+        self._history = History(rules=plan.settings.rules(), boots=machine.boots)
+        self._history.clock_steps = self._faults.clock_steps
+        self._history.is_steady = plan.is_steady
+        self._history.given_topics = tuple(topic.name for topic in plan.topics)
+        self._history.subscriptions = plan.settings.subscriptions()
+        self._audits = [name for name in plan.formats if name != MAMAMIA]
+        """Formats in which the end of the run is still to be looked at."""
+        self._clients = [
+            make_client(
+                client,
+                world,
+                partial(
+                    self._network.connect, client.name, partial(machine.service, client.format)
+                ),
+                machine,
+                self._history,
+            )
+            for client in plan.clients
+        ]
+        self._begun = self._auditing = self._over = False
+        self._violations: list[Violation] = []
+        self._counts: Counter[str] = Counter()
+        machine.on_ready = self._ready
+        machine.on_end = self._ended
+        machine.on_bounds = self._published
+
+    def result(self) -> Result:
+        logged = cast(ILogObserver, self._logged)
+        globalLogPublisher.addObserver(logged)
+        try:
+            self._machine.boot()
+            while not self._over and self._step():
+                if self._world.events > EVENTS_MAX:
+                    self._violate("liveness", f"no end after {EVENTS_MAX} events")
+                    break
+            else:
+                if not self._over:
+                    self._violate("liveness", "nothing is due any more, and the audit is not over")
+        except WrongAnswer as error:
+            self._violate("wire", str(error))
+        except AuditFailed as error:
+            if self._has_another_id() or self._is_about_damage(error):
+                self._world.trace(f"the audit ends: {error}")
+            else:
+                self._violate("wire", str(error))
+        finally:
+            self._machine.unwind()
+            globalLogPublisher.removeObserver(logged)
+        for client in self._clients:
+            client.note_arrivals()
+        self._history.rotted = self._faults.has_rotted or self._faults.has_damaged_archive
+        self._history.compacted = self._archiver.compacted
+        for call in self._machine.reactor_calls[:1]:
+            self._violate("reactor", f"it waited for the disk itself: {call.name} {call.path}")
+        judgement = oracle.judge(self._history)
+        self._violations += judgement.violations
+        self._counts["undecided"] = judgement.undecided
+        self._count()
+        return Result(
+            self._plan,
+            self._history,
+            self._violations,
+            self._world.lines,
+            f"{self._world.digest()[:16]}-{self._disk.digest()[:16]}",
+            self._counts,
+        )
+
+    def _step(self) -> bool:
+        try:
+            return self._world.step()
+        except PowerLost:
+            return True  # the machine's end met the reactor's own code
+        except (WrongAnswer, AuditFailed):
+            raise
+        except Exception:  # the reactor would log it and go on: what came after proves nothing
+            self._violate(OWN_FAULT, traceback.format_exc())
+            self._over = True
+            return False
+
+    def _violate(self, promise: str, text: str) -> None:
+        self._world.trace(f"VIOLATION of {promise}: {text}")
+        self._violations.append(Violation(promise, text, (), self._world.now_us))
+
+    def _logged(self, event: LogEvent) -> None:
+        if is_fault(event):
+            self._violate(OWN_FAULT, event["log_failure"].getTraceback())
+        elif "event_id" in event:
+            self._counts[event["event_id"]] += 1
+            self._world.trace(f"log {event['event_id']}")
+
+    # -- the first part -------------------------------------------------------------------------
+
+    def _ready(self, core: BrokerCore) -> None:
+        self._judge_damage()
+        self._judge_marks(core)
+        for topic in self._plan.topics:
+            settings = TopicSettings(compact=True) if topic.compact else None
+            core.broker.create_topic(topic.name, topic.partitions, settings)
+        if self._auditing:
+            self._world.call_after(0, self._audit)
+        elif not self._begun:
+            self._begun = True
+            self._world.call_after(0, self._begin)
+
+    def _judge_damage(self) -> None:
+        """Without fsync, too, what was lost is a tear at the end of the log, and no damage.
+
+        Unless a snapshot, which is always synced, knows of more than the log still has.
+        """
+        boot = self._machine.boots[-1]
+        knows = any(path.endswith(".snap") for path in self._disk.files())
+        if boot.damages and not knows and not self._faults.has_rotted:
+            text = f"boot {boot.number} reports damage that nobody did: {boot.damages[0]}"
+            self._violate("P6-tear", text)
+
+    def _published(self) -> None:
+        """Note what the bounds say, as the archive's job will read them."""
+        bounds = decode_bounds(self._disk.read(BOUNDS))
+        self._history.published += (
+            Published(self._world.now_us, topic.name, number, partition.compact_below)
+            for topic in bounds.topics
+            if not topic.internal_of
+            for number, partition in enumerate(topic.partitions)
+        )
+
+    def _is_about_damage(self, error: AuditFailed) -> bool:
+        """Whether the audit ended at records that the archive lost; not every format can go on."""
+        return self._faults.has_damaged_archive and any(
+            words in str(error) for words in ("damaged", MEGA_CANNOT)
+        )
+
+    def _has_another_id(self) -> bool:
+        """Whether rot took both files that know the log's id, so that its archive is another's."""
+        core = self._machine.core
+        if not self._faults.has_rotted or self._archive is None or core is None:
+            return False
+        return bool(core.broker.archiving.status()["log_id"] != self._archive.log_id)
+
+    def _rollup_failed(self, reason: str) -> None:
+        if not self._broken_modes():
+            self._violate("rollup", f"the archive's job cannot go on: {reason}")
+
+    def _judge_marks(self, core: BrokerCore) -> None:
+        """What the log lacks of what was archived is removed, or known to be in the archive."""
+        if self._archive is None or self._broken_modes():
+            return
+        in_log = offsets_in_log(self._disk)
+        held = self._archive.newest.held
+        for topic in core.broker.topics():
+            for each in (topic, topic.internal):
+                for partition in each.partitions if each is not None else ():
+                    key = partition.topic.topic_id, partition.index
+                    known = max(partition.start_offset, partition.archived)
+                    for first, end in held[key].covered if key in held else ():
+                        lacking = set(range(max(first, known), end)) - in_log.get(key, set())
+                        if lacking:
+                            text = f"{topic.name}/{partition.index} lacks {sorted(lacking)[:5]}"
+                            self._violate("P1-mark", f"{text} in the log, and does not know why")
+
+    def _begin(self) -> None:
+        self._faults.begin()
+        for client in self._clients:
+            client.start()
+        self._world.call_after(self._plan.end_us, self._part_two)
+        self._watch()
+
+    def _watch(self) -> None:
+        """Go on to the second part as soon as all clients have finished; look in meanwhile."""
+        if self._machine.is_ready and self._machine.core is not None:
+            self._machine.core.status()  # as the metrics do
+        if all(client.finished for client in self._clients):
+            self._part_two()
+        else:
+            self._world.call_after(100_000, self._watch)
+
+    def _ended(self, boot: Boot) -> None:
+        if self._machine.core is not None:
+            status = self._machine.core.broker.status()
+            for name in ("leases_granted", "settled", "failed", "expired", "reads_from_disk"):
+                self._counts[name] += status[name]
+            archived = self._machine.core.broker.archiving.status()
+            if archived:
+                for name in ("deleted_segments", "reads", "failed_reads", "failed_refreshes"):
+                    self._counts[f"archive {name}"] += archived[name]
+        later = self._world.chance(f"gone/{boot.number}")
+        is_silent = boot.end == "power"
+        self._network.machine_gone(lambda: later.randrange(2_000_000) if is_silent else 100)
+        if self._auditing:
+            self._over = True
+            if boot.end != "stopped" and not self._may_refuse(boot):
+                text = f"without any fault, the broker {boot.end}: {boot.reason}"
+                self._violate("P7-alive", text)
+        else:
+            self._faults.ended(boot)
+
+    def _may_refuse(self, boot: Boot) -> bool:
+        """Whether a broker may rightly not start: files may rot beyond what it understands."""
+        return self._faults.has_rotted and boot.reason.startswith(("DamagedData", "NewerFormat"))
+
+    # -- the second part ------------------------------------------------------------------------
+
+    def _part_two(self) -> None:
+        if self._auditing:
+            return
+        self._world.trace("end of the first part")
+        for client in self._clients:
+            client.hang_up()
+        self._faults.end()
+        model = CrashModel.DROP if self._plan.settings.durability == "fsync" else CrashModel.KEEP
+        self._archiver.kill()
+        self._machine.power_off(model, random.Random(self._plan.seed))
+        self._compare()
+        self._auditing = True
+        self._machine.boot()
+
+    def _compare(self) -> None:
+        """The state must be the same whether a snapshot tells most of it or the log tells all.
+
+        A log of which segments were deleted needs a snapshot: the older one must tell the same.
+        """
+        if self._broken_modes():
+            return
+        is_whole = not self._machine.has_deleted_segments
+        other_way = (without_snapshots if is_whole else without_newest_snapshot)(self._disk)
+        if other_way is None:
+            return
+        try:
+            quick = state_of(self._disk, self._config)
+            slow = state_of(other_way, self._config)
+        except Exception:  # whatever it is, a broker would meet it at its start
+            text = f"the directory cannot be read: {traceback.format_exc()}"
+            self._violate("P1-readings", text)
+            return
+        for one, other in zip(quick, slow, strict=False):
+            if one != other:
+                self._violate("P1-readings", f"a snapshot says\n  {one}\nand the log\n  {other}")
+                return
+        if len(quick) != len(slow):
+            text = f"snapshots tell of {len(quick)} things, the log of {len(slow)}"
+            self._violate("P1-readings", text)
+
+    def _broken_modes(self) -> bool:
+        """Whether acknowledged work may be lost, so that files may contradict one another."""
+        return self._plan.settings.durability != "fsync" or self._faults.has_rotted
+
+    # -- the third part -------------------------------------------------------------------------
+
+    def _audit(self) -> None:
+        self._world.trace("audit")
+        if self._archive is not None:
+            self._archiver.start(Rollup(at_us=0, vacuums=True))
+        self._world.call_later(AUDIT_SECONDS + self._plan.longest_us / 1e6, self._audit_hangs)
+        Auditor(
+            self._plan,
+            self._world,
+            partial(self._network.connect, "auditor"),
+            Direct("auditor", self._world, self._machine, self._history),
+            self._history,
+            self._audit_format,
+        ).start()
+
+    def _audit_format(self) -> None:
+        """One format after another."""
+        if not self._audits:
+            self._audited()
+            return
+        wire_format = self._audits.pop(0)
+        name = f"{wire_format}-auditor"
+        make_audit(
+            wire_format,
+            self._plan,
+            self._world,
+            partial(self._network.connect, name, partial(self._machine.service, wire_format)),
+            Direct(name, self._world, self._machine, self._history),
+            self._history,
+            self._audit_format,
+        ).start()
+
+    def _audit_hangs(self) -> None:
+        self._violate("liveness", "the audit does not come to its end")
+        self._over = True
+
+    def _audited(self) -> None:
+        self._world.trace("end of the audit")
+        self._machine.stop(self._verify)
+
+    def _verify(self) -> None:
+        report = verify(self._disk.fork(), WAL_DIR, STATE_DIR)
+        if report.sound or self._broken_modes():
+            return
+        for problem in (*report.damages, *report.bad_indexes, *report.bad_snapshots):
+            self._violate("P6-verify", f"after a clean stop: {problem}")
+
+    def _count(self) -> None:
+        counts = self._counts
+        counts["runs"] = 1
+        for operation in self._history.operations:
+            if isinstance(operation, Letters):
+                counts["dead letters"] += len(operation.letters)
+            elif operation.error:
+                counts[f"refused: {operation.error.translate(NO_DIGITS)[:60]}"] += 1
+        counts["boots"] = len(self._history.boots)
+        counts["operations"] = len(self._history.operations)
+        counts["unanswered"] = sum(op.answered_us == NEVER for op in self._history.operations)
+        counts["disk calls"] = self._machine.calls
+        counts["faults"] = len(self._faults.done)
+        counts["rollups"] = self._archiver.runs
+        counts["rollup lots"] = self._archiver.lots
+        counts["compacted"] = len(self._archiver.compacted)
+        for boot in self._history.boots:
+            counts[f"boots {boot.end}"] += 1
+            counts["boots with damage"] += bool(boot.damages)

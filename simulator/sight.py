@@ -1,0 +1,125 @@
+# Tests: tests/simulator/test_flips.py
+"""All that a broker shows after a start: records, groups, and what it says is wrong.
+
+Comparable, whatever offsets and topics recovery left out: groups are described record by record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from brokerd.broker import ConsumerGroup, Lane
+from brokerd.values import Record
+from simulator.bare import BareBroker, TakesAnything
+from simulator.bytemap import LaneName
+from simulator.reference import SECOND_US, Key
+
+READER = "reads everything"
+"""A group that nobody had before."""
+
+RecordState = tuple[object, ...]
+"""What a group knows of a record: ("leased", ...), ("dead", ...), ("ready", ...); none if settled
+or delayed."""
+
+
+@dataclass
+class LaneSight:
+    """A group in one partition."""
+
+    committed: int
+    delayed: int
+    states: dict[int, RecordState] = field(default_factory=dict)
+    """By offset."""
+
+    def without(self, lost: set[int], end: int) -> LaneSight:
+        """The same, of the records below ``end`` that are not lost.
+
+        Which records are delayed cannot be seen, so with some lost their number says nothing.
+        """
+        states = {o: s for o, s in self.states.items() if o < end and o not in lost}
+        return LaneSight(self.committed, -1 if lost else self.delayed, states)
+
+
+@dataclass
+class Sight:
+    """What one start shows."""
+
+    damage: dict[str, Any]
+    """As in the status."""
+    cut: bool
+    next_topic_id: int
+    names: dict[int, str] = field(default_factory=dict)
+    ends: dict[tuple[int, int], int] = field(default_factory=dict)
+    records: dict[Key, Record] = field(default_factory=dict)
+    lanes: dict[LaneName, LaneSight] = field(default_factory=dict)
+    complaints: list[str] = field(default_factory=list)
+
+    @property
+    def says_damaged(self) -> bool:
+        """Whether it says that anything is lost."""
+        return bool(self.damage["degraded"]) or self.cut
+
+    def names_lost(self, key: Key) -> bool:
+        """Whether it says that this record is, or may be, lost."""
+        topic_id, partition, offset = key
+        name = self.names.get(topic_id, f"(id {topic_id})")
+        told = [lost for place in self.damage["shown"] for lost in place["lost"]]
+        return any(
+            (one["topic"], one["partition"]) == (name, partition)
+            and one["first"] <= offset <= one["last"]
+            for one in (*told, *self.damage["left_out"])
+        )
+
+
+def look(house: BareBroker) -> Sight:
+    """Look at everything. Changes the broker's state: it leases what there is."""
+    broker = house.broker
+    topics = list(broker.topics())
+    lanes: dict[LaneName, LaneSight] = {}
+    for topic in topics:
+        for group in list(topic.groups.values()):
+            lanes |= _look_at_group(house, group)
+    records: dict[Key, Record] = {}
+    complaints: list[str] = []
+    for topic in topics:
+        found, wrong = house.drain(topic.name, READER)
+        complaints += wrong
+        for (index, offset), record in found.items():
+            records[topic.topic_id, index, offset] = record
+    sight = Sight(
+        broker.status()["damage"],
+        house.report.cut is not None,
+        broker.create_topic("made after the start").topic_id,
+        records=records,
+        lanes=lanes,
+        complaints=complaints + [str(error) for error in house.failures],
+    )
+    for topic in topics:
+        sight.names[topic.topic_id] = topic.name
+        for partition in topic.partitions:
+            sight.ends[topic.topic_id, partition.index] = partition.next_offset
+    return sight
+
+
+def _look_at_group(house: BareBroker, group: ConsumerGroup) -> dict[LaneName, LaneSight]:
+    found = {
+        _name(lane): LaneSight(lane.store.committed, lane.store.delayed) for lane in group.lanes
+    }
+    for lane in group.lanes:
+        states = found[_name(lane)].states
+        for one in lane.store.leases():  # without times: they are counted anew at every start
+            lease = one.owner, one.token, one.grants, one.failures, one.duration_us
+            states[one.offset] = ("leased", *lease)
+        for letter in lane.store.dead_letters():
+            states[letter.offset] = ("dead", letter.reason, letter.grants, letter.failures)
+    grants = house.broker.acquire(
+        group.topic.name, group.name, "looks", SECOND_US, 10_000, TakesAnything()
+    )
+    for lane, grant in grants:
+        found[_name(lane)].states[grant.offset] = ("ready", grant.grants, grant.failures)
+    return found
+
+
+def _name(lane: Lane) -> LaneName:
+    return lane.partition.topic.topic_id, lane.partition.index, lane.group.name

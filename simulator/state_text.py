@@ -1,0 +1,80 @@
+# Tests: tests/simulator/test_state_text.py
+"""The state that a directory holds, as text: to see whether two ways of reading it agree."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from brokerd.broker import Broker, Lane, Topic
+from brokerd.server.assembly import broker_settings
+from brokerd.server.config import Config
+from brokerd.wal import WalOptions
+from simulator.bare import STATE_DIR, BareBroker, counting_ids
+from simulator.disk import SimDisk
+
+
+def state_of(disk: SimDisk, config: Config) -> list[str]:
+    """What a broker that starts on a copy of ``disk`` knows."""
+    options = WalOptions(segment_bytes=config.wal.segment_bytes, free_bytes_min=0)
+    house = BareBroker(disk.fork(), options, counting_ids(b"copy"), broker_settings(config))
+    return list(describe(house.broker))
+
+
+def without_snapshots(disk: SimDisk) -> SimDisk:
+    """A copy of the disk on which all there is to know stands in the log."""
+    copy = disk.fork()
+    for name in _snapshots(copy):
+        copy.unlink(os.path.join(STATE_DIR, name))
+    return copy
+
+
+def without_newest_snapshot(disk: SimDisk) -> SimDisk | None:
+    """A copy of the disk with the older snapshot and the log after it; None if there is none."""
+    copy = disk.fork()
+    *older, newest = _snapshots(copy) or [""]
+    if not older:
+        return None
+    copy.unlink(os.path.join(STATE_DIR, newest))
+    return copy
+
+
+def _snapshots(disk: SimDisk) -> list[str]:
+    """The names of the snapshots, oldest first."""
+    return sorted(name for name in disk.list(STATE_DIR) if name.endswith(".snap"))
+
+
+def describe(broker: Broker) -> Iterator[str]:
+    """One line for each partition and each group's way through it, in order; no times."""
+    for topic in sorted(broker.topics(), key=lambda topic: topic.topic_id):
+        yield from _topic(topic)
+        if topic.internal is not None:
+            yield from _topic(topic.internal)
+
+
+def _topic(topic: Topic) -> Iterator[str]:
+    yield f"{topic.topic_id} {topic.name!r} {topic.settings.given()}"
+    for partition in topic.partitions:
+        archived = f", archived below {partition.archived}" if partition.archived else ""
+        yield (
+            f"{topic.topic_id} {topic.name!r}/{partition.index}: {partition.start_offset} "
+            f"to {partition.next_offset}{archived}"
+        )
+        for name in sorted(topic.groups):
+            yield f"  {name!r}: {_lane(topic.groups[name].lanes[partition.index])}"
+
+
+def _lane(lane: Lane) -> str:
+    store = lane.store
+    end = lane.partition.next_offset
+    attempts = {
+        offset: counts
+        for offset in range(store.floor, end)
+        if (counts := store.attempts(offset)) != (0, 0)
+    }
+    leases = sorted((lease.offset, lease.owner, lease.token) for lease in store.leases())
+    letters = [(one.offset, one.reason, one.grants, one.failures) for one in store.dead_letters()]
+    return (
+        f"floor {store.floor} lag {store.lag(end)} token {store.last_token} leases {leases} "
+        f"attempts {attempts} dead {letters} {store.settings.to_json()}{' paused' * store.paused}"
+    )

@@ -1,0 +1,198 @@
+# Tests: tests/simulator/test_threads.py
+"""Threads of a simulated machine: the broker's blocking code, interleaved at each disk call.
+
+Each thread is a greenlet. A disk call in it takes simulated time, and meanwhile the reactor and the
+other threads go on; between two disk calls a thread is never interrupted. So every order in which
+real threads may reach the disk can occur, and the same seed gives the same one again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from greenlet import getcurrent, greenlet
+
+from brokerd.wal.committer import Done, Work
+from simulator.disk import PowerLost
+from simulator.world import World
+
+
+class Process:
+    """The life of one process: what it has due ends with it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.alive = True
+        self._threads: list[SimThread] = []
+
+    def call_after(self, us: int, function: Callable[..., object], *arguments: object) -> None:
+        """Have something happen unless the process has ended by then."""
+        self.world.call_after(us, self.if_alive, function, *arguments)
+
+    def if_alive(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call a function unless the process has ended."""
+        if self.alive:
+            function(*arguments)
+
+    def add_thread(self, work: Callable[[], None]) -> SimThread:
+        """A thread that has not begun; `SimThread.resume` begins it."""
+        self._threads = [thread for thread in self._threads if not thread.dead]
+        thread = SimThread(self, work)
+        self._threads.append(thread)
+        return thread
+
+    def sleep(self, us: int) -> None:
+        """Let time pass in a thread; the reactor's own code cannot wait and goes on at once.
+
+        Raises PowerLost if there is no process to go on with.
+        """
+        thread = current_thread()
+        if thread is not None and not thread.hurried:
+            self.call_after(us, thread.resume)
+            thread.wait()
+        if not self.alive:
+            raise PowerLost
+
+    def end(self) -> None:
+        """End the process where it stands. A thread that causes this ends with PowerLost."""
+        self.alive = False
+        for thread in self._threads:
+            if thread is not current_thread():
+                thread.end()
+
+
+class SimThread(greenlet):
+    """One thread. ``work`` must not raise but PowerLost."""
+
+    def __init__(self, process: Process, work: Callable[[], None]) -> None:
+        super().__init__(self._run_work, parent=getcurrent())
+        self._process = process
+        self._work = work
+        self.hurried = False
+        """Whether somebody waits for the end of this thread: nothing else happens meanwhile."""
+
+    def _run_work(self) -> None:
+        try:
+            self._work()
+        except PowerLost:
+            return
+
+    def resume(self) -> None:
+        """Begin or go on; returns when the thread waits again or has ended."""
+        if not self.dead:
+            self.parent = getcurrent()
+            self.switch()
+
+    def wait(self) -> None:
+        """Called in the thread: let others go on until `resume`."""
+        assert self.parent is not None
+        self.parent.switch()
+
+    def end(self) -> None:
+        """Unwind the thread."""
+        if self and not self.dead:
+            self.parent = getcurrent()
+            self.throw(PowerLost)
+
+
+def current_thread() -> SimThread | None:
+    """The thread that runs, or None in the reactor's."""
+    running = getcurrent()
+    return running if isinstance(running, SimThread) else None
+
+
+class SimMutex:
+    """A lock between simulated threads. The reactor may try it, and never waits for it."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._held = False
+        self._waiting: deque[SimThread] = deque()
+
+    def acquire(self, blocking: bool = True) -> bool:
+        """Take the lock. AssertionError where the real reactor would be blocked."""
+        while self._held and blocking:
+            thread = current_thread()
+            assert thread is not None, "the reactor would wait for a thread that waits for a disk"
+            self._waiting.append(thread)
+            thread.wait()
+            if not self._process.alive:
+                raise PowerLost
+        if self._held:
+            return False
+        self._held = True
+        return True
+
+    def release(self) -> None:
+        self._held = False
+        if self._waiting:
+            self._process.call_after(0, self._waiting.popleft().resume)
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+
+class SimThreads:
+    """A committer of `brokerd.server.host.Host`: threads that take work from one queue.
+
+    ``lag_us()`` is what it takes for work to begin and for its end to be told.
+    """
+
+    def __init__(self, process: Process, count: int, lag_us: Callable[[], int]) -> None:
+        self._process = process
+        self._count = count
+        self._lag_us = lag_us
+        self._started = False
+        self._work: deque[tuple[Work, Done]] = deque()
+        self._busy: list[SimThread] = []
+
+    def start(self) -> None:
+        self._started = True
+        for _ in range(self._count):
+            self._next()
+
+    def submit(self, work: Work, done: Done) -> None:
+        self._work.append((work, done))
+        if self._started:
+            self._next()
+
+    def _next(self) -> None:
+        if self._work and len(self._busy) < self._count:
+            self._process.call_after(self._lag_us(), self._new_thread().resume)
+
+    def _new_thread(self) -> SimThread:
+        thread = self._process.add_thread(lambda: self._run(thread))
+        self._busy.append(thread)
+        return thread
+
+    def _run(self, thread: SimThread) -> None:
+        while self._work:
+            work, done = self._work.popleft()
+            try:
+                result = work()
+            except Exception as error:
+                self._tell(done, None, error)
+            else:
+                self._tell(done, result, None)
+        self._busy.remove(thread)
+
+    def _tell(self, done: Done, result: object, error: Exception | None) -> None:
+        self._process.call_after(self._lag_us(), done, result, error)
+
+    def stop(self, seconds: float | None = None) -> bool:
+        """Let what was submitted be done; the caller waits, so nothing else happens meanwhile.
+
+        No time passes, so it never takes too long.
+        """
+        self._started = False
+        if self._work and not self._busy:
+            self._new_thread()
+        while self._busy and self._process.alive:  # one may wait for another's lock
+            for thread in list(self._busy):
+                thread.hurried = True
+                thread.resume()
+        return True

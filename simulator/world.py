@@ -1,0 +1,98 @@
+# Tests: tests/simulator/test_world.py
+"""Simulated time and chance: one queue of what is due, one source of randomness for each purpose.
+
+Nothing in a run happens but by an event of this queue, so a run is a function of its seed. Time is
+integer microseconds and goes on only when nothing is left to do now.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+from math import ceil
+
+
+class Event:
+    """Something due at a time; also what ``callLater`` of a reactor returns."""
+
+    __slots__ = ("_arguments", "_function", "at_us", "done")
+
+    def __init__(
+        self, at_us: int, function: Callable[..., object], arguments: tuple[object, ...]
+    ) -> None:
+        self.at_us = at_us
+        self._function = function
+        self._arguments = arguments
+        self.done = False
+
+    def cancel(self) -> None:
+        """Let it not happen; nothing changes if it has."""
+        self.done = True
+
+    def active(self) -> bool:
+        return not self.done
+
+    def getTime(self) -> float:
+        return self.at_us / 1_000_000
+
+    def happen(self) -> None:
+        if not self.done:
+            self.done = True
+            self._function(*self._arguments)
+
+
+class World:
+    """The clock on the wall of the simulator, and everything that is due by it."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.now_us = 0
+        self.events = 0
+        """How many have happened."""
+        self.lines: list[str] = []
+        """The trace: what happened, for people."""
+        self._due: list[tuple[int, int, Event]] = []
+        self._numbers = count()
+
+    def chance(self, purpose: str) -> random.Random:
+        """A source of randomness of its own, so that purposes do not disturb one another."""
+        return random.Random(f"{self.seed}/{purpose}")  # str seeds go through sha512, not hash()
+
+    def call_at(self, at_us: int, function: Callable[..., object], *arguments: object) -> Event:
+        """Have something happen at a time, or now if that is over."""
+        event = Event(max(at_us, self.now_us), function, arguments)
+        heappush(self._due, (event.at_us, next(self._numbers), event))
+        return event
+
+    def call_after(self, us: int, function: Callable[..., object], *arguments: object) -> Event:
+        """Have something happen after so many microseconds."""
+        return self.call_at(self.now_us + us, function, *arguments)
+
+    def call_later(
+        self, seconds: float, function: Callable[..., object], *arguments: object
+    ) -> Event:
+        """Have something happen after so many seconds, never early."""
+        return self.call_at(self.now_us + ceil(seconds * 1_000_000), function, *arguments)
+
+    def step(self) -> bool:
+        """Let the next thing happen; False if nothing is due any more."""
+        while self._due:
+            at_us, _, event = heappop(self._due)
+            if event.done:
+                continue
+            self.now_us = at_us
+            self.events += 1
+            event.happen()
+            return True
+        return False
+
+    def trace(self, text: str) -> None:
+        """Add a line to the trace."""
+        self.lines.append(f"{self.now_us / 1_000_000:12.6f}  {text}")
+
+    def digest(self) -> str:
+        """One hash of the whole trace."""
+        return hashlib.sha256("\n".join(self.lines).encode()).hexdigest()

@@ -1,0 +1,198 @@
+"""Bodies while they arrive: what is kept of them, and of whose."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from twisted.internet.protocol import connectionDone
+
+from brokerd.admin.http.request import ALL_BYTES_MAX, MAX_BODY_BYTES
+from brokerd.errors import BrokerdError
+from brokerd.security import WRITE, Access
+from brokerd.security.guard import LoggedIn
+from tests.admin.caller import JSON, Caller, Wire, answer_of
+from tests.admin.test_sender import Allowed, Door, basic
+
+RECORDS = "/api/v1/topics/orders/records"
+WRITER = basic("pen") + JSON
+LARGE = MAX_BODY_BYTES - 1
+
+
+class Kept:
+    """Counts what bodies hold, in memory or in files."""
+
+    def __init__(self) -> None:
+        self.files: list[io.BytesIO] = []
+
+    def open(self, length: int | None) -> io.BytesIO:
+        self.files.append(io.BytesIO())
+        return self.files[-1]
+
+    def size(self) -> int:
+        return sum(len(file.getvalue()) for file in self.files if not file.closed)
+
+
+class SlowDoor(Door):
+    """Passwords take time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known["pen", "pw"] = Allowed("pen", {"orders": WRITE})
+        self.waiting: list[tuple[LoggedIn, Access | None, BrokerdError | None]] = []
+
+    def log_in(self, form: str, peer: str, name: str, password: str, done: LoggedIn) -> None:
+        def later(access: Access | None, error: BrokerdError | None) -> None:
+            self.waiting.append((done, access, error))
+
+        super().log_in(form, peer, name, password, later)
+
+    def answer(self) -> None:
+        while self.waiting:
+            done, access, error = self.waiting.pop()
+            done(access, error)
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kept]:
+    kept = Kept()
+    monkeypatch.setattr("twisted.web.http._getContentFile", kept.open)
+    yield kept
+
+
+@pytest.fixture
+def door() -> SlowDoor:
+    return SlowDoor()
+
+
+@pytest.fixture
+def caller(door: SlowDoor) -> Caller:
+    caller = Caller(guard=door)
+    caller.house.broker.create_topic("orders")
+    caller.house.run()
+    return caller
+
+
+def begin(caller: Caller, path: str, head: str, length: int = LARGE) -> tuple[Any, Wire]:
+    """A request all of whose body has come but its last byte."""
+    channel, wire = caller.connect()
+    lines = f"POST {path} HTTP/1.1\r\nhost: here\r\n{head}content-length: {length + 1}\r\n\r\n"
+    channel.dataReceived(lines.encode())
+    body = b'{"records": []}'.ljust(length)
+    for at in range(0, length, 1 << 20):
+        channel.dataReceived(body[at : at + (1 << 20)])
+    return channel, wire
+
+
+def end(caller: Caller, channel: Any) -> None:
+    channel.dataReceived(b" ")
+    caller.house.run()
+
+
+@pytest.mark.parametrize("path", ["/health/live", "/metrics", "/", "/nothing", "/api/v1/status"])
+def test_what_takes_no_body_keeps_none(kept: Kept, path: str) -> None:
+    """Whoever sends it, and with security off."""
+    begin(Caller(), path, JSON)
+    assert kept.size() == 0
+
+
+def test_a_route_keeps_as_much_as_it_may_have(kept: Kept) -> None:
+    """And tells who sent more, when all of it is there."""
+    caller = Caller()
+    channel, wire = begin(caller, "/api/v1/topics", JSON)
+    assert kept.size() <= (1 << 20) + 1
+    end(caller, channel)
+    status, answer = answer_of(wire)
+    assert status == 413 and "1048576 bytes" in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (JSON, 401),
+        (basic("ann") + JSON, 403),
+        (basic("ann", "wrong") + JSON, 401),
+        ("authorization: Bearer nothing\r\n" + JSON, 401),
+        ("authorization: Bearer secret-key\r\n" + JSON, 403),
+        (basic("pen") + "content-type: multipart/form-data; boundary=x\r\n", 415),
+    ],
+)
+def test_who_may_not_write_has_nothing_kept_and_hears_why(
+    kept: Kept, caller: Caller, door: SlowDoor, head: str, status: int
+) -> None:
+    """He is asked once, before the body; what comes until that is answered goes again."""
+    channel, wire = begin(caller, RECORDS, head)
+    door.answer()
+    assert kept.size() == 0
+    assert door.checked <= 1
+    end(caller, channel)
+    door.answer()
+    caller.house.run()
+    assert answer_of(wire)[0] == status
+    assert door.checked <= 1
+
+
+def test_a_topic_is_not_made_by_nobody_however_large_the_request(
+    kept: Kept, caller: Caller
+) -> None:
+    channel, wire = begin(caller, "/api/v1/topics", JSON)
+    assert kept.size() == 0
+    end(caller, channel)
+    assert answer_of(wire)[0] == 401
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_who_may_write_is_asked_once_and_his_body_counts(
+    caller: Caller, door: SlowDoor, early: bool
+) -> None:
+    """Whether the password was checked before or after all of the body is there."""
+    record = '{"records": [{"value": "' + "x" * 200_000 + '"}]}'
+    channel, wire = caller.connect()
+    lines = (
+        f"POST {RECORDS} HTTP/1.1\r\nhost: here\r\n{WRITER}content-length: {len(record)}\r\n\r\n"
+    )
+    channel.dataReceived(lines.encode() + record[:-1].encode())
+    if early:
+        door.answer()
+    channel.dataReceived(b"}")
+    door.answer()
+    caller.house.run()
+    assert (answer_of(wire)[0], door.checked) == (200, 1)
+
+
+def test_a_chunked_body_is_no_way_around(kept: Kept, caller: Caller) -> None:
+    channel, _ = caller.connect()
+    head = f"POST {RECORDS} HTTP/1.1\r\nhost: here\r\n{JSON}transfer-encoding: chunked\r\n\r\n"
+    channel.dataReceived(head.encode() + b"100000\r\n" + bytes(1 << 20) + b"\r\n")
+    assert kept.size() == 0
+
+
+def test_all_bodies_together_are_bounded(kept: Kept) -> None:
+    """One more is told to come back, and may when another is gone."""
+    caller = Caller()
+    caller.house.broker.create_topic("orders")
+    caller.house.run()
+    first, *_ = [begin(caller, RECORDS, JSON)[0] for _ in range(ALL_BYTES_MAX // MAX_BODY_BYTES)]
+    channel, wire = begin(caller, RECORDS, JSON)
+    assert kept.size() <= ALL_BYTES_MAX
+    end(caller, channel)
+    status, answer = answer_of(wire)
+    assert (status, answer["retryable"]) == (503, True)
+    first.connectionLost(connectionDone)
+    channel, wire = begin(caller, RECORDS, JSON)
+    end(caller, channel)
+    assert answer_of(wire)[0] != 503
+
+
+def test_a_body_that_was_dropped_is_never_taken_for_an_empty_one(
+    caller: Caller, door: SlowDoor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when there was no room for it while the password was being checked."""
+    monkeypatch.setattr("brokerd.admin.http.request.ALL_BYTES_MAX", 1_000_000)
+    door.known["pen", "pw"] = Allowed("pen", {}, 15)
+    channel, wire = begin(caller, "/api/v1/wal/seal", WRITER, 1_040_000)
+    door.answer()
+    end(caller, channel)
+    assert answer_of(wire)[0] == 503

@@ -1,0 +1,36 @@
+"""What was used last is kept, up to some number and some size."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerd.archive.storage.lru import Recent
+
+
+def test_what_was_used_last_is_kept() -> None:
+    recent: Recent[str] = Recent(2, 100)
+    recent.put("a", "A", 1)
+    recent.put("b", "B", 1)
+    assert recent.get("a") == "A"
+    recent.put("c", "C", 1)
+    assert (recent.get("a"), recent.get("b"), recent.get("c")) == ("A", None, "C")
+
+
+def test_one_value_is_kept_however_large_it_is() -> None:
+    recent: Recent[str] = Recent(9, 100)
+    recent.put("a", "A", 50)
+    recent.put("b", "B", 500)
+    assert (recent.get("a"), recent.get("b")) == (None, "B")
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 50))))
+def test_neither_limit_is_passed(puts: list[tuple[int, int]]) -> None:
+    recent: Recent[int] = Recent(5, 100)
+    for key, size in puts:
+        recent.put(key, size, size)
+        kept = [recent.get(key) for key in range(10)]
+        sizes = [size for size in kept if size is not None]
+        assert recent.get(key) == size
+        assert recent.used_bytes == sum(sizes) <= 100
+        assert len(recent) == len(sizes) <= 5

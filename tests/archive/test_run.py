@@ -1,0 +1,148 @@
+"""What steps do on Spark: named stages, results in order, and one line for what goes wrong."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from brokerd.archive.contract.bounds import Bounds
+from brokerd.archive.run import JobFailed, Progress, Quiet, Run, Settings
+from brokerd.errors import DamagedData
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BOUNDS = Bounds("00" * 16, 0, 0, True, 1, [])
+
+
+def run_of(spark: SparkSession, root: Path, progress: Progress | None = None) -> Run:
+    return Run(root, BOUNDS, Settings(), lambda: spark, lambda: 0, progress=progress or Quiet())
+
+
+def double(number: int) -> int:
+    return number * 2
+
+
+def refuse(number: int) -> int:
+    if number == 2:
+        raise DamagedData("00.wal at 40: no good")
+    return number
+
+
+def open_missing(path: str) -> bytes:
+    return Path(path).read_bytes()
+
+
+def stumble(number: int) -> float:
+    return 1 / number
+
+
+def die_once(path: str) -> int:
+    if not os.path.exists(path):
+        Path(path).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 7
+
+
+def die(path: str) -> int:
+    with open(path, "a") as file:
+        file.write("x")
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 7
+
+
+def spared(item: int) -> int:
+    return gc.get_freeze_count()
+
+
+def test_results_come_in_the_order_of_the_items(spark: SparkSession, tmp_path: Path) -> None:
+    """One task an item, and nothing is started for none."""
+    assert run_of(spark, tmp_path).map("double", double, range(5)) == [0, 2, 4, 6, 8]
+    assert run_of(spark, tmp_path).map("double", double, []) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "items", "line"),
+    [
+        (refuse, [1, 2, 3], "step: 00.wal at 40: no good"),
+        (open_missing, ["/no/such/file"], "step: /no/such/file: No such file or directory"),
+        (stumble, [1, 0], "step: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_what_goes_wrong_in_a_task_is_one_line(
+    spark: SparkSession, tmp_path: Path, function: Callable[[object], object], items, line: str
+) -> None:
+    """It names the step and the reason, whether the error was foreseen or not."""
+    with pytest.raises(JobFailed) as caught:
+        run_of(spark, tmp_path).map("step", function, items)
+    assert str(caught.value) == line
+
+
+def test_a_task_whose_process_is_killed_is_tried_again(spark: SparkSession, tmp_path: Path) -> None:
+    """The result is there as if nothing had happened."""
+    assert run_of(spark, tmp_path).map("again", die_once, [str(tmp_path / "mark")]) == [7]
+
+
+def test_a_task_whose_process_is_always_killed_fails_the_job(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """After four attempts the job says so in one line."""
+    mark = tmp_path / "mark"
+    with pytest.raises(JobFailed, match=r"^fatal: a task's process was killed each time"):
+        run_of(spark, tmp_path).map("fatal", die, [str(mark)])
+    assert mark.read_text() == "xxxx"
+
+
+def test_what_a_worker_imports_is_not_looked_at_after_each_task(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark's workers collect garbage then; most of what there is are modules, which stay."""
+    assert min(run_of(spark, tmp_path).map("counting", spared, range(3))) > 1000
+
+
+def test_stages_have_the_name_of_their_step(
+    spark: SparkSession, tmp_path: Path, event_log: Path
+) -> None:
+    """Spark's event log tells which step ran; what runs outside of one has no name."""
+    run = run_of(spark, tmp_path)
+    run.map("count by tasks", double, [1])
+    with run.described("count by frames"):
+        assert spark.range(3).count() == 3
+    spark.range(4).count()
+    named = [
+        event["Properties"].get("spark.job.description")
+        for path in event_log.iterdir()
+        for event in map(json.loads, path.read_text().splitlines())
+        if event["Event"] == "SparkListenerJobStart"
+    ]
+    assert "count by tasks" in named
+    assert "count by frames" in named
+    assert named[-1] is None
+
+
+def test_progress_is_shown_while_tasks_run(spark: SparkSession, tmp_path: Path) -> None:
+    """A person sees what runs and how much of it is done, in the end too when it failed."""
+    shown: list[object] = []
+
+    class Shown:
+        def begin(self, what: str, tasks: int) -> None:
+            shown.append((what, tasks))
+
+        def advance(self, tasks: int) -> None:
+            assert 0 <= tasks <= 2
+
+        def end(self) -> None:
+            shown.append("end")
+
+    run = run_of(spark, tmp_path, Shown())
+    run.map("double", double, [1, 2])
+    with pytest.raises(JobFailed):
+        run.map("refuse", refuse, [2])
+    assert shown == [("double", 2), "end", ("refuse", 1), "end"]

@@ -1,0 +1,55 @@
+"""The state of a directory as text: the same however it is read, and different where it differs."""
+
+from __future__ import annotations
+
+from brokerd.codecs import mamamia as mm
+from simulator.state_text import state_of, without_snapshots
+from tests.simulator.test_machine import CONFIG, Room, produce
+
+
+def a_room() -> Room:
+    """Records, a live lease, a failure and a settled record, with a snapshot in the middle."""
+    room = Room()
+    room.boot()
+    for number in range(4):
+        room.ask(produce(number))
+    room.ask(mm.AcquireBatch("orders", "g", "me", 3))
+    room.ask(mm.Settle("orders", "g", 0, "me", True))
+    room.machine.stop()
+    room.run(lambda: not room.machine.is_up)
+    room.boot()
+    room.ask(mm.Settle("orders", "g", 1, "me", False))
+    room.machine.kill()
+    return room
+
+
+def test_snapshot_and_log_tell_the_same() -> None:
+    """And it is what was done."""
+    disk = a_room().disk
+    assert any(path.endswith(".snap") for path in disk.files())
+    quick = state_of(disk, CONFIG)
+    bare = without_snapshots(disk)
+    assert not any(path.endswith(".snap") for path in bare.files())
+    assert state_of(bare, CONFIG) == quick
+    assert quick[:2] == ["1 'orders' {}", "1 'orders'/0: 0 to 4"]
+    assert "floor 1" in quick[2] and "(2, 'me', 3)" in quick[2]
+    assert "1: (1, 1)" in quick[2], "one grant, one failure"
+
+
+def test_reading_changes_nothing() -> None:
+    """It is done on a copy."""
+    disk = a_room().disk
+    before = disk.digest()
+    state_of(disk, CONFIG)
+    without_snapshots(disk)
+    assert disk.digest() == before
+
+
+def test_another_state_is_another_text() -> None:
+    """One more settle shows."""
+    room = a_room()
+    before = state_of(room.disk, CONFIG)
+    room.boot()
+    room.ask(mm.Settle("orders", "g", 2, "me", True))
+    room.machine.kill()
+    assert state_of(room.disk, CONFIG) != before

@@ -1,0 +1,211 @@
+"""What a split gives, also when its files are gone by then."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from brokerd.archive.contract.bounds import DamagedPlace
+from brokerd.archive.contract.layout import RECORDS, arrow_schema
+from brokerd.archive.contract.view import ArchiveUnavailable
+from brokerd.errors import BrokerdError
+from brokerd.spark.plan.plan import COLUMNS
+from brokerd.spark.read.read import read_split
+from tests.archive.making import HEADERS, damage
+from tests.spark.logs import Log, batches_of, rows_of
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    """Some records in the archive, some in closed files, some in the one that is written to."""
+    log = Log(tmp_path / "data")
+    topics = [log.create("one"), log.create("two")]
+    for round in range(3):
+        for topic_id in topics:
+            log.append(topic_id, 0, b"%d" % round, b"x" * 100, b"")
+            log.append(topic_id, 1, b"%d of 1" % round)
+        if round < 2:
+            log.seal()
+            log.publish()
+        if round < 1:
+            log.roll_up()
+    return log
+
+
+def test_rows_have_the_columns_that_were_asked_for_in_that_order(log: Log) -> None:
+    for columns in (("offset", "topic"), ("value",), COLUMNS, tuple(reversed(COLUMNS))):
+        schema = pa.schema([arrow_schema(RECORDS).field(name) for name in columns])
+        batches = list(batches_of(log.plan(columns=columns)))
+        assert {batch.schema for batch in batches} == {schema}
+        assert sum(map(len, batches)) == len(log.expected())
+
+
+def test_columns_that_are_not_asked_for_still_tell_rows_apart(log: Log) -> None:
+    log.append(1, 0, b"gone", expires_at=1)
+    log.trim(1, 0, 4)
+    found = log.plan(columns=("value",), from_time_us=log.rows[8].time_us, topics=("one",))
+    values = [value for batch in batches_of(found) for value in batch["value"].to_pylist()]
+    wanted = [row for row in log.expected() if row.topic == "one"]
+    assert sorted(values) == sorted(r.value for r in wanted if r.time_us >= log.rows[8].time_us)
+
+
+def test_splits_go_to_other_processes(log: Log) -> None:
+    found = log.plan(partition_bytes=200)
+    assert len(found.splits) > 4
+    copies = [pickle.loads(pickle.dumps(split)) for split in found.splits]
+    rows = rows_of(found._replace(splits=tuple(copies)))
+    assert rows == log.expected()
+    assert max(len(pickle.dumps(split)) for split in found.splits) < 2000
+
+
+# -- Files that go between plan and task ---------------------------------------------------------
+
+
+def _rolled_and_deleted(log: Log) -> None:
+    log.publish()
+    log.roll_up()
+    log.delete_archived()
+
+
+def _all_merged(log: Log) -> None:
+    _rolled_and_deleted(log)
+    log.merge()
+    log.vacuum()
+
+
+@pytest.mark.parametrize("meanwhile", [_rolled_and_deleted, _all_merged])
+def test_journal_files_that_went_are_read_from_the_archive(
+    log: Log, meanwhile: Callable[[Log], None]
+) -> None:
+    found = log.plan(partition_bytes=1, first_lsn=log.archived_lsn())
+    end = log.archived_lsn()
+    expected = [row for row in log.expected() if row.offset >= (1 if row.partition else 3)]
+    meanwhile(log)
+    assert log.archived_lsn() > end
+    assert rows_of(found) == expected
+
+
+def test_a_file_that_goes_while_it_is_read_is_read_to_its_end(log: Log) -> None:
+    found = log.plan(partition_bytes=1 << 30)
+    rows = 0
+    for split in found.splits:
+        batches = read_split(split)
+        rows += len(next(batches))
+        if split.parts:
+            _rolled_and_deleted(log)
+        rows += sum(map(len, batches))
+    assert rows == len(log.expected())
+
+
+@pytest.mark.parametrize("partition_bytes", [20_000, 1 << 20])
+def test_files_of_one_partition_that_were_merged_are_read_from_what_took_their_place(
+    tmp_path: Path, partition_bytes: int
+) -> None:
+    log = Log(tmp_path / "data")
+    topic_id = log.create("one")
+    dice = random.Random(1)
+    for _ in range(3):
+        log.append(topic_id, 0, *(dice.randbytes(300) for _ in range(1000)))
+        log.seal()
+        log.publish()
+        log.roll_up()
+    found = log.plan(partition_bytes=partition_bytes)
+    assert found.files.read == 3
+    assert (len(found.splits) > 3) == (partition_bytes == 20_000), "some files are cut"
+    log.merge()
+    log.vacuum()
+    assert rows_of(found) == log.expected()
+
+
+def test_a_file_that_partitions_share_and_that_went_is_an_error_that_says_what_to_do(
+    log: Log,
+) -> None:
+    log.publish()
+    log.roll_up()
+    found = log.plan()
+    log.merge()
+    assert rows_of(found) == log.expected(), "until vacuum all files are there"
+    log.vacuum()
+    with pytest.raises(ArchiveUnavailable, match=r"run it again; archive.vacuum_hours says how"):
+        rows_of(found)
+
+
+def test_files_whose_records_were_removed_give_nothing(log: Log) -> None:
+    """The broker deletes a file of which nobody can read a record, and no archive has it."""
+    found = log.plan(first_lsn=log.archived_lsn())
+    log.delete(1)
+    log.delete(2)
+    log.remove(log.sealed[-1])
+    values = {row.value for row in rows_of(found)}
+    assert values == {b"2", b"x" * 100, b"", b"2 of 1"}, "what is left is that of the last file"
+
+
+def test_a_journal_file_that_nothing_explains_is_an_error(log: Log) -> None:
+    found = log.plan()
+    log.sealed[-1].unlink()
+    with pytest.raises(ArchiveUnavailable, match=r"a file of the journal up to LSN .* is gone"):
+        rows_of(found)
+
+
+def test_another_file_in_the_place_of_one_is_not_read(log: Log) -> None:
+    found = log.plan()
+    path = log.sealed[-1]
+    data = bytearray(path.read_bytes())
+    path.write_bytes(log.sealed[0].read_bytes())
+    with pytest.raises(BrokerdError, match=r"a file of the journal up to LSN .* is gone"):
+        rows_of(found)
+    path.write_bytes(data)
+    assert rows_of(found) == log.expected()
+
+
+def test_an_index_that_came_since_the_plan_changes_nothing(log: Log) -> None:
+    found = log.plan()
+    expected = log.expected()
+    log.append(1, 0, b"more")
+    log.seal()
+    assert rows_of(found) == expected
+
+
+# -- Damage --------------------------------------------------------------------------------------
+
+
+def test_what_damage_took_that_the_broker_knows_is_left_out(log: Log) -> None:
+    path = log.sealed[-1]
+    position = path.read_bytes().index(b"1 of 1")
+    damage(path, position + 2)
+    with pytest.raises(BrokerdError, match=f"{path} at .*cannot be read: run brokerctl wal verify"):
+        log.read()
+    log.damage.append(DamagedPlace(path.name, position - HEADERS, position + 10))
+    log.publish()
+    lost = next(row for row in log.expected() if row.value == b"1 of 1" and row.topic == "one")
+    found = log.read()
+    assert [row for row in log.expected() if row not in found] == [lost]
+    assert len(found) == len(log.expected()) - 1
+
+
+# -- Memory --------------------------------------------------------------------------------------
+
+
+def test_a_split_is_read_in_pieces(tmp_path: Path) -> None:
+    log = Log(tmp_path / "large")
+    topic_id = log.create("one")
+    for _ in range(40):
+        log.append(topic_id, 0, *([b"v" * 100_000] * 10))
+    log.seal()
+    (split,) = log.plan().splits
+    pool = pa.default_memory_pool()
+    before = pool.bytes_allocated()
+    tracemalloc.start()
+    most = rows = 0
+    for batch in read_split(split):
+        rows += len(batch)
+        most = max(most, pool.bytes_allocated() - before + tracemalloc.get_traced_memory()[0])
+    tracemalloc.stop()
+    assert rows == 400
+    assert most < 30 << 20, "of 40 MB"
