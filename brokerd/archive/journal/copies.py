@@ -2,7 +2,7 @@
 """Copies of journal files below an archive, for tasks on machines that do not have the journal.
 
 Who runs the job sends them before tasks need them, and deletes them when both tables are past them:
-docs/archive-format.rst, section "Copies for those who have only the archive". A task fetches a copy
+docs/archive-format.rst, section "Copies for readers of the archive alone". A task fetches a copy
 as a whole to a disk of its machine and compares checksums; there it stays for the tasks after it,
 as long as there is room. So what a task reads is what the journal has.
 

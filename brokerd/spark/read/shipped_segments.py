@@ -2,7 +2,7 @@
 """Copies of journal files below an archive, for who reads the archive alone.
 
 They are there while a run takes them into the tables (docs/archive-format.rst, section "Copies for
-those who have only the archive"). In a directory they are files of the journal like others; from a
+readers of the archive alone"). In a directory they are files of the journal like others; from a
 bucket, a task fetches the piece that it reads into a temporary file without a name.
 """
 
