@@ -300,18 +300,18 @@ def _look(data_dir: str) -> dict[str, Any]:
     archive = open_archive(root, LOG_ID)
     view = archive.refresh()
     assert view is not None
-    ends = {key: _end(view, *key) for key in _lanes()}
+    ends = {key: _end(view, *key) for key in _group_partitions()}
     times: dict[str, list[float]] = {"cold": [], "footer_cached": []}
     for name, spent in times.items():
         for _ in range(LOOKS):
             if name == "cold":
                 view = open_archive(root, LOG_ID).refresh()
                 assert view is not None
-            lane = chance.choice(list(ends))
-            offset = chance.randrange(max(1, ends[lane] - FETCH_RECORDS))
+            group_partition = chance.choice(list(ends))
+            offset = chance.randrange(max(1, ends[group_partition] - FETCH_RECORDS))
             _drop_cached(root)
             began = time.monotonic()
-            rows = view.read(*lane, offset, FETCH_RECORDS * 200)
+            rows = view.read(*group_partition, offset, FETCH_RECORDS * 200)
             spent.append((time.monotonic() - began) * 1e3)
             assert rows is not None and rows.first == offset
     return {
@@ -320,7 +320,7 @@ def _look(data_dir: str) -> dict[str, Any]:
     }
 
 
-def _lanes() -> Iterator[tuple[int, int]]:
+def _group_partitions() -> Iterator[tuple[int, int]]:
     for topic in range(TOPICS):
         for partition in range(PARTITIONS):
             yield topic + 1, partition
@@ -378,10 +378,10 @@ READ_RECORDS = 2_000
 
 def _fetch(address: str, records: int) -> dict[str, Any]:
     """Follow every partition from offset 0 to its end, some at a time."""
-    lanes = [(topic, index) for topic in range(TOPICS) for index in range(PARTITIONS)]
+    group_partitions = [(topic, index) for topic in range(TOPICS) for index in range(PARTITIONS)]
     began = time.monotonic()
     with ThreadPoolExecutor(READERS) as pool:
-        counts = list(pool.map(partial(_follow, address), lanes))
+        counts = list(pool.map(partial(_follow, address), group_partitions))
     seconds = time.monotonic() - began
     if sum(counts) != records:
         raise ChildFailed(f"{sum(counts):,} records came back, not {records:,}")
@@ -399,13 +399,13 @@ _FETCHED = np.dtype([("offset", ">u8"), ("key", ">u4"), ("value", ">u4"), ("byte
 """A record of an answer to FETCH, if it has no key and 200 bytes of value."""
 
 
-def _follow(address: str, lane: tuple[int, int]) -> int:
+def _follow(address: str, group_partition: tuple[int, int]) -> int:
     """Fetch a partition from 0 to its end; returns how many records came, each of them checked.
 
     All answers are received into the same memory: to make memory for each takes a reader as long
     as it takes the broker to answer.
     """
-    topic, partition = lane
+    topic, partition = group_partition
     host, port = address.rsplit(":", 1)
     offset = 0
     room = memoryview(bytearray(_COUNT_NEXT.size + READ_RECORDS * _FETCHED.itemsize))
@@ -416,11 +416,15 @@ def _follow(address: str, lane: tuple[int, int]) -> int:
             opcode, length = _HEAD.unpack(_receive(sock, room[: _HEAD.size]))
             answer = _receive(sock, room[:length])
             if opcode != Opcode.FETCH or length > len(room):
-                raise ChildFailed(f"FETCH at {offset} of {lane} was refused: {bytes(answer)!r}")
+                raise ChildFailed(
+                    f"FETCH at {offset} of {group_partition} was refused: {bytes(answer)!r}"
+                )
             count, next_offset = _COUNT_NEXT.unpack_from(answer)
             records = np.frombuffer(answer[_COUNT_NEXT.size :], _FETCHED)
             if len(records) != count or not _are_due(records, offset):
-                raise ChildFailed(f"FETCH at {offset} of {lane}: not the records that are due")
+                raise ChildFailed(
+                    f"FETCH at {offset} of {group_partition}: not the records that are due"
+                )
             if not count:
                 return offset
             offset = next_offset

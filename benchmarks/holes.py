@@ -31,7 +31,7 @@ from brokerd.cli.formats import Ground
 from brokerd.cli.machine import describe, sync_rate
 from brokerd.cli.measure import Plan
 from brokerd.cli.measure import measure as measure_load
-from brokerd.groups import GroupPartition, GroupSettings
+from brokerd.groups import GroupSettings, LeaseStore
 
 from . import states
 from .children import ChildFailed, answer, run_child
@@ -61,7 +61,7 @@ def store(shape: str, scale: float, rounds: int) -> dict[str, Any]:
     needed = 2 * rounds * records
     count = max(int(UNSETTLED * scale), needed)
     shaped = _shaped_store(shape, count)
-    fresh = GroupPartition(GroupSettings())
+    fresh = LeaseStore(GroupSettings())
     end = 2 * count + needed
     lines = []
     for batch in (1, _STORE_BATCH):
@@ -78,8 +78,8 @@ def store(shape: str, scale: float, rounds: int) -> dict[str, Any]:
     return {"lines": lines}
 
 
-def _shaped_store(shape: str, count: int) -> GroupPartition:
-    found = GroupPartition(GroupSettings())
+def _shaped_store(shape: str, count: int) -> LeaseStore:
+    found = LeaseStore(GroupSettings())
     end = 2 * count
     delay_us = _HOUR_US if shape == "waiting" else 0
     for offset in range(0, end, 2):
@@ -90,7 +90,7 @@ def _shaped_store(shape: str, count: int) -> GroupPartition:
     return found
 
 
-def _store_round(group: GroupPartition, end: int, records: int, batch: int) -> tuple[float, float]:
+def _store_round(group: LeaseStore, end: int, records: int, batch: int) -> tuple[float, float]:
     """(acquires, settles) a second."""
     acquiring = settling = 0.0
     done = 0

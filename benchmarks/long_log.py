@@ -118,8 +118,8 @@ def _parts(shape: Shape) -> Iterator[_Part]:
 
 def _frames_of(shape: Shape, topic: int, partition: int) -> int:
     """How many frames are of a partition."""
-    number, lanes = topic * PARTITIONS + partition, TOPICS * PARTITIONS
-    return (shape.frames - number + lanes - 1) // lanes
+    number, group_partitions = topic * PARTITIONS + partition, TOPICS * PARTITIONS
+    return (shape.frames - number + group_partitions - 1) // group_partitions
 
 
 def _first_frame(lsn: int, segment_id: bytes) -> bytes:
@@ -148,8 +148,8 @@ def _write(directory: Path, part: _Part) -> int:
         frames.append(_first_frame(part.lsn + position, segment_id))
         position += len(frames[0])
     for number in range(part.first, part.end):
-        lane, row = number % (TOPICS * PARTITIONS), number // (TOPICS * PARTITIONS)
-        topic_id, partition = lane // PARTITIONS + 1, lane % PARTITIONS
+        group_partition, row = number % (TOPICS * PARTITIONS), number // (TOPICS * PARTITIONS)
+        topic_id, partition = group_partition // PARTITIONS + 1, group_partition % PARTITIONS
         base, time_us = row * shape.frame_records, BEGAN_US + number * FRAME_US
         body = encode_records(RecordColumns(_values(shape), append_time_us=time_us))
         entry = Entry(EntryKind.RECORDS, topic_id, partition, base, shape.frame_records, body)

@@ -166,8 +166,10 @@ class _Phases:
         due_us = now_us() + int(extending_seconds * 1e6)
 
         def begin() -> Callable[[int], object]:
-            lane = broker.lane("leases", GROUP, 0, 0)
-            return lambda at: broker.extend(lane, at, max(1, due_us - now_us()), owner=OWNER)
+            group_partition = broker.group_partition("leases", GROUP, 0, 0)
+            return lambda at: broker.extend(
+                group_partition, at, max(1, due_us - now_us()), owner=OWNER
+            )
 
         await call(inside, range(count), begin)
         await inside.sleep(max(0.0, (due_us - now_us()) / 1e6 - 0.1))

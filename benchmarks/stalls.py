@@ -22,7 +22,7 @@ from typing import Any
 
 from twisted.internet.threads import deferToThread
 
-from brokerd.broker import Congested, Lane
+from brokerd.broker import Congested, GroupPartition
 from brokerd.cli.machine import describe, sync_rate
 from brokerd.client.mamamia import MamamiaClient
 from simulator.bare import TakesAnything
@@ -53,8 +53,8 @@ class Phases:
         """All of them."""
         broker, count = self._broker, int(LEASES * self._scale)
         await leases(self._inside, self._scale)
-        lane = broker.lane("leases", GROUP, 0, 0)
-        await self._lapse("a group's leases lapse", [lane] * count, range(count))
+        group_partition = broker.group_partition("leases", GROUP, 0, 0)
+        await self._lapse("a group's leases lapse", [group_partition] * count, range(count))
         await self._lease_all(count)
         await self._release()
         await self._lease_all(count)
@@ -62,9 +62,11 @@ class Phases:
         await self._lease_all(count)
         await self._change("delete group", lambda: broker.delete_group("leases", GROUP))
         await groups(self._inside, self._scale)
-        lanes = [group.lanes[0] for group in broker.existing_topic("groups").groups.values()]
-        await self._lapse("leases of groups lapse", lanes, [0] * len(lanes))
-        del lanes
+        group_partitions = [
+            group.partitions[0] for group in broker.existing_topic("groups").groups.values()
+        ]
+        await self._lapse("leases of groups lapse", group_partitions, [0] * len(group_partitions))
+        del group_partitions
         await self._change("start offset of groups", lambda: broker.trim_topic("groups", 0, 1))
         await self._change("delete topic of groups", lambda: broker.delete_topic("groups"))
         await self._polls()
@@ -73,17 +75,19 @@ class Phases:
     def _end(self) -> None:
         self.done.append(self._probe.end())
 
-    async def _lapse(self, phase: str, lanes: Sequence[Lane], offsets: Sequence[int]) -> None:
+    async def _lapse(
+        self, phase: str, group_partitions: Sequence[GroupPartition], offsets: Sequence[int]
+    ) -> None:
         """Leases lapse at one moment; before, each is extended to it."""
         inside, broker = self._inside, self._broker
         now_us = broker.time.now_us
-        due_us = now_us() + 500_000 + 20 * len(lanes)
+        due_us = now_us() + 500_000 + 20 * len(group_partitions)
         expired = broker.counters.expired
 
-        def extend(item: tuple[Lane, int]) -> object:
+        def extend(item: tuple[GroupPartition, int]) -> object:
             return broker.extend(*item, max(1, due_us - now_us()), owner=OWNER)
 
-        items = list(zip(lanes, offsets, strict=True))
+        items = list(zip(group_partitions, offsets, strict=True))
         await call(inside, items, lambda: extend)
         await inside.sleep(max(0.0, (due_us - now_us()) / 1e6 - 0.1))
         self._probe.begin(phase)

@@ -97,10 +97,10 @@ async def _settle(
     settle = broker.settle
 
     def begin() -> Callable[[int], object]:
-        lane = broker.lane(name, GROUP, 0, 0)
+        group_partition = broker.group_partition(name, GROUP, 0, 0)
         if success:
-            return lambda offset: settle(lane, offset, True)
-        return lambda offset: settle(lane, offset, False, delay_us=delay_us)
+            return lambda offset: settle(group_partition, offset, True)
+        return lambda offset: settle(group_partition, offset, False, delay_us=delay_us)
 
     await call(inside, offsets, begin)
 

@@ -20,7 +20,7 @@ from brokerd.broker import (
     Broker,
     BrokerSettings,
     Chunk,
-    Lane,
+    GroupPartition,
     Partition,
     gone_until,
     key_hash,
@@ -200,16 +200,16 @@ class BareBroker:
         while True:
             taking = _Taking(self.broker)
             leased = self.broker.acquire(topic, group, "reader", 1_000_000, 10_000, taking)
-            for (lane, grant), record in zip(leased, taking.records, strict=True):
-                found[lane.partition.index, grant.offset] = record
+            for (group_partition, grant), record in zip(leased, taking.records, strict=True):
+                found[group_partition.partition.index, grant.offset] = record
             if taking.cold is None:
                 if taking.cut_short:
                     continue
                 return found, complaints
-            lane, offset = taking.cold
-            _, error = self.load(lane.partition, offset)
+            group_partition, offset = taking.cold
+            _, error = self.load(group_partition.partition, offset)
             if isinstance(error, DamagedData):
-                self.broker.dead_letter(lane, offset, "damaged")
+                self.broker.dead_letter(group_partition, offset, "damaged")
             elif error is not None and not isinstance(error, RecordRemoved):
                 complaints.append(str(error))
                 return found, complaints
@@ -218,7 +218,7 @@ class BareBroker:
 class TakesAnything:
     """Leases whatever comes, without looking at it."""
 
-    lane: Lane
+    group_partition: GroupPartition
     stopped = False
     cut_short = False
 
@@ -232,14 +232,14 @@ class TakesAnything:
 class _Taking:
     """Takes whatever is in memory; ``cold`` is the record that must be read first."""
 
-    lane: Lane
+    group_partition: GroupPartition
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.stopped = False
         self.cut_short = False
         self.records: list[Record] = []
-        self.cold: tuple[Lane, int] | None = None
+        self.cold: tuple[GroupPartition, int] | None = None
 
     def takes(self, offset: int) -> int:
         chunk = self._find(offset)
@@ -255,8 +255,8 @@ class _Taking:
         return UNKNOWN if chunk is None else key_hash(chunk.keys[offset - chunk.base])
 
     def _find(self, offset: int) -> Chunk | None:
-        chunk = self._broker.find(self.lane.partition, offset)
+        chunk = self._broker.find(self.group_partition.partition, offset)
         if chunk is None:
-            self.cold = (self.lane, offset)
+            self.cold = (self.group_partition, offset)
             self.stopped = True
         return chunk

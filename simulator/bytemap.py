@@ -94,7 +94,7 @@ CHUNK_HEADER: Fields = (
 
 Batch = tuple[int, int, int, int]
 """Topic id, partition, first offset, end offset."""
-LaneName = tuple[int, int, str]
+GroupPartitionName = tuple[int, int, str]
 """Topic id, partition, group."""
 
 
@@ -102,7 +102,7 @@ class Unit(NamedTuple):
     """What may go with a byte, at most: an entry, or the frame whose header it is in."""
 
     batches: tuple[Batch, ...] = ()
-    lanes: tuple[LaneName, ...] = ()
+    group_partitions: tuple[GroupPartitionName, ...] = ()
     topics: tuple[int, ...] = ()
     """Topics whose creation stands there."""
 
@@ -140,15 +140,15 @@ def _regions(
 
 
 def _unit(entries: Iterable[Entry]) -> Unit:
-    batches, lanes, topics = [], [], []
+    batches, group_partitions, topics = [], [], []
     for kind, topic_id, partition, base, count, body in entries:
         if kind == EntryKind.RECORDS:
             batches.append((topic_id, partition, base, base + count))
         elif kind == EntryKind.GROUP_EVENTS:
-            lanes.append((topic_id, partition, decode_group_events(body, count)[0]))
+            group_partitions.append((topic_id, partition, decode_group_events(body, count)[0]))
         elif kind == EntryKind.TOPIC:
             topics.append(topic_id)
-    return Unit(tuple(batches), tuple(lanes), tuple(topics))
+    return Unit(tuple(batches), tuple(group_partitions), tuple(topics))
 
 
 def _entry_regions(found: FoundEntry, end: int, is_last: bool) -> list[Region]:

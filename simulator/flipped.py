@@ -19,7 +19,7 @@ from brokerd.wal import RecoveryReport, WalOptions
 from brokerd.wal.damage.verify import VerifyReport, verify
 from brokerd.walformat import Entry
 from simulator.bare import STATE_DIR, WAL_DIR, BareBroker, BareLog, counting_ids
-from simulator.bytemap import ByteMap, LaneName, Region, Unit
+from simulator.bytemap import ByteMap, GroupPartitionName, Region, Unit
 from simulator.disk import SimDisk
 from simulator.reference import OPTIONS, Key, Reference, reserved, served
 from simulator.sight import Sight, look
@@ -72,7 +72,7 @@ CARRY_NOTHING = frozenset(
 """(area, field) of bytes that docs/wal-format.rst says readers ignore."""
 
 
-Changed = int | LaneName
+Changed = int | GroupPartitionName
 """A topic, or a group in a partition, that is not as it was."""
 
 
@@ -191,25 +191,26 @@ class StartChecker:
         return None
 
     def _changed(self, seen: Sight, missing: list[Key]) -> list[Changed]:
-        """Topics and lanes that are not as they were, as to the records that are left."""
+        """Topics and group_partitions that are not as they were, as to the records that are
+        left."""
         changed: list[Changed] = []
         for topic_id, name in self._sound.names.items():
             if seen.names.get(topic_id) != name:
                 changed.append(topic_id)
-        for lane, sound in self._sound.lanes.items():
-            topic_id, partition, _ = lane
+        for group_partition, sound in self._sound.group_partitions.items():
+            topic_id, partition, _ = group_partition
             lost = {key[2] for key in missing if key[:2] == (topic_id, partition)}
             end = self._sound.ends[topic_id, partition]
-            now = seen.lanes.get(lane)
+            now = seen.group_partitions.get(group_partition)
             if now is None or now.without(lost, end) != sound.without(lost, end):
-                changed.append(lane)
+                changed.append(group_partition)
         return changed
 
 
 def _too_much(unit: Unit, missing: list[Key], changed: list[Changed]) -> Judged | None:
     for one in changed:
-        if one not in unit.lanes and one not in unit.topics:
-            return Judged(Outcome.TOO_MUCH, f"topic or lane {one} is not as it was")
+        if one not in unit.group_partitions and one not in unit.topics:
+            return Judged(Outcome.TOO_MUCH, f"topic or group_partition {one} is not as it was")
     for topic_id, partition, offset in missing:
         if not any(
             batch[:2] == (topic_id, partition) and batch[2] <= offset < batch[3]

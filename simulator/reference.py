@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import msgpack
 
-from brokerd.broker import Lane, Topic
+from brokerd.broker import GroupPartition, Topic
 from brokerd.broker.model.topics import TopicSettings
 from brokerd.groups import GroupSettings
 from brokerd.values import Encoding, Format, Record
@@ -152,17 +152,19 @@ class _Writing:
             self.house.pass_time(0.05)
             self.produce(self.orders, Record(0, b"more-%d" % n), Record(0, b"x" * n))
             self.produce(self.events, Record(0, b"again", b"%d" % n), index=n % 3)
-            lane, offset = self.lease("orders", "workers", "bob")[0]
-            self.house.broker.settle(lane, offset, True, owner="bob")
+            group_partition, offset = self.lease("orders", "workers", "bob")[0]
+            self.house.broker.settle(group_partition, offset, True, owner="bob")
             self.house.run()
 
     # -- groups -------------------------------------------------------------------------------
 
-    def lease(self, topic: str, group: str, owner: str, count: int = 1) -> list[tuple[Lane, int]]:
+    def lease(
+        self, topic: str, group: str, owner: str, count: int = 1
+    ) -> list[tuple[GroupPartition, int]]:
         found = self.house.broker.acquire(
             topic, group, owner, 30 * SECOND_US, count, TakesAnything()
         )
-        return [(lane, grant.offset) for lane, grant in found]
+        return [(group_partition, grant.offset) for group_partition, grant in found]
 
     def topics_of_every_change(self) -> None:
         """Settings, a topic that is deleted, and a batch that may come again."""
@@ -184,17 +186,17 @@ class _Writing:
         broker, house = self.house.broker, self.house
         leased = self.lease("orders", "workers", "ann", 9)
         house.run()
-        (lane, _), *_ = leased
-        broker.settle(lane, 0, True, owner="ann")
-        broker.settle(lane, 3, True, owner="ann")
-        broker.settle(lane, 1, False, owner="ann", delay_us=0)
-        broker.settle(lane, 2, False, owner="ann", delay_us=3_600 * SECOND_US)
-        broker.extend(lane, 4, 9_000 * SECOND_US, owner="ann")
-        broker.dead_letter(lane, 5, "too_large")
+        (group_partition, _), *_ = leased
+        broker.settle(group_partition, 0, True, owner="ann")
+        broker.settle(group_partition, 3, True, owner="ann")
+        broker.settle(group_partition, 1, False, owner="ann", delay_us=0)
+        broker.settle(group_partition, 2, False, owner="ann", delay_us=3_600 * SECOND_US)
+        broker.extend(group_partition, 4, 9_000 * SECOND_US, owner="ann")
+        broker.dead_letter(group_partition, 5, "too_large")
         house.run()
         for _ in range(2):  # its second and third failure
-            [(lane, offset)] = self.lease("orders", "workers", "bob")
-            broker.settle(lane, offset, False, owner="bob")
+            [(group_partition, offset)] = self.lease("orders", "workers", "bob")
+            broker.settle(group_partition, offset, False, owner="bob")
             house.run()
         house.pass_time(31, step=1)  # the rest lapses
 
@@ -205,24 +207,24 @@ class _Writing:
         for group in ("readers", "sélecteurs", "gone"):
             self.lease(topic, group, "eve", 5)
         house.run()
-        lanes = self.events.groups["readers"].lanes
-        lanes[0].store.release(now_us, 0, owner="eve", delay_us=60 * SECOND_US)
-        lanes[0].store.release(now_us, 1, owner="eve")
-        lanes[1].store.settle_range(0, 2)
-        lanes[2].store.commit_offset(3)
-        odd = self.events.groups["sélecteurs"].lanes
+        group_partitions = self.events.groups["readers"].partitions
+        group_partitions[0].store.release(now_us, 0, owner="eve", delay_us=60 * SECOND_US)
+        group_partitions[0].store.release(now_us, 1, owner="eve")
+        group_partitions[1].store.settle_range(0, 2)
+        group_partitions[2].store.commit_offset(3)
+        odd = self.events.groups["sélecteurs"].partitions
         odd[0].store.configure(GroupSettings(max_attempts=5))
         odd[1].store.seek(2)
         for offset in range(2):
             odd[2].store.dead_letter(now_us, 4, offset, "odd")
         odd[2].store.replay_dead(0, 1)
         odd[2].store.purge_dead(1, 2)
-        lanes[2].store.pause()
-        lanes[2].store.unpause()
-        gone = self.events.groups["gone"].lanes
+        group_partitions[2].store.pause()
+        group_partitions[2].store.unpause()
+        gone = self.events.groups["gone"].partitions
         gone[0].store.delete()
-        for lane in (*lanes, *odd, gone[0]):
-            house.broker.journal.add_lane(lane)
+        for group_partition in (*group_partitions, *odd, gone[0]):
+            house.broker.journal.add_group_partition(group_partition)
         house.run()
 
     # -- the log ------------------------------------------------------------------------------

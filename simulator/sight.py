@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from brokerd.broker import ConsumerGroup, Lane
+from brokerd.broker import ConsumerGroup, GroupPartition
 from brokerd.values import Record
 from simulator.bare import BareBroker, TakesAnything
-from simulator.bytemap import LaneName
+from simulator.bytemap import GroupPartitionName
 from simulator.reference import SECOND_US, Key
 
 READER = "reads everything"
@@ -24,7 +24,7 @@ or delayed."""
 
 
 @dataclass
-class LaneSight:
+class GroupPartitionSight:
     """A group in one partition."""
 
     committed: int
@@ -32,13 +32,13 @@ class LaneSight:
     states: dict[int, RecordState] = field(default_factory=dict)
     """By offset."""
 
-    def without(self, lost: set[int], end: int) -> LaneSight:
+    def without(self, lost: set[int], end: int) -> GroupPartitionSight:
         """The same, of the records below ``end`` that are not lost.
 
         Which records are delayed cannot be seen, so with some lost their number says nothing.
         """
         states = {o: s for o, s in self.states.items() if o < end and o not in lost}
-        return LaneSight(self.committed, -1 if lost else self.delayed, states)
+        return GroupPartitionSight(self.committed, -1 if lost else self.delayed, states)
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Sight:
     names: dict[int, str] = field(default_factory=dict)
     ends: dict[tuple[int, int], int] = field(default_factory=dict)
     records: dict[Key, Record] = field(default_factory=dict)
-    lanes: dict[LaneName, LaneSight] = field(default_factory=dict)
+    group_partitions: dict[GroupPartitionName, GroupPartitionSight] = field(default_factory=dict)
     complaints: list[str] = field(default_factory=list)
 
     @property
@@ -76,10 +76,10 @@ def look(house: BareBroker) -> Sight:
     """Look at everything. Changes the broker's state: it leases what there is."""
     broker = house.broker
     topics = list(broker.topics())
-    lanes: dict[LaneName, LaneSight] = {}
+    group_partitions: dict[GroupPartitionName, GroupPartitionSight] = {}
     for topic in topics:
         for group in list(topic.groups.values()):
-            lanes |= _look_at_group(house, group)
+            group_partitions |= _look_at_group(house, group)
     records: dict[Key, Record] = {}
     complaints: list[str] = []
     for topic in topics:
@@ -92,7 +92,7 @@ def look(house: BareBroker) -> Sight:
         house.report.cut is not None,
         broker.create_topic("made after the start").topic_id,
         records=records,
-        lanes=lanes,
+        group_partitions=group_partitions,
         complaints=complaints + [str(error) for error in house.failures],
     )
     for topic in topics:
@@ -102,24 +102,35 @@ def look(house: BareBroker) -> Sight:
     return sight
 
 
-def _look_at_group(house: BareBroker, group: ConsumerGroup) -> dict[LaneName, LaneSight]:
+def _look_at_group(
+    house: BareBroker, group: ConsumerGroup
+) -> dict[GroupPartitionName, GroupPartitionSight]:
     found = {
-        _name(lane): LaneSight(lane.store.committed, lane.store.delayed) for lane in group.lanes
+        _name(group_partition): GroupPartitionSight(
+            group_partition.store.committed, group_partition.store.delayed
+        )
+        for group_partition in group.partitions
     }
-    for lane in group.lanes:
-        states = found[_name(lane)].states
-        for one in lane.store.leases():  # without times: they are counted anew at every start
+    for group_partition in group.partitions:
+        states = found[_name(group_partition)].states
+        for (
+            one
+        ) in group_partition.store.leases():  # without times: they are counted anew at every start
             lease = one.owner, one.token, one.grants, one.failures, one.duration_us
             states[one.offset] = ("leased", *lease)
-        for letter in lane.store.dead_letters():
+        for letter in group_partition.store.dead_letters():
             states[letter.offset] = ("dead", letter.reason, letter.grants, letter.failures)
     grants = house.broker.acquire(
         group.topic.name, group.name, "looks", SECOND_US, 10_000, TakesAnything()
     )
-    for lane, grant in grants:
-        found[_name(lane)].states[grant.offset] = ("ready", grant.grants, grant.failures)
+    for group_partition, grant in grants:
+        found[_name(group_partition)].states[grant.offset] = ("ready", grant.grants, grant.failures)
     return found
 
 
-def _name(lane: Lane) -> LaneName:
-    return lane.partition.topic.topic_id, lane.partition.index, lane.group.name
+def _name(group_partition: GroupPartition) -> GroupPartitionName:
+    return (
+        group_partition.partition.topic.topic_id,
+        group_partition.partition.index,
+        group_partition.group.name,
+    )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from brokerd.broker import Broker, Lane, Topic
+from brokerd.broker import Broker, GroupPartition, Topic
 from brokerd.server.assembly import broker_settings
 from brokerd.server.config import Config
 from brokerd.wal import WalOptions
@@ -61,12 +61,12 @@ def _topic(topic: Topic) -> Iterator[str]:
             f"to {partition.next_offset}{archived}"
         )
         for name in sorted(topic.groups):
-            yield f"  {name!r}: {_lane(topic.groups[name].lanes[partition.index])}"
+            yield f"  {name!r}: {_group_partition(topic.groups[name].partitions[partition.index])}"
 
 
-def _lane(lane: Lane) -> str:
-    store = lane.store
-    end = lane.partition.next_offset
+def _group_partition(group_partition: GroupPartition) -> str:
+    store = group_partition.store
+    end = group_partition.partition.next_offset
     attempts = {
         offset: counts
         for offset in range(store.floor, end)

@@ -157,8 +157,8 @@ BUGS = (
         "the first frame after a group's piece of a snapshot is not applied to it",
         "broker/model/state.py",
         (
-            "        if frame.lsn >= self._replay.fresh_from.get(lane, 0):",
-            "        if frame.lsn > self._replay.fresh_from.get(lane, -1):",
+            "        if frame.lsn >= self._replay.fresh_from.get(group_partition, 0):",
+            "        if frame.lsn > self._replay.fresh_from.get(group_partition, -1):",
         ),
     ),
     bug(
@@ -166,8 +166,8 @@ BUGS = (
         "events that a group's piece of a snapshot holds already are applied again",
         "broker/model/snapshotter.py",
         (
-            "        return capture_lane(lane, self._captured_lsn,",
-            "        return capture_lane(lane, self._start_lsn,",
+            "        return capture_group_partition(group_partition, self._captured_lsn,",
+            "        return capture_group_partition(group_partition, self._start_lsn,",
         ),
     ),
     bug(
@@ -336,13 +336,14 @@ BUGS = (
         "at a start, what failed before does not wait any longer",
         "broker/model/state.py",
         (
-            "                    lane.store.apply(event, now_us)",
-            "                    lane.store.apply(event, 0)",
+            "                    group_partition.store.apply(event, now_us)",
+            "                    group_partition.store.apply(event, 0)",
         ),
     ),
     bug(
         "late-timer",
-        "what one lane has next hides what another has earlier, until something else stirs it",
+        "what one group_partition has next hides what another has earlier, until something else "
+        "stirs it",
         "broker/leases/timers.py",
         (
             "        if not self._firing and (self._call is None or due_us < self._call_us):",
@@ -358,8 +359,8 @@ BUGS = (
         "after the wall clock was set back and a start, what failed waits too long",
         "broker/leases/service.py",
         (
-            "            lane.store.resume(now_us, self._state.behind_us)",
-            "            lane.store.resume(now_us)",
+            "            group_partition.store.resume(now_us, self._state.behind_us)",
+            "            group_partition.store.resume(now_us)",
         ),
     ),
     bug(
@@ -430,9 +431,9 @@ BUGS = (
         "the dead letters of each partition are replayed in a frame of their own",
         "broker/leases/group_admin.py",
         (
-            "            before = len(lane.store.events)\n            count += bury(",
+            "            before = len(group_partition.store.events)\n            count += bury(",
             "            self._leasing._journal.split()\n"
-            "            before = len(lane.store.events)\n            count += bury(",
+            "            before = len(group_partition.store.events)\n            count += bury(",
         ),
     ),
     bug(
@@ -451,9 +452,9 @@ BUGS = (
         "a scheduled message is settled in another frame than it is stored in",
         "broker/delayed/delivery.py",
         (
-            "        self._settle(lane, offset)\n        self._counters.fired += 1",
+            "        self._settle(group_partition, offset)\n        self._counters.fired += 1",
             "        self._journal.split()\n"
-            "        self._settle(lane, offset)\n        self._counters.fired += 1",
+            "        self._settle(group_partition, offset)\n        self._counters.fired += 1",
         ),
     ),
     bug(
@@ -461,7 +462,7 @@ BUGS = (
         "a cancelled message is not journaled as such",
         "broker/delayed/schedule.py",
         (
-            "        self._leasing.touch_added(lane, before)\n        if settled:",
+            "        self._leasing.touch_added(group_partition, before)\n        if settled:",
             "        if settled:",
         ),
     ),
@@ -610,8 +611,8 @@ BUGS = (
         "of the groups of a topic the last one says what may be compacted",
         "broker/archive/bounds.py",
         (
-            "bound = min(bound, first_to_do(group.lanes[partition.index], commit_place))",
-            "bound = first_to_do(group.lanes[partition.index], commit_place)",
+            "bound = min(bound, first_to_do(group.partitions[partition.index], commit_place))",
+            "bound = first_to_do(group.partitions[partition.index], commit_place)",
         ),
     ),
     bug(
@@ -619,16 +620,17 @@ BUGS = (
         "a seek to the start goes to offset 0, whatever was removed",
         "broker/leases/group_admin.py",
         ("    first = partition.start_offset\n", "    first = 0\n"),
-        ("            lane.leave_out_gaps()\n", ""),
+        ("            group_partition.leave_out_gaps()\n", ""),
     ),
     bug(
         "new-group-below-the-start",
         "a group that comes later begins with records that were removed",
         "broker/model/state.py",
         (
-            "            lane.store.leave_out(0, lane.partition.start_offset)\n"
-            "            lane.store.skip_tokens(self.token_base)",
-            "            lane.store.skip_tokens(self.token_base)",
+            "            group_partition.store.leave_out(0, "
+            "group_partition.partition.start_offset)\n"
+            "            group_partition.store.skip_tokens(self.token_base)",
+            "            group_partition.store.skip_tokens(self.token_base)",
         ),
     ),
     # -- other formats -------------------------------------------------------------------------
@@ -652,9 +654,11 @@ BUGS = (
         "a committed offset settles what lies below it",
         "broker/leases/group_admin.py",
         (
-            "lambda lane: lane.store.commit_offset(offset), lanes=[lane])",
-            "lambda lane: (lane.store.commit_offset(offset), lane.store.seek(offset)), "
-            "lanes=[lane])",
+            "lambda group_partition: group_partition.store.commit_offset(offset), "
+            "group_partitions=[group_partition])",
+            "lambda group_partition: (group_partition.store.commit_offset(offset), "
+            "group_partition.store.seek(offset)), "
+            "group_partitions=[group_partition])",
         ),
     ),
     bug(
@@ -722,11 +726,11 @@ BUGS = (
         (
             "        self._journal.admit(size + FRAME_BYTES)\n",
             "        self._journal.admit(size + FRAME_BYTES)\n"
-            "        self._settle(lane, offset)\n"
+            "        self._settle(group_partition, offset)\n"
             "        self._journal.split()\n",
         ),
         (
-            "        self._settle(lane, offset)\n        self._counters.fired += 1\n",
+            "        self._settle(group_partition, offset)\n        self._counters.fired += 1\n",
             "        self._counters.fired += 1\n",
         ),
     ),

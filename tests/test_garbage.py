@@ -204,7 +204,7 @@ class TestRemains:
         after_one_turn = sum(group.deleted for group in groups)
         assert 0 < after_one_turn < 1000
         clock.pump([0.001] * 100)
-        assert all(group.deleted and not group.lanes for group in groups)
+        assert all(group.deleted and not group.partitions for group in groups)
         assert clock.getDelayedCalls() == []
 
     def test_a_stop_leaves_the_others(self) -> None:

@@ -5,7 +5,13 @@ from brokerd.broker.broker import Broker, BrokerSettings
 from brokerd.broker.journal import Clock, Congested, DelayedCall, Journal
 from brokerd.broker.leases.service import key_hash
 from brokerd.broker.leases.waiters import Waiter
-from brokerd.broker.model.topics import ConsumerGroup, Lane, Partition, Topic, TopicSettings
+from brokerd.broker.model.topics import (
+    ConsumerGroup,
+    GroupPartition,
+    Partition,
+    Topic,
+    TopicSettings,
+)
 from brokerd.broker.records.chunks import Chunk
 from brokerd.broker.records.fetch import Fetched
 from brokerd.broker.retention.retention import RetentionSettings
@@ -38,7 +44,7 @@ __all__ = [
     "GroupInfo",
     "GroupSettings",
     "Journal",
-    "Lane",
+    "GroupPartition",
     "Lease",
     "NO_KEY",
     "Partition",

@@ -265,7 +265,7 @@ class Broker:
             events_max,
             settings.max_groups,
         )
-        self.lane = leasing.lane
+        self.group_partition = leasing.group_partition
         self.acquire = leasing.acquire
         self.time_from_durable = leasing.time_from_durable
         self.settle = leasing.settle

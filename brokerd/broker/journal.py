@@ -7,8 +7,8 @@ write-ahead log. Every commit has a *ticket*, a growing number; an answer that d
 changes leaves when their ticket is durable.
 
 Order inside a frame: control entries (topics created), then records by partition, then events
-by lane. Who adds a control entry that must come after records or events already gathered calls
-`Journal.split` first.
+by group_partition. Who adds a control entry that must come after records or events already gathered
+calls `Journal.split` first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgpack
 from twisted.logger import Logger
 
 from brokerd.broker.clock import BrokerTime
-from brokerd.broker.model.topics import Lane, Partition
+from brokerd.broker.model.topics import GroupPartition, Partition
 from brokerd.broker.records.chunks import (
     CHUNK_BYTES,
     CHUNK_RECORDS,
@@ -49,7 +49,7 @@ BATCH_FRAME_BYTES = 256
 EVENT_FRAME_BYTES = 80
 """More than two group events take in their columns: a lease that lapsed, and what came of it."""
 
-LANE_FRAME_BYTES = 512
+GROUP_PARTITION_FRAME_BYTES = 512
 """More than one entry of group events takes besides its events: headers, padding, group name."""
 
 ADMITTED_EXTRA_BYTES = 1024
@@ -81,17 +81,18 @@ class Clock(Protocol):
 
 
 class Touched(NamedTuple):
-    """What gathered since the last commit began: partitions with new records, lanes with events.
+    """What gathered since the last commit began: partitions with new records, group_partitions with
+    events.
 
     Each once, in the order in which they were touched.
     """
 
     partitions: dict[Partition, None]
-    lanes: dict[Lane, None]
+    group_partitions: dict[GroupPartition, None]
 
-    def add(self, partitions: list[Partition], lanes: list[Lane]) -> None:
+    def add(self, partitions: list[Partition], group_partitions: list[GroupPartition]) -> None:
         self.partitions.update(dict.fromkeys(partitions))
-        self.lanes.update(dict.fromkeys(lanes))
+        self.group_partitions.update(dict.fromkeys(group_partitions))
 
 
 class Journal:
@@ -131,7 +132,7 @@ class Journal:
         self._after_frame = after_frame
         self._entries: list[Entry] = []
         self._partitions: list[Partition] = []
-        self._lanes: list[Lane] = []
+        self._group_partitions: list[GroupPartition] = []
         self._split_off = Touched({}, {})
         """What frames touched that were cut off before the end of their turn."""
         self.gathered_bytes = 0
@@ -175,16 +176,17 @@ class Journal:
         self._partitions.append(partition)
         self.gathered_bytes += BATCH_FRAME_BYTES
 
-    def add_lane(self, lane: Lane, schedule: bool = True) -> None:
-        """Tell that events of a lane wait; ``schedule=False`` lets them wait for others."""
-        lane.dirty = True
+    def add_group_partition(self, group_partition: GroupPartition, schedule: bool = True) -> None:
+        """Tell that events of a group_partition wait; ``schedule=False`` lets them wait for
+        others."""
+        group_partition.dirty = True
         if schedule:
             self._first_change()
         elif not self.gathered_bytes:
             self.frame_time_us = self._time.time_us()
             self._expect_quiet()
-        self._lanes.append(lane)
-        self.gathered_bytes += LANE_FRAME_BYTES
+        self._group_partitions.append(group_partition)
+        self.gathered_bytes += GROUP_PARTITION_FRAME_BYTES
 
     def add_entry(self, entry: Entry) -> None:
         """Add a control entry; it comes before all records and events of this frame."""
@@ -256,7 +258,7 @@ class Journal:
         ``room`` tells what the log has for this kind of work.
         """
         self._check_open()
-        size += BATCH_FRAME_BYTES + LANE_FRAME_BYTES + self._left_bytes
+        size += BATCH_FRAME_BYTES + GROUP_PARTITION_FRAME_BYTES + self._left_bytes
         if self.gathered_bytes + size > min(self._frame_bytes, room()):
             self.split()
         if room() < size:
@@ -357,7 +359,7 @@ class Journal:
 
     def _commit(self) -> None:
         touched, self._split_off = self._split_off, Touched({}, {})
-        touched.add(self._partitions, self._lanes)
+        touched.add(self._partitions, self._group_partitions)
         self._before_frame(touched)
         self.cut()
 
@@ -367,7 +369,7 @@ class Journal:
         What comes next, such as a control entry, then is in a later frame; who waits for what was
         handed over is served at the end of the turn all the same.
         """
-        self._split_off.add(self._partitions, self._lanes)
+        self._split_off.add(self._partitions, self._group_partitions)
         self.cut()
 
     def cut(self) -> None:
@@ -391,16 +393,16 @@ class Journal:
         ticket = self._wal.next_ticket
         for partition in self._partitions:
             self._add_records(entries, partition, ticket)
-        for lane in self._lanes:
-            lane.dirty = False
-            events = lane.store.events
+        for group_partition in self._group_partitions:
+            group_partition.dirty = False
+            events = group_partition.store.events
             if events:
-                body = encode_group_events(lane.group.name, events)
+                body = encode_group_events(group_partition.group.name, events)
                 entries.append(
                     Entry(
                         EntryKind.GROUP_EVENTS,
-                        lane.partition.topic.topic_id,
-                        lane.partition.index,
+                        group_partition.partition.topic.topic_id,
+                        group_partition.partition.index,
                         0,
                         len(events),
                         body,
@@ -409,7 +411,7 @@ class Journal:
                 events.clear()
         self._entries = []
         self._partitions = []
-        self._lanes = []
+        self._group_partitions = []
         self.gathered_bytes = 0
         if entries:
             self._append(entries)

@@ -25,14 +25,14 @@ from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import (
     BATCH_FRAME_BYTES,
     EVENT_FRAME_BYTES,
-    LANE_FRAME_BYTES,
+    GROUP_PARTITION_FRAME_BYTES,
     Clock,
     DelayedCall,
     Journal,
 )
 from brokerd.broker.leases.service import Leasing
 from brokerd.broker.model.state import Encode, State
-from brokerd.broker.model.topics import ConsumerGroup, Lane, Partition, Topic
+from brokerd.broker.model.topics import ConsumerGroup, GroupPartition, Partition, Topic
 from brokerd.errors import BrokerdError, LimitExceeded, NewerFormat
 from brokerd.groups import GroupSettings
 from brokerd.wal import Frame, SnapshotChunk
@@ -274,30 +274,32 @@ class Subscriptions:
             qos=subscription.qos,
             grace_us=subscription.grace_us,
         )
-        lane_bytes = LANE_FRAME_BYTES + 2 * EVENT_FRAME_BYTES + text_bytes
-        self._journal.admit(BATCH_FRAME_BYTES + len(entry.body) + len(group.lanes) * lane_bytes)
+        group_partition_bytes = GROUP_PARTITION_FRAME_BYTES + 2 * EVENT_FRAME_BYTES + text_bytes
+        self._journal.admit(
+            BATCH_FRAME_BYTES + len(entry.body) + len(group.partitions) * group_partition_bytes
+        )
         self._journal.add_entry(entry)
-        for lane in group.lanes:
-            lane.store.configure(settings)
-            lane.store.seek(_floor(lane, floors))
-            lane.leave_out_gaps()
-            self._leasing.touch_added(lane, 0, text_bytes)
+        for group_partition in group.partitions:
+            group_partition.store.configure(settings)
+            group_partition.store.seek(_floor(group_partition, floors))
+            group_partition.leave_out_gaps()
+            self._leasing.touch_added(group_partition, 0, text_bytes)
 
     def _end(self, subscription: Subscription) -> None:
         """Forget a subscription and its group, in one frame. Raises `Congested`, `NoSpace`."""
         group = self._group(subscription)
-        lanes = group.lanes if group is not None else []
+        group_partitions = group.partitions if group is not None else []
         entry = _entry(subscription.topic_id, op="over", id=subscription.subscription_id)
         self._journal.admit_events(
             BATCH_FRAME_BYTES
             + len(entry.body)
-            + len(lanes) * (LANE_FRAME_BYTES + EVENT_FRAME_BYTES)
+            + len(group_partitions) * (GROUP_PARTITION_FRAME_BYTES + EVENT_FRAME_BYTES)
         )
         self._journal.add_entry(entry)
-        for lane in lanes:
-            before = len(lane.store.events)
-            lane.store.delete()
-            self._leasing.touch_added(lane, before)
+        for group_partition in group_partitions:
+            before = len(group_partition.store.events)
+            group_partition.store.delete()
+            self._leasing.touch_added(group_partition, before)
         if group is not None:
             self._state.remove_group(group)
         del self._known[subscription.subscription_id]
@@ -385,8 +387,8 @@ def _entry(topic_id: int, **fields: object) -> Entry:
     return Entry(EntryKind.SUBSCRIPTION, topic_id, 0, 0, 0, msgpack.packb(fields))
 
 
-def _floor(lane: Lane, floors: Floors) -> int:
-    partition = lane.partition
+def _floor(group_partition: GroupPartition, floors: Floors) -> int:
+    partition = group_partition.partition
     floor = floors.get(partition.index, partition.next_offset)
     return min(max(floor, partition.start_offset), partition.next_offset)
 

@@ -120,7 +120,7 @@ def seek_command(
     answer = server.post(*place, "seek", **body, partition=partition, create=create)
     if to_offset is not None:
         _tell_cut(answer, to_offset, partition)
-    if any(lane["committed"] is not None for lane in answer["by_partition"]):
+    if any(group_partition["committed"] is not None for group_partition in answer["by_partition"]):
         _note(
             "the committed offset is set too; a consumer that runs goes on from its own place "
             "until it asks for it, and its next commit takes this back"
@@ -141,8 +141,8 @@ def _leased(server: Server, place: tuple[str, ...], create: bool) -> int | None:
 
 def _tell_cut(group: Answer, offset: int, partition: int | None) -> None:
     """Say where a group goes on when its partitions have no such offset."""
-    for lane in group["by_partition"]:
-        index, floor = lane["partition"], lane["floor"]
+    for group_partition in group["by_partition"]:
+        index, floor = group_partition["partition"], group_partition["floor"]
         if partition in (None, index) and floor != offset:
             _note(f"partition {index} goes on at {floor}: it has no record {offset}")
 
@@ -248,13 +248,15 @@ def _lines(group: Answer) -> Iterator[str]:
     )
     yield ""
     columns = ("partition", "floor", "next", "lag", "leased", "delayed", "dead", "committed")
-    rows = [[lane[name] for name in columns] for lane in group["by_partition"]]
+    rows = [
+        [group_partition[name] for name in columns] for group_partition in group["by_partition"]
+    ]
     yield from output.table([name.upper() for name in columns], rows)
 
 
 def _only_commits(group: Answer) -> bool:
     """Whether a group's consumers lease nothing, as far as is known, but commit offsets."""
-    return any(lane["lag_by_commit"] for lane in group["by_partition"])
+    return any(group_partition["lag_by_commit"] for group_partition in group["by_partition"])
 
 
 def _backoff(settings: Answer) -> str:

@@ -9,13 +9,13 @@ from brokerd.groups.eligible import GONE, LOOKS_MAX, RANGES_MAX, STOP, TAKE, gon
 from brokerd.groups.key_order import HELD_MAX, NO_KEY, UNKNOWN
 from brokerd.groups.settings import MAX_DURATION_US, GroupSettings
 from brokerd.groups.snapshot import FrozenGroup
-from brokerd.groups.store import GroupPartition
+from brokerd.groups.store import LeaseStore
 
 __all__ = [
     "DeadLetter",
     "FrozenGroup",
     "GONE",
-    "GroupPartition",
+    "LeaseStore",
     "GroupSettings",
     "HELD_MAX",
     "LOOKS_MAX",

@@ -44,7 +44,7 @@ Failure = tuple[int | None, str, bool]
 """(delay_us, reason, dead) of a failed settle."""
 
 
-class GroupPartition(GroupOperations):
+class LeaseStore(GroupOperations):
     """Lease store of one topic, group and partition.
 
     An ``owner`` or ``token`` of None is not checked.
@@ -262,7 +262,7 @@ class GroupPartition(GroupOperations):
         data: bytes | Iterable[bytes],
         now_us: int = 0,
         settings: GroupSettings | None = None,
-    ) -> GroupPartition:
+    ) -> LeaseStore:
         """The store that was frozen and encoded, times counted from ``now_us``; no events.
 
         ``data`` is the chunks of ``encode``, in order, or all of them joined; ``settings`` are for

@@ -266,15 +266,15 @@ class FlyMQRequests(OffsetRequests):
             case Read():
                 return self._fetch(operation, is_sdk)
             case Commit():
-                return flymq.Commit(*_lane(operation), operation.offset)
+                return flymq.Commit(*_group_partition(operation), operation.offset)
             case ResetOffset():
-                return flymq.ResetOffset(*_lane(operation), operation.to, None, is_sdk)
+                return flymq.ResetOffset(*_group_partition(operation), operation.to, None, is_sdk)
             case Committed(lag=None):
-                return flymq.GetOffset(*_lane(operation))
+                return flymq.GetOffset(*_group_partition(operation))
             case Committed():
-                return flymq.GetLag(*_lane(operation))
+                return flymq.GetLag(*_group_partition(operation))
             case Position():
-                return flymq.Subscribe(*_lane(operation), operation.mode, is_sdk)
+                return flymq.Subscribe(*_group_partition(operation), operation.mode, is_sdk)
             case CreateTopic():
                 return flymq.CreateTopic(operation.topic, operation.partitions)
             case DeleteTopic():
@@ -302,5 +302,7 @@ class FlyMQRequests(OffsetRequests):
         return flymq.Fetch(*asked, operation.pattern, is_sdk, opcode)
 
 
-def _lane(operation: Commit | ResetOffset | Committed | Position) -> tuple[str, str, int]:
+def _group_partition(
+    operation: Commit | ResetOffset | Committed | Position,
+) -> tuple[str, str, int]:
     return operation.topic, operation.group, operation.partition

@@ -29,7 +29,7 @@ from simulator.world import World
 
 READ_BYTES = 1 << 20
 READ_MAX = 10_000
-LANES_MAX = 500
+GROUP_PARTITIONS_MAX = 500
 """How many committed offsets are asked for."""
 MEGA_READS_MAX = 100
 """How many records of a topic MEGA reads, which has no batches."""
@@ -71,19 +71,21 @@ def _read_all(name: str, wire_format: WireFormat, plan: Plan, history: History) 
         for partition in range(1 if wire_format == "mega" else topic.partitions):
             yield from _read_partition(name, wire_format, plan, topic.name, partition)
     if wire_format != "mega":
-        for lane in _lanes(history):
-            make = partial(_committed_ask, name, wire_format, lane)
+        for group_partition in _group_partitions(history):
+            make = partial(_committed_ask, name, wire_format, group_partition)
             yield from insist(make, partial(_may_be_refused, plan))
 
 
-def _lanes(history: History) -> list[tuple[str, str, int]]:
+def _group_partitions(history: History) -> list[tuple[str, str, int]]:
     """Every (topic, group, partition) that something was committed in."""
     committed = (op for op in history.operations if isinstance(op, Commit | ResetOffset))
-    return sorted({(op.topic, op.group, op.partition) for op in committed})[:LANES_MAX]
+    return sorted({(op.topic, op.group, op.partition) for op in committed})[:GROUP_PARTITIONS_MAX]
 
 
-def _committed_ask(name: str, wire_format: WireFormat, lane: tuple[str, str, int]) -> Ask:
-    topic, group, partition = lane
+def _committed_ask(
+    name: str, wire_format: WireFormat, group_partition: tuple[str, str, int]
+) -> Ask:
+    topic, group, partition = group_partition
     asked = Committed(number=UNNUMBERED, client=name, topic=topic, group=group, partition=partition)
     if wire_format == "flymq":
         return Ask(flymq.GetOffset(topic, group, partition), asked)

@@ -111,7 +111,9 @@ class OffsetRequests(ABC):
         """Any that there is, or a little beyond."""
         return self._chance.randrange(self._highest.get(spot, 0) + 4)
 
-    def _of_lane(self, kind: Callable[..., Operation], **fields: Any) -> Operation | None:
+    def _of_group_partition(
+        self, kind: Callable[..., Operation], **fields: Any
+    ) -> Operation | None:
         """An operation about a group in a partition, if the client has groups."""
         if not self._plan.groups:
             return None
@@ -167,7 +169,7 @@ class OffsetRequests(ABC):
 
     def _commit(self) -> Operation | None:
         """Mostly how far it has read; now and then back, or anything."""
-        operation = self._of_lane(Commit, offset=0)
+        operation = self._of_group_partition(Commit, offset=0)
         if isinstance(operation, Commit):
             spot = operation.topic, operation.partition
             goes_on = self._chance.random() < 0.7
@@ -175,17 +177,17 @@ class OffsetRequests(ABC):
         return operation
 
     def _reset_offset(self) -> Operation | None:
-        return self._of_lane(ResetOffset, to=self._chance.choice(("earliest", "latest")))
+        return self._of_group_partition(ResetOffset, to=self._chance.choice(("earliest", "latest")))
 
     def _committed(self) -> Operation | None:
-        return self._of_lane(Committed)
+        return self._of_group_partition(Committed)
 
     def _lag(self) -> Operation | None:
-        return self._of_lane(Committed, told_as_zero=True, latest=0, lag=0)
+        return self._of_group_partition(Committed, told_as_zero=True, latest=0, lag=0)
 
     def _position(self) -> Operation | None:
         mode = self._chance.choice(("earliest", "latest", "commit"))
-        return self._of_lane(Position, mode=mode)
+        return self._of_group_partition(Position, mode=mode)
 
     # -- topics ----------------------------------------------------------------------------------
 

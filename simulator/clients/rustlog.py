@@ -108,8 +108,8 @@ class RustLogRequests(OffsetRequests):
             case Read():
                 return self._fetch(operation, dialect)
             case Commit():
-                lane = operation.topic, operation.partition, operation.group
-                return rustlog.OffsetCommit(*lane, operation.offset)
+                group_partition = operation.topic, operation.partition, operation.group
+                return rustlog.OffsetCommit(*group_partition, operation.offset)
             case Committed():
                 return rustlog.OffsetFetch(operation.topic, operation.partition, operation.group)
             case Position():

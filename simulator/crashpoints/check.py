@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import zip_longest
 
-from brokerd.broker import Lane as BrokerLane
+from brokerd.broker import GroupPartition as BrokerGroupPartition
 from brokerd.broker import Partition
 from brokerd.values import Grant, Record
 from brokerd.wal import WalOptions
@@ -30,7 +30,7 @@ from simulator.crash import CrashModel
 from simulator.crashpoints.expect import (
     UNTOUCHED,
     Expected,
-    Lane,
+    GroupPartition,
     Sent,
     State,
     Status,
@@ -188,32 +188,37 @@ def _named(partition: Partition, offset: int) -> str:
 
 
 def _group_problems(house: BareBroker, expected: Expected) -> Iterator[str]:
-    for lane, places in expected.lanes.items():
-        topic = house.broker.topic(lane.topic)
+    for group_partition, places in expected.group_partitions.items():
+        topic = house.broker.topic(group_partition.topic)
         if topic is None:
             continue  # `_record_problems` says so if it should be there
-        passive = _listed(house, lane)
-        grants = _drain(house, lane)
+        passive = _listed(house, group_partition)
+        grants = _drain(house, group_partition)
         for partition in topic.partitions:
             for offset in range(partition.next_offset):
                 place = Place(partition.index, offset)
                 possible = places.get(place, {UNTOUCHED})
-                seen = passive.get(place) or _tried(house, lane, place, grants)
+                seen = passive.get(place) or _tried(house, group_partition, place, grants)
                 if not any(_fits(state, seen, expected.now_us) for state in possible):
                     yield (
-                        f"group {lane.group!r}: {_named(partition, offset)} is {seen}; "
+                        f"group {group_partition.group!r}: {_named(partition, offset)} is {seen}; "
                         f"it may be {' or '.join(map(str, sorted(possible, key=str)))}"
                     )
-        told = expected.tokens.get(lane, 0)
+        told = expected.tokens.get(group_partition, 0)
         for place, grant in grants.items():
             if len(topic.partitions) == 1 and grant.token <= told:
-                yield f"group {lane.group!r}: token {grant.token} of {place} was given before"
+                yield (
+                    f"group {group_partition.group!r}: token {grant.token} of {place} was "
+                    f"given before"
+                )
 
 
-def _broker_lanes(house: BareBroker, lane: Lane) -> list[BrokerLane]:
-    topic = house.broker.topic(lane.topic)
-    group = topic.groups.get(lane.group) if topic is not None else None
-    return group.lanes if group is not None else []
+def _broker_group_partitions(
+    house: BareBroker, group_partition: GroupPartition
+) -> list[BrokerGroupPartition]:
+    topic = house.broker.topic(group_partition.topic)
+    group = topic.groups.get(group_partition.group) if topic is not None else None
+    return group.partitions if group is not None else []
 
 
 class Seen:
@@ -230,10 +235,10 @@ class Seen:
         return f"{self.state}, ready: {self.is_ready}, reason: {self.reason!r}"
 
 
-def _listed(house: BareBroker, lane: Lane) -> dict[Place, Seen]:
+def _listed(house: BareBroker, group_partition: GroupPartition) -> dict[Place, Seen]:
     """The leases and dead letters of a group."""
     found: dict[Place, Seen] = {}
-    for one in _broker_lanes(house, lane):
+    for one in _broker_group_partitions(house, group_partition):
         for lease in one.store.leases():
             found[Place(one.partition.index, lease.offset)] = Seen(
                 State(
@@ -251,13 +256,13 @@ def _listed(house: BareBroker, lane: Lane) -> dict[Place, Seen]:
     return found
 
 
-def _drain(house: BareBroker, lane: Lane) -> dict[Place, Grant]:
+def _drain(house: BareBroker, group_partition: GroupPartition) -> dict[Place, Grant]:
     """Lease all that a group can get now."""
     found: dict[Place, Grant] = {}
     while True:
         house.run()
         leased = house.broker.acquire(
-            lane.topic, lane.group, PROBER, PROBE_US, 100, TakesAnything()
+            group_partition.topic, group_partition.group, PROBER, PROBE_US, 100, TakesAnything()
         )
         for one, grant in leased:
             found[Place(one.partition.index, grant.offset)] = grant
@@ -265,12 +270,14 @@ def _drain(house: BareBroker, lane: Lane) -> dict[Place, Grant]:
             return found
 
 
-def _tried(house: BareBroker, lane: Lane, place: Place, grants: dict[Place, Grant]) -> Seen:
+def _tried(
+    house: BareBroker, group_partition: GroupPartition, place: Place, grants: dict[Place, Grant]
+) -> Seen:
     """What a record is that is neither leased nor dead: a settle tells it from a settled one."""
     grant = grants.get(place)
     if grant is not None:
         return Seen(State(grants=grant.grants - 1, failures=grant.failures), is_ready=True)
-    one = house.broker.lane(lane.topic, lane.group, *place)
+    one = house.broker.group_partition(group_partition.topic, group_partition.group, *place)
     attempts = one.store.attempts(place.offset)
     if house.broker.settle(one, place.offset, True, owner=PROBER):
         return Seen(State(Status.OPEN, *attempts))

@@ -219,7 +219,7 @@ def _across(states: set[State], boundary: Boundary) -> set[State]:
 # -- all of it -------------------------------------------------------------------------------------
 
 
-class Lane(NamedTuple):
+class GroupPartition(NamedTuple):
     """A group of a topic."""
 
     topic: str
@@ -238,9 +238,9 @@ class Expected(NamedTuple):
     """Of each produce that had arrived, its messages; in the order of arrival."""
     sure: set[int]
     """Numbers of the operations that were answered."""
-    lanes: dict[Lane, dict[Place, set[State]]]
+    group_partitions: dict[GroupPartition, dict[Place, set[State]]]
     """What each record may be; one that is not named was never touched."""
-    tokens: dict[Lane, int]
+    tokens: dict[GroupPartition, int]
     """The highest token that was told, of any partition."""
 
 
@@ -250,15 +250,17 @@ class Hindsight:
     def __init__(self, script: Script) -> None:
         self._history: History = script.history
         self._produces: list[list[Sent]] = []
-        self._steps: dict[Lane, dict[Place, list[Step]]] = defaultdict(lambda: defaultdict(list))
+        self._steps: dict[GroupPartition, dict[Place, list[Step]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
         rules = GroupRules()
         for operation in sorted(script.history.operations, key=lambda op: op.arrived_us):
             if isinstance(operation, Produce):
                 self._produces.append(_sent(operation, script.requests[operation.number]))
             elif isinstance(operation, Acquire | Settle | Extend):
-                lane = Lane(operation.topic, operation.group)
+                group_partition = GroupPartition(operation.topic, operation.group)
                 for place, step in _steps(operation, rules.max_attempts):
-                    self._steps[lane][place].append(step)
+                    self._steps[group_partition][place].append(step)
 
     def at(self, now_us: int) -> Expected:
         """What may and must stand on the disk at a moment."""
@@ -269,19 +271,23 @@ class Hindsight:
         certain = {sent[0].operation.topic for sent in produces if sent[0].operation.number in sure}
         topics = {**dict.fromkeys(named, 1), **TOPICS}
         boots = self._history.boots
-        lanes = {
-            lane: {place: states_after(steps, boots, now_us) for place, steps in places.items()}
-            for lane, places in self._steps.items()
+        group_partitions = {
+            group_partition: {
+                place: states_after(steps, boots, now_us) for place, steps in places.items()
+            }
+            for group_partition, places in self._steps.items()
         }
-        return Expected(now_us, topics, certain, produces, sure, lanes, self._tokens(sure))
+        return Expected(
+            now_us, topics, certain, produces, sure, group_partitions, self._tokens(sure)
+        )
 
-    def _tokens(self, sure: set[int]) -> dict[Lane, int]:
-        tokens: dict[Lane, int] = {}
+    def _tokens(self, sure: set[int]) -> dict[GroupPartition, int]:
+        tokens: dict[GroupPartition, int] = {}
         for operation in self._history.operations:
             if isinstance(operation, Acquire) and operation.number in sure:
-                lane = Lane(operation.topic, operation.group)
+                group_partition = GroupPartition(operation.topic, operation.group)
                 told = [delivery.token or 0 for delivery in operation.deliveries]
-                tokens[lane] = max([tokens.get(lane, 0), *told])
+                tokens[group_partition] = max([tokens.get(group_partition, 0), *told])
         return tokens
 
 

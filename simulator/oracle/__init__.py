@@ -7,11 +7,11 @@ checks and the promise of each.
 
 The rooms: `generations` and `resends` tell apart what has one name, `transactions` takes apart what
 happens at once, `spans` says when things can
-have happened, `records` which records there were, `removal` which may be gone. `lanes` and
-`changes` turn what a group did with a record into events, `lease_search` looks for an order that
-`lease_model` and `group_model` allow, and `ordering`, `atomic`, `telling`, `views`, `audit` and
-`boots` check what is left. `reads`, `offsets`, `topics` and `subscriptions` are about formats that
-have no leases, `bounds` is about the archive.
+have happened, `records` which records there were, `removal` which may be gone. `group_partitions`
+and `changes` turn what a group did with a record into events, `lease_search` looks for an order
+that `lease_model` and `group_model` allow, and `ordering`, `atomic`, `telling`, `views`, `audit`
+and `boots` check what is left. `reads`, `offsets`, `topics` and `subscriptions` are about formats
+that have no leases, `bounds` is about the archive.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from simulator.oracle.audit import Audit
 from simulator.oracle.boots import check_boots
 from simulator.oracle.bounds import check_bounds
 from simulator.oracle.generations import split_topics
-from simulator.oracle.lanes import LaneJudge, lanes_of
+from simulator.oracle.group_partitions import GroupPartitionJudge, group_partitions_of
 from simulator.oracle.offsets import Offsets
 from simulator.oracle.ordering import check_key_order, check_pauses
 from simulator.oracle.reads import Reads
@@ -88,7 +88,7 @@ def judge(history: History) -> Judgement:
     lives = Lives(history)
     records = Records(history, lives)
     removal = Removal(history, lives, records)
-    lanes = lanes_of(history)
+    group_partitions = group_partitions_of(history)
     found += records.violations
     found += _check_records(records, lives)
     found += removal.check()
@@ -100,20 +100,22 @@ def judge(history: History) -> Judgement:
     found += check_cancels(history, lives, records)
     views = Views(history, lives, records, removal)
     undecided = 0
-    for lane in lanes.values():
-        lane_judge = LaneJudge(history, lives, records, removal, lane)
-        found += lane_judge.judge()
-        undecided += lane_judge.undecided
-        found += check_tokens(lives, lane)
-        found += check_lowest_first(lives, records, lane)
-        found += check_letters(records, lane)
-        found += check_attempt_times(lives, lane)
-        found += check_letter_changes(lives, records, removal, lane)
-        found += check_pauses(lives, lane)
-        found += check_key_order(history.rules, lives, records, removal, lane)
-        found += views.check(lane)
-    found += check_bounds(whole, lives, records, removal, lanes)
-    found += Audit(history, lives, records, removal, lanes).check()
+    for group_partition in group_partitions.values():
+        group_partition_judge = GroupPartitionJudge(
+            history, lives, records, removal, group_partition
+        )
+        found += group_partition_judge.judge()
+        undecided += group_partition_judge.undecided
+        found += check_tokens(lives, group_partition)
+        found += check_lowest_first(lives, records, group_partition)
+        found += check_letters(records, group_partition)
+        found += check_attempt_times(lives, group_partition)
+        found += check_letter_changes(lives, records, removal, group_partition)
+        found += check_pauses(lives, group_partition)
+        found += check_key_order(history.rules, lives, records, removal, group_partition)
+        found += views.check(group_partition)
+    found += check_bounds(whole, lives, records, removal, group_partitions)
+    found += Audit(history, lives, records, removal, group_partitions).check()
     if history.rotted:
         found = [each for each in found if each.promise in HOLDS_OF_ROTTEN_FILES]
     return Judgement(sorted(set(found), key=_when_seen), undecided)

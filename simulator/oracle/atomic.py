@@ -16,7 +16,7 @@ from simulator.history import (
     Place,
     Seek,
 )
-from simulator.oracle.lanes import Lane
+from simulator.oracle.group_partitions import GroupPartition
 from simulator.oracle.lease_model import SLACK_US
 from simulator.oracle.records import Records
 from simulator.oracle.removal import Removal
@@ -25,19 +25,19 @@ from simulator.oracle.violation import Violation, violation
 
 
 def check_letter_changes(
-    lives: Lives, records: Records, removal: Removal, lane: Lane
+    lives: Lives, records: Records, removal: Removal, group_partition: GroupPartition
 ) -> Iterator[Violation]:
     """P4: of the dead letters that were listed before, all are replayed or purged, or none."""
-    if lives.any_loss or records.damaged or removal.removes(lane.topic):
+    if lives.any_loss or records.damaged or removal.removes(group_partition.topic):
         return
-    for op in lane.changes:
+    for op in group_partition.changes:
         if isinstance(op, LetterChange):
-            before = [each for each in lane.letters if _is_next(lives, each, op)][-1:]
-            after = [each for each in lane.letters if _is_next(lives, op, each)][:1]
+            before = [each for each in group_partition.letters if _is_next(lives, each, op)][-1:]
+            after = [each for each in group_partition.letters if _is_next(lives, op, each)][:1]
             for first in before:
-                yield from _check_count(lives, lane, op, first)
+                yield from _check_count(lives, group_partition, op, first)
                 for last in after:
-                    yield from _check_all(lives, lane, op, first, last)
+                    yield from _check_all(lives, group_partition, op, first, last)
 
 
 def _is_next(lives: Lives, first: Operation, then: Operation) -> bool:
@@ -48,20 +48,24 @@ def _is_next(lives: Lives, first: Operation, then: Operation) -> bool:
 
 
 def _check_count(
-    lives: Lives, lane: Lane, op: LetterChange, before: Letters
+    lives: Lives, group_partition: GroupPartition, op: LetterChange, before: Letters
 ) -> Iterator[Violation]:
     concerned = _concerned(op, before)
     between = Span(lives.span(before).first_us, lives.span(op).last_us)
-    if op.succeeded and not _others(lives, lane, op, between) and op.count < len(concerned):
+    if (
+        op.succeeded
+        and not _others(lives, group_partition, op, between)
+        and op.count < len(concerned)
+    ):
         text = f"{len(concerned)} dead letters were listed, and it was done to {op.count}"
         yield violation("P4-atomic", text, before, op)
 
 
 def _check_all(
-    lives: Lives, lane: Lane, op: LetterChange, before: Letters, after: Letters
+    lives: Lives, group_partition: GroupPartition, op: LetterChange, before: Letters, after: Letters
 ) -> Iterator[Violation]:
     between = Span(lives.span(before).first_us, lives.span(after).last_us)
-    if _others(lives, lane, op, between):
+    if _others(lives, group_partition, op, between):
         return
     left = {letter.place for letter in after.letters}
     concerned = [letter.place for letter in _concerned(op, before)]
@@ -69,7 +73,7 @@ def _check_all(
     stayed = [
         place
         for place in concerned
-        if place in left and not _may_have_died(lives, lane, place, lives.span(op))
+        if place in left and not _may_have_died(lives, group_partition, place, lives.span(op))
     ]
     if stayed and (gone or op.succeeded):
         text = f"of {len(concerned)} dead letters {len(gone)} are gone, not {stayed[0].offset}"
@@ -89,23 +93,25 @@ def _concerned(op: LetterChange, listed: Letters) -> list[Letter]:
     ]
 
 
-def _others(lives: Lives, lane: Lane, op: LetterChange, between: Span) -> bool:
+def _others(lives: Lives, group_partition: GroupPartition, op: LetterChange, between: Span) -> bool:
     """Whether something else may have taken dead letters away meanwhile."""
     return any(
         other is not op
         and isinstance(other, LetterChange | Seek | DeleteGroup)
         and not lives.span(other).is_before(between)
         and not between.is_before(lives.span(other))
-        for other in lane.changes
+        for other in group_partition.changes
     )
 
 
-def _may_have_died(lives: Lives, lane: Lane, place: Place, since: Span) -> bool:
+def _may_have_died(
+    lives: Lives, group_partition: GroupPartition, place: Place, since: Span
+) -> bool:
     """Whether the record may have become a dead letter again since."""
-    if lane.unanswered:
+    if group_partition.unanswered:
         return True
-    spans = [lives.span(sight.acquire) for sight in lane.sights.get(place, ())]
-    spans += [lives.span(attempt[0]) for attempt in lane.attempts.get(place, ())]
+    spans = [lives.span(sight.acquire) for sight in group_partition.sights.get(place, ())]
+    spans += [lives.span(attempt[0]) for attempt in group_partition.attempts.get(place, ())]
     return any(span.last_us >= since.first_us for span in spans)
 
 

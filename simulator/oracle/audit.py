@@ -17,7 +17,7 @@ from simulator.history import (
     Produce,
 )
 from simulator.oracle.generations import has_ended
-from simulator.oracle.lanes import AUDIT, Lane
+from simulator.oracle.group_partitions import AUDIT, GroupPartition
 from simulator.oracle.lease_model import LATE_US
 from simulator.oracle.records import Record, Records, Sent
 from simulator.oracle.removal import Removal
@@ -35,22 +35,22 @@ class Audit:
         lives: Lives,
         records: Records,
         removal: Removal,
-        lanes: dict[tuple[str, str], Lane],
+        group_partitions: dict[tuple[str, str], GroupPartition],
     ) -> None:
         self._history = history
         self._lives = lives
         self._records = records
         self._removal = removal
-        self._lanes = lanes
+        self._group_partitions = group_partitions
         self._read: dict[str, Acquire] = {}
         """The last acquire of those that read a topic."""
         self._places: dict[str, set[Place]] = {}
-        for (topic, group), lane in lanes.items():
-            last = lane.last_acquire(history.audit_us)
+        for (topic, group), group_partition in group_partitions.items():
+            last = group_partition.last_acquire(history.audit_us)
             if not group.startswith(AUDIT) or last is None:
                 continue
             self._read[topic] = last
-            self._places.setdefault(topic, set()).update(lane.sights)
+            self._places.setdefault(topic, set()).update(group_partition.sights)
 
     def check(self) -> Iterator[Violation]:
         """Everything there is to say; nothing about a run without an audit."""
@@ -80,13 +80,13 @@ class Audit:
         for topic in self._records.of_topic:
             if topic not in self._read and not has_ended(topic):
                 yield Violation("audit", f"topic {topic} was not read", (), self._history.audit_us)
-        for (topic, group), lane in self._lanes.items():
+        for (topic, group), group_partition in self._group_partitions.items():
             if has_ended(topic):
                 continue
-            last = lane.last_acquire(self._history.audit_us)
-            if last is None and topic in self._records.of_topic and lane.acquires:
+            last = group_partition.last_acquire(self._history.audit_us)
+            if last is None and topic in self._records.of_topic and group_partition.acquires:
                 text = f"group {group} of {topic} was not drained"
-                yield violation("audit", text, lane.acquires[-1])
+                yield violation("audit", text, group_partition.acquires[-1])
             elif last is not None and last.deliveries:
                 text = f"group {group} of {topic} was not drained to the end"
                 yield violation("audit", text, last)
@@ -224,8 +224,8 @@ class Audit:
             if produce.topic == topic
             and self._lives.span(produce).last_us >= self._history.audit_us
         )
-        for (of, _), lane in self._lanes.items():
-            for look in lane.looks if of == topic else ():
+        for (of, _), group_partition in self._group_partitions.items():
+            for look in group_partition.looks if of == topic else ():
                 if look.sent_us < self._read[topic].sent_us or look.view is None:
                     continue
                 if not count <= look.view.next <= count + late:

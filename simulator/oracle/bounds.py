@@ -15,7 +15,7 @@ from itertools import accumulate, pairwise
 
 from simulator.history import DeleteGroup, DeleteTopic, History, Published, Purge, Seek
 from simulator.offset_history import Commit, ResetOffset
-from simulator.oracle.lanes import Lane
+from simulator.oracle.group_partitions import GroupPartition
 from simulator.oracle.records import Record, Records
 from simulator.oracle.removal import Removal
 from simulator.oracle.spans import EVER_US, Lives
@@ -30,7 +30,7 @@ def check_bounds(
     lives: Lives,
     records: Records,
     removal: Removal,
-    lanes: dict[tuple[str, str], Lane],
+    group_partitions: dict[tuple[str, str], GroupPartition],
 ) -> Iterator[Violation]:
     """P5: below a bound no group has a record that is neither settled nor gone."""
     if records.damaged or lives.any_loss or not history.published:
@@ -44,52 +44,61 @@ def check_bounds(
         for op in history.operations
         if isinstance(op, Commit | ResetOffset) and not op.error
     }
-    for (topic, group), lane in lanes.items():
-        if topic in deleted or (topic, group) in committing or not lane.acquires:
+    for (topic, group), group_partition in group_partitions.items():
+        if topic in deleted or (topic, group) in committing or not group_partition.acquires:
             continue
-        if any(isinstance(change, MOVES) for change in lane.changes):
+        if any(isinstance(change, MOVES) for change in group_partition.changes):
             continue
         there_us = min(
-            (op.answered_us for op in lane.acquires if op.succeeded and op.deliveries),
+            (op.answered_us for op in group_partition.acquires if op.succeeded and op.deliveries),
             default=EVER_US,
         )
         for (of, partition), bounds in published.items():
             if of == topic:
-                yield from _check_lane(records, removal, lane, partition, there_us, bounds)
+                yield from _check_group_partition(
+                    records, removal, group_partition, partition, there_us, bounds
+                )
 
 
-def _check_lane(
+def _check_group_partition(
     records: Records,
     removal: Removal,
-    lane: Lane,
+    group_partition: GroupPartition,
     partition: int,
     there_us: int,
     bounds: list[Published],
 ) -> Iterator[Violation]:
     of_partition = sorted(
-        (record for record in records.of_topic[lane.topic] if record.place.partition == partition),
+        (
+            record
+            for record in records.of_topic[group_partition.topic]
+            if record.place.partition == partition
+        ),
         key=lambda record: record.place.offset,
     )
     offsets = [record.place.offset for record in of_partition]
-    over_us = list(accumulate((_over_us(removal, lane, one) for one in of_partition), max))
+    over_us = list(
+        accumulate((_over_us(removal, group_partition, one) for one in of_partition), max)
+    )
     for before, bound in pairwise(bounds):
         below = bisect_left(offsets, bound.below)
         if not below or there_us >= before.at_us or over_us[below - 1] < bound.at_us:
             continue
         record = of_partition[bisect_left(over_us, bound.at_us)]
         text = (
-            f"records of {lane.topic}/{partition} below {bound.below} may go at {bound.at_us}, and "
-            f"{lane.group} has not settled {record.name}"
+            f"records of {group_partition.topic}/{partition} below {bound.below} may go at "
+            f"{bound.at_us}, and "
+            f"{group_partition.group} has not settled {record.name}"
         )
         yield violation("P5-bound", text, record.sent.produce)
         return
 
 
-def _over_us(removal: Removal, lane: Lane, record: Record) -> int:
+def _over_us(removal: Removal, group_partition: GroupPartition, record: Record) -> int:
     """From when on a group may have nothing to do with a record any more; EVER_US for never."""
     settles = [
         op.sent_us
-        for op, settlement, _ in lane.attempts.get(record.place, ())
+        for op, settlement, _ in group_partition.attempts.get(record.place, ())
         if settlement.success
     ]
     gone = removal.removed(record)[0], removal.expires(record).first_us

@@ -18,62 +18,76 @@ from simulator.history import (
     Seek,
 )
 from simulator.oracle.changes import rules_after
-from simulator.oracle.lanes import Lane
+from simulator.oracle.group_partitions import GroupPartition
 from simulator.oracle.records import Record, Records, Sight
 from simulator.oracle.removal import Removal
 from simulator.oracle.spans import EVER_US, Lives, Span, possible
 from simulator.oracle.violation import Violation, violation
 
 
-def check_pauses(lives: Lives, lane: Lane) -> Iterator[Violation]:
+def check_pauses(lives: Lives, group_partition: GroupPartition) -> Iterator[Violation]:
     """P3: nothing is given out after a group is told to be paused, until it is to go on."""
     if lives.any_loss:
         return
-    for pause in lane.changes:
+    for pause in group_partition.changes:
         if not isinstance(pause, Pause) or not pause.succeeded:
             continue
         begun = lives.span(pause)
         ends = [
             lives.span(op).first_us
-            for op in lane.changes
+            for op in group_partition.changes
             if isinstance(op, Resume | DeleteGroup) and not lives.span(op).is_before(begun)
         ]
         paused = Span(begun.last_us, min(ends, default=EVER_US))
-        for acquire in lane.acquires:
+        for acquire in group_partition.acquires:
             span = lives.span(acquire)
             if not acquire.deliveries or not acquire.succeeded:
                 continue
             if paused.first_us < span.first_us and span.last_us < paused.last_us:
-                text = f"group {lane.group} of {lane.topic} is paused and was given records"
+                text = (
+                    f"group {group_partition.group} of {group_partition.topic} is paused "
+                    f"and was given records"
+                )
                 yield violation("P3-paused", text, pause, acquire)
 
 
 def check_key_order(
-    begin: GroupRules, lives: Lives, records: Records, removal: Removal, lane: Lane
+    begin: GroupRules,
+    lives: Lives,
+    records: Records,
+    removal: Removal,
+    group_partition: GroupPartition,
 ) -> Iterator[Violation]:
     """P3: while a record is leased or came back, no later one of its key is given out.
 
     In the naive way: from its first lease on, until anything was asked that may have ended it.
     """
-    if not any(isinstance(op, Configure) and op.rules.key_ordered for op in lane.changes):
+    if not any(
+        isinstance(op, Configure) and op.rules.key_ordered for op in group_partition.changes
+    ):
         return
     if lives.any_loss or records.damaged:
         return
-    yield from _KeyOrder(begin, lives, records, removal, lane).check()
+    yield from _KeyOrder(begin, lives, records, removal, group_partition).check()
 
 
 class _KeyOrder:
     def __init__(
-        self, begin: GroupRules, lives: Lives, records: Records, removal: Removal, lane: Lane
+        self,
+        begin: GroupRules,
+        lives: Lives,
+        records: Records,
+        removal: Removal,
+        group_partition: GroupPartition,
     ) -> None:
         self._begin = begin
         self._lives = lives
         self._records = records
         self._removal = removal
-        self._lane = lane
+        self._group_partition = group_partition
         self._rules = [
             (lives.span(op), op.answered_us != NEVER, rules_after(op, begin))
-            for op in lane.changes
+            for op in group_partition.changes
             if isinstance(op, Configure | DeleteGroup)
         ]
 
@@ -87,15 +101,15 @@ class _KeyOrder:
     def _by_key(self) -> dict[tuple[int, bytes], list[Record]]:
         """The records that the group was given, by partition and key, in order of offsets."""
         keys: dict[tuple[int, bytes], list[Record]] = defaultdict(list)
-        for place in sorted(self._lane.sights):
-            for record in self._records.by_place.get((self._lane.topic, place), ())[-1:]:
+        for place in sorted(self._group_partition.sights):
+            for record in self._records.by_place.get((self._group_partition.topic, place), ())[-1:]:
                 key = record.sent.message.key
                 if key is not None and self._records.is_known(record):
                     keys[place.partition, key].append(record)
         return keys
 
     def _sights(self, record: Record) -> list[Sight[Acquire]]:
-        return self._lane.sights.get(record.place, [])
+        return self._group_partition.sights.get(record.place, [])
 
     def _check(self, record: Record, later: list[Sight[Acquire]]) -> Iterator[Violation]:
         for mine in self._sights(record):
@@ -108,7 +122,8 @@ class _KeyOrder:
                 first_us = min(begun.first_us, span.first_us)
                 if self._is_ordered(Span(first_us, max(begun.last_us, span.last_us))):
                     text = (
-                        f"group {self._lane.group} was given {sight.delivery.place.offset} while "
+                        f"group {self._group_partition.group} was given "
+                        f"{sight.delivery.place.offset} while "
                         f"{record.name}, of the same key, was open"
                     )
                     yield violation("P3-key-order", text, mine.acquire, sight.acquire)
@@ -121,11 +136,13 @@ class _KeyOrder:
         """The first moment at which the key may be free again."""
         operations: list[Operation] = [
             op
-            for op, settlement, result in self._lane.attempts.get(record.place, ())
+            for op, settlement, result in self._group_partition.attempts.get(record.place, ())
             if (settlement.success or settlement.dead) and not result
         ]
         operations += [
-            op for op in self._lane.changes if isinstance(op, Seek | DeleteGroup | Configure)
+            op
+            for op in self._group_partition.changes
+            if isinstance(op, Seek | DeleteGroup | Configure)
         ]
         spans = [self._lives.span(op) for op in operations]
         moments = [span.first_us for span in spans if not span.is_before(begun)]
@@ -140,13 +157,13 @@ class _KeyOrder:
         )
         attempts: list[Operation] = [
             op
-            for op, settlement, result in self._lane.attempts.get(record.place, ())
+            for op, settlement, result in self._group_partition.attempts.get(record.place, ())
             if not settlement.success and not result
         ]
         if any(
             rules.counts_grants for rules in possible(self._begin, self._rules, Span(-1, EVER_US))
         ):
             attempts += [sight.acquire for sight in self._sights(record)]
-            attempts += self._lane.unanswered
+            attempts += self._group_partition.unanswered
         moments = sorted(self._lives.span(op).first_us for op in attempts)
         return moments[fewest - 1] if len(moments) >= fewest else EVER_US

@@ -41,8 +41,8 @@ class Reads:
         self._by_partition: dict[tuple[str, int], list[Record]] = defaultdict(list)
         for record in records if self._reads else ():
             self._by_partition[record.topic, record.place.partition].append(record)
-        for lane in self._by_partition.values():
-            lane.sort(key=_offset)
+        for group_partition in self._by_partition.values():
+            group_partition.sort(key=_offset)
 
     def check(self) -> Iterator[Violation]:
         """All there is to say."""
@@ -73,8 +73,8 @@ class Reads:
         return None
 
     def _from(self, op: Read, start: int) -> list[Record]:
-        lane = self._by_partition.get((op.topic, op.partition), [])
-        return lane[bisect_left(lane, start, key=_offset) :]
+        group_partition = self._by_partition.get((op.topic, op.partition), [])
+        return group_partition[bisect_left(group_partition, start, key=_offset) :]
 
     def _is_visible(self, record: Record, op: Read, span: Span) -> bool:
         """Whether the record was there for sure, and durable, whenever the read was made."""

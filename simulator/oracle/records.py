@@ -409,25 +409,25 @@ def check_order(records: Records, lives: Lives) -> Iterator[Violation]:
     equal payloads without an answer nobody knows which is which. What waits is stored when it is
     due, whatever was sent since.
     """
-    lanes: dict[tuple[str, int, int], list[Record]] = defaultdict(list)
+    group_partitions: dict[tuple[str, int, int], list[Record]] = defaultdict(list)
     for record in records:
         if records.is_known(record):
             epoch = lives.epoch(record.boot)
-            lanes[record.topic, record.place.partition, epoch].append(record)
-    for lane in lanes.values():
-        yield from _check_lane_by_time(lane)
-        yield from _check_lane_by_connection(lane)
+            group_partitions[record.topic, record.place.partition, epoch].append(record)
+    for group_partition in group_partitions.values():
+        yield from _check_group_partition_by_time(group_partition)
+        yield from _check_group_partition_by_connection(group_partition)
 
 
-def _check_lane_by_time(lane: list[Record]) -> Iterator[Violation]:
-    for (_, earlier), (_, later) in falling((r.stored, r.place.offset, r) for r in lane):
+def _check_group_partition_by_time(group_partition: list[Record]) -> Iterator[Violation]:
+    for (_, earlier), (_, later) in falling((r.stored, r.place.offset, r) for r in group_partition):
         text = f"{later.name} was sent after {earlier.name} had been stored"
         yield violation("P2-order", text, earlier.sent.produce, later.sent.produce)
 
 
-def _check_lane_by_connection(lane: list[Record]) -> Iterator[Violation]:
+def _check_group_partition_by_connection(group_partition: list[Record]) -> Iterator[Violation]:
     last: dict[int, Record] = {}
-    at_once = (record for record in lane if record.sent.message.delay_us is None)
+    at_once = (record for record in group_partition if record.sent.message.delay_us is None)
     for record in sorted(at_once, key=lambda r: (r.sent.produce.number, r.sent.position)):
         produce = record.sent.produce
         line = produce.connection if produce.connection != NEVER else -2 - produce.number

@@ -36,7 +36,7 @@ class Delivered(NamedTuple):
     span: Span
 
 
-class Lane:
+class GroupPartition:
     """All that was asked of one subscription."""
 
     def __init__(self, subscribe: Subscribe) -> None:
@@ -62,21 +62,23 @@ class Subscriptions:
         self._rules = history.subscriptions
         operations = history.operations
         self._subscribes = [op for op in operations if isinstance(op, Subscribe) and op.succeeded]
-        self._lanes = {(op.topic, op.subscription): Lane(op) for op in self._subscribes}
+        self._group_partitions = {
+            (op.topic, op.subscription): GroupPartition(op) for op in self._subscribes
+        }
         for op in operations:
             if isinstance(op, Poll | Acknowledge):
-                lane = self._lanes.get((op.topic, op.subscription))
-                if lane is not None and isinstance(op, Poll):
-                    lane.polls.append(op)
-                elif lane is not None and isinstance(op, Acknowledge):
-                    lane.acks[op.place].append(op)
+                group_partition = self._group_partitions.get((op.topic, op.subscription))
+                if group_partition is not None and isinstance(op, Poll):
+                    group_partition.polls.append(op)
+                elif group_partition is not None and isinstance(op, Acknowledge):
+                    group_partition.acks[op.place].append(op)
         letters = [op for op in operations if isinstance(op, Letters) and op.succeeded]
-        for lane in self._lanes.values():
-            group = group_of(lane.subscribe.subscription)
+        for group_partition in self._group_partitions.values():
+            group = group_of(group_partition.subscribe.subscription)
             for op in letters:
-                if (op.topic, op.group) == (lane.subscribe.topic, group):
-                    lane.letters = {letter.place: letter.reason for letter in op.letters}
-        self._by_value = self._values() if self._lanes else {}
+                if (op.topic, op.group) == (group_partition.subscribe.topic, group):
+                    group_partition.letters = {letter.place: letter.reason for letter in op.letters}
+        self._by_value = self._values() if self._group_partitions else {}
 
     def _values(self) -> dict[tuple[str, bytes], list[tuple[Produce, Message]]]:
         """Who sent what."""
@@ -93,12 +95,12 @@ class Subscriptions:
         yield from self._check_ids()
         if self._records.damaged or self._lives.any_loss:
             return
-        for lane in self._lanes.values():
-            yield from self._check_values(lane)
-            yield from self._check_leases(lane)
-            yield from self._check_begin(lane)
-            yield from self._check_refusals(lane)
-            yield from self._check_complete(lane)
+        for group_partition in self._group_partitions.values():
+            yield from self._check_values(group_partition)
+            yield from self._check_leases(group_partition)
+            yield from self._check_begin(group_partition)
+            yield from self._check_refusals(group_partition)
+            yield from self._check_complete(group_partition)
 
     def _check_ids(self) -> Iterator[Violation]:
         """P2: ids are given in order, and never again."""
@@ -114,34 +116,37 @@ class Subscriptions:
                 text = f"subscription {op.subscription} was given twice"
                 yield violation("P2-subscription", text, other, op)
 
-    def _check_values(self, lane: Lane) -> Iterator[Violation]:
+    def _check_values(self, group_partition: GroupPartition) -> Iterator[Violation]:
         """P2, P8: what is delivered was sent; at QoS 0 once at most; and with its own QoS."""
-        topic, qos = lane.subscribe.topic, lane.subscribe.qos
+        topic, qos = group_partition.subscribe.topic, group_partition.subscribe.qos
         times: Counter[bytes] = Counter()
-        for poll in lane.polls:
+        for poll in group_partition.polls:
             if poll.handed is None:
                 continue
             value = poll.handed.value
             senders = self._by_value.get((topic, value), [])
             if poll.handed.qos == 0 and not any(not produce.error for produce, _ in senders):
-                text = f"{lane.name} was given what nobody stored there: {value[:40]!r}"
+                text = f"{group_partition.name} was given what nobody stored there: {value[:40]!r}"
                 yield violation("P8-produce" if senders else "P2-content", text, poll)
             if len(senders) != 1:
                 continue
             expected = min(qos, _qos(senders[0][1]))
             if poll.handed.qos != expected:
-                text = f"{lane.name} was given a message as QoS {poll.handed.qos}: {value[:40]!r}"
+                text = (
+                    f"{group_partition.name} was given a message as QoS {poll.handed.qos}: "
+                    f"{value[:40]!r}"
+                )
                 yield violation("P1-content", text, senders[0][0], poll)
             times[value] += not expected
             if times[value] > 1:
-                text = f"{lane.name} was given a message of QoS 0 twice: {value[:40]!r}"
+                text = f"{group_partition.name} was given a message of QoS 0 twice: {value[:40]!r}"
                 yield violation("P3-once", text, senders[0][0], poll)
 
-    def _check_leases(self, lane: Lane) -> Iterator[Violation]:
+    def _check_leases(self, group_partition: GroupPartition) -> Iterator[Violation]:
         """P3, P4: one delivery lives at a time, so often at most, and none once acknowledged."""
         most = max(1, self._rules.max_deliveries)
-        for place, deliveries in self._deliveries(lane).items():
-            name = f"{lane.name}, offset {place.offset} of partition {place.partition}"
+        for place, deliveries in self._deliveries(group_partition).items():
+            name = f"{group_partition.name}, offset {place.offset} of partition {place.partition}"
             if len(deliveries) > most:
                 polls = [each.poll for each in deliveries]
                 text = f"{name} was delivered {len(deliveries)} times; {most} is the limit"
@@ -150,7 +155,7 @@ class Subscriptions:
                 if not self._are_apart(deliveries, one, other):
                     text = f"{name} was delivered again while it was in flight"
                     yield violation("P3-one-lease", text, one.poll, other.poll)
-            for ack in lane.acks.get(place, ()):
+            for ack in group_partition.acks.get(place, ()):
                 span = self._lives.span(ack)
                 again = [each.poll for each in deliveries if span.is_before(each.span)]
                 if again and self._settled_for_sure(deliveries, ack):
@@ -165,9 +170,9 @@ class Subscriptions:
             for each in all_of_it
         )
 
-    def _deliveries(self, lane: Lane) -> dict[Place, list[Delivered]]:
+    def _deliveries(self, group_partition: GroupPartition) -> dict[Place, list[Delivered]]:
         found: dict[Place, list[Delivered]] = defaultdict(list)
-        for poll in lane.polls:
+        for poll in group_partition.polls:
             if poll.handed is not None and poll.handed.place is not None:
                 found[poll.handed.place].append(Delivered(poll, self._lives.span(poll)))
         return found
@@ -184,37 +189,44 @@ class Subscriptions:
         before = sum(each.span.is_before(one.span) for each in all_of_it)
         return one.span.first_us + self._rules.flight_us(before + 1)
 
-    def _check_begin(self, lane: Lane) -> Iterator[Violation]:
+    def _check_begin(self, group_partition: GroupPartition) -> Iterator[Violation]:
         """P3: nothing from before the subscription."""
-        begun = self._lives.span(lane.subscribe)
+        begun = self._lives.span(group_partition.subscribe)
         if self._rules.looks_back:
             return
-        for poll in lane.polls:
-            record = self._record(lane, poll)
+        for poll in group_partition.polls:
+            record = self._record(group_partition, poll)
             if record is not None and record.stored.is_before(begun):
-                text = f"{lane.name} was given {record.name}, which is older"
-                yield violation("P3-from-now", text, record.sent.produce, lane.subscribe, poll)
+                text = f"{group_partition.name} was given {record.name}, which is older"
+                yield violation(
+                    "P3-from-now", text, record.sent.produce, group_partition.subscribe, poll
+                )
 
-    def _record(self, lane: Lane, poll: Poll) -> Record | None:
+    def _record(self, group_partition: GroupPartition, poll: Poll) -> Record | None:
         """The record of a delivery, if its place is told and only one had it."""
         if poll.handed is None or poll.handed.place is None:
             return None
-        records = self._records.by_place.get((lane.subscribe.topic, poll.handed.place), [])
+        records = self._records.by_place.get(
+            (group_partition.subscribe.topic, poll.handed.place), []
+        )
         return records[0] if len(records) == 1 else None
 
-    def _check_refusals(self, lane: Lane) -> Iterator[Violation]:
+    def _check_refusals(self, group_partition: GroupPartition) -> Iterator[Violation]:
         """P3: an acknowledgement is refused only where nothing is in flight."""
-        for place, deliveries in self._deliveries(lane).items():
-            acks = lane.acks.get(place, [])
+        for place, deliveries in self._deliveries(group_partition).items():
+            acks = group_partition.acks.get(place, [])
             for ack in acks:
                 if UNKNOWN_DELIVERY not in ack.error:
                     continue
                 span = self._lives.span(ack)
                 for each in deliveries:
                     if self._flew(deliveries, each, span) and not self._was_dealt_with(
-                        lane, place, ack, span
+                        group_partition, place, ack, span
                     ):
-                        text = f"{lane.name} refused to acknowledge what was in flight: {place}"
+                        text = (
+                            f"{group_partition.name} refused to acknowledge what was in flight: "
+                            f"{place}"
+                        )
                         yield violation("P3-refusal", text, each.poll, ack)
                         break
 
@@ -226,28 +238,36 @@ class Subscriptions:
             and during.last_us < each.span.first_us + self._rules.grace_us
         )
 
-    def _was_dealt_with(self, lane: Lane, place: Place, refused: Acknowledge, span: Span) -> bool:
+    def _was_dealt_with(
+        self, group_partition: GroupPartition, place: Place, refused: Acknowledge, span: Span
+    ) -> bool:
         """Whether something else may have ended the delivery: another ACK, or its record's end."""
-        if has_ended(lane.subscribe.topic):
+        if has_ended(group_partition.subscribe.topic):
             return True
-        others = (ack for ack in lane.acks[place] if ack is not refused and not ack.error)
+        others = (
+            ack for ack in group_partition.acks[place] if ack is not refused and not ack.error
+        )
         if any(self._lives.span(other).first_us <= span.last_us for other in others):
             return True
-        records = self._records.by_place.get((lane.subscribe.topic, place), [])
+        records = self._records.by_place.get((group_partition.subscribe.topic, place), [])
         return not records or not all(self._removal.is_there(each, span) for each in records)
 
     # -- at the end -----------------------------------------------------------------------------
 
-    def _check_complete(self, lane: Lane) -> Iterator[Violation]:
+    def _check_complete(self, group_partition: GroupPartition) -> Iterator[Violation]:
         """P5: all that came later was delivered, acknowledged or given up."""
-        topic = lane.subscribe.topic
-        if lane.letters is None or has_ended(topic) or self._may_have_expired(lane):
+        topic = group_partition.subscribe.topic
+        if (
+            group_partition.letters is None
+            or has_ended(topic)
+            or self._may_have_expired(group_partition)
+        ):
             return
-        drained_us = max(self._lives.span(poll).last_us for poll in lane.polls)
-        deliveries = self._deliveries(lane)
-        values = {poll.handed.value for poll in lane.polls if poll.handed is not None}
-        may_have_more = any(poll.answered_us == NEVER for poll in lane.polls)
-        begun = self._lives.span(lane.subscribe)
+        drained_us = max(self._lives.span(poll).last_us for poll in group_partition.polls)
+        deliveries = self._deliveries(group_partition)
+        values = {poll.handed.value for poll in group_partition.polls if poll.handed is not None}
+        may_have_more = any(poll.answered_us == NEVER for poll in group_partition.polls)
+        begun = self._lives.span(group_partition.subscribe)
         for record in self._records.of_topic.get(topic, ()):
             message = record.sent.message
             if not begun.is_before(record.stored) or not self._records.is_known(record):
@@ -255,29 +275,37 @@ class Subscriptions:
             until = Span(record.stored.first_us, drained_us)
             if record.stored.last_us >= drained_us or not self._removal.is_there(record, until):
                 continue
-            if min(lane.subscribe.qos, _qos(message)) == 0:
+            if min(group_partition.subscribe.qos, _qos(message)) == 0:
                 is_lost = value_of(message.payload) not in values and not may_have_more
             else:
-                is_lost = not self._is_over(lane, record.place, bool(deliveries.get(record.place)))
+                is_lost = not self._is_over(
+                    group_partition, record.place, bool(deliveries.get(record.place))
+                )
             if is_lost:
-                text = f"{lane.name} was never given {record.name}, or lost it"
-                yield violation("P5-eventually", text, record.sent.produce, lane.subscribe)
+                text = f"{group_partition.name} was never given {record.name}, or lost it"
+                yield violation(
+                    "P5-eventually", text, record.sent.produce, group_partition.subscribe
+                )
 
-    def _is_over(self, lane: Lane, place: Place, was_delivered: bool) -> bool:
+    def _is_over(self, group_partition: GroupPartition, place: Place, was_delivered: bool) -> bool:
         """Whether a message of QoS 1 was acknowledged, as far as is known, or is a dead letter."""
-        if place in (lane.letters or {}):
+        if place in (group_partition.letters or {}):
             return True
-        return was_delivered and any(not ack.error for ack in lane.acks.get(place, ()))
+        return was_delivered and any(not ack.error for ack in group_partition.acks.get(place, ()))
 
-    def _may_have_expired(self, lane: Lane) -> bool:
+    def _may_have_expired(self, group_partition: GroupPartition) -> bool:
         """Whether nobody asked anything of the subscription for as long as it lives then."""
-        moments = [self._lives.span(lane.subscribe).first_us]
+        moments = [self._lives.span(group_partition.subscribe).first_us]
         moments += [boot.ready_us for boot in self._lives.boots if boot.ready_us != NEVER]
         moments += [
-            self._lives.span(poll).first_us for poll in lane.polls if poll.answered_us != NEVER
+            self._lives.span(poll).first_us
+            for poll in group_partition.polls
+            if poll.answered_us != NEVER
         ]
         moments = sorted(moment for moment in moments if moment >= moments[0])
-        last_us = max((self._lives.span(poll).last_us for poll in lane.polls), default=EVER_US)
+        last_us = max(
+            (self._lives.span(poll).last_us for poll in group_partition.polls), default=EVER_US
+        )
         gaps = zip(moments, [*moments[1:], last_us], strict=True)
         return any(after - before >= self._rules.grace_us for before, after in gaps)
 

@@ -17,7 +17,7 @@ from simulator.history import (
     Replay,
     Seek,
 )
-from simulator.oracle.lanes import Lane
+from simulator.oracle.group_partitions import GroupPartition
 from simulator.oracle.lease_model import (
     GIVEN_UP_REASON,
     MAX_ATTEMPTS_REASON,
@@ -66,10 +66,10 @@ def _check_acquire(op: Acquire) -> Iterator[Violation]:
             yield violation("P3-answer", text, op)
 
 
-def check_tokens(lives: Lives, lane: Lane) -> Iterator[Violation]:
+def check_tokens(lives: Lives, group_partition: GroupPartition) -> Iterator[Violation]:
     """P3: a token names one grant, and later grants of a partition have larger ones."""
     told: dict[tuple[int, int], list[Sight[Acquire]]] = defaultdict(list)
-    for place, sights in lane.sights.items():
+    for place, sights in group_partition.sights.items():
         for sight in sights:
             if sight.delivery.token is not None:
                 told[place.partition, lives.epoch(sight.acquire.boot)].append(sight)
@@ -79,15 +79,23 @@ def check_tokens(lives: Lives, lane: Lane) -> Iterator[Violation]:
             token = sight.delivery.token or 0
             other = names.setdefault(token, sight)
             if other is not sight:
-                text = f"group {lane.group} of {lane.topic} was given token {token} twice"
+                text = (
+                    f"group {group_partition.group} of {group_partition.topic} was given "
+                    f"token {token} twice"
+                )
                 yield violation("P3-token", text, other.acquire, sight.acquire)
         entries = ((lives.span(s.acquire), s.delivery.token, s) for s in sights)
         for (before, earlier), (after, later) in falling(entries):
-            text = f"group {lane.group} of {lane.topic} was given token {after} after {before}"
+            text = (
+                f"group {group_partition.group} of {group_partition.topic} was given "
+                f"token {after} after {before}"
+            )
             yield violation("P3-token", text, earlier.acquire, later.acquire)
 
 
-def check_lowest_first(lives: Lives, records: Records, lane: Lane) -> Iterator[Violation]:
+def check_lowest_first(
+    lives: Lives, records: Records, group_partition: GroupPartition
+) -> Iterator[Violation]:
     """A record that was never leased is leased before any later one of its partition.
 
     Not for records that a failed settle touched before their first lease: they may have waited. In
@@ -95,27 +103,29 @@ def check_lowest_first(lives: Lives, records: Records, lane: Lane) -> Iterator[V
     """
     if lives.any_loss:
         return
-    by_key = any(isinstance(op, Configure) and op.rules.key_ordered for op in lane.changes)
+    by_key = any(
+        isinstance(op, Configure) and op.rules.key_ordered for op in group_partition.changes
+    )
     told: dict[tuple[int, bytes | None], list[tuple[Span, Place, Sight[Acquire]]]] = defaultdict(
         list
     )
-    for place, sights in lane.sights.items():
+    for place, sights in group_partition.sights.items():
         keys = _keys(records, sights) if by_key else {None}
         for sight in sights if len(keys) == 1 else ():
             told[place.partition, *keys].append((lives.span(sight.acquire), place, sight))
-    resets = [op for op in lane.changes if isinstance(op, Seek | Replay | DeleteGroup)]
+    resets = [op for op in group_partition.changes if isinstance(op, Seek | Replay | DeleteGroup)]
     anew = [lives.span(op) for op in resets]
     for entries in told.values():
         for (higher, earlier), (place, later) in falling(entries):
-            if later.delivery.grants != 1 or _may_have_waited(lane, place):
+            if later.delivery.grants != 1 or _may_have_waited(group_partition, place):
                 continue
             since_us = lives.span(earlier.acquire).first_us
             until_us = lives.span(later.acquire).last_us
             if any(at.first_us <= until_us and since_us <= at.last_us for at in anew):
                 continue
             text = (
-                f"group {lane.group} was given record {higher.offset} of "
-                f"{lane.topic}/{place.partition} before record {place.offset}"
+                f"group {group_partition.group} was given record {higher.offset} of "
+                f"{group_partition.topic}/{place.partition} before record {place.offset}"
             )
             yield violation("P3-lowest", text, earlier.acquire, later.acquire)
 
@@ -130,62 +140,66 @@ def _keys(records: Records, sights: list[Sight[Acquire]]) -> set[bytes | None]:
     return {sent.message.key for record in known for sent in records.possible(record)}
 
 
-def _may_have_waited(lane: Lane, place: Place) -> bool:
+def _may_have_waited(group_partition: GroupPartition, place: Place) -> bool:
     return any(
         not result and not settlement.success
-        for _, settlement, result in lane.attempts.get(place, ())
+        for _, settlement, result in group_partition.attempts.get(place, ())
     )
 
 
-def check_attempt_times(lives: Lives, lane: Lane) -> Iterator[Violation]:
+def check_attempt_times(lives: Lives, group_partition: GroupPartition) -> Iterator[Violation]:
     """P4: a letter tells when its record was first tried and when it died, while the broker lived.
 
     Both lie between the first request that was about the record and the listing, in this order.
     Times from before a start are only about right, so nothing is said about them.
     """
-    for op in lane.letters:
+    for op in group_partition.letters:
         listed, boot = lives.span(op), lives.boot(op)
         for letter in op.letters:
             if letter.first_ago_us is None or letter.last_ago_us is None or boot is None:
                 continue
-            asked = _asked_about(lane, letter.place)
+            asked = _asked_about(group_partition, letter.place)
             if not asked or any(each.boot != boot.number for each in asked):
                 continue
             since_us = min(lives.span(each).first_us for each in asked)
             is_ordered = 0 <= letter.last_ago_us <= letter.first_ago_us
             if not is_ordered or listed.last_us - letter.first_ago_us < since_us - SLACK_US:
                 text = (
-                    f"record {letter.place.offset} of {lane.topic}/{letter.place.partition} tells "
+                    f"record {letter.place.offset} of "
+                    f"{group_partition.topic}/{letter.place.partition} tells "
                     f"attempts {letter.first_ago_us} to {letter.last_ago_us} us ago, and was first "
                     f"asked for at {since_us}"
                 )
                 yield violation("P4-letter", text, op)
 
 
-def _asked_about(lane: Lane, place: Place) -> list[Operation]:
+def _asked_about(group_partition: GroupPartition, place: Place) -> list[Operation]:
     """Everything that may have been an attempt of a record."""
     return [
-        *(sight.acquire for sight in lane.sights.get(place, ())),
-        *(attempt[0] for attempt in lane.attempts.get(place, ())),
-        *lane.unanswered,
+        *(sight.acquire for sight in group_partition.sights.get(place, ())),
+        *(attempt[0] for attempt in group_partition.attempts.get(place, ())),
+        *group_partition.unanswered,
     ]
 
 
-def check_letters(records: Records, lane: Lane) -> Iterator[Violation]:
+def check_letters(records: Records, group_partition: GroupPartition) -> Iterator[Violation]:
     """P4: a record stands among the dead letters once, and for a reason there was."""
-    for op in lane.letters:
+    for op in group_partition.letters:
         seen: set[Place] = set()
         for letter in op.letters:
-            name = f"record {letter.place.offset} of {lane.topic}/{letter.place.partition}"
+            name = (
+                f"record {letter.place.offset} of {group_partition.topic}/{letter.place.partition}"
+            )
             if letter.place in seen:
                 yield violation("P4-letter", f"{name} is a dead letter twice", op)
             seen.add(letter.place)
-            said = {each.reason for _, each, _ in lane.attempts.get(letter.place, ())}
+            said = {each.reason for _, each, _ in group_partition.attempts.get(letter.place, ())}
             reasons = {MAX_ATTEMPTS_REASON, GIVEN_UP_REASON, *said}
             if letter.reason not in reasons and not records.damaged:
                 text = f"{name} is a dead letter for {letter.reason!r}"
                 yield violation("P4-letter", text, op)
-            if (lane.topic, letter.place) not in records.by_place and not records.may_be_unseen(
-                lane.topic
-            ):
+            if (
+                group_partition.topic,
+                letter.place,
+            ) not in records.by_place and not records.may_be_unseen(group_partition.topic):
                 yield violation("P4-letter", f"{name} is a dead letter and never was", op)

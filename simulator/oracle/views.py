@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from simulator.history import NEVER, Acquire, Extend, GroupView, History, Look, Place, Produce
-from simulator.oracle.lanes import Attempt, Lane
+from simulator.oracle.group_partitions import Attempt, GroupPartition
 from simulator.oracle.lease_model import LATE_US
 from simulator.oracle.records import Records
 from simulator.oracle.removal import Removal
@@ -74,13 +74,13 @@ class Views:
                 bounds.surely_ends(span.last_us, placed)
         return bounds
 
-    def check(self, lane: Lane) -> Iterator[Violation]:
+    def check(self, group_partition: GroupPartition) -> Iterator[Violation]:
         """All that can be said of one group's states."""
-        looks = [(self._lives.span(look), look) for look in lane.looks if look.succeeded]
+        looks = [(self._lives.span(look), look) for look in group_partition.looks if look.succeeded]
         if not looks:
             return
-        settled = self._count_settled(lane)
-        only_grows = not lane.alters and not self._removal.removes(lane.topic)
+        settled = self._count_settled(group_partition)
+        only_grows = not group_partition.alters and not self._removal.removes(group_partition.topic)
         for span, look in looks:
             if look.view is not None:
                 yield from _check_sums(look, look.view)
@@ -90,7 +90,7 @@ class Views:
                         yield from _check_settled(settled, span, look, look.view)
         yield from self._check_growing(looks, GROWING if only_grows else GROWING[:1])
         if only_grows:
-            yield from self._check_letters(lane, looks)
+            yield from self._check_letters(group_partition, looks)
 
     def _check_next(self, span: Span, look: Look, view: GroupView) -> Iterator[Violation]:
         """P1, P2: the records that were acknowledged, and no more than were sent."""
@@ -100,15 +100,15 @@ class Views:
             text = f"{look.topic} tells {view.next} records; there were {least} to {most}"
             yield violation("P2-next", text, look)
 
-    def _count_settled(self, lane: Lane) -> Bounds:
+    def _count_settled(self, group_partition: GroupPartition) -> Bounds:
         """The records that are settled or dead for sure, and at most.
 
         Where grants count, any lease may be the last one.
         """
         bounds = Bounds()
-        dead = self._died(lane)
-        for place in {**lane.attempts, **dead}:
-            attempts = lane.attempts.get(place, ())
+        dead = self._died(group_partition)
+        for place in {**group_partition.attempts, **dead}:
+            attempts = group_partition.attempts.get(place, ())
             spans = [self._lives.span(op) for op, _, result in attempts if not result]
             if spans:
                 bounds.may_begin(min(span.first_us for span in spans))
@@ -117,18 +117,18 @@ class Views:
             if ends:
                 bounds.surely_ends(min(ends))
         if self._rules.counts_grants:
-            for acquire in lane.acquires:
+            for acquire in group_partition.acquires:
                 count = acquire.limit if acquire.answered_us == NEVER else len(acquire.deliveries)
                 bounds.may_begin(self._lives.span(acquire).first_us, count)
         return bounds
 
-    def _died(self, lane: Lane) -> dict[Place, list[int]]:
+    def _died(self, group_partition: GroupPartition) -> dict[Place, list[int]]:
         """By when the dead letters were dead: when they were listed, or when all was over."""
         died: dict[Place, list[int]] = {}
-        leases_over_us = self._leases_over_us(lane)
-        for op in lane.letters if not self._lives.any_loss else ():
+        leases_over_us = self._leases_over_us(group_partition)
+        for op in group_partition.letters if not self._lives.any_loss else ():
             for letter in op.letters:
-                attempts = lane.attempts.get(letter.place, ())
+                attempts = group_partition.attempts.get(letter.place, ())
                 failed = [a[0] for a in attempts if not a[2] and not a[1].success]
                 over_us = [self._lives.span(failure).last_us for failure in failed]
                 if self._rules.counts_grants:
@@ -136,10 +136,10 @@ class Views:
                 died[letter.place] = [self._lives.span(op).last_us, max(over_us, default=EVER_US)]
         return died
 
-    def _leases_over_us(self, lane: Lane) -> int:
+    def _leases_over_us(self, group_partition: GroupPartition) -> int:
         """When all leases were over at the latest, but for those of the audit, which outlive it."""
-        leases: list[Acquire | Extend] = [*lane.acquires]
-        leases += [op for ops in lane.extends.values() for op in ops]
+        leases: list[Acquire | Extend] = [*group_partition.acquires]
+        leases += [op for ops in group_partition.extends.values() for op in ops]
         leases = [op for op in leases if op.sent_us < self._audit_us]
         begun_us = [self._lives.span(op).last_us for op in leases]
         begun_us += [boot.ready_us for boot in self._lives.boots]
@@ -168,10 +168,12 @@ class Views:
                     )
                     yield violation(promise, text, earlier, later)
 
-    def _check_letters(self, lane: Lane, looks: list[tuple[Span, Look]]) -> Iterator[Violation]:
+    def _check_letters(
+        self, group_partition: GroupPartition, looks: list[tuple[Span, Look]]
+    ) -> Iterator[Violation]:
         """P4: a group without lag tells as many dead letters as it lists."""
         for span, look in looks:
-            for letters in lane.letters:
+            for letters in group_partition.letters:
                 view = look.view
                 if view is None or view.lag or letters.boot != look.boot:
                     continue

@@ -101,8 +101,12 @@ def test_a_group_that_only_commits_is_told_of_by_its_commits(caller: Caller) -> 
     caller.house.broker.commit_offset("orders", "readers", 0, 3)
     _, group = caller.get("/topics/orders/groups/readers")
     assert (group["lag"], group["ready"], group["oldest_age_seconds"]) == (0, 0, None)
-    (lane,) = group["by_partition"]
-    assert (lane["lag"], lane["committed"], lane["lag_by_commit"]) == (0, 3, True)
+    (group_partition,) = group["by_partition"]
+    assert (
+        group_partition["lag"],
+        group_partition["committed"],
+        group_partition["lag_by_commit"],
+    ) == (0, 3, True)
     _, group = caller.get(GROUP)
     assert not group["by_partition"][0]["lag_by_commit"]
 
@@ -158,11 +162,11 @@ def test_a_group_goes_on_at_a_time() -> None:
         caller.house.pass_time(5, 1)
     status, group = caller.post(f"{GROUP}/seek", {"to_time": times[1], "create": True})
     assert status == 200
-    assert [lane["floor"] for lane in group["by_partition"]] == [1, 1]
+    assert [group_partition["floor"] for group_partition in group["by_partition"]] == [1, 1]
     _, group = caller.post(f"{GROUP}/seek", {"to_time": "2100-01-01T00:00:00Z", "partition": 1})
-    assert [lane["floor"] for lane in group["by_partition"]] == [1, 3]
+    assert [group_partition["floor"] for group_partition in group["by_partition"]] == [1, 3]
     _, group = caller.post(f"{GROUP}/seek", {"to_time": "1970-01-01T00:00:00+05:00"})
-    assert [lane["floor"] for lane in group["by_partition"]] == [0, 0]
+    assert [group_partition["floor"] for group_partition in group["by_partition"]] == [0, 0]
 
 
 @pytest.mark.parametrize("shortage", [NoSpace("the disk is full"), Congested("in a moment")])
@@ -188,7 +192,7 @@ def test_a_seek_to_a_time_is_of_all_partitions_or_of_none(
         f"{GROUP}/seek", {"to_time": "2100-01-01T00:00:00Z", "create": True}
     )
     assert (status, len(admitted)) == (200, 1)
-    assert [lane["floor"] for lane in group["by_partition"]] == [1, 1, 1]
+    assert [group_partition["floor"] for group_partition in group["by_partition"]] == [1, 1, 1]
 
 
 def test_a_seek_to_a_time_is_not_made_in_another_topic_of_that_name(

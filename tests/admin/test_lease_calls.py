@@ -47,9 +47,11 @@ def test_following_next_shows_every_dead_letter_once() -> None:
     house = House()
     house.broker.create_topic("orders", 2)
     ask(house, *(Produce("orders", b"x", partition=n % 2) for n in range(20)))
-    for lane in [house.broker.lane("orders", "g", index, 0) for index in range(2)]:
+    for group_partition in [
+        house.broker.group_partition("orders", "g", index, 0) for index in range(2)
+    ]:
         for offset in range(0, 10, 2):
-            house.broker.dead_letter(lane, offset, "bad")
+            house.broker.dead_letter(group_partition, offset, "bad")
     caller, found, where = Caller(house), [], {}
     while True:
         status, page = caller.get(LETTERS, limit=3, **where)
@@ -181,7 +183,7 @@ def bad() -> Caller:
     broker = caller.house.broker
     for reason, offsets in (("odd", range(0, 10, 2)), ("worse", range(1, 10, 2))):
         for offset in offsets:
-            broker.dead_letter(broker.lane("orders", "g", 0, offset), offset, reason)
+            broker.dead_letter(broker.group_partition("orders", "g", 0, offset), offset, reason)
         caller.house.pass_time(60, 1)
     return caller
 

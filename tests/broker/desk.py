@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from brokerd.broker import STOP, TAKE, UNKNOWN, Chunk, Lane, gone_until, key_hash
+from brokerd.broker import STOP, TAKE, UNKNOWN, Chunk, GroupPartition, gone_until, key_hash
 from brokerd.values import Grant, Record
 from tests.house import House
 
@@ -13,14 +13,14 @@ SECOND_US = 1_000_000
 class TakeAll:
     """Takes whatever is in memory; ``cold`` names the record that must be read first."""
 
-    lane: Lane
+    group_partition: GroupPartition
 
     def __init__(self, house: House) -> None:
         self._broker = house.broker
         self.stopped = False
         self.cut_short = False
         self.values: list[bytes] = []
-        self.cold: tuple[Lane, int] | None = None
+        self.cold: tuple[GroupPartition, int] | None = None
 
     def takes(self, offset: int) -> int:
         chunk = self._find(offset)
@@ -36,9 +36,9 @@ class TakeAll:
         return UNKNOWN if chunk is None else key_hash(chunk.keys[offset - chunk.base])
 
     def _find(self, offset: int) -> Chunk | None:
-        chunk = self._broker.find(self.lane.partition, offset)
+        chunk = self._broker.find(self.group_partition.partition, offset)
         if chunk is None:
-            self.cold = (self.lane, offset)
+            self.cold = (self.group_partition, offset)
             self.stopped = True
         return chunk
 
@@ -85,8 +85,8 @@ def grants(
         elif found or taking.cold is None:
             answers.append([(g, value) for (_, g), value in zip(found, taking.values, strict=True)])
         else:
-            lane, offset = taking.cold
-            house.broker.load(lane.partition, offset, loaded)
+            group_partition, offset = taking.cold
+            house.broker.load(group_partition.partition, offset, loaded)
 
     def loaded(_chunk: Chunk | None, error: Exception | None) -> None:
         # At once: what was read may leave the cache again as soon as this returns.
@@ -117,7 +117,7 @@ def settle(
     """Settle one record; whether that changed anything."""
     delay_us = None if delay_seconds is None else int(delay_seconds * SECOND_US)
     return house.broker.settle(
-        house.broker.lane(topic, group, index, offset),
+        house.broker.group_partition(topic, group, index, offset),
         offset,
         success,
         owner=owner,

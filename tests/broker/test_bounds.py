@@ -26,7 +26,7 @@ from brokerd.broker.archive.bounds import PIECE_LOOKS, capture
 from brokerd.broker.archive.bounds_writer import EVERY_SECONDS, RETRY_SECONDS, SOON_SECONDS
 from brokerd.broker.status.damage import Place
 from brokerd.errors import BrokerdError, DamagedData
-from brokerd.groups import GroupPartition
+from brokerd.groups import LeaseStore
 from brokerd.wal import WalOptions
 from brokerd.wal.damage.verify import walk
 from brokerd.wal.read.scanner import FoundFrame
@@ -140,7 +140,7 @@ def test_a_dead_letter_stays(house: House) -> None:
     produce(house, "t", b"a", b"b", b"c")
     house.run()
     lease(house, limit=3)
-    house.broker.dead_letter(house.broker.lane("t", "g", 0, 1), 1, "bad")
+    house.broker.dead_letter(house.broker.group_partition("t", "g", 0, 1), 1, "bad")
     settle(house, 0)
     settle(house, 2)
     assert below(house) == 1
@@ -434,7 +434,7 @@ def test_below_the_bound_no_group_has_anything_to_do(operations: list[Any]) -> N
     todo = [
         offset
         for group in house.broker.existing_topic("t").groups.values()
-        for offset in to_do(group.lanes[0].store, bounds.next)
+        for offset in to_do(group.partitions[0].store, bounds.next)
     ]
     assert bounds.compact_below == min(todo, default=bounds.next)
 
@@ -456,14 +456,14 @@ def do(house: House, name: str, first: int, number: int = 0) -> None:
             broker.replay_dead_letters("t", group)
         elif name == "bury":
             if number < topic.partition(0).next_offset:
-                broker.dead_letter(topic.groups[group].lanes[0], number, "bad")
+                broker.dead_letter(topic.groups[group].partitions[0], number, "bad")
         else:
             with suppress(BrokerdError):
                 delay = 60.0 if name == "fail" else None
                 settle(house, number, name == "settle", group=group, delay_seconds=delay)
 
 
-def to_do(store: GroupPartition, end: int) -> Iterator[int]:
+def to_do(store: LeaseStore, end: int) -> Iterator[int]:
     """What a group has leased, delayed, dead or open, by its own lists."""
     yield from (one.offset for one in store.leases())
     yield from (offset for offset, _ in store.delays())

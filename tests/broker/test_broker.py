@@ -83,7 +83,7 @@ class TestTopics:
         with pytest.raises(InvalidName):
             lease(house, "t", name)
         with pytest.raises(InvalidName):
-            house.broker.lane("t", name, 0, 0)
+            house.broker.group_partition("t", name, 0, 0)
         assert len(list(house.broker.topics())) == 1
 
     @pytest.mark.parametrize("name", ["", "x" * 255, "é" * 127, "smile \U0001f600", "a b\u00a0c"])
@@ -236,7 +236,9 @@ class TestLeases:
         house.clock.rightNow += 2  # the request comes before the timer
         with pytest.raises(LeaseLost):
             if request_it == "extend":
-                house.broker.extend(house.broker.lane("t", "g", 0, 0), 0, SECOND_US, owner="ann")
+                house.broker.extend(
+                    house.broker.group_partition("t", "g", 0, 0), 0, SECOND_US, owner="ann"
+                )
             else:
                 settle(house, 0, owner=None, token=77)
         done = acknowledged(house)
@@ -252,8 +254,10 @@ class TestLeases:
         produce(house, "t", b"a")
         lease(house, seconds=5)
         house.pass_time(4)
-        lane = house.broker.lane("t", "g", 0, 0)
-        assert house.broker.extend(lane, 0, 10 * SECOND_US, owner="ann") == 10 * SECOND_US
+        group_partition = house.broker.group_partition("t", "g", 0, 0)
+        assert (
+            house.broker.extend(group_partition, 0, 10 * SECOND_US, owner="ann") == 10 * SECOND_US
+        )
         house.pass_time(9)
         assert lease(house, owner="bob") == []
         house.pass_time(1.1)
@@ -296,7 +300,7 @@ class TestLeases:
         given = []
         for _ in range(6):
             found = house.broker.acquire("t", "g", "ann", SECOND_US, 10, TakesTwo())
-            given.append([lane.partition.index for lane, _ in found])
+            given.append([group_partition.partition.index for group_partition, _ in found])
         assert given == [[0, 0], [1, 1], [2, 2]] * 2
 
     def test_who_had_no_room_left_in_an_answer_is_first_in_the_next(self) -> None:
@@ -316,7 +320,7 @@ class TestLeases:
         given = []
         for _ in range(4):
             found = house.broker.acquire("t", "g", "ann", SECOND_US, 10, StopsAtTheSecond())
-            given += [lane.partition.index for lane, _ in found]
+            given += [group_partition.partition.index for group_partition, _ in found]
         assert given == [0, 1, 2, 1]
 
     def test_taking_stops_where_the_protocol_says(self) -> None:
@@ -409,9 +413,9 @@ class TestGroups:
             ("u", 0, 0),
         ]:
             with pytest.raises(UnknownOffset):
-                house.broker.lane(topic, "g", index, offset)
+                house.broker.group_partition(topic, "g", index, offset)
         with pytest.raises(LeaseLost):
-            house.broker.extend(house.broker.lane("t", "g", 0, 0), 0, SECOND_US)
+            house.broker.extend(house.broker.group_partition("t", "g", 0, 0), 0, SECOND_US)
         with pytest.raises(LeaseLost):
             settle(house, 0, token=77)
         assert group_names(house) == set()
@@ -428,10 +432,11 @@ class TestGroups:
         assert group_names(house.crash()) == {"g"}
 
     def test_a_record_that_cannot_be_read_dies_in_the_group_as_it_is_now(self) -> None:
-        """The lane of an acquire that found a cold record may be one the topic never knew."""
+        """The group_partition of an acquire that found a cold record may be one the topic never
+        knew."""
         house = House()
         produce(house, "t", b"a", b"b")
-        stale = house.broker.lane("t", "g", 0, 0)
+        stale = house.broker.group_partition("t", "g", 0, 0)
         lease(house)
         assert house.broker.dead_letter(stale, 1, "damaged")
         house.run()

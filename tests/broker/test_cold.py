@@ -471,7 +471,9 @@ class TestGroups:
     def test_a_dead_letter_in_the_archive_is_replayed_and_leased(self) -> None:
         house, _ = filled()
         for offset in (2, 120):
-            house.broker.dead_letter(house.broker.lane("t", "g", 0, offset), offset, "bad")
+            house.broker.dead_letter(
+                house.broker.group_partition("t", "g", 0, offset), offset, "bad"
+            )
         house.run()
         assert drained(house) == [o for o in range(350) if o not in (2, 120)]
         assert house.broker.replay_dead_letters("t", "g") == 2

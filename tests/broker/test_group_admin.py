@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerd.broker import BrokerSettings, Congested, Lane
-from brokerd.broker.journal import LANE_FRAME_BYTES
+from brokerd.broker import BrokerSettings, Congested, GroupPartition
+from brokerd.broker.journal import GROUP_PARTITION_FRAME_BYTES
 from brokerd.broker.leases.group_admin import RELEASE_MAX
 from brokerd.broker.single_call import ask
 from brokerd.errors import (
@@ -29,13 +29,15 @@ from tests.house import House
 
 RESTARTS = ("goes on", "crashes", "stops")
 
-USES: dict[str, Callable[[House, Lane], object]] = {
-    "settle": lambda house, lane: house.broker.settle(lane, 0, True),
-    "extend": lambda house, lane: house.broker.extend(lane, 0, SECOND_US),
-    "release": lambda house, lane: house.broker.release(lane, 0),
-    "dead_letter": lambda house, lane: house.broker.dead_letter(lane, 0, "bad"),
+USES: dict[str, Callable[[House, GroupPartition], object]] = {
+    "settle": lambda house, group_partition: house.broker.settle(group_partition, 0, True),
+    "extend": lambda house, group_partition: house.broker.extend(group_partition, 0, SECOND_US),
+    "release": lambda house, group_partition: house.broker.release(group_partition, 0),
+    "dead_letter": lambda house, group_partition: house.broker.dead_letter(
+        group_partition, 0, "bad"
+    ),
 }
-"""What may be done with a lane."""
+"""What may be done with a group_partition."""
 
 SEEN_AFTER = {
     "settle": (2, 0, 0),
@@ -76,17 +78,17 @@ def letters(house: House, group: str = "g") -> list[tuple[int, int, str]]:
 def bury(house: House, *offsets: int, reason: str = "bad", index: int = 0) -> None:
     """Make dead letters of records, whoever holds them."""
     for offset in offsets:
-        lane = house.broker.lane("t", "g", index, offset)
-        assert house.broker.dead_letter(lane, offset, reason)
+        group_partition = house.broker.group_partition("t", "g", index, offset)
+        assert house.broker.dead_letter(group_partition, offset, reason)
 
 
 def last_tokens(house: House) -> dict[tuple[str, int], int]:
-    """The last token of each lane."""
+    """The last token of each group_partition."""
     groups = house.broker.existing_topic("t").groups.values()
     return {
-        (group.name, lane.partition.index): lane.store.last_token
+        (group.name, group_partition.partition.index): group_partition.store.last_token
         for group in groups
-        for lane in group.lanes
+        for group_partition in group.partitions
     }
 
 
@@ -232,8 +234,8 @@ class TestSeek:
         with pytest.raises(UnknownPartition):
             house.broker.seek_group("t", "g", {0: 0, 3: 0})
         house = restarted(house, how)
-        lanes = house.broker.existing_topic("t").groups["g"].lanes
-        assert [lane.store.floor for lane in lanes] == [2, 0, 3]
+        group_partitions = house.broker.existing_topic("t").groups["g"].partitions
+        assert [group_partition.store.floor for group_partition in group_partitions] == [2, 0, 3]
 
     @pytest.mark.parametrize("how", RESTARTS)
     def test_a_seek_sets_the_committed_offsets_that_there_are(self, how: str) -> None:
@@ -294,7 +296,7 @@ class TestSeek:
         ((grant, _),) = grants(house)
         house.broker.seek_group("t", "g", "start")
         with pytest.raises(LeaseLost):
-            house.broker.extend(house.broker.lane("t", "g", 0, 0), 0, SECOND_US)
+            house.broker.extend(house.broker.group_partition("t", "g", 0, 0), 0, SECOND_US)
         assert settle(house, 0, token=grant.token, owner=None)  # nobody else had it since
 
     def test_an_offset_is_found_by_time(self) -> None:
@@ -364,7 +366,7 @@ class TestDeletion:
             found = grants(house, limit=4)
             assert len(found) == 4
             tokens |= {grant.token for grant, _ in found}
-            house.broker.release(house.broker.lane("t", "g", 0, 0), 0)
+            house.broker.release(house.broker.group_partition("t", "g", 0, 0), 0)
             house.broker.delete_group("t", "g")
         lease(house, owner="bob")
         before = house.broker.group_info("t", "g")
@@ -385,9 +387,9 @@ class TestDeletion:
         house.broker._snapshotter.begin()
         for _ in range(step):
             house.pass_time(0.006, 0.006)
-        house.broker.release(house.broker.lane("t", "b", 1, 2), 2)
+        house.broker.release(house.broker.group_partition("t", "b", 1, 2), 2)
         house.run()
-        house.broker.extend(house.broker.lane("t", "b", 0, 2), 2, SECOND_US)
+        house.broker.extend(house.broker.group_partition("t", "b", 0, 2), 2, SECOND_US)
         house.broker.delete_group("t", "b")
         if comes_again:
             lease(house, group="b", owner="bob")
@@ -407,8 +409,8 @@ class TestDeletion:
         lease(house, limit=6)
         house.run()
         for index in range(2):
-            house.broker.release(house.broker.lane("t", "g", index, 2), 2)
-            house.broker.extend(house.broker.lane("t", "g", index, 1), 1, SECOND_US)
+            house.broker.release(house.broker.group_partition("t", "g", index, 2), 2)
+            house.broker.extend(house.broker.group_partition("t", "g", index, 1), 1, SECOND_US)
         house.broker.delete_group("t", "g")
         house = restarted(house, "crashes")
         assert group_names(house) == set()
@@ -424,21 +426,21 @@ class TestDeletion:
         assert group_names(house) == set()
 
     @pytest.mark.parametrize("use", USES)
-    def test_a_lane_of_a_deleted_group_is_refused_and_does_not_bring_it_back(
+    def test_a_group_partition_of_a_deleted_group_is_refused_and_does_not_bring_it_back(
         self, use: str
     ) -> None:
         house = with_records()
         lease(house)
-        lane = house.broker.lane("t", "g", 0, 0)
+        group_partition = house.broker.group_partition("t", "g", 0, 0)
         house.broker.delete_group("t", "g")
         with pytest.raises(UnknownGroup, match="was deleted"):
-            USES[use](house, lane)
+            USES[use](house, group_partition)
         house.run()
         assert group_names(house) == set()
 
     @pytest.mark.parametrize("use", USES)
     @pytest.mark.parametrize("began", [True, False])
-    def test_a_lane_of_a_deleted_topic_is_refused_and_does_not_bring_it_back(
+    def test_a_group_partition_of_a_deleted_topic_is_refused_and_does_not_bring_it_back(
         self, use: str, began: bool
     ) -> None:
         """Whether its group had begun or not."""
@@ -446,39 +448,43 @@ class TestDeletion:
         produce(house, "t", b"x")
         if began:
             lease(house)
-        lane = house.broker.lane("t", "g", 0, 0)
+        group_partition = house.broker.group_partition("t", "g", 0, 0)
         house.broker.delete_topic("t")
         house.pass_time(1)
         produce(house, "other", b"x")
         house.pass_time(1)  # two snapshots know nothing of the topic
         with pytest.raises(UnknownTopic, match="was deleted"):
-            USES[use](house, lane)
+            USES[use](house, group_partition)
         house.run()
         house = house.crash()
         assert [topic.name for topic in house.broker.topics()] == ["other"]
 
     @pytest.mark.parametrize("use", USES)
-    def test_a_lane_kept_since_before_its_group_began_is_that_of_the_group(self, use: str) -> None:
+    def test_a_group_partition_kept_since_before_its_group_began_is_that_of_the_group(
+        self, use: str
+    ) -> None:
         """It stands for a name: whoever began the group since has leased what it would tell of."""
         house = with_records()
-        lane = house.broker.lane("t", "g", 0, 0)
+        group_partition = house.broker.group_partition("t", "g", 0, 0)
         lease(house)
-        USES[use](house, lane)
+        USES[use](house, group_partition)
         info = house.broker.group_info("t", "g")
         assert (info.lag, info.leased, info.dead) == SEEN_AFTER[use]
         house.run()
         after = house.crash().broker.group_info("t", "g")
         assert (after.lag, after.leased, after.dead) == SEEN_AFTER[use]
 
-    def test_a_lane_kept_since_before_its_group_began_knows_what_came_since(self) -> None:
+    def test_a_group_partition_kept_since_before_its_group_began_knows_what_came_since(
+        self,
+    ) -> None:
         """Records that are removed are nobody's dead letters, and no token is given twice."""
         house = with_records()
-        lane = house.broker.lane("t", "g", 0, 0)
+        group_partition = house.broker.group_partition("t", "g", 0, 0)
         house.broker.trim_topic("t", 0, 1)
         ((old, _),) = grants(house)
         house.broker.delete_group("t", "g")
-        assert not house.broker.dead_letter(lane, 0, "bad")
-        house.broker.dead_letter(lane, 1, "bad")
+        assert not house.broker.dead_letter(group_partition, 0, "bad")
+        house.broker.dead_letter(group_partition, 1, "bad")
         assert letters(house) == [(0, 1, "bad")]
         ((new, _),) = grants(house)
         assert new.token > old.token
@@ -498,17 +504,19 @@ class TestRelease:
         house = with_records()
         lease(house, limit=3)
         poll = Poll(house)
-        house.broker.release(house.broker.lane("t", "g", 0, 1), 1, owner="ann")
+        house.broker.release(house.broker.group_partition("t", "g", 0, 1), 1, owner="ann")
         house.turn()
         assert poll.found == [(1, b"1")]
-        house.broker.release(house.broker.lane("t", "g", 0, 1), 1)
+        house.broker.release(house.broker.group_partition("t", "g", 0, 1), 1)
         ((grant, _),) = grants(house)
         assert (grant.grants, grant.failures) == (3, 0)
 
     def test_a_release_may_name_a_delay(self) -> None:
         house = with_records(1)
         lease(house)
-        house.broker.release(house.broker.lane("t", "g", 0, 0), 0, delay_us=5 * SECOND_US)
+        house.broker.release(
+            house.broker.group_partition("t", "g", 0, 0), 0, delay_us=5 * SECOND_US
+        )
         assert lease(house) == []
         poll = Poll(house)
         house.pass_time(4.9)
@@ -520,12 +528,12 @@ class TestRelease:
         house = with_records()
         lease(house)
         with pytest.raises(NotLeaseOwner):
-            house.broker.release(house.broker.lane("t", "g", 0, 0), 0, owner="bob")
+            house.broker.release(house.broker.group_partition("t", "g", 0, 0), 0, owner="bob")
         with pytest.raises(LeaseLost):
-            house.broker.release(house.broker.lane("t", "g", 0, 1), 1)
+            house.broker.release(house.broker.group_partition("t", "g", 0, 1), 1)
         house.pass_time(31)
         with pytest.raises(LeaseLost):
-            house.broker.release(house.broker.lane("t", "g", 0, 0), 0, owner="ann")
+            house.broker.release(house.broker.group_partition("t", "g", 0, 0), 0, owner="ann")
 
     @pytest.mark.parametrize("how", RESTARTS)
     def test_all_leases_of_a_client_end_and_nobody_elses(self, how: str) -> None:
@@ -735,7 +743,7 @@ def fill_the_log(house: House) -> None:
     journal = house.broker.journal
     while True:
         try:
-            journal.admit_events(LANE_FRAME_BYTES)
+            journal.admit_events(GROUP_PARTITION_FRAME_BYTES)
         except Congested:
             return
         journal.add_entry(Entry(EntryKind.MARK, 0, 0, 0, 0, b""))

@@ -6,7 +6,7 @@ import pytest
 
 from brokerd.broker.status import group_listing
 from brokerd.broker.status.group_listing import (
-    EXACT_LANES,
+    EXACT_GROUP_PARTITIONS,
     EXACT_TOPICS,
     MAX_GROUPS,
     REFRESH_SECONDS,
@@ -49,7 +49,7 @@ def test_of_many_the_largest_lags_are_shown_and_the_others_counted() -> None:
 
 
 def test_of_many_what_is_shown_is_looked_at_again_after_a_while() -> None:
-    house = many(EXACT_LANES + 1)
+    house = many(EXACT_GROUP_PARTITIONS + 1)
     groups(house)
     house.pass_time(0.1)
     settle(house, 0, topic="t0007")
@@ -61,7 +61,7 @@ def test_of_many_what_is_shown_is_looked_at_again_after_a_while() -> None:
 
 
 def test_nothing_is_looked_at_while_nobody_asks() -> None:
-    house = many(EXACT_LANES + 1)
+    house = many(EXACT_GROUP_PARTITIONS + 1)
     groups(house)
     house.pass_time(1)
     before = len(house.clock.getDelayedCalls())
@@ -70,7 +70,7 @@ def test_nothing_is_looked_at_while_nobody_asks() -> None:
 
 
 def test_groups_that_go_while_they_are_looked_at_are_not_shown() -> None:
-    house = many(EXACT_LANES + 2)
+    house = many(EXACT_GROUP_PARTITIONS + 2)
     ticks = iter(range(10**9))
     house.clock.seconds = lambda: house.clock.rightNow + next(ticks) * 1e-3  # type: ignore
     groups(house)
@@ -81,11 +81,11 @@ def test_groups_that_go_while_they_are_looked_at_are_not_shown() -> None:
         house.clock.advance(0.01)
     shown = dict(groups(house))
     assert "t0000" not in shown and "t0001" not in shown
-    assert len(shown) == EXACT_LANES
+    assert len(shown) == EXACT_GROUP_PARTITIONS
 
 
 def test_a_stop_ends_a_pass() -> None:
-    house = many(EXACT_LANES + 1)
+    house = many(EXACT_GROUP_PARTITIONS + 1)
     groups(house)
     house.stop()
     assert house.clock.getDelayedCalls() == []

@@ -81,9 +81,11 @@ class TestAnswers:
     def test_a_dead_letter_that_changes_nothing_keeps_no_answer_waiting(self) -> None:
         house = House()
         produce(house, "t", b"x")
-        house.broker.dead_letter(house.broker.lane("t", "g", 0, 0), 0, "damaged")
+        house.broker.dead_letter(house.broker.group_partition("t", "g", 0, 0), 0, "damaged")
         house.run()
-        assert not house.broker.dead_letter(house.broker.lane("t", "g", 0, 0), 0, "damaged")
+        assert not house.broker.dead_letter(
+            house.broker.group_partition("t", "g", 0, 0), 0, "damaged"
+        )
         assert acknowledged(house)
 
     def test_a_failed_sync_lets_no_answer_leave_and_no_work_in(self) -> None:

@@ -201,8 +201,8 @@ class Consumers:
             taking = Looking(self.house)
             found = broker.acquire("t", "g", owner, 10 * SECOND_US, limit, taking)
             waits = not found and taking.cold is not None
-            for lane, grant in found:
-                place = lane.partition.index, grant.offset
+            for group_partition, grant in found:
+                place = group_partition.partition.index, grant.offset
                 self.delivered(place, owner, taking.keys[place])
             if waits and taking.cold is not None:
                 # At once when it is there: it may leave the cache again as soon as this returns.
@@ -262,7 +262,7 @@ class Looking(TakeAll):
 
     def takes(self, offset: int) -> int:
         answer = super().takes(offset)
-        partition = self.lane.partition
+        partition = self.group_partition.partition
         chunk = self._broker.find(partition, offset)
         if answer == TAKE and chunk is not None:
             self.keys[partition.index, offset] = chunk.keys[offset - chunk.base]

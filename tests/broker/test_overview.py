@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerd.broker import Lane
+from brokerd.broker import GroupPartition
 from tests.broker.desk import lease, produce, settle
 from tests.broker.test_group_admin import RESTARTS, restarted, with_records
 from tests.house import House
@@ -85,8 +85,8 @@ def test_records_that_were_tried_are_told_of_whatever_groups_were_deleted(fate: 
         assert settle(house, 0, success=False)
         assert stands(house)[0] == 5
     else:
-        lane: Lane = house.broker.lane("t", "g", 0, 0)
-        assert house.broker.dead_letter(lane, 0, "bad")
+        group_partition: GroupPartition = house.broker.group_partition("t", "g", 0, 0)
+        assert house.broker.dead_letter(group_partition, 0, "bad")
         assert stands(house)[0] == 4
 
 
@@ -104,8 +104,8 @@ def test_each_partition_is_told_of_by_what_happens_there() -> None:
     """Committed in the first, leased in the second, nothing at all in the third."""
     house = with_records(3, partitions=3)
     house.broker.commit_offset("t", "g", 0, 3)
-    lane = house.broker.lane("t", "g", 1, 0)
-    assert house.broker.settle(lane, 0, True)
+    group_partition = house.broker.group_partition("t", "g", 1, 0)
+    assert house.broker.settle(group_partition, 0, True)
     house.run()
     rows = house.broker.status()["groups"]
     assert {row["partition"]: row["lag"] for row in rows} == {0: 0, 1: 2, 2: 3}

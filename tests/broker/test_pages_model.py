@@ -339,16 +339,16 @@ class Pages:
         if found := self.leased():
             name, index, offset, one = found
             seconds = self.random.choice([2, 50])
-            lane = self.house.broker.lane("t", name, index, offset)
-            self.house.broker.extend(lane, offset, seconds * SECOND_US, owner=one.owner)
+            group_partition = self.house.broker.group_partition("t", name, index, offset)
+            self.house.broker.extend(group_partition, offset, seconds * SECOND_US, owner=one.owner)
             one.until, one.duration = self.now + seconds, seconds
 
     def release(self) -> None:
         if found := self.leased():
             name, index, offset, one = found
             delay = self.random.choice([0, 5.3])
-            lane = self.house.broker.lane("t", name, index, offset)
-            self.house.broker.release(lane, offset, delay_us=int(delay * SECOND_US))
+            group_partition = self.house.broker.group_partition("t", name, index, offset)
+            self.house.broker.release(group_partition, offset, delay_us=int(delay * SECOND_US))
             self.come_back(one, self.now + delay)
 
     def release_owner(self) -> None:

@@ -189,10 +189,10 @@ class Brokerage(RuleBasedStateMachine):
     def extend(self, data: st.DataObject, seconds: float) -> None:
         topic, group, offset = place = data.draw(st.sampled_from(sorted(self.leased())))
         book = self.books[place]
-        lane = self.house.broker.lane(topic, group, 0, offset)
+        group_partition = self.house.broker.group_partition(topic, group, 0, offset)
         duration_us = int(seconds * SECOND_US)
         try:
-            self.house.broker.extend(lane, offset, duration_us, owner=book.owner)
+            self.house.broker.extend(group_partition, offset, duration_us, owner=book.owner)
         except LeaseLost:
             assert self.now_us > book.until_us or book.lapsed
             book.state, book.until_us = "delayed", 0

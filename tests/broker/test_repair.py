@@ -299,7 +299,7 @@ def test_a_repaired_log_that_loses_its_snapshots_is_read_from_the_beginning() ->
     assert house.report.damages == [] and len(house.report.recorded) == 1
     assert [offset for offset, _ in drain(house, "g")] == [1, 2, 4, 5, 6, 7]
     with pytest.raises(UnknownOffset):
-        house.broker.lane("t", "g", 0, 8)
+        house.broker.group_partition("t", "g", 0, 8)
 
 
 @pytest.mark.parametrize("seed", range(30))

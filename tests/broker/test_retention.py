@@ -177,7 +177,9 @@ class TestDeadLetters:
         )
         produce(house, "t", *[b"%d" % n for n in range(6)])
         for offset in (2, 4):
-            house.broker.dead_letter(house.broker.lane("t", "g", 0, offset), offset, "bad")
+            house.broker.dead_letter(
+                house.broker.group_partition("t", "g", 0, offset), offset, "bad"
+            )
         house.run()
         return house
 
@@ -208,10 +210,12 @@ class TestDeadLetters:
         produce(house, "t", *[b""] * 100)
         for group in groups:
             for offset in range(100):
-                house.broker.dead_letter(house.broker.lane("t", group, 0, offset), offset, "bad")
+                house.broker.dead_letter(
+                    house.broker.group_partition("t", group, 0, offset), offset, "bad"
+                )
         house.run()
         pass_rounds(house, 2)
-        house.broker.dead_letter(house.broker.lane("t", "young", 0, 70), 70, "bad")
+        house.broker.dead_letter(house.broker.group_partition("t", "young", 0, 70), 70, "bad")
         pass_rounds(house, 1)
         assert start(house) == 70, "and not past one that is young"
         assert house.broker.counters.dead_letters_removed == 70 * len(groups)
@@ -269,8 +273,8 @@ class TestSegments:
         assert len(segments(house)) > 15
         pass_rounds(house, 2)
         assert len(segments(house)) <= 8, "what the snapshots do not cover, and what is prepared"
-        [lane_read] = [read(house, "t", start(house))]
-        assert lane_read.value == bytes(10 * KIB)
+        [group_partition_read] = [read(house, "t", start(house))]
+        assert group_partition_read.value == bytes(10 * KIB)
         house = house.crash()
         assert house.report.damages == []
         assert start(house) == 97

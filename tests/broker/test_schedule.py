@@ -558,7 +558,7 @@ def test_many_schedules_are_seen_to_some_in_a_turn_after_a_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Those that wait and those that are due; a topic may be deleted before its turn."""
-    monkeypatch.setattr("brokerd.broker.delayed.delivery.START_LANES", 3)
+    monkeypatch.setattr("brokerd.broker.delayed.delivery.START_GROUP_PARTITIONS", 3)
     monkeypatch.setattr("brokerd.broker.delayed.delivery.FIRE_BYTES", 2 * MESSAGE_BYTES)
     house = House()
     names = [f"t{number}" for number in range(10)]
@@ -568,9 +568,20 @@ def test_many_schedules_are_seen_to_some_in_a_turn_after_a_start(
     house.wall_seconds += 60.0
     house = house.crash()
     waiting = [topic.internal for topic in house.broker.topics()]
-    lanes = [topic.groups["schedule"].lanes[0] for topic in waiting if topic is not None]
-    assert len(lanes) == 10
-    assert len([lane for lane in lanes if lane.scheduled_us is not None]) == 3
+    group_partitions = [
+        topic.groups["schedule"].partitions[0] for topic in waiting if topic is not None
+    ]
+    assert len(group_partitions) == 10
+    assert (
+        len(
+            [
+                group_partition
+                for group_partition in group_partitions
+                if group_partition.scheduled_us is not None
+            ]
+        )
+        == 3
+    )
     house.broker.delete_topic("t9")
     house.pass_time(1.0)
     assert [values(house, name) for name in names[:9]] == [[], [b"x"]] * 4 + [[]]

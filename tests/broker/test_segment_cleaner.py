@@ -54,7 +54,7 @@ class TestWhatGoes:
         archive = CountedArchive()
         house = make(archive)
         fill(house, 600)
-        house.broker.dead_letter(house.broker.lane("t", "g", 0, 3), 3, "bad")
+        house.broker.dead_letter(house.broker.group_partition("t", "g", 0, 3), 3, "bad")
         house.run()
         state, count = without_marks(house), len(segments(house))
         assert count > 9

@@ -47,13 +47,13 @@ class TestDamage:
                 house.disk.unlink(f"{WAL_DIR}/{one}")
         house.disk.sync_directory(WAL_DIR)
 
-    def lanes(self, house: House) -> list[str]:
+    def group_partitions(self, house: House) -> list[str]:
         return [line for line in describe(house.broker) if line.startswith("  ")]
 
     @pytest.mark.parametrize("number", [0, 1])
     def test_what_is_archived_is_not_called_lost(self, number: int) -> None:
         house, first = self.shrunk()
-        before = self.lanes(house)
+        before = self.group_partitions(house)
         names = segments(house)
         self.lose(house, names[number])
         report = verify(house.disk.copy(), WAL_DIR, STATE_DIR)
@@ -66,7 +66,7 @@ class TestDamage:
             assert lost.first < lost.end <= 60
         (partition,) = again.broker.existing_topic("t").partitions
         assert partition.gaps == [(lost.first, lost.end)]
-        assert self.lanes(again) == [
+        assert self.group_partitions(again) == [
             line.replace(f"lag {60 - 0}", f"lag {60 - (lost.end - lost.first)}") for line in before
         ]
 
@@ -125,9 +125,9 @@ class TestDamage:
         data[20_000] ^= 1
         house.disk.create(f"{WAL_DIR}/{name}").pwrite(bytes(data), 0)
         house.disk.sync_directory(WAL_DIR)
-        before = self.lanes(house)
+        before = self.group_partitions(house)
         again = house.again(open_archive=None)
-        assert self.lanes(again) == before
+        assert self.group_partitions(again) == before
         assert all(damage.lost == [] for damage in again.report.damages)
         (partition,) = again.broker.existing_topic("t").partitions
         assert partition.gaps == []

@@ -13,8 +13,8 @@ from brokerd.broker.model.snapshot_capture import capture_topic
 from brokerd.broker.model.snapshotter import STEP_THINGS
 from brokerd.broker.model.state import (
     SNAPSHOT_DELETED_TOPIC,
-    SNAPSHOT_LANE,
-    SNAPSHOT_LANES,
+    SNAPSHOT_GROUP_PARTITION,
+    SNAPSHOT_GROUP_PARTITIONS,
     SNAPSHOT_META,
     State,
 )
@@ -78,7 +78,9 @@ class TestTaking:
         house.pass_time(0.05, step=0.005)
         written = chunks(house, 0)
         kinds = [chunk.kind for chunk in written]
-        assert kinds == ([SNAPSHOT_META] + [SNAPSHOT_TOPIC, SNAPSHOT_LANES] * STEP_THINGS)
+        assert kinds == (
+            [SNAPSHOT_META] + [SNAPSHOT_TOPIC, SNAPSHOT_GROUP_PARTITIONS] * STEP_THINGS
+        )
         assert len({chunk.lsn for chunk in written}) > 1
 
     def test_work_between_the_steps_is_neither_lost_nor_done_twice(self) -> None:
@@ -108,8 +110,10 @@ class TestTaking:
         for group in after:
             group.pop("oldest_age_seconds")
         assert sorted(after, key=str) == sorted(before, key=str)
-        [lane] = house.broker.existing_topic("t0").groups["g"].lanes
-        assert [(lease.offset, lease.failures) for lease in lane.store.leases()] == [(0, 1)]
+        [group_partition] = house.broker.existing_topic("t0").groups["g"].partitions
+        assert [(lease.offset, lease.failures) for lease in group_partition.store.leases()] == [
+            (0, 1)
+        ]
 
     def test_a_topic_that_is_deleted_meanwhile_stands_in_it_as_deleted(self) -> None:
         house = working(3 * STEP_THINGS, NEVER)
@@ -182,13 +186,17 @@ def leased(house: House, topic: str = "t") -> dict[str, list[int]]:
     """The offsets leased of a topic, by group."""
     groups = house.broker.existing_topic(topic).groups
     return {
-        name: [lease.offset for lane in group.lanes for lease in lane.store.leases()]
+        name: [
+            lease.offset
+            for group_partition in group.partitions
+            for lease in group_partition.store.leases()
+        ]
         for name, group in groups.items()
     }
 
 
 class TestSizes:
-    """Lanes share chunks, or have several."""
+    """GroupPartitions share chunks, or have several."""
 
     def test_small_groups_share_a_chunk(self) -> None:
         house = House(settings=NEVER)
@@ -200,7 +208,7 @@ class TestSizes:
         assert [chunk.kind for chunk in chunks(house)] == [
             SNAPSHOT_META,
             SNAPSHOT_TOPIC,
-            SNAPSHOT_LANES,
+            SNAPSHOT_GROUP_PARTITIONS,
         ]
         assert leased(house.again()) == {name: [0] for name in names}
 
@@ -214,12 +222,14 @@ class TestSizes:
         for name in names:
             lease(house, group=name)
         house.stop()
-        sizes = [len(chunk.body) for chunk in chunks(house) if chunk.kind == SNAPSHOT_LANES]
+        sizes = [
+            len(chunk.body) for chunk in chunks(house) if chunk.kind == SNAPSHOT_GROUP_PARTITIONS
+        ]
         assert len(sizes) > 5
         assert max(sizes) < 1_200
         assert leased(house.again()) == {name: [0] for name in names}
 
-    def test_a_large_lane_has_several_chunks_beside_groups_that_share_one(
+    def test_a_large_group_partition_has_several_chunks_beside_groups_that_share_one(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("brokerd.broker.model.snapshot_capture.SHARED_BYTES", 1_000)
@@ -230,9 +240,11 @@ class TestSizes:
             lease(house, group=group, limit=count if group == "large" else 2)
         house.stop()
         written = [(chunk.kind, chunk.more) for chunk in chunks(house)][2:]
-        of_large = [more for kind, more in written if kind == SNAPSHOT_LANE]
+        of_large = [more for kind, more in written if kind == SNAPSHOT_GROUP_PARTITION]
         assert len(of_large) > 4 and of_large == [True] * (len(of_large) - 1) + [False]
-        assert [kind for kind, _ in written if kind != SNAPSHOT_LANE] == [SNAPSHOT_LANES]
+        assert [kind for kind, _ in written if kind != SNAPSHOT_GROUP_PARTITION] == [
+            SNAPSHOT_GROUP_PARTITIONS
+        ]
         assert leased(house.again()) == {
             "first": [0, 1],
             "large": list(range(count)),
@@ -252,13 +264,13 @@ class TestSizes:
             lease(house, group=name)
         house.run()
         house.pass_time(0.2)
-        lsns = [chunk.lsn for chunk in chunks(house) if chunk.kind == SNAPSHOT_LANES]
+        lsns = [chunk.lsn for chunk in chunks(house) if chunk.kind == SNAPSHOT_GROUP_PARTITIONS]
         assert len(set(lsns)) == len(lsns) > 1
         house = house.crash()
         assert house.report.frames > 0, "some of it is told by the log alone"
         assert leased(house) == {name: [1] for name in names}
 
-    def test_lanes_of_older_versions_each_in_one_chunk_are_read(self) -> None:
+    def test_group_partitions_of_older_versions_each_in_one_chunk_are_read(self) -> None:
         house = working(2, NEVER)
         topic = house.broker.existing_topic("t1")
         state = State(GroupSettings())
@@ -268,12 +280,14 @@ class TestSizes:
             "partition": 0,
             "group": "g",
             "time_us": 5,
-            "store": b"".join(topic.groups["g"].lanes[0].store.freeze(7).encode()),
+            "store": b"".join(topic.groups["g"].partitions[0].store.freeze(7).encode()),
         }
-        lane_chunk = SnapshotChunk(SNAPSHOT_LANE, b"2/0/g", 80, msgpack.packb(fields))
-        state.load_all([topic_chunk, lane_chunk])
-        [lane] = state.by_name["t1"].groups["g"].lanes
-        assert [(lease.offset, lease.token) for lease in lane.store.leases()] == [(0, 1)]
+        group_partition_chunk = SnapshotChunk(
+            SNAPSHOT_GROUP_PARTITION, b"2/0/g", 80, msgpack.packb(fields)
+        )
+        state.load_all([topic_chunk, group_partition_chunk])
+        [group_partition] = state.by_name["t1"].groups["g"].partitions
+        assert [(lease.offset, lease.token) for lease in group_partition.store.leases()] == [(0, 1)]
 
     def test_reading_a_snapshot_makes_nothing_that_only_a_collection_would_free(self) -> None:
         """A start leaves the collector alone until the state is there."""

@@ -336,8 +336,8 @@ class TestLostEvents:
         house = House()
         produce_each(house, "t", b"0")
         lease(house)
-        lane = house.broker.lane("t", "g", 0, 0)
-        lane.store.events[:] = [(6, 0, 0, 1, 0, "", "")]
+        group_partition = house.broker.group_partition("t", "g", 0, 0)
+        group_partition.store.events[:] = [(6, 0, 0, 1, 0, "", "")]
         house.broker.journal.ticket()
         house.run()
         with pytest.raises(DamagedData, match=r"the log contradicts itself.*verify"):
@@ -482,9 +482,9 @@ class TestSettings:
             lease(house, group=group)
             settle(house, 0, group=group, success=False)
             house.run()
-        lane = house.broker.lane("t", "given", 0, 0)
-        lane.store.configure(GroupSettings(max_attempts=2))
-        house.broker.journal.add_lane(lane)
+        group_partition = house.broker.group_partition("t", "given", 0, 0)
+        group_partition.store.configure(GroupSettings(max_attempts=2))
+        house.broker.journal.add_group_partition(group_partition)
         house.run()
         return house
 
@@ -549,8 +549,11 @@ def test_a_new_group_leaves_out_the_gaps_of_every_partition_for_good() -> None:
     lease(house, topic="orders")
     house.run()
     house = house.crash()
-    lanes = house.broker.existing_topic("orders").groups["g"].lanes
-    assert [lane.store.lag(lane.partition.next_offset) for lane in lanes] == [1, 1]
+    group_partitions = house.broker.existing_topic("orders").groups["g"].partitions
+    assert [
+        group_partition.store.lag(group_partition.partition.next_offset)
+        for group_partition in group_partitions
+    ] == [1, 1]
 
 
 class TestLostStretches:
@@ -628,9 +631,9 @@ class TestLostStretches:
         partition.leave_out(1 << 40)
         house.broker.start()
         for group in range(20):
-            [lane] = house.broker.existing_topic("t").groups[f"g{group}"].lanes
-            assert lane.store.lag(partition.next_offset) == 1
-            assert len(b"".join(lane.store.freeze().encode())) < 1000
+            [group_partition] = house.broker.existing_topic("t").groups[f"g{group}"].partitions
+            assert group_partition.store.lag(partition.next_offset) == 1
+            assert len(b"".join(group_partition.store.freeze().encode())) < 1000
 
     def test_the_start_needs_no_room_in_the_log_to_leave_offsets_out(self) -> None:
         house = House()

@@ -350,8 +350,8 @@ class TestRestart:
         subscribe(house)
         (entries,) = frames_of_subscriptions(house)
         assert kinds_of_group(entries, f"{GROUP_PREFIX}1") == {"CONFIGURED", "SEEK"}
-        lanes = [entry for entry in entries if entry.kind == EntryKind.GROUP_EVENTS]
-        assert len(lanes) == 600
+        group_partitions = [entry for entry in entries if entry.kind == EntryKind.GROUP_EVENTS]
+        assert len(group_partitions) == 600
 
 
 class TestEnd:
@@ -470,15 +470,15 @@ class TestAcknowledging:
         one = subscribe(house)
         produce(house, "t", b"a", b"b")
         poll(house, one)
-        lane = house.broker.lane("t", f"{GROUP_PREFIX}{one}", 0, 0)
-        house.broker.settle_leased(lane, 0)
+        group_partition = house.broker.group_partition("t", f"{GROUP_PREFIX}{one}", 0, 0)
+        house.broker.settle_leased(group_partition, 0)
         for offset in (0, 1):
             with pytest.raises(LeaseLost):
-                house.broker.settle_leased(lane, offset)
+                house.broker.settle_leased(group_partition, offset)
         poll(house, one)
         house.pass_time(0.15)
         with pytest.raises(LeaseLost):
-            house.broker.settle_leased(lane, 1)
+            house.broker.settle_leased(group_partition, 1)
         assert poll(house, one) == [(1, b"b")]
         house = house.crash()
         assert lease(house, "t", f"{GROUP_PREFIX}{one}") == []

@@ -4,106 +4,116 @@ from __future__ import annotations
 
 from twisted.internet.task import Clock
 
-from brokerd.broker import ConsumerGroup, Lane, Topic
+from brokerd.broker import ConsumerGroup, GroupPartition, Topic
 from brokerd.broker.clock import BrokerTime
-from brokerd.broker.leases.timers import LANE_COST, RETRY_US, SLACK, TURN_LIMIT, Timetable
+from brokerd.broker.leases.timers import (
+    GROUP_PARTITION_COST,
+    RETRY_US,
+    SLACK,
+    TURN_LIMIT,
+    Timetable,
+)
 from brokerd.groups import GroupSettings
 from tests.broker.desk import SECOND_US
 
 
 class Diary:
-    """A timetable whose lanes hold leases, and what it called."""
+    """A timetable whose group_partitions hold leases, and what it called."""
 
-    def __init__(self, lanes: int = 1) -> None:
+    def __init__(self, group_partitions: int = 1) -> None:
         self.clock = Clock()
         self.time = BrokerTime(lambda: 1.7e9, self.clock.seconds, lambda *jump: None)
-        topic = Topic(1, "t", lanes)
-        self.lanes = ConsumerGroup(topic, "g", GroupSettings()).lanes
-        self.ends: dict[Lane, int] = dict.fromkeys(self.lanes, 0)
+        topic = Topic(1, "t", group_partitions)
+        self.group_partitions = ConsumerGroup(topic, "g", GroupSettings()).group_partitions
+        self.ends: dict[GroupPartition, int] = dict.fromkeys(self.group_partitions, 0)
         self.calls: list[tuple[float, int]] = []
         self.has_room = True
         self.limit = 1000
         self.table = Timetable(self.clock, self.time, self.due)
 
-    def due(self, lane: Lane, now_us: int) -> int:
-        self.calls.append((self.clock.seconds(), lane.partition.index))
-        return lane.store.expire(now_us, self.limit) if self.has_room else -1
+    def due(self, group_partition: GroupPartition, now_us: int) -> int:
+        self.calls.append((self.clock.seconds(), group_partition.partition.index))
+        return group_partition.store.expire(now_us, self.limit) if self.has_room else -1
 
-    def lease(self, seconds: float, count: int = 1, lane: int = 0) -> None:
-        """Lease the next ``count`` records of a lane."""
-        store = self.lanes[lane].store
-        self.ends[self.lanes[lane]] += count
-        end = self.ends[self.lanes[lane]]
+    def lease(self, seconds: float, count: int = 1, group_partition: int = 0) -> None:
+        """Lease the next ``count`` records of a group_partition."""
+        store = self.group_partitions[group_partition].store
+        self.ends[self.group_partitions[group_partition]] += count
+        end = self.ends[self.group_partitions[group_partition]]
         store.acquire(self.time.now_us(), end, "ann", int(seconds * SECOND_US), count)
-        self.table.schedule(self.lanes[lane])
+        self.table.schedule(self.group_partitions[group_partition])
 
 
 def test_it_calls_once_the_lease_is_over_and_not_before() -> None:
     diary = Diary()
     diary.lease(5)
     diary.clock.advance(5)
-    assert diary.lanes[0].store.leased == 1
+    assert diary.group_partitions[0].store.leased == 1
     diary.clock.advance(0.001)
-    assert diary.lanes[0].store.leased == 0
+    assert diary.group_partitions[0].store.leased == 0
     assert diary.clock.getDelayedCalls() == []
 
 
-def test_a_lane_that_schedules_itself_is_not_asked_again() -> None:
+def test_a_group_partition_that_schedules_itself_is_not_asked_again() -> None:
     diary = Diary()
-    asked: list[Lane] = []
-    diary.table = Timetable(diary.clock, diary.time, lambda lane, _: asked.append(lane))
+    asked: list[GroupPartition] = []
+    diary.table = Timetable(
+        diary.clock, diary.time, lambda group_partition, _: asked.append(group_partition)
+    )
     diary.lease(1)
     diary.clock.pump([1] * 60)
-    assert asked == diary.lanes
-    diary.lanes[0].store.expire(diary.time.now_us())
+    assert asked == diary.group_partitions
+    diary.group_partitions[0].store.expire(diary.time.now_us())
     diary.lease(1)
     diary.clock.pump([1] * 60)
-    assert asked == 2 * diary.lanes
+    assert asked == 2 * diary.group_partitions
 
 
 def test_there_is_one_timer_whatever_is_leased() -> None:
-    diary = Diary(lanes=50)
+    diary = Diary(group_partitions=50)
     for index in range(50):
-        diary.lease(100 - index, lane=index)
-        diary.lease(10 + index, lane=index)
+        diary.lease(100 - index, group_partition=index)
+        diary.lease(10 + index, group_partition=index)
     assert len(diary.clock.getDelayedCalls()) == 1
     diary.clock.advance(10.5)
     assert [index for _, index in diary.calls] == [0]
     assert len(diary.clock.getDelayedCalls()) == 1
     diary.clock.pump([1] * 100)
-    assert sum(lane.store.leased for lane in diary.lanes) == 0
+    assert sum(group_partition.store.leased for group_partition in diary.group_partitions) == 0
     assert diary.clock.getDelayedCalls() == []
 
 
 def test_the_earliest_comes_first_although_it_was_scheduled_last() -> None:
-    diary = Diary(lanes=3)
+    diary = Diary(group_partitions=3)
     for index, seconds in enumerate((30, 20, 10)):
-        diary.lease(seconds, lane=index)
+        diary.lease(seconds, group_partition=index)
     diary.clock.pump([1] * 40)
     assert [index for _, index in diary.calls] == [2, 1, 0]
 
 
-def test_the_next_due_of_one_lane_does_not_hide_an_earlier_one_of_another() -> None:
-    diary = Diary(lanes=2)
-    diary.lease(5, lane=0)
-    diary.lease(3600, lane=0)
-    diary.lease(10, lane=1)
+def test_the_next_due_of_one_group_partition_does_not_hide_an_earlier_one_of_another() -> None:
+    diary = Diary(group_partitions=2)
+    diary.lease(5, group_partition=0)
+    diary.lease(3600, group_partition=0)
+    diary.lease(10, group_partition=1)
     diary.clock.advance(5.5)
     diary.clock.advance(5)
-    assert diary.lanes[1].store.leased == 0
+    assert diary.group_partitions[1].store.leased == 0
     assert [index for _, index in diary.calls] == [0, 1]
 
 
 def test_a_settled_lease_is_looked_at_once_in_vain() -> None:
     diary = Diary()
     diary.lease(5)
-    diary.lanes[0].store.settle(diary.time.now_us(), 1, 0, True)
+    diary.group_partitions[0].store.settle(diary.time.now_us(), 1, 0, True)
     diary.clock.advance(6)
     assert len(diary.calls) == 1
     assert diary.clock.getDelayedCalls() == []
 
 
-def test_a_lane_whose_leases_cannot_end_now_is_asked_again_later_and_does_not_spin() -> None:
+def test_a_group_partition_whose_leases_cannot_end_now_is_asked_again_later_and_does_not_spin() -> (
+    None
+):
     diary = Diary()
     diary.lease(5)
     diary.has_room = False
@@ -113,13 +123,13 @@ def test_a_lane_whose_leases_cannot_end_now_is_asked_again_later_and_does_not_sp
     assert len(diary.calls) <= 12
     diary.has_room = True
     diary.clock.advance(RETRY_US / 1e6 + 0.001)
-    assert diary.lanes[0].store.leased == 0
+    assert diary.group_partitions[0].store.leased == 0
 
 
 def test_one_turn_ends_no_more_than_a_limit_and_the_next_turn_goes_on() -> None:
-    diary = Diary(lanes=2 * TURN_LIMIT)
-    for index in range(len(diary.lanes)):
-        diary.lease(5, lane=index)
+    diary = Diary(group_partitions=2 * TURN_LIMIT)
+    for index in range(len(diary.group_partitions)):
+        diary.lease(5, group_partition=index)
     diary.clock.rightNow += 6
     turns = []
     while diary.clock.calls:
@@ -128,16 +138,16 @@ def test_one_turn_ends_no_more_than_a_limit_and_the_next_turn_goes_on() -> None:
         before = len(diary.calls)
         call.func(*call.args, **call.kw)
         turns.append(len(diary.calls) - before)
-    assert sum(turns) == len(diary.lanes)
+    assert sum(turns) == len(diary.group_partitions)
     assert max(turns) <= TURN_LIMIT
 
 
-def test_a_lane_with_more_than_one_step_is_asked_until_all_is_done() -> None:
+def test_a_group_partition_with_more_than_one_step_is_asked_until_all_is_done() -> None:
     diary = Diary()
     diary.limit = 10
     diary.lease(5, count=95)
     diary.clock.advance(6)
-    assert diary.lanes[0].store.leased == 0
+    assert diary.group_partitions[0].store.leased == 0
     assert len(diary.calls) == 10
 
 
@@ -146,11 +156,11 @@ def test_short_leases_beside_a_very_long_one_do_not_fill_memory() -> None:
     diary.lease(10_000_000)
     for _ in range(5 * SLACK):
         diary.lease(0.001)
-        diary.lanes[0].store.settle(diary.time.now_us(), 1 << 40, 1, True)
+        diary.group_partitions[0].store.settle(diary.time.now_us(), 1 << 40, 1, True)
         diary.clock.advance(0.002)
     assert len(diary.table._heap) <= 2 * SLACK
     diary.clock.advance(10_000_001)
-    assert diary.lanes[0].store.leased == 0
+    assert diary.group_partitions[0].store.leased == 0
 
 
 def test_nothing_is_called_after_a_stop() -> None:
@@ -163,7 +173,7 @@ def test_nothing_is_called_after_a_stop() -> None:
     assert diary.calls == []
 
 
-def test_a_lane_that_needs_more_than_a_turn_goes_on_in_the_next_one() -> None:
+def test_a_group_partition_that_needs_more_than_a_turn_goes_on_in_the_next_one() -> None:
     diary = Diary()
     diary.lease(1)
     diary.limit = 0  # what it did was worth it, but ended nothing
@@ -178,18 +188,18 @@ def test_a_lane_that_needs_more_than_a_turn_goes_on_in_the_next_one() -> None:
     assert diary.clock.getDelayedCalls() == []
 
 
-def test_many_lanes_that_are_due_at_once_leave_the_reactor_its_turns() -> None:
-    lanes = TURN_LIMIT
-    diary = Diary(lanes)
-    for index in range(lanes):
-        diary.lease(1, lane=index)
+def test_many_group_partitions_that_are_due_at_once_leave_the_reactor_its_turns() -> None:
+    group_partitions = TURN_LIMIT
+    diary = Diary(group_partitions)
+    for index in range(group_partitions):
+        diary.lease(1, group_partition=index)
     diary.clock.rightNow += 2
     turn = diary.clock.calls.pop(0)
     turn.called = 1
     turn.func()
-    assert len(diary.calls) == -(-TURN_LIMIT // (1 + LANE_COST))
+    assert len(diary.calls) == -(-TURN_LIMIT // (1 + GROUP_PARTITION_COST))
     diary.clock.advance(0)
-    assert len(diary.calls) == lanes
+    assert len(diary.calls) == group_partitions
     assert diary.clock.getDelayedCalls() == []
 
 
@@ -197,7 +207,7 @@ def test_leases_of_a_deleted_topic_do_not_lapse_any_more() -> None:
     """Its groups may be let go of some turns later, and nobody is called for them."""
     diary = Diary()
     diary.lease(5)
-    diary.lanes[0].group.topic.deleted = True
+    diary.group_partitions[0].group.topic.deleted = True
     diary.clock.advance(6)
     assert diary.calls == []
     assert diary.clock.getDelayedCalls() == []

@@ -257,7 +257,7 @@ class TestStartOffsets:
         produce(house, "t", *[b"%d" % n for n in range(6)])
         lease(house, limit=2)
         settle(house, 0)
-        house.broker.dead_letter(house.broker.lane("t", "g", 0, 1), 1, "bad")
+        house.broker.dead_letter(house.broker.group_partition("t", "g", 0, 1), 1, "bad")
         lease(house, "t", "h", limit=3)
         house.run()
         assert house.broker.trim_topic("t", 0, 3) == 3
@@ -397,8 +397,8 @@ def delete_with_internal(house: House) -> None:
 
 def use(house: House, topic: str) -> None:
     """Do what nobody can do who knows nothing of the lease."""
-    house.broker.extend(house.broker.lane(topic, "g", 0, 0), 0, SECOND_US)
-    house.broker.release(house.broker.lane(topic, "g", 0, 0), 0)
+    house.broker.extend(house.broker.group_partition(topic, "g", 0, 0), 0, SECOND_US)
+    house.broker.release(house.broker.group_partition(topic, "g", 0, 0), 0)
 
 
 def delete_groups(house: House) -> None:

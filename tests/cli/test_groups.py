@@ -103,8 +103,12 @@ def test_a_seek_of_a_group_that_commits_says_what_consumers_do(busy: Shell) -> N
     result = busy.run("group", "seek", "orders", "readers", "--to-start", "--yes")
     assert result.exit_code == 0
     assert "the committed offset is set too; a consumer that runs goes on" in result.stderr
-    (lane,) = busy.json("group", "describe", "orders", "readers")["by_partition"]
-    assert (lane["floor"], lane["committed"], lane["lag"]) == (0, 0, 4)
+    (group_partition,) = busy.json("group", "describe", "orders", "readers")["by_partition"]
+    assert (group_partition["floor"], group_partition["committed"], group_partition["lag"]) == (
+        0,
+        0,
+        4,
+    )
 
 
 def test_a_pause_says_that_it_does_not_hold_consumers_that_commit(busy: Shell) -> None:

@@ -87,7 +87,7 @@ def test_harm_is_done_only_when_somebody_said_yes(shell: Shell, verb: list[str])
     shell.run("produce", "orders", "x")
     shell.run("group", "pause", "orders", "g", "--create")
     broker = shell.caller.house.broker
-    broker.dead_letter(broker.lane("orders", "g", 0, 0), 0, "odd")
+    broker.dead_letter(broker.group_partition("orders", "g", 0, 0), 0, "odd")
     shell.caller.house.run()
     text = shell.refused(*verb)
     assert text.startswith("this would ")

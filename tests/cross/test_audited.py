@@ -137,7 +137,7 @@ def furnished() -> House:
         broker.produce(partition, value)
     house.run()
     lease(house, TOPIC, "g", "c")
-    assert broker.dead_letter(broker.lane(TOPIC, "g", 0, 1), 1, "damaged")
+    assert broker.dead_letter(broker.group_partition(TOPIC, "g", 0, 1), 1, "damaged")
     broker.pause_group(TOPIC, "g")
     people = broker.accounts
     done: list[object] = []

@@ -34,7 +34,7 @@ class Record:
 
 
 class Model:
-    """What GroupPartition must do, without any thought of speed."""
+    """What LeaseStore must do, without any thought of speed."""
 
     def __init__(self, settings: GroupSettings) -> None:
         self.settings = settings

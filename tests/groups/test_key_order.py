@@ -16,8 +16,8 @@ from brokerd.groups import (
     STOP,
     TAKE,
     UNKNOWN,
-    GroupPartition,
     GroupSettings,
+    LeaseStore,
     gone_until,
 )
 from brokerd.walformat import EventKind
@@ -25,8 +25,8 @@ from brokerd.walformat import EventKind
 END = 12
 
 
-def a_store(**settings: object) -> GroupPartition:
-    return GroupPartition(GroupSettings(key_ordered=True, **settings))  # type: ignore[arg-type]
+def a_store(**settings: object) -> LeaseStore:
+    return LeaseStore(GroupSettings(key_ordered=True, **settings))  # type: ignore[arg-type]
 
 
 def by_letter(keys: str) -> Callable[[int], int]:
@@ -35,7 +35,7 @@ def by_letter(keys: str) -> Callable[[int], int]:
 
 
 def acquire(
-    store: GroupPartition, keys: str, limit: int = 100, now_us: int = 0, **more: object
+    store: LeaseStore, keys: str, limit: int = 100, now_us: int = 0, **more: object
 ) -> list[int]:
     grants = store.acquire(
         now_us,
@@ -49,13 +49,13 @@ def acquire(
     return [grant.offset for grant in grants]
 
 
-def settle(store: GroupPartition, offset: int, success: bool = True, delay_us: int = 0) -> None:
+def settle(store: LeaseStore, offset: int, success: bool = True, delay_us: int = 0) -> None:
     store.settle(0, 1 << 40, offset, success, "ann", delay_us=delay_us)
 
 
-def again(store: GroupPartition, keys: str) -> GroupPartition:
+def again(store: LeaseStore, keys: str) -> LeaseStore:
     """The store after a restart."""
-    return GroupPartition.decode(list(store.freeze(0).encode()), 0, store.settings)
+    return LeaseStore.decode(list(store.freeze(0).encode()), 0, store.settings)
 
 
 class TestOrder:
@@ -199,7 +199,7 @@ class TestRestart:
 
 class TestSwitch:
     def test_switching_key_order_on_ends_leases_and_delays_without_a_failure(self) -> None:
-        store = GroupPartition(GroupSettings())
+        store = LeaseStore(GroupSettings())
         acquire(store, "aab")
         settle(store, 1, False, delay_us=100)
         before = len(store.events)
@@ -216,7 +216,7 @@ class TestSwitch:
         assert acquire(store, "aab") == [0, 1, 2]
 
     def test_a_switch_forgets_no_record_that_was_replayed_out_of_a_settled_range(self) -> None:
-        store = GroupPartition(GroupSettings())
+        store = LeaseStore(GroupSettings())
         dead = [4500, *range(6 * 1024, 7 * 1024)]
         for offset in dead:
             store.dead_letter(0, 9000, offset, "bad")
@@ -261,7 +261,7 @@ class TestBounds:
         store, keys = a_store(), "a" * (LOOKS_MAX + 5) + "b"
         assert acquire(store, keys) == [0]
         assert store.cut_short
-        store = GroupPartition(GroupSettings())
+        store = LeaseStore(GroupSettings())
         takes = lambda offset: GONE if offset < LOOKS_MAX + 5 else TAKE  # noqa: E731
         assert acquire(store, keys, takes=takes) == []
         assert store.cut_short
@@ -269,7 +269,7 @@ class TestBounds:
         assert not store.cut_short
 
     def test_a_call_causes_few_events_about_what_is_gone(self) -> None:
-        store = GroupPartition(GroupSettings())
+        store = LeaseStore(GroupSettings())
         keys = "." * 1000
         takes = lambda offset: TAKE if offset % 2 else GONE  # noqa: E731
         acquire(store, keys, takes=takes)
@@ -292,19 +292,19 @@ class TestBounds:
 
 class TestGone:
     def test_removed_records_are_settled_by_one_event_and_passed_over(self) -> None:
-        store = GroupPartition(GroupSettings())
+        store = LeaseStore(GroupSettings())
         takes = [TAKE, GONE, GONE, GONE, TAKE, STOP, TAKE].__getitem__
         assert acquire(store, "." * 7, takes=takes) == [0, 4]
         ranges = [event for event in store.events if event[0] == EventKind.SETTLED_RANGE]
         assert ranges == [(EventKind.SETTLED_RANGE, 1, 4, 0, 0, "", "")]
-        other = GroupPartition(GroupSettings())
+        other = LeaseStore(GroupSettings())
         for event in store.events:
             other.apply(event, 0)
         assert other.lag(7) == store.lag(7) == 4
 
     def test_a_hole_is_passed_over_in_one_go_and_ends_what_is_in_it(self) -> None:
         """Leases, delays and the order of keys among them; the end of the partition bounds it."""
-        store = GroupPartition(GroupSettings(key_ordered=True))
+        store = LeaseStore(GroupSettings(key_ordered=True))
         acquire(store, "aab", limit=1)
         acquire(store, "aab", limit=1)
         looked_at = []
@@ -323,7 +323,7 @@ class TestGone:
         assert store.events[-1] == (EventKind.SETTLED_RANGE, 10_000, 10_005, 0, 0, "", "")
 
     def test_what_is_settled_in_between_does_not_part_a_range(self) -> None:
-        store = GroupPartition(GroupSettings())
+        store = LeaseStore(GroupSettings())
         settle(store, 1)
         acquire(store, "...", takes=lambda offset: GONE)
         assert [event[0] for event in store.events] == [
@@ -333,14 +333,14 @@ class TestGone:
         assert store.floor == 3
 
     def test_a_record_that_came_back_and_expired_is_gone_as_well(self) -> None:
-        store = GroupPartition(GroupSettings())
+        store = LeaseStore(GroupSettings())
         acquire(store, "..", limit=1)
         settle(store, 0, False)
         assert acquire(store, "..", takes=[GONE, TAKE].__getitem__) == [1]
         assert store.floor == 1
 
     def test_what_was_passed_over_is_written_down_when_the_caller_fails(self) -> None:
-        store = GroupPartition(GroupSettings())
+        store = LeaseStore(GroupSettings())
 
         def takes(offset: int) -> int:
             if offset == 2:

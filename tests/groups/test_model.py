@@ -21,8 +21,8 @@ from brokerd.groups import (
     RANGES_MAX,
     STOP,
     TAKE,
-    GroupPartition,
     GroupSettings,
+    LeaseStore,
     eligible,
     gone_until,
     store,
@@ -45,7 +45,7 @@ def outcome(command: Callable[[], Any]) -> Any:
         return type(error).__name__
 
 
-def seen(store: GroupPartition, end: int) -> dict[str, Any]:
+def seen(store: LeaseStore, end: int) -> dict[str, Any]:
     """All that can be seen of a store in which nothing is due."""
     return {
         "floor": min(store.floor, end),
@@ -108,7 +108,7 @@ class LeaseStoreMachine(RuleBasedStateMachine):
         self.bounds.setattr(tables, "LARGE", large)
         self.bounds.setattr(store, "LARGE", large)
         self.first_settings = group_settings
-        self.store = GroupPartition(group_settings)
+        self.store = LeaseStore(group_settings)
         self.model = Model(group_settings)
         self.journal: list[tuple[int, GroupEvent | None]] = []
         """What happened and when; None is a restart."""
@@ -426,8 +426,8 @@ class LeaseStoreMachine(RuleBasedStateMachine):
         self.drain()
         self.model.lapse(self.now)
 
-    def replayed(self) -> GroupPartition:
-        store = GroupPartition(self.first_settings)
+    def replayed(self) -> LeaseStore:
+        store = LeaseStore(self.first_settings)
         for now_us, event in self.journal:
             if event is None:
                 store.resume(now_us)
@@ -436,10 +436,10 @@ class LeaseStoreMachine(RuleBasedStateMachine):
         assert store.events == [], "replay makes no events"
         return store
 
-    def thawed(self) -> GroupPartition:
+    def thawed(self) -> LeaseStore:
         """The store as its snapshot gives it back."""
         chunks = self.store.freeze(self.now).encode()
-        return GroupPartition.decode(list(chunks), self.now, self.first_settings)
+        return LeaseStore.decode(list(chunks), self.now, self.first_settings)
 
     @invariant()
     def rebuilt_stores_look_the_same(self) -> None:

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from brokerd.errors import DamagedData, NewerFormat
-from brokerd.groups import GroupPartition, GroupSettings
+from brokerd.groups import GroupSettings, LeaseStore
 from brokerd.groups.snapshot import CHUNK_BYTES
 
 END = 5000
 
 
-def a_busy_store() -> GroupPartition:
+def a_busy_store() -> LeaseStore:
     """One with something in every table, away from zero."""
-    store = GroupPartition(GroupSettings())
+    store = LeaseStore(GroupSettings())
     store.configure(GroupSettings(max_attempts=4, backoff_base_us=7))
     store.acquire(100, END, "ann", 50, limit=600)
     for offset in range(0, 600, 2):
@@ -34,7 +34,7 @@ def a_busy_store() -> GroupPartition:
     return store
 
 
-def everything(store: GroupPartition) -> list[object]:
+def everything(store: LeaseStore) -> list[object]:
     return [
         list(store.leases()),
         list(store.dead_letters()),
@@ -46,7 +46,7 @@ def everything(store: GroupPartition) -> list[object]:
 
 def test_comes_back_as_it_was_and_goes_on_alike() -> None:
     store = a_busy_store()
-    again = GroupPartition.decode(b"".join(store.freeze().encode()))
+    again = LeaseStore.decode(b"".join(store.freeze().encode()))
     assert everything(again) == everything(store)
     assert again.events == []
     for one in (store, again):
@@ -59,24 +59,24 @@ def test_comes_back_as_it_was_and_goes_on_alike() -> None:
 def test_the_chunks_may_come_one_by_one_or_joined() -> None:
     chunks = list(a_busy_store().freeze().encode())
     assert len(chunks) > 5
-    joined = GroupPartition.decode(b"".join(chunks))
-    assert everything(GroupPartition.decode(iter(chunks))) == everything(joined)
+    joined = LeaseStore.decode(b"".join(chunks))
+    assert everything(LeaseStore.decode(iter(chunks))) == everything(joined)
 
 
 def test_settings_come_back_if_the_group_was_given_them() -> None:
     store = a_busy_store()
     data = b"".join(store.freeze().encode())
-    again = GroupPartition.decode(data, settings=GroupSettings(max_attempts=99))
+    again = LeaseStore.decode(data, settings=GroupSettings(max_attempts=99))
     assert again.settings == store.settings
     assert b"".join(again.freeze().encode()) == data
 
 
 def test_settings_that_the_group_was_not_given_are_those_of_whoever_decodes() -> None:
-    store = GroupPartition(GroupSettings(max_attempts=4))
+    store = LeaseStore(GroupSettings(max_attempts=4))
     store.acquire(0, 1, "ann", 10)
     data = b"".join(store.freeze().encode())
     for settings in (GroupSettings(max_attempts=99), GroupSettings(attempts="grants")):
-        again = GroupPartition.decode(data, settings=settings)
+        again = LeaseStore.decode(data, settings=settings)
         assert again.settings == settings
         assert b"".join(again.freeze().encode()) == data
 
@@ -84,7 +84,7 @@ def test_settings_that_the_group_was_not_given_are_those_of_whoever_decodes() ->
 def test_times_are_counted_from_the_clock_of_whoever_decodes() -> None:
     store = a_busy_store()
     data = b"".join(store.freeze(now_us=110).encode())
-    again = GroupPartition.decode(data, now_us=1_000_110)
+    again = LeaseStore.decode(data, now_us=1_000_110)
     due_us = store.next_due_us()
     assert due_us is not None
     assert again.next_due_us() == due_us + 1_000_000
@@ -107,18 +107,18 @@ def test_what_happens_later_does_not_reach_the_frozen_copy() -> None:
 
 
 def test_no_chunk_is_much_larger_than_a_megabyte() -> None:
-    store = GroupPartition(GroupSettings())
+    store = LeaseStore(GroupSettings())
     for offset in range(0, 40_000_000, 2048):
         store.settle(0, 40_000_000, offset + 1, True)
     store.acquire(0, 40_000_000, "ann", 10, limit=9000)
     chunks = list(store.freeze().encode())
     assert max(map(len, chunks)) < CHUNK_BYTES + 10_000
     assert len(chunks) > 5
-    assert GroupPartition.decode(chunks).lag(40_000_000) == store.lag(40_000_000)
+    assert LeaseStore.decode(chunks).lag(40_000_000) == store.lag(40_000_000)
 
 
 def test_a_hundred_thousand_settled_records_leave_nothing_behind() -> None:
-    store, end = GroupPartition(GroupSettings()), 100_000
+    store, end = LeaseStore(GroupSettings()), 100_000
     for now_us in range(0, end, 500):
         for grant in reversed(store.acquire(now_us, end, "ann", 50, limit=500)):
             if grant.offset % 10 == 0:
@@ -136,24 +136,24 @@ def test_a_snapshot_cut_anywhere_is_damage() -> None:
     data = b"".join(a_busy_store().freeze().encode())
     for length in [*range(200), *range(200, len(data), 37), len(data) - 1]:
         with pytest.raises(DamagedData, match="group snapshot"):
-            GroupPartition.decode(data[:length])
+            LeaseStore.decode(data[:length])
 
 
 def test_a_missing_or_misplaced_section_is_damage() -> None:
     chunks = list(a_busy_store().freeze().encode())
     with pytest.raises(DamagedData, match="before the header"):
-        GroupPartition.decode(chunks[1:])
+        LeaseStore.decode(chunks[1:])
     with pytest.raises(DamagedData, match="end mark says otherwise"):
-        GroupPartition.decode(chunks[:2] + chunks[3:])
+        LeaseStore.decode(chunks[:2] + chunks[3:])
     with pytest.raises(DamagedData, match="section 77 is unknown"):
-        GroupPartition.decode([chunks[0], b"\x4d\0\0\0\0", *chunks[1:]])
+        LeaseStore.decode([chunks[0], b"\x4d\0\0\0\0", *chunks[1:]])
 
 
 def test_a_later_version_is_refused_as_newer() -> None:
     header, *rest = a_busy_store().freeze().encode()
     later = header[:5] + (5).to_bytes(2, "little") + header[7:]
     with pytest.raises(NewerFormat, match="version 5"):
-        GroupPartition.decode([later, *rest])
+        LeaseStore.decode([later, *rest])
 
 
 def version_3() -> list[bytes]:
@@ -168,7 +168,7 @@ def version_3() -> list[bytes]:
     return sections
 
 
-def without_times(store: GroupPartition) -> list[object]:
+def without_times(store: LeaseStore) -> list[object]:
     """All but the times of attempts, of which version 3 knew nothing."""
     leases, letters, *rest = everything(store)
     assert isinstance(leases, list)
@@ -177,7 +177,7 @@ def without_times(store: GroupPartition) -> list[object]:
 
 
 def test_a_snapshot_of_version_3_is_read() -> None:
-    again = GroupPartition.decode(version_3(), now_us=110)
+    again = LeaseStore.decode(version_3(), now_us=110)
     assert without_times(again) == without_times(a_busy_store())
     assert {lease.first_attempt_us for lease in again.leases()} == {110}
     assert {letter[-2:] for letter in again.dead_letters()} == {(110, 110)}
@@ -196,7 +196,7 @@ def test_a_snapshot_of_version_1_is_read() -> None:
     end = end[:5] + (len(parts) + 1).to_bytes(4, "little")
     store = a_busy_store()
     old = [header[:5] + b"\1\0" + header[7:], *parts, end]
-    again = GroupPartition.decode(old, now_us=110, settings=store.settings)
+    again = LeaseStore.decode(old, now_us=110, settings=store.settings)
     assert without_times(again) == without_times(store)
 
 
@@ -206,16 +206,16 @@ def test_settings_in_a_snapshot_of_an_old_version_are_passed_over(version: int) 
     header, *rest = version_3()
     old = header[:5] + version.to_bytes(2, "little") + header[7:]
     settings = GroupSettings(max_attempts=99)
-    assert GroupPartition.decode([old, *rest], settings=settings).settings == settings
+    assert LeaseStore.decode([old, *rest], settings=settings).settings == settings
 
 
 def test_a_range_of_any_length_takes_next_to_nothing() -> None:
-    store = GroupPartition(GroupSettings())
+    store = LeaseStore(GroupSettings())
     store.acquire(0, 100, "ann", 1000, limit=3)
     store.settle_range(50, 1 << 50)
     data = b"".join(store.freeze().encode())
     assert len(data) < 1000
-    again = GroupPartition.decode(data)
+    again = LeaseStore.decode(data)
     for one in (store, again):
         assert one.lag((1 << 50) + 7) == 57
         assert [g.offset for g in one.acquire(0, (1 << 50) + 2, "bob", 10, limit=99)] == [
@@ -233,4 +233,4 @@ def test_a_section_of_nonsense_is_damage(section: int) -> None:
     for payload in (b"\xff" * 13, b'{"a":1}', b"[[1]]", b"[1]"):
         nonsense = bytes([section]) + len(payload).to_bytes(4, "little") + payload
         with pytest.raises((DamagedData, NewerFormat)):
-            GroupPartition.decode([header, nonsense, end])
+            LeaseStore.decode([header, nonsense, end])

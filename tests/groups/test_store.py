@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from brokerd.errors import DamagedData, LeaseLost, NewerFormat, NotLeaseOwner, UnknownOffset
-from brokerd.groups import MAX_DURATION_US, DeadLetter, GroupPartition, GroupSettings, Lease
+from brokerd.groups import MAX_DURATION_US, DeadLetter, GroupSettings, Lease, LeaseStore
 from brokerd.values import Grant
 from brokerd.walformat import EventKind
 
@@ -14,15 +14,15 @@ SECOND = 1_000_000
 END = 10
 
 
-def a_store(**settings: object) -> GroupPartition:
-    return GroupPartition(GroupSettings(**settings))  # type: ignore[arg-type]
+def a_store(**settings: object) -> LeaseStore:
+    return LeaseStore(GroupSettings(**settings))  # type: ignore[arg-type]
 
 
 def offsets(grants: list[Grant]) -> list[int]:
     return [grant.offset for grant in grants]
 
 
-def kinds(store: GroupPartition) -> list[str]:
+def kinds(store: LeaseStore) -> list[str]:
     return [EventKind(event[0]).name for event in store.events]
 
 
@@ -640,11 +640,11 @@ class TestPause:
     def test_a_pause_survives_a_restart(self) -> None:
         store = a_store()
         store.pause()
-        assert GroupPartition.decode(list(store.freeze().encode())).paused
+        assert LeaseStore.decode(list(store.freeze().encode())).paused
 
 
 class TestTakenFromTheDead:
-    def dead(self, reasons: str) -> GroupPartition:
+    def dead(self, reasons: str) -> LeaseStore:
         """A store whose records died of reasons by letters; none for a dot."""
         store = a_store()
         for offset, reason in enumerate(reasons):
@@ -749,7 +749,7 @@ class TestTakenFromTheDead:
         store = a_store()
         store.acquire(100, 2, "ann", 10, limit=2)
         store.dead_letter(107, 2, 0, "bad")
-        again = GroupPartition.decode(list(store.freeze(110).encode()), now_us=1_110)
+        again = LeaseStore.decode(list(store.freeze(110).encode()), now_us=1_110)
         again.resume(1_110, behind_us=10)
         assert next(again.dead_letters())[-2:] == (1_090, 1_097)
         assert next(again.leases()).first_attempt_us == 1_090

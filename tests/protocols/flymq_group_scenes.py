@@ -29,7 +29,7 @@ def joined(house: FlymqHouse) -> None:
 def dead(house: FlymqHouse) -> None:
     """The sixth record is a dead letter of the group."""
     committed(house)
-    house.broker.dead_letter(house.broker.lane("orders", "g1", 0, 5), 5, "boom")
+    house.broker.dead_letter(house.broker.group_partition("orders", "g1", 0, 5), 5, "boom")
     house.run()
 
 

@@ -37,7 +37,7 @@ def envelope(message_id: str, payload: bytes, **members: Any) -> bytes:
 def kill(house: FlymqHouse, group: str, offset: int, reason: str = "boom", index: int = 0) -> None:
     """Make a record a dead letter of a group."""
     broker = house.broker
-    assert broker.dead_letter(broker.lane("t", group, index, offset), offset, reason)
+    assert broker.dead_letter(broker.group_partition("t", group, index, offset), offset, reason)
     house.run()
 
 
@@ -71,7 +71,9 @@ class TestOfGroups:
         house.broker.configure_group("t", "g", GroupSettings(max_attempts=2, backoff_base_us=1))
         for _ in range(2):
             lease(house, "t", "g", "worker")
-            house.broker.settle(house.broker.lane("t", "g", 0, 0), 0, False, reason="too hot")
+            house.broker.settle(
+                house.broker.group_partition("t", "g", 0, 0), 0, False, reason="too hot"
+            )
             house.pass_time(1)
         assert fetched(house) == [("0:0:g", b"0", "too hot", 2)]
 
@@ -140,9 +142,9 @@ class TestOfGroups:
     def test_there_may_be_more_than_one_step_of_them(self, house: FlymqHouse) -> None:
         """Others are served in between."""
         house.produce(*[b"x"] * 995)
-        lane = house.broker.lane("t", "g", 0, 0)
+        group_partition = house.broker.group_partition("t", "g", 0, 0)
         for offset in range(0, 1_000, 2):
-            house.broker.dead_letter(lane, offset, "boom")
+            house.broker.dead_letter(group_partition, offset, "boom")
         house.run()
         letters = fetched(house, most=1_000)
         assert [one[0] for one in letters] == [f"0:{offset}:g" for offset in range(0, 1_000, 2)]

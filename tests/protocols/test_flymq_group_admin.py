@@ -57,7 +57,7 @@ class TestLists:
     def test_groups_of_other_formats_are_among_them(self, house: FlymqHouse) -> None:
         """But neither one without a name nor the broker's own."""
         broker = house.broker
-        broker.dead_letter(broker.lane("t", "workers", 0, 0), 0, "boom")
+        broker.dead_letter(broker.group_partition("t", "workers", 0, 0), 0, "boom")
         broker.commit_offset("t", "", 0, 1)
         broker.commit_offset("s", "..", 0, 1)
         house.run()

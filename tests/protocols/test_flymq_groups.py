@@ -190,5 +190,5 @@ def test_a_commit_ends_no_lease_and_moves_no_floor() -> None:
     house.ask(fly.Commit(*T_G, 5))
     info = house.broker.group_info("t", "g")
     assert (info.next, info.floor, info.lag) == (5, 2, 0)
-    house.broker.settle(house.broker.lane("t", "g", 0, 2), 2, True)
+    house.broker.settle(house.broker.group_partition("t", "g", 0, 2), 2, True)
     assert house.broker.group_info("t", "g").floor == 3

@@ -751,7 +751,7 @@ def test_a_commit_moves_nothing_that_leases_are_about() -> None:
     Desk(house).ask(rl.OffsetCommit("t", 0, "g", 4))
     info = house.broker.group_info("t", "g")
     assert (info.floor, info.lag, info.committed) == (0, 1, 4)
-    house.broker.settle(house.broker.lane("t", "g", 0, 0), 0, True)
+    house.broker.settle(house.broker.group_partition("t", "g", 0, 0), 0, True)
     info = house.broker.group_info("t", "g")
     assert (info.floor, info.committed) == (1, 4)
 

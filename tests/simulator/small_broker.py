@@ -48,7 +48,7 @@ class State:
     records: dict[str, list[list[Message]]] = field(
         default_factory=lambda: {topic: [[] for _ in range(n)] for topic, n in TOPICS.items()}
     )
-    lanes: dict[tuple[str, str, int], Model] = field(default_factory=dict)
+    group_partitions: dict[tuple[str, str, int], Model] = field(default_factory=dict)
 
 
 class SmallBroker:
@@ -126,8 +126,8 @@ class SmallBroker:
         deliveries: list[Delivery] = []
         if self._takes_effect(operation):
             for partition in range(TOPICS[topic]):
-                lane = self._lane(topic, group, partition)
-                for grant in lane.acquire(
+                group_partition = self._group_partition(topic, group, partition)
+                for grant in group_partition.acquire(
                     self.now_us, operation.client, duration_us, limit - len(deliveries)
                 ):
                     place = Place(partition, grant.offset)
@@ -140,7 +140,7 @@ class SmallBroker:
     def _some_place(self, topic: str, group: str) -> tuple[Place, str, int | None]:
         """A place to settle, most often one that somebody leased; its owner and token."""
         partition = self.chance.randrange(TOPICS[topic])
-        leases = self._lane(topic, group, partition).leases()
+        leases = self._group_partition(topic, group, partition).leases()
         if leases and self.chance.random() < 0.8:
             lease = self.chance.choice(leases)
             owner = lease.owner if self.chance.random() < 0.8 else self.chance.choice(CLIENTS)
@@ -168,10 +168,10 @@ class SmallBroker:
         if not self._takes_effect(operation):
             return
         place, success, token, delay_us, reason, _ = settlement
-        lane = self._lane(topic, group, place.partition)
+        group_partition = self._group_partition(topic, group, place.partition)
         try:
             by = None if token is not None else owner
-            lane.settle(self.now_us, place.offset, success, by, token, delay_us, reason)
+            group_partition.settle(self.now_us, place.offset, success, by, token, delay_us, reason)
         except NotLeaseOwner:
             operation.results = (NOT_OWNER,)
         except LeaseLost:
@@ -189,12 +189,12 @@ class SmallBroker:
         )
         if not self._takes_effect(operation):
             return
-        lane = self._lane(topic, group, place.partition)
-        if place.offset >= len(lane.records):
+        group_partition = self._group_partition(topic, group, place.partition)
+        if place.offset >= len(group_partition.records):
             operation.error = UNKNOWN
             return
         try:
-            operation.remaining_us = lane.extend(
+            operation.remaining_us = group_partition.extend(
                 self.now_us, place.offset, duration_us, owner, None
             )
         except NotLeaseOwner:
@@ -205,14 +205,18 @@ class SmallBroker:
     def _look(self, topic: str, group: str) -> None:
         operation = Look(number=0, client="", topic=topic, group=group)
         if self._takes_effect(operation):
-            lanes = [self._lane(topic, group, p) for p in range(TOPICS[topic])]
+            group_partitions = [
+                self._group_partition(topic, group, p) for p in range(TOPICS[topic])
+            ]
             end = sum(map(len, self.state.records[topic]))
-            lag = sum(lane.lag() for lane in lanes)
-            leased = sum(len(lane.leases()) for lane in lanes)
-            delayed = sum(len(lane.delayed(self.now_us)) for lane in lanes)
+            lag = sum(group_partition.lag() for group_partition in group_partitions)
+            leased = sum(len(group_partition.leases()) for group_partition in group_partitions)
+            delayed = sum(
+                len(group_partition.delayed(self.now_us)) for group_partition in group_partitions
+            )
             ready = lag - leased - delayed
-            floor = sum(lane.floor() for lane in lanes)
-            dead = sum(len(lane.dead_letters()) for lane in lanes)
+            floor = sum(group_partition.floor() for group_partition in group_partitions)
+            dead = sum(len(group_partition.dead_letters()) for group_partition in group_partitions)
             operation.view = GroupView(floor, end, lag, leased, ready, delayed, dead)
 
     def _list_letters(self, topic: str, group: str) -> None:
@@ -221,7 +225,7 @@ class SmallBroker:
         operation.letters = tuple(
             Letter(Place(partition, letter.offset), letter.reason, letter.grants, letter.failures)
             for partition in range(TOPICS[topic])
-            for letter in self._lane(topic, group, partition).dead_letters()
+            for letter in self._group_partition(topic, group, partition).dead_letters()
         )
 
     # -- time and fate --------------------------------------------------------------------------
@@ -266,9 +270,9 @@ class SmallBroker:
             first_loss = 0
         choices = [state for number, state in self.saved if number >= first_loss]
         self.state = self.chance.choice([*choices, self.state])
-        for lane in self.state.lanes.values():
+        for group_partition in self.state.group_partitions.values():
             if self.chance.random() < 0.5:
-                lane.lapse(self.now_us)
+                group_partition.lapse(self.now_us)
         self.now_us += self.chance.choice([1, 1_000, 500_000])
         self._boot()
 
@@ -283,13 +287,17 @@ class SmallBroker:
             )
         )
         self.saved = []
-        for lane in self.state.lanes.values():
-            lane.resume(self.now_us)
+        for group_partition in self.state.group_partitions.values():
+            group_partition.resume(self.now_us)
 
-    def _lane(self, topic: str, group: str, partition: int) -> Model:
-        lane = self.state.lanes.setdefault((topic, group, partition), Model(self.settings))
-        lane.produce([0] * (len(self.state.records[topic][partition]) - len(lane.records)))
-        return lane
+    def _group_partition(self, topic: str, group: str, partition: int) -> Model:
+        group_partition = self.state.group_partitions.setdefault(
+            (topic, group, partition), Model(self.settings)
+        )
+        group_partition.produce(
+            [0] * (len(self.state.records[topic][partition]) - len(group_partition.records))
+        )
+        return group_partition
 
     # -- the end --------------------------------------------------------------------------------
 

@@ -193,9 +193,9 @@ class TestJudge:
 
     def test_a_group_that_changed_untold_is_a_silent_loss(self) -> None:
         one = StartChecker(served())
-        lanes = dict(look(start(one.disk.fork())).lanes)
-        del lanes[1, 0, "workers"]
-        assert self.judge(one, lanes=lanes) is Outcome.SILENT_LOSS
+        group_partitions = dict(look(start(one.disk.fork())).group_partitions)
+        del group_partitions[1, 0, "workers"]
+        assert self.judge(one, group_partitions=group_partitions) is Outcome.SILENT_LOSS
 
     def test_an_offset_or_topic_id_that_is_free_again_is_reused(self) -> None:
         one = StartChecker(served())

@@ -53,7 +53,7 @@ from simulator.subscription_history import Acknowledge, Handed, Poll, Subscribe
 from simulator.transaction_history import Begin, RollBack, Stage, Transact
 
 T = {"number": 3, "client": "c", "topic": "t"}
-LANE = {**T, "group": "g", "partition": 1}
+GROUP_PARTITION = {**T, "group": "g", "partition": 1}
 
 
 def a_plan(wire_format: WireFormat, **changes: Any) -> ClientPlan:
@@ -142,12 +142,16 @@ class TestRustLog:
 
     def test_what_is_committed_is_told_or_that_nothing_is(self, dialect: Dialect) -> None:
         for offset in (None, 0, 9):
-            ask = rustlog_ask(dialect, rustlog.OffsetFetch("t", 1, "g"), Committed(**LANE))
+            ask = rustlog_ask(
+                dialect, rustlog.OffsetFetch("t", 1, "g"), Committed(**GROUP_PARTITION)
+            )
             answer = rustlog_answer(dialect, rustlog.OffsetFetched(offset))
             assert answered(RustLogWire(), ask, answer).offset == offset
 
     def test_a_commit_that_was_not_stored_is_refused(self, dialect: Dialect) -> None:
-        ask = rustlog_ask(dialect, rustlog.OffsetCommit("t", 1, "g", 4), Commit(**LANE, offset=4))
+        ask = rustlog_ask(
+            dialect, rustlog.OffsetCommit("t", 1, "g", 4), Commit(**GROUP_PARTITION, offset=4)
+        )
         answer = rustlog_answer(dialect, rustlog.OffsetCommitted(False))
         assert answered(RustLogWire(), ask, answer).error
 
@@ -237,7 +241,7 @@ class TestFlyMQ:
         assert (answered(FlyMQWire(Random(1)), ask, frame).error) == ""
 
     def test_a_group_that_nobody_knows_has_committed_nothing(self) -> None:
-        ask = Ask(flymq.GetOffset("t", "g", 1), Committed(**LANE))
+        ask = Ask(flymq.GetOffset("t", "g", 1), Committed(**GROUP_PARTITION))
         text = "consumer group not found: t:g"
         frame = flymq_frame(0xFF, flymq.error(text, sdk=True)[8:])
         told = answered(FlyMQWire(Random(1)), ask, frame)

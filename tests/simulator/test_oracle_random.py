@@ -161,13 +161,13 @@ def a_token_is_used_twice(history: History, chance: random.Random) -> bool:
     tokens: dict[tuple[str, str, int], int] = {}
     for acquire in answered_acquires(history):
         delivery = acquire.deliveries[0]
-        lane = acquire.topic, acquire.group, delivery.place.partition
+        group_partition = acquire.topic, acquire.group, delivery.place.partition
         if delivery.token is None:
             continue
-        if lane in tokens:
-            change_delivery(acquire, 0, token=tokens[lane])
+        if group_partition in tokens:
+            change_delivery(acquire, 0, token=tokens[group_partition])
             return True
-        tokens[lane] = delivery.token
+        tokens[group_partition] = delivery.token
     return False
 
 

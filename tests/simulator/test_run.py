@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from brokerd.broker import Broker
-from brokerd.groups import GroupPartition
+from brokerd.groups import LeaseStore
 from brokerd.protocols.base.connection import Connection
 from simulator import plan
 from simulator.draw import generate
@@ -175,11 +175,11 @@ def test_an_answer_before_its_commit_is_found(monkeypatch: pytest.MonkeyPatch) -
 def test_a_lease_lost_by_a_restart_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody else is given the record while the first may still hold it."""
 
-    def all_over(self: GroupPartition, now_us: int, behind_us: int = 0) -> None:
+    def all_over(self: LeaseStore, now_us: int, behind_us: int = 0) -> None:
         for lease in list(self.leases()):
             self.release(now_us, lease.offset, lease.owner, lease.token)
 
-    monkeypatch.setattr(GroupPartition, "resume", all_over)
+    monkeypatch.setattr(LeaseStore, "resume", all_over)
     assert "P3-one-lease" in promises(run(plan_of(*CRASHES)))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from brokerd.errors import LeaseLost, NotLeaseOwner
 from brokerd.groups.settings import GroupSettings
-from brokerd.groups.store import GroupPartition
+from brokerd.groups.store import LeaseStore
 from brokerd.walformat import GroupEvent
 
 RECORDS_MAX = 12
@@ -71,7 +71,7 @@ OPERATIONS = [*WORK, "seek", "replay", "purge", "remove", "delete", "configure"]
 def group_histories(draw: st.DrawFn) -> list[list[GroupEvent]]:
     """What a group did to the records of a partition, entry by entry, as the lease store says."""
     settings = GroupSettings(max_attempts=2, attempts=draw(st.sampled_from(["failures", "grants"])))
-    group = GroupPartition(settings)
+    group = LeaseStore(settings)
     now_us, entries = 0, []
     for what in draw(st.lists(st.sampled_from(OPERATIONS), max_size=25)):
         offset = draw(st.integers(0, 4))
@@ -84,7 +84,7 @@ def group_histories(draw: st.DrawFn) -> list[list[GroupEvent]]:
     return entries
 
 
-def _do(group: GroupPartition, what: str, offset: int, now_us: int, owner: str) -> None:
+def _do(group: LeaseStore, what: str, offset: int, now_us: int, owner: str) -> None:
     end = 5
     if what == "acquire":
         group.acquire(now_us, end, owner, 30, limit=1 + offset // 2)

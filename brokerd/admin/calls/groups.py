@@ -24,19 +24,19 @@ from brokerd.admin.shapes.groups import (
     GroupBrief,
     GroupChanges,
     GroupList,
+    GroupPartitionShape,
     GroupSettingsShape,
     GroupShape,
-    LaneShape,
     Pause,
     Seek,
 )
-from brokerd.broker import Broker, ConsumerGroup, GroupSettings, Lane, Partition
+from brokerd.broker import Broker, ConsumerGroup, GroupPartition, GroupSettings, Partition
 from brokerd.broker.model.topics import unknown_group
 from brokerd.errors import BrokerdError, InvalidRequest, UnknownTopic
 from brokerd.security import ADMIN, READ
 from brokerd.security.audit import EventType
 
-LANES_MAX = 1_000
+GROUP_PARTITIONS_MAX = 1_000
 """How many partitions a description of a group tells of."""
 
 
@@ -67,21 +67,25 @@ def list_groups(call: Call) -> GroupList:
 
 
 def _brief(broker: Broker, group: ConsumerGroup) -> GroupBrief:
-    lanes = group.lanes
-    committed = [one for lane in lanes if (one := _committed(lane)) is not None]
+    group_partitions = group.partitions
+    committed = [
+        one
+        for group_partition in group_partitions
+        if (one := _committed(group_partition)) is not None
+    ]
     return GroupBrief(
         group=group.name,
-        paused=lanes[0].store.paused,
-        lag=sum(map(broker.lag, lanes)),
-        leased=sum(lane.store.leased for lane in lanes),
-        delayed=sum(lane.store.delayed for lane in lanes),
-        dead=sum(lane.store.dead for lane in lanes),
+        paused=group_partitions[0].store.paused,
+        lag=sum(map(broker.lag, group_partitions)),
+        leased=sum(group_partition.store.leased for group_partition in group_partitions),
+        delayed=sum(group_partition.store.delayed for group_partition in group_partitions),
+        dead=sum(group_partition.store.dead for group_partition in group_partitions),
         committed=sum(committed) if committed else None,
     )
 
 
-def _committed(lane: Lane) -> int | None:
-    return lane.store.committed if lane.store.committed >= 0 else None
+def _committed(group_partition: GroupPartition) -> int | None:
+    return group_partition.store.committed if group_partition.store.committed >= 0 else None
 
 
 def describe_group(call: Call) -> GroupShape:
@@ -89,7 +93,7 @@ def describe_group(call: Call) -> GroupShape:
     topic, name = call.path["topic"], call.path["group"]
     group = existing_group(call.broker, topic, name)
     info = call.broker.group_info(topic, name)
-    store = group.lanes[0].store
+    store = group.partitions[0].store
     return GroupShape(
         topic=topic,
         group=name,
@@ -105,7 +109,10 @@ def describe_group(call: Call) -> GroupShape:
         committed=info.committed,
         oldest_age_seconds=None if info.oldest_age_us is None else seconds_of(info.oldest_age_us),
         settings=_settings(store.settings),
-        by_partition=[_lane(call.broker, lane) for lane in group.lanes[:LANES_MAX]],
+        by_partition=[
+            _group_partition(call.broker, group_partition)
+            for group_partition in group.partitions[:GROUP_PARTITIONS_MAX]
+        ],
     )
 
 
@@ -131,7 +138,7 @@ async def configure_group(call: Call) -> GroupShape:
         check_group(call, call.body.create)
         found = broker.existing_topic(topic).groups.get(group)
         defaults = broker.settings.groups
-        settings = found.lanes[0].store.settings if found is not None else defaults
+        settings = found.partitions[0].store.settings if found is not None else defaults
         broker.configure_group(topic, group, changed(settings, defaults, call.body))
 
     return await _changed(call, EventType.GROUP_CONFIGURED, configure)
@@ -239,18 +246,18 @@ def _settings(settings: GroupSettings) -> GroupSettingsShape:
     )
 
 
-def _lane(broker: Broker, lane: Lane) -> LaneShape:
-    store = lane.store
-    return LaneShape(
-        partition=lane.partition.index,
+def _group_partition(broker: Broker, group_partition: GroupPartition) -> GroupPartitionShape:
+    store = group_partition.store
+    return GroupPartitionShape(
+        partition=group_partition.partition.index,
         floor=store.floor,
-        next=lane.partition.next_offset,
-        lag=broker.lag(lane),
+        next=group_partition.partition.next_offset,
+        lag=broker.lag(group_partition),
         leased=store.leased,
         delayed=store.delayed,
         dead=store.dead,
-        committed=_committed(lane),
-        lag_by_commit=broker.commit_place(lane) is not None,
+        committed=_committed(group_partition),
+        lag_by_commit=broker.commit_place(group_partition) is not None,
     )
 
 

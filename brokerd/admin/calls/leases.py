@@ -28,7 +28,7 @@ from brokerd.admin.shapes.groups import (
     Release,
     Released,
 )
-from brokerd.broker import Broker, DeadLetter, Lane, Lease
+from brokerd.broker import Broker, DeadLetter, GroupPartition, Lease
 from brokerd.errors import InvalidRequest
 from brokerd.security import ADMIN, READ, WRITE
 from brokerd.security.audit import EventType
@@ -44,29 +44,31 @@ def list_leases(call: Call) -> LeaseList:
     """A page of leases. Raises `UnknownTopic` and `UnknownGroup`."""
     broker, query = call.broker, call.query
     topic, group = call.path["topic"], call.path["group"]
-    lanes = existing_group(broker, topic, group).lanes[query.partition :]
+    group_partitions = existing_group(broker, topic, group).partitions[query.partition :]
     now_us = broker.time.now_us()
     page: list[LeaseShape] = []
     looks = 0
-    for index, stretch, end in _stretches(lanes, query.partition, query.offset):
+    for index, stretch, end in _stretches(group_partitions, query.partition, query.offset):
         if looks >= LOOKS_MAX:
             return LeaseList(page, NextPlace(index, stretch))
-        lane = lanes[index - query.partition]
-        for lease in lane.store.leases(stretch, end):
+        group_partition = group_partitions[index - query.partition]
+        for lease in group_partition.store.leases(stretch, end):
             if len(page) == query.limit:
                 return LeaseList(page, NextPlace(index, lease.offset))
             page.append(_lease(index, lease, now_us))
-        looks += min(end - stretch, lane.store.leased)
+        looks += min(end - stretch, group_partition.store.leased)
     return LeaseList(page, None)
 
 
-def _stretches(lanes: list[Lane], partition: int, offset: int) -> Iterator[tuple[int, int, int]]:
+def _stretches(
+    group_partitions: list[GroupPartition], partition: int, offset: int
+) -> Iterator[tuple[int, int, int]]:
     """(partition, first, end) of offsets to look at: all, or a part where there are many leases."""
-    for lane in lanes:
-        index, end = lane.partition.index, lane.partition.next_offset
-        first = max(offset if index == partition else 0, lane.store.floor)
-        while first < end and lane.store.leased:
-            stop = min(first + LOOKS_MAX, end) if lane.store.leased > LOOKS_MAX else end
+    for group_partition in group_partitions:
+        index, end = group_partition.partition.index, group_partition.partition.next_offset
+        first = max(offset if index == partition else 0, group_partition.store.floor)
+        while first < end and group_partition.store.leased:
+            stop = min(first + LOOKS_MAX, end) if group_partition.store.leased > LOOKS_MAX else end
             yield index, first, stop
             first = stop
 
@@ -116,8 +118,8 @@ async def _release_one(call: Call, release: Release) -> int:
 
     def end() -> None:
         existing_group(broker, topic, group)
-        lane = broker.lane(topic, group, release.partition, offset)
-        broker.release(lane, offset, delay_us=us_of(release.delay_seconds))
+        group_partition = broker.group_partition(topic, group, release.partition, offset)
+        broker.release(group_partition, offset, delay_us=us_of(release.delay_seconds))
 
     place = f"{release.partition}:{offset}"
     await call.audited(EventType.LEASES_RELEASED, end, record=place)

@@ -40,7 +40,7 @@ class GroupChanges(Struct, forbid_unknown_fields=True):
     """Make the group if there is none."""
 
 
-class LaneShape(Struct):
+class GroupPartitionShape(Struct):
     """Where a group stands in one partition; counts of records."""
 
     partition: int
@@ -72,7 +72,7 @@ class GroupShape(Struct):
     committed: int | None
     oldest_age_seconds: float | None
     settings: GroupSettingsShape
-    by_partition: list[LaneShape]
+    by_partition: list[GroupPartitionShape]
 
 
 class GroupBrief(Struct):

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from brokerd.archive.contract.bounds import PartitionBounds, TopicBounds
-from brokerd.broker.model.topics import Lane, Topic
+from brokerd.broker.model.topics import GroupPartition, Topic
 
 PIECE_LOOKS = 100
 """Partitions, and groups in them, that are looked at between two pauses."""
 
-CommitPlace = Callable[[Lane], int | None]
+CommitPlace = Callable[[GroupPartition], int | None]
 """`Overview.commit_place`."""
 
 
@@ -32,7 +32,7 @@ def capture(topics: Iterable[Topic], commit_place: CommitPlace) -> Iterator[Topi
                 if looks % PIECE_LOOKS == 0:
                     yield None
                 if not group.deleted:
-                    bound = min(bound, first_to_do(group.lanes[partition.index], commit_place))
+                    bound = min(bound, first_to_do(group.partitions[partition.index], commit_place))
             looks += 1
             if looks % PIECE_LOOKS == 0:
                 yield None
@@ -42,15 +42,15 @@ def capture(topics: Iterable[Topic], commit_place: CommitPlace) -> Iterator[Topi
             yield TopicBounds(topic.topic_id, topic.name, topic.internal_of, compact, partitions)
 
 
-def first_to_do(lane: Lane, commit_place: CommitPlace) -> int:
+def first_to_do(group_partition: GroupPartition, commit_place: CommitPlace) -> int:
     """Below this offset a group has no record that is leased, delayed, dead or not settled.
 
     A group that commits and never leased has those from its commit on.
     """
-    place = commit_place(lane)
+    place = commit_place(group_partition)
     if place is not None:
         return place
-    store = lane.store
+    store = group_partition.store
     if not store.dead:
         return store.floor
     return min(store.floor, next(store.dead_letters()).offset)

@@ -20,13 +20,13 @@ from brokerd.broker.clock import BrokerTime
 from brokerd.broker.delayed.prefetch import Foresight, Message, message_of
 from brokerd.broker.delayed.schedule import (
     ScheduleCounters,
-    lane_of,
+    group_partition_of,
     opened,
 )
 from brokerd.broker.journal import (
     BATCH_FRAME_BYTES,
     EVENT_FRAME_BYTES,
-    LANE_FRAME_BYTES,
+    GROUP_PARTITION_FRAME_BYTES,
     RECORD_FRAME_BYTES,
     Clock,
     Congested,
@@ -36,7 +36,7 @@ from brokerd.broker.journal import (
 from brokerd.broker.leases.service import Leasing
 from brokerd.broker.leases.timers import Timetable
 from brokerd.broker.model.state import State
-from brokerd.broker.model.topics import Lane, Partition, Topic
+from brokerd.broker.model.topics import GroupPartition, Partition, Topic
 from brokerd.broker.records.append import Producing
 from brokerd.broker.records.chunks import Chunk
 from brokerd.broker.records.cold_reader import READ_AHEAD_BYTES, ColdReader, Unreadable
@@ -50,7 +50,7 @@ MESSAGE_BYTES = 2048
 """What a message counts besides its own bytes, and a look at a schedule of which none is due, so
 that a turn does no more than 512 of either."""
 
-START_LANES = 500
+START_GROUP_PARTITIONS = 500
 """Schedules that one turn sees to after the start."""
 
 STEP_RECORDS = 64
@@ -73,10 +73,12 @@ RETRY_SECONDS = 1.0
 TRIM_SECONDS = 60.0
 """How often the internal topics let go of what is over."""
 
-TRIM_LANES = 100
+TRIM_GROUP_PARTITIONS = 100
 """Internal topics that are trimmed in one frame."""
 
-FRAME_BYTES = RECORD_FRAME_BYTES + 2 * BATCH_FRAME_BYTES + LANE_FRAME_BYTES + EVENT_FRAME_BYTES
+FRAME_BYTES = (
+    RECORD_FRAME_BYTES + 2 * BATCH_FRAME_BYTES + GROUP_PARTITION_FRAME_BYTES + EVENT_FRAME_BYTES
+)
 """More than firing one message takes in a frame, besides its own bytes."""
 
 
@@ -114,15 +116,15 @@ class Firing:
         self._foresight = foresight
         self._remove = remove
         self._timetable = Timetable(clock, time, self._due)
-        self._ready: OrderedDict[Lane, None] = OrderedDict()
+        self._ready: OrderedDict[GroupPartition, None] = OrderedDict()
         """Schedules of which something may be due, in turns."""
-        self._reading: set[Lane] = set()
-        self._read_to: dict[Lane, tuple[int, int]] = {}
+        self._reading: set[GroupPartition] = set()
+        self._read_to: dict[GroupPartition, tuple[int, int]] = {}
         """Where the last read of a schedule ended, and how much it read ahead."""
         self._starting: list[Topic] = []
         """Internal topics that are not looked at yet since the start."""
         self._start_call: DelayedCall | None = None
-        self._over: dict[Lane, None] = {}
+        self._over: dict[GroupPartition, None] = {}
         """Schedules whose beginning may be over."""
         self._turn_call: DelayedCall | None = None
         self._trim_call: DelayedCall | None = None
@@ -138,14 +140,17 @@ class Firing:
     def _go_on_starting(self) -> None:
         """See to some schedules that were there at the start, then to the others."""
         self._start_call = None
-        part, self._starting = self._starting[:START_LANES], self._starting[START_LANES:]
+        part, self._starting = (
+            self._starting[:START_GROUP_PARTITIONS],
+            self._starting[START_GROUP_PARTITIONS:],
+        )
         for topic in part:
             if not topic.deleted:
-                lane = lane_of(self._state, topic)
-                self._timetable.schedule(lane)
-                self._wake(lane)
-                self._foresight.expect(lane)
-                self._moved(lane)
+                group_partition = group_partition_of(self._state, topic)
+                self._timetable.schedule(group_partition)
+                self._wake(group_partition)
+                self._foresight.expect(group_partition)
+                self._moved(group_partition)
         if self._starting:
             self._start_call = self._clock.callLater(0, self._go_on_starting)
 
@@ -163,20 +168,20 @@ class Firing:
         """What messages take in memory that were read before they are due."""
         return self._foresight.held_bytes
 
-    def added(self, lane: Lane) -> None:
+    def added(self, group_partition: GroupPartition) -> None:
         """A message was scheduled."""
-        self._timetable.schedule(lane)
-        self._foresight.expect(lane)
+        self._timetable.schedule(group_partition)
+        self._foresight.expect(group_partition)
 
     # -- what is due --------------------------------------------------------------------------
 
-    def _due(self, lane: Lane, now_us: int) -> None:
+    def _due(self, group_partition: GroupPartition, now_us: int) -> None:
         """Something of a schedule is due; the timer is set anew when all of that is fired."""
-        self._wake(lane)
+        self._wake(group_partition)
 
-    def _wake(self, lane: Lane) -> None:
-        if lane not in self._reading:
-            self._ready[lane] = None
+    def _wake(self, group_partition: GroupPartition) -> None:
+        if group_partition not in self._reading:
+            self._ready[group_partition] = None
             self._turn_later(0)
 
     def _turn_later(self, seconds: float) -> None:
@@ -188,22 +193,22 @@ class Firing:
         self._turn_call = None
         left = FIRE_BYTES
         while self._ready and left > 0:
-            lane, _ = self._ready.popitem(last=False)
+            group_partition, _ = self._ready.popitem(last=False)
             try:
-                left -= max(self._fire(lane), MESSAGE_BYTES)
+                left -= max(self._fire(group_partition), MESSAGE_BYTES)
             except Congested:
-                self._park(lane)
+                self._park(group_partition)
                 return
             except BrokerdError as error:
-                self._retry(lane, error)
+                self._retry(group_partition, error)
                 return
         if self._ready:
             self._turn_later(0)
 
-    def _park(self, lane: Lane) -> None:
+    def _park(self, group_partition: GroupPartition) -> None:
         """Go on with this schedule when the log has room."""
-        self._ready[lane] = None
-        self._ready.move_to_end(lane, last=False)
+        self._ready[group_partition] = None
+        self._ready.move_to_end(group_partition, last=False)
         self._parked = True
         self._journal.when_uncongested(self._uncongested)
 
@@ -212,9 +217,9 @@ class Firing:
         if not self._stopped and self._turn_call is None:
             self._turn()
 
-    def _retry(self, lane: Lane, error: BrokerdError) -> None:
+    def _retry(self, group_partition: GroupPartition, error: BrokerdError) -> None:
         """Go on in a while: the disk is full, or the broker is about to stop."""
-        self._ready[lane] = None
+        self._ready[group_partition] = None
         if not self._late:
             self._late = True
             self._log.warn(
@@ -227,49 +232,51 @@ class Firing:
 
     # -- firing -------------------------------------------------------------------------------
 
-    def _fire(self, lane: Lane, loaded: Chunk | None = None) -> int:
+    def _fire(self, group_partition: GroupPartition, loaded: Chunk | None = None) -> int:
         """Fire some messages of a schedule, and see to it that the others follow; what they count.
 
         ``loaded`` was just read, and may be in no cache.
         """
         size = 0
         for _ in range(STEP_RECORDS):
-            offset = self._first_due(lane)
+            offset = self._first_due(group_partition)
             if offset is None:
                 return size
-            message = self._message(lane, offset, loaded)
+            message = self._message(group_partition, offset, loaded)
             if message is None:
-                self._read(lane, offset)
+                self._read(group_partition, offset)
                 return size
             if self._expiry.is_past(message.expires_at_us):
                 self._journal.admit_events(EVENT_FRAME_BYTES)
-                self._settle(lane, offset)
+                self._settle(group_partition, offset)
                 self._counters.expired += 1
             else:
-                size += self._fire_one(lane, offset, message)
+                size += self._fire_one(group_partition, offset, message)
             size += MESSAGE_BYTES
-        self._wake(lane)
+        self._wake(group_partition)
         return size
 
-    def _message(self, lane: Lane, offset: int, loaded: Chunk | None) -> Message | None:
+    def _message(
+        self, group_partition: GroupPartition, offset: int, loaded: Chunk | None
+    ) -> Message | None:
         """A message that is in memory."""
-        message = self._foresight.look(lane, offset)
+        message = self._foresight.look(group_partition, offset)
         if message is not None:
             return message
         chunk = loaded
         if chunk is None or not chunk.base <= offset < chunk.end:
-            chunk = lane.partition.find(offset)
+            chunk = group_partition.partition.find(offset)
         return None if chunk is None else message_of(chunk, offset)
 
-    def _first_due(self, lane: Lane) -> int | None:
+    def _first_due(self, group_partition: GroupPartition) -> int | None:
         """The first message that is due; None, and the timer is set, when there is none.
 
         By the order in which they came among those that are due within `SLICE_US`, and no others
         join them before they are fired: or those that came late would wait while others come due.
         """
-        if lane.partition.topic.deleted:
+        if group_partition.partition.topic.deleted:
             return None
-        store, end = lane.store, lane.partition.next_offset
+        store, end = group_partition.store, group_partition.partition.next_offset
         offset = store.next_open(end)
         if offset < 0:
             due_us, now_us = store.next_due_us(), self._time.now_us()
@@ -277,14 +284,14 @@ class Firing:
                 store.expire(min(now_us, due_us + SLICE_US), EXPIRE_STEP)
                 offset = store.next_open(end)
             if offset < 0:
-                self._timetable.schedule(lane)
+                self._timetable.schedule(group_partition)
         return None if offset < 0 else offset
 
-    def _fire_one(self, lane: Lane, offset: int, message: Message) -> int:
+    def _fire_one(self, group_partition: GroupPartition, offset: int, message: Message) -> int:
         """Append a message to its topic and settle it; its bytes."""
-        target = self._state.by_id.get(lane.partition.topic.internal_of)
+        target = self._state.by_id.get(group_partition.partition.topic.internal_of)
         if target is None:
-            self._lose(lane, offset, "its topic is lost")
+            self._lose(group_partition, offset, "its topic is lost")
             return 0
         value, key, wrapped, encoding, producer_format, expires_at_us = message
         due_us, partition, metadata, forever = opened(wrapped)
@@ -300,98 +307,117 @@ class Firing:
             None,
             expires_at_us or (0 if forever else None),
         )
-        self._settle(lane, offset)
+        self._settle(group_partition, offset)
         self._counters.fired += 1
         self._late = False
         if self._time.settled:
             self._counters.late(max(0, self._time.time_us() - due_us) / 1e6)
         return size
 
-    def _settle(self, lane: Lane, offset: int) -> None:
+    def _settle(self, group_partition: GroupPartition, offset: int) -> None:
         """Be done with a message; the event was admitted."""
-        store = lane.store
+        store = group_partition.store
         before = len(store.events)
-        store.settle(self._time.now_us(), lane.partition.next_offset, offset, True)
-        self._leasing.touch_added(lane, before)
-        self.over(lane, offset)
+        store.settle(self._time.now_us(), group_partition.partition.next_offset, offset, True)
+        self._leasing.touch_added(group_partition, before)
+        self.over(group_partition, offset)
 
-    def _lose(self, lane: Lane, offset: int, problem: str) -> None:
+    def _lose(self, group_partition: GroupPartition, offset: int, problem: str) -> None:
         """Settle a message that can never be fired, and say so."""
         self._journal.admit_events(EVENT_FRAME_BYTES)
-        self._settle(lane, offset)
+        self._settle(group_partition, offset)
         self._counters.lost += 1
         self._log.error(
             "delayed message {offset} of topic id {topic_id} cannot be produced: {problem}",
             offset=offset,
-            topic_id=lane.partition.topic.internal_of,
+            topic_id=group_partition.partition.topic.internal_of,
             problem=problem,
             event_id="scheduled-lost",
         )
 
     # -- reading ------------------------------------------------------------------------------
 
-    def _read(self, lane: Lane, offset: int) -> None:
+    def _read(self, group_partition: GroupPartition, offset: int) -> None:
         """Have a message read from disk, and those behind it that are likely to be wanted."""
-        self._reading.add(lane)
-        end, ahead = self._read_to.get(lane, (-1, 0))
+        self._reading.add(group_partition)
+        end, ahead = self._read_to.get(group_partition, (-1, 0))
         near = end <= offset < end + NEAR_RECORDS
         ahead = min(2 * ahead, READ_AHEAD_BYTES) if near else READ_MIN_BYTES
-        self._read_to[lane] = (offset + 1, ahead)
-        self._reader.load(lane.partition, offset, partial(self._loaded, lane, offset), ahead)
+        self._read_to[group_partition] = (offset + 1, ahead)
+        self._reader.load(
+            group_partition.partition, offset, partial(self._loaded, group_partition, offset), ahead
+        )
 
     def _loaded(
-        self, lane: Lane, offset: int, chunk: Chunk | None, error: Exception | None
+        self,
+        group_partition: GroupPartition,
+        offset: int,
+        chunk: Chunk | None,
+        error: Exception | None,
     ) -> None:
-        self._reading.discard(lane)
-        if self._stopped or lane.partition.topic.deleted:
+        self._reading.discard(group_partition)
+        if self._stopped or group_partition.partition.topic.deleted:
             return
         try:
             if chunk is not None:
-                self._read_to[lane] = (chunk.end, self._read_to[lane][1])
-                self._fire(lane, chunk)
+                self._read_to[group_partition] = (chunk.end, self._read_to[group_partition][1])
+                self._fire(group_partition, chunk)
             elif isinstance(error, Unreadable):
-                self._lose(lane, offset, str(error))
-                self._wake(lane)
+                self._lose(group_partition, offset, str(error))
+                self._wake(group_partition)
             else:
                 raise BrokerdError(str(error))
         except Congested:
-            self._park_or_wake(lane)
+            self._park_or_wake(group_partition)
         except BrokerdError as refusal:
-            self._retry(lane, refusal)
+            self._retry(group_partition, refusal)
 
-    def _park_or_wake(self, lane: Lane) -> None:
+    def _park_or_wake(self, group_partition: GroupPartition) -> None:
         if self._parked:
-            self._ready[lane] = None
+            self._ready[group_partition] = None
         else:
-            self._park(lane)
+            self._park(group_partition)
 
     # -- letting go ---------------------------------------------------------------------------
 
-    def over(self, lane: Lane, offset: int) -> None:
+    def over(self, group_partition: GroupPartition, offset: int) -> None:
         """A message is fired, cancelled or lost: its record is needed no more."""
-        self._foresight.drop(lane, offset)
-        self._moved(lane)
+        self._foresight.drop(group_partition, offset)
+        self._moved(group_partition)
 
-    def _moved(self, lane: Lane) -> None:
-        self._over[lane] = None
+    def _moved(self, group_partition: GroupPartition) -> None:
+        self._over[group_partition] = None
         if self._trim_call is None and not self._stopped:
             self._trim_call = self._clock.callLater(TRIM_SECONDS, self._trim)
 
     def _trim(self) -> None:
         """Move the start offsets of internal topics to their floors: they pin no segment then."""
         self._trim_call = None
-        lanes = [lane for lane in self._over if not lane.partition.topic.deleted]
-        part, rest = lanes[:TRIM_LANES], lanes[TRIM_LANES:]
+        group_partitions = [
+            group_partition
+            for group_partition in self._over
+            if not group_partition.partition.topic.deleted
+        ]
+        part, rest = (
+            group_partitions[:TRIM_GROUP_PARTITIONS],
+            group_partitions[TRIM_GROUP_PARTITIONS:],
+        )
         seconds = 0.0
         try:
-            self._remove([(lane.partition, lane.store.floor) for lane in part], "fired")
+            self._remove(
+                [
+                    (group_partition.partition, group_partition.store.floor)
+                    for group_partition in part
+                ],
+                "fired",
+            )
         except BrokerdError:  # no room: in a minute
-            rest, seconds = lanes, TRIM_SECONDS
+            rest, seconds = group_partitions, TRIM_SECONDS
         self._over = dict.fromkeys(rest)
         if rest:
             self._trim_call = self._clock.callLater(seconds, self._trim)
-        for lane in self._read_to.keys() - self._reading:
-            del self._read_to[lane]
+        for group_partition in self._read_to.keys() - self._reading:
+            del self._read_to[group_partition]
 
 
 def choose(topic: Topic, key: bytes | None, index: int | None) -> Partition:

@@ -21,7 +21,7 @@ from brokerd.archive.contract.view import ArchiveView
 from brokerd.broker.archive.reader import Archived
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import Clock, DelayedCall
-from brokerd.broker.model.topics import Lane, Partition
+from brokerd.broker.model.topics import GroupPartition, Partition
 from brokerd.broker.records.archive_chunks import chunks_of
 from brokerd.broker.records.chunks import Chunk
 from brokerd.broker.records.cold_reader import READ_AHEAD_BYTES, run_plan
@@ -115,10 +115,10 @@ def _bring_archived(
 class _Look:
     """One look at a schedule: what of it is wanted until ``bound_us``."""
 
-    def __init__(self, lane: Lane, bound_us: int) -> None:
-        self.lane = lane
+    def __init__(self, group_partition: GroupPartition, bound_us: int) -> None:
+        self.group_partition = group_partition
         self.bound_us = bound_us
-        self.blocks = lane.store.delayed_blocks(bound_us)
+        self.blocks = group_partition.store.delayed_blocks(bound_us)
         self.blocks.reverse()
         self.wanted: list[tuple[int, int]] = []
         self.offsets: list[int] = []
@@ -155,34 +155,34 @@ class Foresight:
         self._pool = pool
         self._clock = clock
         self._time = time
-        self._held: dict[Lane, dict[int, Message]] = {}
+        self._held: dict[GroupPartition, dict[int, Message]] = {}
         self.held_bytes = 0
-        self._planned: dict[Lane, int] = {}
-        self._not_before_us: dict[Lane, int] = {}
-        self._heap: list[tuple[int, int, Lane]] = []
+        self._planned: dict[GroupPartition, int] = {}
+        self._not_before_us: dict[GroupPartition, int] = {}
+        self._heap: list[tuple[int, int, GroupPartition]] = []
         self._count = 0
         self._look: _Look | None = None
         self._call: DelayedCall | None = None
         self._call_us = 0
         self._stopped = False
 
-    def look(self, lane: Lane, offset: int) -> Message | None:
+    def look(self, group_partition: GroupPartition, offset: int) -> Message | None:
         """The message, if it was read ahead."""
-        held = self._held.get(lane)
+        held = self._held.get(group_partition)
         return None if held is None else held.get(offset)
 
-    def drop(self, lane: Lane, offset: int) -> None:
+    def drop(self, group_partition: GroupPartition, offset: int) -> None:
         """Hold a message no longer, if it was read ahead."""
-        held = self._held.get(lane)
+        held = self._held.get(group_partition)
         message = None if held is None else held.pop(offset, None)
         if message is not None:
             self.held_bytes -= _size(message)
 
-    def expect(self, lane: Lane) -> None:
+    def expect(self, group_partition: GroupPartition) -> None:
         """See to it that a schedule is looked at before its next message is due."""
-        due_us = lane.store.next_due_us()
+        due_us = group_partition.store.next_due_us()
         if due_us is not None:
-            self._plan(lane, due_us - AHEAD_US + LOOK_US)
+            self._plan(group_partition, due_us - AHEAD_US + LOOK_US)
 
     def stop(self) -> None:
         """Read nothing more."""
@@ -192,14 +192,14 @@ class Foresight:
 
     # -- when to look -------------------------------------------------------------------------
 
-    def _plan(self, lane: Lane, at_us: int) -> None:
-        at_us = max(at_us, self._not_before_us.get(lane, 0))
-        planned_us = self._planned.get(lane)
+    def _plan(self, group_partition: GroupPartition, at_us: int) -> None:
+        at_us = max(at_us, self._not_before_us.get(group_partition, 0))
+        planned_us = self._planned.get(group_partition)
         if planned_us is not None and planned_us <= at_us:
             return
-        self._planned[lane] = at_us
+        self._planned[group_partition] = at_us
         self._count += 1
-        heapq.heappush(self._heap, (at_us, self._count, lane))
+        heapq.heappush(self._heap, (at_us, self._count, group_partition))
         self._call_at(at_us)
 
     def _call_at(self, at_us: int) -> None:
@@ -217,40 +217,40 @@ class Foresight:
         """Look at the schedule whose turn it is."""
         now_us = self._time.now_us()
         while self._heap and self._heap[0][0] <= now_us:
-            at_us, _, lane = heapq.heappop(self._heap)
-            if self._planned.get(lane) != at_us:
+            at_us, _, group_partition = heapq.heappop(self._heap)
+            if self._planned.get(group_partition) != at_us:
                 continue
-            if lane.partition.topic.deleted:
-                self._forget(lane)
+            if group_partition.partition.topic.deleted:
+                self._forget(group_partition)
                 continue
-            self._planned[lane] = self._not_before_us[lane] = now_us + LOOK_US
-            self._look = _Look(lane, now_us + AHEAD_US)
+            self._planned[group_partition] = self._not_before_us[group_partition] = now_us + LOOK_US
+            self._look = _Look(group_partition, now_us + AHEAD_US)
             self._scan()
             return
         if self._heap:
             self._call_at(self._heap[0][0])
 
-    def _forget(self, lane: Lane) -> None:
-        self._planned.pop(lane, None)
-        self._not_before_us.pop(lane, None)
-        for message in self._held.pop(lane, {}).values():
+    def _forget(self, group_partition: GroupPartition) -> None:
+        self._planned.pop(group_partition, None)
+        self._not_before_us.pop(group_partition, None)
+        for message in self._held.pop(group_partition, {}).values():
             self.held_bytes -= _size(message)
 
     def _end(self, look: _Look) -> None:
         """Plan the next look."""
-        lane = look.lane
+        group_partition = look.group_partition
         self._look = None
-        del self._planned[lane]
+        del self._planned[group_partition]
         now_us = self._time.now_us()
-        if lane.partition.topic.deleted:
-            self._forget(lane)
-        elif (due_us := lane.store.next_due_us()) is not None:
+        if group_partition.partition.topic.deleted:
+            self._forget(group_partition)
+        elif (due_us := group_partition.store.next_due_us()) is not None:
             ahead_us = LOOK_US if look.more else max(LOOK_US, (look.bound_us - now_us) // 2)
-            self._plan(lane, max(now_us + ahead_us, due_us - AHEAD_US + LOOK_US))
-        elif self._held.get(lane):  # due, and about to be fired
-            self._plan(lane, now_us + LOOK_US)
+            self._plan(group_partition, max(now_us + ahead_us, due_us - AHEAD_US + LOOK_US))
+        elif self._held.get(group_partition):  # due, and about to be fired
+            self._plan(group_partition, now_us + LOOK_US)
         else:
-            self._forget(lane)
+            self._forget(group_partition)
         if self._heap:
             self._call_at(self._heap[0][0])
 
@@ -261,8 +261,8 @@ class Foresight:
         look = self._look
         if look is None or self._stopped:
             return
-        held = self._held.get(look.lane, {})
-        partition, store = look.lane.partition, look.lane.store
+        held = self._held.get(look.group_partition, {})
+        partition, store = look.group_partition.partition, look.group_partition.store
         left = min(LOOK_WANTED, max(0, HELD_BYTES - self.held_bytes) // MESSAGE_BYTES)
         for _ in range(min(SCAN_BLOCKS, len(look.blocks))):
             for ready_us, offset in store.delayed_in(look.blocks.pop(), look.bound_us):
@@ -284,7 +284,7 @@ class Foresight:
         look = self._look
         if look is None or self._stopped:
             return
-        partition = look.lane.partition
+        partition = look.group_partition.partition
         if not look.offsets or partition.topic.deleted or self.held_bytes >= HELD_BYTES:
             self._end(look)
             return
@@ -323,8 +323,8 @@ class Foresight:
         if found is None or error is not None:  # a disk that fails: told when they are due
             self._end(look)
             return
-        held = self._held.setdefault(look.lane, {})
-        delayed = look.lane.store.is_delayed
+        held = self._held.setdefault(look.group_partition, {})
+        delayed = look.group_partition.store.is_delayed
         for offset, message in found.items():
             if delayed(offset):
                 held[offset] = message

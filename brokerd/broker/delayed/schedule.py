@@ -26,13 +26,13 @@ from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import (
     BATCH_FRAME_BYTES,
     EVENT_FRAME_BYTES,
-    LANE_FRAME_BYTES,
+    GROUP_PARTITION_FRAME_BYTES,
     RECORD_FRAME_BYTES,
     Journal,
 )
 from brokerd.broker.leases.service import Leasing
 from brokerd.broker.model.state import State
-from brokerd.broker.model.topics import Lane, Topic
+from brokerd.broker.model.topics import GroupPartition, Topic
 from brokerd.broker.records.append import Producing
 from brokerd.errors import InvalidRequest
 from brokerd.values import Encoding, Format
@@ -46,7 +46,7 @@ DELAY_MAX_US = 10 * 365 * 86_400 * 1_000_000
 LATER_FRAME_BYTES = RECORD_FRAME_BYTES + EVENT_FRAME_BYTES + 32
 """More than a delayed message takes in a frame besides its own bytes."""
 
-BATCH_LATER_BYTES = BATCH_FRAME_BYTES + LANE_FRAME_BYTES
+BATCH_LATER_BYTES = BATCH_FRAME_BYTES + GROUP_PARTITION_FRAME_BYTES
 """What delayed messages of a topic take once, whatever their number."""
 
 LATENESS_SECONDS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0)
@@ -124,8 +124,8 @@ class Schedule:
     """Takes delayed messages in, lists and cancels them.
 
     ``open_internal(topic)`` makes the internal topic of a topic, if it has none yet;
-    ``added(lane)`` is told of every message that was scheduled, ``over(lane, offset)`` of each that
-    was cancelled.
+    ``added(group_partition)`` is told of every message that was scheduled, ``over(group_partition,
+    offset)`` of each that was cancelled.
     """
 
     def __init__(
@@ -137,8 +137,8 @@ class Schedule:
         leasing: Leasing,
         counters: ScheduleCounters,
         open_internal: Callable[[Topic], Topic],
-        added: Callable[[Lane], None],
-        over: Callable[[Lane, int], None],
+        added: Callable[[GroupPartition], None],
+        over: Callable[[GroupPartition, int], None],
     ) -> None:
         self._state = state
         self._journal = journal
@@ -208,13 +208,13 @@ class Schedule:
         A message is admitted with `LATER_FRAME_BYTES`, all of them with `BATCH_LATER_BYTES` once;
         its delay and its partition are checked before.
         """
-        lane = schedule_lane(self._state, topic)
-        assert lane is not None, "the schedule was opened"
-        store = lane.store
+        group_partition = schedule_group_partition(self._state, topic)
+        assert group_partition is not None, "the schedule was opened"
+        store = group_partition.store
         due_us = self._time.time_us() + delay_us
         envelope = (due_us, partition_index, metadata, True)
         offset = self._producing.append(
-            lane.partition,
+            group_partition.partition,
             value,
             encoding,
             key,
@@ -225,9 +225,9 @@ class Schedule:
         )
         before = len(store.events)
         store.delay(self._time.now_us(), offset, delay_us)
-        self._leasing.touch_added(lane, before)
+        self._leasing.touch_added(group_partition, before)
         self._counters.scheduled += 1
-        self._added(lane)
+        self._added(group_partition)
         return offset
 
     def cancel_scheduled(self, topic_name: str, schedule_id: int) -> bool:
@@ -236,17 +236,19 @@ class Schedule:
         Raises `UnknownTopic`, `NoSpace` or `Congested`.
         """
         topic = self._state.existing_topic(topic_name)
-        lane = schedule_lane(self._state, topic)
-        if lane is None or not 0 <= schedule_id < lane.partition.next_offset:
+        group_partition = schedule_group_partition(self._state, topic)
+        if group_partition is None or not 0 <= schedule_id < group_partition.partition.next_offset:
             return False
         self._journal.admit_events(EVENT_FRAME_BYTES)
-        store = lane.store
+        store = group_partition.store
         before = len(store.events)
-        settled = store.settle(self._time.now_us(), lane.partition.next_offset, schedule_id, True)
-        self._leasing.touch_added(lane, before)
+        settled = store.settle(
+            self._time.now_us(), group_partition.partition.next_offset, schedule_id, True
+        )
+        self._leasing.touch_added(group_partition, before)
         if settled:
             self._counters.cancelled += 1
-            self._over(lane, schedule_id)
+            self._over(group_partition, schedule_id)
         return settled
 
     def scheduled(self, topic_name: str, first_id: int = 0) -> Iterator[Scheduled]:
@@ -254,12 +256,14 @@ class Schedule:
 
         Those that are due and wait for room in the log are among them. Raises `UnknownTopic`.
         """
-        lane = schedule_lane(self._state, self._state.existing_topic(topic_name))
-        if lane is None:
+        group_partition = schedule_group_partition(
+            self._state, self._state.existing_topic(topic_name)
+        )
+        if group_partition is None:
             return
         time_us = self._time.time_us()
         ahead_us = time_us - self._time.now_us()
-        partition, store = lane.partition, lane.store
+        partition, store = group_partition.partition, group_partition.store
         waiting = ((offset, ready_us + ahead_us) for offset, ready_us in store.delays(first_id))
         late = ((offset, None) for offset in store.open(first_id, partition.next_offset))
         for offset, due_us in merge(waiting, late):
@@ -288,18 +292,18 @@ def check_delay(delay_us: int) -> None:
         )
 
 
-def schedule_lane(state: State, topic: Topic) -> Lane | None:
+def schedule_group_partition(state: State, topic: Topic) -> GroupPartition | None:
     """Where the delayed messages of a topic wait; None while it never had any."""
-    return None if topic.internal is None else lane_of(state, topic.internal)
+    return None if topic.internal is None else group_partition_of(state, topic.internal)
 
 
-def lane_of(state: State, internal: Topic) -> Lane:
+def group_partition_of(state: State, internal: Topic) -> GroupPartition:
     """Where the delayed messages of an internal topic wait."""
     group = internal.groups.get(GROUP_NAME)
     if group is None:
         group = internal.groups[GROUP_NAME] = state.new_group(internal, GROUP_NAME)
-        group.lanes[0].leave_out_gaps()
-    return group.lanes[0]
+        group.partitions[0].leave_out_gaps()
+    return group.partitions[0]
 
 
 def opened(metadata: bytes | None) -> Envelope:

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from brokerd.broker.clock import BrokerTime
-from brokerd.broker.journal import EVENT_FRAME_BYTES, LANE_FRAME_BYTES, Journal
+from brokerd.broker.journal import EVENT_FRAME_BYTES, GROUP_PARTITION_FRAME_BYTES, Journal
 from brokerd.broker.leases.service import Leasing
 from brokerd.broker.model.state import State
-from brokerd.broker.model.topics import ConsumerGroup, Lane, Partition, unknown_group
+from brokerd.broker.model.topics import ConsumerGroup, GroupPartition, Partition, unknown_group
 from brokerd.errors import InvalidRequest, LimitExceeded
-from brokerd.groups import GroupPartition, GroupSettings, Lease
+from brokerd.groups import GroupSettings, Lease, LeaseStore
 from brokerd.groups.view import END_OF_OFFSETS, NO_OFFSET
 
 Target = int | Literal["start", "end"]
@@ -72,13 +72,13 @@ class GroupChanges:
         text_bytes = 4 * len(settings.to_json())
         self._change(
             self._group_or_new(topic, group),
-            lambda lane: lane.store.configure(settings),
+            lambda group_partition: group_partition.store.configure(settings),
             text_bytes,
         )
 
     def group_settings(self, topic: str, group: str) -> GroupSettings:
         """The settings that a group has. Raises `UnknownGroup`."""
-        return self._group(topic, group).lanes[0].store.settings
+        return self._group(topic, group).partitions[0].store.settings
 
     def pause_group(self, topic: str, group: str) -> None:
         """Give the group no records until `resume_group`; makes the group if there is none.
@@ -86,12 +86,12 @@ class GroupChanges:
         Leases that live go on, and may be settled and extended. Raises `InvalidName`.
         """
         found = self._group_or_new(topic, group)
-        self._change(found, lambda lane: lane.store.pause())
+        self._change(found, lambda group_partition: group_partition.store.pause())
 
     def resume_group(self, topic: str, group: str) -> None:
         """Give a paused group records again. Raises `UnknownGroup`."""
         found = self._group(topic, group)
-        self._change(found, lambda lane: lane.store.unpause())
+        self._change(found, lambda group_partition: group_partition.store.unpause())
 
     def seek_group(
         self,
@@ -109,19 +109,21 @@ class GroupChanges:
         """
         found = self._group_or_new(topic, group)
         if not isinstance(to, Mapping):
-            to = dict.fromkeys(range(len(found.lanes)) if partition is None else [partition], to)
+            to = dict.fromkeys(
+                range(len(found.partitions)) if partition is None else [partition], to
+            )
         floors: dict[int, int] = {}
         for index, target in to.items():
             floors[index] = _floor(found.topic.partition(index), target)
 
-        def seek(lane: Lane) -> None:
-            floor = floors[lane.partition.index]
-            lane.store.seek(floor)
-            lane.leave_out_gaps()
-            if lane.store.committed != NO_OFFSET:
-                lane.store.commit_offset(floor)
+        def seek(group_partition: GroupPartition) -> None:
+            floor = floors[group_partition.partition.index]
+            group_partition.store.seek(floor)
+            group_partition.leave_out_gaps()
+            if group_partition.store.committed != NO_OFFSET:
+                group_partition.store.commit_offset(floor)
 
-        self._change(found, seek, lanes=[found.lanes[index] for index in floors])
+        self._change(found, seek, group_partitions=[found.partitions[index] for index in floors])
         self._went_back()
         return floors
 
@@ -131,7 +133,7 @@ class GroupChanges:
         A group of that name that comes later is a new one; no token that this one gave matches.
         """
         found = self._group(topic, group)
-        self._change(found, lambda lane: lane.store.delete())
+        self._change(found, lambda group_partition: group_partition.store.delete())
         self._state.remove_group(found)
 
     # -- committed offsets -----------------------------------------------------------------------
@@ -147,9 +149,13 @@ class GroupChanges:
                 f"offset {offset} cannot be committed: offsets go from 0 to {END_OF_OFFSETS - 1}"
             )
         found = self._group_or_new(topic, group)
-        lane = found.lanes[found.topic.partition(partition).index]
-        goes_back = offset < lane.store.committed
-        self._change(found, lambda lane: lane.store.commit_offset(offset), lanes=[lane])
+        group_partition = found.partitions[found.topic.partition(partition).index]
+        goes_back = offset < group_partition.store.committed
+        self._change(
+            found,
+            lambda group_partition: group_partition.store.commit_offset(offset),
+            group_partitions=[group_partition],
+        )
         if goes_back:
             self._went_back()
 
@@ -159,7 +165,7 @@ class GroupChanges:
         Raises `UnknownGroup` and `UnknownPartition`.
         """
         found = self._group(topic, group)
-        committed = found.lanes[found.topic.partition(partition).index].store.committed
+        committed = found.partitions[found.topic.partition(partition).index].store.committed
         return None if committed == NO_OFFSET else committed
 
     # -- leases ----------------------------------------------------------------------------------
@@ -171,15 +177,19 @@ class GroupChanges:
         """
         found = self._group(topic, group)
         left = min(RELEASE_MAX, self._leasing.events_max)
-        self._journal.admit_events(left * EVENT_FRAME_BYTES + len(found.lanes) * LANE_FRAME_BYTES)
+        self._journal.admit_events(
+            left * EVENT_FRAME_BYTES + len(found.partitions) * GROUP_PARTITION_FRAME_BYTES
+        )
         released = 0
-        for lane in found.lanes:
-            before = len(lane.store.events)
-            released += lane.store.release_owner(self._time.now_us(), owner, left)
-            left -= len(lane.store.events) - before
-            self._leasing.touch_added(lane, before)
-            self._leasing.timetable.schedule(lane)
-        return released, any(lane.store.owned(owner) for lane in found.lanes)
+        for group_partition in found.partitions:
+            before = len(group_partition.store.events)
+            released += group_partition.store.release_owner(self._time.now_us(), owner, left)
+            left -= len(group_partition.store.events) - before
+            self._leasing.touch_added(group_partition, before)
+            self._leasing.timetable.schedule(group_partition)
+        return released, any(
+            group_partition.store.owned(owner) for group_partition in found.partitions
+        )
 
     def leases(
         self, topic: str, group: str, partition: int = 0, offset: int = 0
@@ -188,10 +198,10 @@ class GroupChanges:
 
         Raises `UnknownGroup` with the first one.
         """
-        for lane in self._group(topic, group).lanes[partition:]:
-            index = lane.partition.index
+        for group_partition in self._group(topic, group).partitions[partition:]:
+            index = group_partition.partition.index
             first = offset if index == partition else 0
-            for lease in lane.store.leases(first):
+            for lease in group_partition.store.leases(first):
                 yield index, lease
 
     # -- dead letters ----------------------------------------------------------------------------
@@ -214,8 +224,8 @@ class GroupChanges:
         are too many for one turn of the reactor: docs/leases.rst, section "Cost".
         """
         return self._bury(
-            GroupPartition.replay_runs,
-            self._lanes(topic, group, partition),
+            LeaseStore.replay_runs,
+            self._group_partitions(topic, group, partition),
             Burial(
                 first,
                 END_OF_OFFSETS if end is None else end,
@@ -239,8 +249,8 @@ class GroupChanges:
         Their records are never delivered to this group again.
         """
         return self._bury(
-            GroupPartition.purge_runs,
-            self._lanes(topic, group, partition),
+            LeaseStore.purge_runs,
+            self._group_partitions(topic, group, partition),
             Burial(
                 first,
                 END_OF_OFFSETS if end is None else end,
@@ -249,31 +259,37 @@ class GroupChanges:
             ),
         )
 
-    def _bury(self, bury: Callable[..., int], lanes: list[Lane], burial: Burial) -> int:
-        """Replay or purge in all lanes, in one frame and one turn."""
-        lanes = [lane for lane in lanes if lane.store.dead]
+    def _bury(
+        self, bury: Callable[..., int], group_partitions: list[GroupPartition], burial: Burial
+    ) -> int:
+        """Replay or purge in all group_partitions, in one frame and one turn."""
+        group_partitions = [
+            group_partition for group_partition in group_partitions if group_partition.store.dead
+        ]
         looks = DEAD_LOOKS_MAX
         found = []
-        for lane in lanes:
-            runs, looks = lane.store.dead_runs(*burial, looks)
+        for group_partition in group_partitions:
+            runs, looks = group_partition.store.dead_runs(*burial, looks)
             if looks <= 0:
                 stop = runs[-1][1] if runs else burial.first
                 raise LimitExceeded(
                     "these dead letters, or the gaps between them, are more than one change takes "
-                    f"at once (partition {lane.partition.index}, from about offset {stop} on); "
+                    f"at once (partition {group_partition.partition.index}, from about offset "
+                    f"{stop} on); "
                     "choose one partition and a range of offsets, and then the next one"
                 )
-            found.append((lane, runs))
+            found.append((group_partition, runs))
         strings_bytes = 4 * len(burial.reason)
         events = sum(len(runs) for _, runs in found)
         self._journal.admit_events(
-            events * EVENT_FRAME_BYTES + len(lanes) * (LANE_FRAME_BYTES + strings_bytes)
+            events * EVENT_FRAME_BYTES
+            + len(group_partitions) * (GROUP_PARTITION_FRAME_BYTES + strings_bytes)
         )
         count = 0
-        for lane, runs in found:
-            before = len(lane.store.events)
-            count += bury(lane.store, runs, burial.reason)
-            self._leasing.touch_added(lane, before, strings_bytes)
+        for group_partition, runs in found:
+            before = len(group_partition.store.events)
+            count += bury(group_partition.store, runs, burial.reason)
+            self._leasing.touch_added(group_partition, before, strings_bytes)
         return count
 
     def _before(self, before_us: int | None) -> int | None:
@@ -284,11 +300,13 @@ class GroupChanges:
 
     # -- parts -----------------------------------------------------------------------------------
 
-    def _lanes(self, topic: str, group: str, partition: int | None) -> list[Lane]:
+    def _group_partitions(
+        self, topic: str, group: str, partition: int | None
+    ) -> list[GroupPartition]:
         found = self._group(topic, group)
         if partition is None:
-            return found.lanes
-        return [found.lanes[found.topic.partition(partition).index]]
+            return found.partitions
+        return [found.partitions[found.topic.partition(partition).index]]
 
     def _group(self, topic: str, group: str) -> ConsumerGroup:
         place = self._state.existing_topic(topic)
@@ -304,19 +322,19 @@ class GroupChanges:
     def _change(
         self,
         group: ConsumerGroup,
-        change: Callable[[Lane], object],
+        change: Callable[[GroupPartition], object],
         string_bytes: int = 0,
-        lanes: list[Lane] | None = None,
+        group_partitions: list[GroupPartition] | None = None,
     ) -> None:
-        """Make an event in each lane, or two, all of them in one frame."""
-        lanes = group.lanes if lanes is None else lanes
+        """Make an event in each group_partition, or two, all of them in one frame."""
+        group_partitions = group.partitions if group_partitions is None else group_partitions
         self._journal.admit_events(
-            len(lanes) * (LANE_FRAME_BYTES + EVENT_FRAME_BYTES + string_bytes)
+            len(group_partitions) * (GROUP_PARTITION_FRAME_BYTES + EVENT_FRAME_BYTES + string_bytes)
         )
-        for lane in lanes:
-            before = len(lane.store.events)
-            change(lane)
-            self._leasing.touch_added(lane, before, string_bytes)
+        for group_partition in group_partitions:
+            before = len(group_partition.store.events)
+            change(group_partition)
+            self._leasing.touch_added(group_partition, before, string_bytes)
 
 
 def _floor(partition: Partition, to: Target) -> int:

@@ -1,5 +1,6 @@
 # Tests: tests/broker/test_broker.py
-"""Leases of the broker: which lane, what it may cost, and the timer that ends what is over.
+"""Leases of the broker: which group_partition, what it may cost, and the timer that ends what is
+over.
 
 The lease store (`brokerd.groups`) decides; here its events get their place in the journal.
 """
@@ -13,11 +14,17 @@ from typing import Protocol
 from xxhash import xxh3_64_intdigest
 
 from brokerd.broker.clock import BrokerTime
-from brokerd.broker.journal import EVENT_FRAME_BYTES, LANE_FRAME_BYTES, Clock, Journal, Touched
+from brokerd.broker.journal import (
+    EVENT_FRAME_BYTES,
+    GROUP_PARTITION_FRAME_BYTES,
+    Clock,
+    Journal,
+    Touched,
+)
 from brokerd.broker.leases.timers import Timetable
 from brokerd.broker.leases.waiters import Waiters
 from brokerd.broker.model.state import State
-from brokerd.broker.model.topics import ConsumerGroup, Lane, Topic, check_name
+from brokerd.broker.model.topics import ConsumerGroup, GroupPartition, Topic, check_name
 from brokerd.broker.status.overview import Counters
 from brokerd.errors import BrokerdError, LimitExceeded, UnknownGroup, UnknownOffset, UnknownTopic
 from brokerd.groups import NO_KEY, RANGES_MAX, DeadLetter
@@ -27,7 +34,8 @@ LAPSE_AND_CHANGE = 2
 """Events that one settle, extend or the like may make: the lease had lapsed, and its own."""
 
 EXPIRE_STEP = 1024
-"""Leases and delays of a lane that are ended in one go; the reactor has its turn between steps."""
+"""Leases and delays of a group_partition that are ended in one go; the reactor has its turn
+between steps."""
 
 COUNT_US = 1_000_000
 """How often all groups are counted, at most."""
@@ -42,14 +50,15 @@ LAPSE_FRAME_BYTES = 1 << 20
 class Taking(Protocol):
     """Says which records an acquire may lease.
 
-    ``lane`` is set before a lane is asked. ``takes(offset)`` is called with each record about to
-    be leased: TAKE; STOP ends the lane's turn, GONE settles the record, ``gone_until(end)`` all up
-    to an offset. ``key_of(offset)`` gives the hash of its key where the group is key-ordered.
-    ``stopped`` true ends the whole acquire. ``cut_short`` becomes true when many records were
-    passed over, so that the reactor should have its turn: there may be more to lease after that.
+    ``group_partition`` is set before a group_partition is asked. ``takes(offset)`` is called with
+    each record about to be leased: TAKE; STOP ends the group_partition's turn, GONE settles the
+    record, ``gone_until(end)`` all up to an offset. ``key_of(offset)`` gives the hash of its key
+    where the group is key-ordered. ``stopped`` true ends the whole acquire. ``cut_short`` becomes
+    true when many records were passed over, so that the reactor should have its turn: there may be
+    more to lease after that.
     """
 
-    lane: Lane
+    group_partition: GroupPartition
     stopped: bool
     cut_short: bool
 
@@ -66,9 +75,9 @@ def key_hash(key: bytes | None) -> int:
 class Leasing:
     """Leases, settles and their ends, for all groups.
 
-    ``lane`` may be one that an earlier `lane` or `acquire` gave, whatever came of its group since:
-    `settle` and the others use the group of that name of the same topic, and are refused when it,
-    or its topic, was deleted.
+    ``group_partition`` may be one that an earlier `group_partition` or `acquire` gave, whatever
+    came of its group since: `settle` and the others use the group of that name of the same topic,
+    and are refused when it, or its topic, was deleted.
     """
 
     def __init__(
@@ -97,14 +106,16 @@ class Leasing:
 
     def start(self, now_us: int) -> None:
         """Give every lease its full duration again, and begin to end what is over."""
-        for lane in self._state.lanes():
-            lane.leave_out_gaps()
-            lane.store.resume(now_us, self._state.behind_us)
-            if not lane.group.topic.internal_of:  # whose delays are those of `Firing`
-                self.timetable.schedule(lane)
+        for group_partition in self._state.group_partitions():
+            group_partition.leave_out_gaps()
+            group_partition.store.resume(now_us, self._state.behind_us)
+            if not group_partition.group.topic.internal_of:  # whose delays are those of `Firing`
+                self.timetable.schedule(group_partition)
 
-    def lane(self, topic_name: str, group_name: str, index: int, offset: int) -> Lane:
-        """A group's lane through the partition that holds ``offset``.
+    def group_partition(
+        self, topic_name: str, group_name: str, index: int, offset: int
+    ) -> GroupPartition:
+        """A group's group_partition through the partition that holds ``offset``.
 
         A group that does not exist yet begins to with its first event. Raises `UnknownOffset` when
         there is no such record, and `InvalidName`.
@@ -120,7 +131,7 @@ class Leasing:
                 "it was never produced"
             )
         group = topic.groups.get(group_name) or self.new_group(topic, group_name)
-        return group.lanes[index]
+        return group.partitions[index]
 
     def new_group(self, topic: Topic, name: str) -> ConsumerGroup:
         """A group that its topic does not know until it is touched: asking leaves no trace.
@@ -131,8 +142,8 @@ class Leasing:
         if self._groups_left <= 0:
             self._count_groups()
         group = self._state.new_group(topic, name)
-        for lane in group.lanes:
-            lane.leave_out_gaps()
+        for group_partition in group.partitions:
+            group_partition.leave_out_gaps()
         return group
 
     def _count_groups(self) -> None:
@@ -159,7 +170,7 @@ class Leasing:
         duration_us: int | None,
         limit: int,
         taking: Taking,
-    ) -> list[tuple[Lane, Grant]]:
+    ) -> list[tuple[GroupPartition, Grant]]:
         """Lease up to ``limit`` records that ``taking`` takes, lowest eligible offset first.
 
         Partitions take turns. No ``duration_us`` means the group's own. Nothing to lease, or no
@@ -172,29 +183,30 @@ class Leasing:
         group = topic.groups.get(group_name)
         if group is None:
             if not any(partition.next_offset for partition in topic.partitions):
-                return []  # the lanes of a group cost more than this look
+                return []  # the group_partitions of a group cost more than this look
             group = self.new_group(topic, group_name)
-        lanes = group.lanes
+        group_partitions = group.partitions
         if duration_us is None:
-            duration_us = lanes[0].store.settings.default_duration_us
+            duration_us = group_partitions[0].store.settings.default_duration_us
         if limit > self.events_max:
             limit = self.events_max
-        lane_bytes = LANE_FRAME_BYTES + 4 * len(owner)
+        group_partition_bytes = GROUP_PARTITION_FRAME_BYTES + 4 * len(owner)
         self._journal.admit_events(
-            (limit + RANGES_MAX) * EVENT_FRAME_BYTES + min(limit, len(lanes)) * lane_bytes
+            (limit + RANGES_MAX) * EVENT_FRAME_BYTES
+            + min(limit, len(group_partitions)) * group_partition_bytes
         )
         now_us = self._time.now_us()
-        found: list[tuple[Lane, Grant]] = []
-        for step in range(len(lanes)):
-            lane = lanes[(group.turn + step) % len(lanes)]
-            if lane.scheduled_us is not None and lane.scheduled_us <= now_us:
-                self._expire(lane, now_us)
-            taking.lane = lane
-            store = lane.store
+        found: list[tuple[GroupPartition, Grant]] = []
+        for step in range(len(group_partitions)):
+            group_partition = group_partitions[(group.turn + step) % len(group_partitions)]
+            if group_partition.scheduled_us is not None and group_partition.scheduled_us <= now_us:
+                self._expire(group_partition, now_us)
+            taking.group_partition = group_partition
+            store = group_partition.store
             before = len(store.events)
             grants = store.acquire(
                 now_us,
-                lane.partition.next_offset,
+                group_partition.partition.next_offset,
                 owner,
                 duration_us,
                 limit - len(found),
@@ -204,43 +216,48 @@ class Leasing:
             )
             added = len(store.events) - before
             if added:
-                self.touch(lane, added * EVENT_FRAME_BYTES + 4 * len(owner))
+                self.touch(group_partition, added * EVENT_FRAME_BYTES + 4 * len(owner))
             if grants:
-                if lane.scheduled_us is None or now_us + duration_us < lane.scheduled_us:
-                    self.timetable.schedule(lane)
-                found += [(lane, grant) for grant in grants]
+                if (
+                    group_partition.scheduled_us is None
+                    or now_us + duration_us < group_partition.scheduled_us
+                ):
+                    self.timetable.schedule(group_partition)
+                found += [(group_partition, grant) for grant in grants]
             if len(found) < limit:
-                # What the store settled in passing takes room that was admitted for one lane alone.
+                # What the store settled in passing takes room that was admitted for one
+                # group_partition alone.
                 if store.cut_short or added > len(grants):
                     taking.cut_short = True
                 elif not taking.stopped:
                     continue
-            # A lane that gave something has had its turn; one that gave nothing is asked first.
-            group.turn = (group.turn + step + bool(grants)) % len(lanes)
+            # A group_partition that gave something has had its turn; one that gave nothing is asked
+            # first.
+            group.turn = (group.turn + step + bool(grants)) % len(group_partitions)
             break
         self._counters.leases_granted += len(found)
         return found
 
-    def time_from_durable(self, lane: Lane, grant: Grant) -> None:
+    def time_from_durable(self, group_partition: GroupPartition, grant: Grant) -> None:
         """Let the time of a lease just granted begin when it is durable, and its answer may leave.
 
         For short leases: on a busy disk they would be over before anybody knows of them.
         """
-        store, duration_us = lane.store, grant.duration_us
+        store, duration_us = group_partition.store, grant.duration_us
         deadline_us = self._time.now_us() + duration_us + UNSYNCED_US
         store.set_deadline(grant.offset, grant.token, deadline_us)
-        self._journal.when_all_durable(partial(self._begin_time, lane, grant))
+        self._journal.when_all_durable(partial(self._begin_time, group_partition, grant))
 
-    def _begin_time(self, lane: Lane, grant: Grant) -> None:
+    def _begin_time(self, group_partition: GroupPartition, grant: Grant) -> None:
         deadline_us = self._time.now_us() + grant.duration_us
-        if not lane.group.deleted and lane.store.set_deadline(
+        if not group_partition.group.deleted and group_partition.store.set_deadline(
             grant.offset, grant.token, deadline_us
         ):
-            self.timetable.schedule(lane)
+            self.timetable.schedule(group_partition)
 
     def settle(
         self,
-        lane: Lane,
+        group_partition: GroupPartition,
         offset: int,
         success: bool,
         owner: str | None = None,
@@ -255,15 +272,15 @@ class Leasing:
 
         Raises `UnknownOffset`, `NotLeaseOwner`, `LeaseLost`, `NoSpace` or `Congested`.
         """
-        lane = self._current(lane)
+        group_partition = self._current(group_partition)
         reason_bytes = 4 * len(reason)
         self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES + reason_bytes)
-        store = lane.store
+        store = group_partition.store
         before = len(store.events)
         try:
             changed = store.settle(
                 self._time.now_us(),
-                lane.partition.next_offset,
+                group_partition.partition.next_offset,
                 offset,
                 success,
                 owner=owner,
@@ -273,34 +290,38 @@ class Leasing:
                 dead=dead,
             )
         finally:
-            self.touch_added(lane, before, reason_bytes)
+            self.touch_added(group_partition, before, reason_bytes)
         if changed:
             if success:
                 self._counters.settled += 1
             else:
                 self._counters.failed += 1
-                self.timetable.schedule(lane)
+                self.timetable.schedule(group_partition)
         return changed
 
     def settle_leased(
-        self, lane: Lane, offset: int, owner: str | None = None, token: int | None = None
+        self,
+        group_partition: GroupPartition,
+        offset: int,
+        owner: str | None = None,
+        token: int | None = None,
     ) -> None:
         """Settle a record as processed while its lease lives.
 
         Raises `NotLeaseOwner`, `LeaseLost` if no such lease lives, `NoSpace` or `Congested`.
         """
-        lane = self._current(lane)
+        group_partition = self._current(group_partition)
         self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
-        before = len(lane.store.events)
+        before = len(group_partition.store.events)
         try:
-            lane.store.settle_leased(self._time.now_us(), offset, owner, token)
+            group_partition.store.settle_leased(self._time.now_us(), offset, owner, token)
         finally:
-            self.touch_added(lane, before)
+            self.touch_added(group_partition, before)
         self._counters.settled += 1
 
     def extend(
         self,
-        lane: Lane,
+        group_partition: GroupPartition,
         offset: int,
         duration_us: int,
         owner: str | None = None,
@@ -310,22 +331,22 @@ class Leasing:
 
         Raises `NotLeaseOwner`, `LeaseLost`, `UnknownOffset`, `NoSpace` or `Congested`.
         """
-        lane = self._current(lane)
+        group_partition = self._current(group_partition)
         self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
-        store = lane.store
+        store = group_partition.store
         before = len(store.events)
         try:
             remaining_us = store.extend(
                 self._time.now_us(), offset, duration_us, owner=owner, token=token
             )
         finally:
-            self.touch_added(lane, before)
-        self.timetable.schedule(lane)
+            self.touch_added(group_partition, before)
+        self.timetable.schedule(group_partition)
         return remaining_us
 
     def release(
         self,
-        lane: Lane,
+        group_partition: GroupPartition,
         offset: int,
         owner: str | None = None,
         token: int | None = None,
@@ -335,28 +356,28 @@ class Leasing:
 
         Raises `NotLeaseOwner`, `LeaseLost`, `NoSpace` or `Congested`.
         """
-        lane = self._current(lane)
+        group_partition = self._current(group_partition)
         self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES)
-        store = lane.store
+        store = group_partition.store
         before = len(store.events)
         try:
             store.release(self._time.now_us(), offset, owner=owner, token=token, delay_us=delay_us)
         finally:
-            self.touch_added(lane, before)
-        self.timetable.schedule(lane)
+            self.touch_added(group_partition, before)
+        self.timetable.schedule(group_partition)
 
-    def dead_letter(self, lane: Lane, offset: int, reason: str) -> bool:
+    def dead_letter(self, group_partition: GroupPartition, offset: int, reason: str) -> bool:
         """Move a record to the group's dead letters, whoever holds its lease.
 
         False when it is settled or dead already. Raises as `settle`.
         """
-        lane = self._current(lane)
+        group_partition = self._current(group_partition)
         self._journal.admit_events(LAPSE_AND_CHANGE * EVENT_FRAME_BYTES + 4 * len(reason))
-        before = len(lane.store.events)
-        changed = lane.store.dead_letter(
-            self._time.now_us(), lane.partition.next_offset, offset, reason
+        before = len(group_partition.store.events)
+        changed = group_partition.store.dead_letter(
+            self._time.now_us(), group_partition.partition.next_offset, offset, reason
         )
-        self.touch_added(lane, before, 4 * len(reason))
+        self.touch_added(group_partition, before, 4 * len(reason))
         return changed
 
     def dead_letters(
@@ -367,85 +388,93 @@ class Leasing:
         Raises `UnknownTopic`; an unknown group has none.
         """
         group = self._state.existing_topic(topic_name).groups.get(group_name)
-        for lane in group.lanes[partition:] if group is not None else ():
-            index = lane.partition.index
-            for letter in lane.store.dead_letters(offset if index == partition else 0):
+        for group_partition in group.partitions[partition:] if group is not None else ():
+            index = group_partition.partition.index
+            for letter in group_partition.store.dead_letters(offset if index == partition else 0):
                 yield index, letter
 
-    def _current(self, lane: Lane) -> Lane:
-        """What is to be used of a lane that somebody may have kept over a turn.
+    def _current(self, group_partition: GroupPartition) -> GroupPartition:
+        """What is to be used of a group_partition that somebody may have kept over a turn.
 
         Raises `UnknownTopic` or `UnknownGroup` when its topic or its group was deleted.
         """
-        group = lane.group
+        group = group_partition.group
         topic = group.topic
         known = topic.groups.get(group.name)
         if known is group:
-            return lane
+            return group_partition
         if group.deleted:
             raise _deleted(group)
         # The group had not begun. If others began it since, it is theirs; if nobody did, records
         # may have been removed since, and tokens given by one of that name, so it is made anew.
         known = known or self.new_group(topic, group.name)
-        return known.lanes[lane.partition.index]
+        return known.partitions[group_partition.partition.index]
 
-    def touch(self, lane: Lane, size: int, schedule: bool = True) -> None:
-        """Have the events of a lane written, which is a current one; ``size`` is what was added."""
-        if not lane.dirty:
-            self._journal.add_lane(lane, schedule)
-            groups = lane.group.topic.groups
-            if lane.group.name not in groups:
-                groups[lane.group.name] = lane.group
+    def touch(self, group_partition: GroupPartition, size: int, schedule: bool = True) -> None:
+        """Have the events of a group_partition written, which is a current one; ``size`` is what
+        was added."""
+        if not group_partition.dirty:
+            self._journal.add_group_partition(group_partition, schedule)
+            groups = group_partition.group.topic.groups
+            if group_partition.group.name not in groups:
+                groups[group_partition.group.name] = group_partition.group
                 self._groups_left -= 1
         self._journal.gathered_bytes += size
 
-    def touch_added(self, lane: Lane, before: int, string_bytes: int = 0) -> None:
-        """Have written what was added to a lane's events since there were ``before`` of them."""
-        added = len(lane.store.events) - before
+    def touch_added(
+        self, group_partition: GroupPartition, before: int, string_bytes: int = 0
+    ) -> None:
+        """Have written what was added to a group_partition's events since there were ``before``
+        of them."""
+        added = len(group_partition.store.events) - before
         if added:
             size = added * EVENT_FRAME_BYTES + string_bytes
-            if lane.dirty:
+            if group_partition.dirty:
                 self._journal.gathered_bytes += size
             else:
-                self.touch(lane, size)
+                self.touch(group_partition, size)
 
     def serve_touched(self, touched: Touched) -> None:
         """Let long polls take what this frame brings, so that one commit serves both."""
         if self._waiters:
             self._waiters.serve({partition.topic.name for partition in touched.partitions})
-            for lane in touched.lanes:
-                self._waiters.serve_group(lane.partition.topic.name, lane.group.name)
+            for group_partition in touched.group_partitions:
+                self._waiters.serve_group(
+                    group_partition.partition.topic.name, group_partition.group.name
+                )
 
-    def _expire(self, lane: Lane, now_us: int) -> int:
+    def _expire(self, group_partition: GroupPartition, now_us: int) -> int:
         """End some of the leases and delays that are over; how many, -1 if not now.
 
         What ends by itself forces no commit of its own.
         """
         step = min(EXPIRE_STEP, self.events_max)
         try:
-            self._journal.admit_events(min(lane.store.leased, step) * EVENT_FRAME_BYTES)
+            self._journal.admit_events(min(group_partition.store.leased, step) * EVENT_FRAME_BYTES)
         except BrokerdError:
             return -1  # no room for the events: leases may end late, never early
-        events = lane.store.events
+        events = group_partition.store.events
         before = len(events)
-        ended = lane.store.expire(now_us, step)
+        ended = group_partition.store.expire(now_us, step)
         lapsed = len(events) - before
         if lapsed:
             self._counters.expired += lapsed
-            self.touch(lane, lapsed * EVENT_FRAME_BYTES, schedule=False)
+            self.touch(group_partition, lapsed * EVENT_FRAME_BYTES, schedule=False)
             if self._journal.gathered_bytes > LAPSE_FRAME_BYTES:
                 self._journal.split()  # frames are made in one go
         return ended
 
-    def _due(self, lane: Lane, now_us: int) -> int:
-        ended = self._expire(lane, now_us)
+    def _due(self, group_partition: GroupPartition, now_us: int) -> int:
+        ended = self._expire(group_partition, now_us)
         if ended >= 0 and self._waiters:
-            self._waiters.serve_group(lane.partition.topic.name, lane.group.name)
+            self._waiters.serve_group(
+                group_partition.partition.topic.name, group_partition.group.name
+            )
         return ended
 
 
 def _deleted(group: ConsumerGroup) -> BrokerdError:
-    """Why a lane that was kept over a turn cannot be used any more."""
+    """Why a group_partition that was kept over a turn cannot be used any more."""
     topic = group.topic
     if topic.deleted:
         return UnknownTopic(f"topic {topic.name!r} was deleted; ask for it anew")

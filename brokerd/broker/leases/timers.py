@@ -1,5 +1,5 @@
 # Tests: tests/broker/test_timers.py
-"""One timer for all leases and delays: which lane is due next."""
+"""One timer for all leases and delays: which group_partition is due next."""
 
 from __future__ import annotations
 
@@ -8,64 +8,73 @@ from collections.abc import Callable
 
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import Clock, DelayedCall
-from brokerd.broker.model.topics import Lane
+from brokerd.broker.model.topics import GroupPartition
 
 TURN_LIMIT = 1024
 """About how many leases and delays end in one turn of the reactor; the others in the next ones."""
 
-LANE_COST = 4
-"""What looking at a lane costs, in leases that end."""
+GROUP_PARTITION_COST = 4
+"""What looking at a group_partition costs, in leases that end."""
 
 RETRY_US = 100_000
-"""When to look again at a lane whose leases cannot end now."""
+"""When to look again at a group_partition whose leases cannot end now."""
 
 SLACK = 1024
 """Stale entries that are always tolerated, so that a small heap is not rebuilt all the time."""
 
 
 class Timetable:
-    """Calls ``due(lane, now_us)`` when a lease of the lane lapses or a delayed record is ready.
+    """Calls ``due(group_partition, now_us)`` when a lease of the group_partition lapses or a
+    delayed record is ready.
 
     ``due`` ends some of them and returns how many, -1 to be asked again later, or None when it will
-    `schedule` the lane itself.
-    ``lane.scheduled_us`` is the time of the lane's live entry in the heap, so an entry with
-    another time is stale: it is dropped when it surfaces, or with the others when they may be more
-    than half. Memory is one entry, about 150 bytes, for every lane that is due some day.
+    `schedule` the group_partition itself.
+    ``group_partition.scheduled_us`` is the time of the group_partition's live entry in the heap, so
+    an entry with another time is stale: it is dropped when it surfaces, or with the others when
+    they may be more than half. Memory is one entry, about 150 bytes, for every group_partition that
+    is due some day.
     """
 
     def __init__(
-        self, clock: Clock, time: BrokerTime, due: Callable[[Lane, int], int | None]
+        self, clock: Clock, time: BrokerTime, due: Callable[[GroupPartition, int], int | None]
     ) -> None:
         self._clock = clock
         self._time = time
         self._due = due
-        self._heap: list[tuple[int, int, Lane]] = []
+        self._heap: list[tuple[int, int, GroupPartition]] = []
         self._count = 0
         self._call: DelayedCall | None = None
         self._call_us = 0
         self._firing = False
-        """Whether lanes are being looked at; the timer is set for the first of all afterwards."""
+        """Whether group_partitions are being looked at; the timer is set for the first of all
+        afterwards."""
         self._limit = SLACK
         self._stopped = False
 
-    def schedule(self, lane: Lane) -> None:
-        """Look when ``lane`` is due next and make sure that the timer knows."""
-        due_us = lane.store.next_due_us()
-        if due_us is not None and (lane.scheduled_us is None or due_us < lane.scheduled_us):
-            self.schedule_at(lane, due_us)
+    def schedule(self, group_partition: GroupPartition) -> None:
+        """Look when ``group_partition`` is due next and make sure that the timer knows."""
+        due_us = group_partition.store.next_due_us()
+        if due_us is not None and (
+            group_partition.scheduled_us is None or due_us < group_partition.scheduled_us
+        ):
+            self.schedule_at(group_partition, due_us)
 
-    def schedule_at(self, lane: Lane, due_us: int) -> None:
-        """``lane`` is due at ``due_us``, earlier than it was scheduled so far."""
-        lane.scheduled_us = due_us
+    def schedule_at(self, group_partition: GroupPartition, due_us: int) -> None:
+        """``group_partition`` is due at ``due_us``, earlier than it was scheduled so far."""
+        group_partition.scheduled_us = due_us
         self._count += 1
-        heapq.heappush(self._heap, (due_us, self._count, lane))
+        heapq.heappush(self._heap, (due_us, self._count, group_partition))
         if len(self._heap) > self._limit:
             self._compact()
         if not self._firing and (self._call is None or due_us < self._call_us):
             self._arm(due_us)
 
     def _compact(self) -> None:
-        live = {lane: entry for entry in self._heap if (lane := entry[2]).scheduled_us == entry[0]}
+        live = {
+            group_partition: entry
+            for entry in self._heap
+            if (group_partition := entry[2]).scheduled_us == entry[0]
+        }
         self._heap[:] = live.values()
         heapq.heapify(self._heap)
         self._limit = 2 * len(live) + SLACK
@@ -95,24 +104,24 @@ class Timetable:
         heap = self._heap
         left = TURN_LIMIT
         while heap and heap[0][0] <= now_us and left > 0:
-            due_us, _, lane = heapq.heappop(heap)
-            if lane.scheduled_us != due_us or lane.group.deleted:
+            due_us, _, group_partition = heapq.heappop(heap)
+            if group_partition.scheduled_us != due_us or group_partition.group.deleted:
                 continue
-            lane.scheduled_us = None
-            ended = self._due(lane, now_us)
+            group_partition.scheduled_us = None
+            ended = self._due(group_partition, now_us)
             if ended is None:
-                left -= LANE_COST
+                left -= GROUP_PARTITION_COST
             elif ended < 0:
-                self.schedule_at(lane, now_us + RETRY_US)
+                self.schedule_at(group_partition, now_us + RETRY_US)
             else:
-                self.schedule(lane)
-                left -= LANE_COST + ended
-                if self._is_due(lane, now_us):
+                self.schedule(group_partition)
+                left -= GROUP_PARTITION_COST + ended
+                if self._is_due(group_partition, now_us):
                     break  # it has more to do, and did what a turn allows
 
     @staticmethod
-    def _is_due(lane: Lane, now_us: int) -> bool:
-        return lane.scheduled_us is not None and lane.scheduled_us <= now_us
+    def _is_due(group_partition: GroupPartition, now_us: int) -> bool:
+        return group_partition.scheduled_us is not None and group_partition.scheduled_us <= now_us
 
     def stop(self) -> None:
         self._stopped = True

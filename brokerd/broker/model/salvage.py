@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
-from brokerd.broker.model.topics import Lane, Partition, Topic
+from brokerd.broker.model.topics import GroupPartition, Partition, Topic
 from brokerd.errors import DamagedData
 from brokerd.wal import Damage, LostRange, RecoveryReport, decode_loss
 from brokerd.walformat import Entry
@@ -38,21 +38,22 @@ class Replay:
         self.shift_us = now_us - time_us
         """Monotonic time less broker time, so that delays go on where they were."""
         self.fresh_from: dict[object, int] = {}
-        """The LSN from which frames are news to a topic or lane, where it is not all of them."""
+        """The LSN from which frames are news to a topic or group_partition, where it is not all
+        of them."""
         self.told_at: dict[Partition, int] = {}
         """LSN of the last frame that told the next offset of a partition."""
         self.topic_created_at = -1
         """LSN up to which all topics are known."""
         self.topics_known_below = 1
         """All topics with lower ids are known: those of the snapshot."""
-        self.token_told_at: dict[Lane, int] = {}
-        """LSN of the last frame that told the last token of a lane."""
+        self.token_told_at: dict[GroupPartition, int] = {}
+        """LSN of the last frame that told the last token of a group_partition."""
         self.groups_known_at = -1
         """LSN up to which all groups are known."""
         self.nameless: set[Topic] = set()
         self.deleted: set[int] = set()
         """Topics that are known to be deleted, whatever older frames say of them."""
-        self.passed_over: dict[Lane, list[str]] = {}
+        self.passed_over: dict[GroupPartition, list[str]] = {}
         """Why events were not applied. What was before a deletion does not matter."""
         self.losses: list[Entry] = []
         """Damage that a repair has put on record."""
@@ -170,20 +171,22 @@ class Salvage:
             return
         lsn, end_lsn = _stretch(damage)
         self._state.token_base += max(0, end_lsn - max(lsn, self._replay.groups_known_at))
-        for lane, told_at in self._replay.token_told_at.items():
+        for group_partition, told_at in self._replay.token_told_at.items():
             size = end_lsn - max(lsn, told_at)
-            lane.store.skip_tokens(lane.store.last_token + size)
+            group_partition.store.skip_tokens(group_partition.store.last_token + size)
 
     def _begin_tokens(self) -> None:
         """After damage, let groups whose tokens nothing tells begin above all that may be lost."""
-        lanes = list(self._state.lanes())
-        for lane in lanes:
-            if lane.group.topic in self._replay.nameless:
+        group_partitions = list(self._state.group_partitions())
+        for group_partition in group_partitions:
+            if group_partition.group.topic in self._replay.nameless:
                 # A topic that gets its lost name may get groups of these names.
-                self._state.token_base = max(self._state.token_base, lane.store.last_token)
-        for lane in lanes:
-            if lane not in self._replay.token_told_at:
-                lane.store.skip_tokens(self._state.token_base)
+                self._state.token_base = max(
+                    self._state.token_base, group_partition.store.last_token
+                )
+        for group_partition in group_partitions:
+            if group_partition not in self._replay.token_told_at:
+                group_partition.store.skip_tokens(self._state.token_base)
 
     def _leave_out(self, damage: Damage) -> list[tuple[Partition, tuple[int, int]]]:
         """Never assign again what damaged bytes may have assigned; returns the new gaps."""

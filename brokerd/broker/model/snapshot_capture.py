@@ -1,9 +1,11 @@
 # Tests: tests/broker/test_snapshotter.py
-"""What a snapshot says of topics and lanes: copied at one moment, encoded later in any thread.
+"""What a snapshot says of topics and group_partitions: copied at one moment, encoded later in any
+thread.
 
-docs/wal-format.rst, section "Snapshot", has the layout. Small lanes share a chunk, as many as were
-copied at one LSN, and a large lane has several chunks, so that neither 100,000 groups nor
-10,000,000 records of one of them take long steps or much memory to write and to read.
+docs/wal-format.rst, section "Snapshot", has the layout. Small group_partitions share a chunk, as
+many as were copied at one LSN, and a large group_partition has several chunks, so that neither
+100,000 groups nor 10,000,000 records of one of them take long steps or much memory to write and to
+read.
 """
 
 from __future__ import annotations
@@ -16,23 +18,23 @@ import msgpack
 
 from brokerd.broker.model.state import (
     SNAPSHOT_DELETED_TOPIC,
-    SNAPSHOT_LANE,
-    SNAPSHOT_LANES,
+    SNAPSHOT_GROUP_PARTITION,
+    SNAPSHOT_GROUP_PARTITIONS,
     Encode,
 )
-from brokerd.broker.model.topics import Lane, Topic
+from brokerd.broker.model.topics import GroupPartition, Topic
 from brokerd.groups.snapshot import FrozenGroup
 from brokerd.wal import SNAPSHOT_TOPIC, SnapshotChunk
 
 CHUNK_BYTES = 1 << 20
-"""A chunk with lanes is closed when it has grown to this size."""
+"""A chunk with group_partitions is closed when it has grown to this size."""
 
 SHARED_BYTES = 1 << 18
-"""A lane that takes more has chunks of its own."""
+"""A group_partition that takes more has chunks of its own."""
 
 
-class CapturedLane(NamedTuple):
-    """A lane as it was at an LSN and broker time."""
+class CapturedGroupPartition(NamedTuple):
+    """A group_partition as it was at an LSN and broker time."""
 
     lsn: int
     topic_id: int
@@ -43,18 +45,18 @@ class CapturedLane(NamedTuple):
 
 
 class CapturedTopic:
-    """A topic and those of its lanes that are copied already."""
+    """A topic and those of its group_partitions that are copied already."""
 
     def __init__(self, topic: Encode | None = None) -> None:
         self.topic = topic
         """None while it is not copied yet."""
-        self.lanes: list[CapturedLane] = []
+        self.group_partitions: list[CapturedGroupPartition] = []
 
     def encode(self) -> Iterator[SnapshotChunk]:
-        """The topic first, if it was copied, then its lanes."""
+        """The topic first, if it was copied, then its group_partitions."""
         if self.topic is not None:
             yield self.topic()
-            yield from encode_lanes(self.lanes)
+            yield from encode_group_partitions(self.group_partitions)
 
 
 def capture_topic(topic: Topic, lsn: int) -> Encode:
@@ -80,64 +82,82 @@ def capture_deleted(topic: Topic, lsn: int) -> Encode:
     return lambda: SnapshotChunk(SNAPSHOT_DELETED_TOPIC, key, lsn, msgpack.packb(fields))
 
 
-def capture_lane(lane: Lane, lsn: int, now_us: int, time_us: int) -> CapturedLane:
-    """Copy a lane at monotonic ``now_us`` and broker time ``time_us``."""
-    partition = lane.partition
-    return CapturedLane(
+def capture_group_partition(
+    group_partition: GroupPartition, lsn: int, now_us: int, time_us: int
+) -> CapturedGroupPartition:
+    """Copy a group_partition at monotonic ``now_us`` and broker time ``time_us``."""
+    partition = group_partition.partition
+    return CapturedGroupPartition(
         lsn,
         partition.topic.topic_id,
         partition.index,
-        lane.group.name,
+        group_partition.group.name,
         time_us,
-        lane.store.freeze(now_us),
+        group_partition.store.freeze(now_us),
     )
 
 
-def encode_lanes(lanes: Iterable[CapturedLane]) -> Iterator[SnapshotChunk]:
-    """The chunks of lanes of one topic. Takes one lane after another."""
+def encode_group_partitions(
+    group_partitions: Iterable[CapturedGroupPartition],
+) -> Iterator[SnapshotChunk]:
+    """The chunks of group_partitions of one topic. Takes one group_partition after another."""
     shared: list[tuple[int, str, int, bytes]] = []
     size = lsn = topic_id = 0
-    for lane in lanes:
+    for group_partition in group_partitions:
         begun: list[bytes] = []
         begun_bytes = 0
-        pieces = lane.store.encode()
+        pieces = group_partition.store.encode()
         for piece in pieces:
             begun.append(piece)
             begun_bytes += len(piece)
             if begun_bytes > SHARED_BYTES:
                 break
         if begun_bytes > SHARED_BYTES:
-            yield from _own_chunks(lane, chain(begun, pieces))
+            yield from _own_chunks(group_partition, chain(begun, pieces))
             continue
-        if shared and (lane.lsn != lsn or size + begun_bytes > CHUNK_BYTES):
+        if shared and (group_partition.lsn != lsn or size + begun_bytes > CHUNK_BYTES):
             yield _shared_chunk(topic_id, lsn, shared)
             shared, size = [], 0
-        topic_id, lsn = lane.topic_id, lane.lsn
-        shared.append((lane.partition, lane.group, lane.time_us, b"".join(begun)))
-        size += begun_bytes + len(lane.group)
+        topic_id, lsn = group_partition.topic_id, group_partition.lsn
+        shared.append(
+            (
+                group_partition.partition,
+                group_partition.group,
+                group_partition.time_us,
+                b"".join(begun),
+            )
+        )
+        size += begun_bytes + len(group_partition.group)
     if shared:
         yield _shared_chunk(topic_id, lsn, shared)
 
 
 def _shared_chunk(
-    topic_id: int, lsn: int, lanes: list[tuple[int, str, int, bytes]]
+    topic_id: int, lsn: int, group_partitions: list[tuple[int, str, int, bytes]]
 ) -> SnapshotChunk:
-    body = msgpack.packb({"topic_id": topic_id, "lanes": lanes})
-    return SnapshotChunk(SNAPSHOT_LANES, b"%d" % topic_id, lsn, body)
+    body = msgpack.packb({"topic_id": topic_id, "lanes": group_partitions})
+    return SnapshotChunk(SNAPSHOT_GROUP_PARTITIONS, b"%d" % topic_id, lsn, body)
 
 
-def _own_chunks(lane: CapturedLane, pieces: Iterable[bytes]) -> Iterator[SnapshotChunk]:
-    """A chunk that names the lane, and those that go on with the encoding of its store."""
+def _own_chunks(
+    group_partition: CapturedGroupPartition, pieces: Iterable[bytes]
+) -> Iterator[SnapshotChunk]:
+    """A chunk that names the group_partition, and those that go on with the encoding of its
+    store."""
     body = msgpack.packb(
         {
-            "topic_id": lane.topic_id,
-            "partition": lane.partition,
-            "group": lane.group,
-            "time_us": lane.time_us,
+            "topic_id": group_partition.topic_id,
+            "partition": group_partition.partition,
+            "group": group_partition.group,
+            "time_us": group_partition.time_us,
         }
     )
-    key = b"%d/%d/%s" % (lane.topic_id, lane.partition, lane.group.encode())
+    key = b"%d/%d/%s" % (
+        group_partition.topic_id,
+        group_partition.partition,
+        group_partition.group.encode(),
+    )
     for piece in pieces:
-        yield SnapshotChunk(SNAPSHOT_LANE, key, lane.lsn, body, True)
+        yield SnapshotChunk(SNAPSHOT_GROUP_PARTITION, key, group_partition.lsn, body, True)
         body = piece
-    yield SnapshotChunk(SNAPSHOT_LANE, key, lane.lsn, body)
+    yield SnapshotChunk(SNAPSHOT_GROUP_PARTITION, key, group_partition.lsn, body)

@@ -2,8 +2,8 @@
 """Takes snapshots of the broker's state without stalling it, and rebuilds the state from them.
 
 A snapshot is taken in steps at frame boundaries, where the state in memory equals the log up to
-``wal.appended_lsn``: each step freezes some lanes, which is a shallow copy, and notes that
-position. Encoding and writing happen in the background once the log is durable up to the last
+``wal.appended_lsn``: each step freezes some group_partitions, which is a shallow copy, and notes
+that position. Encoding and writing happen in the background once the log is durable up to the last
 position noted, so a snapshot never holds what the log could still lose.
 """
 
@@ -18,15 +18,15 @@ from twisted.logger import Logger
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import Clock, DelayedCall
 from brokerd.broker.model.snapshot_capture import (
-    CapturedLane,
+    CapturedGroupPartition,
     CapturedTopic,
     capture_deleted,
-    capture_lane,
+    capture_group_partition,
     capture_topic,
-    encode_lanes,
+    encode_group_partitions,
 )
 from brokerd.broker.model.state import SNAPSHOT_META, Capture, Encode, State, known_damage
-from brokerd.broker.model.topics import Lane, Topic
+from brokerd.broker.model.topics import GroupPartition, Topic
 from brokerd.wal import (
     Committer,
     KnownDamage,
@@ -37,7 +37,7 @@ from brokerd.wal import (
 )
 
 STEP_THINGS = 200
-"""Topics or lanes captured in one step."""
+"""Topics or group_partitions captured in one step."""
 
 STEP_SECONDS = 0.005
 """How long a step may take, and the pause between steps while nothing else drives them."""
@@ -87,7 +87,7 @@ class Snapshotter:
         self._idle = idle
         self._start_lsn = 0
         self._captured_lsn = 0
-        self._todo: Iterator[Topic | Lane | Capture] | None = None
+        self._todo: Iterator[Topic | GroupPartition | Capture] | None = None
         self._captured = _Captured()
         self._writing = False
         self._stopped = False
@@ -173,12 +173,12 @@ class Snapshotter:
         if self._tick_call is None:
             self._tick_later()
 
-    def _things(self, topics: list[Topic]) -> Iterator[Topic | Lane | Capture]:
+    def _things(self, topics: list[Topic]) -> Iterator[Topic | GroupPartition | Capture]:
         """All there is to capture; what comes later is in the log above the beginning."""
         yield from topics
         for topic in topics:
             for group in list(topic.groups.values()):
-                yield from group.lanes
+                yield from group.partitions
         yield from self._state.captures
 
     def topic_deleted(self, topic: Topic) -> None:
@@ -225,21 +225,23 @@ class Snapshotter:
             if self._clock.seconds() >= until:
                 return
 
-    def _add(self, thing: Topic | Lane | Capture) -> None:
+    def _add(self, thing: Topic | GroupPartition | Capture) -> None:
         """Capture a thing here and now, if it still is."""
         if isinstance(thing, Topic):
             captured = self._captured.topics[thing.topic_id]
             if captured.topic is None:
                 captured.topic = capture_topic(thing, self._captured_lsn)
-        elif isinstance(thing, Lane):
+        elif isinstance(thing, GroupPartition):
             if not thing.group.deleted:
                 topic_id = thing.partition.topic.topic_id
-                self._captured.topics[topic_id].lanes.append(self._copy(thing))
+                self._captured.topics[topic_id].group_partitions.append(self._copy(thing))
         else:
             self._captured.last += thing(self._captured_lsn)
 
-    def _copy(self, lane: Lane) -> CapturedLane:
-        return capture_lane(lane, self._captured_lsn, self._time.now_us(), self._time.time_us())
+    def _copy(self, group_partition: GroupPartition) -> CapturedGroupPartition:
+        return capture_group_partition(
+            group_partition, self._captured_lsn, self._time.now_us(), self._time.time_us()
+        )
 
     def _meta(self) -> Encode:
         fields = {
@@ -296,8 +298,12 @@ class Snapshotter:
         yield self._meta()()
         for topic in self._state.by_id.values():
             yield capture_topic(topic, self._captured_lsn)()
-            lanes = (lane for group in topic.groups.values() for lane in group.lanes)
-            yield from encode_lanes(map(self._copy, lanes))
+            group_partitions = (
+                group_partition
+                for group in topic.groups.values()
+                for group_partition in group.partitions
+            )
+            yield from encode_group_partitions(map(self._copy, group_partitions))
         for capture in self._state.captures:
             for encode in capture(self._captured_lsn):
                 yield encode()

@@ -1,10 +1,10 @@
 # Tests: tests/broker/test_state.py
 """What survives a restart: topics, next offsets and groups, from snapshot and log.
 
-A snapshot is a list of chunks. Each holds one topic or one lane as it was at one
+A snapshot is a list of chunks. Each holds one topic or one group_partition as it was at one
 position of the log (its LSN); different chunks may have different LSNs, so that taking a
 snapshot never stalls the broker. Replay starts at the LSN where the snapshot began and applies
-to each topic and lane only the frames after its own chunk.
+to each topic and group_partition only the frames after its own chunk.
 
 What damage left open is put right by `Salvage`.
 """
@@ -18,7 +18,13 @@ import msgpack
 
 from brokerd.broker.clock import JUMP_US
 from brokerd.broker.model.salvage import Replay, Salvage
-from brokerd.broker.model.topics import ConsumerGroup, Lane, Partition, Topic, TopicSettings
+from brokerd.broker.model.topics import (
+    ConsumerGroup,
+    GroupPartition,
+    Partition,
+    Topic,
+    TopicSettings,
+)
 from brokerd.errors import DamagedData, NewerFormat, UnknownTopic
 from brokerd.groups import GroupSettings
 from brokerd.wal import (
@@ -33,9 +39,9 @@ from brokerd.wal import (
 from brokerd.walformat import Entry, EntryKind, EventKind, decode_group_events
 
 SNAPSHOT_META = 1
-SNAPSHOT_LANE = 3
+SNAPSHOT_GROUP_PARTITION = 3
 SNAPSHOT_DELETED_TOPIC = 4
-SNAPSHOT_LANES = 6
+SNAPSHOT_GROUP_PARTITIONS = 6
 
 _DELETED = int(EventKind.DELETED)
 _PURGED = int(EventKind.PURGED)
@@ -110,8 +116,8 @@ class State:
         }
         self.loaders: dict[int, Load] = {
             SNAPSHOT_TOPIC: self._load_topic,
-            SNAPSHOT_LANE: self._load_lane,
-            SNAPSHOT_LANES: self._load_lanes,
+            SNAPSHOT_GROUP_PARTITION: self._load_group_partition,
+            SNAPSHOT_GROUP_PARTITIONS: self._load_group_partitions,
             SNAPSHOT_DELETED_TOPIC: lambda lsn, fields: self._load_deleted(fields),
         }
         self.captures: list[Capture] = []
@@ -164,9 +170,9 @@ class State:
     def new_group(self, topic: Topic, name: str) -> ConsumerGroup:
         """A group that has seen nothing; `topic` does not know it yet."""
         group = ConsumerGroup(topic, name, self._group_settings)
-        for lane in group.lanes:
-            lane.store.leave_out(0, lane.partition.start_offset)
-            lane.store.skip_tokens(self.token_base)
+        for group_partition in group.partitions:
+            group_partition.store.leave_out(0, group_partition.partition.start_offset)
+            group_partition.store.skip_tokens(self.token_base)
         return group
 
     def move_start(self, partition: Partition, offset: int) -> int:
@@ -175,7 +181,7 @@ class State:
         self.starts[partition.topic.topic_id, partition.index] = partition.start_offset
         letters = 0
         for group in partition.topic.groups.values():
-            store = group.lanes[partition.index].store
+            store = group.partitions[partition.index].store
             if store.floor < partition.start_offset:
                 store.leave_out(0, partition.start_offset)
             if store.dead:
@@ -207,10 +213,10 @@ class State:
             raise UnknownTopic(f"there is no topic {name!r}; create it or produce to it first")
         return topic
 
-    def lanes(self) -> Iterator[Lane]:
+    def group_partitions(self) -> Iterator[GroupPartition]:
         for topic in self.by_id.values():
             for group in topic.groups.values():
-                yield from group.lanes
+                yield from group.partitions
 
     # -- from the log -------------------------------------------------------------------------
 
@@ -263,20 +269,20 @@ class State:
             return
         name, events = decode_group_events(entry.body, entry.count)
         group = self._group(self._topic(entry), name)
-        lane = group.lanes[entry.partition]
-        if frame.lsn >= self._replay.fresh_from.get(lane, 0):
+        group_partition = group.partitions[entry.partition]
+        if frame.lsn >= self._replay.fresh_from.get(group_partition, 0):
             now_us = frame.time_us + self._replay.shift_us
-            last_token = lane.store.last_token
+            last_token = group_partition.store.last_token
             for event in events:
                 try:
-                    lane.store.apply(event, now_us)
+                    group_partition.store.apply(event, now_us)
                 except DamagedData as error:
-                    self._replay.passed_over.setdefault(lane, []).append(
+                    self._replay.passed_over.setdefault(group_partition, []).append(
                         f"topic id {entry.topic_id} partition {entry.partition} group {name!r}: "
                         f"{error}"
                     )
-            if lane.store.last_token != last_token:
-                self._replay.token_told_at[lane] = frame.lsn
+            if group_partition.store.last_token != last_token:
+                self._replay.token_told_at[group_partition] = frame.lsn
             if events[-1][0] == _DELETED:
                 self._forget_group(group)
                 self.remove_group(group)
@@ -352,10 +358,10 @@ class State:
         self.remove_topic(topic)
 
     def _forget_group(self, group: ConsumerGroup) -> None:
-        for lane in group.lanes:
-            self._replay.fresh_from.pop(lane, None)
-            self._replay.token_told_at.pop(lane, None)
-            self._replay.passed_over.pop(lane, None)
+        for group_partition in group.partitions:
+            self._replay.fresh_from.pop(group_partition, None)
+            self._replay.token_told_at.pop(group_partition, None)
+            self._replay.passed_over.pop(group_partition, None)
 
     def _group(self, topic: Topic, name: str) -> ConsumerGroup:
         group = topic.groups.get(name)
@@ -434,13 +440,14 @@ class State:
     def _load_deleted(self, fields: dict[str, Any]) -> None:
         self._replay.deleted.add(fields["topic_id"])
 
-    def _load_lane(self, lsn: int, fields: dict[str, Any]) -> None:
-        """One lane: in a chunk of its own, or a large one, of which the rest is its store."""
+    def _load_group_partition(self, lsn: int, fields: dict[str, Any]) -> None:
+        """One group_partition: in a chunk of its own, or a large one, of which the rest is its
+        store."""
         store = fields["rest"] if "rest" in fields else fields["store"]
         topic = self.by_id[fields["topic_id"]]
         self._load_store(lsn, topic, fields["partition"], fields["group"], fields["time_us"], store)
 
-    def _load_lanes(self, lsn: int, fields: dict[str, Any]) -> None:
+    def _load_group_partitions(self, lsn: int, fields: dict[str, Any]) -> None:
         topic = self.by_id[fields["topic_id"]]
         for partition, group, time_us, store in fields["lanes"]:
             self._load_store(lsn, topic, partition, group, time_us, store)
@@ -454,9 +461,9 @@ class State:
         time_us: int,
         store: bytes | Iterable[bytes],
     ) -> None:
-        lane = self._group(topic, group).lanes[partition]
-        lane.store.load(store, time_us + self._replay.shift_us)
-        self._replay.fresh_from[lane] = self._replay.token_told_at[lane] = lsn
+        group_partition = self._group(topic, group).partitions[partition]
+        group_partition.store.load(store, time_us + self._replay.shift_us)
+        self._replay.fresh_from[group_partition] = self._replay.token_told_at[group_partition] = lsn
 
     # -- before and after -----------------------------------------------------------------------
 
@@ -517,4 +524,11 @@ def _bodies(left: Iterator[SnapshotChunk]) -> Iterator[bytes]:
 
 def last_token(groups: Iterable[ConsumerGroup]) -> int:
     """The highest token that any of these groups gave; 0 if none did."""
-    return max((lane.store.last_token for group in groups for lane in group.lanes), default=0)
+    return max(
+        (
+            group_partition.store.last_token
+            for group in groups
+            for group_partition in group.partitions
+        ),
+        default=0,
+    )

@@ -18,7 +18,7 @@ from brokerd.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from brokerd.groups import GroupPartition, GroupSettings
+from brokerd.groups import GroupSettings, LeaseStore
 from brokerd.groups.settings import MAX_DURATION_US
 from brokerd.values import MAX_NAME_BYTES
 from brokerd.values import RESERVED_PREFIX as RESERVED_PREFIX
@@ -131,7 +131,7 @@ class Partition:
         """Chunks read back from the log."""
         self.gaps: list[tuple[int, int]] = []
         """Ranges (first, end) of which nothing is left, or that recovery left out because damage
-        may have held them. All groups have settled them: see `GroupPartition.leave_out`."""
+        may have held them. All groups have settled them: see `LeaseStore.leave_out`."""
 
     def find(self, offset: int) -> Chunk | None:
         """The chunk in memory that holds ``offset``, if any."""
@@ -181,19 +181,19 @@ class Partition:
         return parts
 
 
-class Lane:
+class GroupPartition:
     """A group's way through one partition: its lease store and what the broker keeps about it."""
 
     __slots__ = ("dirty", "group", "partition", "scheduled_us", "store")
 
-    def __init__(self, group: ConsumerGroup, partition: Partition, store: GroupPartition) -> None:
+    def __init__(self, group: ConsumerGroup, partition: Partition, store: LeaseStore) -> None:
         self.group = group
         self.partition = partition
         self.store = store
         self.dirty = False
         """Whether the journal knows of events that wait for the next frame."""
         self.scheduled_us: int | None = None
-        """When the broker's timer will look at this lane next."""
+        """When the broker's timer will look at this group_partition next."""
 
     def leave_out_gaps(self) -> None:
         """Wait for no offset at which there is nothing, or nothing any more."""
@@ -203,25 +203,25 @@ class Lane:
 
 
 class ConsumerGroup:
-    """A consumer group of a topic: one lane a partition."""
+    """A consumer group of a topic: one group_partition a partition."""
 
-    __slots__ = ("_deleted", "lanes", "members", "name", "topic", "turn")
+    __slots__ = ("_deleted", "members", "name", "partitions", "topic", "turn")
 
     def __init__(self, topic: Topic, name: str, settings: GroupSettings) -> None:
         self.topic = topic
         self.name = name
-        self.lanes: list[Lane] = []
+        self.partitions: list[GroupPartition] = []
         self._deleted = False
         self.turn = 0
-        """The lane to be asked first by the next acquire."""
+        """The group_partition to be asked first by the next acquire."""
         self.members: dict[object, str] | None = None
         """Who has subscribed to read by offset, and what it is called; None: nobody."""
         self.grow(settings)
 
     def grow(self, settings: GroupSettings) -> None:
-        """Have a lane for each partition of the topic."""
-        for partition in self.topic.partitions[len(self.lanes) :]:
-            self.lanes.append(Lane(self, partition, GroupPartition(settings)))
+        """Have a group_partition for each partition of the topic."""
+        for partition in self.topic.partitions[len(self.partitions) :]:
+            self.partitions.append(GroupPartition(self, partition, LeaseStore(settings)))
 
     @property
     def deleted(self) -> bool:
@@ -231,10 +231,10 @@ class ConsumerGroup:
     def let_go(self) -> None:
         """Be deleted, and no part of a cycle: whoever uses a part of it last frees it."""
         self._deleted = True
-        for lane in self.lanes:
-            lane.scheduled_us = None
-            lane.store.let_go()
-        self.lanes = []
+        for group_partition in self.partitions:
+            group_partition.scheduled_us = None
+            group_partition.store.let_go()
+        self.partitions = []
 
 
 class Topic:

@@ -247,7 +247,7 @@ class Retention:
         most = max(1, LETTERS_LOOKS // max(1, len(groups)))
         cost, more = GROUP_LOOKS * (1 + len(groups)), False
         for group in groups if keep_us else ():
-            letters = group.lanes[partition.index].store.dead_letters(0, start)
+            letters = group.partitions[partition.index].store.dead_letters(0, start)
             for looks, letter in enumerate(letters):
                 cost += 1
                 is_old = old_us is not None and letter.last_attempt_us <= old_us

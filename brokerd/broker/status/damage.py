@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from twisted.logger import Logger
 
-from brokerd.broker.model.topics import Lane, Partition
+from brokerd.broker.model.topics import GroupPartition, Partition
 
 RANGES_MAX = 10_000
 SHOWN_MAX = 100
@@ -225,10 +225,10 @@ class Quarantine:
                 **place._asdict(),
             )
 
-    def buried(self, lane: Lane, first: int, end: int, damage: str) -> None:
+    def buried(self, group_partition: GroupPartition, first: int, end: int, damage: str) -> None:
         """A record of a damaged range became a dead letter; told once a group and range."""
-        partition = lane.partition
-        key = partition.topic.topic_id, partition.index, lane.group.name
+        partition = group_partition.partition
+        key = partition.topic.topic_id, partition.index, group_partition.group.name
         told = self._buried.pop(key, None)
         lost = OffsetRange(partition.topic.name, partition.index, first, end)
         if told is not None and told.first <= first and end <= told.end:
@@ -239,7 +239,7 @@ class Quarantine:
                 "it now: {damage}",
                 event_id="record-damaged",
                 lost=str(lost),
-                group=lane.group.name,
+                group=group_partition.group.name,
                 damage=damage,
                 **lost.described(),
             )

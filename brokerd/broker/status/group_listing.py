@@ -16,12 +16,12 @@ from typing import Any
 
 from brokerd.broker.journal import Clock, DelayedCall
 from brokerd.broker.model.state import State
-from brokerd.broker.model.topics import Lane
+from brokerd.broker.model.topics import GroupPartition
 
 MAX_GROUPS = 1_000
 """How many (topic, group, partition) one answer describes."""
 
-EXACT_LANES = 250
+EXACT_GROUP_PARTITIONS = 250
 """Up to so many, everything is looked at when asked."""
 
 EXACT_TOPICS = 2_000
@@ -39,14 +39,15 @@ Row = dict[str, Any]
 
 
 class Listing:
-    """Describes lanes by ``describe(lane)``, those with the largest ``lag(lane)`` first."""
+    """Describes group_partitions by ``describe(group_partition)``, those with the largest
+    ``lag(group_partition)`` first."""
 
     def __init__(
         self,
         state: State,
         clock: Clock,
-        describe: Callable[[Lane], Row],
-        lag: Callable[[Lane], int],
+        describe: Callable[[GroupPartition], Row],
+        lag: Callable[[GroupPartition], int],
     ) -> None:
         self._state = state
         self._clock = clock
@@ -64,10 +65,10 @@ class Listing:
         With many groups, what the last pass found; nothing before the end of the first one.
         """
         if len(self._state.by_id) <= EXACT_TOPICS:
-            lanes = list(islice(self._lanes(), EXACT_LANES + 1))
-            if len(lanes) <= EXACT_LANES:
-                lanes.sort(key=self._lag, reverse=True)
-                return [self._describe(lane) for lane in lanes], 0
+            group_partitions = list(islice(self._group_partitions(), EXACT_GROUP_PARTITIONS + 1))
+            if len(group_partitions) <= EXACT_GROUP_PARTITIONS:
+                group_partitions.sort(key=self._lag, reverse=True)
+                return [self._describe(group_partition) for group_partition in group_partitions], 0
         if self._pass is None and self._clock.seconds() - self._ended_at >= REFRESH_SECONDS:
             self._pass = self._look_at_all()
             self._go_on_later()
@@ -80,8 +81,12 @@ class Listing:
             self._call.cancel()
             self._call = None
 
-    def _lanes(self) -> Iterator[Lane]:
-        return (lane for lane in self._state.lanes() if not lane.group.topic.internal_of)
+    def _group_partitions(self) -> Iterator[GroupPartition]:
+        return (
+            group_partition
+            for group_partition in self._state.group_partitions()
+            if not group_partition.group.topic.internal_of
+        )
 
     def _go_on_later(self) -> None:
         self._call = self._clock.callLater(PAUSE_SECONDS, self._go_on)
@@ -99,24 +104,24 @@ class Listing:
         self._go_on_later()
 
     def _look_at_all(self) -> Iterator[None]:
-        """The pass: one step a lane looked at, and one a lane described."""
-        largest: list[tuple[int, int, Lane]] = []
+        """The pass: one step a group_partition looked at, and one a group_partition described."""
+        largest: list[tuple[int, int, GroupPartition]] = []
         count = 0
         for topic in list(self._state.by_id.values()):
             yield
             for group in () if topic.internal_of else list(topic.groups.values()):
-                for lane in group.lanes:
+                for group_partition in group.partitions:
                     count += 1
-                    entry = (self._lag(lane), -count, lane)
+                    entry = (self._lag(group_partition), -count, group_partition)
                     if len(largest) < MAX_GROUPS:
                         heapq.heappush(largest, entry)
                     else:
                         heapq.heappushpop(largest, entry)
                     yield
         rows = []
-        for _, _, lane in sorted(largest, reverse=True):
-            if not lane.group.deleted:
-                rows.append(self._describe(lane))
+        for _, _, group_partition in sorted(largest, reverse=True):
+            if not group_partition.group.deleted:
+                rows.append(self._describe(group_partition))
             yield
         self._rows, self._omitted = rows, count - len(rows)
         self._ended_at = self._clock.seconds()

@@ -1,8 +1,8 @@
 # Tests: tests/broker/test_overview.py, tests/broker/test_broker.py
 """What can be seen of a broker: counts of what it did, and where its groups stand.
 
-A lane in which there are leases is told of by them. One that only has a committed offset is told of
-by that: docs/leases.rst, section "Rules".
+A group_partition in which there are leases is told of by them. One that only has a committed offset
+is told of by that: docs/leases.rst, section "Rules".
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from brokerd.broker.archive.append_times import ArchivedTimes
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import Clock
 from brokerd.broker.model.state import State
-from brokerd.broker.model.topics import Lane
+from brokerd.broker.model.topics import GroupPartition
 from brokerd.broker.status.group_listing import Listing
 from brokerd.errors import DamagedData
 from brokerd.groups.view import END_OF_OFFSETS, NO_OFFSET
@@ -76,7 +76,7 @@ class Overview:
         self._counters = counters
         self._max_attempts = max_attempts
         self._archived_times = archived_times
-        self._listing = Listing(state, clock, self._lane, self.lag)
+        self._listing = Listing(state, clock, self._group_partition, self.lag)
         self.groups = self._listing.rows
         self.stop = self._listing.stop
 
@@ -98,16 +98,16 @@ class Overview:
             "dead_letters_removed": counters.dead_letters_removed,
         }
 
-    def _lane(self, lane: Lane) -> dict[str, Any]:
-        store = lane.store
-        age_us = self._oldest_age_us(lane)
+    def _group_partition(self, group_partition: GroupPartition) -> dict[str, Any]:
+        store = group_partition.store
+        age_us = self._oldest_age_us(group_partition)
         return {
-            "topic": lane.partition.topic.name,
-            "group": lane.group.name,
-            "partition": lane.partition.index,
-            "start": lane.partition.start_offset,
+            "topic": group_partition.partition.topic.name,
+            "group": group_partition.group.name,
+            "partition": group_partition.partition.index,
+            "start": group_partition.partition.start_offset,
             "floor": store.floor,
-            "lag": self.lag(lane),
+            "lag": self.lag(group_partition),
             "leased": store.leased,
             "delayed": store.delayed,
             "dead": store.dead,
@@ -121,58 +121,73 @@ class Overview:
         """Where a group stands in a topic; an unknown one is an empty one."""
         topic = self._state.by_name.get(topic_name)
         group = topic.groups.get(group_name) if topic is not None else None
-        lanes = group.lanes if group is not None else []
+        group_partitions = group.partitions if group is not None else []
         partitions = topic.partitions if topic is not None else []
         starts = sum(partition.start_offset for partition in partitions)
         ends = sum(partition.next_offset for partition in partitions)
-        committed = [lane.store.committed for lane in lanes if lane.store.committed != NO_OFFSET]
-        ages = [age for lane in lanes if (age := self._oldest_age_us(lane)) is not None]
-        lag = sum(map(self.lag, lanes)) if lanes else ends - starts
-        leased = sum(lane.store.leased for lane in lanes)
-        delayed = sum(lane.store.delayed for lane in lanes)
+        committed = [
+            group_partition.store.committed
+            for group_partition in group_partitions
+            if group_partition.store.committed != NO_OFFSET
+        ]
+        ages = [
+            age
+            for group_partition in group_partitions
+            if (age := self._oldest_age_us(group_partition)) is not None
+        ]
+        lag = sum(map(self.lag, group_partitions)) if group_partitions else ends - starts
+        leased = sum(group_partition.store.leased for group_partition in group_partitions)
+        delayed = sum(group_partition.store.delayed for group_partition in group_partitions)
         return GroupInfo(
-            floor=sum(lane.store.floor for lane in lanes) if lanes else starts,
+            floor=sum(group_partition.store.floor for group_partition in group_partitions)
+            if group_partitions
+            else starts,
             next=ends,
             lag=lag,
             leased=leased,
             ready=lag - leased - delayed,
             delayed=delayed,
-            dead=sum(lane.store.dead for lane in lanes),
+            dead=sum(group_partition.store.dead for group_partition in group_partitions),
             committed=min(sum(committed), END_OF_OFFSETS - 1) if committed else None,
             oldest_age_us=max(ages, default=None),
-            max_attempts=lanes[0].store.settings.max_attempts if lanes else self._max_attempts,
+            max_attempts=group_partitions[0].store.settings.max_attempts
+            if group_partitions
+            else self._max_attempts,
             partitions=len(partitions),
         )
 
-    def commit_place(self, lane: Lane) -> int | None:
-        """Where a group that commits and never leased goes on in a lane; None for any other.
+    def commit_place(self, group_partition: GroupPartition) -> int | None:
+        """Where a group that commits and never leased goes on in a group_partition; None for any
+        other.
 
         That is its committed offset, but not below the start. Whether it leased is told by its
         tokens, which begin above all that deleted groups may have given.
         """
-        store = lane.store
+        store = group_partition.store
         if store.committed == NO_OFFSET or store.last_token > self._state.token_base:
             return None
         if store.leased or store.ready or store.delayed or store.dead:
             return None
-        return max(store.committed, lane.partition.start_offset)
+        return max(store.committed, group_partition.partition.start_offset)
 
-    def lag(self, lane: Lane) -> int:
-        """How many records a group has to do in a lane: not settled, or from its commit on."""
-        end, place = lane.partition.next_offset, self.commit_place(lane)
-        return lane.store.lag(end) if place is None else max(end - place, 0)
+    def lag(self, group_partition: GroupPartition) -> int:
+        """How many records a group has to do in a group_partition: not settled, or from its
+        commit on."""
+        end, place = group_partition.partition.next_offset, self.commit_place(group_partition)
+        return group_partition.store.lag(end) if place is None else max(end - place, 0)
 
-    def _oldest(self, lane: Lane) -> int | None:
-        """The offset of the first record of a lane's lag; None without one."""
-        end, place = lane.partition.next_offset, self.commit_place(lane)
+    def _oldest(self, group_partition: GroupPartition) -> int | None:
+        """The offset of the first record of a group_partition's lag; None without one."""
+        end, place = group_partition.partition.next_offset, self.commit_place(group_partition)
         if place is None:
-            return lane.store.oldest_unsettled(end)
+            return group_partition.store.oldest_unsettled(end)
         return place if place < end else None
 
-    def _oldest_age_us(self, lane: Lane) -> int | None:
-        """Age of the oldest record of a lane's lag; None if there is none, or none can tell."""
-        partition = lane.partition
-        offset = self._oldest(lane)
+    def _oldest_age_us(self, group_partition: GroupPartition) -> int | None:
+        """Age of the oldest record of a group_partition's lag; None if there is none, or none
+        can tell."""
+        partition = group_partition.partition
+        offset = self._oldest(group_partition)
         if offset is None:
             return None
         now_us = self._time.time_us()

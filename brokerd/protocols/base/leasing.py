@@ -7,15 +7,25 @@ not stops the acquire, and is loaded before it is tried again.
 
 from __future__ import annotations
 
-from brokerd.broker import GONE, STOP, TAKE, UNKNOWN, Broker, Chunk, Lane, gone_until, key_hash
+from brokerd.broker import (
+    GONE,
+    STOP,
+    TAKE,
+    UNKNOWN,
+    Broker,
+    Chunk,
+    GroupPartition,
+    gone_until,
+    key_hash,
+)
 from brokerd.broker.records.chunks import REMOVED
 from brokerd.broker.records.cold_reader import Unreadable
 
 GONE_MAX = 2_000
 """Expired records and holes that one acquire passes over before it tries again in another turn."""
 
-Cold = tuple[Lane, int]
-"""A record that must be read from disk before it can be leased: lane and offset."""
+Cold = tuple[GroupPartition, int]
+"""A record that must be read from disk before it can be leased: group_partition and offset."""
 
 
 class TakingInMemory:
@@ -25,7 +35,7 @@ class TakingInMemory:
     ``cold``, ``too_large`` or ``cut_short`` why it stopped before its limit, if it did.
     """
 
-    lane: Lane
+    group_partition: GroupPartition
     # Most acquires leave these as they are.
     cold: Cold | None = None
     too_large: Cold | None = None
@@ -45,18 +55,19 @@ class TakingInMemory:
 
     def key_of(self, offset: int) -> int:
         """The hash of the record's key, for key order; an expired one has its place in it too."""
-        chunk = self._broker.find(self.lane.partition, offset)
+        chunk = self._broker.find(self.group_partition.partition, offset)
         if chunk is None:
-            self.cold = (self.lane, offset)
+            self.cold = (self.group_partition, offset)
             self.stopped = True
             return UNKNOWN
         return key_hash(chunk.keys[offset - chunk.base])
 
     def takes(self, offset: int) -> int:
-        """Whether the record at ``offset`` of the lane may be leased; answers as `Taking.takes`."""
-        chunk = self._broker.find(self.lane.partition, offset)
+        """Whether the record at ``offset`` of the group_partition may be leased; answers as
+        `Taking.takes`."""
+        chunk = self._broker.find(self.group_partition.partition, offset)
         if chunk is None:
-            self.cold = (self.lane, offset)
+            self.cold = (self.group_partition, offset)
             self.stopped = True
             return STOP
         index = offset - chunk.base
@@ -73,7 +84,7 @@ class TakingInMemory:
 
     def refuse(self, chunk: Chunk, index: int) -> int:
         """Stop at a record that is too large to be delivered."""
-        self.too_large = (self.lane, chunk.base + index)
+        self.too_large = (self.group_partition, chunk.base + index)
         self.stopped = True
         return STOP
 
@@ -95,9 +106,9 @@ class TakingInMemory:
 
 def bury_damaged(broker: Broker, cold: Cold, damage: Exception) -> None:
     """Make a record that cannot be read a dead letter, and say so. Raises as `dead_letter`."""
-    lane, offset = cold
-    if broker.dead_letter(lane, offset, "damaged"):
+    group_partition, offset = cold
+    if broker.dead_letter(group_partition, offset, "damaged"):
         first, end = offset, offset + 1
         if isinstance(damage, Unreadable):
             first, end = min(first, damage.first), max(end, damage.end)
-        broker.quarantine.buried(lane, first, end, str(damage))
+        broker.quarantine.buried(group_partition, first, end, str(damage))

@@ -120,14 +120,14 @@ class Polls:
             if taking.too_large is None:
                 return Nothing.CUT_SHORT if taking.cut_short else Nothing.EMPTY
             broker.dead_letter(*taking.too_large, "too_large")
-        lane, grant = leased[0]
+        group_partition, grant = leased[0]
         chunk, index = taking.taken[0]
         tag = 0
         if taking.effective_qos(chunk, index):
-            tag = tag_of(lane.partition.index, grant.offset)
-            broker.time_from_durable(lane, grant)
+            tag = tag_of(group_partition.partition.index, grant.offset)
+            broker.time_from_durable(group_partition, grant)
         else:
-            broker.settle_leased(lane, grant.offset, token=grant.token)
+            broker.settle_leased(group_partition, grant.offset, token=grant.token)
         return Delivery(tag, topic, chunk.values[index])
 
 
@@ -192,12 +192,12 @@ class PollingConnection(FramesConnection[bytes, FrameLengthError]):
     def _load(self, cold: Cold) -> None:
         """Read a record into memory; raises `HandledLater`."""
         self.hold(Hold.READING)
-        lane, offset = cold
+        group_partition, offset = cold
 
         def loaded(_chunk: Chunk | None, failure: Exception | None) -> None:
             self.guarded(self._loaded, cold, failure)
 
-        self.broker.load(lane.partition, offset, loaded)
+        self.broker.load(group_partition.partition, offset, loaded)
         raise HandledLater
 
     def _loaded(self, cold: Cold, failure: Exception | None) -> None:
@@ -216,7 +216,7 @@ class PollingConnection(FramesConnection[bytes, FrameLengthError]):
     def settle(self, subscription_id: int, partition: int, offset: int) -> None:
         """Settle a message in flight. Raises `LeaseLost` if it is not."""
         used = self._use(subscription_id)
-        if used is None or partition >= len(used[1].lanes):
+        if used is None or partition >= len(used[1].partitions):
             raise LeaseLost(UNKNOWN_DELIVERY)
-        self.broker.settle_leased(used[1].lanes[partition], offset)
+        self.broker.settle_leased(used[1].partitions[partition], offset)
         self.wrote()

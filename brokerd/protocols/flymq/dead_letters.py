@@ -286,7 +286,9 @@ def _purged(connection: AskingConnection, name: str) -> Steps[None]:
     topic = named_topic(broker, name)
     groups = sorted(topic.groups.values(), key=lambda one: one.name) if topic is not None else []
     for group in groups:
-        if not group.deleted and any(lane.store.dead for lane in group.lanes):
+        if not group.deleted and any(
+            group_partition.store.dead for group_partition in group.partitions
+        ):
             _purge_group(connection, name, group.name)
         yield None
     if _own_topic(connection, ADMIN, name) is not None:

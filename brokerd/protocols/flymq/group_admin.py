@@ -129,7 +129,10 @@ def _named(broker: Broker, topic_name: str | None, name: str) -> Iterator[Consum
 
 
 def _group(group: ConsumerGroup) -> Group:
-    committed = [(lane.partition.index, lane.store.committed) for lane in group.lanes]
+    committed = [
+        (group_partition.partition.index, group_partition.store.committed)
+        for group_partition in group.partitions
+    ]
     offsets = [GroupOffset(*one) for one in committed if one[1] >= 0]
     return Group(group.topic.name, group.name, len(group.members or ()), tuple(offsets))
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from enum import Enum
 from functools import partial
 
-from brokerd.broker import STOP, TAKE, Broker, Chunk, Congested, Lane, Waiter
+from brokerd.broker import STOP, TAKE, Broker, Chunk, Congested, GroupPartition, Waiter
 from brokerd.codecs.mamamia import (
     BATCH_ROOM,
     MAX_LENGTH,
@@ -48,7 +48,7 @@ WAIT_MAX_US = 3_600_000_000
 SURELY_FITS_BYTES = MAX_LENGTH - 1024
 """A value and metadata of this size fit any answer, whatever the names."""
 
-Leased = tuple[Lane, Grant]
+Leased = tuple[GroupPartition, Grant]
 
 
 class TakingForAnswer(TakingInMemory):
@@ -125,10 +125,10 @@ class Attempt:
 
 def answer_one(request: LeaseRequest, leased: list[Leased], taking: TakingForAnswer) -> bytes:
     """The answer to ACQUIRE_NEXT."""
-    lane, grant = leased[0]
+    group_partition, grant = leased[0]
     chunk, index = taking.taken[0]
     return acquired(
-        message_id_of(lane.partition.index, grant.offset),
+        message_id_of(group_partition.partition.index, grant.offset),
         request.log_id,
         chunk.values[index],
         chunk.encodings[index],
@@ -141,7 +141,7 @@ def answer_many(request: LeaseRequest, leased: list[Leased], taking: TakingForAn
     return acquired_batch(
         [
             batch_item(
-                message_id_of(lane.partition.index, grant.offset),
+                message_id_of(group_partition.partition.index, grant.offset),
                 chunk.values[index],
                 chunk.encodings[index],
                 chunk.metadata[index],
@@ -150,7 +150,7 @@ def answer_many(request: LeaseRequest, leased: list[Leased], taking: TakingForAn
                 grant.grants,
                 grant.duration_us / 1e6,
             )
-            for (lane, grant), (chunk, index) in zip(leased, taking.taken, strict=True)
+            for (group_partition, grant), (chunk, index) in zip(leased, taking.taken, strict=True)
         ]
     )
 
@@ -207,12 +207,12 @@ class LateAcquire:
 
     def _load(self, cold: Cold) -> None:
         """Try again when the record was read, or cannot be."""
-        lane, offset = cold
+        group_partition, offset = cold
 
         def loaded(_chunk: Chunk | None, failure: Exception | None) -> None:
             self._connection.guarded(self._loaded, cold, failure)
 
-        self._connection.broker.load(lane.partition, offset, loaded)
+        self._connection.broker.load(group_partition.partition, offset, loaded)
 
     def _loaded(self, cold: Cold, failure: Exception | None) -> None:
         if self._connection.gone:

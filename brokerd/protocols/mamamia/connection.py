@@ -304,7 +304,7 @@ class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
         index, offset = split_message_id(message_id)
         broker = self.broker
         broker.settle(
-            broker.lane(log_id, group_id, index, offset),
+            broker.group_partition(log_id, group_id, index, offset),
             offset,
             success,
             owner=client_id,
@@ -322,7 +322,7 @@ class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
             index, offset = split_message_id(message_id)
             try:
                 broker.settle(
-                    broker.lane(log_id, group_id, index, offset),
+                    broker.group_partition(log_id, group_id, index, offset),
                     offset,
                     success,
                     owner=client_id if token is None else None,
@@ -344,12 +344,12 @@ class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
     def _extend(self, request: Extend) -> None:
         log_id, group_id, client_id, message_id, duration = request
         index, offset = split_message_id(message_id)
-        lane = self.broker.lane(log_id, group_id, index, offset)
+        group_partition = self.broker.group_partition(log_id, group_id, index, offset)
         if duration is None:
-            duration_us = lane.store.settings.default_duration_us
+            duration_us = group_partition.store.settings.default_duration_us
         else:
             duration_us = microseconds(duration)
-        remaining_us = self.broker.extend(lane, offset, duration_us, owner=client_id)
+        remaining_us = self.broker.extend(group_partition, offset, duration_us, owner=client_id)
         self.answers.append(extended(remaining_us / 1e6))
 
     def _release(self, request: Release) -> None:
@@ -365,7 +365,9 @@ class MamamiaConnection(FramesConnection[Frame, FrameLengthError]):
         for message_id in message_ids[len(given_back) :]:
             index, offset = split_message_id(message_id)
             try:
-                broker.release(broker.lane(log_id, group_id, index, offset), offset, client_id)
+                broker.release(
+                    broker.group_partition(log_id, group_id, index, offset), offset, client_id
+                )
                 given_back.append(True)
             except (UnknownOffset, NotLeaseOwner, LeaseLost):  # the client has no such lease
                 given_back.append(False)

@@ -48,7 +48,7 @@ Attempt = tuple[Settle, Settlement, str | None]
 """A settlement as it was asked, and its error: empty when accepted, None without an answer."""
 
 
-class Lane:
+class GroupPartition:
     """One group's way through one topic."""
 
     def __init__(self, topic: str, group: str) -> None:
@@ -78,33 +78,37 @@ class Lane:
         return drain[-1] if drain and audit_us != NEVER else None
 
 
-def lanes_of(history: History) -> dict[tuple[str, str], Lane]:
+def group_partitions_of(history: History) -> dict[tuple[str, str], GroupPartition]:
     """Every (topic, group) that somebody asked for, in the order they were first asked for."""
-    lanes: dict[tuple[str, str], Lane] = {}
+    group_partitions: dict[tuple[str, str], GroupPartition] = {}
     for op in history.operations:
         if not isinstance(op, Acquire | Settle | Extend | Look | Letters | GroupChange):
             continue
         if is_subscription(op.group):
             continue
-        lane = lanes.setdefault((op.topic, op.group), Lane(op.topic, op.group))
+        group_partition = group_partitions.setdefault(
+            (op.topic, op.group), GroupPartition(op.topic, op.group)
+        )
         if isinstance(op, Acquire):
-            lane.acquires.append(op)
+            group_partition.acquires.append(op)
             if op.succeeded:
                 for delivery in op.deliveries:
-                    lane.sights.setdefault(delivery.place, []).append(Sight(op, delivery))
+                    group_partition.sights.setdefault(delivery.place, []).append(
+                        Sight(op, delivery)
+                    )
         elif isinstance(op, Settle):
             for index, settlement in enumerate(op.settlements):
-                attempts = lane.attempts.setdefault(settlement.place, [])
+                attempts = group_partition.attempts.setdefault(settlement.place, [])
                 attempts.append((op, settlement, _result(op, index)))
         elif isinstance(op, Extend):
-            lane.extends.setdefault(op.place, []).append(op)
+            group_partition.extends.setdefault(op.place, []).append(op)
         elif isinstance(op, Look):
-            lane.looks.append(op)
+            group_partition.looks.append(op)
         elif isinstance(op, GroupChange):
-            lane.changes += [op] if not op.error else []
+            group_partition.changes += [op] if not op.error else []
         elif op.succeeded:
-            lane.letters.append(op)
-    return lanes
+            group_partition.letters.append(op)
+    return group_partitions
 
 
 def _result(op: Settle, index: int) -> str | None:
@@ -115,30 +119,37 @@ def _result(op: Settle, index: int) -> str | None:
     return op.results[index] if index < len(op.results) else ""
 
 
-class LaneJudge:
-    """Judges the records of one lane."""
+class GroupPartitionJudge:
+    """Judges the records of one group_partition."""
 
     def __init__(
-        self, history: History, lives: Lives, records: Records, removal: Removal, lane: Lane
+        self,
+        history: History,
+        lives: Lives,
+        records: Records,
+        removal: Removal,
+        group_partition: GroupPartition,
     ) -> None:
         self.undecided = 0
         self._model = LeaseModel()
-        self._changes = Changes(history.rules, lives, lane.changes, removal)
+        self._changes = Changes(history.rules, lives, group_partition.changes, removal)
         self._lives = lives
         self._records = records
-        self._lane = lane
-        self._hidden = hidden_grants(self._model, lives, lane.unanswered)
-        drained = lane.last_acquire(history.audit_us)
+        self._group_partition = group_partition
+        self._hidden = hidden_grants(self._model, lives, group_partition.unanswered)
+        drained = group_partition.last_acquire(history.audit_us)
         self._nothing_left = drained if drained is not None and not drained.deliveries else None
-        self._no_lag = [op for op in lane.looks if op.succeeded and _is_all_done(op.view)]
+        self._no_lag = [
+            op for op in group_partition.looks if op.succeeded and _is_all_done(op.view)
+        ]
         self._letters = [
             (op, lives.span(op), {letter.place: letter for letter in op.letters})
-            for op in lane.letters
+            for op in group_partition.letters
         ]
         self._is_steady = history.is_steady
-        polls = idle_polls(history, lives, lane.acquires)
-        self._waiting = Waiting(history.rules, lives, polls, lane.changes)
-        self._lettered = {letter.place for op in lane.letters for letter in op.letters}
+        polls = idle_polls(history, lives, group_partition.acquires)
+        self._waiting = Waiting(history.rules, lives, polls, group_partition.changes)
+        self._lettered = {letter.place for op in group_partition.letters for letter in op.letters}
 
     def judge(self) -> Iterator[Violation]:
         """The violations of all records that this group met, or had to meet.
@@ -147,10 +158,16 @@ class LaneJudge:
         the last ones: nothing is said about what the group did with it.
         """
         known: set[Record] = set()
-        for place in sorted({*self._lane.sights, *self._lane.attempts, *self._lane.extends}):
-            known.update(self._records.by_place.get((self._lane.topic, place), ()))
+        for place in sorted(
+            {
+                *self._group_partition.sights,
+                *self._group_partition.attempts,
+                *self._group_partition.extends,
+            }
+        ):
+            known.update(self._records.by_place.get((self._group_partition.topic, place), ()))
             yield from self._judge_existence(place)
-        for record in self._records.of_topic.get(self._lane.topic, ()):
+        for record in self._records.of_topic.get(self._group_partition.topic, ()):
             is_met = record in known or self._nothing_left or record.place in self._lettered
             if is_met and not self._records.damaged:
                 yield from self._judge(record)
@@ -160,22 +177,24 @@ class LaneJudge:
     def _judge(self, record: Record) -> Iterator[Violation]:
         if self._is_plain(record):
             return
-        place, lane = record.place, self._lane
+        place, group_partition = record.place, self._group_partition
         ours = partial(self._is_of, record)
         certain = [
-            self._granted(sight) for sight in lane.sights.get(place, ()) if ours(sight.acquire)
+            self._granted(sight)
+            for sight in group_partition.sights.get(place, ())
+            if ours(sight.acquire)
         ]
         uncertain: list[Event] = []
-        for attempt in lane.attempts.get(place, ()):
+        for attempt in group_partition.attempts.get(place, ()):
             if ours(attempt[0]) and (event := self._settled(record, attempt)) is not None:
                 (uncertain if attempt[2] is None else certain).append(event)
-        for op in lane.extends.get(place, ()):
+        for op in group_partition.extends.get(place, ()):
             if ours(op) and (event := self._extended(record, op)) is not None:
                 (uncertain if op.answered_us == NEVER else certain).append(event)
         certain += self._seen(record)
         if not certain:
             return
-        changed = self._changes.of(record, {op.client for op in lane.acquires}, ours)
+        changed = self._changes.of(record, {op.client for op in group_partition.acquires}, ours)
         certain += changed.certain
         uncertain += changed.uncertain
         certain += self._crossed(record, certain)
@@ -186,7 +205,7 @@ class LaneJudge:
                 certain,
                 uncertain,
                 self._hidden,
-                grants_max=len(lane.unanswered),
+                grants_max=len(group_partition.unanswered),
                 counts_anew=loses or changed.resets,
                 loses=loses,
             )
@@ -201,16 +220,24 @@ class LaneJudge:
 
     def _is_plain(self, record: Record) -> bool:
         """Leased at most once and then settled by its holder: no order can be wrong."""
-        place, lane = record.place, self._lane
-        sights, attempts = lane.sights.get(place, ()), lane.attempts.get(place, ())
-        if len(sights) != 1 or place in lane.extends or place in self._lettered or lane.alters:
+        place, group_partition = record.place, self._group_partition
+        sights, attempts = (
+            group_partition.sights.get(place, ()),
+            group_partition.attempts.get(place, ()),
+        )
+        if (
+            len(sights) != 1
+            or place in group_partition.extends
+            or place in self._lettered
+            or group_partition.alters
+        ):
             return False
         acquire, delivery = sights[0]
         if delivery.grants not in (None, 1) or self._waiting.polls:
             return False
         if not attempts:
-            is_asked = self._nothing_left is not None or lane.letters
-            return not is_asked or lane.group.startswith(AUDIT)
+            is_asked = self._nothing_left is not None or group_partition.letters
+            return not is_asked or group_partition.group.startswith(AUDIT)
         if len(attempts) > 1:
             return False
         op, settlement, result = attempts[0]
@@ -287,7 +314,7 @@ class LaneJudge:
                 )
             elif record.stored.is_before(span):
                 yield Event(span, partial(self._model.is_no_letter, in_time=self._is_steady), op)
-        yield from self._waiting.events(record, self._lane.sights.get(record.place, []))
+        yield from self._waiting.events(record, self._group_partition.sights.get(record.place, []))
         told: list[tuple[Operation, Step]] = [
             (look, self._model.is_over) for look in self._no_lag if self._is_of(record, look)
         ]
@@ -313,7 +340,7 @@ class LaneJudge:
         event, refusal, before = outcome
         shown = [e.operation for e in (*before[-3:], event) if e.operation is not None]
         what = type(event.operation).__name__.lower() if event.operation is not None else "restart"
-        text = f"group {self._lane.group}, {record.name}: {what}: {refusal.text}"
+        text = f"group {self._group_partition.group}, {record.name}: {what}: {refusal.text}"
         return violation(refusal.promise, text, *shown)
 
     def _judge_existence(self, place: Place) -> Iterator[Violation]:
@@ -323,9 +350,13 @@ class LaneJudge:
         """
         if self._records.damaged:
             return
-        known = self._records.by_place.get((self._lane.topic, place), ())
-        for op, _, result in self._lane.attempts.get(place, ()):
-            if result == "" and not known and not self._records.may_be_unseen(self._lane.topic):
+        known = self._records.by_place.get((self._group_partition.topic, place), ())
+        for op, _, result in self._group_partition.attempts.get(place, ()):
+            if (
+                result == ""
+                and not known
+                and not self._records.may_be_unseen(self._group_partition.topic)
+            ):
                 text = f"offset {place.offset} was never produced, and its settle was accepted"
                 yield violation("P8-unknown", text, op)
             elif result and any(text in result for text in UNKNOWN_OFFSET):
