@@ -596,7 +596,7 @@ BUGS = (
         "records of an archive that is out of reach count as lost",
         "broker/records/cold_reader.py",
         (
-            "            return error  # `Archived` tells of it\n",
+            "            return error  # `ArchiveReader` tells of it\n",
             "            error = DamagedData(str(error))\n",
         ),
     ),

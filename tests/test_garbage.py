@@ -15,7 +15,7 @@ from twisted.internet.task import Clock
 from twisted.internet.threads import deferToThread
 
 from brokerd.broker import ConsumerGroup, GroupSettings, Topic
-from brokerd.broker.leases.reaper import Remains
+from brokerd.broker.leases.reaper import GroupReaper
 from brokerd.client.mamamia import MamamiaClient
 from brokerd.codecs.mamamia import AcquireBatch, encode_request
 from brokerd.server.garbage import LONG_SECONDS, THRESHOLDS, FrozenGarbage, Phase
@@ -199,7 +199,7 @@ class TestRemains:
         clock = Watch()
         topic = Topic(1, "t", 1)
         groups = [ConsumerGroup(topic, f"g{number}", GroupSettings()) for number in range(1000)]
-        remains = Remains(clock)
+        remains = GroupReaper(clock)
         remains.let_go(groups)
         after_one_turn = sum(group.deleted for group in groups)
         assert 0 < after_one_turn < 1000
@@ -211,7 +211,7 @@ class TestRemains:
         """Nothing goes on after it."""
         clock = Watch()
         topic = Topic(1, "t", 1)
-        remains = Remains(clock)
+        remains = GroupReaper(clock)
         remains.let_go([ConsumerGroup(topic, str(n), GroupSettings()) for n in range(1000)])
         remains.stop()
         assert clock.getDelayedCalls() == []

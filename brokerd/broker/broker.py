@@ -18,40 +18,40 @@ from twisted.logger import Logger
 
 from brokerd.archive.contract.bounds import DamagedPlace
 from brokerd.broker.archive.access import ArchiveAccess, ArchiveSettings
-from brokerd.broker.archive.admin import Archiving
-from brokerd.broker.archive.append_times import ArchivedTimes
+from brokerd.broker.archive.admin import ArchiveAdmin
+from brokerd.broker.archive.append_times import ArchiveAppendTimes
 from brokerd.broker.archive.bounds_writer import BoundsWriter
 from brokerd.broker.archive.guard import ArchiveGuard
-from brokerd.broker.archive.pin import Reliance
+from brokerd.broker.archive.pin import ArchivePin
 from brokerd.broker.archive.read_ahead import ReadAhead
-from brokerd.broker.archive.reader import Archived
+from brokerd.broker.archive.reader import ArchiveReader
 from brokerd.broker.clock import BrokerTime
-from brokerd.broker.delayed.delivery import Firing
-from brokerd.broker.delayed.prefetch import Foresight
+from brokerd.broker.delayed.delivery import DelayedDelivery
+from brokerd.broker.delayed.prefetch import DelayedPrefetch
 from brokerd.broker.delayed.schedule import Schedule, ScheduleCounters
 from brokerd.broker.journal import EVENT_FRAME_BYTES, Clock, Journal
-from brokerd.broker.leases.group_admin import GroupChanges
-from brokerd.broker.leases.reaper import Remains
-from brokerd.broker.leases.service import Leasing
+from brokerd.broker.leases.group_admin import GroupAdmin
+from brokerd.broker.leases.reaper import GroupReaper
+from brokerd.broker.leases.service import LeaseService
 from brokerd.broker.leases.waiters import Waiter, Waiters
 from brokerd.broker.model.snapshotter import Snapshotter
 from brokerd.broker.model.state import State
-from brokerd.broker.model.topic_admin import TopicChanges
+from brokerd.broker.model.topic_admin import TopicAdmin
 from brokerd.broker.model.topics import Partition, Topic
 from brokerd.broker.producers import Producers
-from brokerd.broker.records.append import Producing
+from brokerd.broker.records.append import RecordAppender
 from brokerd.broker.records.chunks import Chunk, ChunkCache
 from brokerd.broker.records.cold_reader import ColdReader, Loaded
 from brokerd.broker.records.fetch import Expiry, Fetcher
 from brokerd.broker.records.offset_at_time import offset_at_time
-from brokerd.broker.retention.limits import Limits
+from brokerd.broker.retention.limits import RetentionLimits
 from brokerd.broker.retention.retention import Retention, RetentionSettings
-from brokerd.broker.retention.segment_cleaner import Sweep
+from brokerd.broker.retention.segment_cleaner import SegmentCleaner
 from brokerd.broker.schemas.registry import Schemas
 from brokerd.broker.security.accounts import Accounts
 from brokerd.broker.security.audit import AuditTrail
 from brokerd.broker.security.audit_search import Searches
-from brokerd.broker.status.damage import OffsetRange, Place, Quarantine
+from brokerd.broker.status.damage import DamageRegistry, OffsetRange, Place
 from brokerd.broker.status.overview import Counters, GroupInfo, Overview
 from brokerd.broker.subscriptions import Subscriptions
 from brokerd.broker.transactions import Transactions
@@ -114,7 +114,7 @@ class Broker:
     ) -> None:
         self.settings = settings
         self.counters = Counters()
-        self.quarantine = Quarantine(data_dir)
+        self.quarantine = DamageRegistry(data_dir)
         self._wal = wal
         self._clock = clock
         self.time = BrokerTime(wall, clock.seconds, self._report_jump)
@@ -123,8 +123,8 @@ class Broker:
         self._cold = ChunkCache(settings.read_cache_bytes, lambda chunk: True)
         self._readers = readers
         archive_threads = readers if archive is None else archive.threads
-        self._reliance = Reliance(archive, snapshot_writer)
-        self.archived = Archived(
+        self._reliance = ArchivePin(archive, snapshot_writer)
+        self.archived = ArchiveReader(
             archive_threads,
             clock,
             settings.archive.poll_us,
@@ -138,7 +138,7 @@ class Broker:
             ReadAhead(self.archived, clock, settings.read_cache_bytes),
         )
         self._waiters = Waiters(clock)
-        self._remains = Remains(clock)
+        self._remains = GroupReaper(clock)
         self._snapshotter = Snapshotter(
             self._state,
             wal,
@@ -168,7 +168,7 @@ class Broker:
             self.counters,
             settings.groups.max_attempts,
             clock,
-            ArchivedTimes(self.archived),
+            ArchiveAppendTimes(self.archived),
         )
         self.lag = self._overview.lag
         self.commit_place = self._overview.commit_place
@@ -201,7 +201,7 @@ class Broker:
             self.audit,
             checker or Checker(at_once, LooksAtOnce().look),
         )
-        self.sweep = Sweep(
+        self.sweep = SegmentCleaner(
             self._state,
             self.journal,
             wal,
@@ -217,14 +217,14 @@ class Broker:
         self._retention = Retention(
             self._state,
             self.journal,
-            Limits(wal, readers, self.archived),
+            RetentionLimits(wal, readers, self.archived),
             clock,
             self.time,
             self._remove,
             self.sweep,
             settings.retention,
         )
-        self.archiving = Archiving(
+        self.archiving = ArchiveAdmin(
             archive,
             self._state,
             wal,
@@ -240,7 +240,7 @@ class Broker:
     def _bind(self, clock: Clock, events_max: int) -> None:
         """Make the parts, and their methods the broker's own."""
         settings, state, journal = self.settings, self._state, self.journal
-        producing = Producing(
+        producing = RecordAppender(
             journal, self.time, self._tail, self.counters, settings.retention.topics.ttl_us or 0
         )
         self.admit = journal.admit
@@ -255,7 +255,7 @@ class Broker:
         self.expired_before_us = expiry.before_us
         self.fetch = Fetcher(journal, clock, expiry, self.load).fetch
 
-        self._leasing = leasing = Leasing(
+        self._leasing = leasing = LeaseService(
             state,
             journal,
             clock,
@@ -276,7 +276,7 @@ class Broker:
         self.dead_letters = leasing.dead_letters
 
         bounds_changed = (lambda: None) if self._bounds is None else self._bounds.changed
-        groups = GroupChanges(state, journal, leasing, self.time, bounds_changed)
+        groups = GroupAdmin(state, journal, leasing, self.time, bounds_changed)
         self.configure_group = groups.configure_group
         self.group_settings = groups.group_settings
         self.pause_group = groups.pause_group
@@ -293,7 +293,7 @@ class Broker:
             offset_at_time, self._wal, journal, self._readers, self.archived
         )
 
-        topics = TopicChanges(
+        topics = TopicAdmin(
             state,
             journal,
             self._snapshotter,
@@ -346,7 +346,7 @@ class Broker:
         )
 
         self.schedule_counters = scheduled = ScheduleCounters()
-        self._firing = firing = Firing(
+        self._firing = firing = DelayedDelivery(
             state,
             journal,
             clock,
@@ -356,7 +356,7 @@ class Broker:
             self._reader,
             expiry,
             scheduled,
-            Foresight(self._wal, self._readers, self.archived, clock, self.time),
+            DelayedPrefetch(self._wal, self._readers, self.archived, clock, self.time),
             topics.remove,
         )
         schedule = Schedule(
@@ -543,7 +543,7 @@ class Broker:
         }
 
     def delete_group(self, topic: str, group: str) -> None:
-        """As `GroupChanges.delete_group`; with its group a subscription ends, in the same frame."""
+        """As `GroupAdmin.delete_group`; with its group a subscription ends, in the same frame."""
         if not self.subscriptions.end_with_group(topic, group):
             self._delete_group(topic, group)
 

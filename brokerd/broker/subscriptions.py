@@ -30,7 +30,7 @@ from brokerd.broker.journal import (
     DelayedCall,
     Journal,
 )
-from brokerd.broker.leases.service import Leasing
+from brokerd.broker.leases.service import LeaseService
 from brokerd.broker.model.state import Encode, State
 from brokerd.broker.model.topics import ConsumerGroup, GroupPartition, Partition, Topic
 from brokerd.errors import BrokerdError, LimitExceeded, NewerFormat
@@ -92,7 +92,7 @@ class Subscriptions:
         self,
         state: State,
         journal: Journal,
-        leasing: Leasing,
+        leasing: LeaseService,
         clock: Clock,
         time: BrokerTime,
         create_topic: Callable[[str], Topic],

@@ -24,9 +24,9 @@ from brokerd.broker.journal import (
     DelayedCall,
     Journal,
 )
-from brokerd.broker.model.topic_admin import OWN_TOPIC_BYTES, TopicChanges, check_topic_name
+from brokerd.broker.model.topic_admin import OWN_TOPIC_BYTES, TopicAdmin, check_topic_name
 from brokerd.broker.model.topics import Partition, Topic
-from brokerd.broker.records.append import Producing
+from brokerd.broker.records.append import RecordAppender
 from brokerd.errors import InvalidRequest, LimitExceeded
 
 HELD_BYTES_MAX = 48 << 20
@@ -117,8 +117,8 @@ class Transactions:
         self,
         journal: Journal,
         clock: Clock,
-        producing: Producing,
-        topics: TopicChanges,
+        producing: RecordAppender,
+        topics: TopicAdmin,
         topic: Callable[[str], Topic | None],
         most_bytes: int,
         timeout_us: int,

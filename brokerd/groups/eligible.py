@@ -46,7 +46,7 @@ def gone_until(end: int) -> int:
     return -end
 
 
-class Choice:
+class EligibleSearch:
     """The records that one acquire may give, one after the other.
 
     Whoever takes one leases it before asking for the next. `flush` comes before each further event,

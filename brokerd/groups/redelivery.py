@@ -21,7 +21,7 @@ def _never_us(lease: LeaseRow) -> int:
     return NEVER_US
 
 
-class Returned(OffsetRows):
+class Redeliveries(OffsetRows):
     """Rows of `RETURNED_LAYOUT`. ``first_us`` gives a lease's first attempt, relative to the epoch.
 
     `put` is for an offset of which nothing is known.

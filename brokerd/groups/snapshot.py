@@ -49,7 +49,7 @@ from typing import Any, NamedTuple, TypeVar
 from brokerd.groups.attempts import LeaseRow, first_attempt_us
 from brokerd.groups.bitmaps import FULL, WORD_BITS, FrozenSet, Run
 from brokerd.groups.delays import moved
-from brokerd.groups.redelivery import Returned
+from brokerd.groups.redelivery import Redeliveries
 from brokerd.groups.rows import BLOCK_OFFSETS, Block
 from brokerd.groups.settings import GroupSettings
 from brokerd.groups.state import GroupState
@@ -156,7 +156,7 @@ class FrozenGroup(NamedTuple):
         """Rows of the former leases too."""
         if self.former is None:
             return self.returned
-        table = Returned(self._first_us)
+        table = Redeliveries(self._first_us)
         table.blocks = dict(self.returned.items())
         table.former, table.first = dict(self.former.items()), self.former_first
         table.write_rows()

@@ -15,7 +15,7 @@ from itertools import islice
 from brokerd.errors import LeaseLost, NotLeaseOwner, UnknownOffset
 from brokerd.groups import snapshot, snapshot_decode
 from brokerd.groups.attempts import LeaseRow
-from brokerd.groups.eligible import STOP, TAKE, Choice, KeyOf, Takes
+from brokerd.groups.eligible import STOP, TAKE, EligibleSearch, KeyOf, Takes
 from brokerd.groups.operations import MAX_COUNT, GroupOperations
 from brokerd.groups.settings import MAX_DURATION_US, GroupSettings
 from brokerd.groups.tables import LARGE, NEIGHBOURS_SHIFT, SHARD_MASK, Shards, grown
@@ -97,7 +97,7 @@ class LeaseStore(GroupOperations):
         if self._order is not None:
             if key_of is None:
                 raise ValueError("acquire from a key-ordered group needs key_of")
-            choice = Choice(self, self.events, end, takes, key_of)
+            choice = EligibleSearch(self, self.events, end, takes, key_of)
             self._grant(choice, now_us, owner, duration_us, limit, granted)
             return granted
         touched, ready = self._touched, self._ready
@@ -115,7 +115,7 @@ class LeaseStore(GroupOperations):
                 break
             if takes is not None and (answer := takes(offset)) != TAKE:
                 if answer != STOP:
-                    choice = Choice(self, self.events, end, takes, None)
+                    choice = EligibleSearch(self, self.events, end, takes, None)
                     choice.pass_over(offset, answer)
                     self._grant(choice, now_us, owner, duration_us, limit, granted)
                 break
@@ -278,7 +278,7 @@ class LeaseStore(GroupOperations):
 
     def _grant(
         self,
-        choice: Choice,
+        choice: EligibleSearch,
         now_us: int,
         owner: str,
         duration_us: int,

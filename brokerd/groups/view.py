@@ -28,7 +28,7 @@ from brokerd.groups.dead_letters import DeadLetters
 from brokerd.groups.delays import Delays
 from brokerd.groups.due_queue import DueQueue
 from brokerd.groups.key_order import KeyOrder
-from brokerd.groups.redelivery import Returned
+from brokerd.groups.redelivery import Redeliveries
 from brokerd.groups.settings import GroupSettings
 from brokerd.groups.tables import Table
 
@@ -75,7 +75,7 @@ class GroupView:
         self._leases: Table[LeaseRow] = {}
         self._owners: dict[str, set[int]] = {}
         self._deadlines = DueQueue(self._deadline_of, lambda: len(self._leases))
-        self._returned = Returned(self._first_us)
+        self._returned = Redeliveries(self._first_us)
         self._ready = LowestFirst()
         self._delays = Delays()
         self._dead = DeadLetters()

@@ -23,7 +23,7 @@ class NoPlace(BrokerdError):
     """What stands at an address is neither a data directory nor an archive."""
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """What a query reads from; goes to other processes."""
 
     data_dir: str | None
@@ -32,7 +32,7 @@ class Place(NamedTuple):
     """The archive's address; nothing need be there if there is a data directory."""
 
 
-def open_place(path: str, archive: str | None = None) -> Place:
+def open_place(path: str, archive: str | None = None) -> Location:
     """Tell what stands at an address.
 
     :param path: what the user names: a directory, or a URI.
@@ -58,10 +58,10 @@ def open_place(path: str, archive: str | None = None) -> Place:
         ) from error
 
 
-def _directory(root: Path, archive: str | None) -> Place:
+def _directory(root: Path, archive: str | None) -> Location:
     if (root / WAL).is_dir() and (root / STATE).is_dir():
         try:
-            return Place(str(root), str(address.address(archive or "", root)))
+            return Location(str(root), str(address.address(archive or "", root)))
         except ConfigError as error:
             raise NoPlace(str(error).replace("archive.uri", "the option archive", 1)) from None
     if (root / RECORDS.name / COMMITS).is_dir():
@@ -69,13 +69,13 @@ def _directory(root: Path, archive: str | None) -> Place:
     raise NoPlace(_what_lacks(root))
 
 
-def _archive_alone(root: address.Place, archive: str | None) -> Place:
+def _archive_alone(root: address.Place, archive: str | None) -> Location:
     if archive is not None:
         raise NoPlace(
             f"{root} is an archive, so the option archive={archive!r} says nothing: leave it "
             "out, or load the data directory"
         )
-    return Place(None, str(root))
+    return Location(None, str(root))
 
 
 def _what_lacks(root: Path) -> str:

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from brokerd.archive.contract.layout import RECORDS
 from brokerd.spark.clock import now_us
 from brokerd.spark.errors import told_plainly
-from brokerd.spark.location import Place, open_place
+from brokerd.spark.location import Location, open_place
 from brokerd.spark.options import BadOption, Options, batch_request, parse_options
 from brokerd.spark.plan.plan import Request, plan
 from brokerd.spark.read.rows import Piece, Rows, rows_of
@@ -37,7 +37,7 @@ FORMAT = "brokerd"
 class LogReader(DataSourceReader):
     """A batch."""
 
-    def __init__(self, place: Place, request: Request, rows: Rows, schema: StructType) -> None:
+    def __init__(self, place: Location, request: Request, rows: Rows, schema: StructType) -> None:
         self._place = place
         self._request = request
         self._rows = rows
@@ -106,5 +106,5 @@ class LogSource(DataSource):
         return LogStreamReader(self.options, schema)
 
 
-def _place_of(options: Options) -> Place:
+def _place_of(options: Options) -> Location:
     return open_place(options.path, options.archive)

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 from brokerd.errors import BrokerdError
 from brokerd.spark.clock import now_us
 from brokerd.spark.errors import told_plainly
-from brokerd.spark.location import Place, open_place
+from brokerd.spark.location import Location, open_place
 from brokerd.spark.options import EARLIEST, LATEST, began_at, parse_options, stream_request
 from brokerd.spark.plan.plan import End, Plan, Request, end_after, end_of, plan
 from brokerd.spark.read.rows import Piece, Rows, rows_of
@@ -77,7 +77,7 @@ def read_offset(found: Mapping[str, Any]) -> Offset:
 class _Stream(NamedTuple):
     """What a stream reads."""
 
-    place: Place
+    place: Location
     request: Request
     rows: Rows
     start: str | None

@@ -8,13 +8,13 @@ import pytest
 
 from brokerd.archive.maintain.compaction_state import (
     FILE_NAME,
-    Looked,
+    CompactionState,
     PartitionLook,
     read_looked,
     write_looked,
 )
 
-NOTE = Looked(
+NOTE = CompactionState(
     "0f" * 16,
     7,
     {0: 0, (1 << 64) - 1: 1_700_000_000_000_000},
@@ -24,7 +24,7 @@ NOTE = Looked(
 
 def test_a_note_comes_back_as_it_was_written(tmp_path: Path) -> None:
     """Also over an older one, and for a table that went on since."""
-    write_looked(tmp_path, Looked())
+    write_looked(tmp_path, CompactionState())
     write_looked(tmp_path, NOTE)
     assert read_looked(tmp_path, NOTE.log_id, 7) == NOTE
     assert read_looked(tmp_path, NOTE.log_id, 8) == NOTE
@@ -33,14 +33,14 @@ def test_a_note_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 def test_without_a_note_nothing_was_looked_at(tmp_path: Path) -> None:
     """So everything is looked at again."""
-    assert read_looked(tmp_path, "ab", 3) == Looked("ab")
+    assert read_looked(tmp_path, "ab", 3) == CompactionState("ab")
 
 
 @pytest.mark.parametrize(("log_id", "version"), [("1f" * 16, 7), (NOTE.log_id, 6)])
 def test_a_note_of_another_table_says_nothing(tmp_path: Path, log_id: str, version: int) -> None:
     """Another log's, or one of an archive that was brought back as it was before."""
     write_looked(tmp_path, NOTE)
-    assert read_looked(tmp_path, log_id, version) == Looked(log_id)
+    assert read_looked(tmp_path, log_id, version) == CompactionState(log_id)
 
 
 def test_a_damaged_note_says_nothing(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_damaged_note_says_nothing(tmp_path: Path) -> None:
     damaged.append(data.replace(b"compaction 1", b"compaction 2"))
     for one in damaged:
         path.write_bytes(one)
-        assert read_looked(tmp_path, NOTE.log_id, 7) == Looked(NOTE.log_id)
+        assert read_looked(tmp_path, NOTE.log_id, 7) == CompactionState(NOTE.log_id)
 
 
 def test_what_a_later_version_adds_is_no_reason_to_stop(tmp_path: Path) -> None:
@@ -62,4 +62,4 @@ def test_what_a_later_version_adds_is_no_reason_to_stop(tmp_path: Path) -> None:
 
     body = b"\x93\x01\x02\x03"
     (tmp_path / FILE_NAME).write_bytes(compaction_state._head(body) + b"\n" + body)
-    assert read_looked(tmp_path, NOTE.log_id, 7) == Looked(NOTE.log_id)
+    assert read_looked(tmp_path, NOTE.log_id, 7) == CompactionState(NOTE.log_id)

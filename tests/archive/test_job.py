@@ -19,7 +19,7 @@ from deltalake import DeltaTable
 
 from brokerd.archive.cluster.session import NoSpark
 from brokerd.archive.contract.bounds import MAGIC
-from brokerd.archive.contract.pin import Relied, archive_id, encode_relied
+from brokerd.archive.contract.pin import Pin, archive_id, encode_pin
 from brokerd.archive.contract.view import ForeignArchive
 from brokerd.archive.delta.table import ensure_tables
 from brokerd.archive.job import Job, RollupLocked, Summary, locked, plan_job, run_job
@@ -301,7 +301,7 @@ def test_what_nobody_committed_is_deleted_when_it_is_old(data: Data, spark: Spar
 def relied(data: Data, lsn: int) -> None:
     """The broker let go of segments that the archive has."""
     drawn = DeltaTable(str(data.root / "records")).transaction_version("brokerd-archive")
-    said = encode_relied(Relied(archive_id(drawn or 0), lsn))
+    said = encode_pin(Pin(archive_id(drawn or 0), lsn))
     (data.path / "state" / "archived").write_bytes(said)
 
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.archive.contract.pin import (
-    Relied,
+    Pin,
     archive_id,
-    decode_relied,
-    encode_relied,
+    decode_pin,
+    encode_pin,
     segment_mark,
 )
 from brokerd.errors import DamagedData
@@ -21,25 +21,25 @@ DRAWN = st.integers(0, (1 << 62) - 1)
 @given(DRAWN, st.integers(0, (1 << 63) - 1))
 def test_it_is_read_as_it_was_written(drawn: int, lsn: int) -> None:
     """Also for an archive that has no id."""
-    relied = Relied(archive_id(drawn), lsn)
-    assert decode_relied(encode_relied(relied)) == relied
+    relied = Pin(archive_id(drawn), lsn)
+    assert decode_pin(encode_pin(relied)) == relied
 
 
 @given(st.data())
 def test_a_flipped_bit_or_a_cut_is_found(data: st.DataObject) -> None:
     """Nothing else is read from it."""
-    whole = encode_relied(Relied("0123456789abcdef", 4096))
+    whole = encode_pin(Pin("0123456789abcdef", 4096))
     at = data.draw(st.integers(0, 8 * len(whole) - 1))
     flipped = bytearray(whole)
     flipped[at // 8] ^= 1 << at % 8
     for bad in (bytes(flipped), whole[: at // 8]):
         with pytest.raises(DamagedData, match="archived is not as a broker wrote it"):
-            decode_relied(bad)
+            decode_pin(bad)
 
 
 def test_what_is_refused() -> None:
     """Another archive, or one that does not reach far enough."""
-    relied = Relied("a" * 16, 100)
+    relied = Pin("a" * 16, 100)
     assert relied.problem("a" * 16, 100) == ""
     assert "another archive" in relied.problem("b" * 16, 200)
     assert "up to LSN 99 only" in relied.problem("a" * 16, 99)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from twisted.logger import capturedLogs
 
-from brokerd.archive.contract.pin import decode_relied, encode_relied
+from brokerd.archive.contract.pin import decode_pin, encode_pin
 from brokerd.archive.contract.view import ArchiveUnavailable
 from simulator.bare import STATE_DIR
 from tests.broker.desk import produce
@@ -48,7 +48,7 @@ def error_of(house: House) -> str:
 
 def test_it_says_which_archive_has_what_is_gone() -> None:
     house, archive = shrunk()
-    relied = decode_relied(house.disk.read(PATH))
+    relied = decode_pin(house.disk.read(PATH))
     first_lsn = min(int(name[:20]) for name in segments(house))
     assert relied.archive_id == archive.archive_id
     assert relied.lsn >= first_lsn > 0
@@ -145,7 +145,7 @@ def test_a_damaged_file_is_told_of_and_removed() -> None:
     assert house.broker.archived.view is not None
     fill(house, 300)
     archive_all(house, archive)
-    assert encode_relied(decode_relied(house.disk.read(PATH))) == house.disk.read(PATH)
+    assert encode_pin(decode_pin(house.disk.read(PATH))) == house.disk.read(PATH)
 
 
 def test_an_archive_of_what_an_older_copy_of_the_log_became_is_refused_after_restarts() -> None:

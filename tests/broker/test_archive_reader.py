@@ -14,7 +14,7 @@ from brokerd.archive.contract.view import (
     DamagedArchive,
     ForeignArchive,
 )
-from brokerd.broker.archive.reader import SLOW_SECONDS, Archived
+from brokerd.broker.archive.reader import SLOW_SECONDS, ArchiveReader
 from brokerd.broker.model.topics import Topic
 from brokerd.broker.records.chunks import Chunk
 from brokerd.errors import NewerFormat
@@ -31,13 +31,13 @@ def record(offset: int) -> Record:
 
 
 class Desk:
-    """`Archived` without a broker, its thread run by hand."""
+    """`ArchiveReader` without a broker, its thread run by hand."""
 
     def __init__(self, archive: FakeArchive | None, log_id: str = "") -> None:
         self.clock = Clock()
         self.pool = InlineCommitter()
         self.refused: list[ArchiveView] = []
-        self.archived = Archived(self.pool, self.clock, POLL_SECONDS * 1_000_000, self._guard)
+        self.archived = ArchiveReader(self.pool, self.clock, POLL_SECONDS * 1_000_000, self._guard)
         self.partition = Topic(1, "t", 1).partitions[0]
         self.archived.start(archive, log_id)
 

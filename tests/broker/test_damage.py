@@ -9,7 +9,7 @@ import pytest
 from twisted.logger import capturedLogs, formatEvent
 
 from brokerd.broker.model.topics import Topic
-from brokerd.broker.status.damage import RANGES_MAX, SHOWN_MAX, OffsetRange, Place, Quarantine
+from brokerd.broker.status.damage import RANGES_MAX, SHOWN_MAX, DamageRegistry, OffsetRange, Place
 from brokerd.errors import DamagedData
 from simulator.bare import STATE_DIR, WAL_DIR
 from tests.broker.desk import lease, produce, read
@@ -46,20 +46,20 @@ class TestCounting:
     def test_ranges_that_touch_are_one(
         self, added: list[tuple[int, int]], ranges: int, records: int
     ) -> None:
-        quarantine = Quarantine()
+        quarantine = DamageRegistry()
         for first, end in added:
             quarantine.found(PLACE, [OffsetRange("t", 0, first, end)])
         assert (quarantine.ranges, quarantine.records) == (ranges, records)
 
     def test_partitions_and_topics_are_told_apart(self) -> None:
-        quarantine = Quarantine()
+        quarantine = DamageRegistry()
         for topic, partition in (("t", 0), ("t", 1), ("u", 0)):
             quarantine.found(PLACE, [OffsetRange(topic, partition, 0, 2)])
         assert (quarantine.ranges, quarantine.records) == (3, 6)
 
     def test_what_lies_in_one_place_is_one_place_whoever_finds_it(self) -> None:
         """Its ranges are gathered, by topic and partition; those that touch are one."""
-        quarantine = Quarantine()
+        quarantine = DamageRegistry()
         quarantine.found(PLACE, [OffsetRange("t", 0, 0, 2), OffsetRange("u", 0, 7, 8)])
         partition = Topic(1, "t", 1).partition(0)
         for first in (4, 2, 9):
@@ -78,7 +78,7 @@ class TestCounting:
         ]
 
     def test_where_nobody_can_tell_the_place_there_is_one_for_each_partition(self) -> None:
-        quarantine = Quarantine()
+        quarantine = DamageRegistry()
         topic = Topic(1, "t", 2)
         for first in (3, 1, 2):
             for index in (0, 1):
@@ -90,7 +90,7 @@ class TestCounting:
         ]
 
     def test_many_reads_in_one_place_hide_no_other(self) -> None:
-        quarantine = Quarantine()
+        quarantine = DamageRegistry()
         partition = Topic(1, "t", 1).partition(0)
         for first in range(0, 6 * SHOWN_MAX, 2):
             quarantine.read_damaged(partition, first, first + 1, PLACE)
@@ -101,7 +101,7 @@ class TestCounting:
         assert quarantine.places == 2
 
     def test_a_status_stays_small_however_much_is_damaged(self) -> None:
-        quarantine = Quarantine()
+        quarantine = DamageRegistry()
         partition = Topic(1, "t", 1).partition(0)
         for first in range(0, 3 * RANGES_MAX, 2):
             place = PLACE._replace(position=first)
@@ -111,7 +111,7 @@ class TestCounting:
         assert quarantine.reads == 3 * RANGES_MAX // 2
 
     def test_places_are_counted_however_many_there_are(self) -> None:
-        quarantine = Quarantine()
+        quarantine = DamageRegistry()
         for position in range(RANGES_MAX + 2):
             quarantine.found(PLACE._replace(position=position), [])
         assert quarantine.places == RANGES_MAX + 2
@@ -122,7 +122,7 @@ class TestAdvice:
     def test_every_line_has_a_command_that_can_be_run_as_it_stands(self) -> None:
         """It names the data directory, quoted for a shell."""
         command = "run brokerctl --data-dir '/srv/my broker' wal verify"
-        quarantine = Quarantine("/srv/my broker")
+        quarantine = DamageRegistry("/srv/my broker")
         with capturedLogs() as captured:
             quarantine.found(PLACE, [])
             quarantine.read_damaged(Topic(1, "t", 1).partition(0), 0, 1, PLACE)

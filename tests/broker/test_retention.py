@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokerd.broker import BrokerSettings, Congested
-from brokerd.broker.model.topic_admin import TopicChanges
+from brokerd.broker.model.topic_admin import TopicAdmin
 from brokerd.broker.model.topics import Partition, TopicSettings
 from brokerd.broker.retention.retention import STEP_LOOKS, RetentionSettings
 from brokerd.errors import NoSpace
@@ -244,12 +244,12 @@ class TestTurns:
     ) -> None:
         moved: list[int] = []
 
-        def remove(self: TopicChanges, starts: list[tuple[Partition, int]], reason: str) -> int:
+        def remove(self: TopicAdmin, starts: list[tuple[Partition, int]], reason: str) -> int:
             moved.append(len(starts))
             return really(self, starts, reason)
 
-        really = TopicChanges.remove
-        monkeypatch.setattr(TopicChanges, "remove", remove)
+        really = TopicAdmin.remove
+        monkeypatch.setattr(TopicAdmin, "remove", remove)
         monkeypatch.setattr("brokerd.broker.retention.retention.TURN_LOOKS", looks)
         house = House(settings=settings(retention_seconds=5))
         topic = house.broker.create_topic("t", 6)

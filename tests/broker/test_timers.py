@@ -11,7 +11,7 @@ from brokerd.broker.leases.timers import (
     RETRY_US,
     SLACK,
     TURN_LIMIT,
-    Timetable,
+    LeaseTimers,
 )
 from brokerd.groups import GroupSettings
 from tests.broker.desk import SECOND_US
@@ -29,7 +29,7 @@ class Diary:
         self.calls: list[tuple[float, int]] = []
         self.has_room = True
         self.limit = 1000
-        self.table = Timetable(self.clock, self.time, self.due)
+        self.table = LeaseTimers(self.clock, self.time, self.due)
 
     def due(self, group_partition: GroupPartition, now_us: int) -> int:
         self.calls.append((self.clock.seconds(), group_partition.partition.index))
@@ -57,7 +57,7 @@ def test_it_calls_once_the_lease_is_over_and_not_before() -> None:
 def test_a_group_partition_that_schedules_itself_is_not_asked_again() -> None:
     diary = Diary()
     asked: list[GroupPartition] = []
-    diary.table = Timetable(
+    diary.table = LeaseTimers(
         diary.clock, diary.time, lambda group_partition, _: asked.append(group_partition)
     )
     diary.lease(1)

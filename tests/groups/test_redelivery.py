@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from brokerd.groups import tables
 from brokerd.groups.attempts import LeaseRow
-from brokerd.groups.redelivery import Returned
+from brokerd.groups.redelivery import Redeliveries
 from tests.strategies import groups as some
 
 steps = st.lists(
@@ -31,7 +31,7 @@ def lease(number: int) -> LeaseRow:
 def test_former_leases_are_rows(steps: list, large: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, "LARGE", large)
-        found, model = Returned(lambda row: row[6] or 0), {}
+        found, model = Redeliveries(lambda row: row[6] or 0), {}
         for number, (what, value) in enumerate(steps):
             if what == "put":
                 found.pop(value)
@@ -57,7 +57,7 @@ def test_former_leases_are_rows(steps: list, large: int) -> None:
 
 
 def test_a_seek_keeps_the_attempts_of_a_million_leases_without_touching_them() -> None:
-    table = Returned(lambda row: row[6] or 0)
+    table = Redeliveries(lambda row: row[6] or 0)
     leases: tables.Table[LeaseRow] = tables.grown({n: lease(n) for n in range(tables.LARGE)})
     table.take_over(leases)
     assert table.former is leases

@@ -41,7 +41,7 @@ SECONDS = 60.0
 COMPACTED = "latest"
 """Of this topic the archive keeps only the latest record of a key."""
 
-Place = tuple[str, int, int]
+Location = tuple[str, int, int]
 """Topic, partition, offset."""
 
 
@@ -186,10 +186,10 @@ def compact(data_dir: Path) -> None:
 # -- What is read --------------------------------------------------------------------------------
 
 
-def read_by_flymq(data_dir: Path) -> dict[Place, Read]:
+def read_by_flymq(data_dir: Path) -> dict[Location, Read]:
     """All records of all topics that FlyMQ can name."""
     at = addresses(data_dir)
-    found: dict[Place, Read] = {}
+    found: dict[Location, Read] = {}
     with RustlogClient(at["rustlog"]) as rustlog, FlymqClient(at["flymq"]) as flymq:
         for topic, partitions in rustlog.topics().items():
             for partition in range(partitions if topic else 0):
@@ -202,7 +202,7 @@ def read_by_flymq(data_dir: Path) -> dict[Place, Read]:
     return found
 
 
-def read_by_mamamia(data_dir: Path, topic: str, group: str) -> dict[Place, tuple[Any, Any, Any]]:
+def read_by_mamamia(data_dir: Path, topic: str, group: str) -> dict[Location, tuple[Any, Any, Any]]:
     """Payload, key and metadata of each record of a topic, by a group that is new."""
     found = {}
     with MamamiaClient(addresses(data_dir)["mamamia"]) as client:
@@ -221,7 +221,7 @@ def load(spark: SparkSession, data_dir: Path, **options: str) -> list[Any]:
     return [found[key] for key in sorted(found)]
 
 
-def as_flymq(rows: list[Any]) -> dict[Place, Read]:
+def as_flymq(rows: list[Any]) -> dict[Location, Read]:
     """Rows of Spark as `read_by_flymq`; that cannot name the topic without a name."""
     return {
         (row["topic"], row["partition"], row["offset"]): Read(
@@ -232,7 +232,7 @@ def as_flymq(rows: list[Any]) -> dict[Place, Read]:
     }
 
 
-def as_mamamia(rows: list[Any], topic: str) -> dict[Place, tuple[Any, Any, Any]]:
+def as_mamamia(rows: list[Any], topic: str) -> dict[Location, tuple[Any, Any, Any]]:
     """Rows of Spark as `read_by_mamamia`."""
     unpack: Any = {0: bytes, 1: lambda value: bytes(value).decode(), 2: msgpack.unpackb}
     return {

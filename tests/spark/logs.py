@@ -22,7 +22,7 @@ from brokerd.archive.delta.table import Table, added, ensure_tables, open_tables
 from brokerd.archive.ingest.ingest import RolledUp, roll_up
 from brokerd.archive.maintain.rewrite import Rewritten, Unit, rewrite
 from brokerd.archive.run import Settings
-from brokerd.spark.location import Place
+from brokerd.spark.location import Location
 from brokerd.spark.plan.plan import Plan, Request, plan
 from brokerd.spark.read.read import read_split
 from tests.archive.data import MIB, NO_LIMIT, NOW_MS, InlineRun
@@ -60,7 +60,7 @@ class Log:
         for directory in (self.wal, path / "state"):
             directory.mkdir(parents=True)
         self.log = LogMaker(self.wal)
-        self.place = Place(str(path), str(self.root))
+        self.place = Location(str(path), str(self.root))
         self.names: dict[int, str] = {}
         """Of topics that are not deleted."""
         self.internal: dict[int, int] = {}

@@ -11,7 +11,7 @@ import pytest
 
 from brokerd.archive.contract.view import DamagedArchive
 from brokerd.archive.parquet.reader import ArchiveFile
-from brokerd.spark.plan.predicate import ALL, Names, Sieve, Within
+from brokerd.spark.plan.predicate import ALL, Names, Predicate, Within
 from brokerd.spark.read.archive_files import files_wanted, parts_of_files, read_archive
 from tests.archive.making import LOG_ID, damage
 from tests.spark.logs import NOW_US, Log, batches_of
@@ -36,11 +36,13 @@ def log(tmp_path: Path) -> Log:
     return log
 
 
-def _sieve(*topic_ids: int, **fields: Any) -> Sieve:
-    return Sieve(topic_ids, 100, Names(None), None, Within(0), {}, ALL, ALL, 0)._replace(**fields)
+def _sieve(*topic_ids: int, **fields: Any) -> Predicate:
+    return Predicate(topic_ids, 100, Names(None), None, Within(0), {}, ALL, ALL, 0)._replace(
+        **fields
+    )
 
 
-def _count(log: Log, sieve: Sieve) -> int:
+def _count(log: Log, sieve: Predicate) -> int:
     archive = read_archive(str(log.root), LOG_ID)
     assert archive is not None
     return len(files_wanted(archive.files, sieve))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerd.spark.location import NoPlace, Place, open_place
+from brokerd.spark.location import Location, NoPlace, open_place
 
 
 def _data_dir(root: Path) -> Path:
@@ -17,22 +17,22 @@ def _data_dir(root: Path) -> Path:
 
 def test_a_data_directory_has_its_archive_below_it(tmp_path: Path) -> None:
     root = _data_dir(tmp_path / "data")
-    assert open_place(str(root)) == Place(str(root), str(root / "archive"))
-    assert open_place(f"file://{root}") == Place(str(root), str(root / "archive"))
+    assert open_place(str(root)) == Location(str(root), str(root / "archive"))
+    assert open_place(f"file://{root}") == Location(str(root), str(root / "archive"))
 
 
 def test_the_archive_of_a_data_directory_may_be_elsewhere(tmp_path: Path) -> None:
     root = _data_dir(tmp_path / "data")
     elsewhere = str(tmp_path / "elsewhere")
-    assert open_place(str(root), elsewhere) == Place(str(root), elsewhere)
-    assert open_place(str(root), "s3://bucket/a") == Place(str(root), "s3://bucket/a")
+    assert open_place(str(root), elsewhere) == Location(str(root), elsewhere)
+    assert open_place(str(root), "s3://bucket/a") == Location(str(root), "s3://bucket/a")
     with pytest.raises(NoPlace, match=r"^the option archive: 'ftp://host/x' is no local directory"):
         open_place(str(root), "ftp://host/x")
 
 
 def test_an_archive_is_a_place_by_itself(tmp_path: Path) -> None:
     (tmp_path / "records" / "_delta_log").mkdir(parents=True)
-    assert open_place(str(tmp_path)) == Place(None, str(tmp_path))
+    assert open_place(str(tmp_path)) == Location(None, str(tmp_path))
     with pytest.raises(NoPlace, match="is an archive, so the option archive='/a' says nothing"):
         open_place(str(tmp_path), "/a")
 

@@ -14,11 +14,11 @@ from msgspec import structs
 
 from brokerd.archive.contract.bounds import FILE_NAME, DamagedPlace, encode_bounds
 from brokerd.archive.contract.pin import FILE_NAME as RELIED_NAME
-from brokerd.archive.contract.pin import Relied, encode_relied
+from brokerd.archive.contract.pin import Pin, encode_pin
 from brokerd.archive.contract.view import ArchiveUnavailable, ForeignArchive
 from brokerd.archive.storage.address import ObjectAddress
 from brokerd.errors import BrokerdError, DamagedData, UnknownTopic
-from brokerd.spark.location import NoPlace, Place
+from brokerd.spark.location import Location, NoPlace
 from brokerd.spark.plan import log_snapshot
 from brokerd.spark.plan.journal import read_journal
 from brokerd.spark.plan.log_snapshot import look
@@ -169,8 +169,8 @@ def test_a_directory_without_bounds_says_who_writes_them(log: Log) -> None:
 
 def test_an_archive_that_is_not_there_is_missed(log: Log) -> None:
     _rolled_up(log)
-    relied = Relied(look(log.place).archive.archive_id, log.archived_lsn())  # type: ignore[union-attr]
-    (log.path / "state" / RELIED_NAME).write_bytes(encode_relied(relied))
+    relied = Pin(look(log.place).archive.archive_id, log.archived_lsn())  # type: ignore[union-attr]
+    (log.path / "state" / RELIED_NAME).write_bytes(encode_pin(relied))
     assert log.read() == log.expected()
     log.root.rename(log.path / "elsewhere")
     with pytest.raises(ArchiveUnavailable, match="is the disk mounted"):
@@ -182,7 +182,7 @@ def test_an_archive_that_is_not_there_is_missed(log: Log) -> None:
 
 def test_an_archive_that_is_not_what_the_log_relies_on_is_refused(log: Log) -> None:
     _rolled_up(log)
-    (log.path / "state" / RELIED_NAME).write_bytes(encode_relied(Relied("0" * 16, 1)))
+    (log.path / "state" / RELIED_NAME).write_bytes(encode_pin(Pin("0" * 16, 1)))
     with pytest.raises(ForeignArchive, match="it is another archive"):
         look(log.place)
 
@@ -445,7 +445,7 @@ def _alone(log: Log, *, has_bounds: bool) -> Log:
     """The archive of a log alone, with what the job leaves there."""
     if has_bounds:
         (log.root / FILE_NAME).write_bytes(encode_bounds(log.bounds))
-    log.place = Place(None, str(log.root))
+    log.place = Location(None, str(log.root))
     return log
 
 
@@ -487,7 +487,7 @@ def test_an_archive_without_bounds_knows_no_offsets_by_topic(log: Log) -> None:
 
 
 def test_a_place_that_is_no_archive_says_so(log: Log) -> None:
-    log.place = Place(None, str(log.root))
+    log.place = Location(None, str(log.root))
     with pytest.raises(NoPlace, match="it lacks records/_delta_log/"):
         look(log.place)
     log.root.mkdir()

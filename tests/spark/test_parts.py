@@ -10,7 +10,7 @@ import pytest
 
 from brokerd.spark.plan.journal import read_journal
 from brokerd.spark.plan.parts import Part, parts_of
-from brokerd.spark.plan.predicate import ALL, Names, Sieve, Within
+from brokerd.spark.plan.predicate import ALL, Names, Predicate, Within
 from tests.spark.logs import Log
 
 
@@ -24,11 +24,13 @@ def log(tmp_path: Path) -> Log:
     return log
 
 
-def _sieve(*topic_ids: int, **fields: Any) -> Sieve:
-    return Sieve(topic_ids, 100, Names(None), None, Within(0), {}, ALL, ALL, 0)._replace(**fields)
+def _sieve(*topic_ids: int, **fields: Any) -> Predicate:
+    return Predicate(topic_ids, 100, Names(None), None, Within(0), {}, ALL, ALL, 0)._replace(
+        **fields
+    )
 
 
-def _parts(log: Log, sieve: Sieve, part_bytes: int = 1 << 20) -> list[Part]:
+def _parts(log: Log, sieve: Predicate, part_bytes: int = 1 << 20) -> list[Part]:
     found = read_journal(log.wal, log.bounds, 0, True)
     (file,) = found.files
     return parts_of(file, found.walked.get(file.path), sieve, part_bytes)

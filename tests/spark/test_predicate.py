@@ -10,11 +10,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerd.spark.plan.predicate import ALL, LEAST, MOST, Names, Narrowing, Sieve, Within
+from brokerd.spark.plan.predicate import ALL, LEAST, MOST, Names, Narrowing, Predicate, Within
 
 
-def _sieve(**fields: Any) -> Sieve:
-    whole = Sieve((1, 5, 17), 100, Names(["a", "b*"]), None, Within(0), {}, ALL, ALL, 0)
+def _sieve(**fields: Any) -> Predicate:
+    whole = Predicate((1, 5, 17), 100, Names(["a", "b*"]), None, Within(0), {}, ALL, ALL, 0)
     return whole._replace(**fields)
 
 

@@ -14,7 +14,7 @@ from brokerd.archive.journal.copies import forget_copies, send
 from brokerd.archive.journal.sealed import open_sealed
 from brokerd.archive.storage.store import open_store
 from brokerd.errors import BrokerdError
-from brokerd.spark.location import Place
+from brokerd.spark.location import Location
 from brokerd.spark.plan.plan import end_after, end_of
 from tests.archive.making import HEADERS
 from tests.spark.logs import Log, rows_of
@@ -35,7 +35,7 @@ def log(tmp_path: Path, request: pytest.FixtureRequest) -> Log:
             log.roll_up()
     send(open_store(log.root), [_segment(path) for path in log.sealed[1:]])
     _publish(log, log.bounds)
-    log.place = Place(None, str(log.root))
+    log.place = Location(None, str(log.root))
     return log
 
 

@@ -8,18 +8,18 @@ from brokerd.archive.contract.bounds import Bounds, PartitionBounds, TopicBounds
 from brokerd.archive.journal.frame_scan import TopicChange
 from brokerd.errors import BrokerdError, NewerFormat, UnknownTopic
 from brokerd.spark.plan.predicate import MOST, Names, Within
-from brokerd.spark.plan.topic_state import Known
+from brokerd.spark.plan.topic_state import TopicState
 
 EVERY = Within(0)
 
 
-def _known() -> Known:
+def _known() -> TopicState:
     topics = [
         TopicBounds(1, "one", 0, False, [PartitionBounds(0, 0, 9), PartitionBounds(4, 0, 9)]),
         TopicBounds(2, "__brokerd.1", 1, False, [PartitionBounds(0, 0, 9)]),
         TopicBounds(4, "__brokerd.audit", 0, False, [PartitionBounds(0, 0, 9)]),
     ]
-    return Known(Bounds("0" * 32, 100, 0, True, 5, topics))
+    return TopicState(Bounds("0" * 32, 100, 0, True, 5, topics))
 
 
 def _change(topic_id: int, op: str, partition: int = 0, **fields: object) -> TopicChange:

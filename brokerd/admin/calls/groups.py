@@ -21,8 +21,8 @@ from brokerd.admin.shapes.common import (
     us_of,
 )
 from brokerd.admin.shapes.groups import (
+    GroupAdmin,
     GroupBrief,
-    GroupChanges,
     GroupList,
     GroupPartitionShape,
     GroupSettingsShape,
@@ -144,9 +144,7 @@ async def configure_group(call: Call) -> GroupShape:
     return await _changed(call, EventType.GROUP_CONFIGURED, configure)
 
 
-def changed(
-    settings: GroupSettings, defaults: GroupSettings, changes: GroupChanges
-) -> GroupSettings:
+def changed(settings: GroupSettings, defaults: GroupSettings, changes: GroupAdmin) -> GroupSettings:
     """Settings with what was said of them; null is the default."""
     values: dict[str, Any] = {}
     for name, value in msgspec.structs.asdict(changes).items():
@@ -273,7 +271,7 @@ ROUTES = [
         "Change a group's settings",
         configure_group,
         GroupShape,
-        body=GroupChanges,
+        body=GroupAdmin,
     ),
     Route(
         "POST",

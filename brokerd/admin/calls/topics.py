@@ -20,7 +20,7 @@ from brokerd.admin.shapes.common import (
 )
 from brokerd.admin.shapes.topics import (
     NewTopic,
-    TopicChanges,
+    TopicAdmin,
     TopicList,
     TopicSettingsShape,
     TopicShape,
@@ -108,7 +108,7 @@ async def delete_topic(call: Call) -> Deleted:
     return Deleted(name)
 
 
-def changed(settings: TopicSettings, changes: TopicChanges) -> TopicSettings:
+def changed(settings: TopicSettings, changes: TopicAdmin) -> TopicSettings:
     """Settings with what was said of them."""
     said: dict[str, Any] = {
         "retention_us": changes.retention_seconds,
@@ -166,7 +166,7 @@ ROUTES = [
         "Change a topic's settings",
         configure_topic,
         TopicShape,
-        body=TopicChanges,
+        body=TopicAdmin,
     ),
     Route(
         "POST",

@@ -27,7 +27,7 @@ class GroupSettingsShape(Struct):
     """Whether each further lease of a record lasts twice as long: those of subscriptions do."""
 
 
-class GroupChanges(Struct, forbid_unknown_fields=True):
+class GroupAdmin(Struct, forbid_unknown_fields=True):
     """Settings to change. null: as the broker is configured; left out: as it was."""
 
     max_attempts: Annotated[int, Meta(ge=1, le=1000000)] | UnsetType | None = UNSET

@@ -22,7 +22,7 @@ class TopicSettingsShape(Struct):
     """Whether the archive has to keep only the latest record of each key; null: it keeps all."""
 
 
-class TopicChanges(Struct, forbid_unknown_fields=True):
+class TopicAdmin(Struct, forbid_unknown_fields=True):
     """Settings to change. null: as the broker is configured; 0: no limit; left out: as it was."""
 
     retention_seconds: Seconds | UnsetType | None = UNSET
@@ -36,7 +36,7 @@ class NewTopic(Struct, forbid_unknown_fields=True):
 
     name: str
     partitions: Annotated[int, Meta(ge=1, le=32_767)] = 1
-    settings: TopicChanges = msgspec.field(default_factory=TopicChanges)
+    settings: TopicAdmin = msgspec.field(default_factory=TopicAdmin)
 
 
 class TopicShape(Struct):

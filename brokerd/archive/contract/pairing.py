@@ -18,9 +18,9 @@ from brokerd.archive.contract.pin import (
     FILE_BYTES_MAX,
     FILE_NAME,
     GIVE_UP,
-    Relied,
+    Pin,
     archive_id,
-    decode_relied,
+    decode_pin,
     segment_mark,
 )
 from brokerd.archive.delta.table import Table, open_tables
@@ -46,16 +46,16 @@ def check_together(data_dir: Path, root: Place, bounds: Bounds) -> None:
     _check_log(data_dir / "wal", bounds, tables)
 
 
-def _read_relied(path: Path) -> Relied | None:
+def _read_relied(path: Path) -> Pin | None:
     try:
-        return decode_relied(read_regular(path, FILE_BYTES_MAX))
+        return decode_pin(read_regular(path, FILE_BYTES_MAX))
     except FileNotFoundError:
         return None
     except DamagedData as error:
         raise JobFailed(f"{path}: {error}; restart the broker, which sees to it") from None
 
 
-def _check_relied(relied: Relied, root: Place, tables: dict[str, Table]) -> None:
+def _check_relied(relied: Pin, root: Place, tables: dict[str, Table]) -> None:
     for layout in (RECORDS, EVENTS):
         if layout.name not in tables:
             raise JobFailed(

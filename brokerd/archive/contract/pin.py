@@ -24,7 +24,7 @@ GIVE_UP = "or give up what only that one has (docs/operations.rst, section Givin
 _LINE = re.compile(rb"brokerd archived (([0-9a-f]{16}|-) ([0-9]{20})) ([0-9a-f]{16})\n")
 
 
-class Relied(NamedTuple):
+class Pin(NamedTuple):
     """What a log relies on."""
 
     archive_id: str
@@ -57,16 +57,16 @@ def segment_mark(segment_id: bytes) -> int:
     return segment_salt(segment_id) >> 2
 
 
-def encode_relied(relied: Relied) -> bytes:
+def encode_pin(relied: Pin) -> bytes:
     """The bytes of the file."""
     text = f"{relied.archive_id or '-'} {relied.lsn:020d}"
     return f"brokerd archived {text} {xxh3_64_hexdigest(text.encode())}\n".encode()
 
 
-def decode_relied(data: bytes) -> Relied:
+def decode_pin(data: bytes) -> Pin:
     """Read the file. Raises DamagedData."""
     match = _LINE.fullmatch(data)
     if match is None or xxh3_64_hexdigest(match[1]).encode() != match[4]:
         raise DamagedData(f"{FILE_NAME} is not as a broker wrote it")
     archive = match[2].decode()
-    return Relied("" if archive == "-" else archive, int(match[3]))
+    return Pin("" if archive == "-" else archive, int(match[3]))

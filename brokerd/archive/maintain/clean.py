@@ -22,7 +22,7 @@ from brokerd.archive.contract.layout import BUCKETS, RECORDS, parse_records_name
 from brokerd.archive.delta.table import Table, TableConflict, added
 from brokerd.archive.maintain.compaction import Compacted, Tombstones, write_compaction_drops
 from brokerd.archive.maintain.compaction_state import (
-    Looked,
+    CompactionState,
     PartitionLook,
     read_looked,
     write_looked,
@@ -360,6 +360,6 @@ class _Cleaning:
             again = left.wait and partition in touched
             looks[partition] = PartitionLook(*partition, end, below, left.young_us, again)
         log_id, version = self._run.bounds.log_id, self._table.version
-        looked = Looked(log_id, version, self._expiry, sorted(looks.values()))
+        looked = CompactionState(log_id, version, self._expiry, sorted(looks.values()))
         if looked != self._looked:
             write_looked(self._run.root, looked)

@@ -37,7 +37,7 @@ class PartitionLook(NamedTuple):
     """Whether tombstones wait for older records of their keys, of which some went."""
 
 
-class Looked(Struct, frozen=True):
+class CompactionState(Struct, frozen=True):
     """All of the note."""
 
     log_id: str = ""
@@ -48,7 +48,7 @@ class Looked(Struct, frozen=True):
     partitions: list[PartitionLook] = []
 
 
-def read_looked(root: Place, log_id: str, version: int) -> Looked:
+def read_looked(root: Place, log_id: str, version: int) -> CompactionState:
     """The note, or an empty one if there is none that can be used. Raises ArchiveUnavailable.
 
     :param version: of the table of records. A note of a later one is of a table that is gone.
@@ -56,18 +56,18 @@ def read_looked(root: Place, log_id: str, version: int) -> Looked:
     try:
         data = open_store(root).read(FILE_NAME, FILE_BYTES_MAX)
     except FileNotFoundError:
-        return Looked(log_id)
+        return CompactionState(log_id)
     head, _, body = data.partition(b"\n")
     if head != _head(body):
-        return Looked(log_id)
+        return CompactionState(log_id)
     try:
-        found = msgspec.msgpack.decode(body, type=Looked)
+        found = msgspec.msgpack.decode(body, type=CompactionState)
     except msgspec.MsgspecError:
-        return Looked(log_id)
-    return found if found.log_id == log_id and found.version <= version else Looked(log_id)
+        return CompactionState(log_id)
+    return found if found.log_id == log_id and found.version <= version else CompactionState(log_id)
 
 
-def write_looked(root: Place, looked: Looked) -> None:
+def write_looked(root: Place, looked: CompactionState) -> None:
     """Replace the note. Raises ArchiveUnavailable."""
     body = msgspec.msgpack.encode(looked)
     open_store(root).put(FILE_NAME, _head(body) + b"\n" + body, durable=False)

@@ -8,17 +8,17 @@ from typing import Any
 
 from brokerd.broker.archive.access import ArchiveAccess
 from brokerd.broker.archive.bounds_writer import BoundsWriter
-from brokerd.broker.archive.reader import Archived
+from brokerd.broker.archive.reader import ArchiveReader
 from brokerd.broker.journal import Clock, Journal
 from brokerd.broker.model.state import State
 from brokerd.broker.retention.sealing import Sealed, Sealing
-from brokerd.broker.retention.segment_cleaner import Sweep
+from brokerd.broker.retention.segment_cleaner import SegmentCleaner
 from brokerd.wal import Wal
 
 Refreshed = Callable[[Exception | None], None]
 
 
-class Archiving:
+class ArchiveAdmin:
     """Puts the parts together. A broker that was given no ``access`` has no archive, ever."""
 
     def __init__(
@@ -28,8 +28,8 @@ class Archiving:
         wal: Wal,
         journal: Journal,
         clock: Clock,
-        archived: Archived,
-        sweep: Sweep,
+        archived: ArchiveReader,
+        sweep: SegmentCleaner,
         bounds: BoundsWriter | None,
     ) -> None:
         self._access = access

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from brokerd.archive.contract.view import ArchiveView
-from brokerd.broker.archive.reader import Archived
+from brokerd.broker.archive.reader import ArchiveReader
 from brokerd.broker.model.topics import Partition
 
 KNOWN_MAX = 4_096
@@ -22,10 +22,10 @@ Place = tuple[int, int, int]
 """Topic id, partition, offset."""
 
 
-class ArchivedTimes:
+class ArchiveAppendTimes:
     """Append times by place."""
 
-    def __init__(self, archived: Archived) -> None:
+    def __init__(self, archived: ArchiveReader) -> None:
         self._archived = archived
         self._known: OrderedDict[Place, int] = OrderedDict()
         self._asked: set[Place] = set()

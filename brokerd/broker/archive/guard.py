@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from brokerd.archive.contract.pin import segment_mark
 from brokerd.archive.contract.view import ArchiveView, ForeignArchive
-from brokerd.broker.archive.pin import Reliance
+from brokerd.broker.archive.pin import ArchivePin
 from brokerd.broker.model.state import State
 from brokerd.wal import Wal
 
@@ -20,7 +20,7 @@ from brokerd.wal import Wal
 class ArchiveGuard:
     """Looks at each new version of an archive before it is used."""
 
-    def __init__(self, state: State, wal: Wal, reliance: Reliance) -> None:
+    def __init__(self, state: State, wal: Wal, reliance: ArchivePin) -> None:
         self._reliance = reliance
         self._state = state
         self._wal = wal

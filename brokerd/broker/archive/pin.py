@@ -17,9 +17,9 @@ from brokerd.archive.contract.pin import (
     FILE_BYTES_MAX,
     FILE_NAME,
     GIVE_UP,
-    Relied,
-    decode_relied,
-    encode_relied,
+    Pin,
+    decode_pin,
+    encode_pin,
 )
 from brokerd.archive.contract.view import ArchiveUnavailable, ArchiveView, ForeignArchive
 from brokerd.broker.archive.access import ArchiveAccess
@@ -30,7 +30,7 @@ from brokerd.wal.disk import write_atomically
 Raised = Callable[[Exception | None], None]
 
 
-class Reliance:
+class ArchivePin:
     """What the log relies on. ``access`` is None: no archive, ever. ``writer`` writes the file."""
 
     _log = Logger()
@@ -38,8 +38,8 @@ class Reliance:
     def __init__(self, access: ArchiveAccess | None, writer: Committer) -> None:
         self._access = access
         self._writer = writer
-        self._relied: Relied | None = None
-        self._durable: Relied | None = None
+        self._relied: Pin | None = None
+        self._durable: Pin | None = None
         self._problem = ""
         """Why it is not known what the log relies on."""
 
@@ -52,7 +52,7 @@ class Reliance:
         except OSError as error:
             self._problem = f"state/{FILE_NAME} cannot be read: {error}; restart the broker"
 
-    def _read(self, access: ArchiveAccess) -> Relied | None:
+    def _read(self, access: ArchiveAccess) -> Pin | None:
         """A damaged file is removed, and told of. Raises OSError."""
         disk, directory = access.disk, access.state_path
         if FILE_NAME not in disk.list(directory):
@@ -60,7 +60,7 @@ class Reliance:
         path = os.path.join(directory, FILE_NAME)
         file = disk.open(path)
         try:
-            return decode_relied(file.pread(min(file.size(), FILE_BYTES_MAX), 0))
+            return decode_pin(file.pread(min(file.size(), FILE_BYTES_MAX), 0))
         except DamagedData as error:
             self._log.error(
                 "{error}; it is removed, and the archive that is there is taken for the right one: "
@@ -93,7 +93,7 @@ class Reliance:
         if problem:
             raise ForeignArchive(f"{problem}. Bring the right one back, {GIVE_UP}")
 
-    def raise_to(self, relied: Relied, done: Raised) -> None:
+    def raise_to(self, relied: Pin, done: Raised) -> None:
         """Rely on an archive that was checked, and call back when that is durable, or cannot be.
 
         In the latter case the log relies on it all the same, until the next start.
@@ -108,7 +108,7 @@ class Reliance:
 
         def write() -> None:
             access.disk.make_directory(access.state_path)
-            write_atomically(access.disk, access.state_path, FILE_NAME, [encode_relied(relied)])
+            write_atomically(access.disk, access.state_path, FILE_NAME, [encode_pin(relied)])
 
         def written(_: None, error: Exception | None) -> None:
             if error is None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from functools import partial
 
-from brokerd.broker.archive.reader import Archived, Brought
+from brokerd.broker.archive.reader import ArchiveReader, Brought
 from brokerd.broker.journal import Clock
 from brokerd.broker.model.topics import Partition
 from brokerd.broker.records.chunks import Chunk
@@ -44,7 +44,7 @@ class _Ahead:
 class ReadAhead:
     """Reads the archive. ``cache_bytes`` is the limit of the cache that takes what comes."""
 
-    def __init__(self, archived: Archived, clock: Clock, cache_bytes: int) -> None:
+    def __init__(self, archived: ArchiveReader, clock: Clock, cache_bytes: int) -> None:
         self._archived = archived
         self._clock = clock
         self._read_bytes = min(READ_BYTES_MAX, cache_bytes // 4)
@@ -52,7 +52,7 @@ class ReadAhead:
         self._ends: OrderedDict[Partition, int] = OrderedDict()
 
     def read(self, partition: Partition, offset: int, max_bytes: int, done: Brought) -> None:
-        """As `Archived.read`; more than ``max_bytes`` for who reads on."""
+        """As `ArchiveReader.read`; more than ``max_bytes`` for who reads on."""
         ahead = self._aheads.pop(partition, None)
         is_next = self._ends.pop(partition, -1) == offset
         brought = partial(self._brought, partition, done, is_next)

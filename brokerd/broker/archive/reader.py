@@ -3,7 +3,7 @@
 
 The archive is looked at and read in threads of its own, so that a slow one never holds up the log.
 A look that fails changes nothing for readers, who go on with the version that was seen last; but
-`Archived.view` is None until a look succeeds again, so that nothing is deleted because of an
+`ArchiveReader.view` is None until a look succeeds again, so that nothing is deleted because of an
 archive that may be gone. What fails is told once for each kind of failure.
 
 An archive of another log, or one that `guard` refuses, is not used for anything.
@@ -52,7 +52,7 @@ class _NotAsked(ArchiveUnavailable):
     """The archive did not answer somebody else while this waited for its turn."""
 
 
-class Archived:
+class ArchiveReader:
     """Looks at the archive every ``poll_us`` and reads from it, in ``pool``.
 
     All methods belong to the reactor thread, and so does what they call.

@@ -17,7 +17,7 @@ from functools import partial
 from twisted.logger import Logger
 
 from brokerd.broker.clock import BrokerTime
-from brokerd.broker.delayed.prefetch import Foresight, Message, message_of
+from brokerd.broker.delayed.prefetch import DelayedPrefetch, Message, message_of
 from brokerd.broker.delayed.schedule import (
     ScheduleCounters,
     group_partition_of,
@@ -33,11 +33,11 @@ from brokerd.broker.journal import (
     DelayedCall,
     Journal,
 )
-from brokerd.broker.leases.service import Leasing
-from brokerd.broker.leases.timers import Timetable
+from brokerd.broker.leases.service import LeaseService
+from brokerd.broker.leases.timers import LeaseTimers
 from brokerd.broker.model.state import State
 from brokerd.broker.model.topics import GroupPartition, Partition, Topic
-from brokerd.broker.records.append import Producing
+from brokerd.broker.records.append import RecordAppender
 from brokerd.broker.records.chunks import Chunk
 from brokerd.broker.records.cold_reader import READ_AHEAD_BYTES, ColdReader, Unreadable
 from brokerd.broker.records.fetch import Expiry
@@ -82,10 +82,10 @@ FRAME_BYTES = (
 """More than firing one message takes in a frame, besides its own bytes."""
 
 
-class Firing:
+class DelayedDelivery:
     """Fires what is due.
 
-    ``remove(starts, reason)`` moves start offsets forward, as `TopicChanges.remove`.
+    ``remove(starts, reason)`` moves start offsets forward, as `TopicAdmin.remove`.
     """
 
     _log = Logger()
@@ -96,12 +96,12 @@ class Firing:
         journal: Journal,
         clock: Clock,
         time: BrokerTime,
-        producing: Producing,
-        leasing: Leasing,
+        producing: RecordAppender,
+        leasing: LeaseService,
         reader: ColdReader,
         expiry: Expiry,
         counters: ScheduleCounters,
-        foresight: Foresight,
+        foresight: DelayedPrefetch,
         remove: Callable[[list[tuple[Partition, int]], str], int],
     ) -> None:
         self._state = state
@@ -115,7 +115,7 @@ class Firing:
         self._counters = counters
         self._foresight = foresight
         self._remove = remove
-        self._timetable = Timetable(clock, time, self._due)
+        self._timetable = LeaseTimers(clock, time, self._due)
         self._ready: OrderedDict[GroupPartition, None] = OrderedDict()
         """Schedules of which something may be due, in turns."""
         self._reading: set[GroupPartition] = set()

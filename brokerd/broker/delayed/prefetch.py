@@ -18,7 +18,7 @@ from functools import partial
 from typing import NamedTuple
 
 from brokerd.archive.contract.view import ArchiveView
-from brokerd.broker.archive.reader import Archived
+from brokerd.broker.archive.reader import ArchiveReader
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import Clock, DelayedCall
 from brokerd.broker.model.topics import GroupPartition, Partition
@@ -144,11 +144,11 @@ def earliest(wanted: list[tuple[int, int]], count: int) -> tuple[list[tuple[int,
     return [one for one in wanted if one < end], end[0]
 
 
-class Foresight:
+class DelayedPrefetch:
     """Holds delayed messages that were read ahead. ``pool`` runs the reading."""
 
     def __init__(
-        self, wal: Wal, pool: Committer, archived: Archived, clock: Clock, time: BrokerTime
+        self, wal: Wal, pool: Committer, archived: ArchiveReader, clock: Clock, time: BrokerTime
     ) -> None:
         self._wal = wal
         self._archived = archived

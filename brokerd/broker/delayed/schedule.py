@@ -30,10 +30,10 @@ from brokerd.broker.journal import (
     RECORD_FRAME_BYTES,
     Journal,
 )
-from brokerd.broker.leases.service import Leasing
+from brokerd.broker.leases.service import LeaseService
 from brokerd.broker.model.state import State
 from brokerd.broker.model.topics import GroupPartition, Topic
-from brokerd.broker.records.append import Producing
+from brokerd.broker.records.append import RecordAppender
 from brokerd.errors import InvalidRequest
 from brokerd.values import Encoding, Format
 
@@ -133,8 +133,8 @@ class Schedule:
         state: State,
         journal: Journal,
         time: BrokerTime,
-        producing: Producing,
-        leasing: Leasing,
+        producing: RecordAppender,
+        leasing: LeaseService,
         counters: ScheduleCounters,
         open_internal: Callable[[Topic], Topic],
         added: Callable[[GroupPartition], None],

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import EVENT_FRAME_BYTES, GROUP_PARTITION_FRAME_BYTES, Journal
-from brokerd.broker.leases.service import Leasing
+from brokerd.broker.leases.service import LeaseService
 from brokerd.broker.model.state import State
 from brokerd.broker.model.topics import ConsumerGroup, GroupPartition, Partition, unknown_group
 from brokerd.errors import InvalidRequest, LimitExceeded
@@ -27,7 +27,7 @@ Target = int | Literal["start", "end"]
 
 
 RELEASE_MAX = 4_096
-"""Leases that `GroupChanges.release_owner` ends in one call."""
+"""Leases that `GroupAdmin.release_owner` ends in one call."""
 
 DEAD_LOOKS_MAX = 100_000
 """What one replay or purge of dead letters may take, in half microseconds. Its events are few."""
@@ -42,7 +42,7 @@ class Burial(NamedTuple):
     before_us: int | None
 
 
-class GroupChanges:
+class GroupAdmin:
     """Changes of groups. All raise `UnknownTopic`, `NoSpace` and `Congested`.
 
     ``went_back()`` is told when a group may have records to do that it had done.
@@ -52,7 +52,7 @@ class GroupChanges:
         self,
         state: State,
         journal: Journal,
-        leasing: Leasing,
+        leasing: LeaseService,
         time: BrokerTime,
         went_back: Callable[[], None],
     ) -> None:

@@ -16,7 +16,7 @@ LOOKS = 64
 """Groups between two looks at the clock."""
 
 
-class Remains:
+class GroupReaper:
     """Frees groups, 100,000 of which take about a second."""
 
     def __init__(self, clock: Clock) -> None:

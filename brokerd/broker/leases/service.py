@@ -21,7 +21,7 @@ from brokerd.broker.journal import (
     Journal,
     Touched,
 )
-from brokerd.broker.leases.timers import Timetable
+from brokerd.broker.leases.timers import LeaseTimers
 from brokerd.broker.leases.waiters import Waiters
 from brokerd.broker.model.state import State
 from brokerd.broker.model.topics import ConsumerGroup, GroupPartition, Topic, check_name
@@ -41,7 +41,7 @@ COUNT_US = 1_000_000
 """How often all groups are counted, at most."""
 
 UNSYNCED_US = 3_600_000_000
-"""How long `Leasing.time_from_durable` waits for a commit, at most."""
+"""How long `LeaseService.time_from_durable` waits for a commit, at most."""
 
 LAPSE_FRAME_BYTES = 1 << 20
 """What ends by itself waits for others up to this size."""
@@ -72,7 +72,7 @@ def key_hash(key: bytes | None) -> int:
     return NO_KEY if key is None else xxh3_64_intdigest(key) or 1
 
 
-class Leasing:
+class LeaseService:
     """Leases, settles and their ends, for all groups.
 
     ``group_partition`` may be one that an earlier `group_partition` or `acquire` gave, whatever
@@ -102,14 +102,16 @@ class Leasing:
         self._groups_left = 0
         """So many groups may begin before all are counted again."""
         self._counted_us = -COUNT_US
-        self.timetable = Timetable(clock, time, self._due)
+        self.timetable = LeaseTimers(clock, time, self._due)
 
     def start(self, now_us: int) -> None:
         """Give every lease its full duration again, and begin to end what is over."""
         for group_partition in self._state.group_partitions():
             group_partition.leave_out_gaps()
             group_partition.store.resume(now_us, self._state.behind_us)
-            if not group_partition.group.topic.internal_of:  # whose delays are those of `Firing`
+            if (
+                not group_partition.group.topic.internal_of
+            ):  # whose delays are those of `DelayedDelivery`
                 self.timetable.schedule(group_partition)
 
     def group_partition(

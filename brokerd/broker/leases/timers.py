@@ -23,7 +23,7 @@ SLACK = 1024
 """Stale entries that are always tolerated, so that a small heap is not rebuilt all the time."""
 
 
-class Timetable:
+class LeaseTimers:
     """Calls ``due(group_partition, now_us)`` when a lease of the group_partition lapses or a
     delayed record is ready.
 

@@ -48,7 +48,7 @@ def check_topic_name(name: str) -> None:
         )
 
 
-class TopicChanges:
+class TopicAdmin:
     """Creates, changes and deletes topics. ``configured()`` is told of other settings."""
 
     _log = Logger()

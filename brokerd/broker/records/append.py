@@ -17,7 +17,7 @@ TTL_MAX_US = 36_525 * 86_400 * 1_000_000
 """Longest time to live: a hundred years."""
 
 
-class Producing:
+class RecordAppender:
     """Appends records to partitions and to the frame that gathers.
 
     ``ttl_us`` is how long the records of a topic live that says nothing of it; 0: for ever.

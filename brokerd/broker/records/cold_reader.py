@@ -16,7 +16,7 @@ from brokerd.archive.contract.view import ArchiveUnavailable, DamagedArchive
 from brokerd.broker.archive.read_ahead import ReadAhead
 from brokerd.broker.model.topics import Partition
 from brokerd.broker.records.chunks import CHUNK_BYTES, CHUNK_RECORDS, Chunk, ChunkCache, DenseChunk
-from brokerd.broker.status.damage import Place, Quarantine
+from brokerd.broker.status.damage import DamageRegistry, Place
 from brokerd.errors import DamagedData, RecordRemoved
 from brokerd.wal import Committer, DamagedBatch, ReadPlan, Wal
 from brokerd.walformat import decode_records
@@ -74,7 +74,7 @@ class ColdReader:
         wal: Wal,
         pool: Committer,
         cache: ChunkCache,
-        quarantine: Quarantine,
+        quarantine: DamageRegistry,
         archive: ReadAhead,
     ) -> None:
         self._wal = wal
@@ -173,7 +173,7 @@ class ColdReader:
     def _told(self, partition: Partition, offset: int, error: Exception) -> Exception:
         """Tell the quarantine; returns the error for who waits, who knows partition and offset."""
         if isinstance(error, ArchiveUnavailable):
-            return error  # `Archived` tells of it
+            return error  # `ArchiveReader` tells of it
         if isinstance(error, DamagedBatch):
             place, lost = Place(error.name, *error.positions, error.problem), error.offsets
         elif isinstance(error, DamagedArchive):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from brokerd.archive.contract.view import ArchiveView
-from brokerd.broker.archive.reader import Archived
+from brokerd.broker.archive.reader import ArchiveReader
 from brokerd.broker.journal import Journal
 from brokerd.broker.model.topics import Partition
 from brokerd.errors import UnknownTopic
@@ -19,7 +19,7 @@ def offset_at_time(
     wal: Wal,
     journal: Journal,
     pool: Committer,
-    archived: Archived,
+    archived: ArchiveReader,
     partition: Partition,
     time_us: int,
     found: Found,

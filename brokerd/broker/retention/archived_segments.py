@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 from twisted.logger import Logger
 
-from brokerd.archive.contract.pin import Relied
+from brokerd.archive.contract.pin import Pin
 from brokerd.archive.contract.view import ArchiveView
 from brokerd.broker.archive.access import ArchiveSettings
-from brokerd.broker.archive.pin import Reliance
-from brokerd.broker.archive.reader import Archived
+from brokerd.broker.archive.pin import ArchivePin
+from brokerd.broker.archive.reader import ArchiveReader
 from brokerd.broker.journal import Congested, Journal
 from brokerd.broker.model.state import State
 from brokerd.broker.model.topics import Partition
@@ -32,7 +32,7 @@ MARKS = 100
 """Partitions that one frame says of that records may be missing; a millisecond of the reactor."""
 
 MarkArchived = Callable[[list[tuple[Partition, int]]], int]
-"""`TopicChanges.mark_archived`."""
+"""`TopicAdmin.mark_archived`."""
 
 Mark = tuple[tuple[int, int], int]
 """(topic id, partition), and the offset below which its records may be missing."""
@@ -55,7 +55,7 @@ class _Found(NamedTuple):
     marks: list[Mark]
 
 
-class ArchiveSweep:
+class ArchivedSegmentCleaner:
     """Asks the archive in ``archive_thread``, one question at a time.
 
     ``looked()`` is called when it is known what stays, ``failed(error)`` when nothing can go now,
@@ -70,8 +70,8 @@ class ArchiveSweep:
         journal: Journal,
         wal: Wal,
         archive_thread: Committer,
-        archived: Archived,
-        reliance: Reliance,
+        archived: ArchiveReader,
+        reliance: ArchivePin,
         mark_archived: MarkArchived,
         settings: ArchiveSettings,
         looked: Callable[[], None],
@@ -186,7 +186,7 @@ class ArchiveSweep:
         if not goes or view is None or not self._is_in_order:
             self._finish(None)
             return
-        relied = Relied(view.archive_id, max(one.segment.end_lsn for one in goes))
+        relied = Pin(view.archive_id, max(one.segment.end_lsn for one in goes))
         self._reliance.raise_to(relied, partial(self._delete, goes))
 
     @property

@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from brokerd.archive.contract.view import ArchiveView
-from brokerd.broker.archive.reader import Archived
+from brokerd.broker.archive.reader import ArchiveReader
 from brokerd.broker.model.topics import Partition, TopicSettings
 from brokerd.errors import DamagedData
 from brokerd.wal import Committer, OffsetPlan, SizePlan, Wal
@@ -63,10 +63,10 @@ class _Question(NamedTuple):
     asks_size: bool
 
 
-class Limits:
+class RetentionLimits:
     """Looks up many partitions at a time; ``readers`` read the log's indexes."""
 
-    def __init__(self, wal: Wal, readers: Committer, archived: Archived) -> None:
+    def __init__(self, wal: Wal, readers: Committer, archived: ArchiveReader) -> None:
         self._wal = wal
         self._readers = readers
         self._archived = archived

@@ -8,7 +8,7 @@ records' own append times, and nothing goes by age while broker time is not sett
 Dead letters are records that somebody may still want to look at: one that is younger than
 ``dead_letter_us`` holds back retention of its partition, but nothing that was asked for.
 
-After each round `Sweep` deletes segments that nobody needs.
+After each round `SegmentCleaner` deletes segments that nobody needs.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import Clock, Congested, DelayedCall, Journal
 from brokerd.broker.model.state import State
 from brokerd.broker.model.topics import Partition, TopicSettings
-from brokerd.broker.retention.limits import Answer, Beginning, Limits, Look
-from brokerd.broker.retention.segment_cleaner import Sweep
+from brokerd.broker.retention.limits import Answer, Beginning, Look, RetentionLimits
+from brokerd.broker.retention.segment_cleaner import SegmentCleaner
 from brokerd.errors import BrokerdError
 
 STEP_LOOKS = 100
@@ -51,7 +51,7 @@ DAY_US = 86_400 * 1_000_000
 NO_LIMITS = TopicSettings(retention_us=0, retention_bytes=0, ttl_us=0)
 
 Remove = Callable[[list[tuple[Partition, int]], str], int]
-"""`TopicChanges.remove`."""
+"""`TopicAdmin.remove`."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ class Retention:
         self,
         state: State,
         journal: Journal,
-        limits: Limits,
+        limits: RetentionLimits,
         clock: Clock,
         time: BrokerTime,
         remove: Remove,
-        sweep: Sweep,
+        sweep: SegmentCleaner,
         settings: RetentionSettings,
     ) -> None:
         self._state = state

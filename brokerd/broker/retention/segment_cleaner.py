@@ -3,8 +3,8 @@
 
 A segment goes when all its records are removed and the second-newest snapshot, which is read again
 and verified each time, begins at or past its end: then two snapshots hold whatever else it says.
-What removed the records is durable before. Then `ArchiveSweep` deletes those whose records the
-archive has, by the same snapshot.
+What removed the records is durable before. Then `ArchivedSegmentCleaner` deletes those whose
+records the archive has, by the same snapshot.
 
 While an archive is in use, a segment without records stays until its events are in it, too, unless
 the disk is full.
@@ -23,17 +23,17 @@ from typing import Any
 from twisted.logger import Logger
 
 from brokerd.broker.archive.access import ArchiveSettings
-from brokerd.broker.archive.pin import Reliance
-from brokerd.broker.archive.reader import Archived
+from brokerd.broker.archive.pin import ArchivePin
+from brokerd.broker.archive.reader import ArchiveReader
 from brokerd.broker.journal import BATCH_FRAME_BYTES, Journal
 from brokerd.broker.model.snapshotter import Snapshotter
 from brokerd.broker.model.state import State
-from brokerd.broker.retention.archived_segments import ArchiveSweep, Basis, MarkArchived
+from brokerd.broker.retention.archived_segments import ArchivedSegmentCleaner, Basis, MarkArchived
 from brokerd.errors import BrokerdError
 from brokerd.wal import Committer, Removable, Wal
 
 
-class Sweep:
+class SegmentCleaner:
     """Looks for segments that can go. ``snapshot_thread`` is the one that writes snapshots."""
 
     _log = Logger()
@@ -47,8 +47,8 @@ class Sweep:
         readers: Committer,
         snapshot_thread: Committer,
         archive_thread: Committer,
-        archived: Archived,
-        reliance: Reliance,
+        archived: ArchiveReader,
+        reliance: ArchivePin,
         mark_archived: MarkArchived,
         settings: ArchiveSettings,
     ) -> None:
@@ -59,7 +59,7 @@ class Sweep:
         self._readers = readers
         self._snapshot_thread = snapshot_thread
         self._archived = archived
-        self._archive_sweep = ArchiveSweep(
+        self._archive_sweep = ArchivedSegmentCleaner(
             state,
             journal,
             wal,

@@ -28,7 +28,7 @@ from brokerd.broker.journal import (
 )
 from brokerd.broker.model.topic_admin import OWN_TOPIC_BYTES
 from brokerd.broker.model.topics import Topic, TopicSettings
-from brokerd.broker.records.append import Producing
+from brokerd.broker.records.append import RecordAppender
 from brokerd.broker.security.audit_search import Answered, Searches
 from brokerd.errors import BrokerdError, InvalidRequest, NoSpace
 from brokerd.security.audit import (
@@ -60,7 +60,7 @@ T = TypeVar("T")
 class AuditTrail:
     """Keeps events for ``keep_us``; None: there is no trail, and every method does without.
 
-    :param open_topic: `TopicChanges.own_topic`.
+    :param open_topic: `TopicAdmin.own_topic`.
     """
 
     _log = Logger()
@@ -68,7 +68,7 @@ class AuditTrail:
     def __init__(
         self,
         journal: Journal,
-        producing: Producing,
+        producing: RecordAppender,
         searches: Searches,
         clock: Clock,
         time: BrokerTime,

@@ -128,7 +128,7 @@ def _key(place: Place, lost: list[OffsetRange]) -> tuple[str, int, int]:
     return lost[0].topic, lost[0].partition, -1
 
 
-class Quarantine:
+class DamageRegistry:
     """All that one run of the broker knows of damage; ``data_dir`` is for the advice it gives."""
 
     _log = Logger()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from brokerd.broker.archive.append_times import ArchivedTimes
+from brokerd.broker.archive.append_times import ArchiveAppendTimes
 from brokerd.broker.clock import BrokerTime
 from brokerd.broker.journal import Clock
 from brokerd.broker.model.state import State
@@ -68,7 +68,7 @@ class Overview:
         counters: Counters,
         max_attempts: int,
         clock: Clock,
-        archived_times: ArchivedTimes,
+        archived_times: ArchiveAppendTimes,
     ) -> None:
         self._state = state
         self._wal = wal

@@ -28,7 +28,7 @@ Cold = tuple[GroupPartition, int]
 """A record that must be read from disk before it can be leased: group_partition and offset."""
 
 
-class TakingInMemory:
+class LeaseFilter:
     """Lets an acquire lease records that are in memory; a format says in `fits` which of those.
 
     Afterwards ``taken`` holds where the leased records are, in the order of the grants, and

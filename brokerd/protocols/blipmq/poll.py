@@ -24,7 +24,7 @@ from brokerd.errors import (
 )
 from brokerd.protocols.base.connection import Hold
 from brokerd.protocols.base.framing import FramesConnection, HandledLater
-from brokerd.protocols.base.leasing import Cold, TakingInMemory, bury_damaged
+from brokerd.protocols.base.leasing import Cold, LeaseFilter, bury_damaged
 from brokerd.security import READ
 from brokerd.values import Format, message_id_of, split_message_id
 
@@ -63,7 +63,7 @@ class Nothing(Enum):
     """Many records were passed over, and there may be more: try in another turn."""
 
 
-class TakingForDelivery(TakingInMemory):
+class DeliveryLeaseFilter(LeaseFilter):
     """Takes what fits a delivery; what does not, and needs no answer, is passed over and counted.
 
     ``skipped`` counts those.
@@ -108,7 +108,7 @@ class Polls:
         topic_name = group.topic.name
         topic = topic_name.encode("utf-8", "surrogatepass")
         while True:
-            taking = TakingForDelivery(
+            taking = DeliveryLeaseFilter(
                 broker, subscription.qos, MAX_LENGTH - DELIVERY_BYTES - len(topic)
             )
             leased = broker.acquire(topic_name, group.name, OWNER, None, 1, taking)

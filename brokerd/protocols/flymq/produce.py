@@ -97,7 +97,7 @@ class ProducingConnection(AskingConnection):
     ) -> None:
         """PRODUCE, or one of its kin: ``request`` is (topic, key, value, partition).
 
-        ``expires_at_us`` as in `brokerd.broker.records.append.Producing.produce`.
+        ``expires_at_us`` as in `brokerd.broker.records.append.RecordAppender.produce`.
         """
         name, key, value, index = request
         self.access.require(WRITE, name)

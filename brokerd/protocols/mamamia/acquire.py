@@ -38,7 +38,7 @@ from brokerd.errors import (
     UnknownTopic,
 )
 from brokerd.protocols.base.connection import Connection
-from brokerd.protocols.base.leasing import Cold, TakingInMemory, bury_damaged
+from brokerd.protocols.base.leasing import Cold, LeaseFilter, bury_damaged
 from brokerd.security import READ
 from brokerd.values import Grant
 
@@ -51,7 +51,7 @@ SURELY_FITS_BYTES = MAX_LENGTH - 1024
 Leased = tuple[GroupPartition, Grant]
 
 
-class TakingForAnswer(TakingInMemory):
+class AnswerLeaseFilter(LeaseFilter):
     """Takes what fits the answer."""
 
     def __init__(self, broker: Broker, log_id: str, room: int) -> None:
@@ -97,7 +97,7 @@ class Attempt:
         command: int,
         nothing: bytes,
         room: int,
-        answer: Callable[[LeaseRequest, list[Leased], TakingForAnswer], bytes],
+        answer: Callable[[LeaseRequest, list[Leased], AnswerLeaseFilter], bytes],
     ) -> None:
         self.command = command
         self.nothing = nothing
@@ -110,7 +110,7 @@ class Attempt:
         log_id = request.log_id
         duration_us = None if request.duration is None else microseconds(request.duration)
         while True:
-            taking = TakingForAnswer(broker, log_id, self._room)
+            taking = AnswerLeaseFilter(broker, log_id, self._room)
             leased = broker.acquire(
                 log_id, request.group_id, request.client_id, duration_us, limit, taking
             )
@@ -123,7 +123,7 @@ class Attempt:
             broker.dead_letter(*taking.too_large, "too_large")
 
 
-def answer_one(request: LeaseRequest, leased: list[Leased], taking: TakingForAnswer) -> bytes:
+def answer_one(request: LeaseRequest, leased: list[Leased], taking: AnswerLeaseFilter) -> bytes:
     """The answer to ACQUIRE_NEXT."""
     group_partition, grant = leased[0]
     chunk, index = taking.taken[0]
@@ -136,7 +136,7 @@ def answer_one(request: LeaseRequest, leased: list[Leased], taking: TakingForAns
     )
 
 
-def answer_many(request: LeaseRequest, leased: list[Leased], taking: TakingForAnswer) -> bytes:
+def answer_many(request: LeaseRequest, leased: list[Leased], taking: AnswerLeaseFilter) -> bytes:
     """The answer to ACQUIRE_BATCH."""
     return acquired_batch(
         [

@@ -67,7 +67,7 @@ from brokerd.protocols.rustlog.refusals import (
     topic_exists,
     wrong_frame,
 )
-from brokerd.protocols.rustlog.slices import InTurns, Steps, list_topics
+from brokerd.protocols.rustlog.slices import SlicedAnswer, Steps, list_topics
 from brokerd.security import ADMIN, MONITOR, READ, WRITE
 from brokerd.security.audit import EventType
 from brokerd.values import Format, Record
@@ -152,7 +152,7 @@ class RustlogConnection(FramesConnection[bytes, FrameLengthError], ReadingConnec
 
     def _produce_long(self, request: LongProduce) -> None:
         self.access.require(WRITE, request.topic)
-        InTurns(self, self._or_refusal(self._long_produced(request)))
+        SlicedAnswer(self, self._or_refusal(self._long_produced(request)))
 
     def _long_produced(self, request: LongProduce) -> Steps:
         """Parse a slice in each turn, then append what came of it."""
@@ -268,7 +268,7 @@ class RustlogConnection(FramesConnection[bytes, FrameLengthError], ReadingConnec
         self._answer(TopicCreated())
 
     def _list_topics(self, request: ListTopics) -> None:
-        InTurns(
+        SlicedAnswer(
             self, self._or_refusal(list_topics(self.broker, CODECS[self._dialect], self.access))
         )
 

@@ -19,7 +19,7 @@ TOPICS_A_TURN = 1_000
 """Topics that ListTopics describes in one turn: some milliseconds, if each is to be permitted."""
 
 
-class InTurns:
+class SlicedAnswer:
     """An answer under way; requests behind it wait."""
 
     def __init__(self, connection: Connection, steps: Steps) -> None:

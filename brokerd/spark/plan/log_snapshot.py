@@ -26,7 +26,7 @@ from brokerd.archive.contract.layout import RECORDS
 from brokerd.archive.contract.pairing import is_of
 from brokerd.archive.contract.pin import FILE_BYTES_MAX as RELIED_BYTES_MAX
 from brokerd.archive.contract.pin import FILE_NAME as RELIED_NAME
-from brokerd.archive.contract.pin import GIVE_UP, Relied, decode_relied
+from brokerd.archive.contract.pin import GIVE_UP, Pin, decode_pin
 from brokerd.archive.contract.view import ArchiveUnavailable, ForeignArchive
 from brokerd.archive.delta.log_files import COMMITS
 from brokerd.archive.journal.pending import (
@@ -39,9 +39,9 @@ from brokerd.archive.storage.address import place_of
 from brokerd.archive.storage.regular_file import read_regular
 from brokerd.archive.storage.store import open_store
 from brokerd.errors import BrokerdError, DamagedData
-from brokerd.spark.location import STATE, WAL, NoPlace, Place
+from brokerd.spark.location import STATE, WAL, Location, NoPlace
 from brokerd.spark.plan.journal import Journal, UnreadableJournal, end_of_file, read_journal
-from brokerd.spark.plan.topic_state import Known
+from brokerd.spark.plan.topic_state import TopicState
 from brokerd.spark.read.archive_files import Archive, log_id_of, read_archive
 from brokerd.spark.read.shipped_segments import copied_files
 from brokerd.walformat import ALIGNMENT
@@ -50,12 +50,12 @@ TRIES = 8
 """How often a log is looked at whose files go meanwhile."""
 
 
-class Seen(NamedTuple):
+class LogSnapshot(NamedTuple):
     """A log at one moment."""
 
     log_id: str
     bounds: Bounds
-    known: Known
+    known: TopicState
     archive: Archive | None
     journal: Journal
     """From where the archive ends, or the bounds if that is less."""
@@ -83,7 +83,7 @@ class Seen(NamedTuple):
         return self.end_lsn if self.is_whole else self.archived_lsn
 
 
-def look(place: Place, tail: bool = True) -> Seen:
+def look(place: Location, tail: bool = True) -> LogSnapshot:
     """See what there is. Raises BrokerdError: it cannot be read, or is not what it should be."""
     if place.data_dir is None:
         for _ in range(TRIES):
@@ -111,15 +111,15 @@ def look(place: Place, tail: bool = True) -> Seen:
                 continue
             if lack:
                 raise UnreadableJournal(lack)
-            known = Known(bounds)
+            known = TopicState(bounds)
             known.apply(journal.changes)
-            return Seen(bounds.log_id, bounds, known, archive, journal)
+            return LogSnapshot(bounds.log_id, bounds, known, archive, journal)
     except OSError as error:
         raise _unreadable(error, root) from error
     raise too_quick(place)
 
 
-def end_lsn_of(place: Place, tail: bool = True) -> tuple[str, int]:
+def end_lsn_of(place: Location, tail: bool = True) -> tuple[str, int]:
     """Id of a log, and how far it has got: as `look`, without looking at more than the end."""
     if place.data_dir is None:
         seen = look(place)
@@ -171,7 +171,7 @@ def _last_lsn(wal: Path, tail: bool) -> int:
     return 0
 
 
-def too_quick(place: Place) -> BrokerdError:
+def too_quick(place: Location) -> BrokerdError:
     """What to say when files went each time that they were looked at."""
     where, what = place.archive, "files of the archive"
     if place.data_dir is not None:
@@ -212,7 +212,7 @@ def _read_bounds(path: Path) -> bytes:
         ) from None
 
 
-def _look_at_archive(place: Place) -> Seen:
+def _look_at_archive(place: Location) -> LogSnapshot:
     """An archive by itself, with the bounds that the job left there; older ones left none."""
     bounds: Bounds | None
     try:
@@ -233,8 +233,13 @@ def _look_at_archive(place: Place) -> Seen:
         )
     files = list(copied_files(place.archive, archive.records_lsn, bounds.lsn))
     end_lsn = files[-1].end_lsn if files else archive.records_lsn
-    return Seen(
-        bounds.log_id, bounds, Known(bounds), archive, Journal(files, [], end_lsn, {}, ()), False
+    return LogSnapshot(
+        bounds.log_id,
+        bounds,
+        TopicState(bounds),
+        archive,
+        Journal(files, [], end_lsn, {}, ()),
+        False,
     )
 
 
@@ -269,16 +274,16 @@ def _most(wal: Path, bounds: Bounds) -> int:
     return max(ends)
 
 
-def _read_relied(path: Path) -> Relied | None:
+def _read_relied(path: Path) -> Pin | None:
     try:
-        return decode_relied(read_regular(path, RELIED_BYTES_MAX))
+        return decode_pin(read_regular(path, RELIED_BYTES_MAX))
     except FileNotFoundError:
         return None
     except DamagedData as error:
         raise DamagedData(f"{path}: {error}; restart the broker, which sees to it") from None
 
 
-def _check_relied(relied: Relied | None, address: str, archive: Archive | None) -> None:
+def _check_relied(relied: Pin | None, address: str, archive: Archive | None) -> None:
     """Refuse an archive that lacks what the log let go of. ``relied`` was read before it."""
     if relied is None:
         return

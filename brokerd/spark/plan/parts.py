@@ -10,7 +10,7 @@ import numpy as np
 from brokerd.archive.journal.frame_scan import Walked
 from brokerd.archive.journal.sealed import Batches, SealedSegment, batches_of
 from brokerd.spark.plan.journal import File
-from brokerd.spark.plan.predicate import Integers, Mask, Sieve
+from brokerd.spark.plan.predicate import Integers, Mask, Predicate
 from brokerd.spark.read.shipped_segments import open_index
 from brokerd.walformat import ENTRY_HEADER_BYTES
 
@@ -53,7 +53,7 @@ def batches_with_times(segment: SealedSegment) -> Times:
     return Times(batches_of(segment.index), np.asarray(segment.index.all_rows().time_us, np.int64))
 
 
-def wanted(found: Times, first_lsn: int, sieve: Sieve) -> Mask:
+def wanted(found: Times, first_lsn: int, sieve: Predicate) -> Mask:
     """Which of some batches of a file have records that may be wanted.
 
     They are sorted by topic and partition as far as possible.
@@ -68,7 +68,7 @@ def wanted(found: Times, first_lsn: int, sieve: Sieve) -> Mask:
     )
 
 
-def parts_of(file: File, walked: Walked | None, sieve: Sieve, part_bytes: int) -> list[Part]:
+def parts_of(file: File, walked: Walked | None, sieve: Predicate, part_bytes: int) -> list[Part]:
     """What is wanted of a file, in pieces of about a size.
 
     Raises FileNotFoundError if the file is gone, and BrokerdError.

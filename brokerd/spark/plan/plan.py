@@ -12,11 +12,11 @@ from typing import NamedTuple, Protocol, TypeVar
 from brokerd.archive.contract.layout import RECORDS
 from brokerd.archive.journal.pending import damaged_places
 from brokerd.errors import BrokerdError
-from brokerd.spark.location import Place
-from brokerd.spark.plan.log_snapshot import TRIES, Seen, end_lsn_of, look, too_quick
+from brokerd.spark.location import Location
+from brokerd.spark.plan.log_snapshot import TRIES, LogSnapshot, end_lsn_of, look, too_quick
 from brokerd.spark.plan.parts import Part, parts_of
-from brokerd.spark.plan.predicate import LEAST, MOST, Names, Narrowing, Sieve, Within
-from brokerd.spark.plan.topic_state import Known
+from brokerd.spark.plan.predicate import LEAST, MOST, Names, Narrowing, Predicate, Within
+from brokerd.spark.plan.topic_state import TopicState
 from brokerd.spark.read.archive_files import FilePart, files_wanted, parts_of_files
 
 COLUMNS = tuple(column.name for column in RECORDS.file_columns())
@@ -71,10 +71,10 @@ class Split(NamedTuple):
     """About how much."""
     records: int
     """About how many rows, at most."""
-    place: Place
+    place: Location
     log_id: str
     columns: tuple[str, ...]
-    sieve: Sieve
+    sieve: Predicate
     files: tuple[FilePart, ...] = ()
     """Of the archive."""
     parts: tuple[Part, ...] = ()
@@ -111,7 +111,7 @@ class End(NamedTuple):
     lsn: int
 
 
-def plan(place: Place, request: Request, now_us: int) -> Plan:
+def plan(place: Location, request: Request, now_us: int) -> Plan:
     """Divide a query into splits.
 
     :param now_us: what is expired by then is left out.
@@ -129,7 +129,7 @@ def plan(place: Place, request: Request, now_us: int) -> Plan:
 class _Planning:
     """Divides what was seen."""
 
-    def __init__(self, place: Place, request: Request, seen: Seen, now_us: int) -> None:
+    def __init__(self, place: Location, request: Request, seen: LogSnapshot, now_us: int) -> None:
         self._place = place
         self._request = request
         self._seen = seen
@@ -187,7 +187,7 @@ class _Planning:
             high = max(part.topic_ids[1] for part in some)
             yield self._split(some, narrowing.between(low, high))._replace(files=tuple(some))
 
-    def _split(self, parts: Sequence[FilePart | Part], sieve: Sieve) -> Split:
+    def _split(self, parts: Sequence[FilePart | Part], sieve: Predicate) -> Split:
         return Split(
             sum(part.bytes for part in parts),
             sum(part.records for part in parts),
@@ -256,7 +256,7 @@ def packed(parts: Iterable[Sized], size: int) -> Iterator[list[Sized]]:
         yield some
 
 
-def sieve_of(request: Request, known: Known, now_us: int) -> Sieve:
+def sieve_of(request: Request, known: TopicState, now_us: int) -> Predicate:
     """Which records a request wants. Raises UnknownTopic."""
     names = Names(request.topics)
     topic_ids = known.chosen(names, not request.unknown_topics)
@@ -265,7 +265,7 @@ def sieve_of(request: Request, known: Known, now_us: int) -> Sieve:
         known.check("to", request.to_offsets)
     offsets = Within(0).and_within(_within(request.from_offset, request.to_offset))
     limits = known.limits(topic_ids, offsets, request.from_offsets, request.to_offsets)
-    return Sieve(
+    return Predicate(
         topic_ids,
         known.next_topic_id,
         names,
@@ -285,12 +285,12 @@ def _within(first: int | None, end: int | None) -> Within:
 # -- How far a log has got -----------------------------------------------------------------------
 
 
-def end_of(place: Place, tail: bool = True) -> End:
+def end_of(place: Location, tail: bool = True) -> End:
     """How far the log has got: records from there on come later. Raises as `plan` does."""
     return End(*end_lsn_of(place, tail))
 
 
-def end_after(place: Place, first_lsn: int, max_bytes: int, tail: bool = True) -> End:
+def end_after(place: Location, first_lsn: int, max_bytes: int, tail: bool = True) -> End:
     """Where about ``max_bytes`` of the log from an LSN on end; at the end if there are fewer.
 
     What is not there any more counts nothing. Raises as `plan` does.

@@ -90,7 +90,7 @@ def _fits(name: str, pieces: Sequence[str]) -> bool:
     return True
 
 
-class Sieve(NamedTuple):
+class Predicate(NamedTuple):
     """Records that are wanted; goes to other processes."""
 
     topic_ids: tuple[int, ...]
@@ -132,7 +132,7 @@ class Sieve(NamedTuple):
             return False
         return name is None or (not name.startswith(RESERVED_PREFIX) and self.names.has(name))
 
-    def between(self, low: int, high: int) -> Sieve:
+    def between(self, low: int, high: int) -> Predicate:
         """The same for topic ids from one to another, inclusive."""
         return Narrowing(self).between(low, high)
 
@@ -164,11 +164,11 @@ class Sieve(NamedTuple):
 class Narrowing:
     """Makes smaller sieves of one that may be of many topics."""
 
-    def __init__(self, sieve: Sieve) -> None:
+    def __init__(self, sieve: Predicate) -> None:
         self._sieve = sieve
         self._keys = sorted(sieve.limits)
 
-    def between(self, low: int, high: int) -> Sieve:
+    def between(self, low: int, high: int) -> Predicate:
         """The same for topic ids from one to another, inclusive."""
         ids, keys = self._sieve.topic_ids, self._keys
         first, last = bisect_left(ids, low), bisect_right(ids, high)

@@ -26,7 +26,7 @@ class Topic(NamedTuple):
     partitions: int
 
 
-class Known:
+class TopicState:
     """All topics of a log."""
 
     def __init__(self, bounds: Bounds) -> None:
@@ -164,9 +164,9 @@ class Known:
 
 
 _OPS = {
-    "created": Known._created,
-    "configured": Known._nothing,
-    "deleted": Known._deleted,
-    "start": Known._start,
-    "archived": Known._nothing,
+    "created": TopicState._created,
+    "configured": TopicState._nothing,
+    "deleted": TopicState._deleted,
+    "start": TopicState._start,
+    "archived": TopicState._nothing,
 }

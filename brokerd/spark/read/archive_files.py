@@ -34,7 +34,7 @@ from brokerd.archive.delta.log_files import Snapshot
 from brokerd.archive.delta.log_reader import DeltaLog, read_log_id
 from brokerd.archive.parquet.reader import ArchiveFile, open_file
 from brokerd.archive.storage.address import Place, place_of
-from brokerd.spark.plan.predicate import MOST, Integers, Mask, Sieve, Within
+from brokerd.spark.plan.predicate import MOST, Integers, Mask, Predicate, Within
 
 SPLIT_ABOVE = 1.5
 """A file larger than so many splits is divided."""
@@ -119,7 +119,7 @@ class FilePart(NamedTuple):
     """The smallest and the largest LSN of a row of the file."""
 
 
-def files_wanted(files: pa.Table, sieve: Sieve) -> pa.Table:
+def files_wanted(files: pa.Table, sieve: Predicate) -> pa.Table:
     """Those that may hold a row that is wanted. Raises ForeignArchive for one that is not ours."""
     mask = (
         (files["rows"].to_numpy() > 0)
@@ -141,7 +141,7 @@ def _overlaps(files: pa.Table, first: str, last: str, within: Within) -> Mask:
 class _Topics:
     """Tells from the names of files whether they may hold what is wanted."""
 
-    def __init__(self, sieve: Sieve) -> None:
+    def __init__(self, sieve: Predicate) -> None:
         self._sieve = sieve
         self._ids: list[list[int]] = [[] for _ in range(BUCKETS)]
         for topic_id in sieve.topic_ids:
@@ -237,7 +237,7 @@ class Check(NamedTuple):
 
 
 def rows_of(
-    file: ArchiveFile, part: FilePart, sieve: Sieve, columns: Sequence[str]
+    file: ArchiveFile, part: FilePart, sieve: Predicate, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """The wanted rows of a part of an open file, a row group at a time.
 
@@ -253,7 +253,7 @@ def rows_of(
         yield from _batches(table.select(list(columns)), mask)
 
 
-def _check(file: ArchiveFile, group: int, part: FilePart, sieve: Sieve) -> Check | None:
+def _check(file: ArchiveFile, group: int, part: FilePart, sieve: Predicate) -> Check | None:
     """What has to be looked at in a row group, None if nothing of it is wanted."""
     facts = file.groups[group]
     first, last = facts["first"].item(), facts["last"].item()
@@ -285,7 +285,7 @@ def _check(file: ArchiveFile, group: int, part: FilePart, sieve: Sieve) -> Check
     )
 
 
-def sift(rows: Any, sieve: Sieve, offsets: Within, check: Check) -> Mask | None:
+def sift(rows: Any, sieve: Predicate, offsets: Within, check: Check) -> Mask | None:
     """Which rows are wanted; None: all are.
 
     :param rows: a table or batch with the columns that ``check`` asks for; topics and partitions

@@ -25,7 +25,7 @@ from brokerd.errors import BrokerdError
 from brokerd.spark.location import WAL
 from brokerd.spark.plan.parts import Part, Times, batches_with_times, wanted
 from brokerd.spark.plan.plan import Split
-from brokerd.spark.plan.predicate import ALL, Sieve, Within
+from brokerd.spark.plan.predicate import ALL, Predicate, Within
 from brokerd.spark.read.archive_files import (
     Check,
     FilePart,
@@ -70,7 +70,7 @@ def _open_all(split: Split) -> list[Rows]:
 # -- Archive -------------------------------------------------------------------------------------
 
 
-def _open_file(split: Split, part: FilePart, sieve: Sieve, tries: int) -> list[Rows]:
+def _open_file(split: Split, part: FilePart, sieve: Predicate, tries: int) -> list[Rows]:
     try:
         file = open_part(split.place.archive, part)
     except ArchiveUnavailable as error:
@@ -80,7 +80,7 @@ def _open_file(split: Split, part: FilePart, sieve: Sieve, tries: int) -> list[R
     return [lambda: rows_of(file, part, sieve, split.columns)]
 
 
-def _open_instead(split: Split, part: FilePart, sieve: Sieve, tries: int) -> list[Rows]:
+def _open_instead(split: Split, part: FilePart, sieve: Predicate, tries: int) -> list[Rows]:
     """What the newest version has of a file that went."""
     only = parse_records_name(part.path).only
     if only is None:
@@ -98,7 +98,7 @@ def _open_instead(split: Split, part: FilePart, sieve: Sieve, tries: int) -> lis
     return _open_archived(split, sieve, 0, tries - 1)
 
 
-def _open_archived(split: Split, sieve: Sieve, lsn: int, tries: int) -> list[Rows]:
+def _open_archived(split: Split, sieve: Predicate, lsn: int, tries: int) -> list[Rows]:
     """What the newest version has, which must have the log up to an LSN."""
     archive = read_archive(split.place.archive, split.log_id)
     if archive is None and not lsn:
