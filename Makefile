@@ -1,11 +1,11 @@
-# One word for each habit: run, demo, test, sim, fuzz, bench, lint, soak, wheel.
+# One word for each habit: run, demo, test, sim, fuzz, bench, lint, docs, soak, wheel.
 #
 # Everything is installed into .venv, by its own pip, at the versions in constraints.txt.
 # PYTHON=/usr/bin/python3.12 chooses the interpreter; ARGS="..." is handed to the command of the
 # target. JOBS=2 is how many processes sim, fuzz and soak may use, all cores if it is not given.
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test sim fuzz bench lint soak wheel clean
+.PHONY: help run demo test sim fuzz bench lint docs soak wheel clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -24,7 +24,8 @@ help:
 	@echo 'make test   the whole test suite'
 	@echo 'make sim    a few hundred simulated runs, and crashes at thousands of disk calls (JOBS=2: in two processes)'
 	@echo 'make fuzz   every wire format gets wrong bytes, 60 seconds each (ARGS="--seconds 600")'
-	@echo 'make lint   ruff and mypy'
+	@echo 'make lint   ruff, mypy and the documentation build'
+	@echo 'make docs   the documentation as HTML, in build/docs (ARGS=-E reads every page again)'
 	@echo 'make bench  durable rates beside the rate of the disk, states at size (half an hour; minutes with ARGS=--no-size)'
 	@echo 'make soak   hours of it: real SIGKILLs, every byte flipped, new seeds (SOAK_SECONDS=14400)'
 	@echo 'make wheel  a package to install elsewhere, into dist'
@@ -53,10 +54,14 @@ demo: $(FLIGHTS)
 test: $(READY)
 	$(BIN)/python -m pytest $(ARGS)
 
-lint: $(READY)
+lint: docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Warnings are errors. The build needs no network.
+docs: $(READY)
+	$(BIN)/python -m sphinx -q -W --keep-going -b html -d build/doctrees $(ARGS) docs build/docs
 
 # With arguments it is the broker alone that they are for.
 bench: $(READY)
