@@ -1,7 +1,7 @@
 # Tests: tests/codecs/test_rustlog_json.py
 """The JSON dialect, the server's half of reading: payloads to requests.
 
-As serde reads the types of the seed (notes section 5; page, section "J as it is read"): strict
+As serde reads the types of the seed (notes section 5; page, section "Parsing of J"): strict
 about types, members and what follows, tolerant about order, blanks and unknown members. The records
 of a Produce are cut out first (`json_records`). What is left is small, and is read by the standard
 library's parser: it is the one that shows members that are there twice.
