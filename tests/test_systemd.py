@@ -30,7 +30,7 @@ def section(unit_name: str, name: str) -> dict[str, str]:
 
 @pytest.fixture
 def service() -> dict[str, str]:
-    return section("brokerd.server.service", "Service")
+    return section("brokerd.service", "Service")
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_the_user_of_the_unit_is_made_by_sysusers(service: dict[str, str]) -> No
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
 @pytest.mark.parametrize(
-    "name", ["brokerd.server.service", "brokerd-rollup.service", "brokerd-rollup.timer"]
+    "name", ["brokerd.service", "brokerd-rollup.service", "brokerd-rollup.timer"]
 )
 def test_systemd_understands_each_unit(name: str, tmp_path: Path) -> None:
     """No unknown key and no value that it ignores; the programs are not installed here."""
