@@ -8,18 +8,22 @@ looked through.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from array import array
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from itertools import compress
-from struct import Struct, unpack
+from struct import Struct, calcsize, unpack
 from typing import NamedTuple
 
 from brokerd.groups.attempts import DEAD_LAYOUT
-from brokerd.groups.bitmaps import keys_between
-from brokerd.groups.rows import BLOCK_OFFSETS, BLOCK_SHIFT, OffsetRows
+from brokerd.groups.rows import BLOCK_OFFSETS, BLOCK_SHIFT, Block, OffsetRows, Row
 
 _REASON_AT = 2
 """Where in a row of `DEAD_LAYOUT` the reason is, in columns of four bytes."""
+_ROW_COLUMNS = calcsize(DEAD_LAYOUT) // 4
+_INDEX_MAX = (1 << 32) - 1
 _ALL = (1 << BLOCK_OFFSETS) - 1
 _DIGITS = bytes.maketrans(b"\0\1", b"01")
 
@@ -32,41 +36,149 @@ class Chosen(NamedTuple):
     others: int
 
 
-class DeadLetters(OffsetRows):
-    """Rows of `DEAD_LAYOUT`."""
+class Reasons:
+    """The reasons of dead letters, each once. A letter names its reason by index."""
 
-    __slots__ = ()
+    __slots__ = ("_indexes", "_letters", "_next", "texts")
+
+    def __init__(self) -> None:
+        self.texts: dict[int, str] = {}
+        """The reasons in use, by index."""
+        self._indexes: dict[str, int] = {}
+        self._letters: Counter[int] = Counter()
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def index_of(self, reason: str) -> int | None:
+        """The index of a reason, None if no letter has it."""
+        return self._indexes.get(reason)
+
+    def add(self, reason: str) -> int:
+        """Count one more letter with ``reason``; returns the index of the reason."""
+        index = self._indexes.get(reason)
+        if index is None:
+            while self._next in self.texts:
+                self._next = (self._next + 1) & _INDEX_MAX
+            index = self._indexes[reason] = self._next
+            self.texts[index] = reason
+        self._letters[index] += 1
+        return index
+
+    def discard(self, letters: Counter[int]) -> None:
+        """Take off so many letters of each index. A reason without letters is forgotten."""
+        for index, count in letters.items():
+            self._letters[index] -= count
+            if not self._letters[index]:
+                del self._letters[index]
+                del self._indexes[self.texts.pop(index)]
+
+    def load(self, texts: list[str], letters: Counter[int]) -> None:
+        """Replace all by ``texts``, of which so many letters have each. Raises IndexError."""
+        self.texts = {index: texts[index] for index in sorted(letters)}
+        self._indexes = {text: index for index, text in self.texts.items()}
+        self._letters = letters
+        self._next = len(texts)
+
+
+class DeadLetters(OffsetRows):
+    """Rows of `DEAD_LAYOUT`, and their reasons. Use `add` instead of `put`."""
+
+    __slots__ = ("_keys", "reasons")
 
     def __init__(self) -> None:
         super().__init__(DEAD_LAYOUT)
+        self.reasons = Reasons()
+        self._keys: list[int] = []
+        """The keys of ``blocks``, in order: a page of letters does not look at all of them."""
+
+    def add(
+        self, offset: int, grants: int, failures: int, reason: str, first_us: int, last_us: int
+    ) -> None:
+        """Make a record, which is not one yet, a dead letter."""
+        if offset >> BLOCK_SHIFT not in self.blocks:
+            insort(self._keys, offset >> BLOCK_SHIFT)
+        self.put(offset, grants, failures, self.reasons.add(reason), first_us, last_us)
+
+    def items(self, first: int = 0, end: int = 1 << 63) -> Iterator[tuple[int, Row]]:
+        """(offset, row) of [first, end), in offset order. O(log n) and what is taken."""
+        for key in self._keys_between(first, end):
+            for offset, row in self.block_items(key):
+                if first <= offset < end:
+                    yield offset, row
 
     def chosen(
-        self, first: int, end: int, reason: int | None, before_us: int | None
+        self, first: int, end: int, reason: str = "", before_us: int | None = None
     ) -> Iterator[Chosen]:
         """The letters of [first, end) with ``reason`` whose last attempt was before ``before_us``.
 
-        None does not matter. One for each block with letters, in order.
+        An empty reason, or None, does not matter. One for each block with letters, in order.
         """
-        if first >= end:
+        index = self.reasons.index_of(reason) if reason else None
+        if reason and index is None:
             return
-        low, high = first >> BLOCK_SHIFT, ((end - 1) >> BLOCK_SHIFT) + 1
-        keys = keys_between(self.blocks, len(self.blocks), low, high)
-        for key in sorted(key for key in keys if key in self.blocks):
+        if len(self.reasons) == 1:
+            index = None
+        for key in self._keys_between(first, end):
             base = key << BLOCK_SHIFT
             inside = (1 << min(end - base, BLOCK_OFFSETS)) - (1 << max(first - base, 0))
-            bits, others = self._matching(key, reason, before_us)
+            bits, others = self._matching(key, index, before_us)
             yield Chosen(key, bits & inside, others & inside)
 
-    def take_out(self, key: int, gone: int) -> None:
-        """Remove these letters of a block."""
+    def take_out(self, letters: list[tuple[int, int]]) -> None:
+        """Remove these letters, as (block, bits) in order."""
+        for key, gone in letters:
+            self._take_out(key, gone)
+        if letters:
+            self._drop_keys(letters[0][0], letters[-1][0])
+
+    def drop_range(self, first: int, end: int) -> None:
+        """Remove the letters of [first, end). O(the blocks of the range)."""
+        self.take_out([(key, bits) for key, bits, _ in self.chosen(first, end)])
+
+    def clear(self) -> None:
+        """Remove all letters."""
+        super().clear()
+        self._keys.clear()
+        self.reasons = Reasons()
+
+    def load(self, reasons: list[str]) -> None:
+        """Make what is not in ``blocks``, whose rows name ``reasons``. Raises IndexError."""
+        self._keys = sorted(self.blocks)
+        letters: Counter[int] = Counter()
+        for _, rows in self.blocks.values():
+            letters.update(_reason_column(rows))
+        self.reasons.load(reasons, letters)
+
+    def _keys_between(self, first: int, end: int) -> Iterator[int]:
+        """The keys of the blocks of [first, end), in order; letters may leave meanwhile."""
+        low, high = first >> BLOCK_SHIFT, (end - 1) >> BLOCK_SHIFT
+        while first < end and (at := bisect_left(self._keys, low)) < len(self._keys):
+            key = self._keys[at]
+            if key > high:
+                break
+            yield key
+            low = key + 1
+
+    def _drop_keys(self, low: int, high: int) -> None:
+        """Drop the keys from ``low`` to ``high`` that have no block any more."""
+        at, stop = bisect_left(self._keys, low), bisect_right(self._keys, high)
+        self._keys[at:stop] = [key for key in self._keys[at:stop] if key in self.blocks]
+
+    def _take_out(self, key: int, gone: int) -> None:
+        """Remove letters of one block."""
         bits, rows = self.blocks[key]
+        reasons = _reason_column(rows)
         if gone == bits:
             del self.blocks[key]
         else:
             kept = bits & ~gone
             each = unpack(f"{self.layout.size}s" * bits.bit_count(), rows)
             self.blocks[key] = (kept, b"".join(compress(each, _ranks(bits, kept))))
+            reasons = list(compress(reasons, _ranks(bits, gone)))
         self.count -= gone.bit_count()
+        self.reasons.discard(Counter(reasons))
 
     def _matching(self, key: int, reason: int | None, before_us: int | None) -> tuple[int, int]:
         """The bits of a block that match, and those that only have the reason."""
@@ -75,7 +187,7 @@ class DeadLetters(OffsetRows):
             return bits, 0
         with_reason = before = bits
         if reason is not None:
-            reasons = memoryview(rows).cast("I")[_REASON_AT :: self.layout.size // 4].tolist()
+            reasons = _reason_column(rows)
             count = reasons.count(reason)
             if not count:
                 return 0, 0
@@ -86,6 +198,25 @@ class DeadLetters(OffsetRows):
             if max(times) >= before_us:
                 before = _where(bits, bytes(map(before_us.__gt__, times)))
         return with_reason & before, with_reason & ~before
+
+
+def _reason_column(rows: bytes) -> list[int]:
+    """The indexes of the reasons in some rows of `DEAD_LAYOUT`."""
+    return memoryview(rows).cast("I")[_REASON_AT::_ROW_COLUMNS].tolist()
+
+
+def renumbered(
+    blocks: Mapping[int, Block], reasons: Collection[int]
+) -> Iterator[tuple[int, Block]]:
+    """(key, block) of blocks of letters, which name ``reasons`` by their rank among these."""
+    ranks = {index: rank for rank, index in enumerate(reasons)}
+    if len(ranks) == max(ranks, default=-1) + 1:
+        yield from blocks.items()
+        return
+    for key, (bits, rows) in blocks.items():
+        columns = array("I", rows)
+        columns[_REASON_AT::_ROW_COLUMNS] = array("I", map(ranks.__getitem__, _reason_column(rows)))
+        yield key, (bits, columns.tobytes())
 
 
 @lru_cache(BLOCK_OFFSETS)

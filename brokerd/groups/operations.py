@@ -148,16 +148,12 @@ class GroupOperations(GroupState):
         Replaying or purging them takes about half a microsecond for each look. When that is more
         than ``looks``, zero or less are left, and the ranges end where that was noticed.
         """
-        if reason and reason not in self._reasons:
-            return [], looks
-        if min((end - first) >> BLOCK_SHIFT, len(self._dead.blocks)) > looks:
-            return [], 0
-        index = self._reason_index(reason)
         before = None if before_us is None else before_us - self._epoch_us
+        is_whole = before is None and len(self._dead.reasons) <= 1
         runs: list[DeadRun] = []
         is_open = False
-        for block, bits, others in self._dead.chosen(first, end, index, before):
-            looks -= self._looks_at(block, bits, index is before is None)
+        for block, bits, others in self._dead.chosen(first, end, reason, before):
+            looks -= self._looks_at(block, bits, is_whole)
             if looks <= 0:
                 break
             base = block << BLOCK_SHIFT

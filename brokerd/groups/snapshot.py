@@ -48,6 +48,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from brokerd.groups.attempts import LeaseRow, first_attempt_us
 from brokerd.groups.bitmaps import FULL, WORD_BITS, FrozenSet, Run
+from brokerd.groups.dead_letters import renumbered
 from brokerd.groups.delays import moved
 from brokerd.groups.redelivery import Redeliveries
 from brokerd.groups.rows import BLOCK_OFFSETS, Block
@@ -115,7 +116,7 @@ class FrozenGroup(NamedTuple):
     former_first: int
     delays: Mapping[int, Block]
     dead: Mapping[int, Block]
-    reasons: list[str]
+    reasons: Mapping[int, str]
     leases: Mapping[int, LeaseRow]
     keys: Mapping[int, int]
 
@@ -139,7 +140,7 @@ class FrozenGroup(NamedTuple):
         )
         settings = b"" if self.settings is None else self.settings.to_json().encode()
         yield _section(Section.HEADER, header + settings)
-        for part in _parts(self.reasons, ROWS_PER_CHUNK):
+        for part in _parts(self.reasons.values(), ROWS_PER_CHUNK):
             yield _section(Section.REASONS, _json([[reason] for reason in part]))
         yield from _word_sections(Section.SETTLED, Section.SETTLED_FULL, self.settled.words)
         yield from _run_sections(Section.SETTLED_RUNS, self.settled.runs)
@@ -147,7 +148,7 @@ class FrozenGroup(NamedTuple):
         yield from _run_sections(Section.TOUCHED_RUNS, self.touched.runs)
         yield from _block_sections(Section.RETURNED, self._all_returned().items())
         yield from _block_sections(Section.DELAYED, moved(self.delays, -self.now_us))
-        yield from _block_sections(Section.DEAD, self.dead.items())
+        yield from _block_sections(Section.DEAD, renumbered(self.dead, self.reasons))
         yield from self._lease_sections()
         for keys in _parts(self.keys.items(), ROWS_PER_CHUNK):
             yield _section(Section.KEYS, _columns(KEY_COLUMNS, *zip(*keys, strict=True)))
@@ -200,7 +201,7 @@ def freeze(state: GroupState, now_us: int) -> FrozenGroup:
         state._returned.first,
         frozen(state._delays.rows.blocks),
         frozen(state._dead.blocks),
-        list(state._reasons),
+        dict(state._dead.reasons.texts),
         frozen(state._leases),
         {} if state._order is None else frozen(state._order.keys),
     )

@@ -78,6 +78,7 @@ class _Thaw:
         self.settled_runs: list[Run] = []
         self.touched_runs: list[Run] = []
         self._owners: list[str] = []
+        self._reasons: list[str] = []
         self._keys: dict[int, int] = {}
         self._floor = self._cursor = 0
         self._read_header(header)
@@ -94,6 +95,12 @@ class _Thaw:
         state = self.state
         state._settled.load(self._floor, self.settled, self.settled_runs)
         state._touched.load(self._cursor, self.touched, self.touched_runs)
+        try:
+            state._dead.load(self._reasons)
+        except IndexError:
+            raise DamagedData(
+                "group snapshot: a dead letter names a reason that is not there"
+            ) from None
         leases = state._leases
         if leases:
             state._deadlines.refill([(lease[0], offset) for offset, lease in leases.items()])
@@ -140,8 +147,7 @@ class _Thaw:
         self.state.configured = True
 
     def read_reasons(self, payload: bytes) -> None:
-        for (reason,) in _array(payload, (str,)):
-            self.state._reasons[reason] = len(self.state._reasons)
+        self._reasons += [reason for (reason,) in _array(payload, (str,))]
 
     def read_owners(self, payload: bytes) -> None:
         self._owners += [owner for (owner,) in _array(payload, (str,))]

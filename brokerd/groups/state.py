@@ -174,8 +174,7 @@ class GroupState(GroupView):
         last_us = now_us - ended_us - self._epoch_us
         if first_us == NEVER_US:
             first_us = last_us
-        index = self._reasons.setdefault(reason, len(self._reasons))
-        self._dead.put(offset, grants, failures, index, first_us, last_us)
+        self._dead.add(offset, grants, failures, reason, first_us, last_us)
         self._settled.add(offset)
         if self._order is not None:
             self._order.leave(offset)
@@ -244,7 +243,6 @@ class GroupState(GroupView):
         self._ready.clear()
         self._delays.clear()
         self._dead.clear()
-        self._reasons.clear()
         self._touched.load(0, {})
         self._settled.load(0, {})
         self._reorder()
@@ -254,21 +252,9 @@ class GroupState(GroupView):
     def _bury(self, event: GroupEvent) -> list[tuple[int, int]]:
         """List the dead letters of an event's range and reason no longer; returns blocks, bits."""
         _, first, end, _, _, _, reason = event
-        if reason and reason not in self._reasons:
-            return []
-        index = self._reason_index(reason)
-        found = [
-            (block, bits) for block, bits, _ in self._dead.chosen(first, end, index, None) if bits
-        ]
-        for block, bits in found:
-            self._dead.take_out(block, bits)
-        if not self._dead.count:
-            self._reasons.clear()
+        found = [(block, bits) for block, bits, _ in self._dead.chosen(first, end, reason) if bits]
+        self._dead.take_out(found)
         return found
-
-    def _reason_index(self, reason: str) -> int | None:
-        """What dead letters of this reason, which there are, have; None when all match."""
-        return self._reasons[reason] if reason and len(self._reasons) > 1 else None
 
     def _end_all(self, floor: int) -> dict[int, int]:
         """End all leases and delays. Of the records from ``floor`` on, keep the attempts.

@@ -28,13 +28,14 @@ def test_choosing_and_taking_out_is_what_a_look_at_each_letter_gives(
 ) -> None:
     table = DeadLetters()
     for offset, (its_reason, last_us) in rows.items():
-        table.put(offset, 1, 2, its_reason, -9, last_us)
+        table.add(offset, 1, 2, f"reason {its_reason}", -9, last_us)
     asked = {
         offset: before_us is None or last_us < before_us
         for offset, (its_reason, last_us) in rows.items()
         if first <= offset < end and reason in (None, its_reason)
     }
-    chosen = list(table.chosen(first, end, reason, before_us))
+    wanted = "" if reason is None else f"reason {reason}"
+    chosen = list(table.chosen(first, end, wanted, before_us))
     found = {}
     for block, bits, others in chosen:
         for position in range(256):
@@ -45,9 +46,10 @@ def test_choosing_and_taking_out_is_what_a_look_at_each_letter_gives(
     assert found == asked
     assert {offset >> 8 for offset in asked} <= {one.block for one in chosen}
     assert [one.block for one in chosen] == sorted({one.block for one in chosen})
-    for block, bits, _ in chosen:
-        if bits:
-            table.take_out(block, bits)
+    table.take_out([(block, bits) for block, bits, _ in chosen if bits])
     left = {offset: row for offset, row in rows.items() if not asked.get(offset)}
-    assert {offset: (row[2], row[4]) for offset, row in table.items()} == left
+    texts = table.reasons.texts
+    found_left = [(offset, (texts[row[2]], row[4])) for offset, row in table.items()]
+    assert found_left == [(o, (f"reason {left[o][0]}", left[o][1])) for o in sorted(left)]
+    assert sorted(texts.values()) == sorted({f"reason {one}" for one, _ in left.values()})
     assert table.count == len(left)
