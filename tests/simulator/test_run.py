@@ -211,7 +211,7 @@ REGRESSIONS = sorted((Path(__file__).parent / "regressions").glob("*.json"))
 
 @pytest.mark.parametrize("path", REGRESSIONS, ids=lambda path: path.stem)
 def test_what_was_found_once_stays_mended(path: Path) -> None:
-    """docs/simulator.rst, section "What it found", says what each plan showed."""
+    """docs/simulator.rst, section "Kept plans", says what each plan showed."""
     result = run(Plan.from_json(path.read_bytes()))
     assert result.violations == []
 
