@@ -61,7 +61,7 @@ def test_a_seed_draws_the_same_plan_in_another_process() -> None:
         subprocess.run(
             [sys.executable, "-c", program],
             env={"PYTHONHASHSEED": hash_seed},
-            cwd=draw.__file__.rsplit("/brokerd/", 1)[0],
+            cwd=draw.__file__.rsplit("/simulator/", 1)[0],
             capture_output=True,
             text=True,
             check=True,
