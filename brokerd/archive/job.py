@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from brokerd.archive.contract.bounds import FILE_BYTES_MAX, FILE_NAME, Bounds, decode_bounds
-from brokerd.archive.contract.layout import LAYOUTS
-from brokerd.archive.contract.pairing import check_together
+from brokerd.archive.contract.layout import EVENTS, LAYOUTS, RECORDS
+from brokerd.archive.contract.pairing import check_pin
 from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.archive.delta.table import Table, ensure_tables, open_tables
 from brokerd.archive.ingest.ingest import RolledUp, roll_up
 from brokerd.archive.ingest.plan import Lot, plan_lot
+from brokerd.archive.journal.pairing import check_log, read_pin
+from brokerd.archive.journal.pending import end_of_log
 from brokerd.archive.run import JobFailed, Progress, Quiet, Run, Settings, StepReport, counted
 from brokerd.archive.serve.lazy import LazyArchive
 from brokerd.archive.storage.address import Place
@@ -119,7 +121,7 @@ def run_job(job: Job) -> Summary:
     only = _topic_ids(job.only, bounds)
     summary = Summary()
     with locked(job.data_dir), ExitStack() as stack:
-        check_together(job.data_dir, job.root, bounds)
+        check_pairing(job.data_dir, job.root, bounds)
         tables = ensure_tables(job.root, bounds.log_id, job.now_ms())
         spark = _Session(job, stack)
         run = Run(
@@ -187,7 +189,7 @@ def plan_job(job: Job) -> Iterator[Lot]:
     bounds = read_bounds(job.data_dir)
     _topic_ids(job.only, bounds)
     open_tables(job.root, bounds.log_id)
-    check_together(job.data_dir, job.root, bounds)
+    check_pairing(job.data_dir, job.root, bounds)
     view = LazyArchive(job.root, bounds.log_id).refresh()
     records_lsn, events_lsn = (view.records_lsn, view.events_lsn) if view is not None else (0, 0)
     while True:
@@ -236,6 +238,24 @@ def _decoded(data_dir: Path, told: bytes) -> Bounds:
     except DamagedData as error:
         path = data_dir / "state" / FILE_NAME
         raise JobFailed(f"{path} is damaged: {error}; start the broker, which writes it") from None
+
+
+def check_pairing(data_dir: Path, root: Place, bounds: Bounds) -> None:
+    """Refuse an archive that does not belong to the log as it is now. Changes nothing.
+
+    :raises BrokerdError: it does not, or cannot be read.
+    """
+    pin = read_pin(data_dir)
+    tables = open_tables(root, bounds.log_id)
+    end_lsn = end_of_log(data_dir / "wal", bounds)
+    states = {name: tables[name].state for name in (RECORDS.name, EVENTS.name) if name in tables}
+    archive_id = states[RECORDS.name].archive_id if RECORDS.name in states else ""
+    for layout in (RECORDS, EVENTS):
+        where, state = str(root / layout.name), states.get(layout.name)
+        if state is not None:  # the number of the table of records is the archive's id
+            state = state._replace(archive_id=archive_id)
+            check_log(data_dir / "wal", end_lsn, state, where)
+        check_pin(pin, state, where)
 
 
 def publish_bounds(store: Store, told: bytes) -> None:

@@ -16,9 +16,9 @@ from brokerd.archive.contract.bounds import (
     TopicBounds,
     encode_bounds,
 )
-from brokerd.archive.contract.pairing import check_together
 from brokerd.archive.delta.table import ensure_tables
 from brokerd.archive.ingest.ingest import RolledUp, roll_up
+from brokerd.archive.job import check_pairing
 from brokerd.archive.run import JobFailed, Run, Settings
 from brokerd.errors import BrokerdError
 from brokerd.walformat import EventKind
@@ -137,7 +137,7 @@ class Data:
         **settings: Any,
     ) -> RolledUp:
         """A rollup in this process."""
-        check_together(self.path, self.root, self.bounds())
+        check_pairing(self.path, self.root, self.bounds())
         run = InlineRun(
             root=self.root,
             bounds=self.bounds(),

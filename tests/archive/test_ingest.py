@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from brokerd.archive.contract.bounds import DamagedPlace
+from brokerd.archive.contract.view import ForeignArchive
 from brokerd.archive.ingest.ingest import RolledUp
 from brokerd.archive.ingest.tasks import Problem
 from brokerd.archive.journal.pending import new_topics
@@ -228,7 +229,7 @@ def test_an_older_copy_of_the_log_is_refused(data: Data, point: str) -> None:
         path.unlink()
         path.with_suffix(".idx").unlink()
     data.log.first_lsn = int(paths[1].stem)
-    with pytest.raises(JobFailed, match="an older copy of the log was brought back"):
+    with pytest.raises(ForeignArchive, match="an older copy of the log was restored"):
         data.roll_up()
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from brokerd.archive.contract.layout import RECORDS, Range
 from brokerd.archive.contract.view import ArchiveUnavailable
-from brokerd.archive.delta.table import Table, TableConflict, added, ensure_tables, open_archive
+from brokerd.archive.delta.table import Table, TableConflict, added, ensure_tables
 from brokerd.archive.parquet.writer import verify_written
+from brokerd.archive.serve.table_archive import open_archive
 from brokerd.archive.storage import bucket as store_object
 from brokerd.archive.storage.address import ObjectAddress
 from tests.archive.adding import LOG_ID, NOW_MS, write_records

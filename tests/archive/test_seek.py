@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from brokerd.archive.contract.layout import RECORDS, Range
 from brokerd.archive.contract.view import ArchiveView
-from brokerd.archive.delta.table import Table, added, ensure_tables, open_archive
+from brokerd.archive.delta.table import Table, added, ensure_tables
 from brokerd.archive.serve import seek
+from brokerd.archive.serve.table_archive import open_archive
 from tests.archive.adding import LOG_ID, NOW_MS, Row, write_records
 
 KEY = (1, 0)

@@ -23,9 +23,10 @@ from brokerd.archive.contract.view import (
     ForeignArchive,
 )
 from brokerd.archive.delta.log_files import COMMITS, commit_name
-from brokerd.archive.delta.table import Table, added, ensure_tables, open_archive
+from brokerd.archive.delta.table import Table, added, ensure_tables
 from brokerd.archive.parquet.writer import FileInfo
 from brokerd.archive.serve import file_cache
+from brokerd.archive.serve.table_archive import open_archive
 from brokerd.archive.storage.address import Place
 from brokerd.errors import BrokerdError, NewerFormat
 from tests.archive.adding import LOG_ID, NOW_MS, OTHER_LOG_ID, Row, records_file, write_records

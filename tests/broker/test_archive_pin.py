@@ -118,7 +118,7 @@ def test_no_archive_is_not_taken_for_one_that_never_was() -> None:
     house, archive = shrunk()
     versions, archive.versions = archive.versions, []
     house = again(house, archive)
-    assert "is the disk mounted" in error_of(house)
+    assert "the disk is mounted" in error_of(house)
     archive.versions = versions
     house.pass_time(POLL_SECONDS + 1, step=0.5)
     assert house.broker.archived.view is not None

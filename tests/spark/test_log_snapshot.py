@@ -169,11 +169,11 @@ def test_a_directory_without_bounds_says_who_writes_them(log: Log) -> None:
 
 def test_an_archive_that_is_not_there_is_missed(log: Log) -> None:
     _rolled_up(log)
-    relied = Pin(look(log.place).archive.archive_id, log.archived_lsn())  # type: ignore[union-attr]
+    relied = Pin(look(log.place).archive.state.archive_id, log.archived_lsn())  # type: ignore[union-attr]
     (log.path / "state" / RELIED_NAME).write_bytes(encode_pin(relied))
     assert log.read() == log.expected()
     log.root.rename(log.path / "elsewhere")
-    with pytest.raises(ArchiveUnavailable, match="is the disk mounted"):
+    with pytest.raises(ArchiveUnavailable, match="the disk is mounted"):
         look(log.place)
     (log.path / "state" / RELIED_NAME).write_bytes(b"?")
     with pytest.raises(DamagedData, match="restart the broker"):
@@ -183,7 +183,7 @@ def test_an_archive_that_is_not_there_is_missed(log: Log) -> None:
 def test_an_archive_that_is_not_what_the_log_relies_on_is_refused(log: Log) -> None:
     _rolled_up(log)
     (log.path / "state" / RELIED_NAME).write_bytes(encode_pin(Pin("0" * 16, 1)))
-    with pytest.raises(ForeignArchive, match="it is another archive"):
+    with pytest.raises(ForeignArchive, match="is another archive"):
         look(log.place)
 
 
@@ -201,7 +201,7 @@ def test_a_log_that_is_older_than_its_archive_is_refused(log: Log) -> None:
     for path in log.wal.iterdir():
         path.unlink()
     (log.path / "state" / FILE_NAME).write_bytes(encode_bounds(first))
-    with pytest.raises(ForeignArchive, match="an older copy of the log was brought back"):
+    with pytest.raises(ForeignArchive, match="an older copy of the log was restored"):
         look(log.place)
 
 

@@ -9,9 +9,8 @@ import pytest
 from msgspec import structs
 
 from brokerd.archive.contract.bounds import FILE_NAME, Bounds, DamagedPlace, encode_bounds
-from brokerd.archive.ingest.plan import Segment
 from brokerd.archive.journal.copies import forget_copies, send
-from brokerd.archive.journal.sealed import open_sealed
+from brokerd.archive.journal.sealed import Segment, open_sealed
 from brokerd.archive.storage.store import open_store
 from brokerd.errors import BrokerdError
 from brokerd.spark.location import Location

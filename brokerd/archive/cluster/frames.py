@@ -21,7 +21,6 @@ from brokerd.archive.cluster.local_frames import OnDisk
 from brokerd.archive.contract.layout import Layout
 from brokerd.archive.delta.log_files import Facts
 from brokerd.archive.delta.table import Added
-from brokerd.archive.derive.transforms import BOUNDS
 from brokerd.archive.parquet.plain_file import PlainInfo, Staged
 from brokerd.archive.run import Run
 
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 STAGING = "staging"
+BOUNDS = "topic_id long, partition int, start long, compact_below long, compact boolean"
 
 
 class FrameFiles(Protocol):

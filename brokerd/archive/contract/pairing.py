@@ -1,104 +1,91 @@
-# Tests: tests/archive/test_job.py
-"""Whether an archive and a log belong together as they are now, before the job changes either.
+# Tests: tests/archive/test_pairing.py
+"""Rules that decide whether an archive and a log belong together (docs/archive-format.rst).
 
-The one or the other may be an older copy that was brought back, or the archive may be another one,
-or not be mounted. Then nothing may be taken, removed or vacuumed, and no archive be made.
+Either may be an older copy that was restored, or the archive may be another one, or not mounted.
+Then the broker deletes no segment, and the job neither takes, removes nor creates anything. The
+broker, the job and the Spark source apply the same rules.
 """
 
 from __future__ import annotations
 
-import os
-from bisect import bisect_left
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable
+from typing import NamedTuple
 
-from brokerd.archive.contract.bounds import Bounds
-from brokerd.archive.contract.layout import ARCHIVE_APP, EVENTS, RECORDS, ROLLUP_APP, SEGMENT_APP
-from brokerd.archive.contract.pin import (
-    FILE_BYTES_MAX,
-    FILE_NAME,
-    GIVE_UP,
-    Pin,
-    archive_id,
-    decode_pin,
-    segment_mark,
+from brokerd.archive.contract.pin import Pin, segment_mark
+from brokerd.archive.contract.view import ArchiveUnavailable, ForeignArchive
+
+RESTORE_ARCHIVE = (
+    "restore that archive, or give up its records (docs/operations.rst, section Giving an archive "
+    "up)"
 )
-from brokerd.archive.delta.table import Table, open_tables
-from brokerd.archive.journal.pending import end_of_log, first_lsns
-from brokerd.archive.run import JobFailed
-from brokerd.archive.storage.address import Place
-from brokerd.archive.storage.regular_file import open_regular, read_regular
-from brokerd.errors import DamagedData
-from brokerd.walformat import SEGMENT_HEADER_BYTES, FormatError, decode_segment_header
+RESTORE_LOG = (
+    "an older copy of the log was restored. Restore the newest log, or the archive of that time; "
+    "or move the archive away, and the job makes a new one"
+)
 
 
-def check_together(data_dir: Path, root: Place, bounds: Bounds) -> None:
-    """Refuse an archive that is not that of the log as it is now. Changes nothing.
+class TableState(NamedTuple):
+    """How far a table of an archive holds the log."""
 
-    :raises JobFailed: it is not; it says why, and what to do.
-    :raises BrokerdError: the archive cannot be read.
+    archive_id: str
+    """`brokerd.archive.contract.view.ArchiveView.archive_id`."""
+    lsn: int
+    """The table holds everything that the log had below this LSN."""
+    segment_mark: int
+    """`brokerd.archive.contract.pin.segment_mark` of the segment that ends there; 0: unknown."""
+
+
+class SegmentEnd(NamedTuple):
+    """A segment of the log."""
+
+    end_lsn: int
+    segment_id: bytes
+
+
+def check_pin(pin: Pin | None, table: TableState | None, where: str) -> None:
+    """Refuse an archive that lacks segments that the log has deleted.
+
+    :param pin: read before the table was: the broker raises it at any time.
+    :param table: None: there is no such table.
+    :param where: the archive's address, for error texts.
+    :raises ArchiveUnavailable: there is no table.
+    :raises ForeignArchive: the table lacks some of the log below the pin.
     """
-    relied = _read_relied(data_dir / "state" / FILE_NAME)
-    opened = open_tables(root, bounds.log_id)
-    tables = {name: opened[name] for name in (RECORDS.name, EVENTS.name) if name in opened}
-    if relied is not None:
-        _check_relied(relied, root, tables)
-    _check_log(data_dir / "wal", bounds, tables)
+    if pin is None:
+        return
+    if table is None:
+        raise ArchiveUnavailable(
+            f"{where} does not exist, but the log has deleted its segments below LSN {pin.lsn}, "
+            f"which are there: check that the disk is mounted and archive.uri is right, or "
+            f"{RESTORE_ARCHIVE}"
+        )
+    if table.archive_id != pin.archive_id:
+        raise ForeignArchive(
+            f"{where} is another archive (id {table.archive_id or '-'}) than the one that holds "
+            f"the segments that the log has deleted (id {pin.archive_id or '-'}): {RESTORE_ARCHIVE}"
+        )
+    if table.lsn < pin.lsn:
+        raise ForeignArchive(
+            f"{where} holds the log up to LSN {table.lsn} only, but the log has deleted its "
+            f"segments up to {pin.lsn}: an older copy of the archive was restored, or commits were "
+            f"lost; {RESTORE_ARCHIVE}"
+        )
 
 
-def _read_relied(path: Path) -> Pin | None:
-    try:
-        return decode_pin(read_regular(path, FILE_BYTES_MAX))
-    except FileNotFoundError:
-        return None
-    except DamagedData as error:
-        raise JobFailed(f"{path}: {error}; restart the broker, which sees to it") from None
+def log_problem(
+    table: TableState, end_lsn: int, segment_at: Callable[[int], SegmentEnd | None]
+) -> str:
+    """Say why a log is older than its archive, or has taken another course since; "" if not.
 
-
-def _check_relied(relied: Pin, root: Place, tables: dict[str, Table]) -> None:
-    for layout in (RECORDS, EVENTS):
-        if layout.name not in tables:
-            raise JobFailed(
-                f"{root / layout.name} is not there, and the log let go of what it has below LSN "
-                f"{relied.lsn}: is the disk mounted, is archive.uri right? Bring it back, {GIVE_UP}"
-            )
-    records, events = tables[RECORDS.name], tables[EVENTS.name]
-    problem = relied.problem(
-        archive_id(records.transaction(ARCHIVE_APP)),
-        min(table.transaction(ROLLUP_APP) for table in (records, events)),
-    )
-    if problem:
-        raise JobFailed(f"{root}: {problem}. Bring the right one back, {GIVE_UP}")
-
-
-def _check_log(wal: Path, bounds: Bounds, tables: dict[str, Table]) -> None:
-    """Refuse a log that is older than the archive: what it does next, the archive has not."""
-    end = end_of_log(wal, bounds)
-    for table in tables.values():
-        lsn = table.transaction(ROLLUP_APP)
-        if lsn > end:
-            raise JobFailed(
-                f"the archive has the log up to LSN {lsn}, and {wal} ends at {end}: an "
-                "older copy of the log was brought back; bring back an archive that is not newer, "
-                "or name another archive"
-            )
-        if not is_of(wal, lsn, table.transaction(SEGMENT_APP)):
-            raise JobFailed(
-                f"the archive has the log up to LSN {lsn}, and {wal} holds another segment there: "
-                "an older copy of the log was brought back and has grown since; bring back the "
-                "newest log, or an archive that is not newer than that copy, or name another one"
-            )
-
-
-def is_of(wal: Path, lsn: int, mark: int) -> bool:
-    """Whether nothing in the log says that it was another one that was archived up to an LSN."""
-    firsts = first_lsns(wal)
-    at = bisect_left(firsts, lsn) - 1
-    if not mark or at < 0:
-        return True
-    with suppress(FileNotFoundError, FormatError):  # it is deleted now; or damaged, told elsewhere
-        with open(open_regular(wal / f"{firsts[at]:020d}.wal"), "rb") as file:
-            header = decode_segment_header(file.read(SEGMENT_HEADER_BYTES))
-            end_lsn = firsts[at] + os.fstat(file.fileno()).st_size
-        return end_lsn < lsn or (end_lsn == lsn and segment_mark(header.segment_id) == mark)
-    return True
+    :param end_lsn: where the log ends.
+    :param segment_at: finds the segment that holds the byte before an LSN; None: the log has no
+        segment there.
+    """
+    if table.lsn > end_lsn:
+        return f"the archive holds the log up to LSN {table.lsn}, but the log ends at {end_lsn}"
+    segment = segment_at(table.lsn) if table.segment_mark else None
+    if segment is None:
+        return ""
+    if segment.end_lsn == table.lsn and segment_mark(segment.segment_id) == table.segment_mark:
+        return ""
+    return f"the archive holds the log up to LSN {table.lsn}, where the log has another segment"

@@ -22,6 +22,9 @@ import pyarrow.parquet as pq
 from msgspec import Struct
 from xxhash import xxh3_64_hexdigest
 
+from brokerd.archive.contract.layout import ARCHIVE_APP, ROLLUP_APP, SEGMENT_APP
+from brokerd.archive.contract.pairing import TableState
+from brokerd.archive.contract.pin import archive_id
 from brokerd.archive.contract.view import ArchiveUnavailable, ForeignArchive
 from brokerd.archive.storage.address import Place
 
@@ -66,6 +69,14 @@ class Snapshot(NamedTuple):
     """Versions of app transactions, by app id."""
     files: pa.Table
     """The live files: ``path``, relative to the table, ``size``, and the fields of `Facts`."""
+
+    @property
+    def state(self) -> TableState:
+        """How far the table holds the log."""
+        archive, lsn, mark = (
+            self.transactions.get(app, 0) for app in (ARCHIVE_APP, ROLLUP_APP, SEGMENT_APP)
+        )
+        return TableState(archive_id(archive), lsn, mark)
 
 
 def commit_name(version: int) -> str:

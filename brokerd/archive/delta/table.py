@@ -6,7 +6,7 @@ a later version: opening it raises ForeignArchive or NewerFormat. A commit is on
 anybody sees it, happens once however often it is tried, and never loses what somebody else
 committed meanwhile. What a disk refuses raises ArchiveUnavailable, naming the path.
 
-The layout is docs/archive-log.rst. `open_archive` is for the broker.
+The layout is docs/archive-log.rst.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from brokerd.archive.contract.layout import (
     VERSION_PROPERTY,
     Layout,
 )
+from brokerd.archive.contract.pairing import TableState
 from brokerd.archive.contract.view import ArchiveUnavailable, ForeignArchive
 from brokerd.archive.delta.checkpoints import checkpoint_if_due
 from brokerd.archive.delta.log_files import (
@@ -48,20 +49,9 @@ from brokerd.archive.delta.log_files import (
 from brokerd.archive.delta.log_reader import DeltaLog
 from brokerd.archive.delta.vacuum import vacuum
 from brokerd.archive.parquet.writer import FileInfo
-from brokerd.archive.serve.table_archive import open_archive
 from brokerd.archive.storage.address import Place
 from brokerd.archive.storage.store import Store, open_store
 from brokerd.errors import BrokerdError
-
-__all__ = [
-    "Added",
-    "Table",
-    "TableConflict",
-    "added",
-    "ensure_tables",
-    "open_archive",
-    "open_tables",
-]
 
 BESIDE_TABLES = ("bounds", "compaction", "lost+found", "wal")
 """What may stand beside the tables before any of them is there."""
@@ -141,6 +131,11 @@ class Table:
     def transaction(self, app_id: str) -> int:
         """The version of an app transaction, 0 if there was none."""
         return self._snapshot.transactions.get(app_id, 0)
+
+    @property
+    def state(self) -> TableState:
+        """How far the table holds the log."""
+        return self._snapshot.state
 
     @property
     def files(self) -> pa.Table:

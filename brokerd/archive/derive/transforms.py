@@ -29,7 +29,6 @@ ATTEMPT = ("offset", *PARTITION, "group_name")
 
 Spark sorts by these, and by the first of them much faster: one with many values."""
 
-BOUNDS = "topic_id long, partition int, start long, compact_below long, compact boolean"
 OPEN = (
     "topic string, topic_id long, partition int, group_name string, offset long, lsn long, "
     "seq int, grants long, failures long, first_lease_time timestamp, owner string, over_lsn long"

@@ -29,7 +29,7 @@ from brokerd.archive.journal.pending import (
     new_topics,
     sealed_segments,
 )
-from brokerd.archive.journal.sealed import Batches, batches_of
+from brokerd.archive.journal.sealed import Batches, Segment, batches_of
 from brokerd.archive.run import JobFailed
 
 PIECES_MAX = 1_000_000
@@ -57,20 +57,6 @@ PIECE = np.dtype(
 lot's, or in a task's."""
 
 Pieces = npt.NDArray[np.void]
-
-
-class Segment(NamedTuple):
-    """A sealed segment as a task is told of it."""
-
-    path: str
-    segment_id: bytes
-    first_lsn: int
-    end_lsn: int
-
-    @property
-    def bytes(self) -> int:
-        """Of its file."""
-        return self.end_lsn - self.first_lsn
 
 
 class RecordsSplit(NamedTuple):

@@ -23,14 +23,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from brokerd.archive.contract.layout import EVENTS, RECORDS, Layout, Range
-from brokerd.archive.contract.ranges import covered
-from brokerd.archive.ingest.plan import EventsSplit, Pieces, RecordsSplit, Segment
+from brokerd.archive.ingest.plan import EventsSplit, Pieces, RecordsSplit
 from brokerd.archive.journal.copies import Copy, LostCopy, fetched
+from brokerd.archive.journal.coverage import covered
 from brokerd.archive.journal.events import read_events
 from brokerd.archive.journal.records import lost_to_damage, read_records
 from brokerd.archive.journal.sealed import (
     Batches,
     SealedSegment,
+    Segment,
     batches_of,
     open_sealed,
 )

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from xxhash import xxh3_64
 
-from brokerd.archive.ingest.plan import Segment
+from brokerd.archive.journal.sealed import Segment
 from brokerd.archive.storage.store import Place, Store, open_store
 from brokerd.errors import BrokerdError
 

@@ -135,6 +135,20 @@ class SealedSegment:
         return segment_salt(self.segment_id)
 
 
+class Segment(NamedTuple):
+    """A sealed segment without its index, for tasks."""
+
+    path: str
+    segment_id: bytes
+    first_lsn: int
+    end_lsn: int
+
+    @property
+    def bytes(self) -> int:
+        """Of its file."""
+        return self.end_lsn - self.first_lsn
+
+
 def open_sealed(path: str | Path) -> SealedSegment:
     """Read the header block of a segment and the index that stands beside it.
 

@@ -18,8 +18,7 @@ from itertools import accumulate, chain
 
 import pyarrow as pa
 
-from brokerd.archive.contract.layout import ARCHIVE_APP, EVENTS, RECORDS, ROLLUP_APP, SEGMENT_APP
-from brokerd.archive.contract.pin import archive_id
+from brokerd.archive.contract.layout import EVENTS, RECORDS
 from brokerd.archive.contract.view import ArchivedRows, ArchiveUnavailable, DamagedArchive
 from brokerd.archive.delta.log_files import Snapshot
 from brokerd.archive.delta.log_reader import DeltaLog
@@ -85,11 +84,9 @@ class TableView:
         self._open_files = archive.open_files
         self.map = files
         self.log_id = archive.log_id
-        self.archive_id = archive_id(records.transactions.get(ARCHIVE_APP, 0))
+        self.archive_id, self.records_lsn, self.segment_mark = records.state
         self.version = records.version
-        self.records_lsn = records.transactions.get(ROLLUP_APP, 0)
-        self.events_lsn = 0 if events is None else events.transactions.get(ROLLUP_APP, 0)
-        self.segment_mark = records.transactions.get(SEGMENT_APP, 0)
+        self.events_lsn = 0 if events is None else events.state.lsn
         self.max_topic_id = files.max_topic_id
         self.files = files.files
         self.bytes = files.bytes

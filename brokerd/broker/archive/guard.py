@@ -10,7 +10,7 @@ ends: each start of a broker begins a new one, with an id of its own.
 
 from __future__ import annotations
 
-from brokerd.archive.contract.pin import segment_mark
+from brokerd.archive.contract.pairing import RESTORE_LOG, SegmentEnd, TableState, log_problem
 from brokerd.archive.contract.view import ArchiveView, ForeignArchive
 from brokerd.broker.archive.pin import ArchivePin
 from brokerd.broker.model.state import State
@@ -34,35 +34,30 @@ class ArchiveGuard:
         One that knows more of the log than there is is refused from then on: the log grows, and
         would seem to have caught up. An archive that knows less than that one did is another.
         """
-        self._reliance.check(view)
         if view is None:
+            self._reliance.check(None)
             return
+        records = TableState(view.archive_id, view.records_lsn, view.segment_mark)
+        self._reliance.check(records)
         lsn = max(view.records_lsn, view.events_lsn)
         if self._refused_lsn is None or lsn < self._refused_lsn:
-            problem = self._problem(lsn, view.max_topic_id) or self._other_segment(view)
+            events = TableState(view.archive_id, view.events_lsn, 0)
+            problem = self._problem(view.max_topic_id, records, events)
             self._refused_lsn = lsn if problem else None
             self._refused = problem
         if self._refused:
-            raise ForeignArchive(
-                f"{self._refused}: this log was put back to an older copy, or lost its state. What "
-                "it assigns now is in the archive as something else. Stop the broker and bring the "
-                "newest log back; or move the archive away and have another made"
-            )
+            raise ForeignArchive(f"{self._refused}: {RESTORE_LOG}")
 
-    def _problem(self, lsn: int, max_topic_id: int) -> str:
-        if lsn > self._wal.durable_lsn:
-            return f"it knows the log up to LSN {lsn}, and that ends at {self._wal.durable_lsn}"
-        given = self._state.next_topic_id - 1
-        if max_topic_id > given:
-            return f"it knows topic id {max_topic_id}, and none above {given} was ever given"
-        return ""
+    def _problem(self, max_topic_id: int, records: TableState, events: TableState) -> str:
+        largest = self._state.next_topic_id - 1
+        if max_topic_id > largest:
+            return f"the archive holds topic id {max_topic_id}, but the log assigned {largest} last"
+        end_lsn = self._wal.durable_lsn
+        problems = (log_problem(table, end_lsn, self._segment_at) for table in (records, events))
+        return next(filter(None, problems), "")
 
-    def _other_segment(self, view: ArchiveView) -> str:
-        """Look at the segment that the archive has last, if the log still has any there."""
-        lsn, mark = view.records_lsn, view.segment_mark
-        for segment in self._wal.segments() if mark else ():
+    def _segment_at(self, lsn: int) -> SegmentEnd | None:
+        for segment in self._wal.segments():
             if segment.first_lsn < lsn <= segment.end_lsn:
-                if segment.end_lsn == lsn and segment_mark(segment.segment_id) == mark:
-                    return ""
-                return f"it knows the log up to LSN {lsn}, where this log has another segment"
-        return ""
+                return SegmentEnd(segment.end_lsn, segment.segment_id)
+        return None

@@ -13,15 +13,9 @@ from collections.abc import Callable
 
 from twisted.logger import Logger
 
-from brokerd.archive.contract.pin import (
-    FILE_BYTES_MAX,
-    FILE_NAME,
-    GIVE_UP,
-    Pin,
-    decode_pin,
-    encode_pin,
-)
-from brokerd.archive.contract.view import ArchiveUnavailable, ArchiveView, ForeignArchive
+from brokerd.archive.contract.pairing import TableState, check_pin
+from brokerd.archive.contract.pin import FILE_BYTES_MAX, FILE_NAME, Pin, decode_pin, encode_pin
+from brokerd.archive.contract.view import ArchiveUnavailable
 from brokerd.broker.archive.access import ArchiveAccess
 from brokerd.errors import DamagedData
 from brokerd.wal import Committer
@@ -74,24 +68,16 @@ class ArchivePin:
         disk.sync_directory(directory)
         return None
 
-    def check(self, view: ArchiveView | None) -> None:
-        """Raise `ForeignArchive` for an archive that lacks records that the log relies on.
+    def check(self, archive: TableState | None) -> None:
+        """Refuse an archive that lacks records that the log has deleted; None: there is none.
 
-        Raise `ArchiveUnavailable` if that cannot be said, or for None, which is no archive, if the
-        log relies on one.
+        :raises ForeignArchive: it lacks some.
+        :raises ArchiveUnavailable: there is none, or the broker could not read the pin.
         """
         if self._problem:
             raise ArchiveUnavailable(self._problem)
-        if self._relied is None:
-            return
-        if view is None:
-            raise ArchiveUnavailable(
-                "there is no archive, and the log let go of what one has: is the disk mounted, is "
-                f"archive.uri right? Bring it back, {GIVE_UP}"
-            )
-        problem = self._relied.problem(view.archive_id, view.records_lsn)
-        if problem:
-            raise ForeignArchive(f"{problem}. Bring the right one back, {GIVE_UP}")
+        if self._access is not None:
+            check_pin(self._relied, archive, self._access.place)
 
     def raise_to(self, relied: Pin, done: Raised) -> None:
         """Rely on an archive that was checked, and call back when that is durable, or cannot be.

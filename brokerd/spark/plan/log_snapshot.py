@@ -23,12 +23,9 @@ from brokerd.archive.contract.bounds import (
     decode_bounds_head,
 )
 from brokerd.archive.contract.layout import RECORDS
-from brokerd.archive.contract.pairing import is_of
-from brokerd.archive.contract.pin import FILE_BYTES_MAX as RELIED_BYTES_MAX
-from brokerd.archive.contract.pin import FILE_NAME as RELIED_NAME
-from brokerd.archive.contract.pin import GIVE_UP, Pin, decode_pin
-from brokerd.archive.contract.view import ArchiveUnavailable, ForeignArchive
+from brokerd.archive.contract.pairing import check_pin
 from brokerd.archive.delta.log_files import COMMITS
+from brokerd.archive.journal.pairing import check_log, read_pin
 from brokerd.archive.journal.pending import (
     end_of_damage,
     end_of_known_lack,
@@ -95,10 +92,11 @@ def look(place: Location, tail: bool = True) -> LogSnapshot:
     try:
         for _ in range(TRIES):
             bounds = read_bounds(root / STATE / FILE_NAME, _decoded)
-            relied = _read_relied(root / STATE / RELIED_NAME)
+            pin = read_pin(root)
             archive = read_archive(place.archive, bounds.log_id)
-            _check_relied(relied, place.archive, archive)
-            _check_log(root / WAL, place.archive, bounds, archive)
+            check_pin(pin, None if archive is None else archive.state, place.archive)
+            if archive is not None:
+                check_log(root / WAL, _most(root / WAL, bounds), archive.state, place.archive)
             since = min(bounds.lsn, 0 if archive is None else archive.records_lsn)
             try:
                 journal = read_journal(root / WAL, bounds, since, tail)
@@ -243,28 +241,6 @@ def _look_at_archive(place: Location) -> LogSnapshot:
     )
 
 
-# -- Whether they belong together ----------------------------------------------------------------
-
-
-def _check_log(wal: Path, address: str, bounds: Bounds, archive: Archive | None) -> None:
-    """Refuse a log that is older than the archive, as the job does. Raises ForeignArchive."""
-    if archive is None:
-        return
-    lsn, end = archive.records_lsn, _most(wal, bounds)
-    if lsn > end:
-        raise ForeignArchive(
-            f"the archive {address} has the log up to LSN {lsn}, and {wal} ends at {end}: an older "
-            "copy of the log was brought back; bring back an archive that is not newer, or name "
-            "another one"
-        )
-    if not is_of(wal, lsn, archive.segment_mark):
-        raise ForeignArchive(
-            f"the archive {address} has the log up to LSN {lsn}, and {wal} holds another segment "
-            "there: an older copy of the log was brought back and has grown since; bring back the "
-            "newest log, or an archive that is not newer than that copy"
-        )
-
-
 def _most(wal: Path, bounds: Bounds) -> int:
     """An LSN that the log has got no further than. Raises OSError."""
     ends = [end_of_log(wal, bounds)]
@@ -272,27 +248,3 @@ def _most(wal: Path, bounds: Bounds) -> int:
         with suppress(FileNotFoundError):  # then its end is in the bounds, if anything is in it
             ends.append(lsn + (wal / f"{lsn:020d}.wal").stat().st_size)
     return max(ends)
-
-
-def _read_relied(path: Path) -> Pin | None:
-    try:
-        return decode_pin(read_regular(path, RELIED_BYTES_MAX))
-    except FileNotFoundError:
-        return None
-    except DamagedData as error:
-        raise DamagedData(f"{path}: {error}; restart the broker, which sees to it") from None
-
-
-def _check_relied(relied: Pin | None, address: str, archive: Archive | None) -> None:
-    """Refuse an archive that lacks what the log let go of. ``relied`` was read before it."""
-    if relied is None:
-        return
-    if archive is None:
-        raise ArchiveUnavailable(
-            f"there is no archive at {address}, and the log let go of what it has below LSN "
-            f"{relied.lsn}: is the disk mounted, is the option archive right? Bring it back, "
-            f"{GIVE_UP}"
-        )
-    problem = relied.problem(archive.archive_id, archive.records_lsn)
-    if problem:
-        raise ForeignArchive(f"{address}: {problem}. Bring the right one back, {GIVE_UP}")

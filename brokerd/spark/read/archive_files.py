@@ -19,18 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from brokerd.archive.contract.layout import (
-    ARCHIVE_APP,
     BUCKETS,
     RECORDS,
-    ROLLUP_APP,
-    SEGMENT_APP,
     RecordsName,
     arrow_schema,
     bucket_of,
     parse_records_name,
 )
-from brokerd.archive.contract.pin import archive_id
-from brokerd.archive.delta.log_files import Snapshot
+from brokerd.archive.contract.pairing import TableState
 from brokerd.archive.delta.log_reader import DeltaLog, read_log_id
 from brokerd.archive.parquet.reader import ArchiveFile, open_file
 from brokerd.archive.storage.address import Place, place_of
@@ -46,15 +42,15 @@ _READING = threading.Lock()
 class Archive(NamedTuple):
     """One version of an archive's table of records."""
 
-    archive_id: str
+    state: TableState
     version: int
-    records_lsn: int
-    """It holds all that the log had below this LSN."""
-    segment_mark: int
-    """`brokerd.archive.contract.pin.segment_mark` of the last segment that was taken; 0: not
-    known."""
     files: pa.Table
     """As `brokerd.archive.delta.log_files.Snapshot.files`."""
+
+    @property
+    def records_lsn(self) -> int:
+        """The table holds everything that the log had below this LSN."""
+        return self.state.lsn
 
 
 def read_archive(address: str, log_id: str) -> Archive | None:
@@ -64,7 +60,7 @@ def read_archive(address: str, log_id: str) -> Archive | None:
     """
     with _READING:
         snapshot = _log(address, log_id).read()
-    return None if snapshot is None else _archive(snapshot)
+    return None if snapshot is None else Archive(snapshot.state, snapshot.version, snapshot.files)
 
 
 @lru_cache(maxsize=4)
@@ -84,17 +80,6 @@ def log_id_of(address: str) -> str | None:
     Raises ArchiveUnavailable and ForeignArchive.
     """
     return read_log_id(table_of(address))
-
-
-def _archive(snapshot: Snapshot) -> Archive:
-    transactions = snapshot.transactions
-    return Archive(
-        archive_id(transactions.get(ARCHIVE_APP, 0)),
-        snapshot.version,
-        transactions.get(ROLLUP_APP, 0),
-        transactions.get(SEGMENT_APP, 0),
-        snapshot.files,
-    )
 
 
 # -- Which files ---------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerd.archive.contract.layout import Range
-from brokerd.archive.contract.ranges import covered
+from brokerd.archive.journal.coverage import covered
 from brokerd.archive.journal.sealed import Batches
 
 

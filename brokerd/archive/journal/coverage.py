@@ -1,0 +1,58 @@
+# Tests: tests/archive/test_coverage.py
+"""Computes the covered ranges of a file of records from the batches that it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from brokerd.archive.contract.layout import Range
+from brokerd.archive.contract.ranges import joined
+from brokerd.archive.journal.sealed import Batches
+
+Gaps = Mapping[tuple[int, int], Sequence[tuple[int, int]]]
+"""Offsets, first and end (exclusive), that damage took, by topic id and partition."""
+
+
+def covered(batches: Sequence[Batches], lost: Sequence[Batches], gaps: Gaps) -> list[Range]:
+    """What is known of the partitions of some batches, in order; ranges neither touch nor overlap.
+
+    Offsets of ``batches``, which do not overlap, and next to them, or instead of ``lost`` batches,
+    those of ``gaps``: of these it is known that there is nothing.
+    """
+    ranges = joined(_ranges(batches))
+    missed = _ranges(lost)
+    found = [one for one in ranges if one[:2] not in gaps]
+    for key, some in gaps.items():
+        own = [one for one in ranges if one[:2] == key]
+        taken = [Range(*key, *gap) for gap in some]
+        known = [*own, *(gap for gap in taken if any(_overlap(gap, one) for one in missed))]
+        merged = joined([*own, *taken])
+        found += [one for one in merged if any(_overlap(one, part) for part in known)]
+    return sorted(found)
+
+
+def _ranges(batches: Iterable[Batches]) -> list[Range]:
+    """One for each run of batches, in order."""
+    found = [one for one in batches if len(one.count)]
+    if not found:
+        return []
+    topic_id, partition, base, count = (
+        np.concatenate([one[column] for one in found]) for column in range(4)
+    )
+    order = np.lexsort((base, partition, topic_id))
+    topic_id, partition, base = topic_id[order], partition[order], base[order]
+    end = base + count[order]
+    head = np.ones(len(base), np.bool_)
+    head[1:] = (
+        (topic_id[1:] != topic_id[:-1]) | (partition[1:] != partition[:-1]) | (base[1:] != end[:-1])
+    )
+    heads = np.flatnonzero(head)
+    lasts = np.append(heads[1:], len(base)) - 1
+    columns = (topic_id[heads], partition[heads], base[heads], end[lasts])
+    return [Range(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def _overlap(one: Range, other: Range) -> bool:
+    return one[:2] == other[:2] and one.first < other.end and other.first < one.end
