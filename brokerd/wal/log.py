@@ -446,7 +446,9 @@ class Wal:
         self.failed = self.deleter.stopped = True
         self._queue.clear()
         problem = str(error) or type(error).__name__
-        failure = StorageFailed(f"{what}: {problem}; the broker stops and replays at its next start")
+        failure = StorageFailed(
+            f"{what}: {problem}; the broker stops and replays at its next start"
+        )
         failure.__cause__ = error
         self.on_fatal(failure)
         self._close_when_idle()
