@@ -364,8 +364,8 @@ class Wal:
         try:
             for frame in frames:
                 self._index(frame)
-        except Exception as error:  # a record that no read finds must not be acknowledged
-            self.fail("a commit cannot be indexed", error)
+        except Exception as failure:  # a record that no read finds must not be acknowledged
+            self.fail("a commit cannot be indexed", failure)
             return
         last = frames[-1]
         self.commits += 1
